@@ -1,0 +1,1 @@
+"""Hold the words of joulelab: Spec, Stream, scopes, errors, clocks, marks. Standard library only."""

@@ -1,0 +1,37 @@
+"""Name and nest scopes: what a reading covers, and what contains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+# Families in the order in which people read them, from the chip to the wall.
+FAMILIES = ("gpu", "cpu", "core", "uncore", "dram", "psys", "node.dc", "node.ac", "outlet", "rack")
+
+
+def family(scope: str) -> str:
+    """Return the family of a scope: `gpu` for `gpu:3`, `node.ac` for itself."""
+    return scope.split("/", 1)[0].split(":", 1)[0]
+
+
+def order(scope: str) -> tuple[int, str, list[int | str]]:
+    """Return a sort key: family first, then number."""
+    name = family(scope)
+    rank = FAMILIES.index(name) if name in FAMILIES else len(FAMILIES)
+    digits: list[int | str] = [int(p) if p.isdigit() else 0 for p in scope.replace("/", ":").split(":")[1:]]
+    return rank, name, digits
+
+
+def roots(scopes: Iterable[str], parents: Mapping[str, str | None]) -> list[str]:
+    """Return the scopes that no other given scope contains, so that their sum counts nothing twice."""
+    present = set(scopes)
+    return sorted((s for s in present if not (set(ancestors(s, parents)) & present)), key=order)
+
+
+def ancestors(scope: str, parents: Mapping[str, str | None]) -> list[str]:
+    """Return the chain of containing scopes, nearest first; a declared loop ends the chain."""
+    chain: list[str] = []
+    current = parents.get(scope)
+    while current is not None and current not in chain and current != scope:
+        chain.append(current)
+        current = parents.get(current)
+    return chain

@@ -1,0 +1,116 @@
+"""Describe what a meter delivers: channels (`Spec`) in streams (`Stream`), and the meter interface itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
+
+# What the stored number is:
+#   counter  energy (or bytes, events) since some start: subtract it
+#   power    watts: integrate it, after `update_s` and `window_s`
+#   state    anything else that is read: temperature, clock, load, cap
+Kind = Literal["counter", "power", "state"]
+AccuracySource = Literal["datasheet", "calibrated", "assumed", "unknown"]
+Pace = Literal["host", "instrument"]
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """State how far a channel may be off, and where that is known from.
+
+    `gain` is a relative half-width (0.05 = within 5 % of the reading), `offset` and `quantum` are in the channel's
+    own unit (watts for a power, joules for a counter). `shared` names the source of the gain error: two channels
+    with the same name are wrong by the same factor, so their errors add linearly and cancel in ratios.
+    """
+
+    source: AccuracySource = "unknown"
+    gain: float = 0.0
+    offset: float = 0.0
+    quantum: float = 0.0
+    shared: str = ""
+    reference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Describe one channel.
+
+    A power reading is the mean over the last `window_s` before the last of the updates, which come every `update_s`
+    (window 0 = instantaneous). A counter steps every `update_s`; `seen` is the share of time that it integrates.
+    `modulus` is where a counter wraps (None = it never does, so a fall is a reset).
+    `limits` are watts that bound any true power of this scope (idle or zero, board limit), None where unknown.
+    """
+
+    name: str
+    quantity: str
+    unit: str
+    kind: Kind = "state"
+    update_s: float | None = None
+    window_s: float | None = None
+    seen: float = 1.0
+    modulus: float | None = None
+    limits: tuple[float, float] | None = None
+    accuracy: Accuracy = field(default_factory=Accuracy)
+    estimate: bool = False
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Spec:
+        """Rebuild a Spec from a journal header; keys of newer versions are ignored."""
+        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        accuracy = {k: v for k, v in known.pop("accuracy", {}).items() if k in Accuracy.__dataclass_fields__}
+        limits = known.pop("limits", None)
+        return cls(**known, limits=tuple(limits) if limits else None, accuracy=Accuracy(**accuracy))
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Describe channels of one device that are read together and share one pair of time stamps.
+
+    Streams of one `table` have the same channels and are stored together, one row per reading. `scope` is what the
+    stream covers on its host (`gpu:0`, `cpu:1`, `dram:0`, `node.ac`); `parent` is the scope that contains it, None
+    where none is known. `device` identifies the hardware (UUID, serial), `model` its type.
+    """
+
+    name: str
+    table: str
+    scope: str
+    period_s: float
+    channels: tuple[Spec, ...]
+    parent: str | None = None
+    pace: Pace = "host"
+    device: str = ""
+    model: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for a journal header."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Stream:
+        """Rebuild a Stream from a journal header; keys of newer versions are ignored."""
+        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        channels = tuple(Spec.from_json(c) for c in known.pop("channels"))
+        return cls(**known, channels=channels)
+
+
+class Meter(Protocol):
+    """Read an instrument while a run goes on.
+
+    A meter module in `joulelab.meters` (or an entry point of the group `joulelab.meters`) has a line `SUMMARY` and a
+    function `open_meter(config) -> Meter`, which raises `Unavailable` or `Denied` with advice where there is nothing
+    to read. `read` is called from one thread only and returns one float per channel, NaN for a channel that this
+    device does not have; it raises `ReadFailed`, `Denied` or `DeviceLost`, never returns a made-up number.
+    """
+
+    def streams(self) -> Sequence[Stream]:
+        """Return the streams; fixed for the life of the meter."""
+        ...
+
+    def read(self, stream: Stream) -> Sequence[float]:
+        """Return one row for the stream in SI units."""
+        ...
+
+    def close(self) -> None:
+        """Release the instrument; closing twice is harmless."""
+        ...

@@ -1,0 +1,49 @@
+"""Hold one channel as arrays that analysis can search: seconds from a base, values, and the time stamps' width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Hold readings of one channel in time order: `t0_ns` before, `t1_ns` after each read, `value` as stored (SI)."""
+
+    t0_ns: Ints
+    t1_ns: Ints
+    value: Floats
+
+    @classmethod
+    def of(cls, t0_ns: Ints, t1_ns: Ints, value: Floats) -> Readings:
+        """Drop what was not read (NaN) and stamps that do not advance."""
+        keep = np.isfinite(value)
+        if not keep.all():
+            t0_ns, t1_ns, value = t0_ns[keep], t1_ns[keep], value[keep]
+        if t0_ns.size > 1:
+            steps = t0_ns[1:] > t0_ns[:-1]
+            if not steps.all():
+                keep = np.concatenate(([True], t0_ns[1:] > np.maximum.accumulate(t0_ns)[:-1]))
+                t0_ns, t1_ns, value = t0_ns[keep], t1_ns[keep], value[keep]
+        return cls(t0_ns, t1_ns, value)
+
+    def __len__(self) -> int:
+        return int(self.value.size)
+
+    def between(self, a_ns: int, b_ns: int) -> slice:
+        """Return the slice of readings that began in [a, b]."""
+        lo, hi = np.searchsorted(self.t0_ns, (a_ns, b_ns + 1))
+        return slice(int(lo), int(hi))
+
+    def around(self, t_ns: int, before: int, after: int) -> slice:
+        """Return the slice with up to `before` readings before t and up to `after` from t on."""
+        i = int(np.searchsorted(self.t0_ns, t_ns, side="right"))
+        return slice(max(0, i - before), min(len(self), i + after))

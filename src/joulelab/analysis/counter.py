@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joulelab.analysis.periodic import unseen_share
 from joulelab.analysis.power import Bounds, PowerCurve, unseen_u
 from joulelab.analysis.terms import Quantity
-from joulelab.analysis.periodic import unseen_share
 
 if TYPE_CHECKING:
     from joulelab.analysis.series import Floats, Ints, Readings
@@ -43,7 +43,13 @@ class CounterCurve:
     """
 
     def __init__(
-        self, readings: Readings, spec: Spec, *, name: str, power: PowerCurve | None = None, bounds: Bounds | None = None
+        self,
+        readings: Readings,
+        spec: Spec,
+        *,
+        name: str,
+        power: PowerCurve | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self.readings = readings
         self.spec = spec
@@ -56,7 +62,7 @@ class CounterCurve:
         self._fall_at, self._fall_add, self._fall_var = self._falls()
 
     def _falls(self) -> tuple[Ints, Floats, Floats]:
-        """Find wraps and resets; return the reading after each, and cumulative joules and variance to add from there."""
+        """Find wraps and resets; return the reading after each, and what to add from there (J, J2)."""
         value = self.readings.value
         after = np.flatnonzero(value[1:] < value[:-1]) + 1
         add, var = np.zeros(after.size), np.zeros(after.size)

@@ -84,8 +84,8 @@ class PowerCurve:
         sums = np.zeros((3, len(starts) + 1))
         for k, i in enumerate(starts):
             sums[:, k + 1] = self._block(slice(i, min(i + BLOCK, n - 1) + 1))
-        sums = np.cumsum(sums, axis=1)
-        return sums[0], sums[1], sums[2]
+        energy, jumps, gaps = np.cumsum(sums, axis=1, dtype=np.float64)
+        return energy, jumps, gaps
 
     def _block(self, sel: slice) -> tuple[float, float, float]:
         """Return energy (J), jump variance (J2) and gap variance (J2) over the readings of a slice."""
@@ -137,7 +137,7 @@ class PowerCurve:
         return energy + (s - here) * p, jumps, gaps
 
     def near(self, t_ns: int) -> tuple[float, float, float]:
-        """Return lowest and highest power seen near t, and the local step in s; idle counts where one side is unread."""
+        """Return lowest and highest power seen near t, and the local step in s; idle counts where a side is unread."""
         reach = self.update_s + self.window_s + self.step_s
         at = t_ns + int(self.shift_s * 1e9)
         r = self.readings

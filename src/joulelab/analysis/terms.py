@@ -7,9 +7,11 @@ a ratio, GPUs of one model add their gain errors, and the edge between two phase
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 COVERAGE_FACTOR = 2.0
 
@@ -64,6 +66,12 @@ class Quantity:
         kept = tuple(keep)
         terms = {s if s.startswith(kept) and kept else f"{s}@{tag}": u for s, u in self.terms.items()}
         return Quantity(self.value, terms, self.known)
+
+    def without(self, *kinds: str) -> Quantity:
+        """Leave out the terms of some kinds: what the figure would be worth if those were excluded."""
+        return Quantity(
+            self.value, {s: u for s, u in self.terms.items() if s.split(":", 1)[0] not in kinds}, self.known
+        )
 
     def budget(self) -> dict[str, float]:
         """Return the standard uncertainty by kind of source (the word before the first colon), largest first."""

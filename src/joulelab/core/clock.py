@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NS = 1_000_000_000
 monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -14,7 +17,7 @@ monotonic_ns: Callable[[], int] = time.monotonic_ns
 
 @dataclass(frozen=True, slots=True)
 class ClockPair:
-    """Join monotonic time to UTC: `utc_ns` was read between two monotonic readings `width_ns` apart around `mono_ns`."""
+    """Join monotonic time to UTC: `utc_ns` was read between two monotonic readings `width_ns` apart."""
 
     mono_ns: int
     utc_ns: int
@@ -31,9 +34,12 @@ def boot_id() -> str:
         return ""
 
 
-def clock_pair(
-    mono: Callable[[], int] = time.monotonic_ns, utc: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_REALTIME)
-) -> ClockPair:
+def utc_now_ns() -> int:
+    """Return UTC in ns; only clock pairs use it."""
+    return time.clock_gettime_ns(time.CLOCK_REALTIME)
+
+
+def clock_pair(mono: Callable[[], int] = time.monotonic_ns, utc: Callable[[], int] = utc_now_ns) -> ClockPair:
     """Take the tightest of five mono-UTC-mono readings."""
     best: tuple[int, int, int] | None = None
     for _ in range(5):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 # Families in the order in which people read them, from the chip to the wall.
 FAMILIES = ("gpu", "cpu", "core", "uncore", "dram", "psys", "node.dc", "node.ac", "outlet", "rack")
+
+# What contains a scope of a family where its stream does not say otherwise.
+CONTAINER = {"gpu": "node.dc", "cpu": "node.dc", "dram": "node.dc", "psys": "node.dc", "node.dc": "node.ac"}
 
 
 def family(scope: str) -> str:
@@ -19,6 +25,13 @@ def order(scope: str) -> tuple[int, str, list[int | str]]:
     rank = FAMILIES.index(name) if name in FAMILIES else len(FAMILIES)
     digits: list[int | str] = [int(p) if p.isdigit() else 0 for p in scope.replace("/", ":").split(":")[1:]]
     return rank, name, digits
+
+
+def parent(scope: str, declared: str | None) -> str | None:
+    """Return the scope that contains this one: the declared one, the part before a slash, or its family's container."""
+    if declared is not None:
+        return declared
+    return scope.rsplit("/", 1)[0] if "/" in scope else CONTAINER.get(family(scope))
 
 
 def roots(scopes: Iterable[str], parents: Mapping[str, str | None]) -> list[str]:

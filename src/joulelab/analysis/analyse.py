@@ -1,0 +1,269 @@
+"""Make the result of a run from its folder: the one place where tables, pages and JSON get their numbers from."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joulelab.analysis.channels import Channel, ScopeChannels, load_channels
+from joulelab.analysis.checks import Facts, all_checks
+from joulelab.analysis.gaps import gaps_of
+from joulelab.analysis.phases import Phase, Work, phases_of
+from joulelab.analysis.result import GroupResult, PhaseResult, Reading, Result, ScopeResult
+from joulelab.analysis.series import Readings
+from joulelab.analysis.statistics import power_statistics
+from joulelab.analysis.terms import Quantity, total
+from joulelab.core.scope import ancestors, family, roots
+
+if TYPE_CHECKING:
+    from joulelab.analysis.series import Ints
+    from joulelab.store.run import Run
+
+MOST_PHASES = 500  # phases whose energy is worked out; the rest is listed by time only
+LONGEST_KEPT_STEPS = 20_000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Hold the workload's interval in monotonic ns, and how its end is known."""
+
+    start_ns: int
+    end_ns: int
+    idle: tuple[int, int] | None
+    ended: bool
+
+
+def analyse(run: Run) -> Result:
+    """Return the result of a run, live, killed or sealed."""
+    events = list(run.events())
+    interval = interval_of(run, events)
+    return analyse_interval(run, interval, events)
+
+
+def analyse_phase(run: Run, start_ns: int, end_ns: int) -> Result:
+    """Return the result of one stretch of a run, as if it had been a run of its own."""
+    events = list(run.events())
+    whole = interval_of(run, events)
+    return analyse_interval(run, Interval(start_ns, end_ns, whole.idle, ended=True), events)
+
+
+def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]]) -> Result:
+    """Return the result of an interval of a run."""
+    a, b = interval.start_ns, interval.end_ns
+    scopes = load_channels(run, interval.idle)
+    phases, work = phases_of(run.marks(), a, b)
+    steps = _steps(work)
+    results = tuple(_scope(s, interval, steps) for s in scopes)
+    groups = _groups(results, (b - a) * 1e-9)
+    gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
+    meta, end = run.meta, run.end or {}
+    facts = Facts(run.state, a, b, interval.idle, scopes, results, events, gaps, end, steps_known=steps is not None)
+    return Result(
+        run=str(meta.get("id", run.path.name)),
+        name=meta.get("name"),
+        host=str(meta.get("host", "")),
+        command=list(meta.get("command", [])),
+        state=run.state,
+        outcome=str(end.get("outcome", run.state)),
+        exit_code=end.get("exit_code"),
+        signal=end.get("signal"),
+        start_utc=_utc(meta, a),
+        start_ns=a,
+        end_ns=b,
+        scopes=results,
+        groups=groups,
+        phases=tuple(_phases(phases, scopes, interval, steps)),
+        work=work.amounts,
+        load=_load(run, a, b),
+        gaps=gaps,
+        checks=tuple(all_checks(facts)),
+        missing=tuple(_missing(events)),
+        labels=dict(meta.get("labels") or {}),
+    )
+
+
+def interval_of(run: Run, events: list[dict[str, Any]]) -> Interval:
+    """Find when the workload ran: from the end record, from events, or from what was recorded."""
+    end = run.end or {}
+    begun = next((int(e.get("start_ns", e["t"])) for e in events if e.get("event") == "workload"), None)
+    idle = next(((int(e["from"]), int(e["to"])) for e in events if e.get("event") == "idle"), None)
+    start = end.get("start_ns") or begun or int(run.meta.get("started", {}).get("mono_ns", 0))
+    finished = next((int(e.get("end_ns", e["t"])) for e in events if e.get("event") == "workload-end"), None)
+    stop = end.get("end_ns") or finished
+    if stop is None:
+        stop = max([int(e["t"]) for e in events if "t" in e] + [_last_stamp(run), int(start)])
+        return Interval(int(start), int(stop), idle, ended=False)
+    return Interval(int(start), int(stop), idle, ended=True)
+
+
+def _last_stamp(run: Run) -> int:
+    last = 0
+    for table in run.tables():
+        for stream in table.streams[:1]:
+            t1 = run.series(table, stream.name).t1_ns
+            last = max(last, int(t1[-1]) if t1.size else 0)
+    return last
+
+
+def _steps(work: Work) -> Ints | None:
+    """Return the times of single work reports, None where there are too few to say anything."""
+    if len(work.times_ns) < 12:
+        return None
+    return np.sort(np.array(work.times_ns[:LONGEST_KEPT_STEPS], dtype=np.int64))
+
+
+def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> ScopeResult:
+    a, b = interval.start_ns, interval.end_ns
+    best, span = scope.best, max((b - a) * 1e-9, 1e-9)
+    energy = best.energy(a, b, steps)
+    shown = scope.power()
+    idle_w = net = None
+    if interval.idle is not None:
+        ia, ib = interval.idle
+        idle_w = best.energy(ia, ib, steps).scaled(1e9 / max(ib - ia, 1))
+        net = energy - idle_w.scaled(span)
+    return ScopeResult(
+        scope=scope.scope,
+        host=scope.host,
+        parent=scope.parent,
+        device=best.stream.device,
+        model=best.stream.model,
+        reading=_reading(best, energy, a, b),
+        mean_w=energy.scaled(1 / span),
+        statistics=power_statistics(shown.readings, a, b, window_s=shown.spec.window_s) if shown else None,
+        net=net,
+        idle_w=idle_w,
+        others=tuple(_reading(c, c.energy(a, b, steps), a, b) for c in scope.channels[1:]),
+    )
+
+
+def _reading(channel: Channel, energy: Quantity, a: int, b: int) -> Reading:
+    inside = channel.readings.between(a, b)
+    accuracy = channel.spec.accuracy
+    return Reading(
+        meter=channel.meter,
+        channel=channel.spec.name,
+        kind=channel.spec.kind,
+        energy=energy,
+        accuracy=accuracy.source,
+        reference=accuracy.reference,
+        estimate=channel.spec.estimate,
+        readings=inside.stop - inside.start,
+        coverage=channel.coverage(a, b),
+    )
+
+
+def _groups(scopes: tuple[ScopeResult, ...], span: float) -> tuple[GroupResult, ...]:
+    """Sum scopes by family and over all, counting nothing twice; the rest is what a node has beyond its parts."""
+    groups: list[GroupResult] = []
+    keys = {f"{s.host}/{s.scope}": s for s in scopes}
+    parents = {k: f"{s.host}/{s.parent}" if s.parent else None for k, s in keys.items()}
+    names = list(dict.fromkeys(family(s.scope) for s in scopes if "/" not in s.scope))
+    for name in names:
+        members = [s for s in scopes if family(s.scope) == name and "/" not in s.scope]
+        groups.append(_group(name, members, span))
+    top = [keys[k] for k in roots(keys, _bridged(parents, keys))]
+    if top:
+        groups.append(_group("measured", top, span))
+    for node in (s for s in scopes if s.scope.startswith("node.")):
+        below = [k for k in keys if f"{node.host}/{node.scope}" in ancestors(k, _bridged(parents, keys))]
+        inner = [keys[k] for k in roots(below, _bridged(parents, keys))]
+        if inner:
+            groups.append(_rest(node, inner, span))
+    return tuple(groups)
+
+
+def _bridged(parents: dict[str, str | None], keys: dict[str, ScopeResult]) -> dict[str, str | None]:
+    """Complete the tree with containers that were not measured, so that node.ac contains a GPU without node.dc."""
+    full = dict(parents)
+    for key in keys:
+        full.setdefault(f"{key.split('/', 1)[0]}/node.dc", f"{key.split('/', 1)[0]}/node.ac")
+    return full
+
+
+def _group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
+    energy = total(s.energy for s in members)
+    nets = [s.net for s in members]
+    net = total(n for n in nets if n is not None) if nets and all(n is not None for n in nets) else None
+    estimate = any(s.reading.estimate for s in members)
+    return GroupResult(name, tuple(s.scope for s in members), energy, energy.scaled(1 / max(span, 1e-9)), net, estimate)
+
+
+def _rest(node: ScopeResult, inner: list[ScopeResult], span: float) -> GroupResult:
+    energy = node.energy - total(s.energy for s in inner)
+    names = tuple(s.scope for s in inner)
+    return GroupResult(f"rest of {node.scope}", names, energy, energy.scaled(1 / max(span, 1e-9)), None)
+
+
+def _phases(
+    phases: list[Phase], scopes: list[ScopeChannels], interval: Interval, steps: Ints | None
+) -> list[PhaseResult]:
+    found: list[PhaseResult] = []
+    depth: dict[str, int] = {}
+    by_family: dict[str, list[ScopeChannels]] = {}
+    for scope in scopes:
+        if "/" not in scope.scope:
+            by_family.setdefault(family(scope.scope), []).append(scope)
+    for k, phase in enumerate(phases):
+        a, b = max(phase.start_ns, interval.start_ns), min(phase.end_ns, interval.end_ns)
+        depth[phase.id] = depth.get(phase.parent or "", -1) + 1
+        energy: dict[str, Quantity] = {}
+        if k < MOST_PHASES and b > a:
+            energy = {f: total(s.best.energy(a, b, steps) for s in members) for f, members in by_family.items()}
+        found.append(
+            PhaseResult(
+                title=phase.title,
+                name=phase.name,
+                n=phase.n,
+                start_s=(a - interval.start_ns) * 1e-9,
+                duration_s=max(b - a, 0) * 1e-9,
+                energy=energy,
+                work=dict(phase.work),
+                depth=depth[phase.id],
+                open_end=phase.open_end,
+            )
+        )
+    return found
+
+
+def _load(run: Run, a: int, b: int) -> dict[str, float]:
+    """Return host load over [a, b]: means and maxima of what was read, rises of what was counted."""
+    load: dict[str, float] = {}
+    for table in run.tables():
+        for stream in table.streams:
+            if stream.scope not in ("host", "workload"):
+                continue
+            series = run.series(table, stream.name)
+            for spec in stream.channels:
+                readings = Readings.of(series.t0_ns, series.t1_ns, series.values[spec.name])
+                around = readings.between(a - 1_500_000_000, b + 1_500_000_000)
+                values = readings.value[around]
+                if values.size == 0:
+                    continue
+                key = f"{stream.scope}.{spec.name}"
+                if spec.kind == "counter":
+                    load[key] = float(np.maximum(np.diff(values), 0.0).sum()) if values.size > 1 else float(values[0])
+                else:
+                    load[f"{key}.mean"] = float(values.mean())
+                    load[f"{key}.max"] = float(values.max())
+    return load
+
+
+def _missing(events: list[dict[str, Any]]) -> list[dict[str, str]]:
+    return [
+        {k: str(e.get(k) or "") for k in ("meter", "status", "what", "why", "next")}
+        for e in events
+        if e.get("event") == "meter" and e.get("status") in ("unavailable", "denied", "failed")
+    ]
+
+
+def _utc(meta: dict[str, Any], mono_ns: int) -> str:
+    """Return the UTC time of a monotonic stamp by the run's first clock pair, empty where there is none."""
+    pair = meta.get("started") or {}
+    if "utc_ns" not in pair:
+        return ""
+    utc = (int(pair["utc_ns"]) + mono_ns - int(pair["mono_ns"])) * 1e-9
+    return dt.datetime.fromtimestamp(utc, dt.UTC).isoformat(timespec="milliseconds")

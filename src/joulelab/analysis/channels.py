@@ -1,0 +1,167 @@
+"""Turn the stored tables of a run into curves: for every scope its counter and powers, the best of them first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.power import Bounds, PowerCurve
+from joulelab.analysis.series import Readings
+from joulelab.analysis.statistics import coverage
+from joulelab.core.scope import order, parent
+
+if TYPE_CHECKING:
+    from joulelab.analysis.series import Ints
+    from joulelab.analysis.terms import Quantity
+    from joulelab.core.spec import Spec, Stream
+    from joulelab.store.run import Run, Series, TableInfo
+
+Curve = CounterCurve | PowerCurve
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Hold one energy-bearing channel of a scope as a curve."""
+
+    host: str
+    meter: str
+    stream: Stream
+    spec: Spec
+    curve: Curve
+    frozen: bool = False
+
+    @property
+    def readings(self) -> Readings:
+        """Return what was read."""
+        return self.curve.readings
+
+    @property
+    def step_s(self) -> float:
+        """Return the usual time between readings in s."""
+        return self.stream.period_s
+
+    def coverage(self, a_ns: int, b_ns: int) -> float:
+        """Return the share of [a, b] with readings."""
+        return coverage(self.readings, a_ns, b_ns, self.step_s)
+
+    def energy(self, a_ns: int, b_ns: int, steps_ns: Ints | None = None) -> Quantity:
+        """Return the energy of [a, b] in J."""
+        return self.curve.energy(a_ns, b_ns, steps_ns=steps_ns)
+
+
+@dataclass(frozen=True)
+class ScopeChannels:
+    """Hold the channels of one scope, the one to believe first; `state` are slow channels of the same scope."""
+
+    scope: str
+    host: str
+    parent: str | None
+    channels: tuple[Channel, ...]
+    state: dict[str, Readings] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Channel:
+        """Return the channel to believe."""
+        return self.channels[0]
+
+    def power(self) -> Channel | None:
+        """Return the channel whose readings show power best: the one with the shortest window."""
+        powers = [c for c in self.channels if isinstance(c.curve, PowerCurve) and len(c.readings)]
+        return min(powers, key=lambda c: (c.spec.window_s or 0.0, c.step_s), default=None)
+
+
+def load_channels(run: Run, idle: tuple[int, int] | None = None) -> list[ScopeChannels]:
+    """Read every energy-bearing channel of a run; `idle` is an interval (ns) whose power bounds what was unseen."""
+    state = _state(run)
+    found: dict[tuple[str, str], list[Channel]] = {}
+    parents: dict[tuple[str, str], str | None] = {}
+    for table in run.tables():
+        for stream in table.streams:
+            key = (table.host, stream.scope)
+            channels = _channels(run, table, stream, state.get(key, {}), idle)
+            if channels:
+                found.setdefault(key, []).extend(channels)
+                parents[key] = parent(stream.scope, stream.parent)
+    scopes = [ScopeChannels(k[1], k[0], parents[k], _best_first(c), state.get(k, {})) for k, c in found.items()]
+    return sorted(scopes, key=lambda s: (s.host, order(s.scope)))
+
+
+def _state(run: Run) -> dict[tuple[str, str], dict[str, Readings]]:
+    """Return the slow channels by scope: load, caps, clocks, temperature."""
+    state: dict[tuple[str, str], dict[str, Readings]] = {}
+    for table in run.tables():
+        for stream in table.streams:
+            names = [c.name for c in stream.channels if c.kind == "state"]
+            if not names:
+                continue
+            series = run.series(table, stream.name)
+            into = state.setdefault((table.host, stream.scope), {})
+            into.update({n: Readings.of(series.t0_ns, series.t1_ns, series.values[n]) for n in names})
+    return state
+
+
+def _channels(
+    run: Run, table: TableInfo, stream: Stream, state: dict[str, Readings], idle: tuple[int, int] | None
+) -> list[Channel]:
+    specs = [c for c in stream.channels if c.kind == "power" or (c.kind == "counter" and c.unit == "J")]
+    if not specs:
+        return []
+    series = run.series(table, stream.name, channels=[c.name for c in specs])
+    powers: list[PowerCurve] = []
+    channels: list[Channel] = []
+    for spec in sorted(specs, key=lambda c: c.kind == "counter"):
+        readings = _readings(series, spec.name)
+        if len(readings) < 2:
+            continue
+        name = f"{table.host}/{table.meter}/{stream.name}/{spec.name}"
+        bounds = _bounds(spec, readings, state)
+        if spec.kind == "power":
+            power = PowerCurve(readings, spec, name=name, bounds=_idle_bound(bounds, readings, spec, idle))
+            powers.append(power)
+            channels.append(Channel(table.host, table.meter, stream, spec, power))
+            continue
+        sharpest = min(powers, key=lambda p: p.window_s, default=None)
+        curve = CounterCurve(readings, spec, name=name, power=sharpest, bounds=sharpest.bounds if sharpest else bounds)
+        frozen = float(np.ptp(readings.value)) == 0 and any(float(p.readings.value.max()) > 1 for p in powers)
+        channels.append(Channel(table.host, table.meter, stream, spec, curve, frozen))
+    return channels
+
+
+def _readings(series: Series, name: str) -> Readings:
+    return Readings.of(series.t0_ns, series.t1_ns, series.values[name])
+
+
+def _bounds(spec: Spec, readings: Readings, state: dict[str, Readings]) -> Bounds | None:
+    """Return bounds of true power: limits of the device, lowered to the enforced cap and to what its load allows."""
+    if spec.limits is None or spec.kind != "power":
+        return None
+    low, high = spec.limits
+    cap = state.get("cap_enforced_w")
+    if cap is not None and len(cap):
+        high = min(high, float(cap.value.max()))
+    seen_low, seen_high = float(readings.value.min()), float(readings.value.max())
+    return Bounds(min(low, seen_low), max(high, seen_high))
+
+
+def _idle_bound(bounds: Bounds | None, readings: Readings, spec: Spec, idle: tuple[int, int] | None) -> Bounds | None:
+    """Raise the lower bound to the measured idle power, less the sensor's gain error."""
+    if bounds is None or idle is None:
+        return bounds
+    values = readings.value[readings.between(*idle)]
+    if values.size < 3:
+        return bounds
+    measured = float(np.median(values)) * (1 - spec.accuracy.gain)
+    return Bounds(max(bounds.low, min(measured, float(readings.value.min()))), bounds.high)
+
+
+def _best_first(channels: list[Channel]) -> tuple[Channel, ...]:
+    """Put measured before estimated, a working counter before a power, a known accuracy before an unknown one."""
+
+    def rank(c: Channel) -> tuple[bool, bool, bool, bool, float]:
+        unknown = c.spec.accuracy.source == "unknown"
+        return c.spec.estimate, c.frozen, not isinstance(c.curve, CounterCurve), unknown, c.spec.window_s or 0.0
+
+    return tuple(sorted(channels, key=rank))

@@ -1,0 +1,267 @@
+"""Doubt a run as a sceptical referee would; a check that fails says why and what to type next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.power import PowerCurve
+from joulelab.analysis.result import Check, CheckStatus, ScopeResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from joulelab.analysis.channels import ScopeChannels
+    from joulelab.analysis.gaps import Gap
+
+SHORT_RUN = 0.05  # an edge that makes more than 5 % of the energy: the run is too short for its meter
+GAP_WARNING, GAP_FAILED = 0.02, 0.10
+# Bits of nvmlClocksEventReasons that mean that the device was held back: power cap, thermal, brake.
+THROTTLED = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Hold what the checks look at."""
+
+    state: str
+    start_ns: int
+    end_ns: int
+    idle: tuple[int, int] | None
+    channels: Sequence[ScopeChannels]
+    scopes: Sequence[ScopeResult]
+    events: Sequence[Mapping[str, Any]]
+    gaps: Sequence[Gap]
+    end: Mapping[str, Any]
+    steps_known: bool
+
+    def named(self, kind: str) -> list[Mapping[str, Any]]:
+        """Return the events of one kind."""
+        return [e for e in self.events if e.get("event") == kind]
+
+
+def all_checks(facts: Facts) -> Iterator[Check]:
+    """Run every check."""
+    for check in CHECKS:
+        yield from check(facts)
+
+
+def _meters(facts: Facts) -> Iterator[Check]:
+    if not facts.scopes:
+        yield Check("power meter", "failed", "no power meter was read, so there is no energy", "joulelab meters")
+    estimated = [s.scope for s in facts.scopes if s.reading.estimate]
+    if estimated:
+        yield Check(
+            "estimate", "warning", f"{', '.join(estimated)}: load x rated power, not measured", "joulelab meters"
+        )
+    unknown = [s.scope for s in facts.scopes if s.reading.accuracy == "unknown"]
+    if unknown:
+        yield Check("accuracy", "note", f"{', '.join(unknown)}: nobody states the accuracy, so no interval is given")
+
+
+def _ending(facts: Facts) -> Iterator[Check]:
+    if facts.state == "killed":
+        yield Check(
+            "ending", "warning", "joulelab was killed before the workload ended; figures go to the last reading"
+        )
+    if facts.state == "live":
+        yield Check("ending", "note", "the run goes on; figures so far")
+    for event in facts.named("recorder-died"):
+        message = f"the recorder died ({event.get('status', 'unknown')}) and was started again"
+        yield Check("recorder", "warning", message, "joulelab doctor")
+    for event in facts.named("disk"):
+        yield Check(
+            "disk",
+            "warning",
+            f"{event.get('error', 'writing failed')}; rows lost: {event.get('dropped_rows', 0)}",
+            "df -h",
+        )
+    for event in facts.named("stuck"):
+        yield Check("stuck meter", "warning", f"{event.get('meter', '')} did not answer for a while", "joulelab doctor")
+
+
+def _short(facts: Facts) -> Iterator[Check]:
+    for s in facts.scopes:
+        edge = s.energy.budget().get("edge", 0.0)
+        if s.energy.value > 0 and 2 * edge > SHORT_RUN * s.energy.value:
+            share = 2 * edge / s.energy.value
+            message = f"{s.scope}: the run is short for {s.reading.meter} ({share:.0%} of the energy lies at its edges)"
+            yield Check("too short", "warning", message, "measure longer, or use --tail 2")
+
+
+def _gaps(facts: Facts) -> Iterator[Check]:
+    for s in facts.scopes:
+        lost = 1 - s.reading.coverage
+        if lost <= GAP_WARNING:
+            continue
+        reasons = {g.reason for g in facts.gaps if g.stream.startswith(s.scope)} or {"no readings"}
+        status: CheckStatus = "failed" if lost > GAP_FAILED else "warning"
+        message = f"{s.scope}: {lost:.0%} of the time without readings ({'; '.join(sorted(reasons))})"
+        yield Check("gaps", status, message, f"joulelab doctor {s.reading.meter}")
+
+
+def _unseen(facts: Facts) -> Iterator[Check]:
+    hidden = [s for s in facts.scopes if s.energy.budget().get("unseen", 0.0) > 0.01 * abs(s.energy.value)]
+    if not hidden:
+        return
+    names = f"{hidden[0].scope}..{hidden[-1].scope}" if len(hidden) > 2 else ", ".join(s.scope for s in hidden)
+    seen = max((2 * s.energy.without("unseen").u / s.energy.value for s in hidden if s.energy.value > 0), default=0.0)
+    yield Check(
+        "unseen",
+        "note",
+        f"{names}: the sensor sees only part of the time, and a load in step with it cannot be excluded; "
+        f"where it is, the interval is within ±{seen:.1%}",
+        "report steps with joulelab.work(...), or add a meter of the node",
+    )
+
+
+def _counters(facts: Facts) -> Iterator[Check]:
+    for scope in facts.channels:
+        for channel in scope.channels:
+            curve = channel.curve
+            if channel.frozen:
+                yield Check(
+                    "counter frozen",
+                    "warning",
+                    f"{scope.scope}: {channel.spec.name} does not move; power is integrated instead",
+                )
+            if not isinstance(curve, CounterCurve):
+                continue
+            if any(facts.start_ns < to and since < facts.end_ns for since, to in curve.resets):
+                yield Check("counter reset", "warning", f"{scope.scope}: {channel.spec.name} was reset during the run")
+            if curve.doubtful_wraps:
+                yield Check(
+                    "counter wrap",
+                    "warning",
+                    f"{scope.scope}: a gap is long enough for {channel.spec.name} to wrap unseen",
+                )
+
+
+def _agreement(facts: Facts) -> Iterator[Check]:
+    for s in facts.scopes:
+        for other in s.others:
+            difference = s.energy - other.energy
+            if other.estimate or not difference.known or s.energy.value <= 0:
+                continue
+            if abs(difference.value) > 2 * difference.u and abs(difference.value) > 0.005 * s.energy.value:
+                share = difference.value / s.energy.value
+                message = f"{s.scope}: {s.reading.channel} and {other.channel} of {other.meter} differ by {share:+.1%}"
+                yield Check("meters disagree", "warning", message, f"joulelab doctor {other.meter}")
+
+
+def _held_back(facts: Facts) -> Iterator[Check]:
+    for scope in facts.channels:
+        reasons = scope.state.get("throttle")
+        if reasons is None:
+            continue
+        inside = reasons.value[reasons.between(facts.start_ns, facts.end_ns)].astype(np.int64)
+        for bit, name in THROTTLED.items():
+            share = float(np.mean((inside & bit) != 0)) if inside.size else 0.0
+            if share > 0.01:
+                status: CheckStatus = "note" if bit == 0x4 else "warning"
+                yield Check("throttled", status, f"{scope.scope}: held back by {name} in {share:.0%} of the readings")
+
+
+def _caps(facts: Facts) -> Iterator[Check]:
+    for scope in facts.channels:
+        enforced, requested = scope.state.get("cap_enforced_w"), scope.state.get("cap_requested_w")
+        if enforced is None or requested is None:
+            continue
+        e = enforced.value[enforced.between(facts.start_ns, facts.end_ns)]
+        r = requested.value[requested.between(facts.start_ns, facts.end_ns)]
+        if e.size and r.size and abs(float(e[-1]) - float(r[-1])) > 1:
+            message = f"{scope.scope}: {e[-1]:.0f} W is enforced, {r[-1]:.0f} W was requested"
+            yield Check("cap", "warning", message, "joulelab cap status")
+        if r.size and float(np.ptp(r)) > 1:
+            yield Check(
+                "cap", "warning", f"{scope.scope}: the cap changed during the run ({r.min():.0f} to {r.max():.0f} W)"
+            )
+        power = scope.power()
+        if e.size and power is not None and isinstance(power.curve, PowerCurve):
+            seen = power.readings.value[power.readings.between(facts.start_ns, facts.end_ns)]
+            mean = float(seen.mean()) if seen.size else 0.0
+            if mean > 1.05 * float(e.max()):
+                yield Check(
+                    "cap not enforced",
+                    "failed",
+                    f"{scope.scope}: {mean:.0f} W on average above the cap of {e.max():.0f} W",
+                )
+
+
+def _strangers(facts: Facts) -> Iterator[Check]:
+    ours = {int(p) for e in facts.named("tree") for p in e.get("pids", ())}
+    ours |= {int(e["pid"]) for e in facts.named("workload") if "pid" in e}
+    foreign: dict[str, set[int]] = {}
+    for event in facts.named("process"):
+        if facts.start_ns <= int(event["t"]) <= facts.end_ns or not ours:
+            others = {int(p) for p in event.get("others", ())}
+            foreign.setdefault(str(event.get("scope", "")), set()).update(others - ours)
+    for scope, pids in foreign.items():
+        if pids:
+            listed = ", ".join(str(p) for p in sorted(pids)[:5])
+            yield Check(
+                "other processes", "warning", f"{scope}: processes that are not the workload's were there ({listed})"
+            )
+
+
+def _idle_drift(facts: Facts) -> Iterator[Check]:
+    if facts.idle is None:
+        return
+    a, b = facts.idle
+    middle = (a + b) // 2
+    for scope in facts.channels:
+        power = scope.power()
+        if power is None:
+            continue
+        first, second = (power.readings.value[power.readings.between(*h)] for h in ((a, middle), (middle, b)))
+        if first.size > 2 and second.size > 2:
+            drift = float(second.mean() - first.mean())
+            if abs(drift) > max(0.05 * float(first.mean()), 1.0):
+                message = f"{scope.scope}: idle power drifted by {drift:+.1f} W while it was measured"
+                yield Check(
+                    "idle drifted", "warning", message, "wait until the node has cooled, or use a longer --idle"
+                )
+
+
+def _clock(facts: Facts) -> Iterator[Check]:
+    for event in facts.named("clock-step"):
+        by = float(event.get("by_ns", 0)) * 1e-9
+        yield Check(
+            "clock stepped",
+            "warning",
+            f"UTC was stepped by {by:+.3f} s; energies use monotonic time and are not affected",
+        )
+
+
+def _late(facts: Facts) -> Iterator[Check]:
+    for meter in sorted({str(e.get("meter", "")) for e in facts.named("late")}):
+        missed = sum(int(e.get("missed", 0)) for e in facts.named("late") if e.get("meter") == meter)
+        span = (facts.end_ns - facts.start_ns) * 1e-9
+        if missed > max(0.02 * span / 0.1, 5):
+            yield Check("late", "note", f"{meter}: {missed} readings were skipped because the machine was busy")
+
+
+CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
+    _meters,
+    _ending,
+    _short,
+    _gaps,
+    _unseen,
+    _counters,
+    _agreement,
+    _held_back,
+    _caps,
+    _strangers,
+    _idle_drift,
+    _clock,
+    _late,
+)

@@ -1,0 +1,36 @@
+"""Pair gap events into stretches without readings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Hold one stretch without readings (monotonic ns; `to_ns` None = to the end of the record), with the reason."""
+
+    meter: str
+    stream: str
+    from_ns: int
+    to_ns: int | None
+    reason: str
+
+
+def gaps_of(events: Iterable[Mapping[str, Any]]) -> list[Gap]:
+    """Return the gaps of all streams in the order in which they began."""
+    gaps: list[Gap] = []
+    running: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for event in sorted(events, key=lambda e: int(e.get("t", 0))):
+        key = (str(event.get("meter", "")), str(event.get("stream", "")))
+        if event.get("event") == "gap":
+            running.setdefault(key, event)
+        elif event.get("event") == "gap-end" and key in running:
+            begun = running.pop(key)
+            end = int(event.get("to", event["t"]))
+            gaps.append(Gap(*key, int(begun.get("from", begun["t"])), end, str(begun.get("reason", ""))))
+    gaps.extend(Gap(*key, int(e.get("from", e["t"])), None, str(e.get("reason", ""))) for key, e in running.items())
+    return sorted(gaps, key=lambda g: g.from_ns)

@@ -1,0 +1,161 @@
+"""Hold the result of one run: plain data from which every table, page and JSON is made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from joulelab.analysis.gaps import Gap
+from joulelab.analysis.statistics import PowerStatistics
+from joulelab.analysis.terms import Quantity
+
+CheckStatus = Literal["ok", "note", "warning", "failed"]
+RESULT_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Hold one doubt about a run: what was looked at, how it ended, why, and the next command to type."""
+
+    name: str
+    status: CheckStatus
+    message: str
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Hold one channel's energy of a scope: which meter said it and how it was found."""
+
+    meter: str
+    channel: str
+    kind: str
+    energy: Quantity
+    accuracy: str
+    reference: str
+    estimate: bool
+    readings: int
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeResult:
+    """Hold what one scope used: energy (J), mean power (W), statistics; `others` are other channels of the scope."""
+
+    scope: str
+    host: str
+    parent: str | None
+    device: str
+    model: str
+    reading: Reading
+    mean_w: Quantity
+    statistics: PowerStatistics | None
+    net: Quantity | None
+    idle_w: Quantity | None
+    others: tuple[Reading, ...] = ()
+
+    @property
+    def energy(self) -> Quantity:
+        """Return the energy in J."""
+        return self.reading.energy
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """Hold a sum over scopes that counts nothing twice: all GPUs, all packages, everything measured, or the rest."""
+
+    name: str
+    scopes: tuple[str, ...]
+    energy: Quantity
+    mean_w: Quantity
+    net: Quantity | None
+    estimate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseResult:
+    """Hold one phase: its interval, energy by group (J), and work done in it."""
+
+    title: str
+    name: str
+    n: int | None
+    start_s: float
+    duration_s: float
+    energy: dict[str, Quantity]
+    work: dict[str, float]
+    depth: int = 0
+    open_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Hold everything that is printed of a run."""
+
+    run: str
+    name: str | None
+    host: str
+    command: list[str]
+    state: str
+    outcome: str
+    exit_code: int | None
+    signal: int | None
+    start_utc: str
+    start_ns: int
+    end_ns: int
+    scopes: tuple[ScopeResult, ...]
+    groups: tuple[GroupResult, ...]
+    phases: tuple[PhaseResult, ...]
+    work: dict[str, float]
+    load: dict[str, float]
+    gaps: tuple[Gap, ...]
+    checks: tuple[Check, ...]
+    missing: tuple[dict[str, str], ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def duration_s(self) -> float:
+        """Return how long the workload took, in s."""
+        return (self.end_ns - self.start_ns) * 1e-9
+
+    @property
+    def energy(self) -> Quantity | None:
+        """Return the energy of everything measured (J), None where there is no power meter."""
+        return next((g.energy for g in self.groups if g.name == "measured"), None)
+
+    def group(self, name: str) -> GroupResult | None:
+        """Return a group by name: `gpu`, `cpu`, `dram`, `measured`, `rest`."""
+        return next((g for g in self.groups if g.name == name), None)
+
+    def per_work(self) -> dict[str, Quantity]:
+        """Return joules per unit of each kind of work reported."""
+        energy = self.energy
+        return {} if energy is None else {n: energy.scaled(1 / a) for n, a in self.work.items() if a > 0}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data with quantities as value, expanded uncertainty and budget; NaN becomes null."""
+        plain = {k: _plain(getattr(self, k)) for k in self.__dataclass_fields__}
+        plain |= {
+            "schema": RESULT_SCHEMA,
+            "duration_s": self.duration_s,
+            "energy": _plain(self.energy),
+            "per_work": _plain(self.per_work()),
+            "rates": {n: a / self.duration_s for n, a in self.work.items()} if self.duration_s > 0 else {},
+        }
+        return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Quantity):
+        return value.to_json() | {"expanded_if_seen": value.without("unseen").expanded}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, (PowerStatistics, Gap, Check)):
+        return _plain(asdict(value))
+    if hasattr(value, "__dataclass_fields__"):
+        return {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
+    return value

@@ -1,0 +1,66 @@
+"""Describe power over time: median, percentiles and maximum, weighted by time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from joulelab.analysis.series import Floats, Readings
+
+LONGEST_HOLD = 3.0  # a reading stands for at most three usual steps; what is longer is a gap and counts for nothing
+
+
+@dataclass(frozen=True, slots=True)
+class PowerStatistics:
+    """Hold time-weighted statistics of power in W; `window_s` is what one reading averages over."""
+
+    median: float
+    p5: float
+    p95: float
+    p99: float
+    maximum: float
+    minimum: float
+    window_s: float | None
+
+
+def weighted_percentiles(value: Floats, weight: Floats, percent: tuple[float, ...]) -> list[float]:
+    """Return the values below which the given percentages of the weight lie."""
+    order = np.argsort(value, kind="stable")
+    reached = np.cumsum(weight[order])
+    at = np.searchsorted(reached, np.array(percent) / 100 * reached[-1])
+    return [float(value[order][min(int(i), value.size - 1)]) for i in at]
+
+
+def power_statistics(readings: Readings, a_ns: int, b_ns: int, *, window_s: float | None) -> PowerStatistics | None:
+    """Return statistics of the readings in [a, b], None where there is none."""
+    sel = readings.between(a_ns, b_ns)
+    value = readings.value[sel]
+    if value.size == 0:
+        return None
+    t = readings.t0_ns[sel]
+    hold = np.diff(np.append(t, max(b_ns, int(t[-1]) + 1))).astype(np.float64)
+    if hold.size > 2:
+        hold = np.minimum(hold, LONGEST_HOLD * _usual(hold))
+    p5, median, p95, p99 = weighted_percentiles(value, np.maximum(hold, 1.0), (5, 50, 95, 99))
+    return PowerStatistics(median, p5, p95, p99, float(value.max()), float(value.min()), window_s)
+
+
+def _usual(hold: Floats) -> float:
+    """Return the step that holds for most of the time."""
+    order = np.sort(hold)
+    reached = np.cumsum(order)
+    return float(order[np.searchsorted(reached, reached[-1] / 2)])
+
+
+def coverage(readings: Readings, a_ns: int, b_ns: int, step_s: float) -> float:
+    """Return the share of [a, b] that lies within three steps of a reading on both sides."""
+    if b_ns <= a_ns:
+        return 1.0
+    sel = readings.between(a_ns, b_ns)
+    t = np.concatenate(([a_ns], readings.t0_ns[sel], [b_ns])).astype(np.int64)
+    pause = np.diff(t) * 1e-9
+    lost = pause[pause > LONGEST_HOLD * step_s].sum()
+    return float(1.0 - min(1.0, lost / ((b_ns - a_ns) * 1e-9)))

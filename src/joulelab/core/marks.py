@@ -1,0 +1,224 @@
+"""Write marks: phases and work reports of one process, one file per process, one write per line.
+
+Lines are those of the run folder's schema: "begin" and "end" of a phase, "switch" to the next of a script, "work".
+Frequent work reports are summed and written at most twice a second, and whenever a phase begins or ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from joulelab.core.clock import NS, monotonic_ns
+
+WORK_INTERVAL_NS = NS // 2
+STAMPS = 16
+# Variables that launchers set to the number of a process on its node, the nearest launcher first.
+RANK_VARIABLES = (
+    "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "SLURM_LOCALID",
+)
+
+# The innermost open phase of this thread or task; other threads and processes have their own.
+_phase: ContextVar[str | None] = ContextVar("joulelab_phase", default=None)
+
+
+def local_rank(environ: Mapping[str, str]) -> int:
+    """Return this process's number on its node as launchers tell it, 0 where none does."""
+    for name in RANK_VARIABLES:
+        with contextlib.suppress(KeyError, ValueError):
+            return int(environ[name])
+    return 0
+
+
+@dataclass(slots=True)
+class _Work:
+    """Sum work reports of one phase until they are written."""
+
+    from_ns: int
+    last_ns: int = 0
+    amounts: dict[str, float] = field(default_factory=dict)
+    count: int = 0
+    stride: int = 1
+    at: list[int] = field(default_factory=list)
+
+    def add(self, t_ns: int, amounts: Mapping[str, float]) -> None:
+        for name, amount in amounts.items():
+            self.amounts[name] = self.amounts.get(name, 0.0) + float(amount)
+        if self.count % self.stride == 0:
+            if len(self.at) == STAMPS:
+                # Every second stamp goes, so that those that stay are spread over the whole line.
+                del self.at[1::2]
+                self.stride *= 2
+            if self.count % self.stride == 0:
+                self.at.append(t_ns)
+        self.count += 1
+        self.last_ns = t_ns
+
+
+class MarkWriter:
+    """Write the marks of this process; in a forked child it begins a file of the child's own.
+
+    Safe in threads. A mark that cannot be written is dropped and counted in `lost`: a workload never fails by its marks.
+    On ranks other than the first of a node phases write nothing, work does.
+    """
+
+    def __init__(self, folder: Path, *, rank: int = 0, now: Callable[[], int] = monotonic_ns) -> None:
+        self.folder = folder
+        self.rank = rank
+        self.lost = 0
+        self._now = now
+        self._adopt()
+
+    def begin(
+        self, name: str, n: int | None = None, labels: Mapping[str, object] | None = None, *, at_ns: int | None = None
+    ) -> str | None:
+        """Begin a phase inside the current one and return its id; None where phases are inert."""
+        if self.rank:
+            return None
+        with self._mine():
+            t = self._now() if at_ns is None else at_ns
+            self._count += 1
+            identity = f"{self._pid}-{self._count}"
+            line = {"t": t, "mark": "begin", "id": identity, "name": name, "n": n, "labels": dict(labels or {})}
+            line |= {"parent": _phase.get(), "thread": threading.get_native_id(), "rank": self.rank}
+            self._flush(t)
+            self._reported[identity] = t
+            self._write(line)
+        _phase.set(identity)
+        return identity
+
+    def end(self, identity: str | None, parent: str | None = None, *, at_ns: int | None = None) -> None:
+        """End a phase; `parent` is the one that goes on."""
+        if identity is None:
+            return
+        _phase.set(parent)
+        if not identity.startswith(f"{os.getpid()}-"):
+            return  # a forked child left its parent's phase; the parent will end it
+        with self._mine():
+            t = self._now() if at_ns is None else at_ns
+            self._flush(t)
+            self._reported.pop(identity, None)
+            self._write({"t": t, "mark": "end", "id": identity})
+
+    def switch(self, name: str | None, n: int | None = None) -> None:
+        """End the phase that the last switch of this file began, and begin the next; None only ends."""
+        if self.rank:
+            return
+        with self._mine():
+            t = self._now()
+            self._flush(t)
+            self._write({"t": t, "mark": "switch", "name": name, "n": n})
+
+    def work(self, amounts: Mapping[str, float]) -> None:
+        """Report work that was done since the last report: amounts by name."""
+        with self._mine():
+            t = self._now()
+            phase = _phase.get()
+            pending = self._work.get(phase)
+            if pending is None:
+                pending = self._work[phase] = _Work(self._reported.get(phase, t))
+            pending.add(t, amounts)
+            if t - self._flushed_ns >= WORK_INTERVAL_NS:
+                self._flush(t)
+
+    def flush(self) -> None:
+        """Write the work that is still summed up."""
+        if self._pid == os.getpid():  # what a forked child finds here is its parent's
+            with self._lock:
+                self._flush(self._now())
+
+    def close(self) -> None:
+        """Flush and close the file; a later mark opens it again."""
+        self.flush()
+        if self._pid == os.getpid() and self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def _mine(self) -> threading.Lock:
+        if self._pid != os.getpid():
+            self._adopt()
+        return self._lock
+
+    def _adopt(self) -> None:
+        # Also in a forked child: the lock may have been held at the fork, pending work belongs to the parent.
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._count = 0
+        self._work: dict[str | None, _Work] = {}
+        self._reported: dict[str | None, int] = {}
+        self._flushed_ns = 0
+
+    def _flush(self, t: int) -> None:
+        self._flushed_ns = t
+        if not self._work:
+            return
+        work, self._work = self._work, {}
+        for phase, done in work.items():
+            self._reported[phase] = done.last_ns
+            line = {"t": done.last_ns, "mark": "work", "from": done.from_ns, "phase": phase, "amounts": done.amounts}
+            self._write(line | {"count": done.count, "at": done.at, "rank": self.rank})
+
+    def _write(self, line: Mapping[str, object]) -> None:
+        try:
+            if self._fd < 0:
+                self._fd = _open(self.folder / f"{self._pid}-{_start_ticks()}.jsonl")
+                _flush_when_workers_end(self.flush)
+            _write_line(self._fd, line)
+        except (OSError, ValueError, TypeError):
+            self.lost += 1
+
+
+def current_phase() -> str | None:
+    """Return the id of the innermost phase that is open in this thread or task."""
+    return _phase.get()
+
+
+def shell_mark(folder: Path, name: str | None, n: int | None = None, *, shell: int | None = None) -> None:
+    """Switch the phase of the shell script that called this process; raise OSError where it cannot be written."""
+    pid = os.getppid() if shell is None else shell
+    fd = _open(folder / f"sh-{pid}-{_start_ticks(pid)}.jsonl")
+    try:
+        _write_line(fd, {"t": monotonic_ns(), "mark": "switch", "name": name, "n": n})
+    finally:
+        os.close(fd)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+
+def _write_line(fd: int, line: Mapping[str, object]) -> None:
+    data = json.dumps(line, separators=(",", ":"), default=str).encode() + b"\n"
+    written = os.write(fd, data)
+    if written < len(data):
+        # A full disk took a part: end that line, so that the next one is whole again.
+        with contextlib.suppress(OSError):
+            os.write(fd, b"\n")
+        raise OSError("short write")
+
+
+def _start_ticks(pid: int | None = None) -> int:
+    try:
+        text = Path(f"/proc/{'self' if pid is None else pid}/stat").read_text(errors="replace")
+        return int(text[text.rindex(")") + 1 :].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _flush_when_workers_end(flush: Callable[[], None]) -> None:
+    # Workers of multiprocessing leave by os._exit and run nothing but multiprocessing's own finalizers.
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, flush, exitpriority=0)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BLOCK = 4096
 GAP_FACTOR = 3.0  # a pause of more than three usual steps is a gap
 BEYOND_MEANS = 0.25  # share of the range of means by which true powers may lie beyond them
-RIPPLE = 0.05  # share of the power by which it may vary inside a tick without showing in the means
+RIPPLE = 0.1  # share of the power by which it may vary inside a tick without showing in the means
 NEAR = 3  # readings on each side whose powers bound what happened at an edge
 
 

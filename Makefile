@@ -1,0 +1,57 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-all check format benchmarks install system clean
+
+demo: install
+	@$(BIN)/joulelab twin -- $(BIN)/joulelab run --name demo -- $(BIN)/python examples/cpu_load.py
+
+test: install-dev system
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m pytest -m "not long" --cov --cov-report=term:skip-covered
+	@$(BIN)/python tests/coverage_floor.py
+
+test-all: install-dev system
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m pytest --timeout=1800
+
+check: install-dev
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --config pyproject.toml
+	$(BIN)/deptry src
+	$(BIN)/vulture
+
+format: install-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+benchmarks: install-dev
+	@$(BIN)/python -m benchmarks
+
+# The stamps are younger than pyproject.toml once everything in it is installed.
+install: $(VENV)/installed
+install-dev: $(VENV)/installed-dev
+
+$(VENV)/installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "joulelab needs Python 3.11 or later; set PYTHON=..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing joulelab into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@touch $@
+
+# Debian packages that some tests use; without root those tests skip and say what to install.
+PACKAGES := gcc libc6-dev libfaketime
+system:
+	@tests/install-packages $(PACKAGES)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

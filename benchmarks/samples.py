@@ -52,7 +52,9 @@ def main() -> None:
     print(f"energy of an interval by counter, from the columns on:  {from_counter / plain:8.2f}")
     print(f"energy of an interval by power, from the columns on:    {(from_power + again) / plain:8.2f}")
     print(f"energy of each further interval by power:               {again / plain:8.5f}")
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB for {count * 32 / 1e9:.1f} GB of columns")
+    print(
+        f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB for {count * 32 / 1e9:.1f} GB of columns"
+    )
 
 
 if __name__ == "__main__":

@@ -123,7 +123,9 @@ def poll_times(
     before = np.arange(a - rng.uniform(0, min(flaws.counter_period_s, 1.0)), a, 0.002)
     after = np.arange(a, a + min(to_step[0], 1.0), 0.002)
     tail = np.arange(b, b + min(to_step[1], 0.3), 0.002)
-    t = np.concatenate((np.arange(a - rng.uniform(0.2, 1), a, period_s), before, after, np.arange(a, b, period_s), tail))
+    t = np.concatenate(
+        (np.arange(a - rng.uniform(0.2, 1), a, period_s), before, after, np.arange(a, b, period_s), tail)
+    )
     t = np.sort(t + np.abs(rng.normal(0, 2e-4, t.size)))
     if gap:
         since = LEAD + rng.uniform(-0.2, span_s)

@@ -1,1 +1,37 @@
 """Measure what an AI workload costs in energy, from the GPU to the wall, and say how far to trust the figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.version import __version__
+
+if TYPE_CHECKING:
+    from joulelab.supervisor.measure import Measurement, measure, measured
+    from joulelab.supervisor.phases import mark, phase, work
+
+__all__ = ["Measurement", "__version__", "mark", "measure", "measured", "phase", "work"]
+
+# Found when first used, so that `import joulelab` costs next to nothing.
+_PLACES = {
+    "Measurement": "joulelab.supervisor.measure",
+    "measure": "joulelab.supervisor.measure",
+    "measured": "joulelab.supervisor.measure",
+    "mark": "joulelab.supervisor.phases",
+    "phase": "joulelab.supervisor.phases",
+    "work": "joulelab.supervisor.phases",
+}
+
+
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module 'joulelab' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(place), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

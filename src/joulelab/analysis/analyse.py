@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MOST_PHASES = 500  # phases whose energy is worked out; the rest is listed by time only
 LONGEST_KEPT_STEPS = 20_000
+IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     phases, work = phases_of(run.marks(), a, b)
     steps = _steps(work)
     results = tuple(_scope(s, interval, steps) for s in scopes)
-    groups = _groups(results, (b - a) * 1e-9)
+    groups = _groups(results, (b - a) * 1e-9) + _idle_devices(scopes, results, a, b)
     gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or {}
     facts = Facts(run.state, a, b, interval.idle, scopes, results, events, gaps, end, steps_known=steps is not None)
@@ -174,6 +175,19 @@ def _groups(scopes: tuple[ScopeResult, ...], span: float) -> tuple[GroupResult, 
         if inner:
             groups.append(_rest(node, inner, span))
     return tuple(groups)
+
+
+def _idle_devices(
+    scopes: list[ScopeChannels], results: tuple[ScopeResult, ...], a: int, b: int
+) -> tuple[GroupResult, ...]:
+    """Sum the GPUs that did nothing all the time: what the workload held without using it."""
+    idle = []
+    for scope, result in zip(scopes, results, strict=True):
+        load = scope.state.get("load")
+        inside = load.value[load.between(a, b)] if load is not None else np.empty(0)
+        if family(scope.scope) == "gpu" and inside.size and float(inside.max()) < IDLE_LOAD:
+            idle.append(result)
+    return (_group("idle gpus", idle, (b - a) * 1e-9),) if idle else ()
 
 
 def _bridged(parents: dict[str, str | None], keys: dict[str, ScopeResult]) -> dict[str, str | None]:

@@ -75,7 +75,9 @@ class PowerCurve:
     def seconds(self, sel: slice) -> Floats:
         """Return mid-read times of a slice, in seconds from the base."""
         r = self.readings
-        return ((r.t0_ns[sel] - self.base_ns) + (r.t1_ns[sel] - self.base_ns)) * 0.5e-9
+        doubled: Floats = ((r.t0_ns[sel] - self.base_ns) + (r.t1_ns[sel] - self.base_ns)).astype(np.float64)
+        doubled *= 0.5e-9
+        return doubled
 
     def _prefixes(self) -> tuple[Floats, Floats, Floats]:
         """Sum energy, squared jumps and gap variance by block, so that C(t) needs one block only."""
@@ -84,8 +86,8 @@ class PowerCurve:
         sums = np.zeros((3, len(starts) + 1))
         for k, i in enumerate(starts):
             sums[:, k + 1] = self._block(slice(i, min(i + BLOCK, n - 1) + 1))
-        energy, jumps, gaps = np.cumsum(sums, axis=1, dtype=np.float64)
-        return energy, jumps, gaps
+        reached: Floats = sums.cumsum(axis=1)
+        return reached[0], reached[1], reached[2]
 
     def _block(self, sel: slice) -> tuple[float, float, float]:
         """Return energy (J), jump variance (J2) and gap variance (J2) over the readings of a slice."""

@@ -11,12 +11,16 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.process import start_ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 WORK_INTERVAL_NS = NS // 2
 STAMPS = 16
@@ -69,7 +73,7 @@ class _Work:
 class MarkWriter:
     """Write the marks of this process; in a forked child it begins a file of the child's own.
 
-    Safe in threads. A mark that cannot be written is dropped and counted in `lost`: a workload never fails by its marks.
+    Safe in threads. A mark that cannot be written is dropped and counted in `lost`: no workload fails by its marks.
     On ranks other than the first of a node phases write nothing, work does.
     """
 
@@ -78,6 +82,7 @@ class MarkWriter:
         self.rank = rank
         self.lost = 0
         self._now = now
+        self._fd = -1
         self._adopt()
 
     def begin(
@@ -173,7 +178,7 @@ class MarkWriter:
     def _write(self, line: Mapping[str, object]) -> None:
         try:
             if self._fd < 0:
-                self._fd = _open(self.folder / f"{self._pid}-{_start_ticks()}.jsonl")
+                self._fd = _open(self.folder / f"{self._pid}-{start_ticks() or 0}.jsonl")
                 _flush_when_workers_end(self.flush)
             _write_line(self._fd, line)
         except (OSError, ValueError, TypeError):
@@ -188,7 +193,7 @@ def current_phase() -> str | None:
 def shell_mark(folder: Path, name: str | None, n: int | None = None, *, shell: int | None = None) -> None:
     """Switch the phase of the shell script that called this process; raise OSError where it cannot be written."""
     pid = os.getppid() if shell is None else shell
-    fd = _open(folder / f"sh-{pid}-{_start_ticks(pid)}.jsonl")
+    fd = _open(folder / f"sh-{pid}-{start_ticks(pid) or 0}.jsonl")
     try:
         _write_line(fd, {"t": monotonic_ns(), "mark": "switch", "name": name, "n": n})
     finally:
@@ -207,14 +212,6 @@ def _write_line(fd: int, line: Mapping[str, object]) -> None:
         with contextlib.suppress(OSError):
             os.write(fd, b"\n")
         raise OSError("short write")
-
-
-def _start_ticks(pid: int | None = None) -> int:
-    try:
-        text = Path(f"/proc/{'self' if pid is None else pid}/stat").read_text(errors="replace")
-        return int(text[text.rindex(")") + 1 :].split()[19])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _flush_when_workers_end(flush: Callable[[], None]) -> None:

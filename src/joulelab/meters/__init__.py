@@ -1,0 +1,123 @@
+"""Find meters: modules of this package by their name, outside packages by the entry-point group `joulelab.meters`.
+
+A meter module has a line `SUMMARY`, a mapping `CONFIG` (key: what it means), a line `PRIVILEGE` (what reading needs),
+a line `TRIED` (on what it was tried), and `open_meter(config) -> Meter`; `DEFAULT = False` if it opens on request only.
+See README.md here for how to add one. Imports neither numpy nor duckdb.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from joulelab.core.errors import ConfigError, JoulelabError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from importlib.metadata import EntryPoint
+
+    from joulelab.core.spec import Meter
+
+GROUP = "joulelab.meters"
+
+
+class MeterModule(Protocol):
+    """Describe what a meter's module (or entry point) has."""
+
+    SUMMARY: str
+    CONFIG: Mapping[str, str]
+    PRIVILEGE: str
+    TRIED: str
+
+    def open_meter(self, config: Mapping[str, Any]) -> Meter:
+        """Open the instrument. Raises Unavailable, Denied, ConfigError."""
+        ...
+
+
+def find(name: str) -> MeterModule:
+    """Return the module of a meter. Raises ConfigError with the nearest name, Unavailable for a broken package."""
+    inside = _import(name)
+    if inside is not None:
+        return inside
+    for point in _outside():
+        if point.name == name:
+            return _load(point)
+    raise ConfigError(f"there is no meter {name!r}", where="meters", next=nearest(name, names()))
+
+
+def names() -> list[str]:
+    """Return the names of all meters, inside first; outside packages are not imported for it."""
+    import pkgutil
+
+    inside = [module.name for module in pkgutil.iter_modules(__path__) if _import(module.name) is not None]
+    return inside + sorted({point.name for point in _outside()} - set(inside))
+
+
+def defaults() -> list[str]:
+    """Return the names of the meters that a run opens unless told otherwise; a broken outside package is among them."""
+    chosen = []
+    for name in names():
+        try:
+            wanted = getattr(find(name), "DEFAULT", True)
+        except JoulelabError:
+            wanted = True  # opening it will say what is wrong
+        if wanted:
+            chosen.append(name)
+    return chosen
+
+
+def open_meter(name: str, config: Mapping[str, Any]) -> Meter:
+    """Open a meter by name. Raises ConfigError, Unavailable (also for whatever an outside package raises), Denied."""
+    module = find(name)
+    try:
+        return module.open_meter(config)
+    except JoulelabError:
+        raise
+    except Exception as error:
+        if _import(name) is not None:
+            raise
+        raise _broken(name, error) from error
+
+
+def nearest(wrong: str, valid: list[str]) -> str:
+    """Return advice for a wrong name: the nearest valid one if there is one, and all of them."""
+    import difflib
+
+    close = difflib.get_close_matches(wrong, valid, n=1, cutoff=0.5)
+    listed = ", ".join(valid)
+    return f"did you mean {close[0]!r}? valid: {listed}" if close else f"valid: {listed}"
+
+
+def _import(name: str) -> MeterModule | None:
+    """Return a module of this package if it is a meter: its name decides, no list does."""
+    path = f"{__name__}.{name}"
+    if not name.isidentifier():
+        return None
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name != path:
+            raise
+        return None
+    return cast("MeterModule", module) if hasattr(module, "open_meter") else None
+
+
+def _outside() -> tuple[EntryPoint, ...]:
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=GROUP))
+
+
+def _load(point: EntryPoint) -> MeterModule:
+    try:
+        module = point.load()
+    except Exception as error:
+        raise _broken(point.name, error) from error
+    if not callable(getattr(module, "open_meter", None)):
+        raise _broken(point.name, TypeError(f"{point.value} has no open_meter(config)"))
+    return cast("MeterModule", module)
+
+
+def _broken(name: str, error: Exception) -> Unavailable:
+    why = f"{type(error).__name__}: {error}"
+    return Unavailable("its package is broken", where=f"meter {name}", why=why, next="update or remove that package")

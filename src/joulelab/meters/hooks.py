@@ -1,0 +1,53 @@
+"""Describe what a meter may have beyond `Meter`: each is optional, and used where it is found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.core.errors import JoulelabError
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Say what a meter that works still cannot measure, why, and what to do about it."""
+
+    scope: str
+    what: str
+    why: str
+    next: str = ""
+
+    @classmethod
+    def from_error(cls, scope: str, error: JoulelabError) -> Missing:
+        """Return what an error says, for one scope."""
+        return cls(scope, error.what, error.why or "", error.next or "")
+
+
+@runtime_checkable
+class HasEvents(Protocol):
+    """Tell what happened since the last call: the recorder drains it after each reading and stores it."""
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return events in order, each with `t` (monotonic ns) and `event`, and forget them."""
+        ...
+
+
+@runtime_checkable
+class FollowsWorkload(Protocol):
+    """Follow the workload's processes; they are known only once the command has started."""
+
+    def set_workload(self, pid: int) -> None:
+        """Follow this process and its descendants from now on; called once, maybe from another thread."""
+        ...
+
+
+@runtime_checkable
+class HasMissing(Protocol):
+    """Tell what this open meter cannot measure."""
+
+    def missing(self) -> Sequence[Missing]:
+        """Return what cannot be measured; fixed for the life of the meter."""
+        ...

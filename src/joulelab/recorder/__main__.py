@@ -1,0 +1,81 @@
+"""Start the recorder: make its own room among the workload's terminal, signals and files, then record."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import os
+import signal
+import sys
+from pathlib import Path
+
+from joulelab.recorder.plan import Plan
+from joulelab.recorder.process import Recorder
+from joulelab.recorder.signals import IGNORED, REPORTED
+
+SWITCH_INTERVAL_S = 0.0005
+
+
+def main() -> None:
+    """Record as the plan on standard input says; leave by os._exit, which no stuck vendor call can hold up."""
+    code = 1
+    try:
+        commands, status = _private_pipes()
+        signals = _handle_signals()
+        faulthandler.enable()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        plan = Plan.from_json(_read_line(commands))
+        os.set_blocking(commands, False)
+        recorder = Recorder(plan, commands=commands, status=status, signals=signals)
+        recorder.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        gc.freeze()
+        recorder.run()
+        code = 0
+    except BaseException:  # noqa: BLE001 - to the log with it, whatever it is
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _private_pipes() -> tuple[int, int]:
+    """Move the protocol away from 0 and 1, so that no library can write into it; close what was inherited by chance."""
+    for path in list(Path("/proc/self/fd").iterdir()):
+        if int(path.name) > 2:
+            with contextlib.suppress(OSError):
+                os.close(int(path.name))
+    commands, status = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    os.set_blocking(status, False)
+    return commands, status
+
+
+def _handle_signals() -> int:
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in REPORTED:
+        signal.signal(number, lambda *_: None)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    return reader
+
+
+def _read_line(fd: int) -> bytes:
+    # Byte by byte: what follows the plan are commands.
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        data = os.read(fd, 1)
+        if not data:
+            break
+        line += data
+    return bytes(line)
+
+
+if __name__ == "__main__":
+    main()

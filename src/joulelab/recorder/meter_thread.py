@@ -1,0 +1,119 @@
+"""Open one meter and sample it, in a thread of its own: whatever hangs or fails there stays there."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ConfigError, Denied, JoulelabError, MissingDependency, Unavailable
+from joulelab.meters.hooks import HasMissing
+from joulelab.recorder.plan import MeterPlan, Plan, open_meter
+from joulelab.recorder.requests import Inbox
+from joulelab.recorder.rows import Table, tables_of
+from joulelab.recorder.sampling import Done, Event, Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from joulelab.core.spec import Meter
+
+REOPEN_FIRST_S = 1.0
+REOPEN_LAST_S = 60.0
+
+
+class MeterThread:
+    """Own a meter from opening to closing. `status` is None until the first attempt to open it has ended."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        wanted: MeterPlan,
+        events: list[Event],
+        *,
+        add_tables: Callable[[list[Table]], None],
+        done: Done,
+    ) -> None:
+        self.name = wanted.name
+        self.inbox = Inbox()
+        self.sampler: Sampler | None = None
+        self.status: dict[str, Any] | None = None
+        self.ended = False
+        self._may_pass = True
+        self._plan, self._wanted, self._events = plan, wanted, events
+        self._add_tables, self._done = add_tables, done
+        self._thread = threading.Thread(target=self._main, name=wanted.name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def _main(self) -> None:
+        try:
+            delay_s = REOPEN_FIRST_S
+            while not self._open() and self._may_pass and self._pause(delay_s):
+                delay_s = min(2 * delay_s, REOPEN_LAST_S)
+            if self.sampler is not None:
+                try:
+                    self.sampler.run()
+                finally:
+                    with contextlib.suppress(Exception):
+                        self.sampler.meter.close()
+        finally:
+            self.ended = True
+            self._done(None, stepped=False)
+
+    def _open(self) -> bool:
+        try:
+            meter = open_meter(self._plan, self._wanted)
+        except Exception as error:  # noqa: BLE001 - meters of any make: what one raises is its status
+            self._report(error)
+            return False
+        return self._prepare(meter)
+
+    def _pause(self, delay_s: float) -> bool:
+        """Wait before opening the meter again; return False where the recording ends meanwhile."""
+        until = monotonic_ns() + round(delay_s * NS)
+        while (request := self.inbox.sleep_until(until)) is not None:
+            self._done(request, stepped=False)
+            if request.what in ("stop", "finish"):
+                return False
+        return True
+
+    def _prepare(self, meter: Meter) -> bool:
+        try:
+            streams = meter.streams()
+            tables = tables_of(self.name, streams)
+            missing = [asdict(m) for m in meter.missing()] if isinstance(meter, HasMissing) else []
+        except Exception as error:  # noqa: BLE001
+            self._report(error)
+            with contextlib.suppress(Exception):
+                meter.close()
+            return False
+        sampler = Sampler(self.name, meter, tables, self._events, sleep_until=self.inbox.sleep_until, done=self._done)
+        self._add_tables(tables)
+        self.sampler = sampler
+        status = {"meter": self.name, "status": "open", "streams": len(streams), "what": "", "why": "", "next": ""}
+        self._say(status, missing=missing)
+        return True
+
+    def _report(self, error: Exception) -> None:
+        """Record why a meter is not open, and whether that may pass."""
+        self._may_pass = not isinstance(error, (Unavailable, Denied, ConfigError, MissingDependency, ImportError))
+        status = "failed"
+        if isinstance(error, Denied):
+            status = "denied"
+        elif isinstance(error, (Unavailable, MissingDependency, ImportError)):
+            status = "unavailable"
+        said = {"what": f"{type(error).__name__}: {error}", "why": "", "next": ""}
+        if isinstance(error, JoulelabError):
+            said = {"what": error.what, "why": error.why or "", "next": error.next or ""}
+        self._say({"meter": self.name, "status": status, "streams": 0, **said})
+
+    def _say(self, status: dict[str, Any], **more: Any) -> None:
+        before, self.status = self.status, status
+        if before != status:
+            self._events.append({"t": monotonic_ns(), "event": "meter", **status, **more})
+        self._done(None, stepped=False)

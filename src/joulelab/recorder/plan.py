@@ -1,0 +1,124 @@
+"""Read the plan of a recording, and open the meters it names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.errors import ConfigError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+
+    from joulelab.core.spec import Meter
+
+
+@dataclass(frozen=True, slots=True)
+class MeterPlan:
+    """Name a meter and its configuration; `name` is what its files are called."""
+
+    meter: str
+    name: str
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Say what to record where, and for whom; periods in seconds.
+
+    `meters` None means those that a run opens unless told otherwise; `also` comes on top. `offers` are settings for
+    every meter that knows the key (`visible`) or for one (`rapl.root`), where it is not configured otherwise.
+    """
+
+    host_dir: Path
+    host: str
+    owner_pid: int
+    segment: int = 0
+    owner_start_ticks: int | None = None
+    meters: Sequence[Mapping[str, Any]] | None = ()
+    also: Sequence[Mapping[str, Any]] = ()
+    period_s: float = 0.1
+    slow_period_s: float = 1.0
+    workload_pid: int | None = None
+    offers: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Plan:
+        """Read a plan from one JSON line; raise ConfigError naming what is wrong."""
+        try:
+            data = dict(json.loads(text))
+            known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+            known["host_dir"] = Path(known["host_dir"])
+            return cls(**known)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError("the recorder's plan cannot be read", why=f"{type(error).__name__}: {error}") from error
+
+    def all_meters(self) -> list[MeterPlan]:
+        """Return every meter to open, each with a name of its own; raise ConfigError for an entry without a name."""
+        items = self.meters
+        if items is None:
+            from joulelab.meters import defaults
+
+            items = [{"meter": name} for name in defaults()]
+        plans: list[MeterPlan] = []
+        for item in [*items, *self.also]:
+            if not isinstance(item.get("meter"), str):
+                raise ConfigError(f"{dict(item)!r} names no meter")
+            name = _free_name(item, [p.name for p in plans])
+            plans.append(MeterPlan(item["meter"], name, item.get("config") or {}))
+        return plans
+
+
+def _free_name(item: Mapping[str, Any], taken: Sequence[str]) -> str:
+    stem = Path(item["meter"]).name.removesuffix(".py").rpartition(".")[2]
+    base = re.sub(r"[^A-Za-z0-9_-]+", "-", item.get("name") or stem).strip("-") or "meter"
+    name, k = base, 1
+    while name in taken:
+        k += 1
+        name = f"{base}-{k}"
+    return name
+
+
+def open_meter(plan: Plan, wanted: MeterPlan) -> Meter:
+    """Open a meter; raise what it raises, and Unavailable or ConfigError where there is none of that name.
+
+    A plain name is a module of `joulelab.meters` or an entry point. A meter of one's own needs no package:
+    `path/to/file.py` or `package.module`, with `open_meter` in it, is enough.
+    """
+    module = _find(wanted.meter)
+    meter: Meter = module.open_meter(_offered(plan, wanted.meter, getattr(module, "CONFIG", ())) | dict(wanted.config))
+    return meter
+
+
+def _offered(plan: Plan, meter: str, known: Container[str]) -> dict[str, Any]:
+    offers = {"period_s": plan.period_s, "slow_period_s": plan.slow_period_s, **plan.offers}
+    mine = {k.removeprefix(f"{meter}."): v for k, v in offers.items() if v is not None}
+    return {k: v for k, v in mine.items() if k in known}
+
+
+def _find(name: str) -> Any:
+    if name.endswith(".py"):
+        module: Any = _load_file(Path(name))
+    elif "." in name:
+        module = importlib.import_module(name)
+    else:
+        from joulelab.meters import find
+
+        module = find(name)
+    if not callable(getattr(module, "open_meter", None)):
+        raise Unavailable(f"{name} is no meter", why="it has no function open_meter(config)")
+    return module
+
+
+def _load_file(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"joulelab_meter_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise Unavailable(f"no meter in {path}", why="there is no such file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

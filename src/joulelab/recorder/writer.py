@@ -1,0 +1,199 @@
+"""Put rows and events on the disk from one thread, through full disks, and watch for meters that do not answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import StoreError
+from joulelab.store.journal import HeaderFields, JournalWriter, WriteFailed, journal_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from joulelab.recorder.rows import Table
+    from joulelab.recorder.sampling import Event, Reading, Sampler
+
+WRITE_NS = 2 * NS // 5
+SYNC_NS = NS
+CHUNK = 1 << 20
+EVENTS_LIMIT = 4 << 20
+
+
+class Writer:
+    """Write tables and events of one segment; what a full disk refuses waits in memory, up to `limit` bytes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        header: Mapping[str, Any],
+        events: list[Event],
+        *,
+        limit: int = 64 << 20,
+        now: Callable[[], int] = monotonic_ns,
+        open_journal: Callable[[Path, HeaderFields, Any], JournalWriter] = JournalWriter,
+    ) -> None:
+        self.folder = folder
+        self.header = header
+        self.events = events
+        self.limit = limit
+        self.tables: list[Table] = []
+        self._now, self._open_journal = now, open_journal
+        self._journals: dict[Table, JournalWriter] = {}
+        self._unsynced: set[Table] = set()
+        self._events_path = folder / f"events.{header['segment']}.jsonl"
+        self._events_fd = -1
+        self._lines = bytearray()
+        self._lines_unsynced = False
+        self._error: str | None = None
+        self._dropped_before = 0
+        self._synced_ns = 0
+
+    @property
+    def dropped(self) -> int:
+        """Return how many rows were lost to a full disk."""
+        return sum(t.dropped for t in self.tables)
+
+    @property
+    def waiting(self) -> int:
+        """Return how many rows wait for the disk."""
+        return sum(len(t.backlog) // t.row_bytes for t in self.tables)
+
+    def write(self, *, sync: bool = False) -> None:
+        """Write everything that was sampled since the last time; sync once a second, or now."""
+        error = self._write_rows()
+        now = self._now()
+        sync = sync or now - self._synced_ns >= SYNC_NS
+        if sync:
+            self._synced_ns = now
+            error = self._sync() or error
+        self._tell(error, now)
+        self._write_events(sync)
+
+    def _tell(self, error: str | None, now: int) -> None:
+        before, self._error = self._error, error
+        if error is not None and before is None:
+            self._dropped_before = self.dropped
+            self.events.append({"t": now, "event": "disk", "error": error, "dropped_rows": 0})
+        elif error is None and before is not None:
+            dropped = self.dropped - self._dropped_before
+            if dropped:
+                self.events.append({"t": now, "event": "disk", "error": before, "dropped_rows": dropped})
+            self.events.append({"t": now, "event": "disk-end", "dropped_rows": dropped})
+
+    def _write_rows(self) -> str | None:
+        error: str | None = None
+        size = 0
+        for table in self.tables:
+            if table.collect():
+                try:
+                    self._append(table)
+                except StoreError as problem:
+                    error = str(problem)
+            size += len(table.backlog)
+        while size > self.limit:
+            fullest = max(self.tables, key=lambda t: len(t.backlog))
+            size -= fullest.drop_oldest(min(size - self.limit, len(fullest.backlog))) * fullest.row_bytes
+        return error
+
+    def _append(self, table: Table) -> None:
+        journal = self._journals.get(table)
+        if journal is None:
+            fields: HeaderFields = {"meter": table.meter, "table": table.name, **self.header}  # type: ignore[typeddict-item]
+            path = journal_path(self.folder, table.meter, table.name, self.header["segment"])
+            journal = self._journals[table] = self._open_journal(path, fields, table.streams)
+        step = CHUNK - CHUNK % table.row_bytes
+        self._unsynced.add(table)
+        while table.backlog:
+            part = bytes(table.backlog[:step])
+            try:
+                journal.append_rows(part)
+            except WriteFailed as problem:
+                del table.backlog[: problem.rows_written * table.row_bytes]
+                raise
+            del table.backlog[: len(part)]
+
+    def _sync(self) -> str | None:
+        error: str | None = None
+        for table in list(self._unsynced):
+            try:
+                if table in self._journals:
+                    self._journals[table].sync()
+                self._unsynced.discard(table)
+            except StoreError as problem:
+                error = str(problem)
+        return error
+
+    def _write_events(self, sync: bool) -> None:
+        events = self.events
+        count = len(events)
+        if count:
+            if len(self._lines) < EVENTS_LIMIT:
+                self._lines += b"".join(map(_line, events[:count]))
+            del events[:count]
+        with contextlib.suppress(OSError):
+            if self._events_fd < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._events_fd = os.open(self._events_path, flags, 0o644)
+            while self._lines:
+                # After a short write the rest follows when there is room: no line is lost or torn for good.
+                del self._lines[: os.write(self._events_fd, self._lines)]
+                self._lines_unsynced = True
+            if self._lines_unsynced and sync:
+                os.fdatasync(self._events_fd)
+                self._lines_unsynced = False
+
+    def close(self) -> None:
+        """Write and sync what is left, and close all files."""
+        self.write(sync=True)
+        for journal in self._journals.values():
+            with contextlib.suppress(StoreError):
+                journal.close()
+        self._journals.clear()
+        if self._events_fd >= 0:
+            fd, self._events_fd = self._events_fd, -1
+            os.close(fd)
+
+
+def _line(event: Event) -> bytes:
+    return json.dumps(event, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+class Watchdog:
+    """Report meters whose reading has not returned for five periods, at least `least_s`, and when it returns."""
+
+    def __init__(self, events: list[Event], *, least_s: float = 2.0, now: Callable[[], int] = monotonic_ns) -> None:
+        self.events = events
+        self._least_ns = round(least_s * NS)
+        self._now = now
+        self._stuck: dict[Sampler, tuple[int, Reading]] = {}
+
+    def look(self, samplers: Iterable[Sampler]) -> None:
+        """Compare since when each sampler is reading with what its period allows."""
+        now = self._now()
+        for sampler in samplers:
+            since, reading = sampler.busy_ns, sampler.busy
+            known = self._stuck.get(sampler)
+            if known is not None and known[0] != since:
+                del self._stuck[sampler]
+                self._end(sampler, *known)
+            elif known is not None or not since or reading is None:
+                continue
+            elif now - since > max(5 * sampler.period_ns, self._least_ns):
+                self._stuck[sampler] = (since, reading)
+                self._begin(sampler, reading.stream.name, since, now)
+
+    def _begin(self, sampler: Sampler, stream: str, since: int, now: int) -> None:
+        where = {"meter": sampler.name, "stream": stream, "from": since}
+        self.events.append({"t": now, "event": "stuck", **where})
+        reason = f"no answer for {(now - since) / NS:.1f} s"
+        self.events.append({"t": now, "event": "gap", **where, "reason": reason, "error": "Stuck"})
+
+    def _end(self, sampler: Sampler, since: int, reading: Reading) -> None:
+        if not reading.retry_ns:  # else it failed in the end: the sampler tells when that gap is over
+            where = {"meter": sampler.name, "stream": reading.stream.name, "from": since}
+            self.events.append({"t": self._now(), "event": "gap-end", **where, "to": reading.good_ns})

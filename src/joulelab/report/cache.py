@@ -1,0 +1,134 @@
+"""Keep results beside their run: `results.json`, valid as long as the run's files are those it was made from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.errors import JoulelabError, StoreError
+from joulelab.core.version import __version__
+from joulelab.store.folder import RunState, read_json, run_state, write_json_atomic
+from joulelab.store.upgrade import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from joulelab.analysis.result import Result
+
+FILE = "results.json"
+
+
+def fingerprint(run: Path) -> str:
+    """Return a hash of what results are made from: names, sizes and times of a run's files, and joulelab's version."""
+    lines = [f"joulelab {__version__}"]
+    folders = [run]
+    while folders:
+        folder = folders.pop()
+        for entry in os.scandir(folder):
+            if entry.name.startswith(".") or (folder == run and entry.name == FILE):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(folder / entry.name)
+                continue
+            facts = entry.stat()
+            lines.append(f"{folder.relative_to(run) / entry.name} {facts.st_size} {facts.st_mtime_ns}")
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:32]
+
+
+def read_cache(run: Path) -> dict[str, Any] | None:
+    """Return the cached results of a run, None where there are none or the run has changed since."""
+    with contextlib.suppress(StoreError, OSError):
+        data = read_json(run / FILE)
+        if data.get("schema") == SCHEMA and data.get("inputs") == fingerprint(run):
+            return data
+    return None
+
+
+def write_cache(run: Path, result: Result) -> dict[str, Any]:
+    """Store a result unless the run is still going on, and return what is stored; a full disk costs only the cache."""
+    data = {"schema": SCHEMA, "joulelab": __version__, "inputs": "", "result": result.to_json(), **view_rows(result)}
+    with contextlib.suppress(StoreError, OSError):
+        if run_state(run) is not RunState.LIVE:
+            data["inputs"] = fingerprint(run)
+            write_json_atomic(run / FILE, data)
+    return data
+
+
+def results_of(run: Path) -> dict[str, Any]:
+    """Return the results of a run as plain data, from the cache or worked out and cached. Raises JoulelabError."""
+    return read_cache(run) or write_cache(run, result_of(run))
+
+
+def result_of(run: Path) -> Result:
+    """Seal a run that has ended, and work its result out. Raises JoulelabError."""
+    from joulelab.analysis.analyse import analyse
+    from joulelab.store.run import open_run
+    from joulelab.store.seal import seal
+
+    with open_run(run) as opened:
+        if opened.state is not RunState.LIVE:
+            with contextlib.suppress(JoulelabError, OSError):
+                seal(run)  # a read-only store is read from its journals
+        return analyse(opened)
+
+
+def query_rows(run: Path) -> Mapping[str, list[dict[str, Any]]]:
+    """Return the rows that a run adds to the views of `joulelab query`; none where it cannot be read."""
+    try:
+        found = results_of(run)
+    except JoulelabError:
+        return {}
+    return {"energies": found["energies"], "phases": found["phases"]}
+
+
+def view_rows(result: Result) -> dict[str, list[dict[str, Any]]]:
+    """Return a result as rows of the views `energies` and `phases`; `counted` scopes add up to what was measured."""
+    from joulelab.report.rows import phase_rows
+
+    whole = result.group("measured")
+    counted = set(whole.scopes) if whole else set()
+    energies = [
+        {
+            "host": s.host,
+            "scope": s.scope,
+            "meter": s.reading.meter,
+            "channel": s.reading.channel,
+            "energy_j": s.energy.value,
+            "uncertainty_j": s.energy.expanded,
+            "mean_w": s.mean_w.value,
+            "median_w": s.statistics.median if s.statistics else None,
+            "max_w": s.statistics.maximum if s.statistics else None,
+            "net_j": s.net.value if s.net else None,
+            "accuracy": s.reading.accuracy,
+            "estimate": s.reading.estimate,
+            "counted": s.scope in counted,
+            "device": s.device,
+            "model": s.model,
+        }
+        for s in result.scopes
+    ]
+    phases = [
+        {
+            "phase": p.name,
+            "n": p.n,
+            "start_s": p.start_s,
+            "duration_s": p.duration_s,
+            "energy_j": row.energy.value if row.energy else None,
+            "uncertainty_j": row.energy.expanded if row.energy else None,
+            "depth": p.depth,
+            **{f"work_{name}": amount for name, amount in p.work.items()},
+        }
+        for p, row in zip(result.phases, phase_rows(result, every=True), strict=True)
+    ]
+    return {"energies": _finite(energies), "phases": _finite(phases)}
+
+
+def _finite(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def kept(value: Any) -> Any:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return [{key: kept(value) for key, value in row.items()} for row in rows]

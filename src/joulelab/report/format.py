@@ -1,0 +1,196 @@
+"""Write numbers as people read them: digits after the uncertainty, SI prefixes, durations. Pure functions."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+NOTHING = "-"
+WIDE = 0.2  # an interval of more than 20 % is shown with one digit: more would pretend
+MOST_DIGITS = 6
+PREFIXES = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T"}
+
+
+def prefix(largest: float) -> tuple[float, str]:
+    """Return what to divide by, and the SI prefix that says so, for values up to `largest`."""
+    size = abs(largest)
+    if not math.isfinite(size) or size == 0:
+        return 1.0, ""
+    # Four digits stay together: 9999.6 rounds to 10.00 k, not to 10000.
+    exponent = 3 * math.floor(math.log10(size * (1 + 5e-5)) / 3)
+    exponent = min(max(exponent, min(PREFIXES)), max(PREFIXES))
+    return 10.0**exponent, PREFIXES[exponent]
+
+
+def column(values: Iterable[float | None], unit: str) -> tuple[float, str]:
+    """Return one scale for a column of values: what to divide by, and the unit with its prefix; watts up to 10 kW."""
+    largest = max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0)
+    if unit == "W" and 0.01 <= largest < 1e4:
+        return 1.0, unit
+    factor, name = prefix(largest)
+    return factor, f"{name}{unit}"
+
+
+def watts(value: float) -> str:
+    """Return a power with four digits."""
+    factor, unit = column([value], "W")
+    return f"{plain(value / factor)} {unit}"
+
+
+def plain(value: float | None, digits: int = 4) -> str:
+    """Return a number with that many significant digits and no exponent."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if value == 0:
+        return "0"
+    decimals = digits - 1 - _exponent(value, digits)
+    return _rounded(value, min(decimals, 12)) if decimals < 20 else f"{value:.{digits - 1}g}"
+
+
+def interval(value: float, expanded: float | None) -> str:
+    """Return `12.34 ± 0.12`, digits after the uncertainty; `12.34 ± ?` where the accuracy is unknown (None)."""
+    if not math.isfinite(value):
+        return NOTHING
+    if expanded is None or not math.isfinite(expanded):
+        return f"{plain(value)} ± ?"
+    if expanded == 0:
+        return f"{plain(value)} ± 0"
+    decimals = _decimals(value, expanded)
+    shown = round(expanded, decimals)
+    if shown == 0 or shown < expanded * 0.5:
+        shown = 10.0**-decimals  # finer than the digits that are worth showing: rounded up, never to nothing
+    return f"{_rounded(value, decimals)} ± {_rounded(shown, decimals)}"
+
+
+def quantity(value: float, expanded: float | None, unit: str, *, estimate: bool = False) -> str:
+    """Return a value with interval and unit, in words where the accuracy is unknown or it is an estimate."""
+    wide = expanded if expanded is not None and math.isfinite(expanded) else 0.0
+    factor, name = prefix(max(abs(value), wide))
+    if expanded is None:
+        text = f"{plain(value / factor)} {name}{unit} (accuracy unknown)"
+    else:
+        text = f"{interval(value / factor, expanded / factor)} {name}{unit}"
+        if is_wide(value, expanded):
+            text += f" (± {percent(expanded / abs(value), signed=False)})" if value else ""
+    return f"~{text} (estimate)" if estimate else text
+
+
+def is_wide(value: float, expanded: float | None) -> bool:
+    """Return whether an interval is so wide that it has to be said."""
+    return expanded is not None and expanded > WIDE * abs(value)
+
+
+def percent(share: float, *, signed: bool = True) -> str:
+    """Return a share of one as percent with two or three digits."""
+    if not math.isfinite(share):
+        return NOTHING
+    size = abs(share) * 100
+    decimals = 0 if size >= 99.5 else 1 if size >= 0.95 else 2
+    text = f"{share * 100:+.{decimals}f}" if signed else f"{share * 100:.{decimals}f}"
+    return f"{text} %"
+
+
+def change(share: float, expanded: float | None) -> str:
+    """Return a change relative to one as percent with its interval: `-12.3 ± 1.1 %`; no interval where unknown."""
+    if not math.isfinite(share):
+        return NOTHING
+    if expanded is None:
+        return f"{percent(share)} ± ?"
+    if expanded == 0:
+        return percent(share)
+    text = interval(share * 100, expanded * 100)
+    return f"{'' if text.startswith('-') else '+'}{text} %"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the units that people use for its length."""
+    if not math.isfinite(seconds):
+        return NOTHING
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < 0.9995:
+        factor, name = prefix(seconds)
+        return f"{plain(seconds / factor, 3)} {name}s" if seconds else "0 s"
+    if seconds < 99.995:
+        return f"{plain(seconds)} s"
+    whole = round(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes with its prefix (1000-based)."""
+    factor, name = prefix(count) if count >= 1 else (1.0, "")
+    return f"{plain(count / factor, 3)} {name}B"
+
+
+def amount(value: float) -> str:
+    """Return a count as it was reported: whole numbers whole, others with five digits."""
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}".replace(",", " ")
+    return plain(value, 5)
+
+
+def rate(value: float) -> str:
+    """Return a number per second with four digits."""
+    factor, name = prefix(value) if abs(value) >= 1e6 else (1.0, "")
+    return f"{plain(value / factor)}{' ' + name if name else ''}"
+
+
+def span(scopes: Sequence[str]) -> str:
+    """Return a short list of scopes: `gpu:0-7, cpu:0`."""
+    numbers: dict[str, list[int]] = {}
+    parts: dict[str, str] = {}
+    for scope in scopes:
+        match = re.fullmatch(r"(.+):(\d+)", scope)
+        stem = match[1] if match else scope
+        parts.setdefault(stem, scope)
+        if match:
+            numbers.setdefault(stem, []).append(int(match[2]))
+    return ", ".join(_range(stem, numbers[stem]) if stem in numbers else scope for stem, scope in parts.items())
+
+
+def _range(stem: str, members: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in sorted(set(members)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [f"{r[0]}-{r[-1]}" if len(r) > 2 else ",".join(map(str, r)) for r in runs]
+    return f"{stem}:{','.join(texts)}"
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most that width, cut at its end with an ellipsis."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= width else flat[: max(width - 1, 0)] + "…"
+
+
+def _decimals(value: float, expanded: float) -> int:
+    """Return how many digits after the point are worth showing."""
+    digits = 2
+    if abs(value) < expanded / WIDE and round(expanded / 10.0 ** _exponent(expanded, 1)) != 1:
+        digits = 1
+    wanted = digits - 1 - _exponent(expanded, digits)
+    most = MOST_DIGITS - 1 - _exponent(value, MOST_DIGITS) if value else wanted
+    return min(wanted, max(most, -_exponent(max(abs(value), expanded), 1)))
+
+
+def _exponent(value: float, digits: int) -> int:
+    """Return the power of ten of the first digit after rounding to so many digits."""
+    exponent = math.floor(math.log10(abs(value)))
+    return exponent + 1 if round(abs(value) / 10.0 ** (exponent - digits + 1)) >= 10**digits else exponent
+
+
+def _rounded(value: float, decimals: int) -> str:
+    text = f"{round(value, decimals):.{max(decimals, 0)}f}"
+    return text.lstrip("-") if float(text) == 0 else text

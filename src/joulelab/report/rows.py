@@ -1,0 +1,228 @@
+"""Choose what of a result is shown, and in which order: rows of scopes and groups, lines of phases, checks. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from joulelab.analysis.terms import Quantity, total
+from joulelab.core.scope import family
+from joulelab.report.format import span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from joulelab.analysis.result import Check, GroupResult, PhaseResult, Result, ScopeResult
+
+MOST_MEMBERS = 8  # a family with more members is shown as its sum and its extremes
+MOST_PHASES = 20
+MOST_OF_A_KIND = 3
+# Parts of a package: shown only with all scopes, since the package holds them.
+INNER = ("core", "uncore")
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyRow:
+    """Hold one line of the energy table: energy and net in J, powers in W; `total` marks sums."""
+
+    label: str
+    energy: Quantity
+    mean_w: Quantity
+    median_w: float | None = None
+    max_w: float | None = None
+    net: Quantity | None = None
+    estimate: bool = False
+    total: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """Hold one line of the phase table: `count` phases of a name together, energy in J (None = not worked out)."""
+
+    label: str
+    depth: int
+    count: int
+    duration_s: float
+    energy: Quantity | None
+    by_family: dict[str, Quantity]
+    work: dict[str, float]
+    open_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeterRow:
+    """Say by what scopes were measured, and how well that is known."""
+
+    scopes: str
+    meter: str
+    channel: str
+    kind: str
+    gain: float | None
+    accuracy: str
+    reference: str
+    estimate: bool
+
+
+def energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
+    """Return scopes by family, each family's sum after its members, then everything measured and the rest."""
+    several = len({s.host for s in result.scopes}) > 1
+    shown: list[EnergyRow] = []
+    for name in dict.fromkeys(family(s.scope) for s in result.scopes):
+        members = [s for s in result.scopes if family(s.scope) == name]
+        if not every:
+            members = [] if name in INNER else _extremes([s for s in members if "/" not in s.scope])
+        shown += [_scope_row(s, several=several) for s in members]
+        group = result.group(name)
+        if members and group is not None and len(group.scopes) > 1:
+            shown.append(_group_row(group, f"{name} ({len(group.scopes)})"))
+    sums = [g for g in result.groups if g.name == "measured" or g.name.startswith("rest ")]
+    if len(shown) == 1 and len(sums) == 1:
+        return shown
+    return shown + [_group_row(g, g.name) for g in sums]
+
+
+def _extremes(members: list[ScopeResult]) -> list[ScopeResult]:
+    if len(members) <= MOST_MEMBERS:
+        return members
+    ranked = sorted(members, key=lambda s: s.energy.value)
+    return [ranked[0], ranked[-1]]
+
+
+def _scope_row(s: ScopeResult, *, several: bool) -> EnergyRow:
+    statistics = s.statistics
+    return EnergyRow(
+        label=f"{s.host}/{s.scope}" if several else s.scope,
+        energy=s.energy,
+        mean_w=s.mean_w,
+        median_w=statistics.median if statistics else None,
+        max_w=statistics.maximum if statistics else None,
+        net=s.net,
+        estimate=s.reading.estimate,
+    )
+
+
+def _group_row(group: GroupResult, label: str) -> EnergyRow:
+    return EnergyRow(label, group.energy, group.mean_w, net=group.net, estimate=group.estimate, total=True)
+
+
+def measured_by(result: Result) -> list[MeterRow]:
+    """Return by what was measured: scopes with the same meter, channel and accuracy in one line."""
+    lines: dict[tuple[object, ...], list[ScopeResult]] = {}
+    for s in result.scopes:
+        r = s.reading
+        lines.setdefault((family(s.scope), r.meter, r.channel, r.accuracy, r.reference), []).append(s)
+    found = []
+    for members in lines.values():
+        r = members[0].reading
+        found.append(
+            MeterRow(
+                scopes=span([s.scope for s in members]),
+                meter=r.meter,
+                channel=r.channel,
+                kind=r.kind,
+                gain=_gain(members),
+                accuracy=r.accuracy,
+                reference=r.reference,
+                estimate=r.estimate,
+            )
+        )
+    return found
+
+
+def _gain(members: Sequence[ScopeResult]) -> float | None:
+    """Return the share of the energy that the gain may be off by (k = 2), the largest of the members'."""
+    shares = [2 * s.energy.budget().get("gain", 0.0) / s.energy.value for s in members if s.energy.value > 0]
+    known = all(s.energy.known for s in members)
+    return max(shares, default=None) if known else None
+
+
+def phase_rows(result: Result, *, every: bool = False) -> list[PhaseRow]:
+    """Return the phases in order; beyond 20 of them those of one name and depth become one line."""
+    rows = [_phase_row(p, result) for p in result.phases]
+    if every or len(rows) <= MOST_PHASES:
+        return rows
+    together: dict[tuple[int, str], list[PhaseRow]] = {}
+    for phase, row in zip(result.phases, rows, strict=True):
+        together.setdefault((row.depth, phase.name), []).append(row)
+    joined = [_joined(name, members) for (_, name), members in together.items()]
+    return joined[:MOST_PHASES]
+
+
+def _phase_row(p: PhaseResult, result: Result) -> PhaseRow:
+    whole = result.group("measured")
+    energy = p.energy.get("measured")
+    if energy is None and p.energy and whole is not None:
+        counted = dict.fromkeys(family(s) for s in whole.scopes)
+        energy = total(p.energy[f] for f in counted if f in p.energy)
+    by_family = {k: v for k, v in p.energy.items() if k != "measured"}
+    return PhaseRow(p.title, p.depth, 1, p.duration_s, energy, by_family, dict(p.work), p.open_end)
+
+
+def _joined(name: str, members: list[PhaseRow]) -> PhaseRow:
+    if len(members) == 1:
+        return members[0]
+    work: dict[str, float] = {}
+    for row in members:
+        for kind, amount in row.work.items():
+            work[kind] = work.get(kind, 0.0) + amount
+    energies = [row.energy for row in members if row.energy is not None]
+    whole = len(energies) == len(members)  # a sum that leaves some out would look like the sum of all
+    families = dict.fromkeys(f for row in members for f in row.by_family) if whole else ()
+    return PhaseRow(
+        label=f"{name} x {len(members)}",
+        depth=members[0].depth,
+        count=len(members),
+        duration_s=sum(row.duration_s for row in members),
+        energy=total(energies) if whole else None,
+        by_family={f: total(r.by_family[f] for r in members if f in r.by_family) for f in families},
+        work=work,
+        open_end=any(row.open_end for row in members),
+    )
+
+
+def hidden_phases(result: Result) -> int:
+    """Return how many names of phases do not fit into the short list."""
+    if len(result.phases) <= MOST_PHASES:
+        return 0
+    return max(0, len({(p.depth, p.name) for p in result.phases}) - MOST_PHASES)
+
+
+def check_lines(checks: Iterable[Check]) -> list[Check]:
+    """Return the checks worth showing, the worst first; equal ones of several scopes become one line."""
+    order = {"failed": 0, "warning": 1, "note": 2}
+    together: dict[tuple[str, str, str, str], list[str]] = {}
+    first: dict[tuple[str, str, str, str], Check] = {}
+    for check in checks:
+        if check.status == "ok":
+            continue
+        scope, said = _split(check.message)
+        key = (check.name, check.status, said, check.next)
+        first.setdefault(key, check)
+        together.setdefault(key, []).append(scope)
+    lines = [_with_scopes(first[k], k[2], [s for s in scopes if s]) for k, scopes in together.items()]
+    return sorted(_limited(lines), key=lambda c: order[c.status])
+
+
+def _split(message: str) -> tuple[str, str]:
+    scope, colon, said = message.partition(": ")
+    return (scope, said) if colon and " " not in scope else ("", message)
+
+
+def _with_scopes(check: Check, said: str, scopes: list[str]) -> Check:
+    return replace(check, message=f"{span(scopes)}: {said}") if scopes else check
+
+
+def _limited(lines: list[Check]) -> list[Check]:
+    kept: list[Check] = []
+    count: dict[tuple[str, str], int] = {}
+    for check in lines:
+        key = (check.name, check.status)
+        count[key] = count.get(key, 0) + 1
+        if count[key] <= MOST_OF_A_KIND:
+            kept.append(check)
+    for k, check in enumerate(kept):
+        more = count[check.name, check.status] - MOST_OF_A_KIND
+        last = all((c.name, c.status) != (check.name, check.status) for c in kept[k + 1 :])
+        if more > 0 and last:
+            kept[k] = replace(check, message=f"{check.message}; and {more} more of this kind")
+    return kept

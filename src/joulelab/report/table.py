@@ -1,0 +1,253 @@
+"""Print a result as a table that people can paste."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from joulelab.report import format as fmt
+from joulelab.report.console import STYLE, facts, make_table
+from joulelab.report.rows import check_lines, energy_rows, hidden_phases, measured_by, phase_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from joulelab.analysis.result import Result
+    from joulelab.analysis.terms import Quantity
+    from joulelab.report.rows import EnergyRow, PhaseRow
+
+SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM"}
+
+
+def print_result(
+    console: Console,
+    result: Result,
+    folder: Path,
+    *,
+    problems: Sequence[str] = (),
+    every_scope: bool = False,
+    every_phase: bool = False,
+    budget: bool = False,
+) -> None:
+    """Print everything that a result says: figures first, then doubts, then what to type next."""
+    named = f" · {result.name}" if result.name else ""
+    console.rule(Text(f"joulelab · {result.run}{named}"), align="left", style="dim")
+    console.print(Text(headline(result), style="bold"))
+    console.print(Text(story(result, console.width)))
+    if result.scopes:
+        console.print()
+        console.print(energy_table(energy_rows(result, every=every_scope)))
+        console.print()
+        console.print(_grid(_measured_by(result)))
+    if budget and result.scopes:
+        console.print()
+        console.print(budget_table(result))
+    if result.phases:
+        console.print()
+        console.print(phase_table(phase_rows(result, every=every_phase), families=every_phase))
+        if not every_phase and hidden_phases(result):
+            console.print(Text(f"and {hidden_phases(result)} more names: joulelab show {result.run} --phases"))
+    console.print()
+    console.print(facts(work_lines(result) + load_lines(result)))
+    _print_doubts(console, result, problems)
+    for label, text in closing_lines(result, folder):
+        # Not wrapped: paths and commands are there to be copied.
+        console.print(Text(f"{label:<8} {text}"), soft_wrap=True)
+
+
+def headline(result: Result) -> str:
+    """Return the one line that matters: energy, time, power."""
+    took = fmt.duration(result.duration_s)
+    energy, whole = result.energy, result.group("measured")
+    if energy is None or whole is None:
+        return f"no energy: there is no power meter that could be read here; it took {took}"
+    text = fmt.quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
+    so_far = " so far" if result.state == "live" else ""
+    return f"{text} in {took}{so_far}, {fmt.watts(whole.mean_w.value)} on average"
+
+
+def story(result: Result, width: int) -> str:
+    """Return what ran, how it ended and what the energy covers."""
+    whole = result.group("measured")
+    covers = f"{fmt.span(whole.scopes)} · " if whole else ""
+    end = f" · {ending(result)}"
+    room = max(width - len(covers) - len(end), 20)
+    return f"{covers}{fmt.shortened(shlex.join(result.command), room)}{end}"
+
+
+def ending(result: Result) -> str:
+    """Return how the workload ended, in words."""
+    if result.outcome == "exit":
+        return f"exit {result.exit_code}"
+    if result.outcome == "signal":
+        return f"killed by {SIGNALS.get(result.signal or 0, f'signal {result.signal}')}"
+    words = {"not-started": "could not be started", "interrupted": "interrupted before it began"}
+    words |= {"live": "still running", "killed": "joulelab was killed"}
+    return words.get(result.outcome, result.outcome)
+
+
+def cell(q: Quantity | None, factor: float, *, estimate: bool = False) -> str:
+    """Return a quantity of a column in the column's unit."""
+    if q is None:
+        return fmt.NOTHING
+    expanded = q.expanded
+    text = fmt.interval(q.value / factor, None if expanded is None else expanded / factor)
+    return f"~{text}" if estimate else text
+
+
+def energy_table(rows: list[EnergyRow]) -> Table:
+    """Return energy with its interval (k = 2), powers, and net of idle where idle was measured."""
+    joules, unit = fmt.column([r.energy.value for r in rows], "J")
+    watts, power = fmt.column([w for r in rows for w in (r.mean_w.value, r.max_w)], "W")
+    net = any(r.net is not None for r in rows)
+    heads = ["", f"energy, {unit}", f"mean, {power}", "median", "max", *([f"net of idle, {unit}"] if net else [])]
+    table = make_table(*heads)
+    for k, r in enumerate(rows):
+        mark = "~" if r.estimate else ""
+        powers = [None if w is None else w / watts for w in (r.mean_w.value, r.median_w, r.max_w)]
+        cells = [cell(r.energy, joules, estimate=r.estimate)]
+        cells += [fmt.NOTHING if w is None else mark + fmt.plain(w) for w in powers]
+        if net:
+            cells.append(cell(r.net, joules, estimate=r.estimate))
+        last = k + 1 < len(rows) and rows[k + 1].label == "measured"
+        label = f"{r.label} (estimate)" if r.estimate and not r.total else r.label
+        table.add_row(label, *cells, style="bold" if r.total else "", end_section=last)
+    return table
+
+
+def _measured_by(result: Result) -> list[tuple[str, str]]:
+    lines = []
+    for m in measured_by(result):
+        if m.estimate:
+            how = "load x rated power, not measured"
+        elif m.accuracy == "unknown":
+            how = "accuracy unknown, so no interval"
+        else:
+            gain = "" if m.gain is None else f"gain within {fmt.percent(m.gain, signed=False)}, "
+            how = f"{gain}{m.accuracy}"
+        lines.append((m.scopes, f"by {m.meter} {m.channel} ({how})"))
+    return lines
+
+
+def _grid(rows: list[tuple[str, str]]) -> Table:
+    table = facts(rows)
+    table.columns[0].width = max((len(label) for label, _ in rows), default=0)
+    return table
+
+
+def budget_table(result: Result) -> Table:
+    """Return what makes up the interval of each scope: percent of its energy at k = 2, by kind of source."""
+    kinds = list(dict.fromkeys(kind for s in result.scopes for kind in s.energy.budget()))
+    table = make_table("uncertainty, %", "all", *kinds)
+    parts = [(s.scope, s.energy) for s in result.scopes] + [(g.name, g.energy) for g in result.groups]
+    for label, energy in parts:
+        if energy.value == 0:
+            continue
+        share = 200 / abs(energy.value)
+        whole = fmt.plain(energy.u * share, 3) if energy.known else "unknown"
+        spent = energy.budget()
+        table.add_row(label, whole, *(fmt.plain(spent.get(k, 0.0) * share, 2) for k in kinds))
+    return table
+
+
+def phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
+    """Return the phases with time, energy, power and energy per unit of work; with `families` also by family."""
+    joules, unit = fmt.column([r.energy.value for r in rows if r.energy is not None], "J")
+    means = {k: r.energy.value / r.duration_s for k, r in enumerate(rows) if r.energy and r.duration_s > 0}
+    watts, power = fmt.column(means.values(), "W")
+    works = list(dict.fromkeys(name for r in rows for name in r.work))[:2]
+    names = list(dict.fromkeys(f for r in rows for f in r.by_family)) if families else []
+    names = names if len(names) > 1 else []
+    energy_heads = [f"energy, {unit}", f"mean, {power}"] if means else []
+    per = [f"J/{w.removesuffix('s')}" if means else f"{w}/s" for w in works]
+    table = make_table("phase", "time", *energy_heads, *(f"{n}, {unit}" for n in names), *per)
+    for k, r in enumerate(rows):
+        cells = ["  " * r.depth + r.label + (" (open)" if r.open_end else ""), fmt.duration(r.duration_s)]
+        if means:
+            cells += [cell(r.energy, joules), fmt.plain(means[k] / watts) if k in means else fmt.NOTHING]
+        cells += [cell(r.by_family.get(n), joules) for n in names]
+        table.add_row(*cells, *(_per_work(r, w, energy=bool(means)) for w in works))
+    return table
+
+
+def _per_work(row: PhaseRow, work: str, *, energy: bool) -> str:
+    done = row.work.get(work, 0.0)
+    if not done or (energy and row.energy is None) or row.duration_s <= 0:
+        return fmt.NOTHING
+    if row.energy is None:
+        return fmt.rate(done / row.duration_s)
+    q = row.energy.scaled(1 / done)
+    return fmt.interval(q.value, q.expanded)
+
+
+def work_lines(result: Result) -> list[tuple[str, str]]:
+    """Return work done: amount, per second, and energy for each."""
+    per_work, lines = result.per_work(), []
+    for name, done in result.work.items():
+        one = name.removesuffix("s")
+        text = f"{fmt.amount(done)} {name}"
+        if result.duration_s > 0:
+            text += f", {fmt.rate(done / result.duration_s)} {name}/s"
+        if name in per_work:
+            q, whole = per_work[name], result.group("measured")
+            text += f", {fmt.quantity(q.value, q.expanded, f'J/{one}', estimate=bool(whole and whole.estimate))}"
+        lines.append(("work", text))
+    return lines
+
+
+def load_lines(result: Result) -> list[tuple[str, str]]:
+    """Return the load of the machine and of the workload in one line."""
+    load, parts = result.load, []
+    if "host.busy.mean" in load:
+        peak = fmt.percent(load["host.busy.max"], signed=False)
+        parts.append(f"CPUs {fmt.percent(load['host.busy.mean'], signed=False)} busy (peak {peak})")
+    if "workload.cpu_s" in load:
+        parts.append(f"the command used {fmt.duration(load['workload.cpu_s'])} of CPU")
+    if "workload.memory_b.max" in load:
+        parts.append(f"{fmt.size(load['workload.memory_b.max'])} of memory")
+    for title, read, written in (("disk", "disk_read_b", "disk_written_b"), ("network", "net_received_b", "net_sent_b")):
+        moved = [load.get(f"host.{key}", 0.0) for key in (read, written)]
+        if max(moved) >= 1e6:
+            parts.append(f"{title} {fmt.size(moved[0])} in, {fmt.size(moved[1])} out")
+    return [("load", ", ".join(parts))] if parts else []
+
+
+def _print_doubts(console: Console, result: Result, problems: Sequence[str]) -> None:
+    console.print(facts([("problem", text) for text in problems], styles={"problem": STYLE["failed"]}))
+    rows: list[tuple[str, str]] = []
+    for check in check_lines(result.checks):
+        if check.name == "power meter" and not result.scopes:
+            continue  # the headline says it, and what follows says why
+        then = f"\n-> {check.next}" if check.next else ""
+        rows.append((check.status, f"{check.name}: {check.message}{then}"))
+    console.print(facts(rows, styles=STYLE))
+    console.print(facts(missing_lines(result)))
+
+
+def missing_lines(result: Result) -> list[tuple[str, str]]:
+    """Return meters that gave nothing: all of them where there is no energy, else those that somebody can repair."""
+    lines = []
+    for m in result.missing:
+        if result.scopes and m["status"] == "unavailable":
+            continue
+        why = f" ({m['why']})" if m["why"] else ""
+        then = f"\n-> {m['next']}" if m["next"] else ""
+        lines.append((m["meter"], f"{m['what'] or m['status']}{why}{then}"))
+    return lines
+
+
+def closing_lines(result: Result, folder: Path) -> list[tuple[str, str]]:
+    """Return where the run is and what to type next."""
+    lines = [("run", str(folder))]
+    if not result.scopes:
+        command = shlex.join(result.command)
+        lines.append(("try", f"joulelab twin -- joulelab run -- {command}   # a simulated node"))
+        return lines
+    lines.append(("next", f"joulelab show {result.run} --budget   |   joulelab compare A B   |   joulelab ls"))
+    return lines

@@ -1,0 +1,1 @@
+"""Keep runs on disk: journals while recording, Parquet after the seal, and readers for both."""

@@ -1,0 +1,191 @@
+"""Hand the raw samples of a run to other programs, as CSV, Parquet or JSON, with everything needed to read them.
+
+Times are `utc` (ISO 8601, by the clock pairs of the host), `t_s` (seconds since the run started, when the reading
+began) and `read_s` (how long the reading took). A channel that was not read is an empty cell or null.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from joulelab.core.clock import NS, ClockPair
+from joulelab.core.errors import Refused, StoreError
+from joulelab.store.folder import write_json_atomic
+from joulelab.store.seal import temporary_files, write_table
+from joulelab.store.table import connect, load_table, named, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from joulelab.store.run import Run, Series, TableInfo
+
+Format = Literal["csv", "parquet", "json"]
+# Two clock pairs a minute apart that differ by more than this saw a clock that was set, not one that drifts.
+STEP_NS = 100_000_000
+
+
+def export(run: Run, to: Format, out: Path) -> list[Path]:
+    """Write a run's samples into the folder `out` and return the files: one per table and `metadata.json`, or one JSON.
+
+    Raises Refused where a file is there already, StoreError where it cannot be written.
+    """
+    infos = run.tables()
+    names = ["run.json"] if to == "json" else [*(f"{_stem(info)}.{to}" for info in infos), "metadata.json"]
+    targets = [out / name for name in names]
+    for target in targets:
+        if target.exists():
+            raise Refused(f"{target.name} is there already", where=str(out), next="give another folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if to == "json":
+            _write_json(run, infos, targets[0])
+            return targets
+        for info, target in zip(infos, targets, strict=False):
+            (_write_csv if to == "csv" else _write_parquet)(run, info, target)
+        write_json_atomic(targets[-1], metadata(run, infos))
+    except OSError as error:
+        raise StoreError("cannot export", where=str(out), why=error.strerror) from error
+    except duckdb.Error as error:
+        raise StoreError("cannot export", where=str(out), why=str(error).splitlines()[0]) from None
+    return targets
+
+
+def _stem(info: TableInfo) -> str:
+    return f"{info.host}.{info.meter}.{info.table}"
+
+
+def metadata(run: Run, infos: Sequence[TableInfo]) -> dict[str, Any]:
+    """Return everything of a run but its samples, as plain data."""
+    return {
+        "run": run.meta,
+        "end": run.end,
+        "state": str(run.state),
+        "clock_pairs": {host: [asdict(pair) for pair in run.clock_pairs(host)] for host in run.hosts},
+        "tables": [
+            {
+                "host": i.host,
+                "meter": i.meter,
+                "table": i.table,
+                "rows": i.rows,
+                "streams": [s.to_json() for s in i.streams],
+            }
+            for i in infos
+        ],
+        "events": run.events(),
+        "marks": run.marks(),
+        "problems": [{"path": str(p.path), "what": p.what} for p in run.problems()],
+    }
+
+
+def to_utc_ns(pairs: Sequence[ClockPair], mono_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Turn monotonic into UTC nanoseconds: the offset drifts evenly between pairs, and holds until a clock step.
+
+    Raises StoreError where there is no pair.
+    """
+    if not pairs:
+        raise StoreError("no clock pair joins this host's time to UTC", why="the recorder ended before its first one")
+    at = np.array([p.mono_ns for p in pairs], np.int64)
+    offset = np.array([p.utc_ns - p.mono_ns for p in pairs], np.int64)
+    before = np.clip(np.searchsorted(at, mono_ns, side="right") - 1, 0, len(pairs) - 1)
+    after = np.minimum(before + 1, len(pairs) - 1)
+    change = offset[after] - offset[before]
+    share = (mono_ns - at[before]) / np.maximum(at[after] - at[before], 1)
+    drift = np.where(np.abs(change) > STEP_NS, 0, change) * np.clip(share, 0, 1)
+    utc: npt.NDArray[np.int64] = mono_ns + offset[before] + np.rint(drift).astype(np.int64)
+    return utc
+
+
+def _times(run: Run, host: str, series: Series) -> dict[str, npt.NDArray[Any]]:
+    started = run.meta["started"]
+    pairs = run.clock_pairs(host)
+    read_s = np.round((series.t1_ns - series.t0_ns) / NS, 9)
+    if not pairs:
+        nothing = np.full(len(series), np.nan)
+        return {"utc_ns": np.zeros(len(series), np.int64), "t_s": nothing, "read_s": read_s}
+    utc_ns = to_utc_ns(pairs, series.t0_ns)
+    first = host == run.meta.get("host")
+    since = series.t0_ns - started["mono_ns"] if first else utc_ns - started["utc_ns"]
+    return {"utc_ns": utc_ns, "t_s": np.round(since / NS, 9), "read_s": read_s}
+
+
+def _write_csv(run: Run, info: TableInfo, target: Path) -> None:
+    channels = list(dict.fromkeys(c.name for s in info.streams for c in s.channels))
+    with temporary_files(target.parent) as temporary, connect() as con:
+        whole, part = temporary.new(), temporary.new()
+        with whole.open("wb") as file:
+            for number, stream in enumerate(info.streams):
+                series = run.series(info, stream.name)
+                values = {f"v{k}": series.values[c] for k, c in enumerate(channels) if c in series.values}
+                con.register("given", {**_times(run, info.host, series), "segment": series.segment, **values})
+                picked = [
+                    "CASE WHEN utc_ns > 0 THEN strftime(make_timestamp_ns(utc_ns), '%Y-%m-%dT%H:%M:%S.%fZ') END AS utc",
+                    "nullif(t_s, 'nan'::DOUBLE) AS t_s",
+                    "read_s",
+                    f"{quoted(stream.name)} AS stream",
+                    f"{quoted(stream.scope)} AS scope",
+                    "segment",
+                    *(f"{_cell(f'v{k}', values)} AS {named(c)}" for k, c in enumerate(channels)),
+                ]
+                select = f"SELECT {', '.join(picked)} FROM given"  # noqa: S608 (quoted)
+                con.execute(f"COPY ({select}) TO {quoted(part)} (FORMAT csv, HEADER {number == 0}, USE_TMP_FILE false)")
+                con.unregister("given")
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, file)
+        whole.replace(target)
+
+
+def _cell(column: str, values: dict[str, Any]) -> str:
+    return f"nullif({column}, 'nan'::DOUBLE)" if column in values else "NULL"
+
+
+def _write_parquet(run: Run, info: TableInfo, target: Path) -> None:
+    with temporary_files(target.parent) as temporary, connect(memory_limit="2GB", threads=2) as con:
+        table = load_table(run.path / info.host, info.meter, info.table, con)
+        if table.parquet and not table.journals:
+            copy = temporary.new()
+            shutil.copyfile(table.parquet, copy)
+        else:
+            copy = write_table(table, temporary, con)
+        copy.replace(target)
+
+
+def _write_json(run: Run, infos: Sequence[TableInfo], target: Path) -> None:
+    with temporary_files(target.parent) as temporary:
+        path = temporary.new()
+        with path.open("w", encoding="utf-8") as file:
+            head = json.dumps(metadata(run, infos), ensure_ascii=False)
+            file.write(head[:-1] + ', "samples": [')
+            first = True
+            for info in infos:
+                for stream in info.streams:
+                    file.write("" if first else ",\n")
+                    first = False
+                    _write_stream(file, run, info, stream.name)
+            file.write("]}\n")
+        path.replace(target)
+
+
+def _write_stream(file: IO[str], run: Run, info: TableInfo, stream: str) -> None:
+    series = run.series(info, stream)
+    times = _times(run, info.host, series)
+    names = {"host": info.host, "meter": info.meter, "table": info.table, "stream": stream}
+    file.write(json.dumps(names)[:-1])
+    file.write(', "utc": ' + json.dumps(list(_iso(times.pop("utc_ns")))))
+    columns = {**times, "segment": series.segment, **{f"channels.{c}": v for c, v in series.values.items()}}
+    for name, column in columns.items():
+        plain = [None if isinstance(x, float) and not np.isfinite(x) else x for x in column.tolist()]
+        file.write(f", {json.dumps(name)}: {json.dumps(plain)}")
+    file.write("}")
+
+
+def _iso(utc_ns: npt.NDArray[np.int64]) -> Iterator[str | None]:
+    texts = np.datetime_as_string(utc_ns.astype("datetime64[ns]").astype("datetime64[us]"), timezone="UTC")
+    yield from (str(text) if ns > 0 else None for text, ns in zip(texts, utc_ns.tolist(), strict=True))

@@ -1,0 +1,312 @@
+"""Create, find and describe run folders. The recorder imports this module: standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import time
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import NS, boot_id, clock_pair
+from joulelab.core.errors import NotARun, StoreError
+from joulelab.store.journal import WriteFailed, is_being_written, sync_directory
+from joulelab.store.redact import allowed_environment, redact
+from joulelab.store.upgrade import SCHEMA, upgrade
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "RunState",
+    "allowed_environment",
+    "create_run",
+    "end_run",
+    "find_run",
+    "host_dir",
+    "host_dirs",
+    "list_runs",
+    "make_host_dir",
+    "owner",
+    "owner_alive",
+    "read_end",
+    "read_json",
+    "read_meta",
+    "redact",
+    "run_state",
+    "start_ticks",
+    "write_json_atomic",
+]
+RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+# Where neither owner nor locks can be seen (another host on a shared disk), a journal that grew this recently is live.
+RECENT_S = 60.0
+PROC = Path("/proc")
+
+
+class RunState(StrEnum):
+    """Say whether a run is still recorded, ended in good order, or was cut off."""
+
+    LIVE = "live"
+    CLOSED = "closed"
+    KILLED = "killed"
+
+
+def create_run(runs: Path, meta: Mapping[str, Any]) -> Path:
+    """Create a run folder with its `run.json` and host folder, and return its path.
+
+    `meta` needs `host` and `command`; everything else of `run.json` has a default (this process is the owner).
+    Secrets are removed from `command`, `environment` is reduced to the allow-list. Raises StoreError.
+    """
+    started = meta.get("started") or asdict(clock_pair())
+    run, run_id = _claim(runs, int(started["utc_ns"]))
+    data: dict[str, Any] = {
+        "name": None,
+        "labels": {},
+        "cwd": str(Path.cwd()),
+        "user": _user(),
+        "joulelab": None,
+        "python": sys.version.split(maxsplit=1)[0],
+        "options": {},
+        **meta,
+        "schema": SCHEMA,
+        "id": run_id,
+        "command": redact(meta["command"]),
+        "started": dict(started),
+        "environment": allowed_environment(meta.get("environment") or {}),
+        "owner": meta.get("owner") or owner(),
+    }
+    make_host_dir(run, str(data["host"]))
+    write_json_atomic(run / "run.json", data)
+    sync_directory(runs)
+    return run
+
+
+def _claim(runs: Path, utc_ns: int) -> tuple[Path, str]:
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(utc_ns // NS))
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        for _ in range(64):
+            run_id = f"{stamp}-{os.urandom(2).hex()}"
+            with contextlib.suppress(FileExistsError):
+                (runs / run_id).mkdir()
+                return runs / run_id, run_id
+    except OSError as error:
+        raise StoreError(
+            "cannot create a run folder", where=str(runs), why=error.strerror, next="set JOULELAB_RUNS"
+        ) from error
+    raise StoreError("cannot find a free run id", where=str(runs))
+
+
+def _user() -> str:
+    import getpass
+
+    # A container may run under a user id that has no name.
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def end_run(run: Path, end: Mapping[str, Any]) -> Path:
+    """Close a run by writing its `end.json`; raise StoreError where it is closed already or there is no room."""
+    path = run / "end.json"
+    if path.exists():
+        raise StoreError("the run is closed already", where=str(run))
+    defaults = {"exit_code": None, "signal": None, "start_ns": None, "end_ns": None, "restarts": 0, "message": None}
+    ended = end.get("ended") or asdict(clock_pair())
+    write_json_atomic(path, {**defaults, **end, "schema": SCHEMA, "ended": dict(ended)})
+    return path
+
+
+def host_dir(run: Path, host: str) -> Path:
+    """Return the folder of a host inside a run; raise StoreError for a name that would lead outside."""
+    if host in ("", ".", "..") or host.startswith(".") or "/" in host or "\0" in host:
+        raise StoreError(f"{host!r} cannot name a host folder")
+    return run / host
+
+
+def make_host_dir(run: Path, host: str) -> Path:
+    """Create the folder of a host, with its `marks`, and return it; raise StoreError where that fails."""
+    path = host_dir(run, host)
+    try:
+        (path / "marks").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError("cannot create the host folder", where=str(path), why=error.strerror) from error
+    return path
+
+
+def host_dirs(run: Path) -> list[Path]:
+    """Return the host folders of a run, sorted by name."""
+    return sorted(p for p in run.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def write_json_atomic(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON file so that readers see the whole of it or nothing; raise WriteFailed and leave no rest behind."""
+    text = json.dumps(data, indent=1, ensure_ascii=False).encode() + b"\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(3).hex()}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise WriteFailed(f"cannot write {path.name}", where=str(path.parent), error=error, rows_written=0) from error
+    sync_directory(path.parent)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; raise StoreError where there is none or it is damaged."""
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise StoreError(f"cannot read {path.name}", where=str(path.parent), why=error.strerror) from error
+    except ValueError:
+        raise StoreError(f"{path.name} is damaged", where=str(path.parent), why="not JSON") from None
+    if not isinstance(data, dict):
+        raise StoreError(f"{path.name} is damaged", where=str(path.parent), why="not a JSON object")
+    return data
+
+
+def read_meta(run: Path) -> dict[str, Any]:
+    """Read `run.json` in the current schema; raise NotARun, NewerSchema or StoreError."""
+    if not _is_file(run / "run.json"):
+        raise NotARun("not a run folder", where=str(run), why="no run.json in it, or no permission", next="joulelab ls")
+    return upgrade("run", read_json(run / "run.json"), where=str(run))
+
+
+def read_end(run: Path) -> dict[str, Any] | None:
+    """Read `end.json` in the current schema, None where the run has not ended; raise NewerSchema or StoreError."""
+    if not _is_file(run / "end.json"):
+        return None
+    return upgrade("end", read_json(run / "end.json"), where=str(run))
+
+
+def _is_file(path: Path) -> bool:
+    # A folder that may not be entered holds no run for us; pathlib would raise.
+    with contextlib.suppress(OSError):
+        return path.is_file()
+    return False
+
+
+def start_ticks(pid: int, proc: Path = PROC) -> int | None:
+    """Return when a process started, in kernel ticks since boot; None where it does not exist or is a zombie."""
+    try:
+        text = (proc / str(pid) / "stat").read_text(errors="replace")
+        # The name in brackets may hold spaces and brackets itself: count from the last one.
+        fields = text[text.rindex(")") + 1 :].split()
+        return None if fields[0] in "ZX" else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def owner(pid: int | None = None, *, proc: Path = PROC, boot: str | None = None) -> dict[str, Any]:
+    """Return what identifies a process beyond its reusable number: pid, start ticks, boot id."""
+    number = os.getpid() if pid is None else pid
+    return {"pid": number, "start_ticks": start_ticks(number, proc), "boot_id": boot_id() if boot is None else boot}
+
+
+def owner_alive(who: Mapping[str, Any], *, proc: Path = PROC, boot: str | None = None) -> bool:
+    """Return whether exactly that process still runs in this boot."""
+    here = boot_id() if boot is None else boot
+    ticks = who.get("start_ticks")
+    if not isinstance(who.get("pid"), int) or who.get("boot_id") != here or ticks is None:
+        return False
+    return bool(start_ticks(who["pid"], proc) == ticks)
+
+
+def run_state(
+    run: Path, meta: Mapping[str, Any] | None = None, *, proc: Path = PROC, boot: str | None = None
+) -> RunState:
+    """Tell live, closed and killed apart; a journal that somebody still writes keeps a run live."""
+    if _is_file(run / "end.json"):
+        return RunState.CLOSED
+    who = (read_meta(run) if meta is None else meta).get("owner") or {}
+    if owner_alive(who, proc=proc, boot=boot):
+        return RunState.LIVE
+    journals = list(run.glob("*/*.journal"))
+    if any(is_being_written(p) for p in journals):
+        return RunState.LIVE
+    elsewhere = who.get("boot_id") != (boot_id() if boot is None else boot)
+    if elsewhere and _age_s(journals) < RECENT_S:
+        return RunState.LIVE
+    # end.json may have come while we looked.
+    return RunState.CLOSED if _is_file(run / "end.json") else RunState.KILLED
+
+
+def _age_s(paths: list[Path]) -> float:
+    newest = 0.0
+    for path in paths:
+        with contextlib.suppress(OSError):
+            newest = max(newest, path.stat().st_mtime)
+    return time.clock_gettime(time.CLOCK_REALTIME) - newest
+
+
+def list_runs(runs: Path) -> list[Path]:
+    """Return the run folders of a store, oldest first; an absent store has none."""
+    try:
+        names = sorted(p.name for p in os.scandir(runs) if RUN_ID.fullmatch(p.name))
+    except OSError:
+        return []
+    return [runs / name for name in names if _is_file(runs / name / "run.json")]
+
+
+def find_run(runs: Path, what: str) -> Path:
+    """Find a run by `last`, id, name (the newest of that name), unique prefix of its id, or path; raise NotARun."""
+    known = list_runs(runs)
+    if what == "last":
+        if not known:
+            raise NotARun("there is no run yet", where=str(runs), next="joulelab run -- COMMAND")
+        return _newest(known)
+    if ("/" in what or what in (".", "..")) or _is_file(Path(what) / "run.json"):
+        read_meta(Path(what))
+        return Path(what)
+    by_id = {p.name: p for p in known}
+    if what in by_id:
+        return by_id[what]
+    names = {p: _name(p) for p in known}
+    named = [p for p in known if names[p] == what]
+    if named:
+        return _newest(named)
+    matching = [p for p in known if what and p.name.startswith(what)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        some = ", ".join(p.name for p in matching[-5:])
+        raise NotARun(
+            f"{what!r} begins {len(matching)} runs", where=str(runs), why=f"the latest: {some}", next="give more of it"
+        )
+    import difflib
+
+    candidates = [*(n for n in names.values() if n), *reversed(by_id)]
+    near = list(dict.fromkeys(difflib.get_close_matches(what, candidates, n=5, cutoff=0.5)))
+    why = f"nearest: {', '.join(near)}" if near else f"{len(known)} runs there, none of that id or name"
+    raise NotARun(f"no run {what!r}", where=str(runs), why=why, next="joulelab ls")
+
+
+def _newest(known: list[Path]) -> Path:
+    # Ids have whole seconds; runs of the same second are told apart by their clocks.
+    second = known[-1].name[:15]
+    return max((p for p in known if p.name[:15] == second), key=_started_ns)
+
+
+def _started_ns(run: Path) -> int:
+    try:
+        return int(read_json(run / "run.json")["started"]["utc_ns"])
+    except (StoreError, KeyError, TypeError, ValueError):
+        return 0
+
+
+def _name(run: Path) -> str | None:
+    try:
+        name = read_json(run / "run.json").get("name")
+    except StoreError:
+        return None
+    return name if isinstance(name, str) else None

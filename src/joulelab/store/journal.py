@@ -1,0 +1,285 @@
+"""Write and describe journals: a JSON header, then fixed-width binary rows; whole up to the last row after `kill -9`.
+
+Layout: b"JLJ1", u32 little-endian length of the header, header JSON padded with spaces so that rows start at a
+multiple of 8, then rows `<qqq` (index of the stream in the header, t0_ns, t1_ns: CLOCK_MONOTONIC before and after
+the read) and one `<d` per channel; NaN = not read. The recorder imports this module: standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import struct
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from joulelab.core.errors import StoreError
+from joulelab.core.spec import Stream
+from joulelab.store.upgrade import SCHEMA, upgrade
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+if sys.platform != "win32":  # Windows reads runs, it does not record them.
+    import fcntl
+
+MAGIC = b"JLJ1"
+PREFIX = struct.Struct("<4sI")
+HEADER_LIMIT = 64 << 20
+# Columns that every sealed table has; no channel may take their names.
+RESERVED = ("stream", "scope", "segment", "t0_ns", "t1_ns", "run", "host")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+
+
+class WriteFailed(StoreError):
+    """Report rows that did not reach the file; `rows_written` of the batch did, whole, and later appends may work."""
+
+    def __init__(self, what: str, *, where: str, error: OSError, rows_written: int) -> None:
+        reason = errno.errorcode.get(error.errno or 0, type(error).__name__)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        super().__init__(what, where=where, why=f"{reason}: {error.strerror}", next="free some space" if full else None)
+        self.errno = error.errno
+        self.rows_written = rows_written
+
+
+class HeaderFields(TypedDict):
+    """Name what a journal is of; streams, columns and schema are added by the writer."""
+
+    meter: str
+    table: str
+    segment: int
+    host: str
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JournalHeader:
+    """Hold a journal's header; rows start at `data_offset` and are `row_bytes` long."""
+
+    meter: str
+    table: str
+    segment: int
+    host: str
+    boot_id: str
+    columns: tuple[str, ...]
+    streams: tuple[Stream, ...]
+    data_offset: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the length of one row."""
+        return 24 + 8 * len(self.columns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data as it stands in the file."""
+        fields: HeaderFields = {
+            "meter": self.meter,
+            "table": self.table,
+            "segment": self.segment,
+            "host": self.host,
+            "boot_id": self.boot_id,
+        }
+        return header_json(fields, self.streams)
+
+
+def journal_path(host_dir: Path, meter: str, table: str, segment: int) -> Path:
+    """Return the path of a journal; raise StoreError for a name that cannot be part of a file name."""
+    for name in (meter, table):
+        if not NAME.fullmatch(name):
+            raise StoreError(f"{name!r} cannot name a meter or a table", why="allowed: letters, digits, _ and -")
+    return host_dir / f"{meter}.{table}.{segment}.journal"
+
+
+def row_struct(channels: int) -> struct.Struct:
+    """Return the layout of a row with that many channels."""
+    return struct.Struct(f"<qqq{channels}d")
+
+
+def pack_row(row: struct.Struct, index: int, t0_ns: int, t1_ns: int, values: Iterable[float]) -> bytes:
+    """Return one row as bytes; raise struct.error where the number of values does not fit."""
+    return row.pack(index, t0_ns, t1_ns, *values)
+
+
+def columns_of(streams: Sequence[Stream]) -> tuple[str, ...]:
+    """Return the channel names that all streams of a table share; raise StoreError where they do not."""
+    if not streams:
+        raise StoreError("a journal needs at least one stream")
+    columns = tuple(c.name for c in streams[0].channels)
+    if any(tuple(c.name for c in s.channels) != columns for s in streams):
+        raise StoreError(
+            f"streams of table {streams[0].table!r} differ in their channels", next="give them tables of their own"
+        )
+    if len({s.name for s in streams}) != len(streams):
+        raise StoreError(f"two streams of table {streams[0].table!r} have the same name")
+    # DuckDB's column names ignore case.
+    taken = [*RESERVED, *(c.lower() for c in columns)]
+    if len(set(taken)) != len(taken):
+        raise StoreError(f"channel names of table {streams[0].table!r} clash", why=f"reserved: {', '.join(RESERVED)}")
+    return columns
+
+
+def header_json(fields: HeaderFields, streams: Sequence[Stream]) -> dict[str, Any]:
+    """Return the header of a journal as plain data."""
+    return {"schema": SCHEMA, **fields, "columns": list(columns_of(streams)), "streams": [s.to_json() for s in streams]}
+
+
+def pack_header(fields: HeaderFields, streams: Sequence[Stream]) -> bytes:
+    """Return everything that precedes the rows."""
+    text = json.dumps(header_json(fields, streams), separators=(",", ":")).encode()
+    text += b" " * (-(PREFIX.size + len(text)) % 8)
+    return PREFIX.pack(MAGIC, len(text)) + text
+
+
+def read_header(path: Path) -> JournalHeader:
+    """Read a journal's header; raise StoreError where it is torn, NewerSchema where it is newer, OSError as met."""
+    with path.open("rb") as file:
+        prefix = file.read(PREFIX.size)
+        magic, length = PREFIX.unpack(prefix) if len(prefix) == PREFIX.size else (b"", 0)
+        if magic != MAGIC or length > HEADER_LIMIT:
+            raise _torn(path, "no journal header")
+        text = file.read(length)
+    if len(text) < length:
+        raise _torn(path, "header ends early")
+    try:
+        data = json.loads(text)
+    except ValueError:
+        raise _torn(path, "header is not JSON") from None
+    if not isinstance(data, dict):
+        raise _torn(path, "header is not an object")
+    data = upgrade("journal", data, where=str(path))
+    try:
+        fields = {k: data[k] for k in HeaderFields.__annotations__}
+        streams = tuple(Stream.from_json(s) for s in data["streams"])
+        return JournalHeader(
+            **fields, columns=tuple(data["columns"]), streams=streams, data_offset=PREFIX.size + length
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _torn(path, f"header lacks {error}") from None
+
+
+def _torn(path: Path, why: str) -> StoreError:
+    return StoreError(f"journal {path.name} cannot be read", where=str(path.parent), why=why)
+
+
+def is_being_written(path: Path) -> bool:
+    """Return whether a writer, here or in another container or host that shares locks, still holds the journal."""
+    if sys.platform == "win32":
+        return False
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+    return False
+
+
+class JournalWriter:
+    """Append rows to a new journal; holds a lock on the file for its lifetime, so that nobody seals it meanwhile."""
+
+    def __init__(self, path: Path, header: HeaderFields, streams: Sequence[Stream]) -> None:
+        """Create the file with its header, synced; raise WriteFailed and leave no file where there is no room."""
+        self.path = path
+        self.row = row_struct(len(columns_of(streams)))
+        self.rows = 0
+        head = pack_header(header, streams)
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o644)
+        except OSError as error:
+            raise WriteFailed(
+                f"cannot create {path.name}", where=str(path.parent), error=error, rows_written=0
+            ) from error
+        self._open = True
+        self._data_offset = self._end = 0
+        try:
+            self._lock()
+            self._write(head, whole=len(head))
+            self._data_offset = len(head)
+            self.sync()
+            sync_directory(path.parent)
+        except WriteFailed:
+            self.close()
+            path.unlink(missing_ok=True)
+            raise
+
+    def append_rows(self, data: bytes | bytearray | memoryview) -> int:
+        """Append whole rows and return their number; on failure cut the file back to its last whole row.
+
+        Raises WriteFailed with `rows_written`: that many rows of this batch are in the file, the rest may be
+        appended again. Raises StoreError for a part of a row.
+        """
+        if len(data) % self.row.size:
+            raise StoreError(f"{len(data)} bytes are no whole rows of {self.row.size}", where=self.path.name)
+        before = self.rows
+        self._write(data, whole=self.row.size)
+        return self.rows - before
+
+    def sync(self) -> None:
+        """Put what was appended on the disk; raise WriteFailed where the disk says no."""
+        try:
+            getattr(os, "fdatasync", os.fsync)(self._fd)
+        except OSError as error:
+            raise self._failed("cannot sync", error, 0) from error
+
+    def close(self) -> None:
+        """Close the file without a sync; closing twice is harmless. Raises WriteFailed where the disk says no."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            os.close(self._fd)
+        except OSError as error:
+            raise self._failed("cannot close", error, 0) from error
+
+    def __enter__(self) -> JournalWriter:
+        """Return the writer."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def _lock(self) -> None:
+        # A file system without locks still records; sealing then goes by the owner of the run alone.
+        if sys.platform != "win32":
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _write(self, data: bytes | bytearray | memoryview, *, whole: int) -> None:
+        # Positions are explicit: if even the cut fails, the next batch overwrites the torn part.
+        view, done = memoryview(data).cast("B"), 0
+        try:
+            while done < len(view):
+                done += os.pwrite(self._fd, view[done:], self._end + done)
+        except OSError as error:
+            kept = done - done % whole
+            self._advance(kept)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._end)
+            raise self._failed("cannot write", error, kept // whole) from error
+        self._advance(done)
+
+    def _advance(self, count: int) -> None:
+        self._end += count
+        if self._data_offset:
+            self.rows += count // self.row.size
+
+    def _failed(self, what: str, error: OSError, rows: int) -> WriteFailed:
+        return WriteFailed(f"{what} {self.path.name}", where=str(self.path.parent), error=error, rows_written=rows)
+
+
+def sync_directory(path: Path) -> None:
+    """Put a directory's entries on the disk, where the system can."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

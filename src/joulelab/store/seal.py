@@ -1,0 +1,300 @@
+"""Seal runs: turn journals into one Parquet file per table, without ever being the only copy of a row.
+
+Rows of one stream lie together (per two million rows), so that reading a stream skips the others. The Parquet file is
+written aside, synced, checked and renamed; only then do the journals go. Whoever is interrupted leaves a folder that
+reads the same, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import numpy as np
+
+from joulelab.core.errors import StoreError
+from joulelab.store.folder import RunState, host_dirs, read_meta, run_state
+from joulelab.store.journal import is_being_written, journal_path, sync_directory
+from joulelab.store.table import (
+    CHUNK_ROWS,
+    METADATA_KEY,
+    Mask,
+    Rows,
+    Segment,
+    Table,
+    chunks,
+    connect,
+    load_table,
+    named,
+    quoted,
+    sealed_document,
+    table_names,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from joulelab.store.run import Run
+
+if sys.platform != "win32":
+    import fcntl
+
+LOCK = ".seal.lock"
+TEMPORARY = ".seal-"
+# v2 packs times as differences and splits doubles by byte: half the size of v1, and faster both ways (measured).
+FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
+
+
+@dataclass(frozen=True, slots=True)
+class SealReport:
+    """Say which tables (`host/meter.table`) were sealed now, and which were left as they are, and why."""
+
+    sealed: tuple[str, ...]
+    left: tuple[tuple[str, str], ...]
+
+
+def seal(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROWS) -> SealReport:
+    """Seal every table of a run that is closed or killed; safe to call twice, and by two processes at once.
+
+    A live run, a read-only folder, a full disk, or (unless `wait`) another process at it leave journals in place,
+    which read just as well; the report says so. Raises NotARun or NewerSchema.
+    """
+    path = run if isinstance(run, Path) else run.path
+    state = run_state(path, read_meta(path))
+    if state is RunState.LIVE:
+        return SealReport((), ((path.name, "still recording"),))
+    sealed: list[str] = []
+    left: list[tuple[str, str]] = []
+    for folder in host_dirs(path):
+        if not any(folder.glob("*.journal")) and not any(folder.glob(f"{TEMPORARY}*")):
+            continue
+        try:
+            with _locked(folder, wait=wait), connect(memory_limit="2GB", threads=2) as con:
+                _seal_host(folder, con, chunk_rows, sealed, left)
+        except BlockingIOError:
+            left.append((folder.name, "being sealed by another process"))
+        except OSError as error:
+            left.append((folder.name, str(error.strerror)))
+    return SealReport(tuple(sealed), tuple(left))
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
+    fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+    try:
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise
+            except OSError:
+                pass  # No locks on this file system: two sealers write the same file twice, and both renames are whole.
+        yield
+    finally:
+        os.close(fd)
+
+
+def _seal_host(
+    folder: Path, con: duckdb.DuckDBPyConnection, chunk_rows: int, sealed: list[str], left: list[tuple[str, str]]
+) -> None:
+    for rest in folder.glob(f"{TEMPORARY}*"):
+        rest.unlink(missing_ok=True)
+    for meter, name in table_names(folder):
+        label = f"{folder.name}/{meter}.{name}"
+        table = load_table(folder, meter, name, con)
+        torn = [p.what for p in table.problems if p.path.suffix == ".journal"]
+        left += [(label, what) for what in torn]
+        written = [s for s in table.journals if s.path is not None and is_being_written(s.path)]
+        if written:
+            left.append((label, "still being written"))
+            continue
+        try:
+            if table.journals:
+                _seal_table(folder, table, con, chunk_rows)
+                sealed.append(label)
+            _remove_sealed(folder, load_table(folder, meter, name, con))
+        except (OSError, duckdb.Error, StoreError) as error:
+            left.append((label, str(error).splitlines()[0]))
+
+
+def _seal_table(folder: Path, table: Table, con: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
+    target = folder / f"{table.meter}.{table.table}.parquet"
+    if target.exists() and table.parquet is None:
+        raise StoreError(f"{target.name} is damaged, its journals are kept beside it")
+    with temporary_files(folder) as temporary:
+        finished = write_table(table, temporary, con, chunk_rows)
+        with finished.open("rb") as file:
+            os.fsync(file.fileno())
+        finished.replace(target)
+    sync_directory(folder)
+
+
+class TemporaryFiles:
+    """Hand out names of temporary files in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Choose names that no other process uses."""
+        self.folder = folder
+        self.paths: list[Path] = []
+        self._stem = f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}"
+
+    def new(self) -> Path:
+        """Return the next name."""
+        self.paths.append(self.folder / f"{self._stem}-{len(self.paths)}")
+        return self.paths[-1]
+
+
+@contextlib.contextmanager
+def temporary_files(folder: Path) -> Iterator[TemporaryFiles]:
+    """Own temporary files: none of them is left when the block ends."""
+    temporary = TemporaryFiles(folder)
+    try:
+        yield temporary
+    finally:
+        for path in temporary.paths:
+            path.unlink(missing_ok=True)
+
+
+def write_table(
+    table: Table, temporary: TemporaryFiles, con: duckdb.DuckDBPyConnection, chunk_rows: int = CHUNK_ROWS
+) -> Path:
+    """Write all rows of a table as one checked Parquet file and return it; memory is bounded by `chunk_rows`.
+
+    Raises StoreError where the file does not hold what the sources hold, OSError or duckdb.Error where writing fails.
+    """
+    tally = _Tally()
+    if not table.parquet and len(table.journals) == 1 and table.rows <= chunk_rows:
+        segment = table.journals[0]
+        rows, sound = next(chunks(segment, chunk_rows))
+        kept = tally.add(segment, rows, sound)
+        final = temporary.new()
+        _copy_rows(con, kept, segment, table.columns, final, tally.described(table))
+    else:
+        parts = list(_write_parts(table, temporary, con, chunk_rows, tally))
+        files = f"read_parquet([{', '.join(map(quoted, parts))}])"
+        final = temporary.new()
+        _copy(con, f"SELECT * FROM {files}", final, tally.described(table))  # noqa: S608 (quoted)
+    if _sums(con, final, table.columns) != tally.sums:
+        raise StoreError(f"{table.meter}.{table.table}: the Parquet file does not hold what the journals hold")
+    return final
+
+
+class _Tally:
+    """Count what goes into a file, to compare it with what comes out."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, int] = {}
+        self._rows: dict[int, int] = {}
+        self._damaged: dict[int, int] = {}
+
+    def add(self, segment: Segment, rows: Rows, sound: Mask) -> Rows:
+        """Count a piece of a journal and return its sound rows."""
+        kept = rows if sound.all() else rows[sound]
+        number = segment.header.segment
+        self._rows[number] = self._rows.get(number, 0) + len(kept)
+        self._damaged[number] = self._damaged.get(number, 0) + len(rows) - len(kept)
+        read = {c: len(kept) - int(np.count_nonzero(np.isnan(kept[c]))) for c in segment.header.columns}
+        times = {c: int(kept[c].sum(dtype=np.int64)) for c in ("t0_ns", "t1_ns")}
+        self.add_sums({"rows": len(kept), **times, **read})
+        return kept
+
+    def add_sums(self, sums: Mapping[str, int]) -> None:
+        """Count rows whose sums are known."""
+        for name, value in sums.items():
+            # Sums of 64-bit integers wrap in numpy and do not in DuckDB.
+            self.sums[name] = (self.sums.get(name, 0) + value) % 2**64
+
+    def described(self, table: Table) -> dict[str, Any]:
+        """Return the document for the file, with the rows as counted."""
+        segments = tuple(
+            replace(s, rows=self._rows[s.header.segment], damaged_rows=self._damaged[s.header.segment]) if s.path else s
+            for s in table.segments
+        )
+        return sealed_document(replace(table, segments=segments))
+
+
+def _write_parts(
+    table: Table, temporary: TemporaryFiles, con: duckdb.DuckDBPyConnection, chunk_rows: int, tally: _Tally
+) -> Iterator[Path]:
+    if table.parquet:
+        part = temporary.new()
+        stored = {c for s in table.segments if s.path is None for c in s.header.columns}
+        columns = [named(c) if c in stored else f"NULL::DOUBLE AS {named(c)}" for c in table.columns]
+        picked = ", ".join(["stream", "scope", "segment", "t0_ns", "t1_ns", *columns])
+        _copy(con, f"SELECT {picked} FROM {quoted(table.parquet)}", part, None)  # noqa: S608 (quoted)
+        tally.add_sums(_sums(con, part, table.columns))
+        yield part
+    for segment in table.journals:
+        for rows, sound in chunks(segment, chunk_rows):
+            part = temporary.new()
+            _copy_rows(con, tally.add(segment, rows, sound), segment, table.columns, part, None)
+            yield part
+
+
+def _copy_rows(
+    con: duckdb.DuckDBPyConnection,
+    rows: Rows,
+    segment: Segment,
+    columns: Sequence[str],
+    target: Path,
+    document: dict[str, Any] | None,
+) -> None:
+    streams = segment.header.streams
+    # 16-bit keys sort in linear time; within a stream the order of the journal stays.
+    key = rows["stream"].astype(np.int16 if len(streams) < 2**15 else np.int64)
+    ordered = rows[np.argsort(key, kind="stable")] if len(streams) > 1 else rows
+    present = segment.header.columns
+    names, scopes = (
+        ", ".join(quoted(t) for t in texts) for texts in ([s.name for s in streams], [s.scope for s in streams])
+    )
+    # NULL = not read: so averages in SQL are right, and no reader takes it for a number.
+    values = [f"{_not_nan(c) if c in present else 'NULL'}::DOUBLE AS {named(c)}" for c in columns]
+    picked = [
+        f"[{names}][stream + 1] AS stream",
+        f"[{scopes}][stream + 1] AS scope",
+        f"{segment.header.segment}::INTEGER AS segment",
+        "t0_ns",
+        "t1_ns",
+        *values,
+    ]
+    con.register("journal", {c: ordered[c] for c in ("stream", "t0_ns", "t1_ns", *present)})
+    try:
+        _copy(con, f"SELECT {', '.join(picked)} FROM journal", target, document)  # noqa: S608 (quoted)
+    finally:
+        con.unregister("journal")
+
+
+def _not_nan(column: str) -> str:
+    return f"nullif({named(column)}, 'nan'::DOUBLE)"
+
+
+def _copy(con: duckdb.DuckDBPyConnection, select: str, target: Path, document: dict[str, Any] | None) -> None:
+    text = json.dumps(document, separators=(",", ":"))
+    metadata = "" if document is None else f", KV_METADATA {{{METADATA_KEY}: {quoted(text)}}}"
+    # Our names are temporary already; DuckDB's own temporary name would only be one more to clean up.
+    con.execute(f"COPY ({select}) TO {quoted(target)} ({FORMAT}, USE_TMP_FILE false{metadata})")
+
+
+def _sums(con: duckdb.DuckDBPyConnection, path: Path, columns: Sequence[str]) -> dict[str, int]:
+    counts = ["count(*)", "sum(t0_ns)", "sum(t1_ns)", *(f"count({named(c)})" for c in columns)]
+    select = f"SELECT {', '.join(counts)} FROM read_parquet({quoted(path)})"  # noqa: S608 (quoted)
+    (found,) = con.execute(select).fetchall()
+    return {n: int(v or 0) % 2**64 for n, v in zip(("rows", "t0_ns", "t1_ns", *columns), found, strict=True)}
+
+
+def _remove_sealed(folder: Path, table: Table) -> None:
+    for segment in table.segments:
+        path = journal_path(folder, table.meter, table.table, segment.header.segment)
+        if segment.path is not None or not path.exists():
+            continue
+        if segment.damaged_rows:
+            # Raw data is never thrown away, be it garbage.
+            path.replace(path.with_suffix(".damaged"))
+        else:
+            path.unlink(missing_ok=True)

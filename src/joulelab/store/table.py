@@ -1,0 +1,265 @@
+"""Read one table of one host: its journals as numpy rows, its sealed Parquet file through DuckDB, or both."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from joulelab.core.errors import NewerSchema, StoreError
+from joulelab.core.spec import Stream
+from joulelab.store.journal import JournalHeader, read_header
+from joulelab.store.upgrade import upgrade
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+Rows = npt.NDArray[np.void]
+Mask = npt.NDArray[np.bool_]
+# Rows that are looked at together: bounds the memory of readers and of the seal (a row of four channels is 56 bytes).
+CHUNK_ROWS = 1_000_000
+RETRIES = 8
+METADATA_KEY = "joulelab"
+_JOURNAL = re.compile(r"([^.]+)\.([^.]+)\.(\d+)\.journal")
+_PARQUET = re.compile(r"([^.]+)\.([^.]+)\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Say what is wrong with one file of a run, in words for the user."""
+
+    path: Path
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Describe what one recorder process wrote: whole rows, bytes of a torn last row, rows damaged by a power loss.
+
+    `path` is the journal, or None where the rows are sealed.
+    """
+
+    header: JournalHeader
+    path: Path | None
+    rows: int
+    torn_bytes: int
+    damaged_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Hold what is known of one table before its rows are read."""
+
+    host: str
+    meter: str
+    table: str
+    parquet: Path | None
+    segments: tuple[Segment, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def journals(self) -> tuple[Segment, ...]:
+        """Return the segments that are not sealed."""
+        return tuple(s for s in self.segments if s.path is not None)
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows in all segments."""
+        return sum(s.rows for s in self.segments)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the channels of all segments: a restarted recorder may have found other ones."""
+        return tuple(dict.fromkeys(c for s in self.segments for c in s.header.columns))
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """Return the streams of all segments; the first description of a stream or channel counts."""
+        merged: dict[str, Stream] = {}
+        for stream in (stream for s in self.segments for stream in s.header.streams):
+            old = merged.setdefault(stream.name, stream)
+            known = {c.name for c in old.channels}
+            added = tuple(c for c in stream.channels if c.name not in known)
+            merged[stream.name] = replace(old, channels=old.channels + added)
+        return tuple(merged.values())
+
+
+def connect(**config: str | bool | int | float | list[str]) -> duckdb.DuckDBPyConnection:
+    """Return a private in-memory database that downloads nothing and leaves no files behind."""
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "threads": min(4, os.cpu_count() or 1),
+        "temp_directory": "",
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "python_enable_replacements": False,
+    }
+    return duckdb.connect(":memory:", config={**settings, **config})
+
+
+def quoted(text: str | Path) -> str:
+    """Return an SQL string literal."""
+    return "'" + str(text).replace("'", "''") + "'"
+
+
+def named(column: str) -> str:
+    """Return an SQL identifier."""
+    return '"' + column.replace('"', '""') + '"'
+
+
+def table_names(host_dir: Path) -> list[tuple[str, str]]:
+    """Return (meter, table) of every table in a host folder, sorted."""
+    names = [*_names(host_dir), *_names(host_dir)]
+    found = [m.group(1, 2) for m in (_JOURNAL.fullmatch(n) or _PARQUET.fullmatch(n) for n in names) if m]
+    return sorted({(str(meter), str(table)) for meter, table in found})
+
+
+def load_table(host_dir: Path, meter: str, table: str, con: duckdb.DuckDBPyConnection) -> Table:
+    """Read the headers of a table; a torn header becomes a problem. Raises NewerSchema."""
+    for _ in range(RETRIES):
+        # Sealed between the listing and the look inside: the next listing finds the Parquet file.
+        with contextlib.suppress(FileNotFoundError):
+            return _load(host_dir, meter, table, con)
+    raise StoreError(f"the files of {meter}.{table} vanish while they are read", where=str(host_dir))
+
+
+def _load(host_dir: Path, meter: str, table: str, con: duckdb.DuckDBPyConnection) -> Table:
+    # Journals are listed before the Parquet file, which is there before they go: one of the two is always seen.
+    journals = sorted(
+        (int(m[3]), host_dir / m[0])
+        for m in map(_JOURNAL.fullmatch, _names(host_dir))
+        if m and m.group(1, 2) == (meter, table)
+    )
+    parquet = host_dir / f"{meter}.{table}.parquet"
+    segments: dict[int, Segment] = {}
+    problems: list[Problem] = []
+    sealed = parquet.is_file()
+    if sealed:
+        try:
+            segments = {s.header.segment: s for s in read_sealed(parquet, con)}
+        except NewerSchema:
+            raise
+        except StoreError as error:
+            problems.append(Problem(parquet, str(error)))
+            sealed = False
+    for number, path in journals:
+        if number in segments:
+            continue
+        try:
+            segments[number] = open_segment(path)
+        except NewerSchema:
+            raise
+        except StoreError as error:
+            problems.append(Problem(path, str(error)))
+    problems += [Problem(host_dir / f"{meter}.{table}", text) for s in segments.values() for text in _complaints(s)]
+    ordered = tuple(segments[n] for n in sorted(segments))
+    return Table(host_dir.name, meter, table, parquet if sealed else None, ordered, tuple(problems))
+
+
+def _names(host_dir: Path) -> list[str]:
+    return [entry.name for entry in os.scandir(host_dir)]
+
+
+def _complaints(segment: Segment) -> Iterator[str]:
+    if segment.torn_bytes:
+        yield f"segment {segment.header.segment}: the last row is torn ({segment.torn_bytes} bytes ignored)"
+    if segment.damaged_rows:
+        yield f"segment {segment.header.segment}: {segment.damaged_rows} rows are damaged and left out"
+
+
+def open_segment(path: Path) -> Segment:
+    """Describe a journal; raise StoreError for a torn header, NewerSchema, FileNotFoundError where it was sealed."""
+    header = read_header(path)
+    rows, torn = divmod(max(0, path.stat().st_size - header.data_offset), header.row_bytes)
+    return Segment(header, path, rows, torn)
+
+
+def read_sealed(path: Path, con: duckdb.DuckDBPyConnection) -> list[Segment]:
+    """Return the segments that a Parquet file holds; raise StoreError where it is damaged or not joulelab's."""
+    query = f"SELECT decode(value) FROM parquet_kv_metadata({quoted(path)}) WHERE decode(key) = $key"  # noqa: S608 (quoted)
+    try:
+        found = con.execute(query, {"key": METADATA_KEY}).fetchall()
+        data = upgrade("table", json.loads(found[0][0]), where=str(path)) if found else {}
+        return [_sealed_segment(data, s) for s in data["segments"]]
+    except FileNotFoundError:
+        raise
+    except (duckdb.Error, ValueError, KeyError, TypeError) as error:
+        what = str(error).splitlines()[0]
+        raise StoreError(f"{path.name} cannot be read", where=str(path.parent), why=what) from None
+
+
+def _sealed_segment(data: Mapping[str, Any], segment: Mapping[str, Any]) -> Segment:
+    header = JournalHeader(
+        meter=data["meter"],
+        table=data["table"],
+        segment=segment["segment"],
+        host=data["host"],
+        boot_id=segment["boot_id"],
+        columns=tuple(segment["columns"]),
+        streams=tuple(Stream.from_json(s) for s in segment["streams"]),
+        data_offset=0,
+    )
+    return Segment(header, None, segment["rows"], segment["torn_bytes"], segment["damaged_rows"])
+
+
+def sealed_document(table: Table) -> dict[str, Any]:
+    """Return what a Parquet file keeps of the journals' headers."""
+    segments = [
+        {
+            **{
+                k: v
+                for k, v in s.header.to_json().items()
+                if k in ("schema", "segment", "boot_id", "columns", "streams")
+            },
+            "rows": s.rows,
+            "torn_bytes": s.torn_bytes,
+            "damaged_rows": s.damaged_rows,
+        }
+        for s in table.segments
+    ]
+    schema = segments[0]["schema"]
+    return {"schema": schema, "host": table.host, "meter": table.meter, "table": table.table, "segments": segments}
+
+
+def row_type(columns: Sequence[str]) -> np.dtype[np.void]:
+    """Return the layout of a journal's rows; `stream` is the index of the stream in the header."""
+    return np.dtype([("stream", "<i8"), ("t0_ns", "<i8"), ("t1_ns", "<i8"), *((c, "<f8") for c in columns)])
+
+
+def chunks(segment: Segment, size: int = CHUNK_ROWS) -> Iterator[tuple[Rows, Mask]]:
+    """Yield a journal's rows in pieces (one empty piece where there are none), each with a mask of the sound ones.
+
+    Raises FileNotFoundError where the journal was sealed meanwhile.
+    """
+    assert segment.path is not None
+    layout = row_type(segment.header.columns)
+    with segment.path.open("rb") as file:
+        for start in range(0, max(segment.rows, 1), size):
+            count = min(size, segment.rows - start)
+            # A row once whole is never cut off again (the writer only removes torn ones), so the map cannot fault.
+            where = segment.header.data_offset + start * layout.itemsize
+            rows = np.memmap(file, layout, "r", where, (count,)) if count else np.empty(0, layout)
+            yield rows, sound_rows(rows, len(segment.header.streams))
+
+
+def sound_rows(rows: Rows, streams: int) -> Mask:
+    """Tell rows from what a power loss may leave in a file: zeros, or parts of blocks.
+
+    A block boundary can lie within a row, so the neighbours of a damaged row are not believed either.
+    """
+    index, t0, t1 = rows["stream"], rows["t0_ns"], rows["t1_ns"]
+    sound: Mask = (index >= 0) & (index < streams) & (t1 >= t0)
+    for k in np.flatnonzero(sound & (t0 == 0) & (t1 == 0) & (index == 0)):
+        sound[k] = any(rows[k].tobytes())
+    if not sound.all():
+        damaged = ~sound
+        sound[:-1] &= ~damaged[1:]
+        sound[1:] &= ~damaged[:-1]
+    return sound

@@ -1,0 +1,49 @@
+"""Append the supervisor's events to a run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import monotonic_ns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class EventLog:
+    """Write one event per line; what a full disk refuses is tried again with the next event, and at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+        self._lines = bytearray()
+        self._lock = threading.Lock()
+
+    def add(self, event: str, *, t: int | None = None, **fields: Any) -> None:
+        """Append an event; `t` is monotonic ns, now unless given."""
+        data = {"t": monotonic_ns() if t is None else t, "event": event, **fields}
+        line = json.dumps(data, separators=(",", ":"), default=str).encode() + b"\n"
+        with self._lock:
+            self._lines += line
+            self._flush()
+
+    def _flush(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._fd < 0:
+                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            while self._lines:
+                del self._lines[: os.write(self._fd, self._lines)]
+
+    def close(self) -> None:
+        """Flush and close."""
+        with self._lock:
+            self._flush()
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.fsync(self._fd)
+            os.close(self._fd)
+            self._fd = -1

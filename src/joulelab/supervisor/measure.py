@@ -1,0 +1,240 @@
+"""Measure a block or a function of this process: `with joulelab.measure("training") as m:`, `@joulelab.measured`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ConfigError
+from joulelab.core.marks import current_phase
+from joulelab.supervisor import phases
+from joulelab.supervisor.options import RUN, RunOptions, runs_folder
+from joulelab.supervisor.session import Session, join, part
+from joulelab.supervisor.table import table
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from joulelab.analysis.result import Check, PhaseResult, Result
+    from joulelab.analysis.terms import Quantity
+
+P = ParamSpec("P")
+R = TypeVar("R")
+# How long a finished block of a run that goes on may have to wait until its last readings are on the disk.
+COVER_S = 1.2
+
+
+class Measurement:
+    """Measure what a `with` block uses. Afterwards: `energy` (J, with uncertainty), `scopes`, `phases`, `duration_s`.
+
+    The outermost block of a process that nobody records starts a run; every other block is a phase of the run it is in.
+    On ranks other than the first of a node it is inert. Results are computed when first asked for.
+    """
+
+    def __init__(self, name: str | None, options: Callable[[], RunOptions], labels: Mapping[str, str]) -> None:
+        self.name = name
+        self.run: Path | None = None
+        self._options, self._labels = options, labels
+        self._session: Session | None = None
+        self._started_run = self._is_run = False
+        self._start_ns = self._end_ns = 0
+        self._pid = 0
+        self._phase: str | None = None
+        self._parent: str | None = None
+        self._result: Result | None = None
+
+    def __enter__(self) -> Measurement:
+        """Begin to measure."""
+        if self._start_ns:
+            raise ConfigError("a measurement is used once", next="call joulelab.measure() again")
+        self._pid = os.getpid()
+        self._session, self._started_run = join(self._options)
+        writer = phases.writer()
+        if self._session is not None:
+            self.run = self._session.recording.run
+        elif writer is not None and not writer.rank:
+            self.run = Path(os.environ[RUN]) if RUN in os.environ else None
+        self._start_ns = self._session.start_ns if self._session and self._started_run else monotonic_ns()
+        if writer is not None and not self._started_run:
+            self._parent = current_phase()
+            self._phase = writer.begin(self.name or "measure", None, self._labels, at_ns=self._start_ns)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """End the measurement; what the block raised goes on."""
+        self._end_ns = monotonic_ns()
+        writer, session = phases.writer(), self._session
+        if writer is not None and self._phase is not None:
+            writer.end(self._phase, self._parent, at_ns=self._end_ns)
+        elif writer is not None and session is not None and session.open > 1 and self._pid == os.getpid():
+            # The block that started the run ends before others that joined it: it becomes a phase after all.
+            parent = current_phase()
+            identity = writer.begin(self.name or "measure", None, self._labels, at_ns=self._start_ns)
+            writer.end(identity, parent, at_ns=self._end_ns)
+        self._is_run = session is not None and part(session, self._end_ns, error) and self._started_run
+
+    @property
+    def duration_s(self) -> float:
+        """Return how long the block took, in s; so far, while it runs."""
+        return ((self._end_ns or monotonic_ns()) - self._start_ns) / NS if self._start_ns else 0.0
+
+    @property
+    def result(self) -> Result | None:
+        """Return everything that was found; None where nothing was recorded. Raises ConfigError while it runs."""
+        if not self._end_ns:
+            raise ConfigError("the measurement has not ended", next="ask after the with block")
+        if self._result is None and self.run is not None:
+            from joulelab.analysis.analyse import analyse, analyse_phase
+            from joulelab.store.run import open_run
+
+            if self._is_run:
+                self._result = analyse(open_run(self.run))
+            else:
+                _wait_until_covered(self.run, self._end_ns)
+                self._result = analyse_phase(open_run(self.run), self._start_ns, self._end_ns)
+        return self._result
+
+    @property
+    def energy(self) -> Quantity | None:
+        """Return the energy of everything measured, in J; None where there is no power meter."""
+        return self.result.energy if self.result is not None else None
+
+    @property
+    def scopes(self) -> dict[str, Quantity]:
+        """Return the energy of each scope, in J."""
+        return {s.scope: s.energy for s in self.result.scopes} if self.result is not None else {}
+
+    @property
+    def phases(self) -> tuple[PhaseResult, ...]:
+        """Return the phases inside the block."""
+        return self.result.phases if self.result is not None else ()
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """Return what a sceptical referee would say."""
+        return self.result.checks if self.result is not None else ()
+
+    def __repr__(self) -> str:
+        """Return a small table, or what is known so far."""
+        title = self.name or "measurement"
+        if not self._end_ns:
+            return f"<{title}: {f'measuring for {self.duration_s:.1f} s' if self._start_ns else 'not begun'}>"
+        return table(title, self.duration_s, self.run, self.result)
+
+
+def measure(
+    name: str | None = None,
+    *,
+    runs: str | Path | None = None,
+    meters: Sequence[Mapping[str, Any]] | None = None,
+    period_s: float = 0.1,
+    idle_s: float = 0.0,
+    tail_s: float = 0.3,
+    labels: Mapping[str, str] | None = None,
+) -> Measurement:
+    """Measure a `with` block. All but `name` and `labels` matter only where the block starts a run of its own.
+
+    `runs` is the store (JOULELAB_RUNS or ./joulelab-runs), `meters` are as in the configuration, `idle_s` comes first.
+    """
+
+    def options() -> RunOptions:
+        return RunOptions(
+            runs=Path(runs) if runs is not None else runs_folder(os.environ),
+            name=name,
+            labels=labels or {},
+            meters=meters,
+            period_s=period_s,
+            idle_s=idle_s,
+            tail_s=tail_s,
+        )
+
+    return Measurement(name, options, labels or {})
+
+
+@overload
+def measured(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def measured(
+    *, name: str | None = None, report: Callable[[Measurement], object] | None = None, **options: Any
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def measured(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    report: Callable[[Measurement], object] | None = None,
+    **options: Any,
+) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
+    """Measure each call of a function, coroutine or generator; `report` is called with each measurement (try print).
+
+    `options` are those of `measure()`. The last measurement is also kept as the function's attribute `measurement`.
+    """
+    if function is not None:
+        return _wrap(function, name, report, options)
+    return lambda f: _wrap(f, name, report, options)
+
+
+def _wrap(
+    function: Callable[P, R],
+    name: str | None,
+    report: Callable[[Measurement], object] | None,
+    options: Mapping[str, Any],
+) -> Callable[P, R]:
+    title = name or getattr(function, "__qualname__", "function")
+
+    @contextlib.contextmanager
+    def call() -> Iterator[None]:
+        m = measure(title, **options)
+        try:
+            with m:
+                yield
+        finally:
+            wrapper.__dict__["measurement"] = m
+            if report is not None:
+                report(m)
+
+    wrapper = functools.wraps(function)(_wrapper(cast("Callable[..., Any]", function), call))
+    return cast("Callable[P, R]", wrapper)
+
+
+def _wrapper(function: Callable[..., Any], call: Callable[[], AbstractContextManager[None]]) -> Callable[..., Any]:
+    """Return a function of the same kind (plain, generator, coroutine, both) that is measured from start to end."""
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with call():
+            return function(*args, **kwargs)
+
+    def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        with call():
+            return (yield from function(*args, **kwargs))
+
+    async def coroutine(*args: Any, **kwargs: Any) -> Any:
+        with call():
+            return await function(*args, **kwargs)
+
+    async def stream(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        with call():
+            async for item in function(*args, **kwargs):
+                yield item
+
+    if inspect.iscoroutinefunction(function):
+        return coroutine
+    if inspect.isasyncgenfunction(function):
+        return stream
+    return generator if inspect.isgeneratorfunction(function) else plain
+
+
+def _wait_until_covered(run: Path, end_ns: int) -> None:
+    """Wait until the readings on the disk reach beyond a time, at most for COVER_S."""
+    from joulelab.supervisor.coverage import covered
+
+    until = end_ns + round(COVER_S * NS)
+    while not covered(run, end_ns) and monotonic_ns() < until:
+        time.sleep(0.02)

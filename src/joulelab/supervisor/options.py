@@ -1,0 +1,72 @@
+"""Hold the options of a run, and what the environment says about it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+RUNS = "JOULELAB_RUNS"
+RUN = "JOULELAB_RUN"
+HOST = "JOULELAB_HOST"
+
+
+def runs_folder(environ: Mapping[str, str]) -> Path:
+    """Return the store of runs: JOULELAB_RUNS, or `joulelab-runs` here."""
+    return Path(environ.get(RUNS) or "joulelab-runs")
+
+
+def host_name() -> str:
+    """Return the name of this host's folder in a run."""
+    return os.uname().nodename.lstrip(".").replace("/", "-") or "localhost"
+
+
+def marks_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return where processes of a recorded run write their marks, None where nothing is recorded."""
+    run = environ.get(RUN)
+    return Path(run) / environ.get(HOST, host_name()) / "marks" if run else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Say how to record a run; times in seconds.
+
+    `meters` None opens what a run opens unless told otherwise; entries are {"meter": name, "config": {...}}. `also`
+    comes on top (an estimate). `idle_s` is recorded before the workload, `tail_s` bounds the wait for meters after it.
+    The workload starts after `ready_s` even if the recorder is late.
+    """
+
+    runs: Path
+    name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    meters: Sequence[Mapping[str, Any]] | None = None
+    also: Sequence[Mapping[str, Any]] = ()
+    period_s: float = 0.1
+    slow_period_s: float = 1.0
+    idle_s: float = 0.0
+    tail_s: float = 0.3
+    ready_s: float = 1.0
+    edge_s: float = 1.0
+    capture: Path | None = None
+    analyse: bool = True
+    seal_limit: int = 64 << 20
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `run.json` keeps of the options."""
+        kept = ("period_s", "slow_period_s", "idle_s", "tail_s")
+        chosen = {k: getattr(self, k) for k in kept}
+        chosen["meters"] = None if self.meters is None else [m["meter"] for m in self.meters]
+        return chosen | {"estimate": any(m["meter"] == "estimate" for m in self.also)}
+
+    def offers(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return what the environment offers to meters."""
+        names = {
+            "visible": "CUDA_VISIBLE_DEVICES",
+            "device_order": "CUDA_DEVICE_ORDER",
+            "rapl.root": "JOULELAB_POWERCAP",
+        }
+        return {key: environ[name] for key, name in names.items() if name in environ}

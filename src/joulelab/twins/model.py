@@ -1,0 +1,212 @@
+"""Model a node with few, named, physical parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulelab.core.errors import ConfigError
+from joulelab.twins import flaws as shapes
+from joulelab.twins.flaws import Flaws
+from joulelab.twins.names import nearest
+from joulelab.twins.noise import normal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Floats = npt.NDArray[np.float64]
+MIB = 1 << 20
+_SPREAD = 1 << 32  # the stream of draws for the spread; those of the sensors are the GPUs' numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """Describe one GPU: powers and caps in W, memory in bytes, clocks in MHz, temperatures in degrees Celsius.
+
+    `architecture` and `brand` are NVML's numbers; `max_w` is what a full load would draw without a cap.
+    """
+
+    name: str
+    generation: str
+    architecture: int
+    brand: int
+    compute: tuple[int, int]
+    idle_w: float
+    max_w: float
+    min_cap_w: float
+    max_cap_w: float
+    default_cap_w: float
+    memory_bytes: int
+    sm_max_mhz: int
+    memory_max_mhz: int
+    multiprocessors: int
+    cores: int
+    pci_id: int
+    sm_idle_mhz: int = 210
+    memory_idle_mhz: int = 405
+    bus_bits: int = 384
+    pcie_generation: int = 4
+    fans: int = 0
+    ecc: bool = True
+    mig: bool = False
+    idle_c: float = 32.0
+    max_c: float = 78.0
+    flaws: Flaws = field(default_factory=Flaws)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.idle_w < self.max_w:
+            raise ConfigError(f"idle {self.idle_w} W is not below full load {self.max_w} W", where=f"GPU {self.name}")
+        if not 0 < self.min_cap_w <= self.default_cap_w <= self.max_cap_w:
+            raise ConfigError("caps are not in the order lowest, default, highest", where=f"GPU {self.name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """Describe one CPU package in W; `core_share` of its dynamic power is that of the cores."""
+
+    idle_w: float = 90.0
+    max_w: float = 350.0
+    core_idle_w: float = 25.0
+    core_share: float = 0.85
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dram:
+    """Describe the memory of one CPU package, in W."""
+
+    idle_w: float = 14.0
+    max_w: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Describe fans, board, network and disks together, in W; fans follow the load of the GPUs."""
+
+    idle_w: float = 450.0
+    max_w: float = 1500.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """Describe the power supplies: rated output and standby input in W, efficiency at points of load.
+
+    Between the points the input power is linear in the output power, so that energies stay exact.
+    """
+
+    rated_w: float = 12_000.0
+    standby_w: float = 25.0
+    load: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0)
+    efficiency: tuple[float, ...] = (0.90, 0.94, 0.96, 0.94)
+
+    def __post_init__(self) -> None:
+        if len(self.load) != len(self.efficiency) or not self.load:
+            raise ConfigError("as many efficiencies as loads are needed", where="supply")
+        if list(self.load) != sorted(set(self.load)) or self.load[0] <= 0:
+            raise ConfigError("loads rise from above 0", where="supply")
+        if not all(0 < e <= 1 for e in self.efficiency):
+            raise ConfigError("an efficiency is above 0 and at most 1", where="supply")
+
+    def knots(self) -> tuple[Floats, Floats]:
+        """Return output and input powers (W) between which the input is linear."""
+        dc = np.array([0.0, *(point * self.rated_w for point in self.load)])
+        ac = np.array([self.standby_w, *(d / e for d, e in zip(dc[1:], self.efficiency, strict=True))])
+        return dc, ac
+
+
+H100 = Gpu(
+    name="NVIDIA H100 80GB HBM3", generation="Hopper", architecture=9, brand=14, compute=(9, 0),
+    idle_w=70, max_w=700, min_cap_w=200, max_cap_w=700, default_cap_w=700,
+    memory_bytes=81559 * MIB, bus_bits=5120, sm_max_mhz=1980, memory_max_mhz=2619, sm_idle_mhz=345,
+    memory_idle_mhz=2619, multiprocessors=132, cores=16896, pci_id=0x233010DE, pcie_generation=5, mig=True,
+    flaws=shapes.HOPPER,
+)  # fmt: skip
+A100 = Gpu(
+    name="NVIDIA A100-SXM4-80GB", generation="GA100", architecture=7, brand=14, compute=(8, 0),
+    idle_w=58, max_w=400, min_cap_w=100, max_cap_w=400, default_cap_w=400,
+    memory_bytes=81920 * MIB, sm_max_mhz=1410, memory_max_mhz=1593, memory_idle_mhz=1593, bus_bits=5120,
+    multiprocessors=108, cores=6912, pci_id=0x20B210DE, mig=True, flaws=shapes.GA100,
+)  # fmt: skip
+V100 = Gpu(
+    name="Tesla V100-SXM2-32GB", generation="Volta", architecture=5, brand=2, compute=(7, 0),
+    idle_w=42, max_w=300, min_cap_w=150, max_cap_w=300, default_cap_w=300,
+    memory_bytes=32768 * MIB, sm_max_mhz=1530, memory_max_mhz=877, sm_idle_mhz=135, memory_idle_mhz=877, bus_bits=4096,
+    multiprocessors=80, cores=5120, pci_id=0x1DB510DE, pcie_generation=3, flaws=shapes.VOLTA,
+)  # fmt: skip
+RTX6000 = Gpu(
+    name="Quadro RTX 6000", generation="Turing", architecture=6, brand=12, compute=(7, 5),
+    idle_w=18, max_w=260, min_cap_w=100, max_cap_w=260, default_cap_w=260,
+    memory_bytes=24220 * MIB, sm_max_mhz=2100, memory_max_mhz=7001, sm_idle_mhz=300,
+    multiprocessors=72, cores=4608, pci_id=0x1E3010DE, pcie_generation=3, fans=1, flaws=shapes.TURING,
+)  # fmt: skip
+RTX3090 = Gpu(
+    name="NVIDIA GeForce RTX 3090", generation="GA10x", architecture=7, brand=5, compute=(8, 6),
+    idle_w=22, max_w=350, min_cap_w=100, max_cap_w=350, default_cap_w=350,
+    memory_bytes=24576 * MIB, sm_max_mhz=2100, memory_max_mhz=9751,
+    multiprocessors=82, cores=10496, pci_id=0x220410DE, fans=2, ecc=False, flaws=shapes.GA10X,
+)  # fmt: skip
+PRESETS: Mapping[str, Gpu] = {"h100": H100, "a100": A100, "v100": V100, "rtx6000": RTX6000, "rtx3090": RTX3090}
+
+
+def preset(name: str) -> Gpu:
+    """Return a GPU by short name (`h100`) or full name; raise ConfigError for an unknown one."""
+    key = name.lower().replace(" ", "").replace("-", "")
+    for short, gpu in PRESETS.items():
+        if key == short or name == gpu.name:
+            return gpu
+    raise ConfigError(f"there is no GPU model {name!r}", where="twin", next=nearest(key, PRESETS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """Describe a node. `spread` is the relative standard deviation of power between equal GPUs, drawn from `seed`."""
+
+    name: str = "twin"
+    gpus: tuple[Gpu, ...] = (H100,) * 8
+    packages: int = 2
+    cpu: Cpu = field(default_factory=Cpu)
+    dram: Dram = field(default_factory=Dram)
+    host: Host = field(default_factory=Host)
+    supply: Supply = field(default_factory=Supply)
+    psys: bool = False
+    spread: float = 0.02
+    seed: int = 1
+
+    def leaves(self) -> list[str]:
+        """Return the names of all leaves, from GPU to host."""
+        gpus = [f"gpu:{i}" for i in range(len(self.gpus))]
+        packages = [f"{kind}:{j}" for j in range(self.packages) for kind in ("cpu", "core", "dram")]
+        return [*gpus, *packages, "host"]
+
+    def range_w(self, leaf: str) -> tuple[float, float]:
+        """Return idle and full-load power (W) of a leaf, with the spread of GPUs; raise ConfigError for no leaf."""
+        kind, _, number = leaf.partition(":")
+        if leaf not in self.leaves():
+            raise ConfigError(
+                f"there is no leaf {leaf!r}", where=f"node {self.name}", next=nearest(leaf, self.leaves())
+            )
+        if kind == "gpu":
+            gpu = self.gpus[int(number)]
+            factor = max(0.5, 1 + self.spread * float(normal(self.seed, _SPREAD, int(number))[0]))
+            return gpu.idle_w * factor, gpu.max_w * factor
+        if kind == "core":
+            return self.cpu.core_idle_w, self.cpu.core_idle_w + self.cpu.core_share * (self.cpu.max_w - self.cpu.idle_w)
+        parts: dict[str, Cpu | Dram | Host] = {"cpu": self.cpu, "dram": self.dram, "host": self.host}
+        part = parts[kind]
+        return part.idle_w, part.max_w
+
+    def with_flaws(self, gpu: int | None = None, **changes: Any) -> Node:
+        """Return this node with flaws changed on one GPU, or on all; raise ConfigError for an unknown flaw."""
+        if unknown := set(changes) - set(Flaws.__dataclass_fields__):
+            wrong = min(unknown)
+            raise ConfigError(
+                f"there is no flaw {wrong!r}", where="twin", next=nearest(wrong, Flaws.__dataclass_fields__)
+            )
+        if gpu is not None and not 0 <= gpu < len(self.gpus):
+            raise ConfigError(f"there is no GPU {gpu}", where=f"node {self.name}", why=f"it has {len(self.gpus)}")
+        gpus = tuple(
+            replace(g, flaws=replace(g.flaws, **changes)) if gpu in {None, i} else g for i, g in enumerate(self.gpus)
+        )
+        return replace(self, gpus=gpus)

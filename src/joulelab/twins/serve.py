@@ -1,0 +1,107 @@
+"""Serve a twin: make its directory, start what shows it, and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.twins.drive import Driver, LoadDriver, ScriptDriver, machine_load
+from joulelab.twins.model import Node
+from joulelab.twins.servers import nvml
+from joulelab.twins.servers.powercap import PowercapFlaws, PowercapServer
+from joulelab.twins.truth import Truth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from joulelab.twins.profile import Profile
+
+LIVE_ROOM = 1 << 20
+
+
+class TwinServer:
+    """Serve a node from the beginning of the block to its end.
+
+    `profiles` script it; with `follow` it follows this machine's load instead. `environment` is what to export so that
+    other programs see it, `truth` what truly happens, `missing` why there is no NVML library (None: there is one).
+    """
+
+    def __init__(
+        self,
+        node: Node | None = None,
+        *,
+        profiles: Mapping[str, Profile] | None = None,
+        follow: bool = False,
+        load: Callable[[], float] = machine_load,
+        powercap: PowercapFlaws | None = None,
+        directory: Path | None = None,
+        start_ns: int | None = None,
+        library: Callable[[], Path] = nvml.library,
+        inherited: Mapping[str, str] = os.environ,
+    ) -> None:
+        if follow and profiles:
+            raise ConfigError("a twin follows either the load or profiles", where="twin", next="drop one of the two")
+        self._node = node or Node()
+        self._profiles = dict(profiles or {})
+        self._follow = follow
+        self._load = load
+        self._powercap = powercap or PowercapFlaws()
+        self._parent = directory
+        self._start_ns = start_ns
+        self._library = library
+        self._inherited = inherited
+        self._stack = contextlib.ExitStack()
+        self.missing: JoulelabError | None = None
+        self.environment: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self.directory = Path(tempfile.mkdtemp(prefix="joulelab-twin-", dir=self._parent))
+            stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            room = {"room": LIVE_ROOM} if self._follow or ScriptDriver.is_needed(self._profiles) else {}
+            path = self.directory / "truth"
+            self.truth = stack.enter_context(
+                Truth.create(path, self._node, profiles=self._profiles, start_ns=self._start_ns, **room)
+            )
+            self.environment = {"JOULELAB_TWIN": str(path)} | self._place_library()
+            if self._node.packages or self._node.psys:
+                self.powercap = stack.enter_context(
+                    PowercapServer(self.truth, self.directory / "powercap", self._powercap)
+                )
+                self.environment["JOULELAB_POWERCAP"] = str(self.powercap.root)
+            self.driver = self._driver()
+            if self.driver is not None:
+                stack.enter_context(self.driver)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _place_library(self) -> dict[str, str]:
+        """Copy the library into the directory; without one the rest is served all the same."""
+        try:
+            built = self._library()
+        except JoulelabError as error:
+            self.missing = error
+            return {}
+        folder = self.directory / "lib"
+        folder.mkdir()
+        shutil.copy2(built, folder / nvml.LIBRARY)
+        others = self._inherited.get("LD_LIBRARY_PATH")
+        return {"LD_LIBRARY_PATH": f"{folder}:{others}" if others else str(folder)}
+
+    def _driver(self) -> Driver | None:
+        if self._follow:
+            return LoadDriver(self.truth, load=self._load)
+        if ScriptDriver.is_needed(self._profiles):
+            return ScriptDriver(self.truth, self._profiles)
+        return None

@@ -1,0 +1,1 @@
+"""Show a truth file through the real protocols, one file per protocol."""

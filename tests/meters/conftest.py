@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulelab.core.spec import Stream
+from joulelab.twins.serve import TwinServer
+
+ROOT = Path(__file__).parents[2]
+
+
+class Remote:
+    """A meter opened in another process; `opened` is what it said first."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.opened = self._answer()
+
+    @property
+    def streams(self) -> dict[str, Stream]:
+        return {s["name"]: Stream.from_json(s) for s in self.opened["streams"]}
+
+    def read(self, stream: str) -> Any:
+        return self._ask(f"read {stream}")
+
+    def events(self) -> list[dict[str, Any]]:
+        return self._ask("events")
+
+    def _ask(self, line: str) -> Any:
+        assert self._process.stdin
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        assert line, f"the meter's process ended: {self._process.wait(10)}"
+        return json.loads(line)
+
+
+@pytest.fixture
+def remote() -> Iterator[Callable[..., Remote]]:
+    """Open a meter in another process with more environment."""
+    with contextlib.ExitStack() as stack:
+
+        def start(
+            name: str, config: Mapping[str, Any] | None = None, /, *, without_override: bool = False, **environment: str
+        ) -> Remote:
+            environment |= {"WITHOUT_OVERRIDE": "1"} if without_override else {}
+            command = [
+                sys.executable,
+                str(ROOT / "tests" / "meters" / "remote.py"),
+                name,
+                json.dumps(dict(config or {})),
+            ]
+            path = [str(ROOT / "src"), *filter(None, [environment.pop("PYTHONPATH", "")])]
+            env = os.environ | {"PYTHONPATH": os.pathsep.join(path)} | environment
+            process = stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+            )
+            assert process.stdin
+            stack.callback(process.stdin.close)  # ends it, before `with` waits for it
+            return Remote(process)
+
+        yield start
+
+
+@pytest.fixture
+def twin() -> Iterator[Callable[..., TwinServer]]:
+    """Serve a simulated node, or skip where no C compiler is found."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments: Any, **options: Any) -> TwinServer:
+            server = stack.enter_context(TwinServer(*arguments, **options))
+            if server.missing is not None:
+                pytest.skip(str(server.missing))
+            return server
+
+        yield start

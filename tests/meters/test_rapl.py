@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from joulelab.core import scope
+from joulelab.core.errors import DeviceLost, ReadFailed, Unavailable
+from joulelab.meters import rapl
+from joulelab.transports.powercap import Zone
+from joulelab.twins import profile
+from joulelab.twins.model import Node
+from joulelab.twins.servers.powercap import PowercapFlaws
+
+RANGE_UJ = 262_143_328_850
+XEON = {
+    "intel-rapl:0": ("package-0", 1_000_000),
+    "intel-rapl:0:0": ("core", 400_000),
+    "intel-rapl:0:1": ("dram", 200_000),
+    "intel-rapl:1": ("package-1", 2_000_000),
+    "intel-rapl:1:0": ("dram", 100_000),
+}
+
+
+def tree(root: Path, zones: dict[str, tuple[str, int]]) -> Path:
+    """Make a powercap class directory: zones beside each other."""
+    root.mkdir(exist_ok=True)
+    for directory, (name, energy_uj) in zones.items():
+        zone = root / directory
+        zone.mkdir()
+        (zone / "name").write_text(name + "\n")
+        (zone / "energy_uj").write_text(f"{energy_uj}\n")
+        (zone / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
+    return root
+
+
+def opened(root: Path, **config):
+    return rapl.open_meter({"root": str(root)} | config)
+
+
+def scopes(meter) -> dict[str, str | None]:
+    return {s.scope: s.parent for s in meter.streams()}
+
+
+def rows(meter) -> dict[str, float]:
+    return {s.name: meter.read(s)[0] for s in meter.streams()}
+
+
+def test_reads_each_zone_in_joules(tmp_path):
+    meter = opened(tree(tmp_path, XEON), period_s=0.5)
+    assert scopes(meter) == {"cpu:0": None, "core:0": "cpu:0", "dram:0": None, "cpu:1": None, "dram:1": None}
+    assert rows(meter) == {"cpu:0": 1.0, "core:0": 0.4, "dram:0": 0.2, "cpu:1": 2.0, "dram:1": 0.1}
+    assert {s.period_s for s in meter.streams()} == {0.5}
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("1500000\n")
+    assert rows(meter)["cpu:0"] == 1.5
+    meter.close()
+    meter.close()
+
+
+def test_the_counter_wraps_one_register_unit_after_its_largest_value(tmp_path):
+    meter = opened(tree(tmp_path, XEON))
+    modulus = meter.streams()[0].channels[0].modulus
+    unit = RANGE_UJ / (2**32 - 1)
+    assert modulus * 1e6 == pytest.approx(2**32 * unit, abs=0.01)
+    # The register went from its last value to 3: four units more.
+    before, after = (2**32 - 1) * unit / 1e6, 3 * unit / 1e6
+    assert (after - before) % modulus == pytest.approx(4 * unit / 1e6, abs=1e-9)
+
+
+def test_psys_contains_packages_and_memory(tmp_path):
+    meter = opened(tree(tmp_path, XEON | {"intel-rapl:2": ("psys", 9), "intel-rapl:3": ("psys", 9)}))
+    parents = scopes(meter)
+    assert (parents["cpu:0"], parents["dram:1"], parents["core:0"], parents["psys"]) == ("psys", "psys", "cpu:0", None)
+    assert scope.roots(parents, parents) == ["psys"]
+    assert "second psys" in meter.missing()[0].what
+
+
+def test_what_two_interfaces_show_counts_once(tmp_path):
+    both = XEON | {"intel-rapl-mmio:0": ("package-0", 1_000_500), "intel-rapl-mmio:0:0": ("dram", 3)}
+    meter = opened(tree(tmp_path, both))
+    assert set(scopes(meter)) == {"cpu:0", "core:0", "dram:0", "cpu:1", "dram:1"}
+    assert {s.device for s in meter.streams()} == set(XEON)
+
+
+def test_mmio_alone_is_read(tmp_path):
+    meter = opened(tree(tmp_path, {"intel-rapl-mmio:0": ("package-0", 5)}))
+    assert scopes(meter) == {"cpu:0": None}
+
+
+def test_subzones_may_lie_below_their_package(tmp_path):
+    (tmp_path / "intel-rapl").mkdir()
+    tree(tmp_path / "intel-rapl", {"intel-rapl:0": ("package-0", 7)})
+    tree(tmp_path / "intel-rapl" / "intel-rapl:0", {"intel-rapl:0:0": ("dram", 8)})
+    assert scopes(opened(tmp_path)) == {"cpu:0": None, "dram:0": None}
+
+
+def test_dies_with_counters_of_their_own_are_scopes_of_their_own(tmp_path):
+    dies = {
+        "intel-rapl:0": ("package-0-die-0", 1_000_000),
+        "intel-rapl:0:0": ("dram", 10),
+        "intel-rapl:1": ("package-0-die-1", 7_000_000),
+        "intel-rapl:1:0": ("core", 11),
+    }
+    parents = scopes(opened(tree(tmp_path, dies)))
+    assert parents == {"cpu:0/die:0": None, "dram:0/die:0": None, "cpu:0/die:1": None, "core:0/die:1": "cpu:0/die:1"}
+    assert scope.roots(parents, parents) == ["cpu:0/die:0", "cpu:0/die:1", "dram:0/die:0"]
+
+
+def test_dies_that_mirror_their_package_count_once(tmp_path):
+    dies = {
+        "intel-rapl:0": ("package-0-die-0", 68_000_000),
+        "intel-rapl:0:0": ("core", 10),
+        "intel-rapl:1": ("package-0-die-1", 68_000_000),
+        "intel-rapl:1:0": ("core", 12),
+        "intel-rapl:2": ("package-1", 68_000_000),
+    }
+    meter = opened(tree(tmp_path, dies))
+    assert scopes(meter) == {"cpu:0": None, "core:0": "cpu:0", "cpu:1": None}
+    assert [m.scope for m in meter.missing()] == ["intel-rapl:1", "intel-rapl:1:0"]
+
+
+def test_a_machine_without_zones_says_why(tmp_path):
+    with pytest.raises(Unavailable) as error:
+        opened(tmp_path / "none")
+    assert "does not exist" in error.value.why
+    assert "joulelab twin" in error.value.next
+    with pytest.raises(Unavailable, match="holds no intel-rapl zone"):
+        opened(tmp_path)
+
+
+def test_refused_counters_come_with_the_command_to_type(tmp_path, remote):
+    tree(tmp_path, XEON)
+    for path in tmp_path.glob("*/energy_uj"):
+        path.chmod(0o000)
+    answer = remote("rapl", {"root": str(tmp_path)}, without_override=True).opened
+    assert answer["error"] == "Denied"
+    assert f"sudo chmod a+r {tmp_path}/intel-rapl*/energy_uj" in answer["next"]
+    assert "joulelab doctor rapl" in answer["next"]
+    assert "CVE-2020-8694" in answer["why"]
+
+
+def test_zones_that_are_refused_singly_are_told(tmp_path, remote):
+    tree(tmp_path, XEON)
+    for path in tmp_path.glob("intel-rapl:1*/energy_uj"):
+        path.chmod(0o000)
+    meter = remote("rapl", {"root": str(tmp_path)}, without_override=True)
+    assert set(meter.streams) == {"cpu:0", "core:0", "dram:0"}
+    assert [m["scope"] for m in meter.opened["missing"]] == ["package-1", "dram"]
+    (tmp_path / "intel-rapl:0" / "energy_uj").unlink()
+    assert meter.read("cpu:0")["error"] == "DeviceLost"
+
+
+def test_zones_that_hold_no_number_are_unavailable(tmp_path):
+    tree(tmp_path, {"intel-rapl:0": ("package-0", 1)})
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("\n")
+    with pytest.raises(Unavailable, match="no RAPL zone can be read"):
+        opened(tmp_path)
+
+
+def test_a_file_that_vanishes_is_lost_and_may_come_back(tmp_path):
+    meter = opened(tree(tmp_path, XEON))
+    cpu = meter.streams()[0]
+    path = tmp_path / "intel-rapl:0" / "energy_uj"
+    path.unlink()
+    with pytest.raises(DeviceLost, match="is gone"):
+        meter.read(cpu)
+    path.write_text("3000000\n")
+    assert meter.read(cpu) == (3.0,)
+    path.write_text("garbage")
+    with pytest.raises(ReadFailed, match="does not hold a number"):
+        meter.read(cpu)
+
+
+def test_the_step_is_watched(tmp_path):
+    tree(tmp_path, {"intel-rapl:0": ("package-0", 1), "intel-rapl:1": ("package-1", 1)})
+    stop = threading.Event()
+
+    def step():
+        descriptor = os.open(tmp_path / "intel-rapl:0" / "energy_uj", os.O_WRONLY)
+        for count in range(10**6, 10**6 + 500):
+            os.pwrite(descriptor, b"%d\n" % count, 0)
+            if stop.wait(0.005):
+                break
+        os.close(descriptor)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    try:
+        time.sleep(0.01)
+        moving, still = (s.channels[0].update_s for s in opened(tmp_path).streams())
+    finally:
+        stop.set()
+        thread.join()
+    assert 0.004 < moving < 0.025
+    assert still == 0.03
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "kind", "source"),
+    [
+        ("vendor_id\t: GenuineIntel\nmodel name\t: Xeon\nflags\t: fpu vme\n", "package-0", "assumed"),
+        ("vendor_id\t: GenuineIntel\nmodel name\t: Xeon\nflags\t: fpu sgx\n", "package-0", "unknown"),
+        ("vendor_id\t: GenuineIntel\nmodel name\t: Xeon\nflags\t: fpu vme\n", "psys", "unknown"),
+        ("vendor_id\t: AuthenticAMD\nmodel name\t: EPYC\nflags\t: fpu\n", "core", "unknown"),
+    ],
+)
+def test_accuracy_depends_on_the_processor(tmp_path, cpuinfo, kind, source):
+    (tmp_path / "cpuinfo").write_text(cpuinfo + "\nvendor_id: other\n\n")
+    facts = rapl.cpu_facts(tmp_path / "cpuinfo")
+    found = rapl.accuracy(Zone(tmp_path, kind), facts)
+    assert found.source == source
+    assert found.reference
+    assert facts.model in found.shared
+
+
+def test_every_fix_is_a_command_for_this_tree():
+    commands = [command for _, command in rapl.fixes("/sys/class/powercap", "/usr/bin/python3.11")]
+    assert any("chmod a+r /sys/class/powercap/intel-rapl*/energy_uj" in c for c in commands)
+    assert any("udev" in c for c in commands)
+    assert any("setcap cap_dac_read_search=ep /usr/bin/python3.11" in c for c in commands)
+
+
+def test_follows_the_simulated_node_through_a_wrap(twin, remote):
+    flaws = PowercapFlaws(base_uj=RANGE_UJ - 20_000_000)
+    server = twin(Node(gpus=(), psys=True), profiles={"cpu": profile.constant(0.5)}, powercap=flaws)
+    meter = remote("rapl", {"root": server.environment["JOULELAB_POWERCAP"]})
+    assert {s.scope: s.parent for s in meter.streams.values()}["cpu:1"] == "psys"
+    channel = meter.streams["cpu:0"].channels[0]
+    assert 0.005 < channel.update_s < 0.02
+    begin_ns = time.monotonic_ns()
+    first = (meter.read("cpu:0")[0], time.monotonic_ns())
+    time.sleep(0.5)
+    last = (meter.read("cpu:0")[0], time.monotonic_ns())
+    moved = (last[0] - first[0]) % channel.modulus
+    true_j = server.truth.energy("cpu:0", begin_ns, last[1])
+    assert moved == pytest.approx(true_j, rel=0.1)

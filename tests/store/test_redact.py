@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulelab.store.redact import HIDDEN, allowed_environment, redact
+
+SECRET = "Tr0ub4dor-and-3"
+SECRETS = [
+    ["run", "--token", SECRET],
+    ["run", "--hf-token", SECRET],
+    ["run", "--password", SECRET],
+    ["run", "--db_password", SECRET],
+    ["run", "--api-key", SECRET],
+    ["run", "--apikey", SECRET],
+    ["run", "--apiKey", SECRET],
+    ["run", "--openai.api_key", SECRET],
+    ["run", "--secret", SECRET],
+    ["run", "-password", SECRET],
+    ["run", f"--token={SECRET}"],
+    ["run", f"--wandb-api-key={SECRET}"],
+    ["run", f"--wandb_key={SECRET}"],
+    ["env", f"HF_TOKEN={SECRET}", "python"],
+    ["env", f"AWS_SECRET_ACCESS_KEY={SECRET}", "python"],
+    ["env", f"PGPASSWORD={SECRET}".replace("PGP", "PG_P")],
+    ["hydra", f"model.auth_token={SECRET}"],
+    ["git", "clone", f"https://user:{SECRET}@example.org/repo.git"],
+    ["git", "clone", f"https://{SECRET}@example.org/repo.git"],
+    ["curl", "-H", f"Authorization: Bearer {SECRET}"],
+    ["curl", f"https://example.org/?access_token={SECRET}&x=1"],
+    ["sh", "-c", f"export API_KEY={SECRET}; python train.py"],
+    ["sh", "-c", f"train --password '{SECRET} with spaces' --lr 1"],
+    ["sh", "-c", f"train --token {SECRET} --lr 1"],
+    ["python", "-c", f'login(token="{SECRET}")'],
+    ["run", '{"password": "' + SECRET + '", "lr": 1}'],
+]
+TOKENS = [
+    "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ123456",
+    "sk-" + "proj-abcdefghijklmnop1234",
+    "ghp_" + "abcdefghijklmnopqrstuvwxyz0123456789",
+    "glpat-" + "abcdefghij1234567890",
+    "AKIA" + "IOSFODNN7EXAMPLE",
+    "xoxb-" + "123456789012-abcdefghijkl",
+    "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0In0.abcdef",
+    "0123456789abcdef" + "fedcba98765432100a1b2c3d",
+    "aB3dE5gH7jK9mN1pQ3" + "sT5vW7yZ9bC1dE3fG",
+]
+
+
+@pytest.mark.parametrize("argv", SECRETS, ids=" ".join)
+def test_values_of_secrets_go(argv: list[str]) -> None:
+    cleaned = redact(argv)
+    assert SECRET not in " ".join(cleaned)
+    assert HIDDEN in " ".join(cleaned)
+    assert len(cleaned) == len(argv)
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_known_and_random_tokens_go_wherever_they_stand(token: str) -> None:
+    for argv in ([token], ["--x", token], [f"--x={token}"], ["sh", "-c", f"do {token} now"], [f"a:{token}"]):
+        assert token not in " ".join(redact(argv))
+
+
+HARMLESS = [
+    ["python", "train.py", "--lr", "3e-4", "--batch-size=64", "--epochs", "10"],
+    ["train", "--max-tokens", "512", "--max_new_tokens=128", "--tokenizer", "bert-base", "--num-tokens", "5"],
+    ["train", "--tokenizer-path", "/data/tok", "--author", "me", "--authors=you", "--bypass", "yes"],
+    ["train", "--token-file", "/run/secrets/hf", "--tokens-per-batch=4096", "--pad-token-id", "0"],
+    ["run", "/home/me/projects/a-very-long-directory-name-that-goes-on/and-on/train_model_final_v2.py"],
+    ["run", "--device", "GPU-8f3c2a11-0b1c-4d5e-9f60-123456789abc", "--model", "meta-llama/Llama-2-13b-hf"],
+    ["run", "--out=/scratch/results/20240101-120000-ab12/checkpoints/epoch-10-step-120000"],
+    ["http", "GET", "https://example.org:8080/path?x=1", "host:port", "key=value", "monkey=1", "--passes", "3"],
+    ["sleep", "1"],
+]
+
+
+@pytest.mark.parametrize("argv", HARMLESS, ids=" ".join)
+def test_the_rest_stays(argv: list[str]) -> None:
+    assert redact(argv) == argv
+
+
+def test_only_the_value_is_hidden() -> None:
+    assert redact(["git", "clone", "https://me:pw@example.org/r.git"])[2] == "https://***@example.org/r.git"
+    assert redact(["--token", "x", "--lr", "1"]) == ["--token", "***", "--lr", "1"]
+    assert redact(["--use-token", "--lr", "1"]) == ["--use-token", "--lr", "1"]
+
+
+@given(st.lists(st.text()))
+def test_any_command_line_is_taken(argv: list[str]) -> None:
+    assert len(redact(argv)) == len(argv)
+
+
+def test_the_environment_is_an_allow_list() -> None:
+    given = {
+        "CUDA_VISIBLE_DEVICES": "GPU-8f3c2a11-0b1c-4d5e-9f60-123456789abc",
+        "OMP_NUM_THREADS": "4",
+        "SLURM_JOB_ID": "12",
+        "WORLD_SIZE": "8",
+        "HF_TOKEN": SECRET,
+        "HOME": "/home/me",
+        "SLURM_JOB_COMMENT": SECRET,
+        "XLA_FLAGS": "--xla_dump_to=https://u:pw@host/x",
+    }
+    assert allowed_environment(given) == {
+        "CUDA_VISIBLE_DEVICES": "GPU-8f3c2a11-0b1c-4d5e-9f60-123456789abc",
+        "OMP_NUM_THREADS": "4",
+        "SLURM_JOB_ID": "12",
+        "WORLD_SIZE": "8",
+        "XLA_FLAGS": "--xla_dump_to=https://***@host/x",
+    }

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from joulelab.twins import profile
+from joulelab.twins.drive import LoadDriver, ScriptDriver, machine_load
+from joulelab.twins.model import H100, Node
+from joulelab.twins.truth import Truth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NS = 10**9
+NODE = Node(gpus=(H100,), packages=1, spread=0.0)
+
+
+@pytest.fixture
+def truth(tmp_path: Path) -> Iterator[Truth]:
+    with Truth.create(tmp_path / "truth", NODE) as made:
+        yield made
+
+
+def test_the_twin_follows_a_load(truth: Truth) -> None:
+    level = [0.0]
+    with LoadDriver(truth, load=lambda: level[0], period_s=0.01):
+        time.sleep(0.05)
+        level[0] = 0.5
+        time.sleep(0.1)
+        half = time.monotonic_ns()
+        level[0] = 1.0
+        time.sleep(0.1)
+    end = time.monotonic_ns() + NS
+    assert truth.power("gpu:0", truth.start_ns) == 70
+    assert truth.power("gpu:0", half) == pytest.approx(70 + 630 / 2)
+    assert truth.power("cpu:0", end) == pytest.approx(350)
+    assert truth.power("core:0", end) < 350
+    # What does not change is not written: two changes of load, and the first value.
+    assert int(truth._leaves[0]["segments"]) == 4
+
+
+def test_a_written_past_never_changes(truth: Truth) -> None:
+    values = iter(range(10_000))
+    with LoadDriver(truth, load=lambda: (next(values) % 7) / 7, period_s=0.005):
+        readings = []
+        end = time.monotonic() + 0.25
+        while time.monotonic() < end:
+            now = time.monotonic_ns()
+            readings.append((now, truth.energy("gpu:0", truth.start_ns, now)))
+            time.sleep(0.003)
+    for now, joules in readings:
+        assert truth.energy("gpu:0", truth.start_ns, now) == joules
+
+
+def test_a_full_file_slows_the_driver(tmp_path: Path) -> None:
+    values = iter([0.1, 0.9] * 100)
+    with Truth.create(tmp_path / "small", NODE, room=7) as truth:
+        driver = LoadDriver(truth, load=lambda: next(values), period_s=1.0)
+        waits = [driver.step() for _ in range(4)]
+        assert waits == [1.0, 1.0, 2.0, 2.0]
+
+
+def test_the_machine_has_a_load() -> None:
+    machine_load()
+    assert 0 <= machine_load() <= 1
+
+
+def test_a_script_goes_on(tmp_path: Path) -> None:
+    profiles = {"gpu": profile.square(0.05, 0.5, 100, 500, unit="W"), "cpu": profile.ramp(30.0)}
+    with Truth.create(tmp_path / "t", NODE, profiles=profiles, horizon_s=0.2) as truth:
+        assert ScriptDriver.is_needed(profiles, 0.2)
+        with ScriptDriver(truth, profiles, written_s=0.2, chunk_s=0.2):
+            time.sleep(0.5)
+        end = truth.start_ns + NS // 2
+        assert truth.energy("gpu:0", truth.start_ns, end) == pytest.approx(150, rel=1e-6)
+        assert truth.power("cpu:0", end) == pytest.approx(90 + 260 * 0.5 / 30, rel=1e-6)
+    assert not ScriptDriver.is_needed({"gpu": profile.burst(1, 2)})
+    assert ScriptDriver.is_needed({"gpu": profile.burst(1000, 2)})
+
+
+def test_a_driver_says_why_it_stopped(tmp_path: Path) -> None:
+    profiles = {"gpu": profile.square(0.001)}
+    with Truth.create(tmp_path / "t", NODE, profiles=profiles, horizon_s=0.01, room=10) as truth:
+        with ScriptDriver(truth, profiles, written_s=0.01, chunk_s=0.1) as driver:
+            time.sleep(0.1)
+        assert driver.error is not None
+        assert "no room" in str(driver.error)

@@ -1,0 +1,451 @@
+"""The C library through the real nvidia-ml-py, in processes of their own, against the truth."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from joulelab.core.errors import JoulelabError, MissingDependency
+from joulelab.twins import profile
+from joulelab.twins.flaws import Counter
+from joulelab.twins.instrument import average_w, counter_j, instant_w
+from joulelab.twins.model import A100, H100, RTX3090, RTX6000, V100, Node
+from joulelab.twins.records import Instance, Process
+from joulelab.twins.servers import nvml
+
+from .conftest import Twin, finish
+
+NS = 10**9
+Make = Callable[..., Twin]
+
+READ = """
+rows, end = [], time.monotonic_ns() + round(float(sys.argv[1]) * 1e9)
+handles = [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]
+fields = [n.NVML_FI_DEV_POWER_INSTANT, n.NVML_FI_DEV_POWER_AVERAGE, n.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION]
+def value(v):
+    if v.nvmlReturn: return None
+    return v.value.ullVal if v.valueType == n.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG else v.value.uiVal
+while time.monotonic_ns() < end:
+    for i, h in enumerate(handles):
+        before = time.monotonic_ns()
+        values = n.nvmlDeviceGetFieldValues(h, fields)
+        plain = n.nvmlDeviceGetPowerUsage(h)
+        rows.append([i, before, time.monotonic_ns(), *map(value, values), plain])
+    time.sleep(0.007)
+"""
+
+
+def check(twin: Twin, rows: list[list[Any]]) -> None:
+    """Hold every reading against what the flaws make of the truth at the time just before or just after it."""
+    truth = twin.truth
+    for gpu in range(len(truth.node.gpus)):
+        mine = [row for row in rows if row[0] == gpu]
+        if not mine:
+            continue
+        flaws, curve, start_ns = truth.flaws(gpu), truth.curve(f"gpu:{gpu}"), truth.start_ns
+        times = [np.array([row[at] for row in mine]) for at in (1, 2)]
+        expected = {
+            3: [instant_w(curve, flaws, t, start_ns=start_ns, seed=truth.node.seed, gpu=gpu) for t in times],
+            4: [average_w(curve, flaws, t, start_ns=start_ns) for t in times],
+            5: [counter_j(curve, flaws, t, start_ns=start_ns) for t in times],
+        }
+        for column, (before, after) in expected.items():
+            shown = np.array([np.nan if row[column] is None else row[column] / 1000 for row in mine])
+            assert np.array_equal(np.isnan(shown), np.isnan(before)), (gpu, column)
+            off = np.minimum(abs(shown - before), abs(shown - after))
+            assert np.isnan(shown).all() or off.max() < 0.00101, (gpu, column)
+        plain = 4 if flaws.plain == "average" and flaws.average_window_s else 3
+        assert sum(row[6] != row[plain] for row in mine) <= 2  # an update may fall between the two calls
+
+
+def test_every_generation_shows_the_truth_through_its_flaws(make_twin: Make) -> None:
+    node = Node(gpus=(H100, A100, V100, RTX6000, RTX3090), packages=1)
+    shapes = {"gpu": profile.square(0.35, 0.3), "gpu:2": profile.ramp(0.8), "gpu:3": profile.burst(0.3, 0.2)}
+    twin = make_twin(node, shapes)
+    rows = twin.run(READ + "print(json.dumps(rows))", 0.6)
+    assert len({row[5] for row in rows if row[0] == 0}) > 4
+    check(twin, rows)
+
+
+def test_flaws_in_every_combination(make_twin: Make) -> None:
+    changes: list[dict[str, Any]] = [
+        {"counter": Counter.SEEN, "gain_error": 0.05, "offset_w": -4.0},
+        {"counter": Counter.SEEN, "power_phase_s": 0.033, "counter_phase_s": 0.071, "counter_period_s": 0.05},
+        {"noise_w": 6.0, "power_step_mw": 500, "counter_step_mj": 1000, "power_period_s": 0.02},
+        {"counter": Counter.NONE, "average_window_s": 0.25, "power_window_s": 0.3},
+        {"power_period_s": 0.0, "power_window_s": 0.0, "counter_period_s": 0.0, "gain_error": -0.1},
+    ]
+    node = Node(gpus=(H100,) * len(changes), packages=0)
+    for gpu, change in enumerate(changes):
+        node = node.with_flaws(gpu, **change)
+    twin = make_twin(node, {"gpu": profile.from_arrays([0, 0.1, 0.3, 0.5, 0.9], [80, 600, 300, 700, 90])})
+    rows = twin.run(READ + "print(json.dumps(rows))", 0.6)
+    exact = [row for row in rows if row[0] == 4]
+    for _, before, after, instant, _, counter, _ in exact:
+        powers = [900 * twin.truth.power("gpu:4", t) for t in (before, after)]
+        assert min(powers) - 300 <= instant <= max(powers) + 300
+        energies = [123_456_789 + 900 * twin.truth.energy("gpu:4", twin.truth.start_ns, t) for t in (before, after)]
+        assert energies[0] - 1 <= counter <= energies[1] + 1
+    check(twin, [row for row in rows if row[0] != 4])
+
+
+def test_counters_agree_with_the_energy(make_twin: Make) -> None:
+    """Over whole counter steps the counter that integrates true power is the energy; the other one need not be."""
+    node = Node(gpus=(H100, H100), packages=0, spread=0.0).with_flaws(1, counter=Counter.SEEN)
+    twin = make_twin(node, {"gpu": profile.square(0.1, 0.5, 100, 500, unit="W")})
+    rows = twin.run(READ + "print(json.dumps(rows))", 0.7)
+    for gpu, per_step in ((0, 30_000), (1, 10_000)):  # in step with the refresh, the sensor sees only the low half
+        steps = np.diff(sorted({row[5] for row in rows if row[0] == gpu}))
+        assert np.all(abs(steps - per_step) <= 1)
+
+
+CAP = """
+h = n.nvmlDeviceGetHandleByIndex(0)
+asked = time.monotonic_ns()
+n.nvmlDeviceSetPowerManagementLimit(h, int(sys.argv[2]))
+done = time.monotonic_ns()
+"""
+
+
+def test_caps_clip_persist_and_are_in_the_truth(make_twin: Make) -> None:
+    twin = make_twin(Node(gpus=(H100, H100), packages=0, spread=0.0), {"gpu": profile.constant(650, unit="W")})
+    before, after, rows = twin.run(CAP + READ + "print(json.dumps([asked, done, rows]))", 0.5, 300_000)
+    end = after + NS
+    joules = twin.truth.energy("gpu:0", before, end)
+    assert 300 * (end - before) / NS <= joules <= 650 * (after - before) / NS + 300 * (end - after) / NS
+    assert twin.truth.energy("gpu:1", before, end) == pytest.approx(650 * (end - before) / NS)
+    check(twin, rows)
+    limits = """
+    h = n.nvmlDeviceGetHandleByIndex(0)
+    ids = [n.NVML_FI_DEV_POWER_MIN_LIMIT, n.NVML_FI_DEV_POWER_MAX_LIMIT, n.NVML_FI_DEV_POWER_DEFAULT_LIMIT,
+           n.NVML_FI_DEV_POWER_CURRENT_LIMIT, n.NVML_FI_DEV_POWER_REQUESTED_LIMIT]
+    print(json.dumps({
+        "requested": n.nvmlDeviceGetPowerManagementLimit(h), "enforced": n.nvmlDeviceGetEnforcedPowerLimit(h),
+        "default": n.nvmlDeviceGetPowerManagementDefaultLimit(h),
+        "range": n.nvmlDeviceGetPowerManagementLimitConstraints(h),
+        "fields": [v.value.uiVal for v in n.nvmlDeviceGetFieldValues(h, ids)],
+        "reasons": n.nvmlDeviceGetCurrentClocksEventReasons(h),
+        "clock": n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM) / n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_SM),
+        "load": n.nvmlDeviceGetUtilizationRates(h).gpu}))
+    """
+    found = twin.run(limits)
+    assert (found["requested"], found["enforced"], found["default"]) == (300_000, 300_000, 700_000)
+    assert found["range"] == [200_000, 700_000]
+    assert found["fields"] == [200_000, 700_000, 700_000, 300_000, 300_000]
+    assert found["reasons"] & 4
+    assert found["clock"] < 0.7
+    assert found["load"] > 90
+    twin.truth.set_cap(0, 700)
+    assert not twin.run(limits)["reasons"] & 4
+
+
+def test_caps_out_of_range_refused_and_out_of_band(make_twin: Make) -> None:
+    node = Node(gpus=(H100,) * 3, packages=0).with_flaws(1, refuse_caps=True).with_flaws(2, outside_cap_w=250.0)
+    found = make_twin(node, {"gpu": profile.constant(1)}).run("""
+        def trial(gpu, mw):
+            try:
+                n.nvmlDeviceSetPowerManagementLimit(n.nvmlDeviceGetHandleByIndex(gpu), mw)
+            except n.NVMLError as error:
+                return error.value
+        out = [trial(0, 199_999), trial(0, 700_001), trial(1, 300_000), trial(0, 250_000), trial(2, 600_000)]
+        h = n.nvmlDeviceGetHandleByIndex(2)
+        print(json.dumps(out + [n.nvmlDeviceGetPowerManagementLimit(h), n.nvmlDeviceGetEnforcedPowerLimit(h)]))
+    """)
+    assert found == [2, 2, 4, None, None, 600_000, 250_000]
+
+
+def test_a_forgotten_cap(make_twin: Make) -> None:
+    twin = make_twin(Node(gpus=(H100,), packages=0), {"gpu": profile.constant(1)})
+    twin.truth.set_cap(0, 300)
+    twin.truth.change_flaws(0, forget_cap_at_s=twin.truth.seconds())
+    get = "print(json.dumps(n.nvmlDeviceGetPowerManagementLimit(n.nvmlDeviceGetHandleByIndex(0))))"
+    assert twin.run(get) == 700_000
+    twin.truth.set_cap(0, 250)
+    assert twin.run(get) == 250_000
+
+
+def test_noise_is_the_same_for_every_process(make_twin: Make) -> None:
+    twin = make_twin(Node(gpus=(V100,), packages=0).with_flaws(noise_w=5.0), {"gpu": profile.constant(0.5)})
+    children = [twin.start(READ + "print(json.dumps(rows))", 0.4) for _ in range(2)]
+    first, second = ({(row[1] - twin.truth.start_ns) // 20_000_000: row[3] for row in finish(c)} for c in children)
+    both = sorted(set(first) & set(second))
+    assert len(both) > 5
+    # A reading on the edge of a tick may belong to the next one.
+    assert sum(first[tick] == second[tick] for tick in both) >= len(both) - 2
+    assert len({first[tick] for tick in both}) > 5
+
+
+CALLS = """
+h = [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]
+def call(i, function=n.nvmlDeviceGetPowerUsage):
+    began = time.monotonic()
+    try: result = function(h[i])
+    except n.NVMLError as error: result = -error.value
+    return [time.monotonic() - began, result]
+"""
+
+
+def test_late_hung_failing_and_lost(make_twin: Make) -> None:
+    node = Node(gpus=(H100,) * 5, packages=0).with_flaws(1, latency_s=0.05)
+    twin = make_twin(node)
+    code = (
+        CALLS
+        + """
+print("ready", file=sys.stderr, flush=True)
+sys.stdin.readline()
+time.sleep(0.1)
+rows = [call(i) for i in range(5)]
+time.sleep(0.35)
+again = [call(i) for i in range(5)]
+try: n.nvmlDeviceGetHandleByIndex(4); handle = 0
+except n.NVMLError as error: handle = error.value
+print(json.dumps([rows, again, handle, n.nvmlDeviceGetCount()]))
+"""
+    )
+    child = twin.start(code)
+    assert child.stderr is not None
+    child.stderr.readline()  # it is ready
+    now = twin.truth.seconds()
+    twin.truth.change_flaws(2, hang_at_s=now, hang_for_s=0.4)
+    twin.truth.change_flaws(3, fail_at_s=now, fail_for_s=0.45)
+    twin.truth.change_flaws(4, lost_at_s=now)
+    rows, again, handle, count = finish(child, "go\n")
+    assert rows[0][0] < 0.04
+    assert rows[0][1] > 0
+    assert 0.05 <= rows[1][0] < 0.12
+    assert rows[1][1] > 0
+    assert 0.1 < rows[2][0] < 0.5
+    assert rows[2][1] > 0
+    assert again[2][0] < 0.04
+    assert again[3][1] > 0
+    assert (rows[4][1], again[4][1], handle, count) == (-15, -15, 15, 5)
+
+
+def test_a_failing_gpu(make_twin: Make) -> None:
+    twin = make_twin(Node(gpus=(H100,), packages=0))
+    assert twin.run(CALLS + "print(json.dumps(call(0)[1]))") > 0
+    twin.truth.change_flaws(0, fail_at_s=twin.truth.seconds(), fail_for_s=60.0)
+    handle = "try: n.nvmlDeviceGetHandleByIndex(0)\nexcept n.NVMLError as e: print(json.dumps([e.value, str(e)]))"
+    assert twin.run(handle) == [999, "Unknown Error"]
+
+
+def test_a_counter_that_falls(make_twin: Make) -> None:
+    twin = make_twin(
+        Node(gpus=(H100, H100), packages=0).with_flaws(1, counter=Counter.SEEN), {"gpu": profile.constant(1)}
+    )
+    child = twin.start(READ + "print(json.dumps(rows))", 0.6)
+    time.sleep(0.1)
+    for gpu in (0, 1):
+        twin.truth.change_flaws(gpu, reset_at_s=twin.truth.seconds() + 0.25)
+    rows = finish(child)
+    for gpu in (0, 1):
+        counts = [row[5] for row in rows if row[0] == gpu]
+        falls = [b for a, b in itertools.pairwise(counts) if b < a]
+        assert len(falls) == 1
+        assert falls[0] < 100_000
+
+
+def test_threads_share_the_library(make_twin: Make) -> None:
+    twin = make_twin(Node(gpus=(H100,) * 2, packages=0), {"gpu": profile.square(0.05)})
+    found = twin.run("""
+        import threading
+        h = [n.nvmlDeviceGetHandleByIndex(i) for i in range(2)]
+        wrong = []
+        def work():
+            last, end = [0, 0], time.monotonic() + 0.4
+            while time.monotonic() < end:
+                for i in range(2):
+                    now = n.nvmlDeviceGetTotalEnergyConsumption(h[i])
+                    if now < last[i]: wrong.append((last[i], now))
+                    last[i] = now
+                    n.nvmlDeviceGetPowerUsage(h[i])
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        print(json.dumps(wrong))
+    """)
+    assert found == []
+
+
+def test_a_reading_is_cheap(make_twin: Make) -> None:
+    found = make_twin(Node(packages=0), {"gpu": profile.square(0.01)}).run("""
+        h = n.nvmlDeviceGetHandleByIndex(0)
+        values = (n.c_nvmlFieldValue_t * 3)()
+        for v, field in zip(values, (83, 185, 186)): v.fieldId = field
+        call, began = n.nvmlLib.nvmlDeviceGetFieldValues, time.process_time()
+        for _ in range(20000): call(h, 3, values)
+        print(json.dumps((time.process_time() - began) / 20000))
+    """)
+    assert found < 20e-6
+
+
+def test_who_the_gpus_are(make_twin: Make) -> None:
+    node = Node(gpus=(H100, A100, V100, RTX6000, RTX3090), packages=0)
+    twin = make_twin(node, {"gpu": profile.constant(0.5)})
+    found = twin.run("""
+        out = []
+        for i in range(n.nvmlDeviceGetCount()):
+            h = n.nvmlDeviceGetHandleByIndex(i)
+            bus = n.nvmlDeviceGetPciInfo(h).busId
+            same = [n.nvmlDeviceGetIndex(g) for g in (n.nvmlDeviceGetHandleByUUID(n.nvmlDeviceGetUUID(h)),
+                n.nvmlDeviceGetHandleByPciBusId(bus), n.nvmlDeviceGetHandleByPciBusId(bus[4:]),
+                n.nvmlDeviceGetHandleBySerial(n.nvmlDeviceGetSerial(h)),
+                n.nvmlDeviceGetHandleByUUIDV(n.nvmlDeviceGetUUID(h).encode(), n.NVML_UUID_TYPE_ASCII))]
+            out.append({"name": n.nvmlDeviceGetName(h), "arch": n.nvmlDeviceGetArchitecture(h), "same": same,
+                "compute": n.nvmlDeviceGetCudaComputeCapability(h), "bus": bus, "uuid": n.nvmlDeviceGetUUID(h),
+                "memory": n.nvmlDeviceGetMemoryInfo(h).total, "v2": n.nvmlDeviceGetMemoryInfo(h, n.nvmlMemory_v2).total,
+                "celsius": [n.nvmlDeviceGetTemperature(h, 0), n.nvmlDeviceGetTemperatureV(h, 0)],
+                "clocks": n.nvmlDeviceGetSupportedGraphicsClocks(h, n.nvmlDeviceGetSupportedMemoryClocks(h)[0])[:2]})
+        print(json.dumps(out))
+    """)
+    for gpu, (preset, seen) in enumerate(zip(node.gpus, found, strict=True)):
+        assert (seen["name"], seen["arch"], tuple(seen["compute"])) == (
+            preset.name,
+            preset.architecture,
+            preset.compute,
+        )
+        assert seen["same"] == [gpu] * 5
+        assert seen["uuid"] == twin.truth.uuid(gpu)
+        assert seen["memory"] == seen["v2"] == preset.memory_bytes
+        assert seen["celsius"][0] == seen["celsius"][1]
+        assert 32 <= seen["celsius"][0] <= 78
+        assert seen["clocks"] == [preset.sm_max_mhz, preset.sm_max_mhz - 15]
+    assert len({seen["bus"] for seen in found}) == len({seen["uuid"] for seen in found}) == 5
+
+
+def test_processes_and_mig(make_twin: Make) -> None:
+    twin = make_twin(Node(gpus=(H100,) * 3, packages=0).with_flaws(1, refuse_processes=True))
+    mine = Process(pid=4321, memory_bytes=3 << 30, load=40)
+    twin.truth.set_processes(0, [mine, Process(pid=99, memory_bytes=1 << 20, kind="graphics")])
+    twin.truth.set_instances(2, [Instance(gpu_instance=7), Instance(gpu_instance=8)])
+    twin.truth.set_processes(2, [Process(pid=5, memory_bytes=1 << 30, gpu_instance=8, compute_instance=0)])
+    found = twin.run("""
+        h = [n.nvmlDeviceGetHandleByIndex(i) for i in range(3)]
+        def refused(f, *a):
+            try: return f(*a) and None
+            except n.NVMLError as error: return error.value
+        def pids(d): return [(p.pid, p.usedGpuMemory) for p in n.nvmlDeviceGetComputeRunningProcesses(d)]
+        parts = [n.nvmlDeviceGetMigDeviceHandleByIndex(h[2], i) for i in range(2)]
+        print(json.dumps({
+            "compute": pids(h[0]), "graphics": [p.pid for p in n.nvmlDeviceGetGraphicsRunningProcesses(h[0])],
+            "used": n.nvmlDeviceGetMemoryInfo(h[0], n.nvmlMemory_v2).used,
+            "load": [(s.pid, s.smUtil) for s in n.nvmlDeviceGetProcessUtilization(h[0], 0)],
+            "details": [p.pid for p in n.nvmlDeviceGetRunningProcessDetailList(h[0], n.nvmlProcessDetailList_v1, 0)],
+            "refused": refused(pids, h[1]), "no samples": refused(n.nvmlDeviceGetProcessUtilization, h[2], 1 << 62),
+            "mode": [n.nvmlDeviceGetMigMode(d)[0] for d in h], "count": n.nvmlDeviceGetMaxMigDeviceCount(h[0]),
+            "parts": [pids(p) for p in parts], "ids": [n.nvmlDeviceGetGpuInstanceId(p) for p in parts],
+            "power": refused(n.nvmlDeviceGetPowerUsage, parts[0]),
+            "third": refused(n.nvmlDeviceGetMigDeviceHandleByIndex, h[2], 2),
+            "name": n.nvmlDeviceGetName(parts[0]), "sms": n.nvmlDeviceGetAttributes_v2(parts[1]).multiprocessorCount,
+            "parent": n.nvmlDeviceGetIndex(n.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(parts[1])),
+            "found": n.nvmlDeviceIsMigDeviceHandle(n.nvmlDeviceGetHandleByUUID(n.nvmlDeviceGetUUID(parts[1]))).value,
+            "whole load": refused(n.nvmlDeviceGetUtilizationRates, h[2])}))
+    """)
+    assert found["compute"] == [[4321, 3 << 30]]
+    assert found["graphics"] == [99]
+    assert found["used"] == (3 << 30) + (1 << 20)
+    assert found["load"] == [[4321, 40], [99, 0]]
+    assert found["details"] == [4321]
+    assert (found["refused"], found["no samples"], found["third"], found["power"], found["whole load"]) == (
+        4,
+        6,
+        6,
+        3,
+        3,
+    )
+    assert (found["mode"], found["count"]) == ([0, 0, 1], 7)
+    assert (found["parts"], found["ids"]) == ([[], [[5, 1 << 30]]], [7, 8])
+    assert found["name"] == "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    assert (found["sms"], found["parent"], bool(found["found"])) == (16, 2, True)
+
+
+def test_settings_persist_and_unknown_calls_do_not_exist(make_twin: Make) -> None:
+    twin = make_twin(Node(gpus=(A100, RTX3090), packages=0, spread=0.0), {"gpu": profile.constant(1)})
+    twin.run("""
+        h = n.nvmlDeviceGetHandleByIndex(0)
+        n.nvmlDeviceSetPersistenceMode(h, 0)
+        n.nvmlDeviceSetGpuLockedClocks(h, 600, 900)
+        print(0)
+    """)
+    found = twin.run("""
+        def refused(f, *a):
+            try: return f(*a) and None
+            except n.NVMLError as error: return type(error).__name__
+        h = [n.nvmlDeviceGetHandleByIndex(i) for i in range(2)]
+        clocks = [n.nvmlDeviceGetClockInfo(d, n.NVML_CLOCK_SM) for d in h]
+        n.nvmlDeviceResetGpuLockedClocks(h[0])
+        print(json.dumps({"persistence": n.nvmlDeviceGetPersistenceMode(h[0]), "clocks": clocks,
+            "after": n.nvmlDeviceGetClockInfo(h[0], n.NVML_CLOCK_SM), "fan": refused(n.nvmlDeviceGetFanSpeed, h[0]),
+            "fan of the other": n.nvmlDeviceGetFanSpeed(h[1]), "ecc": refused(n.nvmlDeviceGetEccMode, h[1]),
+            "state": [n.nvmlDeviceGetPerformanceState(d) for d in h],
+            "unknown": refused(n.nvmlDeviceGetNvLinkState, h[0], 0),
+            "field": [v.nvmlReturn for v in n.nvmlDeviceGetFieldValues(h[0], [(186, 2), 140, 185, 186])],
+            "average": n.nvmlDeviceGetFieldValues(h[1], [185])[0].nvmlReturn}))
+        n.nvmlShutdown()
+        assert refused(n.nvmlDeviceGetCount) == "NVMLError_Uninitialized"
+    """)
+    assert found["persistence"] == 0
+    assert found["clocks"] == [900, 2100]
+    assert found["after"] == 1410
+    assert found["fan"] == found["ecc"] == "NVMLError_NotSupported"
+    assert found["fan of the other"] > 30
+    assert found["state"] == [0, 0]
+    assert found["unknown"] == "NVMLError_FunctionNotFound"
+    assert found["field"] == [3, 3, 3, 0]
+    assert found["average"] == 0
+
+
+@pytest.mark.parametrize("content", [None, b"", bytes(9000)])
+def test_without_a_truth_file_there_is_no_driver(make_twin: Make, tmp_path: Path, content: bytes | None) -> None:
+    twin = make_twin(Node(gpus=()))
+    path = tmp_path / "none"
+    if content is not None:
+        path.write_bytes(content)
+    twin.environment = dict(twin.environment) | {"JOULELAB_TWIN": str(path)}
+    child = twin.start("")
+    assert "NVMLError_DriverNotLoaded" in child.communicate()[1]
+
+
+def test_nvitop_accepts_it(make_twin: Make) -> None:
+    pytest.importorskip("nvitop", reason="nvitop is not installed")
+    twin = make_twin(Node(gpus=(H100, RTX3090), packages=0, spread=0.0), {"gpu": profile.constant(1.0)})
+    found = twin.run("""
+        import contextlib, io, sys
+        from nvitop import Device
+        from nvitop.cli import main
+        devices = Device.all()
+        out = [[d.name(), d.power_usage(), d.memory_total(), d.power_limit(), d.gpu_utilization()] for d in devices]
+        sys.argv = ["nvitop", "--once", "--no-unicode"]
+        text, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(errors):
+            with contextlib.suppress(SystemExit): main()
+        print(json.dumps([out, text.getvalue(), errors.getvalue()]))
+    """)
+    devices, text, errors = found
+    assert devices[0] == ["NVIDIA H100 80GB HBM3", 700_000, H100.memory_bytes, 700_000, 100]
+    assert "H100 80GB HBM3" in text
+    assert "350W / 350W" in text
+    assert errors == ""
+
+
+def test_no_compiler_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(MissingDependency, match="apt install gcc"):
+        nvml.compiler({"PATH": str(tmp_path)})
+
+
+def test_a_failing_compiler_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(JoulelabError, match="compiler failed"):
+        nvml.library(tmp_path / "cache", "/bin/false")
+    assert not list((tmp_path / "cache").rglob("*.so*"))
+
+
+def test_the_library_is_built_once(library: Path, tmp_path: Path) -> None:
+    assert nvml.library(library.parents[1], "/nonexistent") == library
+    assert nvml.cache_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "joulelab" / "twins"
+    assert nvml.cache_directory({"XDG_CACHE_HOME": "relative"}).is_relative_to(Path.home())

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.twins import nodefile, profile
+from joulelab.twins.flaws import Counter
+from joulelab.twins.model import H100, Node
+from joulelab.twins.serve import TwinServer
+from joulelab.twins.truth import Truth
+
+if TYPE_CHECKING:
+    import click
+
+SRC = Path(__file__).parents[2] / "src"
+SMALL = Node(gpus=(H100,), packages=1)
+
+
+def no_compiler() -> Path:
+    raise MissingDependency("no NVML", why="no C compiler")
+
+
+def test_everything_is_served_and_nothing_is_left(library: Path, tmp_path: Path) -> None:
+    inherited = {"LD_LIBRARY_PATH": "/opt/lib"}
+    server = TwinServer(
+        SMALL, follow=True, load=lambda: 0.5, directory=tmp_path, library=lambda: library, inherited=inherited
+    )
+    threads = threading.active_count()
+    with server:
+        assert set(server.environment) == {"JOULELAB_TWIN", "LD_LIBRARY_PATH", "JOULELAB_POWERCAP"}
+        assert server.environment["LD_LIBRARY_PATH"].endswith(":/opt/lib")
+        assert (Path(server.environment["JOULELAB_POWERCAP"]) / "intel-rapl:0" / "energy_uj").exists()
+        with Truth(Path(server.environment["JOULELAB_TWIN"])) as other:
+            assert other.node == SMALL
+        assert server.missing is None
+        assert threading.active_count() == threads + 2
+    assert list(tmp_path.iterdir()) == []
+    assert threading.active_count() == threads
+
+
+def test_without_a_compiler_the_rest_is_served(tmp_path: Path) -> None:
+    with TwinServer(SMALL, directory=tmp_path, library=no_compiler) as server:
+        assert set(server.environment) == {"JOULELAB_TWIN", "JOULELAB_POWERCAP"}
+        assert "no C compiler" in str(server.missing)
+
+
+def test_a_failed_start_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError), TwinServer(SMALL, profiles={"gpus": profile.constant(1)}, directory=tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match="either"):
+        TwinServer(SMALL, profiles={"gpu": profile.constant(1)}, follow=True)
+
+
+NODE = """
+name = "mine"
+packages = 1
+psys = true
+spread = 0.0
+seed = 7
+
+[[gpu]]
+model = "a100"
+count = 2
+max_w = 380
+flaws = { gain_error = 0.03, counter = "seen" }
+
+[[gpu]]
+model = "rtx3090"
+
+[cpu]
+max_w = 200
+
+[supply]
+rated_w = 3000
+load = [0.2, 1.0]
+efficiency = [0.9, 0.95]
+
+[powercap]
+period_s = 0.05
+gain = { "cpu:0" = 1.02 }
+
+[profiles]
+gpu = "square:period_s=0.35"
+"cpu:0" = "constant:level=0.3"
+"""
+
+
+def test_a_node_file(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text(NODE)
+    found = nodefile.read(tmp_path / "node.toml")
+    assert [gpu.name for gpu in found.node.gpus] == ["NVIDIA A100-SXM4-80GB"] * 2 + ["NVIDIA GeForce RTX 3090"]
+    assert found.node.gpus[0].max_w == 380
+    assert found.node.gpus[0].flaws.power_window_s == 0.025
+    assert found.node.gpus[0].flaws.counter is Counter.SEEN
+    assert found.node.cpu.max_w == 200
+    assert found.node.supply.load == (0.2, 1.0)
+    assert found.powercap.gain == {"cpu:0": 1.02}
+    assert set(found.profiles) == {"gpu", "cpu:0"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nam = 'x'", "did you mean 'name'"),
+        ("[cpu]\nmax = 3", "did you mean 'max_w'"),
+        ("[[gpu]]\nmodel = 'h200'", "h100"),
+        ("[[gpu]]\ncaunt = 2", "did you mean 'count'"),
+        ("[[gpu]]\ncount = 'two'", "not a whole number"),
+        ("[[gpu]]\nmodel = 3", "not a text"),
+        ("[[gpu]]\nflaws = { gain = 1 }", "did you mean 'gain_error'"),
+        ("[[gpu]]\nidle_w = 'low'", "Expected `float`"),
+        ("[[gpu]]\nidle_w = 900", "not below full load"),
+        ("gpu = 3", r"\[\[gpu\]\]"),
+        ("cpu = 3", "a table is needed"),
+        ("packages = 'two'", "Expected `int`"),
+        ("[powercap]\nperiod = 1", "did you mean 'period_s'"),
+        ("[profiles]\ngpu = 3", "not a text"),
+        ("[profiles]\ngpu = 'sqare:period_s=1'", "did you mean 'square'"),
+        ("= 3", "not a TOML file"),
+    ],
+)
+def test_wrong_node_files_are_explained(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        nodefile.read(path)
+
+
+def test_a_missing_node_file() -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        nodefile.read(Path("/nonexistent.toml"))
+
+
+def test_flaws_as_text() -> None:
+    node = nodefile.with_flaws(
+        Node(gpus=(H100, H100)), ["gain_error=0.02", "gpu:1.counter=none", "gpu:0.lost_at_s=3", "refuse_caps=true"]
+    )
+    assert [gpu.flaws.gain_error for gpu in node.gpus] == [0.02, 0.02]
+    assert [gpu.flaws.counter for gpu in node.gpus] == [Counter.TRUE, Counter.NONE]
+    assert [gpu.flaws.lost_at_s for gpu in node.gpus] == [3.0, None]
+    assert all(gpu.flaws.refuse_caps for gpu in node.gpus)
+    assert nodefile.with_flaws(node, ["lost_at_s=none"]).gpus[0].flaws.lost_at_s is None
+    for wrong in (
+        "gain_error",
+        "gpu.gain_error=1",
+        "gpu:x.gain_error=1",
+        "gain_error=much",
+        "cpu:0.gain_error=1",
+        "gpu:5.gain_error=1",
+    ):
+        with pytest.raises(ConfigError):
+            nodefile.with_flaws(node, [wrong])
+
+
+def command() -> click.Command:
+    from joulelab.cli.twin import command as made
+
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_found():
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def test_the_command_prints_what_to_export(library: Path) -> None:
+    done = CliRunner().invoke(command(), ["--gpus", "1", "--gpu-model", "a100", "--for", "0"])
+    assert done.exit_code == 0, done.output
+    assert "1 x NVIDIA A100-SXM4-80GB" in done.output
+    assert "export LD_LIBRARY_PATH=" in done.output
+    facts = json.loads(CliRunner().invoke(command(), ["--gpus", "1", "--for", "0", "--json"]).output)
+    assert facts["pid"] == os.getpid()
+    assert facts["missing"] is None
+    assert not Path(facts["directory"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--gpu-model", "h10"], "h100"),
+        (["--profile", "sqare:period_s=1"], "square"),
+        (["--profile", "gpus=constant:level=1"], "did you mean 'gpu'"),
+        (["--flaw", "gain=1"], "gain_error"),
+        (["--node", "/nonexistent.toml"], "cannot read"),
+        (["--load", "--profile", "constant:level=1"], "exclude"),
+        (["--gpus", "1", "--", "/nonexistent/command"], "No such file"),
+    ],
+)
+def test_the_command_explains_what_is_wrong(arguments: list[str], says: str) -> None:
+    done = CliRunner().invoke(command(), arguments)
+    assert done.exit_code == 2
+    assert says in done.output
+
+
+RUN = "from joulelab.cli.twin import command; command(prog_name='twin')"
+
+
+def test_a_command_sees_the_twin_and_its_exit_code_passes(library: Path) -> None:
+    look = "import pynvml as n; n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(1); "
+    look += "print(n.nvmlDeviceGetCount(), n.nvmlDeviceGetPowerUsage(h)); raise SystemExit(7)"
+    profiles = ["--profile", "constant:level=0.5", "--profile", "gpu:1=constant:level=333,unit=W"]
+    words = [
+        sys.executable,
+        "-c",
+        RUN,
+        "--gpus",
+        "3",
+        *profiles,
+        "--",
+        sys.executable,
+        "-c",
+        look,
+    ]
+    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(SRC)}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (7, "3 333000\n"), done.stderr
+
+
+@pytest.mark.parametrize("inner", [[], ["--", "sleep", "60"]])
+def test_a_signal_ends_it_cleanly(library: Path, tmp_path: Path, inner: list[str]) -> None:
+    words = [sys.executable, "-c", RUN, "--gpus", "1", "--json", *inner]
+    environment = os.environ | {"PYTHONPATH": str(SRC), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        facts = json.loads(child.stdout.readline())
+        assert Path(facts["directory"]).exists()
+        time.sleep(0.2)  # the inner command starts after the line
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(20) == (128 + signal.SIGTERM if inner else 0)
+    assert list(tmp_path.iterdir()) == []

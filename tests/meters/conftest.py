@@ -5,14 +5,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from joulelab.core.spec import Stream
 from joulelab.twins.serve import TwinServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,4 +1,4 @@
-"""Open a meter in this process and read it when told: the simulated library must be found by the loader, so at its start.
+"""Open a meter in this process and read it when told: the loader finds the simulated library only at its start.
 
 Run as `python tests/meters/remote.py NAME CONFIG`; a command per line on stdin, an answer in JSON per line on stdout.
 """

@@ -5,14 +5,13 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from joulelab.core.errors import ConfigError, DeviceLost, Unavailable
 from joulelab.meters import host
 
-BUSY = "import time, os\nend = time.monotonic() + {s}\nwhile time.monotonic() < end: pass\n"
+BUSY = "import time\nwhile time.process_time() < 0.3: pass\n"
 
 
 def streams(meter):
@@ -39,9 +38,10 @@ def test_the_tree_is_nan_before_a_workload_and_counts_children_that_ended():
     tree = streams(meter)["tree"]
     assert (tree.scope, tree.parent, tree.period_s) == ("workload", "host", 0.5)
     assert all(math.isnan(v) for v in meter.read(tree))
-    child = BUSY.format(s=0.2)
-    parent = f"import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', {child!r}])\nprint('done', flush=True)\ntime.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as workload:
+    run = f"subprocess.run([sys.executable, '-c', {BUSY!r}])"
+    parent = f"import subprocess, sys\n{run}\nprint('done', flush=True)\nsys.stdin.read()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", parent], stdin=pipe, stdout=pipe, text=True) as workload:
         meter.set_workload(workload.pid)
         most = 0.0
         deadline = time.monotonic() + 10
@@ -52,11 +52,10 @@ def test_the_tree_is_nan_before_a_workload_and_counts_children_that_ended():
         workload.stdout.readline()
         cpu_s, memory_b, read_b, written_b, count = meter.read(tree)
         assert count == 1
-        assert 0.2 < cpu_s < 5
+        assert 0.25 < cpu_s < 5
         assert memory_b > 1e6
         assert read_b >= 0
         assert written_b >= 0
-        workload.kill()
     after = meter.read(tree)
     assert after[0] >= cpu_s  # what was counted stays counted
     assert (after[1], after[4]) == (0, 0)
@@ -96,4 +95,3 @@ FILES = {
     "net/dev": "a\nb\n",
     "loadavg": "0.5 0.4 0.3 1/100 1234\n",
 }
-assert Path("/proc/stat").exists()

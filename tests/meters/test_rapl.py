@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +14,9 @@ from joulelab.transports.powercap import Zone
 from joulelab.twins import profile
 from joulelab.twins.model import Node
 from joulelab.twins.servers.powercap import PowercapFlaws
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RANGE_UJ = 262_143_328_850
 XEON = {

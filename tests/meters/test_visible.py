@@ -5,8 +5,9 @@ import pytest
 from joulelab.meters.visible import order_known, visible
 from joulelab.transports.nvml import Gpu, Mig
 
+MIGS = (Mig(0, "MIG-aa11", "1g", 7, 0), Mig(2, "MIG-ab22", "1g", 8, 0))
 GPUS = [
-    Gpu(0, "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "A100", mig=(Mig(0, "MIG-aa11", "1g", 7, 0), Mig(2, "MIG-ab22", "1g", 8, 0))),
+    Gpu(0, "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "A100", mig=MIGS),
     Gpu(1, "GPU-8932aaaa-0000-0000-0000-000000000000", "A100"),
     Gpu(2, "GPU-11112222-0000-0000-0000-000000000000", "A100"),
 ]  # fmt: skip

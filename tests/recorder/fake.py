@@ -5,6 +5,7 @@ It is also the shape of a meter of one's own: `joulelab run --meter ./mine.py --
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,14 @@ CONFIG = {
     "fail_from_s": "from when on readings of device 0 fail",
     "fail_to_s": "until when",
     "raises": "what opening raises: unavailable, denied, bug",
+    "chatty": "write to standard output, as libraries do (false)",
     "state": "also give a stream of state (false)",
 }
 
 
 def open_meter(config: Mapping[str, Any]) -> Fake:
+    if config.get("chatty"):
+        os.write(1, b"hello from a library\n")
     time.sleep(config.get("hang_open_s", 0))
     problem = config.get("raises")
     if problem == "unavailable":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import ClockPair, boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.store.folder import create_run, end_run
 from joulelab.store.journal import HeaderFields, JournalWriter, journal_path, pack_row
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 START_NS = 5_000_000_000
 UTC_NS = 1_700_000_000_000_000_000

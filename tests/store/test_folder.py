@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.store.make import NOBODY, STARTED, close_run, gpus, make_run, open_journal, write_rows
 
 from joulelab.core.clock import boot_id
 from joulelab.core.errors import NewerSchema, NotARun, StoreError
@@ -30,7 +31,6 @@ from joulelab.store.folder import (
     write_json_atomic,
 )
 from joulelab.store.journal import WriteFailed
-from tests.store.make import NOBODY, STARTED, close_run, gpus, make_run, open_journal, write_rows
 
 
 def test_a_new_run_says_what_was_known_at_the_start(runs: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -7,11 +8,12 @@ import resource
 import struct
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.store.make import Row, close_run, fields, gpus, make_run, open_journal, ramp, write_rows
 
 from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.core.spec import Spec
@@ -28,7 +30,9 @@ from joulelab.store.journal import (
 )
 from joulelab.store.run import open_run
 from joulelab.store.seal import seal
-from tests.store.make import Row, close_run, fields, gpus, make_run, open_journal, ramp, write_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 times = st.integers(min_value=1, max_value=2**62)
 rows = st.lists(
@@ -57,17 +61,18 @@ def _read(run: Path) -> list[list[tuple[int, int, bytes]]]:
     for stream in info.streams:
         s = opened.series(info, stream.name)
         packed = [struct.pack("<dd", e, p) for e, p in zip(s.values["energy"], s.values["power"], strict=True)]
-        found.append(list(zip(s.t0_ns.tolist(), s.t1_ns.tolist(), map(_one_nan, packed), strict=True)))
+        found.append(list(zip(s.t0_ns.tolist(), s.t1_ns.tolist(), map(_plain, packed), strict=True)))
     return found
 
 
 def _expected(written: list[Row]) -> list[list[tuple[int, int, bytes]]]:
-    mine = [[(t0, t1, _one_nan(struct.pack("<dd", *v))) for i, t0, t1, v in written if i == k] for k in range(2)]
+    mine = [[(t0, t1, _plain(struct.pack("<dd", *v))) for i, t0, t1, v in written if i == k] for k in range(2)]
     return [sorted(rows, key=lambda row: row[0]) for rows in mine]
 
 
-def _one_nan(packed: bytes) -> bytes:
-    return struct.pack("<dd", *(math.nan if math.isnan(v) else v for v in struct.unpack("<dd", packed)))
+def _plain(packed: bytes) -> bytes:
+    # One NaN is like another, and DuckDB before 1.3 writes -0.0 as 0.0.
+    return struct.pack("<dd", *(math.nan if math.isnan(v) else v + 0.0 for v in struct.unpack("<dd", packed)))
 
 
 def test_torn_at_every_byte(runs: Path) -> None:
@@ -78,7 +83,7 @@ def test_torn_at_every_byte(runs: Path) -> None:
     size = row_struct(2).size
     assert (len(whole) - start) == 6 * size
     opened = open_run(run)
-    for length in [*range(0, 16), *range(16, start, 97), *range(start - 3, len(whole) + 1)]:
+    for length in [*range(16), *range(16, start, 97), *range(start - 3, len(whole) + 1)]:
         path.write_bytes(whole[:length])
         tables = opened.tables()
         if length < start:
@@ -163,10 +168,12 @@ def test_streams_of_one_table_agree() -> None:
 def _fill(journal: JournalWriter) -> tuple[int, WriteFailed]:
     """Append batches of seven rows until the disk is full; return rows in the file, and the error."""
     batch = b"".join(pack_row(journal.row, *row) for row in ramp(7))
-    with pytest.raises(WriteFailed) as caught:
+    try:
         for _ in range(10_000):
             journal.append_rows(batch)
-    return journal.rows, caught.value
+    except WriteFailed as error:
+        return journal.rows, error
+    pytest.fail("the disk did not fill")
 
 
 def _check_full(journal: JournalWriter, codes: set[int], more_room: object) -> None:
@@ -224,7 +231,7 @@ def test_seal_on_a_full_disk_changes_nothing(tiny_disk: Path) -> None:
     path = write_rows(run, gpus(), ramp(200))
     close_run(run)
     ballast = tiny_disk / "ballast"
-    with pytest.raises(OSError, match="No space"), ballast.open("wb", buffering=0) as file:
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
     report = seal(run)

@@ -2,18 +2,10 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-
-from joulelab.core.clock import ClockPair
-from joulelab.core.errors import NotARun, StoreError
-from joulelab.core.spec import Spec
-from joulelab.store.folder import RunState
-from joulelab.store.journal import pack_row
-from joulelab.store.run import TableInfo, open_run
-from joulelab.store.seal import seal
 from tests.store.make import (
     BOOT,
     ENDED,
@@ -28,6 +20,17 @@ from tests.store.make import (
     ramp,
     write_rows,
 )
+
+from joulelab.core.clock import ClockPair
+from joulelab.core.errors import NotARun, StoreError
+from joulelab.core.spec import Spec
+from joulelab.store.folder import RunState
+from joulelab.store.journal import pack_row
+from joulelab.store.run import TableInfo, open_run
+from joulelab.store.seal import seal
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def write_lines(path: Path, *lines: object, torn: str = "") -> None:

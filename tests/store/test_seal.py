@@ -5,18 +5,21 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
 import pytest
+from tests.store.make import NOBODY, START_NS, close_run, gpus, make_run, open_journal, ramp, write_rows
 
 from joulelab.store.folder import RunState, run_state
 from joulelab.store.journal import pack_row
 from joulelab.store.run import Run, open_run
 from joulelab.store.seal import LOCK, seal
-from tests.store.make import NOBODY, START_NS, close_run, gpus, make_run, open_journal, ramp, write_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", *sys.path])}
 
@@ -288,8 +291,8 @@ def test_kill_9_of_the_sealer(runs: Path) -> None:
     write_rows(run, gpus(4), ramp(40_000, streams=4))
     close_run(run)
     before = content(run)
-    code = "import sys; from pathlib import Path; from joulelab.store.seal import seal; seal(Path(sys.argv[1]), chunk_rows=100)"
-    sealer = subprocess.Popen([sys.executable, "-c", code, str(run)], env=ENVIRONMENT)
+    code = f"import pathlib; from joulelab.store.seal import seal; seal(pathlib.Path({str(run)!r}), chunk_rows=100)"
+    sealer = subprocess.Popen([sys.executable, "-c", code], env=ENVIRONMENT)
     while sealer.poll() is None and not list((run / "node1").glob(".seal-*")):
         pass
     sealer.kill()

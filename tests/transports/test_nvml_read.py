@@ -40,10 +40,11 @@ def fields(answers, code=0):
     """Answer nvmlDeviceGetFieldValues: field id -> (value, return code)."""
 
     def call(handle, count, pointer):
-        for cell in pointer._obj:
-            value, cell.nvmlReturn = answers.get(cell.fieldId, (0, codes.NOT_SUPPORTED))
-            cell.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
-            cell.value.ullVal = value
+        for i, cell in enumerate(pointer._obj):
+            value, answer = answers.get(cell.fieldId, (0, codes.NOT_SUPPORTED))
+            kind = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+            filled = {"valueType": kind, "nvmlReturn": answer, "value": pynvml.c_nvmlValue_t(ullVal=value)}
+            pointer._obj[i] = pynvml.c_nvmlFieldValue_t(fieldId=cell.fieldId, **filled)
         return call.code
 
     call.code = code

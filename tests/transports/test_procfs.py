@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from joulelab.core.errors import ReadFailed
 from joulelab.transports.procfs import CpuLoad, Held, Machine, Tree
 
-MIB = 1 << 20
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def machine(root: Path, **files: str) -> Machine:
     content = {
-        "meminfo": "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    400 kB\nBuffers: 1 kB\nCached: 2 kB\n",
+        "meminfo": "MemTotal:  1000 kB\nMemFree:  100 kB\nMemAvailable:  400 kB\nBuffers: 1 kB\nCached: 2 kB\n",
         "diskstats": "",
         "net/dev": "Inter-|\n face |\n",
         "loadavg": "1.25 1.0 0.5 2/300 999\n",
@@ -119,7 +120,7 @@ def test_follows_descendants_also_of_ended_parents(processes):
     processes.put(100, 1, ticks=100, ended=200, pages=10, read=55, written=66)  # waited for, so its time moved up
     processes.put(102, 1, ticks=310, pages=30)  # given to another parent, and still one of the workload's
     processes.put(103, 102, ticks=5)
-    assert tree.read() == (100 / 100 + 2 + 3.1 + 0.05, (10 + 30 + 1) * 4096, 55, 66, 3)
+    assert tree.read() == (6.15, (10 + 30 + 1) * 4096, 55, 66, 3)
 
 
 def test_what_ended_unwaited_stays_counted(processes):

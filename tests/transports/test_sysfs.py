@@ -40,8 +40,14 @@ def test_a_missing_file_is_lost(tmp_path):
 
 @pytest.mark.parametrize(
     ("number", "kind"),
-    [(errno.EACCES, Denied), (errno.EPERM, Denied), (errno.ENODEV, DeviceLost), (errno.EIO, ReadFailed), (None, ReadFailed)],
-)  # fmt: skip
+    [
+        (errno.EACCES, Denied),
+        (errno.EPERM, Denied),
+        (errno.ENODEV, DeviceLost),
+        (errno.EIO, ReadFailed),
+        (None, ReadFailed),
+    ],
+)
 def test_errors_are_typed(number, kind):
     error = failure(OSError(number, "x") if number else OSError("odd"), Path("/p"), "rapl")
     assert type(error) is kind

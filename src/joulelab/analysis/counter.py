@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.periodic import unseen_share
+from joulelab.analysis.periodic import unseen_share, within
 from joulelab.analysis.power import Bounds, PowerCurve, unseen_u
-from joulelab.analysis.terms import Quantity
+from joulelab.analysis.terms import Quantity, edges
 
 if TYPE_CHECKING:
-    from joulelab.analysis.series import Floats, Ints, Readings
+    from joulelab.analysis.series import Bools, Floats, Ints, Readings
     from joulelab.core.spec import Spec
 
 TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %
+HIDES_ALL_S = 0.5  # in half a second power may go anywhere and come back unseen, in a tenth of it a tenth of the way
 CLEAN = 0.15  # a step known to within 15 % of its period gives a usable power of its own
 
 
@@ -51,78 +53,97 @@ class CounterCurve:
         power: PowerCurve | None = None,
         bounds: Bounds | None = None,
     ) -> None:
+        if not len(readings):
+            raise ValueError(f"{name}: no readings")
         self.readings = readings
         self.spec = spec
         self.name = name
         self.power = power
-        self.base_ns = int(readings.t0_ns[0]) if len(readings) else 0
+        self.base_ns = int(readings.t0_ns[0])
         self.bounds = bounds or (power.bounds if power else Bounds(*(spec.limits or (0.0, math.inf))))
         self.resets: list[tuple[int, int]] = []
-        self.doubtful_wraps = 0
-        self._fall_at, self._fall_add, self._fall_var = self._falls()
+        self.doubtful_wraps: list[tuple[int, int]] = []
+        self._break_at, self._break_add, self._break_var = self._breaks()
 
-    def _falls(self) -> tuple[Ints, Floats, Floats]:
+    def _breaks(self) -> tuple[Ints, Floats, Floats]:
         """Find wraps and resets; return the reading after each, and what to add from there (J, J2)."""
-        value = self.readings.value
-        after = np.flatnonzero(value[1:] < value[:-1]) + 1
+        r, modulus = self.readings, self.spec.modulus
+        broken = r.value[1:] < r.value[:-1]
+        if modulus:
+            # After a pause that is long enough a counter may have wrapped and still stand higher than before.
+            broken |= (r.t1_ns[1:] - r.t0_ns[:-1]) * 1e-9 * self._highest_w >= modulus
+        after = np.flatnonzero(broken) + 1
         add, var = np.zeros(after.size), np.zeros(after.size)
         for k, i in enumerate(after):
-            add[k], var[k] = self._wrap(int(i)) if self.spec.modulus else self._reset(int(i))
+            add[k], var[k] = self._wrap(int(i), modulus) if modulus else self._reset(int(i))
         return after, np.cumsum(add), np.cumsum(var)
 
-    def _wrap(self, i: int) -> tuple[float, float]:
-        """Return joules to add for a wrap before reading i; more than one where a gap was long enough for it."""
-        modulus = float(self.spec.modulus or 0.0)
-        value, span = self.readings.value, self._span(i)
-        rise = float(value[i] - value[i - 1]) + modulus
-        high = self.bounds.high if math.isfinite(self.bounds.high) else 4 * self._usual_power()
-        if high * span < modulus:
-            return modulus, 0.0
-        more = max(0, round((self._usual_power() * span - rise) / modulus))
-        self.doubtful_wraps += 1
-        return modulus * (1 + more), modulus**2 / 3
+    def _wrap(self, i: int, modulus: float) -> tuple[float, float]:
+        """Return joules to add for the wraps before reading i: as many as the bounds of power allow in that pause."""
+        since, until = int(self.readings.t0_ns[i - 1]), int(self.readings.t1_ns[i])
+        rise = float(self.readings.value[i] - self.readings.value[i - 1])
+        tick, span = self.spec.update_s or 0.0, (until - since) * 1e-9
+        least = max(math.ceil((self.bounds.low * (span - tick) - rise) / modulus), 1 if rise < 0 else 0)
+        most = max(math.floor((self._highest_w * (span + tick) - rise) / modulus), least)
+        if most == least:
+            return modulus * least, 0.0
+        self.doubtful_wraps.append((since, until))
+        wraps = min(max(round((self._usual_w * span - rise) / modulus), least), most)
+        return modulus * wraps, (modulus * max(wraps - least, most - wraps)) ** 2 / 3
 
     def _reset(self, i: int) -> tuple[float, float]:
         """Return joules to add for a reset: what was counted before, and the usual power over the pause."""
-        value, span = self.readings.value, self._span(i)
-        self.resets.append((int(self.readings.t0_ns[i - 1]), int(self.readings.t1_ns[i])))
-        usual = self._usual_power() * span
-        return float(value[i - 1] - value[i]) + usual, usual**2 / 3
+        since, until = int(self.readings.t0_ns[i - 1]), int(self.readings.t1_ns[i])
+        self.resets.append((since, until))
+        span, usual = (until - since) * 1e-9, self._usual_w
+        half = span * max(usual - self.bounds.low, self._highest_w - usual)
+        return float(self.readings.value[i - 1] - self.readings.value[i]) + usual * span, half**2 / 3
 
-    def _span(self, i: int) -> float:
-        return float(self.readings.t1_ns[i] - self.readings.t0_ns[i - 1]) * 1e-9
-
-    def _usual_power(self) -> float:
+    @cached_property
+    def _usual_w(self) -> float:
         """Return the mean power (W) over the rises, leaving falls out."""
-        value = self.readings.value[:100_000]
-        rise = np.diff(value)
-        step = np.diff(self.readings.t0_ns[: value.size]) * 1e-9
+        rise, time = np.diff(self.readings.value[:100_000]), np.diff(self.readings.t0_ns[:100_000]) * 1e-9
         up = rise >= 0
-        time = float(step[up].sum())
-        return float(rise[up].sum()) / time if time > 0 else 0.0
+        return float(rise[up].sum() / time[up].sum()) if up.any() else 0.0
+
+    @cached_property
+    def _highest_w(self) -> float:
+        """Return the power (W) that this scope never exceeds: its limit, or four times the highest mean seen."""
+        if math.isfinite(self.bounds.high):
+            return self.bounds.high
+        r, tick = self.readings, max(self.spec.update_s or 0.0, 0.1)
+        count = min(int((r.t0_ns[-1] - r.t0_ns[0]) * 1e-9 / (10 * tick)) + 1, 10_000)
+        at = np.unique(np.searchsorted(r.t0_ns, np.linspace(r.t0_ns[0], r.t0_ns[-1], count + 1)))
+        means = np.diff(r.value[at]) / (np.diff(r.t0_ns[at]) * 1e-9)
+        return 4 * max(self._usual_w, float(means.max(initial=0.0)))
 
     def _unwrapped(self, sel: slice) -> Floats:
         value = self.readings.value[sel]
-        if self._fall_at.size == 0:
+        if self._break_at.size == 0:
             return value
-        k = np.searchsorted(self._fall_at, np.arange(sel.start, sel.start + value.size), side="right")
-        return value + np.concatenate(([0.0], self._fall_add))[k]
+        k = np.searchsorted(self._break_at, np.arange(sel.start, sel.start + value.size), side="right")
+        return value + np.concatenate(([0.0], self._break_add))[k]
 
     def knots(self, t_ns: int) -> Knots:
-        """Return the counter's steps around t, refined by the instrument's own period where one of them is sharp."""
-        r = self.readings
-        tick = self.spec.update_s or 0.0
-        reach = max(5 * tick, 0.5)
-        near, wide = r.between(t_ns - int(reach * 1e9), t_ns + int(reach * 1e9)), r.around(t_ns, 4, 4)
+        """Return the counter's steps around t, refined by the instrument's own period where one of them is sharp.
+
+        A reading shows the counter as of its last step, at most one tick back and after the reading before if it rose
+        since; where nobody says how long a tick is, only the latter is known.
+        """
+        r, tick = self.readings, self.spec.update_s
+        reach = round(max(5 * (tick or 0.0), 0.5) * 1e9)
+        near, wide = r.between(t_ns - reach, t_ns + reach), r.around(t_ns, 4, 4)
         sel = slice(min(near.start, wide.start), max(near.stop, wide.stop))
-        before = (r.t0_ns[sel] - self.base_ns) * 1e-9
-        after = (r.t1_ns[sel] - self.base_ns) * 1e-9
+        before = (r.t0_ns[sel] - self.base_ns).astype(np.float64) * 1e-9
+        after = (r.t1_ns[sel] - self.base_ns).astype(np.float64) * 1e-9
         energy = self._unwrapped(sel)
-        last = np.concatenate(([-np.inf], before[:-1]))
-        low = np.maximum(last, before - tick) if self.spec.update_s is not None else np.maximum(last, before)
+        usual = float(np.diff(before).max(initial=0.0))
+        last = np.concatenate(([before[0] - (usual if tick is None else tick)], before[:-1]))
+        low = last if tick is None else np.maximum(last, before - tick)
         keep = np.concatenate(([True], energy[1:] > energy[:-1]))
-        low, high, energy = low[keep], after[keep], energy[keep]
-        return _refined((low + high) / 2, (high - low) / 2, energy, tick)
+        if tick is not None:
+            keep |= _resting(keep, before, tick)
+        return _refined((low + after)[keep] / 2, (after - low)[keep] / 2, energy[keep], tick or 0.0)
 
     def at(self, t_ns: int) -> tuple[float, float]:
         """Return C(t) in J and its standard uncertainty from the edge alone."""
@@ -139,10 +160,10 @@ class CounterCurve:
     def _outside(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float]:
         """Extrapolate where no step was seen beyond the edge: from idle to the power near it."""
         i = knots.t.size - 1 if after else 0
-        low, high = self._near(t_ns, knots, i)
+        span = s - float(knots.t[i])
+        low, high = self._near(t_ns, knots, i, abs(span))
         if not after or t_ns > int(self.readings.t1_ns[-1]):
             low = min(low, self.bounds.low)
-        span = s - float(knots.t[i])
         value = float(knots.energy[i]) + span * (low + high) / 2
         u = abs(span) * (high - low) / math.sqrt(12)
         return value, math.hypot(u, (low + high) / 2 * float(knots.half[i]) / math.sqrt(3))
@@ -152,7 +173,7 @@ class CounterCurve:
         span = float(knots.t[k + 1] - knots.t[k])
         x, mean = s - float(knots.t[k]), float(knots.energy[k + 1] - knots.energy[k]) / span
         sharp = float(knots.half[k : k + 2].max()) < CLEAN * span
-        low, high = self._near(t_ns, knots, k)
+        low, high = self._near(t_ns, knots, k, span)
         if sharp:
             low, high = min(low, mean), max(high, mean)
         floor, ceiling = _allowed(knots, k, x, span, low, high)
@@ -172,8 +193,8 @@ class CounterCurve:
         turn = span * (mean - after) / (before - after)
         return before * min(x, turn) + after * max(x - turn, 0.0)
 
-    def _near(self, t_ns: int, knots: Knots, k: int) -> tuple[float, float]:
-        """Return lowest and highest power (W) seen near an edge: by the power channel, and by sharp ticks."""
+    def _near(self, t_ns: int, knots: Knots, k: int, span: float) -> tuple[float, float]:
+        """Return lowest and highest power (W) in `span` s near an edge: as power and sharp ticks show, widened."""
         seen: list[float] = []
         for i in range(max(k - 4, 0), min(k + 5, knots.t.size - 1)):
             slope = knots.slope(i, i + 1)
@@ -183,39 +204,37 @@ class CounterCurve:
         whole = knots.slope(0, knots.t.size - 1)
         if whole is not None:
             seen.append(whole)
-        if self.power is not None and len(self.power.readings):
+        if self.power is not None:
             seen.extend(self.power.near(t_ns)[:2])
         if not seen:
-            high = self.bounds.high if math.isfinite(self.bounds.high) else self._usual_power()
-            return self.bounds.low, high
-        return self.bounds.widened(min(seen), max(seen))
+            return self.bounds.low, self._highest_w
+        low, high = self.bounds.widened(min(seen), max(seen))
+        way = min(1.0, span / HIDES_ALL_S)
+        return low - way * max(low - self.bounds.low, 0.0), high + way * max(self._highest_w - high, 0.0)
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms; `steps_ns` are times of work done (see `periodic`)."""
-        ca, ua = self.at(a_ns)
-        cb, ub = self.at(b_ns)
-        value, span = cb - ca, (b_ns - a_ns) * 1e-9
+        ends = {t: self.at(t) for t in (a_ns, b_ns)}
+        value, span = ends[b_ns][0] - ends[a_ns][0], (b_ns - a_ns) * 1e-9
         accuracy = self.spec.accuracy
+        shared = accuracy.shared or self.name
         terms = {
-            f"gain:{accuracy.shared or self.name}": value * accuracy.gain / math.sqrt(3),
-            f"edge:{self.name}:{a_ns}": -ua,
-            f"edge:{self.name}:{b_ns}": ub,
-            f"break:{self.name}:{a_ns}": math.sqrt(max(self._break_var(b_ns) - self._break_var(a_ns), 0.0)),
+            f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
+            f"break:{self.name}:{a_ns}": math.sqrt(max(self._broken(b_ns) - self._broken(a_ns), 0.0)),
         }
+        terms |= edges(self.name, a_ns, b_ns, lambda t: ends[t][1])
         if self.spec.seen < 1:
             grid = self.power.update_s if self.power else self.spec.update_s or 0.1
-            share = unseen_share(self.spec.seen, grid, steps_ns)
-            terms["unseen"] = unseen_u(value, span, share, self.bounds)
-            if self.power is not None and len(self.power.readings):
-                terms[f"sampling:{self.name}:{a_ns}"] = self.power.jump_u(a_ns, b_ns)
+            share = unseen_share(self.spec.seen, grid, within(steps_ns, a_ns, b_ns))
+            terms[f"unseen:{shared}"] = unseen_u(value, span, share, Bounds(self.bounds.low, self._highest_w))
+            if self.power is not None:
+                terms |= dict((self.power.sampling(a_ns, b_ns),))
         return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown")
 
-    def _break_var(self, t_ns: int) -> float:
+    def _broken(self, t_ns: int) -> float:
         """Return the variance (J2) of resets and doubtful wraps up to t."""
-        if self._fall_at.size == 0:
-            return 0.0
-        k = int(np.searchsorted(self.readings.t0_ns[self._fall_at], t_ns, side="right"))
-        return float(self._fall_var[k - 1]) if k else 0.0
+        k = int(np.searchsorted(self.readings.t0_ns[self._break_at], t_ns, side="right"))
+        return float(self._break_var[k - 1]) if k else 0.0
 
 
 def _allowed(knots: Knots, k: int, x: float, span: float, low: float, high: float) -> tuple[float, float]:
@@ -225,6 +244,12 @@ def _allowed(knots: Knots, k: int, x: float, span: float, low: float, high: floa
     floor = max(here + low * x - blur, there - high * rest - blur_after)
     ceiling = min(here + high * x + blur, there - low * rest + blur_after)
     return floor, ceiling
+
+
+def _resting(rose: Bools, before: Floats, tick: float) -> Bools:
+    """Tell which readings end a rest: the counter stood still for more than a tick and a half, so nothing was used."""
+    since = before[np.maximum.accumulate(np.where(rose, np.arange(rose.size), 0))]
+    return np.append(rose[1:], [True]) & (before - since > 1.5 * tick)
 
 
 def _refined(t: Floats, half: Floats, energy: Floats, tick: float) -> Knots:
@@ -239,7 +264,4 @@ def _refined(t: Floats, half: Floats, energy: Floats, tick: float) -> Knots:
     only = tick - off > half + width  # the next grid point lies outside of what was seen, so there is no other choice
     fits = (off <= half + width) & only & (width < half)
     t, half = np.where(fits, guess, t), np.where(fits, width, half)
-    if (np.diff(t) <= 0).any():
-        order = np.maximum.accumulate(t)
-        return Knots(order, half, energy)
-    return Knots(t, half, energy)
+    return Knots(np.maximum.accumulate(t), half, energy)

@@ -11,18 +11,22 @@ if TYPE_CHECKING:
 
 LONGEST = 16_384  # readings looked at; a load that repeats does so within them
 ALIKE = 0.5  # autocorrelation from which a series counts as repeating
-STEPS_PER_BLOCK = 12  # steps looked at together; over longer stretches two clocks drift apart and hide a lock
+STEPS_PER_BLOCK = 12  # steps looked at together: a load may be in step for a part of the run only
+GRID_DRIFT = 0.005  # a sensor keeps its period within half a percent of what is said of it
 
 
-def repeat_period_s(value: Floats, step_s: float) -> float | None:
-    """Return the shortest lag (s) at which the series resembles itself, None where it does not repeat."""
-    n = min(value.size, LONGEST)
+def repeat_period_s(t_s: Floats, value: Floats, step_s: float) -> float | None:
+    """Return the shortest lag (s) at which the readings resemble themselves, None where they do not repeat."""
+    n = min(int((t_s[-1] - t_s[0]) / step_s) + 1, LONGEST)
     if n < 16:
         return None
-    start = (value.size - n) // 2
-    x = value[start : start + n] - value[start : start + n].mean()
+    # Readings are not evenly spaced: edges are polled quickly, and some readings are missing.
+    grid = (t_s[0] + t_s[-1] - (n - 1) * step_s) / 2 + np.arange(n) * step_s
+    x = value[np.maximum(np.searchsorted(t_s, grid, side="right") - 1, 0)]
+    largest = float(np.abs(x).max())
+    x = x - x.mean()
     power = float(np.dot(x, x))
-    if power <= 1e-12 * n * float(np.abs(value[start : start + n]).max() + 1e-30) ** 2:
+    if power <= 1e-12 * n * largest**2:
         return None
     size = 1 << (2 * n - 1).bit_length()
     spectrum = np.fft.rfft(x, size)
@@ -36,21 +40,37 @@ def repeat_period_s(value: Floats, step_s: float) -> float | None:
     return float(below[0] + back[0]) * step_s if back.size else None
 
 
+def within(steps_ns: Ints | None, a_ns: int, b_ns: int) -> Ints | None:
+    """Return the steps in [a, b]: those of another phase say nothing about this one."""
+    return None if steps_ns is None else steps_ns[(steps_ns >= a_ns) & (steps_ns <= b_ns)]
+
+
 def unseen_share(seen: float, grid_s: float, steps_ns: Ints | None = None) -> float:
     """Return the share of a load's cycle that a meter may never have seen.
 
     A meter that sees the share `seen` of every `grid_s` misses 1 - seen of a load in step with it. The times at which
     the workload reported a step tell whether it is: where their phases on the grid lie no further apart than the
-    window, every part of the cycle was seen. Without steps nothing is excluded.
+    window, for every period that the sensor may really have, every part of the cycle was seen. Without steps nothing
+    is excluded. Steps of several processes follow each other (a fall in time begins the next); the worst one counts,
+    since nobody says which of them is on this device.
     """
     hidden = 1.0 - min(1.0, seen)
     if hidden <= 1e-9:
         return 0.0
-    if steps_ns is None or steps_ns.size < STEPS_PER_BLOCK:
-        return hidden
-    shares = []
-    for i in range(0, steps_ns.size - STEPS_PER_BLOCK + 1, STEPS_PER_BLOCK):
-        phase = np.sort((steps_ns[i : i + STEPS_PER_BLOCK] % round(grid_s * 1e9)) / (grid_s * 1e9))
-        arcs = np.diff(np.concatenate((phase, [phase[0] + 1.0])))
-        shares.append(float(np.maximum(arcs - seen, 0.0).sum()))
-    return float(np.mean(shares))
+    sources = [] if steps_ns is None else np.split(steps_ns, np.flatnonzero(np.diff(steps_ns) < 0) + 1)
+    shares = [_in_step(s, seen, grid_s * 1e9) for s in sources if s.size >= STEPS_PER_BLOCK]
+    return min(hidden, max(shares, default=hidden))
+
+
+def _in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
+    """Return the share of the cycle between the windows, the largest that any possible period gives, mean of blocks."""
+    blocks = steps_ns[: steps_ns.size - steps_ns.size % STEPS_PER_BLOCK].reshape(-1, STEPS_PER_BLOCK)
+    since = (blocks - blocks[:, :1]).astype(np.float64)
+    # Fine enough that from one period to the next no phase moves by more than a quarter of the window.
+    count = int(np.ceil(8 * GRID_DRIFT * float(since.max()) / grid_ns / max(seen, 0.01)))
+    worst = np.zeros(len(blocks))
+    for grid in grid_ns * (1 + GRID_DRIFT * np.linspace(-1, 1, min(count, 500) | 1)):
+        phase = np.sort(since % grid / grid, axis=1)
+        arcs = np.diff(phase, axis=1, append=phase[:, :1] + 1.0)
+        worst = np.maximum(worst, np.maximum(arcs - seen, 0.0).sum(axis=1))
+    return float(worst.mean())

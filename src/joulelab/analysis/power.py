@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.periodic import repeat_period_s, unseen_share
-from joulelab.analysis.terms import Quantity
+from joulelab.analysis.periodic import LONGEST, repeat_period_s, unseen_share, within
+from joulelab.analysis.series import usual_step
+from joulelab.analysis.terms import Quantity, edges
 
 if TYPE_CHECKING:
     from joulelab.analysis.series import Floats, Ints, Readings
@@ -40,37 +42,50 @@ class Bounds:
 
 
 class PowerCurve:
-    """Answer C(t), and the energy of any interval as C(b) - C(a), for one power channel."""
+    """Answer C(t), and the energy of any interval as C(b) - C(a), for one power channel.
 
-    def __init__(self, readings: Readings, spec: Spec, *, name: str, bounds: Bounds | None = None) -> None:
+    `step_s` is the time between readings that was asked for; without it, it is found from the readings. Raises
+    ValueError where there is no reading: no number is made up.
+    """
+
+    def __init__(
+        self, readings: Readings, spec: Spec, *, name: str, bounds: Bounds | None = None, step_s: float | None = None
+    ) -> None:
+        if not len(readings):
+            raise ValueError(f"{name}: no readings")
         self.readings = readings
         self.spec = spec
         self.name = name
-        self.base_ns = int(readings.t0_ns[0]) if len(readings) else 0
-        self.step_s = self._usual_step()
+        self.base_ns = int(readings.t0_ns[0])
+        self.step_s = step_s or self._usual_step()
         self.update_s = spec.update_s if spec.update_s is not None else self.step_s
         self.window_s = spec.window_s or 0.0
         self.shift_s = self.update_s / 2 + self.window_s / 2
         self.bounds = bounds if bounds is not None else self._default_bounds()
-        self._energy, self._jumps, self._gaps = self._prefixes()
-        self.period_s = repeat_period_s(readings.value, self.step_s)
+        self._prefix = self._prefixes()
 
     def _usual_step(self) -> float:
-        t = self.readings.t0_ns
-        if t.size < 2:
-            return self.spec.update_s or 1.0
-        sample = t[: min(t.size, 100_001)]
-        steps = np.diff(sample) * 1e-9
-        # Edges are polled quickly on purpose; the usual step is that of most of the time, not of most readings.
-        order = np.argsort(steps)
-        weight = np.cumsum(steps[order])
-        return float(steps[order][np.searchsorted(weight, weight[-1] / 2)])
+        steps = np.diff(self.readings.t0_ns[:100_001]) * 1e-9
+        return usual_step(steps) if steps.size else self.spec.update_s or 1.0
 
     def _default_bounds(self) -> Bounds:
-        value = self.readings.value
-        seen_low, seen_high = (float(value.min()), float(value.max())) if value.size else (0.0, 0.0)
+        seen_low, seen_high = float(self.readings.value.min()), float(self.readings.value.max())
         low, high = self.spec.limits or (seen_low, seen_high)
         return Bounds(min(low, seen_low), max(high, seen_high))
+
+    @cached_property
+    def period_s(self) -> float | None:
+        """Return the period (s) with which the readings repeat, None where they do not."""
+        middle = len(self.readings) // 2
+        sel = self.readings.around(int(self.readings.t0_ns[middle]), LONGEST // 2, LONGEST // 2)
+        return repeat_period_s(self.seconds(sel), self.readings.value[sel], self.step_s)
+
+    @cached_property
+    def _gap_w(self) -> float:
+        """Return the range of power (W) that a gap may hide: that of nearly all readings, widened."""
+        seen = self.readings.value[:: len(self.readings) // 100_000 + 1]
+        low, high = self.bounds.widened(float(np.percentile(seen, 5)), float(np.percentile(seen, 95)))
+        return high - low
 
     def seconds(self, sel: slice) -> Floats:
         """Return mid-read times of a slice, in seconds from the base."""
@@ -79,64 +94,48 @@ class PowerCurve:
         doubled *= 0.5e-9
         return doubled
 
-    def _prefixes(self) -> tuple[Floats, Floats, Floats]:
-        """Sum energy, squared jumps and gap variance by block, so that C(t) needs one block only."""
+    def _prefixes(self) -> Floats:
+        """Sum what `_sums` returns by block, so that C(t) needs one block only."""
         n = len(self.readings)
-        starts = range(0, max(n - 1, 0), BLOCK)
-        sums = np.zeros((3, len(starts) + 1))
+        starts = range(0, n - 1, BLOCK)
+        sums = np.zeros((4, len(starts) + 1))
         for k, i in enumerate(starts):
-            sums[:, k + 1] = self._block(slice(i, min(i + BLOCK, n - 1) + 1))
-        reached: Floats = sums.cumsum(axis=1)
-        return reached[0], reached[1], reached[2]
+            sums[:, k + 1] = self._sums(slice(i, min(i + BLOCK, n - 1) + 1))
+        return sums.cumsum(axis=1)
 
-    def _block(self, sel: slice) -> tuple[float, float, float]:
-        """Return energy (J), jump variance (J2) and gap variance (J2) over the readings of a slice."""
-        if sel.stop - sel.start < 2:
-            return 0.0, 0.0, 0.0
+    def _sums(self, sel: slice) -> Floats:
+        """Return energy (J), squares of hidden jumps and products of neighbours (J2), squares of gaps (s2).
+
+        All four are plain sums over the steps between readings, so that any interval is a difference of two prefixes.
+        """
         t, p = self.seconds(sel), self.readings.value[sel]
         step, jump = np.diff(t), np.diff(p)
-        energy = float(np.dot(step, p[1:] + p[:-1])) / 2
-        usual = np.minimum(step, GAP_FACTOR * self.step_s)
+        longest = GAP_FACTOR * self.step_s
+        usual = np.minimum(step, longest)
         hidden = np.maximum(np.maximum(usual, self.update_s) - self.window_s, 0.2 * np.minimum(usual, self.update_s))
-        jumps = float(np.sum((hidden * jump) ** 2)) * self._jump_factor(jump)
-        gaps = 0.0
-        if (step > GAP_FACTOR * self.step_s).any():
-            spread = float(np.percentile(p, 95) - np.percentile(p, 5))
-            long = step[step > GAP_FACTOR * self.step_s]
-            gaps = float(np.sum((long * spread) ** 2)) / 12
-        return energy, jumps, gaps
+        hidden *= jump
+        energy = np.dot(step, p[1:] + p[:-1]) / 2
+        gaps = step[step > longest]
+        return np.array((energy, np.dot(hidden, hidden), np.dot(hidden[1:], hidden[:-1]), np.dot(gaps, gaps)))
 
-    @staticmethod
-    def _jump_factor(jump: Floats) -> float:
-        """Return 1/12 for loads that step and stay, up to 1/2 for readings that scatter without memory."""
-        if jump.size < 3:
-            return 0.5
-        square = float(np.dot(jump, jump))
-        if square == 0.0:
-            return 1 / 12
-        memory = float(np.dot(jump[1:], jump[:-1])) / square
-        return 1 / 12 + 5 / 12 * min(1.0, max(0.0, -2 * memory))
+    def _before(self, t_ns: int) -> int:
+        """Return the last reading whose middle lies at or before t (shifted), -1 where there is none."""
+        r, at = self.readings, t_ns + round(self.shift_s * 1e9)
+        i = int(np.searchsorted(r.t0_ns, at, side="right")) - 1
+        return i - 1 if i >= 0 and r.t0_ns[i] + r.t1_ns[i] > 2 * at else i
 
-    def at(self, t_ns: int) -> tuple[float, float, float]:
-        """Return C(t) in J and the variances of jumps and gaps up to there, extrapolated where nothing was read."""
-        n = len(self.readings)
-        s = (t_ns - self.base_ns) * 1e-9 + self.shift_s
-        i = int(np.searchsorted(self.readings.t0_ns, t_ns + int(self.shift_s * 1e9), side="right")) - 1
-        if i < 0:
-            first = float(self.seconds(slice(0, 1))[0])
-            return (s - first) * float(self.readings.value[0]), 0.0, 0.0
-        block = min(i // BLOCK, len(self._energy) - 1)
-        energy, jumps, gaps = self._block(slice(block * BLOCK, i + 1))
-        energy += self._energy[block]
-        jumps += self._jumps[block]
-        gaps += self._gaps[block]
-        here = float(self.seconds(slice(i, i + 1))[0])
-        p = float(self.readings.value[i])
-        if i + 1 < n:
+    def at(self, t_ns: int) -> Floats:
+        """Return C(t) in J, and the other sums up to there (see `_sums`); extrapolated where nothing was read."""
+        i = max(self._before(t_ns), 0)
+        block = min(i // BLOCK, self._prefix.shape[1] - 1)
+        sums: Floats = self._prefix[:, block] + self._sums(slice(block * BLOCK, i + 1))
+        here, p = float(self.seconds(slice(i, i + 1))[0]), float(self.readings.value[i])
+        since = (t_ns - self.base_ns) * 1e-9 + self.shift_s - here
+        if i + 1 < len(self.readings) and since > 0:
             there = float(self.seconds(slice(i + 1, i + 2))[0])
-            share = (s - here) / max(there - here, 1e-12)
-            p += (float(self.readings.value[i + 1]) - p) * share / 2
-        return energy + (s - here) * p, jumps, gaps
+            p += (float(self.readings.value[i + 1]) - p) * since / (there - here) / 2
+        sums[0] += since * p
+        return sums
 
     def near(self, t_ns: int) -> tuple[float, float, float]:
         """Return lowest and highest power seen near t, and the local step in s; idle counts where a side is unread."""
@@ -146,10 +145,7 @@ class PowerCurve:
         sel = r.between(at - int(reach * 1e9), at + int(reach * 1e9))
         wide = r.around(at, NEAR, NEAR)
         sel = slice(min(sel.start, wide.start), max(sel.stop, wide.stop))
-        values = r.value[sel]
-        if values.size == 0:
-            return self.bounds.low, self.bounds.high, self.step_s
-        low, high = float(values.min()), float(values.max())
+        low, high = float(r.value[sel].min()), float(r.value[sel].max())
         inside = int(np.searchsorted(r.t0_ns, at, side="right"))
         step = self.step_s
         if inside in (0, len(r)):
@@ -171,47 +167,53 @@ class PowerCurve:
         i = int(np.searchsorted(self.readings.t0_ns, t_ns + int(self.shift_s * 1e9)))
         return float(self.readings.value[min(i, len(self.readings) - 1)]) * self.update_s / 2 / math.sqrt(3)
 
-    def jump_u(self, a_ns: int, b_ns: int, *, between: tuple[float, float] | None = None) -> float:
-        """Return the interior standard uncertainty (J): unseen jumps, repeats added linearly, and gaps."""
-        ja, jb = between if between is not None else (self.at(a_ns)[1], self.at(b_ns)[1])
-        repeats = max(1.0, (b_ns - a_ns) * 1e-9 / self.period_s) if self.period_s else 1.0
-        return math.sqrt(max(jb - ja, 0.0) * repeats)
+    def sampling(self, a_ns: int, b_ns: int) -> tuple[str, float]:
+        """Return source and standard uncertainty (J) of what happened between readings: jumps that none of them saw.
+
+        Loads that step and stay hide 1/12 of the squares, readings that scatter without memory up to 1/2. A series
+        that repeats is wrong the same way each time: its repeats, and its phases, add linearly.
+        """
+        _, squares, products, _ = self.at(b_ns) - self.at(a_ns)
+        variance = squares / 12 + 5 / 12 * min(squares, max(0.0, -2 * products))
+        if self.period_s is None:
+            return f"sampling:{self.name}:{a_ns}", math.sqrt(max(variance, 0.0))
+        repeats = max(1.0, (b_ns - a_ns) * 1e-9 / self.period_s)
+        return f"sampling:{self.name}", math.sqrt(max(variance, 0.0) * repeats)
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms; `steps_ns` are times of work done (see `periodic`)."""
-        ca, ja, ga = self.at(a_ns)
-        cb, jb, gb = self.at(b_ns)
-        value = cb - ca
+        value, _, _, gaps = (float(x) for x in self.at(b_ns) - self.at(a_ns))
         span = (b_ns - a_ns) * 1e-9
         accuracy = self.spec.accuracy
+        shared = accuracy.shared or self.name
+        share = self.hidden_share(within(steps_ns, a_ns, b_ns))
         terms = {
-            f"gain:{accuracy.shared or self.name}": value * accuracy.gain / math.sqrt(3),
-            f"offset:{accuracy.shared or self.name}": span * accuracy.offset / math.sqrt(3),
-            f"edge:{self.name}:{a_ns}": -self.edge_u(a_ns),
-            f"edge:{self.name}:{b_ns}": self.edge_u(b_ns),
+            f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
+            f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
             f"lag:{self.name}": self._lag_u(b_ns) - self._lag_u(a_ns),
-            f"sampling:{self.name}:{a_ns}": self.jump_u(a_ns, b_ns, between=(ja, jb)),
-            f"gap:{self.name}:{a_ns}": math.sqrt(max(gb - ga, 0.0)),
-            f"quantum:{self.name}:{a_ns}": self._quantum_u(a_ns, b_ns, span),
-            "unseen": unseen_u(value, span, self.hidden_share(steps_ns), self.bounds),
+            f"gap:{self.name}:{a_ns}": self._gap_w * math.sqrt(gaps / 12) if gaps > 0 else 0.0,
+            f"unseen:{shared}": unseen_u(value, span, share, self.bounds),
         }
+        terms |= dict((self.sampling(a_ns, b_ns), self._quantum(a_ns, b_ns, span)))
+        terms |= edges(self.name, a_ns, b_ns, self.edge_u)
         return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown")
 
     def hidden_share(self, steps_ns: Ints | None = None) -> float:
         """Return the share of a load's cycle that no reading may have seen, 0 where the sensor sees all the time."""
         grid = max(self.update_s, self.step_s)
-        seen = min(1.0, self.window_s / grid) if grid else 1.0
-        return unseen_share(seen, grid, steps_ns)
+        between = unseen_share(self.window_s / grid, grid, steps_ns)
+        if self.window_s < self.update_s:
+            return between
+        # A mean over several updates may itself be one of parts.
+        return max(between, unseen_share(self.spec.seen, self.update_s or grid, steps_ns))
 
-    def _quantum_u(self, a_ns: int, b_ns: int, span: float) -> float:
+    def _quantum(self, a_ns: int, b_ns: int, span: float) -> tuple[str, float]:
+        """Return source and standard uncertainty (J) of the reading's resolution; on one code it adds linearly."""
         quantum = self.spec.accuracy.quantum
-        if not quantum:
-            return 0.0
-        sel = self.readings.between(a_ns, b_ns)
-        count = max(sel.stop - sel.start, 1)
-        part = self.readings.value[sel]
-        one_code = part.size < 2 or float(np.ptp(part[: 10 * BLOCK])) < quantum / 2
-        return span * quantum / math.sqrt(12) / (1.0 if one_code else math.sqrt(count))
+        part = self.readings.value[self.readings.between(a_ns, b_ns)]
+        if part.size < 2 or float(np.ptp(part[: 10 * BLOCK])) < quantum / 2:
+            return f"quantum:{self.name}", span * quantum / math.sqrt(12)
+        return f"quantum:{self.name}:{a_ns}", span * quantum / math.sqrt(12 * part.size)
 
 
 def unseen_u(energy_j: float, span_s: float, share: float, bounds: Bounds) -> float:

@@ -1,4 +1,4 @@
-"""Hold one channel as arrays that analysis can search: seconds from a base, values, and the time stamps' width."""
+"""Hold one channel as arrays that analysis can search: the stamps before and after each read, and the values."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -47,3 +48,15 @@ class Readings:
         """Return the slice with up to `before` readings before t and up to `after` from t on."""
         i = int(np.searchsorted(self.t0_ns, t_ns, side="right"))
         return slice(max(0, i - before), min(len(self), i + after))
+
+
+def usual_step(steps: Floats) -> float:
+    """Return the step that holds for most of the time, whatever its unit; one that is longer than all others is a gap.
+
+    Edges are polled quickly on purpose, so that most readings may lie in a small part of the time.
+    """
+    order = np.sort(steps)
+    reached = np.cumsum(order)
+    while order.size > 2 and reached[-2] < order[-1]:
+        order, reached = order[:-1], reached[:-1]
+    return float(order[np.searchsorted(reached, reached[-1] / 2)])

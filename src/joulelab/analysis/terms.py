@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 COVERAGE_FACTOR = 2.0
 
@@ -64,26 +64,32 @@ class Quantity:
     def tagged(self, tag: str, *, keep: Iterable[str] = ()) -> Quantity:
         """Make the sources unique by a tag, except those that start with one of `keep`: two runs share only those."""
         kept = tuple(keep)
-        terms = {s if s.startswith(kept) and kept else f"{s}@{tag}": u for s, u in self.terms.items()}
+        terms = {s if s.startswith(kept) else f"{s}@{tag}": u for s, u in self.terms.items()}
         return Quantity(self.value, terms, self.known)
 
     def without(self, *kinds: str) -> Quantity:
         """Leave out the terms of some kinds: what the figure would be worth if those were excluded."""
-        return Quantity(
-            self.value, {s: u for s, u in self.terms.items() if s.split(":", 1)[0] not in kinds}, self.known
-        )
+        return Quantity(self.value, {s: u for s, u in self.terms.items() if _kind(s) not in kinds}, self.known)
 
     def budget(self) -> dict[str, float]:
         """Return the standard uncertainty by kind of source (the word before the first colon), largest first."""
         kinds: dict[str, float] = {}
         for source, u in self.terms.items():
-            kind = source.split(":", 1)[0]
-            kinds[kind] = math.hypot(kinds.get(kind, 0.0), u)
+            kinds[_kind(source)] = math.hypot(kinds.get(_kind(source), 0.0), u)
         return dict(sorted(kinds.items(), key=lambda item: -item[1]))
 
     def to_json(self) -> dict[str, Any]:
         """Return value, expanded uncertainty and budget as plain data."""
         return {"value": self.value, "expanded": self.expanded, "known": self.known, "budget": self.budget()}
+
+
+def _kind(source: str) -> str:
+    return source.split(":", 1)[0].split("@", 1)[0]
+
+
+def edges(name: str, a_ns: int, b_ns: int, u: Callable[[int], float]) -> dict[str, float]:
+    """Return the terms of both ends of an interval: where one phase ends and the next begins they cancel."""
+    return {} if a_ns == b_ns else {f"edge:{name}:{a_ns}": -u(a_ns), f"edge:{name}:{b_ns}": u(b_ns)}
 
 
 def total(parts: Iterable[Quantity]) -> Quantity:

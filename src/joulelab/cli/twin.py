@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import click
 
@@ -78,8 +78,15 @@ class _Signals:
     def __init__(self) -> None:
         self.ended = threading.Event()
         self.child: subprocess.Popen[bytes] | None = None
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._note)
+
+    def __enter__(self) -> Self:
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._found = {number: signal.signal(number, self._note) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._found.items():
+            signal.signal(number, handler)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.ended.set()
@@ -148,12 +155,13 @@ def command(
 
     if load and profiles:
         raise _Failure("twin: --load and --profile exclude each other; drop one of the two")
-    signals = _Signals()
+    if words and seconds is not None:
+        raise _Failure("twin: --for and a command exclude each other; the twin ends with its command")
     try:
         described = _described(gpus, gpu_model, profiles, flaws, file)
         scripted = {} if load else described.profiles
         server = TwinServer(described.node, profiles=scripted, follow=not scripted, powercap=described.powercap)
-        with server:
+        with _Signals() as signals, server:
             if as_json or not words:
                 _announce(server, as_json)
             elif server.missing:

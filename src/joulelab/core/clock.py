@@ -6,7 +6,7 @@ import ctypes
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +26,10 @@ class ClockPair:
     boot_id: str
 
 
-def boot_id() -> str:
+def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
     """Return the kernel's id of this boot, empty where there is none."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return path.read_text().strip()
     except OSError:
         return ""
 
@@ -41,13 +41,9 @@ def utc_now_ns() -> int:
 
 def clock_pair(mono: Callable[[], int] = time.monotonic_ns, utc: Callable[[], int] = utc_now_ns) -> ClockPair:
     """Take the tightest of five mono-UTC-mono readings."""
-    best: tuple[int, int, int] | None = None
-    for _ in range(5):
-        before, wall, after = mono(), utc(), mono()
-        if best is None or after - before < best[0]:
-            best = (after - before, (before + after) // 2, wall)
-    assert best is not None
-    return ClockPair(best[1], best[2], best[0], kernel_error_ns(), boot_id())
+    readings = [(mono(), utc(), mono()) for _ in range(5)]
+    before, wall, after = min(readings, key=lambda r: r[2] - r[0])
+    return ClockPair((before + after) // 2, wall, after - before, kernel_error_ns(), boot_id())
 
 
 class _Timex(ctypes.Structure):
@@ -62,12 +58,11 @@ class _Timex(ctypes.Structure):
     ]
 
 
-def kernel_error_ns() -> int | None:
+def kernel_error_ns(adjtimex: Callable[[Any], int] | None = None) -> int | None:
     """Return the kernel's own bound on the UTC clock's error in ns, None where it does not tell."""
+    timex = _Timex()
     try:
-        timex = _Timex()
-        if ctypes.CDLL(None).adjtimex(ctypes.byref(timex)) < 0:
-            return None
-        return int(timex.maxerror) * 1000
+        told = (adjtimex or ctypes.CDLL(None).adjtimex)(ctypes.byref(timex))
     except (OSError, AttributeError):
         return None
+    return None if told < 0 else int(timex.maxerror) * 1000

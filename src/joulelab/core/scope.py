@@ -19,12 +19,12 @@ def family(scope: str) -> str:
     return scope.split("/", 1)[0].split(":", 1)[0]
 
 
-def order(scope: str) -> tuple[int, str, list[int | str]]:
+def order(scope: str) -> tuple[int, str, list[int], str]:
     """Return a sort key: family first, then number."""
     name = family(scope)
     rank = FAMILIES.index(name) if name in FAMILIES else len(FAMILIES)
-    digits: list[int | str] = [int(p) if p.isdigit() else 0 for p in scope.replace("/", ":").split(":")[1:]]
-    return rank, name, digits
+    digits = [int(p) if p.isdecimal() else 0 for p in scope.replace("/", ":").split(":")[1:]]
+    return rank, name, digits, scope
 
 
 def parent(scope: str, declared: str | None) -> str | None:
@@ -35,9 +35,13 @@ def parent(scope: str, declared: str | None) -> str | None:
 
 
 def roots(scopes: Iterable[str], parents: Mapping[str, str | None]) -> list[str]:
-    """Return the scopes that no other given scope contains, so that their sum counts nothing twice."""
-    present = set(scopes)
-    return sorted((s for s in present if not (set(ancestors(s, parents)) & present)), key=order)
+    """Return the scopes that no other given scope contains, so that their sum counts nothing twice.
+
+    Of scopes that are declared to contain each other the first counts.
+    """
+    present = sorted(set(scopes), key=order)
+    above = {s: ancestors(s, parents) for s in present}
+    return [s for s in present if all(s in above[a] and order(s) < order(a) for a in above[s] if a in above)]
 
 
 def ancestors(scope: str, parents: Mapping[str, str | None]) -> list[str]:

@@ -105,9 +105,14 @@ class RaplMeter:
         if not opened:
             raise _none_readable(errors, root)
         platform = any(zone.kind == "psys" for zone, _ in opened)
-        kept = self._without_mirrors(opened)
-        for (zone, file), update_s in zip(kept, steps_s([file for _, file in kept]), strict=True):
-            self._add(zone, file, (period_s, update_s), cpu, platform=platform)
+        try:
+            kept = self._without_mirrors(opened)
+            for (zone, file), update_s in zip(kept, steps_s([file for _, file in kept]), strict=True):
+                self._add(zone, file, (period_s, update_s), cpu, platform=platform)
+        except MeterError:  # one failed just now: the whole is opened again later
+            for _, file in opened:
+                file.close()
+            raise
 
     def streams(self) -> Sequence[Stream]:
         """Return one stream per zone."""

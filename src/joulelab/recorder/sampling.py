@@ -101,6 +101,7 @@ class Sampler:
     ) -> None:
         self.name = name
         self.meter = meter
+        self.tables = tuple(tables)
         self.events = events
         self.ticks = self.late = self.missed = self.worst_ns = 0
         self.busy_ns = 0

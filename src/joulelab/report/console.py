@@ -2,36 +2,67 @@
 
 from __future__ import annotations
 
-from typing import IO
+import io
+import re
+import textwrap
+from typing import IO, TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-INDENT = 1
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
 LABEL = 8
-STYLE = {"failed": "bold red", "warning": "yellow", "note": "dim"}
+STYLE = {"failed": "bold red", "problem": "bold red", "warning": "yellow", "note": "dim"}
+
+
+class _Trimmed(io.TextIOBase):
+    """Drop the blanks at the ends of lines, which tables are padded with."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(self._file, "encoding", None) or "utf-8"
+
+    def write(self, text: str, /) -> int:
+        self._file.write(re.sub(r"[ \t]+(?=\n)", "", text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def make_console(file: IO[str], width: int | None = None) -> Console:
     """Return a console that writes to a file, with colours and the terminal's width only if it is a terminal."""
-    return Console(file=file, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    target: IO[str] = file if file.isatty() else _Trimmed(file)  # type: ignore[assignment]
+    return Console(file=target, width=width, highlight=False, markup=False, emoji=False)
 
 
-def make_table(*columns: str, left: tuple[int, ...] = (0,), title: str | None = None) -> Table:
+def make_table(*columns: str, left: Iterable[int] = (0,)) -> Table:
     """Return a table without frames: a line under the head, numbers to the right; `left` columns to the left."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), title=title, title_justify="left", title_style="")
-    table.show_edge = False
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    aligned = set(left)
     for k, name in enumerate(columns):
-        table.add_column(name, justify="left" if k in left else "right", no_wrap=True, header_style="bold")
+        table.add_column(name, justify="left" if k in aligned else "right", no_wrap=True, header_style="bold")
     return table
 
 
-def facts(rows: list[tuple[str, str]], *, styles: dict[str, str] | None = None) -> Table:
-    """Return labelled lines: the label in a column of its own, the text wrapped beside it."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=LABEL, no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, text in rows:
-        grid.add_row(label, text, style=(styles or {}).get(label, ""))
-    return grid
+def print_facts(
+    console: Console, rows: Iterable[tuple[str, str]], *, styles: Mapping[str, str] | None = None, label: int = LABEL
+) -> None:
+    """Print labelled lines, wrapped beside their label; lines that begin with `->` are commands and stay whole."""
+    room = max(console.width - label - 1, 30)
+    for name, text in rows:
+        first = True
+        for line in text.splitlines():
+            whole = line.startswith("-> ")
+            parts = [line] if whole else textwrap.wrap(line, room, break_on_hyphens=False, break_long_words=False)
+            for part in parts or [""]:
+                head = name if first else ""
+                console.print(Text(f"{head:<{label}} {part}", style=(styles or {}).get(name, "")), soft_wrap=True)
+                first = False

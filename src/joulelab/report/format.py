@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 NOTHING = "-"
-WIDE = 0.2  # an interval of more than 20 % is shown with one digit: more would pretend
+WIDE = 0.2  # an interval of more than 20 % is said in percent too, so that nobody overlooks it
 MOST_DIGITS = 6
 PREFIXES = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T"}
 
@@ -75,7 +75,7 @@ def quantity(value: float, expanded: float | None, unit: str, *, estimate: bool 
     else:
         text = f"{interval(value / factor, expanded / factor)} {name}{unit}"
         if is_wide(value, expanded):
-            text += f" (± {percent(expanded / abs(value), signed=False)})" if value else ""
+            text += f" (± {expanded / abs(value) * 100:.0f} %)" if value else ""
     return f"~{text} (estimate)" if estimate else text
 
 
@@ -124,6 +124,14 @@ def duration(seconds: float) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def period(seconds: float | None) -> str:
+    """Return a nominal time without trailing zeros: `100 ms`, `1 s`."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    factor, name = prefix(seconds) if seconds < 1 else (1.0, "")
+    return f"{seconds / factor:.3g} {name}s"
 
 
 def size(count: float) -> str:
@@ -177,10 +185,7 @@ def shortened(text: str, width: int) -> str:
 
 def _decimals(value: float, expanded: float) -> int:
     """Return how many digits after the point are worth showing."""
-    digits = 2
-    if abs(value) < expanded / WIDE and round(expanded / 10.0 ** _exponent(expanded, 1)) != 1:
-        digits = 1
-    wanted = digits - 1 - _exponent(expanded, digits)
+    wanted = 1 - _exponent(expanded, 2)
     most = MOST_DIGITS - 1 - _exponent(value, MOST_DIGITS) if value else wanted
     return min(wanted, max(most, -_exponent(max(abs(value), expanded), 1)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 MOST_MEMBERS = 8  # a family with more members is shown as its sum and its extremes
 MOST_PHASES = 20
-MOST_OF_A_KIND = 3
 # Parts of a package: shown only with all scopes, since the package holds them.
 INNER = ("core", "uncore")
 
@@ -57,7 +57,6 @@ class MeterRow:
     meter: str
     channel: str
     kind: str
-    gain: float | None
     accuracy: str
     reference: str
     estimate: bool
@@ -105,10 +104,12 @@ def _group_row(group: GroupResult, label: str) -> EnergyRow:
     return EnergyRow(label, group.energy, group.mean_w, net=group.net, estimate=group.estimate, total=True)
 
 
-def measured_by(result: Result) -> list[MeterRow]:
+def measured_by(result: Result, *, every: bool = False) -> list[MeterRow]:
     """Return by what was measured: scopes with the same meter, channel and accuracy in one line."""
     lines: dict[tuple[object, ...], list[ScopeResult]] = {}
     for s in result.scopes:
+        if not every and (family(s.scope) in INNER or "/" in s.scope):
+            continue
         r = s.reading
         lines.setdefault((family(s.scope), r.meter, r.channel, r.accuracy, r.reference), []).append(s)
     found = []
@@ -120,20 +121,12 @@ def measured_by(result: Result) -> list[MeterRow]:
                 meter=r.meter,
                 channel=r.channel,
                 kind=r.kind,
-                gain=_gain(members),
                 accuracy=r.accuracy,
                 reference=r.reference,
                 estimate=r.estimate,
             )
         )
     return found
-
-
-def _gain(members: Sequence[ScopeResult]) -> float | None:
-    """Return the share of the energy that the gain may be off by (k = 2), the largest of the members'."""
-    shares = [2 * s.energy.budget().get("gain", 0.0) / s.energy.value for s in members if s.energy.value > 0]
-    known = all(s.energy.known for s in members)
-    return max(shares, default=None) if known else None
 
 
 def phase_rows(result: Result, *, every: bool = False) -> list[PhaseRow]:
@@ -188,19 +181,17 @@ def hidden_phases(result: Result) -> int:
 
 
 def check_lines(checks: Iterable[Check]) -> list[Check]:
-    """Return the checks worth showing, the worst first; equal ones of several scopes become one line."""
+    """Return the checks worth showing, the worst first; what is alike in several scopes becomes one line."""
     order = {"failed": 0, "warning": 1, "note": 2}
-    together: dict[tuple[str, str, str, str], list[str]] = {}
-    first: dict[tuple[str, str, str, str], Check] = {}
+    alike: dict[tuple[str, str, str, str], list[tuple[str, Check]]] = {}
     for check in checks:
         if check.status == "ok":
             continue
         scope, said = _split(check.message)
-        key = (check.name, check.status, said, check.next)
-        first.setdefault(key, check)
-        together.setdefault(key, []).append(scope)
-    lines = [_with_scopes(first[k], k[2], [s for s in scopes if s]) for k, scopes in together.items()]
-    return sorted(_limited(lines), key=lambda c: order[c.status])
+        # Alike but for figures: idle power that drifted by 101 W here and 103 W there.
+        words = re.sub(r"[-+]?\d+(\.\d+)?", "#", said)
+        alike.setdefault((check.name, check.status, words, check.next), []).append((scope, check))
+    return sorted((_merged(members) for members in alike.values()), key=lambda c: order[c.status])
 
 
 def _split(message: str) -> tuple[str, str]:
@@ -208,21 +199,12 @@ def _split(message: str) -> tuple[str, str]:
     return (scope, said) if colon and " " not in scope else ("", message)
 
 
-def _with_scopes(check: Check, said: str, scopes: list[str]) -> Check:
-    return replace(check, message=f"{span(scopes)}: {said}") if scopes else check
-
-
-def _limited(lines: list[Check]) -> list[Check]:
-    kept: list[Check] = []
-    count: dict[tuple[str, str], int] = {}
-    for check in lines:
-        key = (check.name, check.status)
-        count[key] = count.get(key, 0) + 1
-        if count[key] <= MOST_OF_A_KIND:
-            kept.append(check)
-    for k, check in enumerate(kept):
-        more = count[check.name, check.status] - MOST_OF_A_KIND
-        last = all((c.name, c.status) != (check.name, check.status) for c in kept[k + 1 :])
-        if more > 0 and last:
-            kept[k] = replace(check, message=f"{check.message}; and {more} more of this kind")
-    return kept
+def _merged(members: list[tuple[str, Check]]) -> Check:
+    scope, first = members[0]
+    if len(members) == 1:
+        return first
+    if not scope:
+        return replace(first, message=f"{first.message} ({len(members)} times)")
+    if len({check.message.partition(": ")[2] for _, check in members}) == 1:
+        return replace(first, message=f"{span([s for s, _ in members])}: {first.message.partition(': ')[2]}")
+    return replace(first, message=f"{first.message}; alike: {span([s for s, _ in members[1:]])}")

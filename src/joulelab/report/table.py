@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from joulelab.report import format as fmt
-from joulelab.report.console import STYLE, facts, make_table
+from joulelab.report.console import LABEL, STYLE, make_table, print_facts
 from joulelab.report.rows import check_lines, energy_rows, hidden_phases, measured_by, phase_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rich.console import Console
     from rich.table import Table
@@ -22,7 +22,23 @@ if TYPE_CHECKING:
     from joulelab.analysis.terms import Quantity
     from joulelab.report.rows import EnergyRow, PhaseRow
 
-SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM"}
+SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    6: "SIGABRT",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+    13: "SIGPIPE",
+    15: "SIGTERM",
+}
+WORTH_TELLING_B = 10e6
+MOVED = (
+    ("disk", "disk_read_b", "read"),
+    ("disk", "disk_written_b", "written"),
+    ("network", "net_received_b", "in"),
+    ("network", "net_sent_b", "out"),
+)
 
 
 def print_result(
@@ -38,13 +54,17 @@ def print_result(
     """Print everything that a result says: figures first, then doubts, then what to type next."""
     named = f" · {result.name}" if result.name else ""
     console.rule(Text(f"joulelab · {result.run}{named}"), align="left", style="dim")
-    console.print(Text(headline(result), style="bold"))
+    console.print(Text(headline(result), style="bold"), soft_wrap=True)
+    unseen = unseen_line(result)
+    if unseen:
+        console.print(Text(unseen))
     console.print(Text(story(result, console.width)))
     if result.scopes:
         console.print()
         console.print(energy_table(energy_rows(result, every=every_scope)))
         console.print()
-        console.print(_grid(_measured_by(result)))
+        by = measured_by_lines(result, every=every_scope)
+        print_facts(console, by, label=max(LABEL, *(len(label) for label, _ in by)))
     if budget and result.scopes:
         console.print()
         console.print(budget_table(result))
@@ -54,11 +74,13 @@ def print_result(
         if not every_phase and hidden_phases(result):
             console.print(Text(f"and {hidden_phases(result)} more names: joulelab show {result.run} --phases"))
     console.print()
-    console.print(facts(work_lines(result) + load_lines(result)))
-    _print_doubts(console, result, problems)
+    print_facts(console, work_lines(result) + load_lines(result))
+    doubts = [("problem", text) for text in problems] + check_facts(result)
+    print_facts(console, doubts, styles=STYLE)
+    print_facts(console, missing_lines(result))
     for label, text in closing_lines(result, folder):
         # Not wrapped: paths and commands are there to be copied.
-        console.print(Text(f"{label:<8} {text}"), soft_wrap=True)
+        console.print(Text(f"{label:<{LABEL}} {text}"), soft_wrap=True)
 
 
 def headline(result: Result) -> str:
@@ -70,6 +92,19 @@ def headline(result: Result) -> str:
     text = fmt.quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
     so_far = " so far" if result.state == "live" else ""
     return f"{text} in {took}{so_far}, {fmt.watts(whole.mean_w.value)} on average"
+
+
+def unseen_line(result: Result) -> str:
+    """Return what the interval would be if nothing hid from the sensors, where that makes it much narrower."""
+    energy = result.energy
+    if energy is None or energy.expanded is None:
+        return ""
+    seen = energy.without("unseen").expanded
+    if seen is None or energy.expanded < 1.5 * seen:
+        return ""
+    factor, unit = fmt.column([energy.value, energy.expanded], "J")
+    width = fmt.interval(energy.value / factor, seen / factor).partition(" ± ")[2]
+    return f"(± {width} {unit} if the load is not in step with sensors that see only part of the time)"
 
 
 def story(result: Result, width: int) -> str:
@@ -121,24 +156,18 @@ def energy_table(rows: list[EnergyRow]) -> Table:
     return table
 
 
-def _measured_by(result: Result) -> list[tuple[str, str]]:
+def measured_by_lines(result: Result, *, every: bool = False) -> list[tuple[str, str]]:
+    """Return for each kind of scope by which meter and channel it was measured, and how accurate that is."""
     lines = []
-    for m in measured_by(result):
+    for m in measured_by(result, every=every):
         if m.estimate:
-            how = "load x rated power, not measured"
+            how = "an estimate: load x rated power, not measured"
         elif m.accuracy == "unknown":
             how = "accuracy unknown, so no interval"
         else:
-            gain = "" if m.gain is None else f"gain within {fmt.percent(m.gain, signed=False)}, "
-            how = f"{gain}{m.accuracy}"
-        lines.append((m.scopes, f"by {m.meter} {m.channel} ({how})"))
+            how = f"accuracy {m.accuracy}"
+        lines.append((m.scopes, f"by {m.meter} {m.channel}, {how}"))
     return lines
-
-
-def _grid(rows: list[tuple[str, str]]) -> Table:
-    table = facts(rows)
-    table.columns[0].width = max((len(label) for label, _ in rows), default=0)
-    return table
 
 
 def budget_table(result: Result) -> Table:
@@ -202,32 +231,31 @@ def work_lines(result: Result) -> list[tuple[str, str]]:
 
 
 def load_lines(result: Result) -> list[tuple[str, str]]:
-    """Return the load of the machine and of the workload in one line."""
-    load, parts = result.load, []
-    if "host.busy.mean" in load:
-        peak = fmt.percent(load["host.busy.max"], signed=False)
-        parts.append(f"CPUs {fmt.percent(load['host.busy.mean'], signed=False)} busy (peak {peak})")
+    """Return the load of the command and of the whole machine in one line."""
+    load, own, machine = result.load, [], []
     if "workload.cpu_s" in load:
-        parts.append(f"the command used {fmt.duration(load['workload.cpu_s'])} of CPU")
+        own.append(f"{fmt.duration(load['workload.cpu_s'])} of CPU")
     if "workload.memory_b.max" in load:
-        parts.append(f"{fmt.size(load['workload.memory_b.max'])} of memory")
-    for title, read, written in (("disk", "disk_read_b", "disk_written_b"), ("network", "net_received_b", "net_sent_b")):
-        moved = [load.get(f"host.{key}", 0.0) for key in (read, written)]
-        if max(moved) >= 1e6:
-            parts.append(f"{title} {fmt.size(moved[0])} in, {fmt.size(moved[1])} out")
-    return [("load", ", ".join(parts))] if parts else []
+        own.append(f"{fmt.size(load['workload.memory_b.max'])} of memory")
+    if "host.busy.mean" in load:
+        mean, peak = (fmt.percent(load[f"host.busy.{k}"], signed=False) for k in ("mean", "max"))
+        machine.append(f"CPUs {mean} busy (peak {peak})")
+    for title, key, way in MOVED:
+        if load.get(f"host.{key}", 0.0) >= WORTH_TELLING_B:
+            machine.append(f"{title} {fmt.size(load[f'host.{key}'])} {way}")
+    parts = [f"{title}: {', '.join(said)}" for title, said in (("command", own), ("machine", machine)) if said]
+    return [("load", "; ".join(parts))] if parts else []
 
 
-def _print_doubts(console: Console, result: Result, problems: Sequence[str]) -> None:
-    console.print(facts([("problem", text) for text in problems], styles={"problem": STYLE["failed"]}))
+def check_facts(result: Result) -> list[tuple[str, str]]:
+    """Return the checks that did not end well, the worst first, with the next command to type."""
     rows: list[tuple[str, str]] = []
     for check in check_lines(result.checks):
         if check.name == "power meter" and not result.scopes:
             continue  # the headline says it, and what follows says why
         then = f"\n-> {check.next}" if check.next else ""
         rows.append((check.status, f"{check.name}: {check.message}{then}"))
-    console.print(facts(rows, styles=STYLE))
-    console.print(facts(missing_lines(result)))
+    return rows
 
 
 def missing_lines(result: Result) -> list[tuple[str, str]]:
@@ -249,5 +277,5 @@ def closing_lines(result: Result, folder: Path) -> list[tuple[str, str]]:
         command = shlex.join(result.command)
         lines.append(("try", f"joulelab twin -- joulelab run -- {command}   # a simulated node"))
         return lines
-    lines.append(("next", f"joulelab show {result.run} --budget   |   joulelab compare A B   |   joulelab ls"))
+    lines.append(("next", f"joulelab show {result.run} --budget | joulelab compare A B"))
     return lines

@@ -14,6 +14,7 @@ import os
 import re
 import struct
 import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -33,6 +34,7 @@ PREFIX = struct.Struct("<4sI")
 HEADER_LIMIT = 64 << 20
 # Columns that every sealed table has; no channel may take their names.
 RESERVED = ("stream", "scope", "segment", "t0_ns", "t1_ns", "run", "host")
+LOCK_TRIES = 5
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
@@ -249,8 +251,11 @@ class JournalWriter:
     def _lock(self) -> None:
         # A file system without locks still records; sealing then goes by the owner of the run alone.
         if sys.platform != "win32":
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for _ in range(LOCK_TRIES):
+                with contextlib.suppress(OSError):
+                    fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                time.sleep(0.001)  # A reader may be looking at this very moment whether the file is held.
 
     def _write(self, data: bytes | bytearray | memoryview, *, whole: int) -> None:
         # Positions are explicit: if even the cut fails, the next batch overwrites the torn part.

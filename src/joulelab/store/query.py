@@ -109,8 +109,8 @@ def _result_rows(known: Sequence[Path], results: Results) -> dict[str, list[Row]
     rows: dict[str, list[Row]] = {view: [] for view in RESULT_COLUMNS}
     for path in known:
         found = results(path)
-        for view, collected in rows.items():
-            collected += [{"run": path.name, **row} for row in found.get(view, ())]
+        for view in rows:
+            rows[view] += [{"run": path.name, **row} for row in found.get(view, ())]
     return rows
 
 

@@ -92,11 +92,6 @@ class Run:
             del self._con
 
     @property
-    def id(self) -> str:
-        """Return the run's id."""
-        return str(self.meta["id"])
-
-    @property
     def end(self) -> dict[str, Any] | None:
         """Return `end.json`, None while there is none."""
         return read_end(self.path)

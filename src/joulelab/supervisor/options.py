@@ -37,7 +37,8 @@ class RunOptions:
 
     `meters` None opens what a run opens unless told otherwise; entries are {"meter": name, "config": {...}}. `also`
     comes on top (an estimate). `idle_s` is recorded before the workload, `tail_s` bounds the wait for meters after it.
-    The workload starts after `ready_s` even if the recorder is late.
+    The workload starts after `ready_s` even if the recorder is late, and the recorder is killed if it has not flushed
+    `flush_s` after the tail.
     """
 
     runs: Path
@@ -51,6 +52,7 @@ class RunOptions:
     tail_s: float = 0.3
     ready_s: float = 1.0
     edge_s: float = 1.0
+    flush_s: float = 6.0
     capture: Path | None = None
     analyse: bool = True
     seal_limit: int = 64 << 20

@@ -26,8 +26,6 @@ RESTART_FIRST_NS = NS // 2
 RESTART_LAST_NS = 30 * NS
 # A recorder that lived this long is started again at once, as if it were the first.
 HEALTHY_NS = 10 * NS
-# How long after the tail the recorder may still flush before it is killed.
-FLUSH_S = 6.0
 
 # Waits until a condition holds or a time (monotonic ns) is reached, serving the recording meanwhile.
 Wait = Callable[[Callable[[], bool], int], bool]
@@ -140,7 +138,7 @@ class Recording:
         if self.recorder is not None:
             self._asked += 1
             self.recorder.send({"do": "finish", "tail_s": tail_s, "id": self._asked})
-            wait(lambda: self.recorder is None, monotonic_ns() + round((tail_s + FLUSH_S) * NS))
+            wait(lambda: self.recorder is None, monotonic_ns() + round((tail_s + self.options.flush_s) * NS))
         if self.recorder is not None:
             self._tell("the recorder did not end and was killed")
             self.recorder.kill()

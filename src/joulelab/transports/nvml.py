@@ -35,7 +35,6 @@ class Gpu:
     driver: str = ""
     limit_w: tuple[float, float] | None = None
     mig: tuple[Mig, ...] = ()
-    mig_enabled: bool = False
     handle: Any = field(default=None, compare=False, repr=False)
 
 
@@ -146,7 +145,6 @@ class Nvml:
             driver=self.driver,
             limit_w=(limits[0] / 1000, limits[1] / 1000) if limits else None,
             mig=tuple(self._instances(handle)) if enabled else (),
-            mig_enabled=enabled,
             handle=handle,
         )
 

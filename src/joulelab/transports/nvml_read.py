@@ -96,7 +96,6 @@ class PowerReader:
         array = (self._nvml.binding.c_nvmlFieldValue_t * max(1, len(columns)))()
         for cell, column in zip(array, columns, strict=False):
             cell.fieldId = _FIELDS[column]
-        self._array = array
         self._buffer = memoryview((ctypes.c_char * (_FIELD.size * len(columns))).from_buffer(array))
         self._pointer = ctypes.byref(array)
         self._count = ctypes.c_int(len(columns))
@@ -135,10 +134,8 @@ class StateReader:
         self.pids: tuple[int, ...] | None = None
         binding = nvml.binding
         self._load = binding.c_nvmlUtilization_t()
-        self._memory = binding.c_nvmlMemory_v2_t()
-        self._memory.version = binding.nvmlMemory_v2
-        self._temperature = binding.c_nvmlTemperature_v1_t()
-        self._temperature.version = binding.nvmlTemperature_v1
+        self._memory = binding.c_nvmlMemory_v2_t(version=binding.nvmlMemory_v2)
+        self._temperature = binding.c_nvmlTemperature_v1_t(version=binding.nvmlTemperature_v1)
         self._cell = ctypes.c_uint()
         self._mask = ctypes.c_ulonglong()
         self._calls = self._build_calls()

@@ -111,6 +111,14 @@ class Curve:
         ramp = slope[index] * np.maximum(since, 0.0) / 2
         return joules[index] + (watts[index] + ramp) * since / NS
 
+    def joules_at(self, t_ns: int) -> float:
+        """Return the same for one time, some ten times faster."""
+        index = int(self.t_ns.searchsorted(t_ns, side="right")) - 1
+        since = t_ns - int(self._time[max(index, 0)])
+        watts, slope, joules = self._room[:, max(index, 0)].tolist()
+        ramp = slope * since / 2 if index >= 0 else 0.0
+        return float(joules + (watts + ramp) * since / NS)
+
 
 def total(curves: list[Curve], from_ns: int) -> Pieces:
     """Return the sum of several curves from a time on."""

@@ -15,7 +15,6 @@ from joulelab.twins.truth import HORIZON_S, Truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from joulelab.twins.profile import Profile
 
@@ -55,9 +54,7 @@ class Driver:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 

@@ -61,9 +61,3 @@ GA100 = Flaws(power_window_s=0.025, average_window_s=0.0)
 GA10X = Flaws(plain=Plain.AVERAGE)
 TURING = Flaws(average_window_s=0.0)
 VOLTA = Flaws(power_period_s=0.02, power_window_s=0.01, average_window_s=0.0)
-EXACT = Flaws(
-    power_period_s=0.0,
-    power_window_s=0.0,
-    average_window_s=0.0,
-    counter_period_s=0.0,
-)

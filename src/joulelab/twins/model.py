@@ -30,7 +30,6 @@ class Gpu:
     """
 
     name: str
-    generation: str
     architecture: int
     brand: int
     compute: tuple[int, int]
@@ -117,32 +116,32 @@ class Supply:
 
 
 H100 = Gpu(
-    name="NVIDIA H100 80GB HBM3", generation="Hopper", architecture=9, brand=14, compute=(9, 0),
+    name="NVIDIA H100 80GB HBM3", architecture=9, brand=14, compute=(9, 0),
     idle_w=70, max_w=700, min_cap_w=200, max_cap_w=700, default_cap_w=700,
     memory_bytes=81559 * MIB, bus_bits=5120, sm_max_mhz=1980, memory_max_mhz=2619, sm_idle_mhz=345,
     memory_idle_mhz=2619, multiprocessors=132, cores=16896, pci_id=0x233010DE, pcie_generation=5, mig=True,
     flaws=shapes.HOPPER,
 )  # fmt: skip
 A100 = Gpu(
-    name="NVIDIA A100-SXM4-80GB", generation="GA100", architecture=7, brand=14, compute=(8, 0),
+    name="NVIDIA A100-SXM4-80GB", architecture=7, brand=14, compute=(8, 0),
     idle_w=58, max_w=400, min_cap_w=100, max_cap_w=400, default_cap_w=400,
     memory_bytes=81920 * MIB, sm_max_mhz=1410, memory_max_mhz=1593, memory_idle_mhz=1593, bus_bits=5120,
     multiprocessors=108, cores=6912, pci_id=0x20B210DE, mig=True, flaws=shapes.GA100,
 )  # fmt: skip
 V100 = Gpu(
-    name="Tesla V100-SXM2-32GB", generation="Volta", architecture=5, brand=2, compute=(7, 0),
+    name="Tesla V100-SXM2-32GB", architecture=5, brand=2, compute=(7, 0),
     idle_w=42, max_w=300, min_cap_w=150, max_cap_w=300, default_cap_w=300,
     memory_bytes=32768 * MIB, sm_max_mhz=1530, memory_max_mhz=877, sm_idle_mhz=135, memory_idle_mhz=877, bus_bits=4096,
     multiprocessors=80, cores=5120, pci_id=0x1DB510DE, pcie_generation=3, flaws=shapes.VOLTA,
 )  # fmt: skip
 RTX6000 = Gpu(
-    name="Quadro RTX 6000", generation="Turing", architecture=6, brand=12, compute=(7, 5),
+    name="Quadro RTX 6000", architecture=6, brand=12, compute=(7, 5),
     idle_w=18, max_w=260, min_cap_w=100, max_cap_w=260, default_cap_w=260,
     memory_bytes=24220 * MIB, sm_max_mhz=2100, memory_max_mhz=7001, sm_idle_mhz=300,
     multiprocessors=72, cores=4608, pci_id=0x1E3010DE, pcie_generation=3, fans=1, flaws=shapes.TURING,
 )  # fmt: skip
 RTX3090 = Gpu(
-    name="NVIDIA GeForce RTX 3090", generation="GA10x", architecture=7, brand=5, compute=(8, 6),
+    name="NVIDIA GeForce RTX 3090", architecture=7, brand=5, compute=(8, 6),
     idle_w=22, max_w=350, min_cap_w=100, max_cap_w=350, default_cap_w=350,
     memory_bytes=24576 * MIB, sm_max_mhz=2100, memory_max_mhz=9751,
     multiprocessors=82, cores=10496, pci_id=0x220410DE, fans=2, ecc=False, flaws=shapes.GA10X,

@@ -16,17 +16,6 @@ if TYPE_CHECKING:
 DRIVER = b"565.57.01"
 NVML = b"12.565.57.01"
 CUDA = 12070
-_GPU_SAME = (
-    "name", "architecture", "brand", "multiprocessors", "cores", "bus_bits", "pcie_generation", "fans", "ecc", "mig",
-    "sm_max_mhz", "sm_idle_mhz", "memory_max_mhz", "memory_idle_mhz", "memory_bytes", "idle_c", "max_c", "pci_id",
-)  # fmt: skip
-_FLAWS_SAME = (
-    "counter_base_mj", "counter_step_mj", "power_step_mw", "gain_error", "offset_w", "noise_w", "refuse_caps",
-    "refuse_processes",
-)  # fmt: skip
-_FLAWS_LENGTHS = (
-    "power_period", "power_window", "power_phase", "average_window", "counter_period", "counter_phase", "latency",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,21 +52,18 @@ def gpu_record(node: Node, index: int, leaf: int) -> dict[str, Any]:
     gpu: Gpu = node.gpus[index]
     idle_w, max_w = node.range_w(f"gpu:{index}")
     bus = 0x10 + 0x0B * index % 0xE0
-    return {name: getattr(gpu, name) for name in _GPU_SAME} | {
-        "uuid": f"GPU-{identity(node, index)}",
-        "serial": str(identity(node, index).int % 10**13).zfill(13),
-        "bus_id": f"00000000:{bus:02X}:00.0",
-        "bus": bus,
-        "minor": index,
-        "compute_major": gpu.compute[0],
-        "compute_minor": gpu.compute[1],
-        "leaf": leaf,
-        "idle_w": idle_w,
-        "max_w": max_w,
-        "min_cap_mw": round(gpu.min_cap_w * 1000),
-        "max_cap_mw": round(gpu.max_cap_w * 1000),
+    return {
+        "name": gpu.name, "uuid": f"GPU-{identity(node, index)}", "bus_id": f"00000000:{bus:02X}:00.0", "bus": bus,
+        "serial": str(identity(node, index).int % 10**13).zfill(13), "minor": index, "leaf": leaf, "pci_id": gpu.pci_id,
+        "architecture": gpu.architecture, "brand": gpu.brand, "compute_major": gpu.compute[0],
+        "compute_minor": gpu.compute[1], "multiprocessors": gpu.multiprocessors, "cores": gpu.cores,
+        "bus_bits": gpu.bus_bits, "pcie_generation": gpu.pcie_generation, "fans": gpu.fans, "ecc": gpu.ecc,
+        "mig": gpu.mig, "sm_max_mhz": gpu.sm_max_mhz, "sm_idle_mhz": gpu.sm_idle_mhz,
+        "memory_max_mhz": gpu.memory_max_mhz, "memory_idle_mhz": gpu.memory_idle_mhz,
+        "memory_bytes": gpu.memory_bytes, "idle_w": idle_w, "max_w": max_w, "idle_c": gpu.idle_c, "max_c": gpu.max_c,
+        "min_cap_mw": round(gpu.min_cap_w * 1000), "max_cap_mw": round(gpu.max_cap_w * 1000),
         "default_cap_mw": round(gpu.default_cap_w * 1000),
-    }
+    }  # fmt: skip
 
 
 def _ns(seconds: float) -> int:
@@ -91,8 +77,22 @@ def flaws_record(flaws: Flaws, start_ns: int) -> dict[str, Any]:
         return NEVER if seconds is None else start_ns + _ns(seconds + more)
 
     outside = flaws.outside_cap_w
-    return {name: getattr(flaws, name) for name in _FLAWS_SAME} | {
-        **{f"{name}_ns": _ns(getattr(flaws, f"{name}_s")) for name in _FLAWS_LENGTHS},
+    return {
+        "power_period_ns": _ns(flaws.power_period_s),
+        "power_window_ns": _ns(flaws.power_window_s),
+        "power_phase_ns": _ns(flaws.power_phase_s),
+        "power_step_mw": flaws.power_step_mw,
+        "average_window_ns": _ns(flaws.average_window_s),
+        "counter_period_ns": _ns(flaws.counter_period_s),
+        "counter_phase_ns": _ns(flaws.counter_phase_s),
+        "counter_base_mj": flaws.counter_base_mj,
+        "counter_step_mj": flaws.counter_step_mj,
+        "gain_error": flaws.gain_error,
+        "offset_w": flaws.offset_w,
+        "noise_w": flaws.noise_w,
+        "latency_ns": _ns(flaws.latency_s),
+        "refuse_caps": flaws.refuse_caps,
+        "refuse_processes": flaws.refuse_processes,
         "lost_ns": at(flaws.lost_at_s),
         "fail_ns": at(flaws.fail_at_s),
         "fail_until_ns": at(flaws.fail_at_s, flaws.fail_for_s),
@@ -117,12 +117,26 @@ def flaws_from(record: Any, start_ns: int) -> Flaws:
     def width(begin: str, end: str) -> float:
         return 0.0 if int(record[begin]) == NEVER else (int(record[end]) - int(record[begin])) / NS
 
+    def length(name: str) -> float:
+        return int(record[name]) / NS
+
     outside = int(record["outside_cap_ns"]) != NEVER
-    lengths: dict[str, Any] = {f"{name}_s": int(record[f"{name}_ns"]) / NS for name in _FLAWS_LENGTHS}
-    same: dict[str, Any] = {name: record[name].item() for name in _FLAWS_SAME}
     return Flaws(
-        **lengths,
-        **{name: bool(value) if name.startswith("refuse") else value for name, value in same.items()},
+        power_period_s=length("power_period_ns"),
+        power_window_s=length("power_window_ns"),
+        power_phase_s=length("power_phase_ns"),
+        power_step_mw=int(record["power_step_mw"]),
+        average_window_s=length("average_window_ns"),
+        counter_period_s=length("counter_period_ns"),
+        counter_phase_s=length("counter_phase_ns"),
+        counter_base_mj=int(record["counter_base_mj"]),
+        counter_step_mj=int(record["counter_step_mj"]),
+        gain_error=float(record["gain_error"]),
+        offset_w=float(record["offset_w"]),
+        noise_w=float(record["noise_w"]),
+        latency_s=length("latency_ns"),
+        refuse_caps=bool(record["refuse_caps"]),
+        refuse_processes=bool(record["refuse_processes"]),
         counter=next(Counter(key) for key, value in COUNTERS.items() if value == record["counter"]),
         plain=next(Plain(key) for key, value in PLAINS.items() if value == record["plain"]),
         lost_at_s=since("lost_ns"),

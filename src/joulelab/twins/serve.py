@@ -18,7 +18,6 @@ from joulelab.twins.truth import Truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from joulelab.twins.profile import Profile
 
@@ -81,9 +80,7 @@ class TwinServer:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _place_library(self) -> dict[str, str]:

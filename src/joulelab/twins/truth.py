@@ -25,7 +25,6 @@ from joulelab.twins.names import nearest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from joulelab.twins.flaws import Flaws
     from joulelab.twins.profile import Profile
@@ -111,9 +110,7 @@ class Truth:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Reading.
@@ -137,11 +134,13 @@ class Truth:
     def energy(self, point: str, a_ns: Ints, b_ns: int) -> Floats: ...
     def energy(self, point: str, a_ns: int | Ints, b_ns: int | Ints) -> float | Floats:
         """Return the true energy at a point from a to b in J; raise ConfigError for an unknown point."""
-        begin = np.atleast_1d(np.asarray(a_ns, dtype=np.int64))
-        end = np.atleast_1d(np.asarray(b_ns, dtype=np.int64))
         with self._lock:
-            joules = np.sum([curve.joules(end) - curve.joules(begin) for curve in self._parts(point)], axis=0)
-        return joules if np.ndim(a_ns) or np.ndim(b_ns) else float(joules[0])
+            parts = self._parts(point)
+            if isinstance(a_ns, int) and isinstance(b_ns, int):
+                return sum(curve.joules_at(b_ns) - curve.joules_at(a_ns) for curve in parts)
+            begin, end = (np.asarray(t_ns, dtype=np.int64) for t_ns in (a_ns, b_ns))
+            joules: Floats = np.sum([curve.joules(end) - curve.joules(begin) for curve in parts], axis=0)
+            return joules
 
     @property
     def points(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Stand in for AMD's `amdsmi` package (7.0.2): the same names, arguments and answers, for GPUs described by a JSON file.
+"""Stand in for AMD's `amdsmi` package (7.0.2): the same names, arguments and answers, for GPUs of a JSON file.
 
 `AMDSMI_STUB` names the file: {"init": code or null, "gpus": [{"watts", "frozen", "errors": {function: code}, ...}]}.
 It is read at every call, so that a test may change it. Energy counts from the monotonic clock's zero.
@@ -65,6 +65,7 @@ def _gpu(processor_handle: int, function: str) -> dict[str, Any]:
 
 
 def amdsmi_init(flag=AmdSmiInitFlags.INIT_AMD_GPUS):
+    assert isinstance(flag, AmdSmiInitFlags)
     code = _described().get("init")
     if code:
         raise AmdSmiLibraryException(code)
@@ -125,7 +126,7 @@ def amdsmi_get_gpu_activity(processor_handle):
 def amdsmi_get_clock_info(processor_handle, clock_type):
     assert isinstance(clock_type, AmdSmiClkType)
     _gpu(processor_handle, "clock")
-    mhz = 2100 if clock_type == AmdSmiClkType.GFX else 1300
+    mhz = {AmdSmiClkType.GFX: 2100, AmdSmiClkType.MEM: 1300}[clock_type]
     return {"clk": mhz, "min_clk": 500, "max_clk": 2100, "clk_locked": False, "clk_deep_sleep": "N/A"}
 
 
@@ -133,7 +134,7 @@ def amdsmi_get_temp_metric(processor_handle, sensor_type, metric):
     assert isinstance(sensor_type, AmdSmiTemperatureType)
     assert isinstance(metric, AmdSmiTemperatureMetric)
     _gpu(processor_handle, f"temperature_{sensor_type.name.lower()}")
-    return 71 if sensor_type == AmdSmiTemperatureType.HOTSPOT else 55
+    return {AmdSmiTemperatureType.HOTSPOT: 71, AmdSmiTemperatureType.EDGE: 55}[sensor_type]
 
 
 def amdsmi_get_gpu_memory_usage(processor_handle, mem_type):

@@ -18,7 +18,6 @@ from joulelab.twins.truth import Truth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
 RANGE_UJ = 262_143_328_850
 PERIOD_S = 0.01
@@ -86,9 +85,7 @@ class PowercapServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()

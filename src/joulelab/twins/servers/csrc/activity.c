@@ -34,10 +34,13 @@ static result no_engine(device d, unsigned *load, unsigned *period_us) {
     return SUCCESS;
 }
 
-API result nvmlDeviceGetEncoderUtilization(device d, unsigned *load, unsigned *period_us) { return no_engine(d, load, period_us); }
-API result nvmlDeviceGetDecoderUtilization(device d, unsigned *load, unsigned *period_us) { return no_engine(d, load, period_us); }
-API result nvmlDeviceGetJpgUtilization(device d, unsigned *load, unsigned *period_us) { return no_engine(d, load, period_us); }
-API result nvmlDeviceGetOfaUtilization(device d, unsigned *load, unsigned *period_us) { return no_engine(d, load, period_us); }
+#define NO_ENGINE(name) \
+    API result name(device d, unsigned *load, unsigned *period_us) { return no_engine(d, load, period_us); }
+
+NO_ENGINE(nvmlDeviceGetEncoderUtilization)
+NO_ENGINE(nvmlDeviceGetDecoderUtilization)
+NO_ENGINE(nvmlDeviceGetJpgUtilization)
+NO_ENGINE(nvmlDeviceGetOfaUtilization)
 
 /* A cap slows the SM clock by the share of dynamic power that it takes away. */
 static unsigned sm_mhz(const struct gpu *gpu, int64_t now) {
@@ -73,8 +76,13 @@ API result nvmlDeviceGetMaxClockInfo(device d, unsigned type, unsigned *out) {
     return SUCCESS;
 }
 
-API result nvmlDeviceGetMaxCustomerBoostClock(device d, unsigned type, unsigned *out) { return nvmlDeviceGetMaxClockInfo(d, type, out); }
-API result nvmlDeviceGetDefaultApplicationsClock(device d, unsigned type, unsigned *out) { return nvmlDeviceGetMaxClockInfo(d, type, out); }
+API result nvmlDeviceGetMaxCustomerBoostClock(device d, unsigned type, unsigned *out) {
+    return nvmlDeviceGetMaxClockInfo(d, type, out);
+}
+
+API result nvmlDeviceGetDefaultApplicationsClock(device d, unsigned type, unsigned *out) {
+    return nvmlDeviceGetMaxClockInfo(d, type, out);
+}
 
 API result nvmlDeviceGetApplicationsClock(device d, unsigned type, unsigned *out) {
     ENTER_WHOLE(d, out);

@@ -4,7 +4,8 @@
 #include <time.h>
 
 GIVE(nvmlDeviceGetPowerUsage, unsigned, 1, plain_mw(d->gpu, now))
-GIVE(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, gpu->flaws.counter != TWIN_COUNTER_NONE, counter_mj(d->gpu, now))
+#define COUNTS (gpu->flaws.counter != TWIN_COUNTER_NONE)
+GIVE(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, COUNTS, counter_mj(d->gpu, now))
 GIVE(nvmlDeviceGetPowerManagementMode, unsigned, 1, 1)
 GIVE(nvmlDeviceGetPowerManagementLimit, unsigned, 1, requested_cap_mw(gpu, now))
 GIVE(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, 1, gpu->default_cap_mw)
@@ -140,7 +141,7 @@ static result read_field(device d, const struct gpu *gpu, int64_t now, struct fi
     if (v->scope != 0) return NOT_SUPPORTED; /* only the whole GPU is metered, not its memory or module */
     switch (v->field) {
     case ENERGY_SINCE_LOAD:
-        if (gpu->flaws.counter == TWIN_COUNTER_NONE) return NOT_SUPPORTED;
+        if (!COUNTS) return NOT_SUPPORTED;
         v->type = AS_ULL;
         v->large = (uint64_t)counter_mj(d->gpu, now);
         return SUCCESS;

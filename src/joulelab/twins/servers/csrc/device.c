@@ -54,13 +54,14 @@ GIVE(nvmlDeviceGetRetiredPagesPendingStatus, unsigned, gpu->ecc, 0)
 GIVE(nvmlDeviceGetAccountingMode, unsigned, 1, 0)
 
 /* Only Windows has driver models. */
-static result no_driver_model(device d, unsigned *current, unsigned *pending) {
+API result nvmlDeviceGetDriverModel(device d, unsigned *current, unsigned *pending) {
     ENTER_WHOLE(d, current && pending);
     return NOT_SUPPORTED;
 }
 
-API result nvmlDeviceGetDriverModel(device d, unsigned *current, unsigned *pending) { return no_driver_model(d, current, pending); }
-API result nvmlDeviceGetDriverModel_v2(device d, unsigned *current, unsigned *pending) { return no_driver_model(d, current, pending); }
+API result nvmlDeviceGetDriverModel_v2(device d, unsigned *current, unsigned *pending) {
+    return nvmlDeviceGetDriverModel(d, current, pending);
+}
 
 API result nvmlDeviceGetIndex(device d, unsigned *out) {
     ENTER(d, out);
@@ -94,15 +95,15 @@ API result nvmlDeviceGetPciInfo_v3(device d, struct pci *out) {
 API result nvmlDeviceGetPciInfo_v2(device d, struct pci *out) { return nvmlDeviceGetPciInfo_v3(d, out); }
 
 API result nvmlDeviceOnSameBoard(device a, device b, int *out) {
-    ENTER_WHOLE(a, out);
-    *out = b && a->gpu == b->gpu;
+    ENTER_WHOLE(a, out && is_handle(b));
+    *out = a->gpu == b->gpu;
     return SUCCESS;
 }
 
 /* All GPUs of the node hang on one host bridge. */
 API result nvmlDeviceGetTopologyCommonAncestor(device a, device b, unsigned *out) {
-    ENTER_WHOLE(a, out);
-    *out = b && a->gpu == b->gpu ? 0 : 30;
+    ENTER_WHOLE(a, out && is_handle(b));
+    *out = a->gpu == b->gpu ? 0 : 30;
     return SUCCESS;
 }
 
@@ -122,12 +123,14 @@ API result nvmlDeviceGetTotalEccErrors(device d, unsigned type, unsigned counter
     return SUCCESS;
 }
 
-API result nvmlDeviceGetMemoryErrorCounter(device d, unsigned type, unsigned counter, unsigned place, unsigned long long *out) {
+API result nvmlDeviceGetMemoryErrorCounter(
+    device d, unsigned type, unsigned counter, unsigned place, unsigned long long *out) {
     (void)place;
     return nvmlDeviceGetTotalEccErrors(d, type, counter, out);
 }
 
-API result nvmlDeviceGetRemappedRows(device d, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+API result nvmlDeviceGetRemappedRows(
+    device d, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
     ENTER_WHOLE(d, corrected && uncorrected && pending && failed);
     if (!gpu->ecc || gpu->architecture < 7) return NOT_SUPPORTED;
     *corrected = *uncorrected = *pending = *failed = 0;

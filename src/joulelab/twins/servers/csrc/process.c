@@ -60,9 +60,9 @@ static void measure(device d, struct gpu *gpu, struct memory_v2 *out) {
 /* The older call counts what the driver keeps for itself as used. */
 API result nvmlDeviceGetMemoryInfo(device d, struct memory *out) {
     ENTER(d, out);
-    struct memory_v2 now_used;
-    measure(d, gpu, &now_used);
-    *out = (struct memory){.total = now_used.total, .unused = now_used.unused, .used = now_used.used + now_used.reserved};
+    struct memory_v2 m;
+    measure(d, gpu, &m);
+    *out = (struct memory){.total = m.total, .unused = m.unused, .used = m.used + m.reserved};
     return SUCCESS;
 }
 
@@ -96,7 +96,8 @@ static result list(device d, unsigned kind, unsigned *count, struct process_info
     for (unsigned i = 0; i < state.processes; i++) {
         const struct process *p = &state.process[i];
         if (p->kind != kind || !shown(d, &state, p)) continue;
-        if (found < room) out[found] = (struct process_info){p->pid, p->memory_bytes, p->gpu_instance, p->compute_instance};
+        struct process_info info = {p->pid, p->memory_bytes, p->gpu_instance, p->compute_instance};
+        if (found < room) out[found] = info;
         found++;
     }
     *count = found;
@@ -130,8 +131,10 @@ API result nvmlDeviceGetRunningProcessDetailList(device d, struct process_detail
     unsigned count = TWIN_PROCESSES, room = out->items ? out->count : 0;
     result wrong = list(d, out->kind, &count, found);
     if (wrong != SUCCESS) return wrong;
-    for (unsigned i = 0; i < count && i < room; i++)
-        out->items[i] = (struct process_detail){found[i].pid, found[i].memory, found[i].gpu_instance, found[i].compute_instance, 0};
+    for (unsigned i = 0; i < count && i < room; i++) {
+        const struct process_info *p = &found[i];
+        out->items[i] = (struct process_detail){p->pid, p->memory, p->gpu_instance, p->compute_instance, 0};
+    }
     out->count = count;
     return count > room ? INSUFFICIENT_SIZE : SUCCESS;
 }
@@ -143,7 +146,8 @@ struct process_sample {
 };
 
 /* One sample per process, new with each update of the load. */
-API result nvmlDeviceGetProcessUtilization(device d, struct process_sample *out, unsigned *count, unsigned long long since_us) {
+API result nvmlDeviceGetProcessUtilization(
+    device d, struct process_sample *out, unsigned *count, unsigned long long since_us) {
     ENTER_WHOLE(d, count);
     if (gpu->flaws.refuse_processes) return NO_PERMISSION;
     struct state state;
@@ -157,8 +161,9 @@ API result nvmlDeviceGetProcessUtilization(device d, struct process_sample *out,
     if (room < state.processes) return INSUFFICIENT_SIZE;
     unsigned share = load_percent(gpu, now) / state.processes;
     for (unsigned i = 0; i < state.processes; i++) {
-        unsigned load = state.process[i].load == NONE ? share : state.process[i].load;
-        out[i] = (struct process_sample){.pid = state.process[i].pid, .utc_us = stamp, .sm = load, .memory = load * 6 / 10};
+        const struct process *p = &state.process[i];
+        unsigned load = p->load == NONE ? share : p->load;
+        out[i] = (struct process_sample){.pid = p->pid, .utc_us = stamp, .sm = load, .memory = load * 6 / 10};
     }
     return SUCCESS;
 }

@@ -143,7 +143,8 @@ static double counted_seen(struct known *k, int g, int64_t end) {
 int64_t counter_mj(int g, int64_t now) {
     struct known *k = begin(g);
     const struct flaws *f = &twin.gpus[g].flaws;
-    int64_t end = time_of(tick_of(now, f->counter_phase_ns, f->counter_period_ns), f->counter_phase_ns, f->counter_period_ns);
+    int64_t tick = tick_of(now, f->counter_phase_ns, f->counter_period_ns);
+    int64_t end = time_of(tick, f->counter_phase_ns, f->counter_period_ns);
     int seen = f->counter == TWIN_COUNTER_SEEN && f->power_period_ns > 0;
     double joules = seen ? counted_seen(k, g, end) : counted(k, g, end);
     int64_t covered = seen ? time_of(k->seen_tick, f->power_phase_ns, f->power_period_ns) : end;
@@ -151,6 +152,7 @@ int64_t counter_mj(int g, int64_t now) {
     int64_t since = end - (was_reset ? f->reset_ns : twin.head->start_ns);
     joules = joules * (1 + f->gain_error) + f->offset_w * (double)since / 1e9;
     int64_t step = f->counter_step_mj > 1 ? f->counter_step_mj : 1;
-    int64_t value = (int64_t)floor(((was_reset ? 0 : (double)f->counter_base_mj) + joules * 1000) / (double)step) * step;
+    double mj = (was_reset ? 0 : (double)f->counter_base_mj) + joules * 1000;
+    int64_t value = (int64_t)floor(mj / (double)step) * step;
     return finish(k, value > 0 ? value : 0);
 }

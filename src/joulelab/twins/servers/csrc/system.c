@@ -135,4 +135,6 @@ API result nvmlDeviceGetHandleByPciBusId_v2(const char *text, device *out) {
     return NOT_FOUND;
 }
 
-API result nvmlDeviceGetHandleByPciBusId(const char *text, device *out) { return nvmlDeviceGetHandleByPciBusId_v2(text, out); }
+API result nvmlDeviceGetHandleByPciBusId(const char *text, device *out) {
+    return nvmlDeviceGetHandleByPciBusId_v2(text, out);
+}

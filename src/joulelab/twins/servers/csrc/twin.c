@@ -96,7 +96,8 @@ int is_initialized(void) { return __atomic_load_n(&users, __ATOMIC_ACQUIRE) > 0;
 
 struct handle *handle_of(int gpu, int instance) { return &handles[gpu][instance + 1]; }
 
-static int is_handle(device d) {
+int is_handle(device d) {
+    if (!is_initialized()) return 0;
     const char *first = (const char *)handles, *given = (const char *)d;
     if (given < first || given >= first + sizeof handles || (given - first) % sizeof **handles) return 0;
     return d->gpu < (int)twin.head->gpus;

@@ -47,6 +47,7 @@ int64_t now_ns(void);
 struct handle *handle_of(int gpu, int instance);
 result enter(device d, struct gpu **gpu, int64_t *now);
 int is_initialized(void);
+int is_handle(device d);
 void lock_file(void);
 void unlock_file(void);
 result copy_text(char *out, unsigned size, const char *text);

@@ -1,0 +1,75 @@
+"""Write the samples of a run for other programs: `joulelab export RUN --to csv`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from joulelab.cli.options import json_option, print_json, runs_option
+
+if TYPE_CHECKING:
+    from joulelab.store.export import Format
+
+
+@click.command("export")
+@click.argument("run", default="last")
+@click.option(
+    "--to",
+    type=click.Choice(["csv", "parquet", "json"]),
+    default="csv",
+    show_default=True,
+    help="Format of the samples.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Folder to write into (RUN-csv); for JSON also `-`, standard output.",
+)
+@json_option
+@runs_option
+def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path) -> None:
+    """Write the samples of a run as CSV, Parquet or JSON.
+
+    One file per table, with times in UTC and in seconds since the start, and metadata.json with everything else.
+    """
+    from joulelab.report.cache import results_of
+    from joulelab.store.export import export
+    from joulelab.store.folder import find_run, write_json_atomic
+    from joulelab.store.run import open_run
+
+    path = find_run(runs, run)
+    results = results_of(path)
+    with open_run(path) as opened:
+        if str(output) == "-":
+            _to_stdout(opened, to)
+            return
+        folder = output or Path(f"{path.name}-{to}")
+        files = export(opened, to, folder)
+    write_json_atomic(folder / "results.json", results["result"])
+    files = [*files, folder / "results.json"]
+    if as_json:
+        print_json({"run": path.name, "files": [str(f) for f in files]})
+        return
+    for file in files:
+        click.echo(str(file))
+
+
+def _to_stdout(opened: object, to: Format) -> None:
+    from joulelab.store.export import export
+    from joulelab.store.run import Run
+
+    if to != "json":
+        raise click.UsageError(f"--to {to} is several files; give a folder with -o")
+    assert isinstance(opened, Run)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for file in export(opened, to, folder):
+            sys.stdout.write(file.read_text())
+    sys.stdout.flush()

@@ -1,0 +1,103 @@
+"""List runs: `joulelab ls`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulelab.cli.options import json_option, print_json, runs_option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SHOWN = 20
+
+
+@click.command("ls")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), default=SHOWN, show_default=True, help="Show the last N runs."
+)
+@click.option("-a", "--all", "every", is_flag=True, help="Show all runs.")
+@json_option
+@runs_option
+def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
+    """List the runs of a store, the newest last."""
+    from joulelab.store.folder import list_runs
+
+    known = list_runs(runs)
+    shown = known if every else known[-count:]
+    rows = [_row(path) for path in shown]
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        click.echo(f"no runs in {runs}; joulelab run -- CMD makes one")
+        return
+    _print(rows)
+    if len(shown) < len(known):
+        click.echo(f"the last {len(shown)} of {len(known)} runs; joulelab ls --all")
+
+
+def _row(path: Path) -> dict[str, Any]:
+    from joulelab.core.errors import JoulelabError
+    from joulelab.report.cache import results_of
+
+    row: dict[str, Any] = {"run": path.name, "folder": str(path), "problem": None}
+    try:
+        result = results_of(path)["result"]
+    except JoulelabError as error:
+        return row | {"problem": str(error)}
+    kept = ("name", "start_utc", "duration_s", "energy", "state", "outcome", "exit_code", "signal", "command", "labels")
+    measured: dict[str, Any] = next((g for g in result["groups"] if g["name"] == "measured"), {})
+    return row | {key: result.get(key) for key in kept} | {"estimate": bool(measured.get("estimate"))}
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    from joulelab.report import format as fmt
+    from joulelab.report.console import make_console, make_table
+
+    table = make_table("run", "age", "time", "energy", "end", "command", left=(0, 4, 5))
+    table.columns[5].overflow = "ellipsis"
+    for row in rows:
+        if row["problem"]:
+            table.add_row(row["run"], "", "", "", "damaged", row["problem"])
+            continue
+        name = f"{row['name']}: " if row["name"] else ""
+        command_line = name + shlex.join(row["command"])
+        took = fmt.duration(row["duration_s"])
+        table.add_row(row["run"], _age(row["start_utc"]), took, _energy(row), _end(row), command_line)
+    make_console(sys.stdout).print(table)
+
+
+def _energy(row: Mapping[str, Any]) -> str:
+    from joulelab.report import format as fmt
+
+    energy = row["energy"]
+    if energy is None:
+        return "no meter"
+    value, expanded = float(energy["value"]), energy["expanded"]
+    factor, unit = fmt.column([value, expanded], "J")
+    text = fmt.interval(value / factor, None if expanded is None else expanded / factor)
+    return f"{'~' if row['estimate'] else ''}{text} {unit}"
+
+
+def _end(row: Mapping[str, Any]) -> str:
+    if row["outcome"] == "exit":
+        return f"exit {row['exit_code']}"
+    return f"signal {row['signal']}" if row["outcome"] == "signal" else str(row["outcome"])
+
+
+def _age(start_utc: str) -> str:
+    import datetime as dt
+
+    if not start_utc:
+        return ""
+    seconds = (dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(start_utc)).total_seconds()
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{max(int(seconds), 0)} s"

@@ -1,0 +1,92 @@
+"""Hold the options that several commands share, and the kinds of values they take."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+class Duration(click.ParamType[float]):
+    """Take a time: `10`, `10s`, `500ms`, `2m`, `1h`; the value is in s."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)\s*", str(value))
+        unit = match[2].replace("µ", "u") if match else ""
+        if match is None or unit not in UNITS:
+            self.fail(f"{value!r} is no time; write it as 10, 10s, 500ms or 2m", param, ctx)
+        return float(match[1]) * UNITS[unit]
+
+
+class Pair(click.ParamType[tuple[str, str]]):
+    """Take `key=value`."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Return key and value."""
+        if isinstance(value, tuple):
+            return value
+        key, equals, rest = str(value).partition("=")
+        if not equals or not key.strip():
+            self.fail(f"{value!r} is no pair; write it as key=value", param, ctx)
+        return key.strip(), rest
+
+
+class Amount(click.ParamType[tuple[str, float]]):
+    """Take `samples=64`: a name and a number."""
+
+    name = "name=number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        """Return name and number."""
+        if isinstance(value, tuple):
+            return value
+        key, _, number = str(value).partition("=")
+        try:
+            amount = float(number)
+        except ValueError:
+            amount = float("nan")
+        if not key.strip() or not 0 <= amount < float("inf"):
+            self.fail(f"{value!r} is no amount; write it as samples=64", param, ctx)
+        return key.strip(), amount
+
+
+def runs_option(function: F) -> F:
+    """Add `--runs DIR`."""
+    return click.option(
+        "--runs",
+        type=click.Path(path_type=Path),
+        envvar="JOULELAB_RUNS",
+        default="joulelab-runs",
+        show_default=True,
+        metavar="DIR",
+        help="Store of runs (JOULELAB_RUNS).",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """Add `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)
+
+
+def print_json(data: Any) -> None:
+    """Print plain data as JSON on standard output."""
+    json.dump(data, sys.stdout, indent=1, ensure_ascii=False, default=str, allow_nan=False)
+    sys.stdout.write("\n")
+    sys.stdout.flush()

@@ -1,0 +1,179 @@
+"""Read a meter quickly for a few seconds and work out how good it is: refresh, noise, resolution, cost of a read."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import MeterError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from joulelab.core.spec import Meter, Spec, Stream
+
+POLL_S = 0.005
+FEW = 3  # changes of a value that are too few to tell a period
+
+
+@dataclass(slots=True)
+class StreamReadings:
+    """Collect what was read of one stream: times in ns, rows, errors by their words."""
+
+    stream: Stream
+    t0_ns: list[int] = field(default_factory=list)
+    t1_ns: list[int] = field(default_factory=list)
+    rows: list[Sequence[float]] = field(default_factory=list)
+    errors: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelHealth:
+    """Tell how good one channel is; times in s, values in the channel's unit, None = cannot be told."""
+
+    scope: str
+    channel: str
+    unit: str
+    kind: str
+    reads: int
+    failed: int
+    rate_hz: float
+    read_s: float | None
+    last: float | None
+    refresh_s: float | None
+    declared_s: float | None
+    noise_w: float | None
+    resolution: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeterHealth:
+    """Tell how good a meter is: its channels, how late the reader was woken (s), CPU per read (s), errors."""
+
+    channels: tuple[ChannelHealth, ...]
+    late_s: float
+    worst_late_s: float
+    cpu_per_read_s: float
+    errors: dict[str, int]
+
+
+def probe(
+    meter: Meter,
+    seconds: float,
+    *,
+    now: Callable[[], int] = monotonic_ns,
+    sleep: Callable[[float], None] = time.sleep,
+    cpu: Callable[[], float] = time.thread_time,
+) -> MeterHealth:
+    """Read every stream of a meter for a while: power and energy each 5 ms, the rest at its own pace."""
+    collected = [StreamReadings(stream) for stream in meter.streams()]
+    begin, late = now(), []
+    due = dict.fromkeys(range(len(collected)), begin)
+    used = 0.0
+    tick = begin
+    while tick < begin + round(seconds * NS):
+        late.append(max(now() - tick, 0))
+        before = cpu()
+        for k, each in enumerate(collected):
+            if due[k] <= tick:
+                _read(meter, each, now)
+                due[k] = tick + round((POLL_S if is_fast(each.stream) else each.stream.period_s) * NS)
+        used += cpu() - before
+        tick = max(tick + round(POLL_S * NS), now())
+        sleep(max(tick - now(), 0) / NS)
+    late.sort()
+    channels = [_health(each, spec, k) for each in collected for k, spec in enumerate(each.stream.channels)]
+    reads = sum(len(each.rows) for each in collected)
+    errors: dict[str, int] = {}
+    for each in collected:
+        for words, count in each.errors.items():
+            errors[words] = errors.get(words, 0) + count
+    worst = late[-1] / NS
+    return MeterHealth(tuple(channels), late[int(0.95 * (len(late) - 1))] / NS, worst, used / max(reads, 1), errors)
+
+
+def is_fast(stream: Stream) -> bool:
+    """Return whether a stream tells energy or power."""
+    return any(_tells_power(spec) for spec in stream.channels)
+
+
+def _tells_power(spec: Spec) -> bool:
+    return spec.kind == "power" or (spec.kind == "counter" and spec.unit == "J")
+
+
+def _read(meter: Meter, into: StreamReadings, now: Callable[[], int]) -> None:
+    t0 = now()
+    try:
+        row = meter.read(into.stream)
+    except MeterError as error:
+        into.errors[str(error)] = into.errors.get(str(error), 0) + 1
+        return
+    into.t0_ns.append(t0)
+    into.t1_ns.append(now())
+    into.rows.append(row)
+
+
+def _health(each: StreamReadings, spec: Spec, column: int) -> ChannelHealth:
+    pairs = [(t, row[column]) for t, row in zip(each.t0_ns, each.rows, strict=True) if row[column] == row[column]]
+    times, values = [t for t, _ in pairs], [v for _, v in pairs]
+    costs = sorted(b - a for a, b in zip(each.t0_ns, each.t1_ns, strict=True))
+    length = (times[-1] - times[0]) / NS if len(times) > 1 else 0.0
+    power = _tells_power(spec)
+    return ChannelHealth(
+        scope=each.stream.scope,
+        channel=spec.name,
+        unit=spec.unit,
+        kind=spec.kind,
+        reads=len(values),
+        failed=sum(each.errors.values()),
+        rate_hz=(len(times) - 1) / length if length else 0.0,
+        read_s=costs[len(costs) // 2] / NS if costs else None,
+        last=values[-1] if values else None,
+        refresh_s=refresh_s(times, values) if power else None,
+        declared_s=spec.update_s,
+        noise_w=noise_w(times, values, counter=spec.kind == "counter") if power else None,
+        resolution=resolution(values),
+    )
+
+
+def refresh_s(times_ns: Sequence[int], values: Sequence[float]) -> float | None:
+    """Return the usual time between changes of a value, None where it changed too seldom to tell."""
+    changed = _changes(times_ns, values)
+    if len(changed) <= FEW:
+        return None
+    gaps = sorted(b - a for (a, _), (b, _) in pairwise(changed))
+    return gaps[len(gaps) // 2] / NS
+
+
+def noise_w(times_ns: Sequence[int], values: Sequence[float], *, counter: bool) -> float | None:
+    """Return the standard deviation of the power (W): of the values, or of a counter's steps over their times."""
+    changed = _changes(times_ns, values)
+    powers = [v for _, v in changed]
+    if counter:
+        steps = pairwise(changed)
+        powers = [(v1 - v0) * NS / (t1 - t0) for (t0, v0), (t1, v1) in steps if v1 > v0 and t1 > t0]
+    if len(powers) <= FEW:
+        return None
+    mean = sum(powers) / len(powers)
+    return float((sum((p - mean) ** 2 for p in powers) / (len(powers) - 1)) ** 0.5)
+
+
+def resolution(values: Sequence[float]) -> float | None:
+    """Return the largest power of ten that divides all values that were read, None where they are all equal."""
+    distinct = set(values)
+    if len(distinct) < 2:
+        return None
+    for exponent in range(3, -10, -1):
+        quantum = 10.0**exponent
+        # A double has 16 digits: of a large count the last ones are not to be trusted.
+        if all(abs(v / quantum - round(v / quantum)) < max(1e-3, abs(v / quantum) * 1e-15) for v in distinct):
+            return quantum
+    return None
+
+
+def _changes(times_ns: Sequence[int], values: Sequence[float]) -> list[tuple[int, float]]:
+    """Return the readings that differ from the one before them; the first reading tells no change."""
+    return [(t, v) for (_, old), (t, v) in pairwise(zip(times_ns, values, strict=True)) if v != old]

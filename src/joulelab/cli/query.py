@@ -1,0 +1,71 @@
+"""Ask all runs: `joulelab query "SELECT ..."`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulelab.cli.options import json_option, print_json, runs_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command("query")
+@click.argument("sql")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@json_option
+@runs_option
+def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
+    """Answer SQL over all runs.
+
+    Views: runs, energies, phases, and the samples of every meter, such as nvml_power and rapl_energy.
+    Scopes that are `counted` in energies add up to what was measured.
+
+    joulelab query "SELECT name, sum(energy_j) FROM runs JOIN energies USING (run) WHERE counted GROUP BY name"
+    """
+    from joulelab.report.cache import query_rows
+    from joulelab.store.query import query
+
+    columns, rows = query(runs, sql, results=query_rows)
+    if as_json:
+        print_json([dict(zip(columns, map(_plain, row), strict=True)) for row in rows])
+    elif as_csv:
+        import csv
+
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+    else:
+        _print(columns, rows)
+
+
+def _plain(value: Any) -> Any:
+    import math
+
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def _print(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+    from joulelab.report.console import make_console, make_table
+
+    numeric = [any(isinstance(r[k], int | float) for r in rows) for k in range(len(columns))]
+    table = make_table(*columns, left=tuple(k for k, number in enumerate(numeric) if not number))
+    for each in table.columns:
+        each.overflow = "ellipsis"
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    make_console(sys.stdout).print(table)
+    click.echo(f"{len(rows)} row{'' if len(rows) == 1 else 's'}", err=True)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value.isoformat(sep=" ", timespec="seconds") if hasattr(value, "isoformat") else str(value)

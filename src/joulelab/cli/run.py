@@ -1,0 +1,155 @@
+"""Measure a command: `joulelab run -- CMD`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulelab.cli.options import Duration, Pair, json_option, runs_option
+
+if TYPE_CHECKING:
+    from joulelab.supervisor.options import RunOptions
+    from joulelab.supervisor.run import Outcome
+
+
+@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.option("--name", metavar="NAME", help="Name the run, to find it again.")
+@click.option("--label", "labels", multiple=True, type=Pair(), help="Attach a label; may be given several times.")
+@click.option("--period", type=Duration(), default="0.1", show_default=True, help="Time between readings of power.")
+@click.option("--idle", type=Duration(), default="0", help="Measure idle power this long before the command.")
+@click.option(
+    "--tail", type=Duration(), default="0.3", show_default=True, help="Wait so long for slow meters at the end."
+)
+@click.option("--meter", "meters", multiple=True, metavar="NAME", help="Read only these meters.")
+@click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Leave these meters out.")
+@click.option("--estimate", is_flag=True, help="Add an estimate (load x rated power); it is marked as such.")
+@click.option("--rated-cpu", type=click.FloatRange(min=0, min_open=True), metavar="W", help="Rated power of all CPUs.")
+@click.option("--capture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Keep the output too.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JSON here."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print no table.")
+@json_option
+@runs_option
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD...")
+def command(words: tuple[str, ...], as_json: bool, output: Path | None, quiet: bool, **given: Any) -> None:
+    """Measure a command.
+
+    Its input, output, signals and exit code stay as they are without joulelab; the table goes to standard error.
+
+    joulelab run --idle 10s --name baseline -- python train.py --epochs 3
+    """
+    if not words:
+        raise click.UsageError("there is no command to measure; type `joulelab run -- CMD`")
+    if given["rated_cpu"] is not None and not given["estimate"]:
+        raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
+    from joulelab.supervisor.run import run_command
+    from joulelab.supervisor.workload import leave
+
+    outcome = run_command(words, _options(**given), os.environ, say=_say)
+    code = outcome.exit_code
+    try:
+        if as_json or output is not None:
+            _write_json(outcome, output)
+        if not quiet and (output is not None or not as_json):
+            _print(outcome)
+        elif outcome.error is not None:
+            _say(str(outcome.error))
+    except Exception as error:  # noqa: BLE001 the command's exit code is returned, whatever becomes of the table
+        _say(f"the result cannot be shown ({type(error).__name__}: {error}); joulelab show {outcome.run or ''}")
+    leave(code, outcome.signal)
+
+
+def _say(text: str) -> None:
+    click.echo(f"joulelab: {text}", err=True)
+
+
+def _options(
+    runs: Path,
+    name: str | None,
+    labels: tuple[tuple[str, str], ...],
+    period: float,
+    idle: float,
+    tail: float,
+    meters: tuple[str, ...],
+    without: tuple[str, ...],
+    estimate: bool,
+    rated_cpu: float | None,
+    capture: Path | None,
+) -> RunOptions:
+    from joulelab.supervisor.options import RunOptions
+
+    if period < 0.001:
+        raise click.UsageError("--period is shorter than 1 ms; no meter here is read that fast")
+    rated = {} if rated_cpu is None else {"cpu_w": rated_cpu}
+    return RunOptions(
+        runs=runs,
+        name=name,
+        labels=dict(labels),
+        meters=_chosen(meters, without),
+        also=[{"meter": "estimate", "config": rated}] if estimate else [],
+        period_s=period,
+        slow_period_s=max(1.0, period),
+        idle_s=idle,
+        tail_s=tail,
+        capture=capture,
+    )
+
+
+def _chosen(wanted: tuple[str, ...], without: tuple[str, ...]) -> list[dict[str, Any]] | None:
+    """Return the meters to open, None for the usual ones; raise ConfigError for a name that no meter has."""
+    if not wanted and not without:
+        return None
+    from joulelab import meters
+
+    for name in (*wanted, *without):
+        if "." not in name and "/" not in name:
+            meters.find(name)
+    usual = wanted or meters.defaults()
+    # The load of the host is no power meter: it stays unless it is left out by name.
+    names = dict.fromkeys([*usual, *([] if "host" in without else ["host"])])
+    return [{"meter": name} for name in names if name not in without]
+
+
+def _write_json(outcome: Outcome, output: Path | None) -> None:
+    data: dict[str, Any] = {} if outcome.result is None else outcome.result.to_json()
+    data |= {"folder": None if outcome.run is None else str(outcome.run), "problems": outcome.problems}
+    if outcome.result is None:
+        data |= {"outcome": outcome.kind, "exit_code": outcome.exit_code, "signal": outcome.signal}
+    if outcome.error is not None:
+        data["error"] = str(outcome.error)
+    text = json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n"
+    if output is None or str(output) == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        output.write_text(text)
+
+
+def _print(outcome: Outcome) -> None:
+    if outcome.error is not None:
+        _say(str(outcome.error))
+        return
+    if outcome.result is None or outcome.run is None:
+        for problem in outcome.problems:
+            _say(problem)
+        if outcome.run is not None:
+            _say(f"the run is recorded in {short_path(outcome.run)}; joulelab show {outcome.run.name}")
+        return
+    from joulelab.report.cache import write_cache
+    from joulelab.report.console import make_console
+    from joulelab.report.table import print_result
+
+    print_result(make_console(sys.stderr), outcome.result, short_path(outcome.run), problems=outcome.problems)
+    write_cache(outcome.run, outcome.result)
+
+
+def short_path(path: Path) -> Path:
+    """Return a path relative to here if that is shorter to type."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

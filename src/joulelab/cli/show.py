@@ -1,0 +1,53 @@
+"""Show a run: `joulelab show [RUN]`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from joulelab.cli.options import json_option, print_json, runs_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command("show")
+@click.argument("run", default="last")
+@click.option("--phases", is_flag=True, help="Show every phase, by family of devices.")
+@click.option("--budget", is_flag=True, help="Show what makes up the uncertainty of each scope.")
+@click.option(
+    "--scopes",
+    type=click.Choice(["main", "all"]),
+    default="main",
+    show_default=True,
+    help="all: also parts of packages.",
+)
+@json_option
+@runs_option
+def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, runs: Path) -> None:
+    """Show what a run used, live or ended.
+
+    RUN is an id, the beginning of one, a name, a path, or `last`.
+    """
+    from joulelab.report.cache import result_of, results_of, write_cache
+    from joulelab.store.folder import find_run
+
+    path = find_run(runs, run)
+    if as_json:
+        print_json(results_of(path)["result"] | {"folder": str(path)})
+        return
+    from joulelab.report.console import make_console
+    from joulelab.report.table import print_result
+
+    result = result_of(path)
+    print_result(
+        make_console(sys.stdout),
+        result,
+        path,
+        every_scope=scopes == "all",
+        every_phase=phases,
+        budget=budget,
+    )
+    write_cache(path, result)

@@ -1,0 +1,168 @@
+"""Compare two runs: ratios with their intervals, what both meters share cancelled, and a verdict in words. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from joulelab.analysis.terms import Quantity
+from joulelab.report import format as fmt
+
+if TYPE_CHECKING:
+    from joulelab.analysis.result import Result
+
+ONE_RUN_EACH = "One run each: how much runs differ by themselves is not in these intervals; repeat both to know."
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Hold one line of a comparison; `ratio` is B / A, None where it cannot be formed."""
+
+    name: str
+    unit: str
+    a: Quantity
+    b: Quantity
+    ratio: Quantity | None
+    estimate: bool = False
+
+    @property
+    def difference(self) -> bool | None:
+        """Return whether A and B differ beyond the interval, None where that cannot be said."""
+        if self.ratio is None or self.ratio.expanded is None:
+            return None
+        return abs(self.ratio.value - 1) > self.ratio.expanded
+
+    def verdict(self) -> str:
+        """Return what can be said, in words."""
+        if self.ratio is None:
+            return "cannot be compared"
+        if self.difference is None:
+            return f"{_more(self.ratio.value)}, accuracy unknown"
+        return _more(self.ratio.value) if self.difference else "cannot be told apart"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        ratio = None if self.ratio is None else self.ratio.to_json()
+        plain = {"name": self.name, "unit": self.unit, "a": self.a.to_json(), "b": self.b.to_json(), "ratio": ratio}
+        return plain | {"estimate": self.estimate, "differ": self.difference, "verdict": self.verdict()}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Hold two runs side by side; `same_devices` says whether the meters' gains cancel."""
+
+    a: Result
+    b: Result
+    lines: tuple[Line, ...]
+    same_devices: bool
+
+    def line(self, name: str) -> Line | None:
+        """Return a line by its name."""
+        return next((each for each in self.lines if each.name == name), None)
+
+    def verdict(self) -> str:
+        """Return the comparison in one sentence."""
+        energy, time = self.line("energy"), self.line("time")
+        took = ""
+        if time is not None and time.ratio is not None and abs(time.ratio.value - 1) >= 0.0005:
+            share = time.ratio.value - 1
+            took = f"; it takes {fmt.percent(abs(share), signed=False)} {'longer' if share > 0 else 'less time'}"
+        if energy is None or energy.ratio is None:
+            return f"The energies cannot be compared: {self._why_not()}{took}"
+        share, expanded = energy.ratio.value - 1, energy.ratio.expanded
+        mark = " (an estimate)" if energy.estimate else ""
+        if expanded is None:
+            size = fmt.percent(abs(share), signed=False)
+            return f"B reads {size} {_direction(share)}{mark}, but the accuracy is unknown, so no interval{took}"
+        if not energy.difference:
+            return f"The energies cannot be told apart: B - A is {fmt.change(share, expanded)}{mark}{took}"
+        return f"B uses {_sized(share, expanded)}{mark}{took}"
+
+    def notes(self) -> list[str]:
+        """Return what has to be known beside the figures."""
+        said = []
+        if any(line.ratio is not None and line.unit == "J" for line in self.lines):
+            said.append(
+                "Both were measured by the same devices: their gain error is common and cancels in the ratio."
+                if self.same_devices
+                else "Different devices were measured: nothing cancels in the ratio."
+            )
+        said.append(ONE_RUN_EACH)
+        for label, run in (("A", self.a), ("B", self.b)):
+            worst = [c for c in run.checks if c.status == "failed"]
+            said += [f"{label} failed a check: {c.name}: {c.message}" for c in worst[:3]]
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "a": self.a.run,
+            "b": self.b.run,
+            "same_devices": self.same_devices,
+            "lines": [line.to_json() for line in self.lines],
+            "verdict": self.verdict(),
+            "notes": self.notes(),
+        }
+
+    def _why_not(self) -> str:
+        without = [label for label, run in (("A", self.a), ("B", self.b)) if run.energy is None]
+        return f"{' and '.join(without)} has no power meter" if without else "one of them is zero"
+
+
+def compare(a: Result, b: Result) -> Comparison:
+    """Compare two results; what is in both of them is set side by side."""
+    same = devices(a) == devices(b) and bool(devices(a))
+    keep = ("gain:",) if same else ()
+    lines = []
+    if a.energy is not None and b.energy is not None:
+        estimate = any(g.estimate for r in (a, b) for g in r.groups if g.name == "measured")
+        lines.append(_line("energy", "J", a.energy, b.energy, keep, estimate=estimate))
+    for group in a.groups:
+        other = b.group(group.name)
+        if group.name != "measured" and other is not None:
+            estimate = group.estimate or other.estimate
+            lines.append(_line(f"  {group.name}", "J", group.energy, other.energy, keep, estimate=estimate))
+    whole_a, whole_b = a.group("measured"), b.group("measured")
+    if whole_a and whole_b and whole_a.net and whole_b.net:
+        lines.append(_line("net of idle", "J", whole_a.net, whole_b.net, keep))
+    lines.append(_line("time", "s", Quantity(a.duration_s), Quantity(b.duration_s), ()))
+    if whole_a and whole_b:
+        estimate = whole_a.estimate or whole_b.estimate
+        lines.append(_line("mean power", "W", whole_a.mean_w, whole_b.mean_w, keep, estimate=estimate))
+    per_a, per_b = a.per_work(), b.per_work()
+    lines += [_line(f"per {n.removesuffix('s')}", "J", per_a[n], per_b[n], keep) for n in per_a if n in per_b]
+    rates = {n for n in a.work if b.work.get(n)} if a.duration_s > 0 and b.duration_s > 0 else set()
+    for name in (n for n in a.work if n in rates):
+        per_s = Quantity(a.work[name] / a.duration_s), Quantity(b.work[name] / b.duration_s)
+        lines.append(_line(f"{name}/s", "", *per_s, ()))
+    return Comparison(a, b, tuple(lines), same)
+
+
+def devices(result: Result) -> frozenset[tuple[str, str, str]]:
+    """Return what was measured: host, scope and the hardware's own name of all that is counted."""
+    whole = result.group("measured")
+    counted = set(whole.scopes) if whole else set()
+    return frozenset((s.host, s.scope, s.device) for s in result.scopes if s.scope in counted)
+
+
+def _line(name: str, unit: str, a: Quantity, b: Quantity, keep: tuple[str, ...], *, estimate: bool = False) -> Line:
+    ratio = None
+    if a.value > 0 and b.value > 0:
+        # Errors of two runs are their own, but for the gain of a meter that measured both.
+        ratio = b.tagged("b", keep=keep).ratio(a.tagged("a", keep=keep))
+    return Line(name, unit, a, b, ratio, estimate)
+
+
+def _direction(share: float) -> str:
+    return "more" if share > 0 else "less"
+
+
+def _more(ratio: float) -> str:
+    share = ratio - 1
+    return f"{fmt.percent(abs(share), signed=False)} {_direction(share)}" if share else "equal"
+
+
+def _sized(share: float, expanded: float) -> str:
+    """Return `12.3 % less ± 1.1`, as people say it."""
+    value, _, width = fmt.interval(abs(share) * 100, expanded * 100).partition(" ± ")
+    return f"{value} % {_direction(share)} ± {width}"

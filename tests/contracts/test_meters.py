@@ -1,0 +1,67 @@
+"""Every meter that is found keeps the contract: on a simulated node, and where there is nothing to read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from joulelab import meters
+from joulelab.twins import profile
+from joulelab.twins.model import A100, H100, Node
+from joulelab.twins.serve import TwinServer
+
+ROOT = Path(__file__).parents[2]
+BARE = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "JOULELAB_TWIN", "JOULELAB_POWERCAP")}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """Serve what meters read: a simulated node, and stubs of libraries that need hardware."""
+    stub = tmp_path_factory.mktemp("amd") / "stub"
+    stub.write_text(json.dumps({"gpus": [{"watts": 300}, {"watts": 90, "frozen": True}]}))
+    with TwinServer(Node(gpus=(H100, A100)), profiles={"gpu": profile.constant(0.5)}) as server:
+        yield server, server.environment | {"AMDSMI_STUB": str(stub)}
+
+
+def check(name: str, environment: dict[str, str], *path: Path):
+    command = [sys.executable, str(ROOT / "tests" / "contracts" / "check_meter.py"), name]
+    env = BARE | {"PYTHONPATH": os.pathsep.join(str(p) for p in (*path, ROOT / "src"))} | environment
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", meters.names())
+def test_on_a_simulated_node(node, name):
+    server, environment = node
+    if name == "nvml" and server.missing is not None:
+        pytest.skip(str(server.missing))
+    assert check(name, environment, ROOT / "tests" / "stubs").get("streams", 0) > 0
+
+
+@pytest.mark.parametrize("name", meters.names())
+def test_where_it_is(name):
+    check(name, {})
+
+
+def test_finding_meters_is_quick_and_light():
+    code = (
+        "import sys, time; a = time.process_time(); import joulelab.meters as m; m.find('nvml'); m.find('rapl');"
+        "print(time.process_time() - a, sorted({'numpy', 'duckdb', 'pynvml', 'psutil', 'amdsmi'} & set(sys.modules)))"
+    )
+    best = 1.0
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=BARE | {"PYTHONPATH": str(ROOT / "src")}
+        )
+        seconds, heavy = done.stdout.split(None, 1)
+        assert heavy.strip() == "[]"
+        best = min(best, float(seconds))
+        time.sleep(0.01)
+    assert best < 0.25

@@ -1,0 +1,167 @@
+"""Marks: what lands in the file, in threads, forked children and on other ranks, and what they cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulelab.core.clock import NS
+from joulelab.core.marks import STAMPS, MarkWriter, current_phase, local_rank, shell_mark
+from joulelab.core.process import start_ticks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.t = NS
+
+    def __call__(self) -> int:
+        return self.t
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(folder.iterdir()) for line in path.read_text().splitlines()]
+
+
+def test_phases_nest_and_name_their_parent(tmp_path: Path) -> None:
+    writer = MarkWriter(tmp_path)
+    outer = writer.begin("train", labels={"lr": 0.1})
+    inner = writer.begin("epoch", 3)
+    assert current_phase() == inner
+    writer.end(inner, outer)
+    writer.end(outer, None)
+    assert current_phase() is None
+    begin, nested, *ends = lines(tmp_path)
+    assert begin["mark"] == "begin"
+    assert begin["labels"] == {"lr": 0.1}
+    assert begin["parent"] is None
+    assert (nested["name"], nested["n"], nested["parent"]) == ("epoch", 3, outer)
+    assert nested["thread"] == threading.get_native_id()
+    assert [e["id"] for e in ends] == [inner, outer]
+    assert [p.name for p in tmp_path.iterdir()] == [f"{os.getpid()}-{start_ticks()}.jsonl"]
+
+
+def test_a_thread_has_its_own_innermost_phase(tmp_path: Path) -> None:
+    writer = MarkWriter(tmp_path)
+    outer = writer.begin("main")
+    thread = threading.Thread(target=lambda: writer.end(writer.begin("worker"), None))
+    thread.start()
+    thread.join()
+    assert current_phase() == outer
+    writer.end(outer, None)
+    assert [line["parent"] for line in lines(tmp_path) if line["mark"] == "begin"] == [None, None]
+
+
+@given(gaps=st.lists(st.integers(0, NS), min_size=1, max_size=80))
+def test_work_is_summed_and_nothing_is_lost(tmp_path_factory: pytest.TempPathFactory, gaps: list[int]) -> None:
+    folder = tmp_path_factory.mktemp("marks")
+    clock = Clock()
+    writer = MarkWriter(folder, now=clock)
+    times = []
+    for gap in gaps:
+        clock.t += gap
+        times.append(clock.t)
+        writer.work({"samples": 64})
+    writer.flush()
+    written = lines(folder)
+    assert sum(w["amounts"]["samples"] for w in written) == 64 * len(gaps)
+    assert sum(w["count"] for w in written) == len(gaps)
+    assert len(written) <= 2 + (times[-1] - times[0]) // (NS // 2)
+    assert written[0]["from"] == times[0]
+    for before, after in zip(written, written[1:], strict=False):
+        assert after["from"] == before["t"]
+    for w in written:
+        assert len(w["at"]) <= STAMPS
+        assert set(w["at"]) <= set(times)
+        assert w["from"] <= w["at"][0] <= w["t"]
+
+
+def test_work_belongs_to_the_phase_it_was_reported_in(tmp_path: Path) -> None:
+    clock = Clock()
+    writer = MarkWriter(tmp_path, now=clock)
+    first = writer.begin("a")
+    clock.t += 10
+    writer.work({"steps": 1})
+    writer.end(first, None)
+    second = writer.begin("b")
+    clock.t += 10
+    writer.work({"steps": 2, "tokens": 5})
+    clock.t += 7
+    writer.end(second, None)
+    work = [line for line in lines(tmp_path) if line["mark"] == "work"]
+    assert [(w["phase"], w["amounts"]) for w in work] == [(first, {"steps": 1.0}), (second, {"steps": 2.0, "tokens": 5.0})]
+    assert [w["t"] - w["from"] for w in work] == [10, 10]
+
+
+def test_other_ranks_write_work_but_no_phases(tmp_path: Path) -> None:
+    writer = MarkWriter(tmp_path, rank=3)
+    assert writer.begin("epoch") is None
+    writer.switch("x")
+    writer.work({"samples": 1})
+    writer.end(None, None)
+    (work,) = lines(tmp_path)
+    assert (work["mark"], work["phase"], work["rank"]) == ("work", None, 3)
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [({}, 0), ({"LOCAL_RANK": "2", "SLURM_LOCALID": "0"}, 2), ({"SLURM_LOCALID": "1"}, 1), ({"LOCAL_RANK": "x"}, 0)],
+)
+def test_local_rank(environ: dict[str, str], rank: int) -> None:
+    assert local_rank(environ) == rank
+
+
+def test_a_forked_child_writes_its_own_file_and_not_its_parents_work(tmp_path: Path) -> None:
+    writer = MarkWriter(tmp_path)
+    phase = writer.begin("parent")
+    writer.work({"samples": 1})
+    writer._lock.acquire()  # a lock that another thread holds at the fork must not hang the child
+    pid = os.fork()
+    if pid == 0:
+        with suppress(BaseException):
+            writer.flush()
+            writer.work({"samples": 10})
+            writer.end(phase, None)
+            writer.flush()
+        os._exit(0)
+    writer._lock.release()
+    assert os.waitpid(pid, 0)[1] == 0
+    writer.end(phase, None)
+    by_process = {p.name.split("-")[0]: p.read_text() for p in tmp_path.iterdir()}
+    assert set(by_process) == {str(os.getpid()), str(pid)}
+    assert '"samples":10' in by_process[str(pid)]
+    assert '"end"' not in by_process[str(pid)]
+    assert by_process[str(os.getpid())].count('"work"') == 1
+
+
+def test_a_folder_that_is_gone_costs_the_marks_only(tmp_path: Path) -> None:
+    writer = MarkWriter(tmp_path / "gone")
+    writer.end(writer.begin("x"), None)
+    assert writer.lost == 2
+
+
+def test_a_shell_marks_by_its_own_file(tmp_path: Path) -> None:
+    shell_mark(tmp_path, "load", 1, shell=os.getpid())
+    shell_mark(tmp_path, None, shell=os.getpid())
+    (path,) = tmp_path.iterdir()
+    assert path.name == f"sh-{os.getpid()}-{start_ticks()}.jsonl"
+    assert [(m["mark"], m["name"], m["n"]) for m in lines(tmp_path)] == [("switch", "load", 1), ("switch", None, None)]
+
+
+def test_closing_is_not_final(tmp_path: Path) -> None:
+    writer = MarkWriter(tmp_path)
+    writer.switch("a")
+    writer.close()
+    writer.close()
+    writer.switch("b")
+    writer.close()
+    assert [m["name"] for m in lines(tmp_path)] == ["a", "b"]

@@ -1,0 +1,226 @@
+"""The recorder as a process: what it records, survives, reports, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from joulelab.core.clock import NS
+from joulelab.recorder.signals import IGNORED, REPORTED
+from tests.recorder.driving import SRC, Driven, fake, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_it_records_obeys_and_finishes(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake(devices=3, state=True, update_s=0.05)], period_s=0.05) as r:
+        (meter,) = r.hear("ready")["meters"]
+        assert (meter["meter"], meter["status"], meter["streams"]) == ("fake", "open", 6)
+        r.say({"do": "edge", "id": 7})
+        assert r.hear("edge") == {"is": "edge", "id": 7, "stepped": True}
+        start = time.monotonic_ns()
+        r.say({"do": "workload", "pid": os.getpid(), "start_ns": start})
+        time.sleep(0.5)
+        end = time.monotonic_ns()
+        assert r.finish() == 0
+    rows = r.rows()
+    for device in range(3):
+        mine = [row for row in rows if row[0] == device]
+        assert all(t0 <= t1 for _, t0, t1, *_ in mine)
+        steps = [b[1] - a[1] for a, b in zip(mine, mine[1:], strict=False)]
+        assert max(steps) < 0.2 * NS
+        # Around both edges the counter was polled until it had stepped.
+        for edge in (start, end):
+            after = [row for row in mine if row[1] >= edge]
+            step = next(i for i, row in enumerate(after) if row[3] != after[0][3])
+            assert after[step][1] - after[step - 1][1] < 0.02 * NS
+    assert len(r.rows(table="state")) >= 3 * 2
+    kinds = [e["event"] for e in r.events()]
+    assert kinds[0] == "clock"
+    assert kinds[-1] == "stop"
+    assert kinds.count("clock") == 2
+    assert r.events("stop")[0]["reason"] == "asked"
+    assert r.events("tree")[0]["pids"] == [os.getpid()]
+    assert r.events("late")[0]["ticks"] >= 10
+
+
+def test_it_writes_while_it_records(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake()], period_s=0.02) as r:
+        r.hear("ready")
+        time.sleep(1.2)
+        assert r.rows()[-1][2] > time.monotonic_ns() - 0.6 * NS
+
+
+def test_it_ends_with_its_owner_though_the_pipe_stays_open(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as owner, Driven(tmp_path, [fake()], owner_pid=owner.pid) as r:
+        r.hear("ready")
+        time.sleep(0.2)
+        owner.kill()
+        assert r.process.wait(2) == 0
+    assert r.events("stop")[0]["reason"] == "owner-ended"
+    assert len(r.rows()) >= 2
+
+
+def test_it_ends_when_the_owner_was_gone_before_it_looked(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake()], owner_start_ticks=1) as r:
+        assert r.process.wait(5) == 0
+    assert r.events("stop")[0]["reason"] == "owner-ended"
+
+
+def test_it_ends_when_the_owner_closes_the_pipe(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake()]) as r:
+        r.hear("ready")
+        assert r.process.stdin is not None
+        r.process.stdin.close()
+        assert r.process.wait(2) == 0
+    assert r.events("stop")[0]["reason"] == "owner-closed"
+
+
+def test_it_reports_signals_and_outlives_them(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake()]) as r:
+        r.hear("ready")
+        for number in IGNORED:
+            r.process.send_signal(number)
+        for number in REPORTED:
+            r.process.send_signal(number)
+        assert {r.hear("signal")["number"] for _ in REPORTED} == set(REPORTED)
+        assert r.finish() == 0
+
+
+def test_a_library_that_prints_does_not_disturb_the_protocol(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake(chatty=True)]) as r:
+        assert r.hear("ready")["meters"][0]["status"] == "open"
+        assert r.finish() == 0
+
+
+def test_every_meter_says_how_it_opened(tmp_path: Path) -> None:
+    meters = [
+        fake(),
+        fake(raises="unavailable"),
+        fake(raises="denied"),
+        fake(raises="bug"),
+        {"meter": "no_such_meter"},
+        {"meter": "/no/such.py"},
+    ]
+    with Driven(tmp_path, meters) as r:
+        said = r.hear("ready")["meters"]
+        assert r.finish() == 0
+    assert [m["status"] for m in said] == ["open", "unavailable", "denied", "failed", "failed", "unavailable"]
+    assert said[1]["next"] == "ask again"
+    assert {e["meter"]: e["status"] for e in r.events("meter")} == {m["meter"]: m["status"] for m in said}
+
+
+def test_a_meter_that_hangs_in_opening_holds_up_nobody(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake(hang_open_s=30), fake()]) as r:
+        begun = time.monotonic()
+        said = r.hear("ready")["meters"]
+        assert [m["status"] for m in said] == ["opening", "open"]
+        r.say({"do": "edge", "id": 1})
+        assert r.hear("edge", 1.0)["stepped"]
+        assert r.finish() == 0
+        assert time.monotonic() - begun < 4
+    assert len(r.rows("fake-2")) > 5
+
+
+def test_a_meter_that_opens_late_is_still_recorded_and_told_the_workload(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake(hang_open_s=1.2)]) as r:
+        r.hear("ready")
+        r.say({"do": "workload", "pid": 4711, "start_ns": 1})
+        until(lambda: r.events("tree"))
+        assert r.finish() == 0
+    assert r.events("tree")[0]["pids"] == [4711]
+    assert [e["status"] for e in r.events("meter")] == ["opening", "open"]
+
+
+def test_a_reading_that_hangs_delays_its_own_meter_only(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake(hang_s=30, hang_after_s=0.2), fake()]) as r:
+        r.hear("ready")
+        until(lambda: r.events("stuck"), 10)
+        begun = time.monotonic()
+        assert r.finish() == 0
+        assert time.monotonic() - begun < 2
+    assert r.events("stuck")[0]["meter"] == "fake"
+    (gap,) = r.events("gap")
+    assert gap["error"] == "Stuck"
+    other = [row[1] for row in r.rows("fake-2")]
+    assert max(b - a for a, b in zip(other, other[1:], strict=False)) < 0.4 * NS
+    assert other[-1] - gap["from"] > 2 * NS
+
+
+def test_a_stream_that_fails_is_a_gap_and_comes_back(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake(devices=2, fail_from_s=0.3, fail_to_s=0.9)]) as r:
+        r.hear("ready")
+        until(lambda: r.events("gap-end"))
+        assert r.finish() == 0
+    (gap,), (end,) = r.events("gap"), r.events("gap-end")
+    assert (gap["stream"], gap["error"], gap["reason"]) == ("gpu:0.power", "ReadFailed", "fake fails (asked to)")
+    assert end["to"] - gap["from"] > 0.5 * NS
+    inside = [row for row in r.rows() if gap["from"] < row[1] < end["to"]]
+    assert {row[0] for row in inside} == {1}
+
+
+def test_a_disk_that_fills_and_clears_loses_nothing(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake()], period_s=0.01) as r:
+        r.hear("ready")
+        until(lambda: len(list(tmp_path.glob("*.journal"))) == 1 and len(r.rows()) > 10)
+        full = (tmp_path / "fake.power.0.journal").stat().st_size + 17
+        resource.prlimit(r.process.pid, resource.RLIMIT_FSIZE, (full, resource.RLIM_INFINITY))
+        time.sleep(1.2)
+        held = len(r.rows())
+        assert (tmp_path / "fake.power.0.journal").stat().st_size <= full
+        resource.prlimit(r.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        until(lambda: len(r.rows()) > held + 50)
+        assert r.finish() == 0
+    times = [row[1] for row in r.rows()]
+    assert times == sorted(times)
+    assert max(b - a for a, b in zip(times, times[1:], strict=False)) < 0.3 * NS
+    assert "EFBIG" in r.events("disk")[0]["error"]
+    assert r.events("disk-end")[0]["dropped_rows"] == 0
+
+
+def test_a_disk_that_stays_full_is_told_at_the_end(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake()], period_s=0.01) as r:
+        r.hear("ready")
+        resource.prlimit(r.process.pid, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        time.sleep(0.5)
+        r.say({"do": "finish", "tail_s": 0.1, "id": 1})
+        assert r.hear("finished")["lost_rows"] > 10
+        assert r.process.wait(5) == 0
+
+
+def test_kill_9_loses_less_than_a_second(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake()], period_s=0.01) as r:
+        r.hear("ready")
+        time.sleep(1.5)
+        r.process.send_signal(signal.SIGKILL)
+        killed = time.monotonic_ns()
+        r.process.wait()
+    assert killed - r.rows()[-1][2] < NS
+
+
+def test_the_recorder_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, joulelab.recorder.__main__, joulelab.meters as m\n"
+        "[m.find(n) for n in m.defaults()]\n"
+        "print(*sorted({'numpy', 'duckdb', 'msgspec', 'rich', 'click', 'multiprocessing'} & set(sys.modules)))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SRC}, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.split() == []
+
+
+@pytest.mark.parametrize("segment", [3])
+def test_segments_have_files_of_their_own(tmp_path: Path, segment: int) -> None:
+    with Driven(tmp_path, [fake()], segment=segment) as r:
+        r.hear("ready")
+        assert r.finish() == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["events.3.jsonl", "fake.power.3.journal"]

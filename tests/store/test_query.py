@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.store.make import POWER, UTC_NS, close_run, gpus, make_run, ramp, write_rows
+
+from joulelab.core.errors import ConfigError, Refused
+from joulelab.store.folder import read_meta, write_json_atomic
+from joulelab.store.query import RESULT_COLUMNS, query
+from joulelab.store.seal import seal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY = 86_400 * 10**9
+
+
+@pytest.fixture
+def two(runs: Path) -> Path:
+    for k, name in enumerate(("first", "second")):
+        started = {"mono_ns": 5, "utc_ns": UTC_NS + k * DAY, "width_ns": 1, "kernel_error_ns": None, "boot_id": "b"}
+        run = make_run(runs, name=name, labels={"model": name[0], "it's": '"odd"'}, started=started)
+        write_rows(run, gpus(2 + k), ramp(12, streams=2 + k))
+        write_rows(run, gpus(1, [POWER], table="slow"), [(0, 1, 2, [math.nan]), (0, 3, 4, [10.0])], meter="my-meter")
+        close_run(run)
+        seal(run)
+        results = {
+            "schema": 1,
+            "energies": [{"host": "node1", "scope": "gpu:0", "energy_j": 10.5 * k, "extra": k, "terms": [1]}],
+        }
+        write_json_atomic(run / "results.json", results)
+    return runs
+
+
+def test_runs(two: Path) -> None:
+    columns, rows = query(
+        two,
+        "SELECT name, state, outcome, duration_s, started::VARCHAR, command, labels['model'] FROM runs ORDER BY run",
+    )
+    assert columns[:2] == ["name", "state"]
+    assert rows[0] == ("first", "closed", "exit", 1.0, "2023-11-14 22:13:20", "python train.py", "f")
+    assert rows[1][4] == "2023-11-15 22:13:20"
+
+
+def test_samples_of_all_runs(two: Path) -> None:
+    picked = "SELECT r.name, s.stream, count(*), max(power)"
+    _, rows = query(two, f"{picked} FROM nvml_fast s JOIN runs r USING (run) GROUP BY ALL ORDER BY ALL")
+    assert rows == [("first", "gpu0", 6, 10.125), ("first", "gpu1", 6, 11.125)] + [
+        ("second", f"gpu{k}", 4, 9.125 + k) for k in range(3)
+    ]
+    columns, rows = query(two, "SELECT * FROM nvml_fast LIMIT 1")
+    assert columns == ["run", "host", "stream", "scope", "segment", "t0_ns", "t1_ns", "energy", "power"]
+    assert rows[0][1] == "node1"
+
+
+def test_not_read_is_null(two: Path) -> None:
+    assert query(two, "SELECT avg(power), count(power), count(*) FROM my_meter_slow")[1] == [(10.0, 2, 4)]
+
+
+def test_results(two: Path) -> None:
+    columns, rows = query(two, "SELECT * FROM energies ORDER BY energy_j")
+    assert columns == [*RESULT_COLUMNS["energies"], "extra", "terms"]
+    assert [row[4] for row in rows] == [0.0, 10.5]
+    assert rows[1][-2:] == (1, "[1]")
+    assert query(two, "SELECT count(*) FROM phases")[1] == [(0,)]
+
+
+def test_the_caller_computes_results(two: Path) -> None:
+    asked = []
+
+    def results(run: Path) -> dict[str, list[dict[str, object]]]:
+        asked.append(run.name)
+        return {
+            "phases": [
+                {"phase": "epoch", "n": 1, "energy_j": None, "ok": True},
+                {"phase": "epoch", "n": 2, "energy_j": 1e-300},
+            ]
+        }
+
+    columns, rows = query(two, "SELECT * FROM phases ORDER BY run, n", results=results)
+    assert asked == sorted(asked)
+    assert len(asked) == 2
+    assert columns[-1] == "ok"
+    assert [row[2:] for row in rows[:2]] == [(1, None, None, None, None, True), (2, None, None, 1e-300, None, None)]
+
+
+def test_empty_store(runs: Path) -> None:
+    assert query(runs, "SELECT run FROM runs")[1] == []
+    assert query(runs, "SELECT sum(energy_j) FROM energies")[1] == [(None,)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE x AS SELECT 1",
+        "COPY runs TO '{out}'",
+        "EXPLAIN ANALYZE COPY runs TO '{out}'",
+        "COPY nvml_fast TO '{parquet}' (USE_TMP_FILE false)",
+        "EXPORT DATABASE '{out}'",
+        "ATTACH '{out}'",
+        "DROP TABLE runs",
+        "DELETE FROM runs",
+        "INSTALL httpfs",
+        "SET threads = 1",
+    ],
+)
+def test_statements_that_write_are_refused(two: Path, tmp_path: Path, sql: str) -> None:
+    parquet = next(two.glob("*/*/nvml.fast.parquet"))
+    before = parquet.read_bytes()
+    with pytest.raises(Refused):
+        query(two, sql.format(out=tmp_path / "out", parquet=parquet))
+    assert not (tmp_path / "out").exists()
+    assert parquet.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "source", ["read_text('/etc/hostname')", "glob('/etc/*')", "'/etc/hostname.csv'", "read_csv('{runs}/../x.csv')"]
+)
+def test_other_files_are_out_of_reach(two: Path, source: str) -> None:
+    (two.parent / "x.csv").write_text("a\n1\n")
+    with pytest.raises(Refused, match="no other files"):
+        query(two, f"SELECT * FROM {source.format(runs=two)}")
+
+
+def test_local_variables_are_out_of_reach(two: Path) -> None:
+    import numpy as np
+
+    secret = {"x": np.arange(3)}
+    with pytest.raises(ConfigError):
+        query(two, "SELECT * FROM secret")
+    assert len(secret) == 1
+
+
+def test_mistakes_list_what_there_is(two: Path) -> None:
+    with pytest.raises(ConfigError, match=r"energiez.*there are runs.*energies.*my_meter_slow.*nvml_fast"):
+        query(two, "SELECT * FROM energiez")
+    with pytest.raises(ConfigError, match=r"powr.*nvml_fast\(run, host, stream.*power\)"):
+        query(two, "SELECT powr FROM nvml_fast")
+    with pytest.raises(ConfigError, match="not valid SQL"):
+        query(two, "SELEC 1")
+    with pytest.raises(ConfigError, match="one statement"):
+        query(two, "SELECT 1; SELECT 2")
+    with pytest.raises(ConfigError, match="one statement"):
+        query(two, " ")
+
+
+def test_every_view_is_shown(two: Path) -> None:
+    assert [row[0] for row in query(two, "SHOW TABLES")[1]] == [
+        "energies",
+        "my_meter_slow",
+        "nvml_fast",
+        "phases",
+        "runs",
+    ]
+
+
+def test_damaged_runs_do_not_stop_a_query(two: Path) -> None:
+    first, second = sorted(p for p in two.iterdir())
+    (first / "node1" / "nvml.fast.parquet").write_bytes(b"PAR1 broken PAR1")
+    assert query(two, "SELECT DISTINCT run FROM nvml_fast")[1] == [(second.name,)]
+    write_json_atomic(first / "run.json", {**read_meta(first), "schema": 99})
+    (second / "run.json").write_text("{")
+    assert query(two, "SELECT run, state FROM runs ORDER BY 1")[1] == [
+        (first.name, "newer schema"),
+        (second.name, "damaged"),
+    ]

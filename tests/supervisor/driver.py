@@ -1,0 +1,48 @@
+"""Run a command under the supervisor as the CLI does, and leave as it left: tests start this as a process.
+
+DRIVE is JSON: runs, options; `python` replaces the interpreter of the recorder; `outcome` is a file to tell it in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from joulelab.supervisor.options import RunOptions
+from joulelab.supervisor.run import run_command
+from joulelab.supervisor.workload import leave
+
+
+def main() -> None:
+    drive = json.loads(os.environ.pop("DRIVE"))
+    if "python" in drive:
+        sys.executable = drive["python"]
+    options = {"ready_s": 15.0, **drive["options"]}
+    if "capture" in options:
+        options["capture"] = Path(options["capture"])
+    outcome = run_command(
+        sys.argv[1:],
+        RunOptions(runs=Path(drive["runs"]), **options),
+        os.environ,
+        say=lambda text: print(f"joulelab: {text}", file=sys.stderr),
+    )
+    told = {
+        "kind": outcome.kind,
+        "exit_code": outcome.exit_code,
+        "signal": outcome.signal,
+        "start_ns": outcome.start_ns,
+        "end_ns": outcome.end_ns,
+        "run": str(outcome.run) if outcome.run else None,
+        "problems": outcome.problems,
+        "error": str(outcome.error) if outcome.error else None,
+    }
+    if outcome.result is not None and outcome.result.energy is not None:
+        told["energy_j"] = outcome.result.energy.value
+    Path(drive["outcome"]).write_text(json.dumps(told))
+    leave(outcome.exit_code, outcome.signal)
+
+
+if __name__ == "__main__":
+    main()

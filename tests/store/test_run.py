@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pytest
@@ -26,8 +26,9 @@ from joulelab.core.errors import NotARun, StoreError
 from joulelab.core.spec import Spec
 from joulelab.store.folder import RunState
 from joulelab.store.journal import pack_row
-from joulelab.store.run import TableInfo, open_run
+from joulelab.store.run import Run, TableInfo, open_run, read_series
 from joulelab.store.seal import seal
+from joulelab.store.table import Table, connect, load_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -231,3 +232,33 @@ def test_a_closed_run_can_be_read_again(runs: Path) -> None:
     assert len(opened.series(info, "gpu0")) == 2
     opened.close()
     opened.close()
+
+
+def test_a_reader_that_loses_its_journals_finds_them_sealed(runs: Path) -> None:
+    run = make_run(runs)
+    write_rows(run, gpus(), ramp(10))
+    opened = open_run(run)
+    (info,) = opened.tables()
+    with connect() as con:
+        stale = load_table(run / "node1", "nvml", "fast", con)
+        seal(run)
+        with pytest.raises(FileNotFoundError):
+            read_series(stale, "gpu0", ["power"], con)
+
+    class Late(Run):
+        seen: ClassVar[list[Table]] = [stale]
+
+        def _table(self, host: str, meter: str, table: str) -> Table:
+            return self.seen.pop() if self.seen else super()._table(host, meter, table)
+
+    late = Late(run, opened.meta)
+    assert len(late.series(info, "gpu0")) == 5
+    Late.seen += [stale] * 100
+    with pytest.raises(StoreError, match="vanish"):
+        late.series(info, "gpu0")
+
+
+def test_a_run_without_its_host_folder_says_so(runs: Path) -> None:
+    run = make_run(runs)
+    with connect() as con, pytest.raises(StoreError, match="vanish"):
+        load_table(run / "gone", "nvml", "fast", con)

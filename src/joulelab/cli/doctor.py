@@ -177,9 +177,7 @@ def _table(channels: list[ChannelHealth]) -> Any:
     from joulelab.report import format as fmt
     from joulelab.report.console import make_table
 
-    table = make_table(
-        "scope", "channel", "reads/s", "read", "refresh", "expected", "noise, W", "resolution", left=(0, 1)
-    )
+    table = make_table("scope", "channel", "read", "refresh", "expected", "noise, W", "resolution", left=(0, 1))
     for c in channels:
         step = fmt.NOTHING
         if c.resolution is not None:

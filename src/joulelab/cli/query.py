@@ -55,12 +55,24 @@ def _print(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
 
     numeric = [any(isinstance(r[k], int | float) for r in rows) for k in range(len(columns))]
     table = make_table(*columns, left=tuple(k for k, number in enumerate(numeric) if not number))
-    for each in table.columns:
-        each.overflow = "ellipsis"
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    make_console(sys.stdout).print(table)
+    console = make_console(sys.stdout)
+    if console.measure(table).maximum <= console.width:
+        console.print(table)
+    else:
+        _print_records(columns, rows)
     click.echo(f"{len(rows)} row{'' if len(rows) == 1 else 's'}", err=True)
+
+
+def _print_records(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+    """Print a line per value: what is wider than the terminal cannot be read as a table."""
+    width = max(len(name) for name in columns)
+    for k, row in enumerate(rows):
+        if k:
+            click.echo()
+        for name, value in zip(columns, row, strict=True):
+            click.echo(f"{name:<{width}}  {_cell(value)}")
 
 
 def _cell(value: Any) -> str:

@@ -60,6 +60,7 @@ def command(words: tuple[str, ...], as_json: bool, output: Path | None, quiet: b
             _print(outcome)
         elif outcome.error is not None:
             _say(str(outcome.error))
+        _keep(outcome)
     except Exception as error:  # noqa: BLE001 the command's exit code is returned, whatever becomes of the table
         _say(f"the result cannot be shown ({type(error).__name__}: {error}); joulelab show {outcome.run or ''}")
     leave(code, outcome.signal)
@@ -141,12 +142,18 @@ def _print(outcome: Outcome) -> None:
         if outcome.run is not None:
             _say(f"the run is recorded in {short_path(outcome.run)}; joulelab show {outcome.run.name}")
         return
-    from joulelab.report.cache import write_cache
     from joulelab.report.console import make_console
     from joulelab.report.table import print_result
 
     print_result(make_console(sys.stderr), outcome.result, short_path(outcome.run), problems=outcome.problems)
-    write_cache(outcome.run, outcome.result)
+
+
+def _keep(outcome: Outcome) -> None:
+    """Keep the result beside the run, so that `ls` and `query` need not work it out again."""
+    from joulelab.report.cache import write_cache
+
+    if outcome.result is not None and outcome.run is not None:
+        write_cache(outcome.run, outcome.result)
 
 
 def short_path(path: Path) -> Path:

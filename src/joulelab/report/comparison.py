@@ -75,7 +75,7 @@ class Comparison:
             size = fmt.percent(abs(share), signed=False)
             return f"B reads {size} {_direction(share)}{mark}, but the accuracy is unknown, so no interval{took}"
         if not energy.difference:
-            return f"The energies cannot be told apart: B - A is {fmt.change(share, expanded)}{mark}{took}"
+            return f"The energies cannot be told apart: B / A - 1 = {fmt.change(share, expanded)}{mark}{took}"
         return f"B uses {_sized(share, expanded)}{mark}{took}"
 
     def notes(self) -> list[str]:
@@ -138,11 +138,15 @@ def compare(a: Result, b: Result) -> Comparison:
     return Comparison(a, b, tuple(lines), same)
 
 
-def devices(result: Result) -> frozenset[tuple[str, str, str]]:
-    """Return what was measured: host, scope and the hardware's own name of all that is counted."""
+def devices(result: Result) -> frozenset[tuple[str, ...]]:
+    """Return what was measured and by what: host, scope, hardware, meter and channel of all that is counted."""
     whole = result.group("measured")
     counted = set(whole.scopes) if whole else set()
-    return frozenset((s.host, s.scope, s.device) for s in result.scopes if s.scope in counted)
+    return frozenset(
+        (s.host, s.scope, s.device, s.model, s.reading.meter, s.reading.channel)
+        for s in result.scopes
+        if s.scope in counted
+    )
 
 
 def _line(name: str, unit: str, a: Quantity, b: Quantity, keep: tuple[str, ...], *, estimate: bool = False) -> Line:

@@ -11,7 +11,7 @@ from joulelab.core.scope import family
 from joulelab.report.format import span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from joulelab.analysis.result import Check, GroupResult, PhaseResult, Result, ScopeResult
 

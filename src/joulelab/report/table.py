@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from joulelab.core.scope import order
 from joulelab.report import format as fmt
 from joulelab.report.console import LABEL, STYLE, make_table, print_facts
 from joulelab.report.rows import check_lines, energy_rows, hidden_phases, measured_by, phase_rows
@@ -104,13 +105,13 @@ def unseen_line(result: Result) -> str:
         return ""
     factor, unit = fmt.column([energy.value, energy.expanded], "J")
     width = fmt.interval(energy.value / factor, seen / factor).partition(" ± ")[2]
-    return f"(± {width} {unit} if the load is not in step with sensors that see only part of the time)"
+    return f"(± {width} {unit} if no load is in step with the sensors: see `unseen` below)"
 
 
 def story(result: Result, width: int) -> str:
     """Return what ran, how it ended and what the energy covers."""
     whole = result.group("measured")
-    covers = f"{fmt.span(whole.scopes)} · " if whole else ""
+    covers = f"{fmt.span(sorted(whole.scopes, key=order))} · " if whole else ""
     end = f" · {ending(result)}"
     room = max(width - len(covers) - len(end), 20)
     return f"{covers}{fmt.shortened(shlex.join(result.command), room)}{end}"
@@ -186,22 +187,23 @@ def budget_table(result: Result) -> Table:
 
 
 def phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
-    """Return the phases with time, energy, power and energy per unit of work; with `families` also by family."""
+    """Return the phases with time, energy, power and energy per unit of work; with `families` a line for each."""
     joules, unit = fmt.column([r.energy.value for r in rows if r.energy is not None], "J")
     means = {k: r.energy.value / r.duration_s for k, r in enumerate(rows) if r.energy and r.duration_s > 0}
     watts, power = fmt.column(means.values(), "W")
     works = list(dict.fromkeys(name for r in rows for name in r.work))[:2]
-    names = list(dict.fromkeys(f for r in rows for f in r.by_family)) if families else []
-    names = names if len(names) > 1 else []
     energy_heads = [f"energy, {unit}", f"mean, {power}"] if means else []
     per = [f"J/{w.removesuffix('s')}" if means else f"{w}/s" for w in works]
-    table = make_table("phase", "time", *energy_heads, *(f"{n}, {unit}" for n in names), *per)
+    table = make_table("phase", "time", *energy_heads, *per)
     for k, r in enumerate(rows):
         cells = ["  " * r.depth + r.label + (" (open)" if r.open_end else ""), fmt.duration(r.duration_s)]
         if means:
             cells += [cell(r.energy, joules), fmt.plain(means[k] / watts) if k in means else fmt.NOTHING]
-        cells += [cell(r.by_family.get(n), joules) for n in names]
         table.add_row(*cells, *(_per_work(r, w, energy=bool(means)) for w in works))
+        if families and len(r.by_family) > 1 and r.duration_s > 0:
+            for name, q in r.by_family.items():
+                mean = fmt.plain(q.value / r.duration_s / watts)
+                table.add_row("  " * r.depth + f"  by {name}", "", cell(q, joules), mean, style="dim")
     return table
 
 

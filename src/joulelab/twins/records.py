@@ -107,15 +107,16 @@ def flaws_record(flaws: Flaws, start_ns: int) -> dict[str, Any]:
     }
 
 
+def _width_s(record: Any, begin: str, end: str) -> float:
+    return 0.0 if int(record[begin]) == NEVER else (int(record[end]) - int(record[begin])) / NS
+
+
 def flaws_from(record: Any, start_ns: int) -> Flaws:
     """Return the flaws that a record holds."""
 
     def since(name: str) -> float | None:
         at_ns = int(record[name])
         return None if at_ns == NEVER else (at_ns - start_ns) / NS
-
-    def width(begin: str, end: str) -> float:
-        return 0.0 if int(record[begin]) == NEVER else (int(record[end]) - int(record[begin])) / NS
 
     def length(name: str) -> float:
         return int(record[name]) / NS
@@ -141,9 +142,9 @@ def flaws_from(record: Any, start_ns: int) -> Flaws:
         plain=next(Plain(key) for key, value in PLAINS.items() if value == record["plain"]),
         lost_at_s=since("lost_ns"),
         fail_at_s=since("fail_ns"),
-        fail_for_s=width("fail_ns", "fail_until_ns"),
+        fail_for_s=_width_s(record, "fail_ns", "fail_until_ns"),
         hang_at_s=since("hang_ns"),
-        hang_for_s=width("hang_ns", "hang_until_ns"),
+        hang_for_s=_width_s(record, "hang_ns", "hang_until_ns"),
         reset_at_s=since("reset_ns"),
         outside_cap_w=int(record["outside_cap_mw"]) / 1000 if outside else None,
         outside_cap_at_s=(since("outside_cap_ns") or 0.0) if outside else 0.0,

@@ -19,7 +19,7 @@ import pytest
 
 from joulelab.core.clock import NS
 from joulelab.supervisor.signals import REPORT_NS, SAME_NS, Forwarder, Signal
-from tests.supervisor.supervised import CATCHER, DRIVER, Bench, caught, gone, until
+from tests.supervisor.supervised import CATCHER, DRIVER, Bench, caught, gone, recorders_in, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -274,7 +274,6 @@ def test_a_hangup_reaches_the_command_once(bench: Bench, terminal: Callable[...,
     t = terminal([sys.executable, DRIVER, *CATCHER, str(log)], bench.environ())
     t.expect(lambda: caught(log) == ["ready"])
     workload = bench.events("workload")[0]["pid"]
-    os.close(os.dup(t.fd))
     hung_up, t.fd = t.fd, os.open("/dev/null", os.O_RDWR)
     os.close(hung_up)
     until(lambda: "SIGHUP" in caught(log))
@@ -289,12 +288,11 @@ def test_ctrl_z_and_fg_work_as_for_any_job(bench: Bench, terminal: Callable[...,
     t = terminal(["bash", "--norc", "--noprofile", "-i"], bench.environ() | {"PS1": "prompt> "})
     t.expect("prompt> ")
     t.type(f"{sys.executable} {DRIVER} {' '.join(CATCHER)} {log}\n")
-    t.expect(lambda: caught(log) == ["ready"])
-    workload = bench.events("workload")[0]["pid"]
+    t.expect(lambda: caught(log) == ["ready"] and bool(recorders_in(bench.host)))
+    recorder, workload = bench.recorder(), bench.events("workload")[0]["pid"]
     t.type("\x1a")
     t.expect("Stopped")
     assert state(workload) == "T"
-    recorder = bench.recorder()
     assert state(recorder) != "T"
     t.type("fg\n")
     t.expect(lambda: state(workload) != "T")

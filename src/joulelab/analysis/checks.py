@@ -201,10 +201,13 @@ def _strangers(facts: Facts) -> Iterator[Check]:
     ours = {int(p) for e in facts.named("tree") for p in e.get("pids", ())}
     ours |= {int(e["pid"]) for e in facts.named("workload") if "pid" in e}
     foreign: dict[str, set[int]] = {}
-    for event in facts.named("process"):
-        if facts.start_ns <= int(event["t"]) <= facts.end_ns or not ours:
-            others = {int(p) for p in event.get("others", ())}
-            foreign.setdefault(str(event.get("scope", "")), set()).update(others - ours)
+    for event in sorted(facts.named("process"), key=lambda e: int(e["t"])):
+        there = {int(p) for p in event.get("pids", ())} - ours
+        scope, t = str(event.get("scope", "")), int(event["t"])
+        if t < facts.start_ns:  # who was there last before the start is there at the start
+            foreign[scope] = there
+        elif t <= facts.end_ns:
+            foreign.setdefault(scope, set()).update(there)
     for scope, pids in foreign.items():
         if pids:
             listed = ", ".join(str(p) for p in sorted(pids)[:5])

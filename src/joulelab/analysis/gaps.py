@@ -23,14 +23,16 @@ class Gap:
 def gaps_of(events: Iterable[Mapping[str, Any]]) -> list[Gap]:
     """Return the gaps of all streams in the order in which they began."""
     gaps: list[Gap] = []
-    running: dict[tuple[str, str], Mapping[str, Any]] = {}
+    running: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     for event in sorted(events, key=lambda e: int(e.get("t", 0))):
-        key = (str(event.get("meter", "")), str(event.get("stream", "")))
+        key = (str(event.get("host", "")), str(event.get("meter", "")), str(event.get("stream", "")))
         if event.get("event") == "gap":
             running.setdefault(key, event)
         elif event.get("event") == "gap-end" and key in running:
-            begun = running.pop(key)
-            end = int(event.get("to", event["t"]))
-            gaps.append(Gap(*key, int(begun.get("from", begun["t"])), end, str(begun.get("reason", ""))))
-    gaps.extend(Gap(*key, int(e.get("from", e["t"])), None, str(e.get("reason", ""))) for key, e in running.items())
+            gaps.append(_gap(key, running.pop(key), int(event.get("to", event["t"]))))
+    gaps.extend(_gap(key, event, None) for key, event in running.items())
     return sorted(gaps, key=lambda g: g.from_ns)
+
+
+def _gap(key: tuple[str, str, str], begun: Mapping[str, Any], to_ns: int | None) -> Gap:
+    return Gap(key[1], key[2], int(begun.get("from", begun["t"])), to_ns, str(begun.get("reason", "")))

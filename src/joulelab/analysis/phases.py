@@ -36,10 +36,10 @@ class Phase:
 
 @dataclass(slots=True)
 class Work:
-    """Hold work done: amounts by name (summed over ranks) and times (ns) of single reports."""
+    """Hold work done: amounts by name (summed over ranks) and times (ns) of single reports by the process they are of."""
 
     amounts: dict[str, float] = field(default_factory=dict)
-    times_ns: list[int] = field(default_factory=list)
+    times_ns: dict[str, list[int]] = field(default_factory=dict)
 
 
 def phases_of(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) -> tuple[list[Phase], Work]:
@@ -47,36 +47,41 @@ def phases_of(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) ->
     lines = sorted(marks, key=lambda m: int(m.get("t", 0)))
     phases, work = _intervals(lines, end_ns), Work()
     for line in lines:
-        if line.get("mark") != "work" or not start_ns <= int(line["t"]) <= end_ns + 1_000_000_000:
+        if line.get("mark") != "work" or not start_ns <= int(line["t"]) <= end_ns:
             continue
-        for name, amount in line.get("amounts", {}).items():
-            work.amounts[name] = work.amounts.get(name, 0.0) + float(amount)
-        work.times_ns.extend(int(t) for t in line.get("at", ()))
+        _add(work.amounts, line)
+        work.times_ns.setdefault(_source(line), []).extend(int(t) for t in line.get("at", ()))
         _credit(phases, line)
     inside = [p for p in phases.values() if p.end_ns > start_ns and p.start_ns < end_ns]
     return sorted(inside, key=lambda p: (p.start_ns, -p.end_ns)), work
+
+
+def _source(line: Mapping[str, Any]) -> str:
+    """Return the file that a line is from: one per process."""
+    return f"{line.get('host', '')}/{line.get('source', '')}"
+
+
+def _id(line: Mapping[str, Any], key: str) -> str | None:
+    """Return the id of a phase, which is that of one host only."""
+    return None if line.get(key) is None else f"{line.get('host', '')}/{line[key]}"
 
 
 def _intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Phase]:
     phases: dict[str, Phase] = {}
     switched: dict[str, Phase] = {}
     for k, line in enumerate(lines):
-        kind, t = line.get("mark"), int(line.get("t", 0))
+        kind, t, source = line.get("mark"), int(line.get("t", 0)), _source(line)
         if kind == "begin":
-            phases[line["id"]] = Phase(
-                line["id"],
-                line["name"],
-                line.get("n"),
-                t,
-                end_ns,
-                line.get("parent"),
-                line.get("labels") or {},
-                open_end=True,
+            identity = _id(line, "id") or ""
+            if identity in phases:  # a process of the same number, later
+                phases[f"{identity}#{k}"] = phases.pop(identity)
+            labels = line.get("labels") or {}
+            phases[identity] = Phase(
+                identity, line["name"], line.get("n"), t, end_ns, _id(line, "parent"), labels, open_end=True
             )
-        elif kind == "end" and line.get("id") in phases:
-            phases[line["id"]].end_ns, phases[line["id"]].open_end = t, False
+        elif kind == "end" and (ended := phases.get(_id(line, "id") or "")) is not None:
+            ended.end_ns, ended.open_end = t, False
         elif kind == "switch":
-            source = str(line.get("file", ""))
             if source in switched:
                 last = switched.pop(source)
                 last.end_ns, last.open_end = t, False
@@ -85,12 +90,16 @@ def _intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Phase]:
     return phases
 
 
+def _add(amounts: dict[str, float], line: Mapping[str, Any]) -> None:
+    for name, amount in line.get("amounts", {}).items():
+        amounts[name] = amounts.get(name, 0.0) + float(amount)
+
+
 def _credit(phases: Mapping[str, Phase], line: Mapping[str, Any]) -> None:
     """Add a work report to its phase and to every phase around that."""
-    current = phases.get(line.get("phase") or "")
+    current = phases.get(_id(line, "phase") or "")
     seen: set[str] = set()
     while current is not None and current.id not in seen:
         seen.add(current.id)
-        for name, amount in line.get("amounts", {}).items():
-            current.work[name] = current.work.get(name, 0.0) + float(amount)
+        _add(current.work, line)
         current = phases.get(current.parent or "")

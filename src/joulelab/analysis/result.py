@@ -124,7 +124,7 @@ class Result:
         return next((g.energy for g in self.groups if g.name == "measured"), None)
 
     def group(self, name: str) -> GroupResult | None:
-        """Return a group by name: `gpu`, `cpu`, `dram`, `measured`, `rest`."""
+        """Return a group by name: `gpu`, `cpu`, `dram`, `measured`, `rest of node.ac`."""
         return next((g for g in self.groups if g.name == name), None)
 
     def per_work(self) -> dict[str, Quantity]:
@@ -140,14 +140,14 @@ class Result:
             "duration_s": self.duration_s,
             "energy": _plain(self.energy),
             "per_work": _plain(self.per_work()),
-            "rates": {n: a / self.duration_s for n, a in self.work.items()} if self.duration_s > 0 else {},
+            "rates": _plain({n: a / self.duration_s for n, a in self.work.items()} if self.duration_s > 0 else {}),
         }
         return plain
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Quantity):
-        return value.to_json() | {"expanded_if_seen": value.without("unseen").expanded}
+        return _plain(value.to_json() | {"expanded_if_seen": value.without("unseen").expanded})
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

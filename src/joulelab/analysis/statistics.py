@@ -34,25 +34,18 @@ def weighted_percentiles(value: Floats, weight: Floats, percent: tuple[float, ..
     return [float(value[order][min(int(i), value.size - 1)]) for i in at]
 
 
-def power_statistics(readings: Readings, a_ns: int, b_ns: int, *, window_s: float | None) -> PowerStatistics | None:
-    """Return statistics of the readings in [a, b], None where there is none."""
+def power_statistics(
+    readings: Readings, a_ns: int, b_ns: int, *, window_s: float | None, step_s: float
+) -> PowerStatistics | None:
+    """Return statistics of the readings in [a, b], which come every `step_s`; None where there is none."""
     sel = readings.between(a_ns, b_ns)
     value = readings.value[sel]
     if value.size == 0:
         return None
     t = readings.t0_ns[sel]
-    hold = np.diff(np.append(t, max(b_ns, int(t[-1]) + 1))).astype(np.float64)
-    if hold.size > 2:
-        hold = np.minimum(hold, LONGEST_HOLD * _usual(hold))
-    p5, median, p95, p99 = weighted_percentiles(value, np.maximum(hold, 1.0), (5, 50, 95, 99))
+    hold = np.diff(np.append(t, max(b_ns, int(t[-1]) + 1))) * 1e-9
+    p5, median, p95, p99 = weighted_percentiles(value, np.minimum(hold, LONGEST_HOLD * step_s), (5, 50, 95, 99))
     return PowerStatistics(median, p5, p95, p99, float(value.max()), float(value.min()), window_s)
-
-
-def _usual(hold: Floats) -> float:
-    """Return the step that holds for most of the time."""
-    order = np.sort(hold)
-    reached = np.cumsum(order)
-    return float(order[np.searchsorted(reached, reached[-1] / 2)])
 
 
 def coverage(readings: Readings, a_ns: int, b_ns: int, step_s: float) -> float:

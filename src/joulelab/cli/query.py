@@ -58,7 +58,8 @@ def _print(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     console = make_console(sys.stdout)
-    if console.measure(table).maximum <= console.width:
+    # Measured as if there were room for all of it: a table that is squeezed always fits.
+    if console.measure(table, options=console.options.update(width=100_000)).maximum <= console.width:
         console.print(table)
     else:
         _print_records(columns, rows)

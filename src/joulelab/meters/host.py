@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import Unavailable
 from joulelab.core.spec import Spec, Stream
 from joulelab.meters.settings import check_keys, seconds, text
@@ -40,6 +41,8 @@ TREE = (
     Spec("processes", "processes", "1"),
 )
 
+MOST_TOLD = 20_000  # processes named in events; a workload that starts more is not followed further
+
 
 def open_meter(config: Mapping[str, Any]) -> Meter:
     """Open procfs. Raises Unavailable, ConfigError."""
@@ -62,6 +65,7 @@ class HostMeter:
         self._machine = Machine(proc, sys)
         self._tree = Tree(proc)
         self._followed: int | None = None
+        self._told = 0
         self._streams = (
             Stream("machine", "machine", "host", period_s, MACHINE),
             Stream("tree", "tree", "workload", period_s, TREE, "host"),
@@ -84,6 +88,12 @@ class HostMeter:
             self._tree.follow(self._followed)
             self._followed = None
         return self._tree.read()
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return `tree` with the workload's new processes, so that others on its devices can be told apart."""
+        pids = self._tree.joined()[: MOST_TOLD - self._told]
+        self._told += len(pids)
+        return [{"t": monotonic_ns(), "event": "tree", "pids": pids}] if pids else []
 
     def close(self) -> None:
         """Close the files."""

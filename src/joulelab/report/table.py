@@ -89,7 +89,7 @@ def headline(result: Result) -> str:
     took = fmt.duration(result.duration_s)
     energy, whole = result.energy, result.group("measured")
     if energy is None or whole is None:
-        return f"no energy: there is no power meter that could be read here; it took {took}"
+        return f"no energy measured: no power meter can be read here. It took {took}"
     text = fmt.quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
     so_far = " so far" if result.state == "live" else ""
     return f"{text} in {took}{so_far}, {fmt.watts(whole.mean_w.value)} on average"
@@ -235,13 +235,15 @@ def work_lines(result: Result) -> list[tuple[str, str]]:
 def load_lines(result: Result) -> list[tuple[str, str]]:
     """Return the load of the command and of the whole machine in one line."""
     load, own, machine = result.load, [], []
-    if "workload.cpu_s" in load:
-        own.append(f"{fmt.duration(load['workload.cpu_s'])} of CPU")
-    if "workload.memory_b.max" in load:
-        own.append(f"{fmt.size(load['workload.memory_b.max'])} of memory")
+    if "workload.user_s" in load:
+        own.append(f"{fmt.duration(load['workload.user_s'] + load.get('workload.system_s', 0.0))} of CPU")
+    elif load.get("workload.cpu_s"):  # read once a second: the last of it is missing
+        own.append(f"at least {fmt.duration(load['workload.cpu_s'])} of CPU")
+    peak = load.get("workload.peak_memory_b", load.get("workload.memory_b.max"))
+    if peak:
+        own.append(f"{fmt.size(peak)} of memory")
     if "host.busy.mean" in load:
-        mean, peak = (fmt.percent(load[f"host.busy.{k}"], signed=False) for k in ("mean", "max"))
-        machine.append(f"CPUs {mean} busy (peak {peak})")
+        machine.append(f"CPUs {load['host.busy.mean']:.0%} busy (peak {load['host.busy.max']:.0%})")
     for title, key, way in MOVED:
         if load.get(f"host.{key}", 0.0) >= WORTH_TELLING_B:
             machine.append(f"{title} {fmt.size(load[f'host.{key}'])} {way}")

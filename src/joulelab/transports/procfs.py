@@ -145,11 +145,18 @@ class Tree:
         self._members: dict[str, bytes] = {}  # process: when it started, so that a number used again is noticed
         self._cpu, self._read, self._written = Held(), Held(), Held()
         self._begun = False
+        self._joined: list[int] = []
 
     def follow(self, pid: int) -> None:
         """Follow this process from now on."""
         self._known = set()
         self._members = {str(pid): b""}
+        self._joined.append(pid)
+
+    def joined(self) -> list[int]:
+        """Return the processes that were found since the last call."""
+        joined, self._joined = self._joined, []
+        return joined
 
     def read(self) -> tuple[float, float, float, float, float]:
         """Return CPU time (s) with ended children, memory, read and written (B), processes; NaN before a start."""
@@ -171,7 +178,9 @@ class Tree:
             joined = False
             for name, parent in list(parents.items()):
                 if parent in self._members:
-                    self._members.setdefault(name, b"")
+                    if name not in self._members:
+                        self._members[name] = b""
+                        self._joined.append(int(name))
                     del parents[name]
                     joined = True
         self._known = present

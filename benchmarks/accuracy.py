@@ -77,15 +77,8 @@ def main() -> None:
     for name, load in LOADS.items():
         print(row(name, on_twin([load] * 8, options.seconds, options.seed)))
     print("one GPU, 1.55 s, 32 of them with meters at random moments")
-    print(row("constant", on_twin([constant(0.8)] * 32, 1.55, options.seed), single=True))
-    print(
-        row(
-            "square 0.35 s, duty 0.5", on_twin([LOADS["square 0.35 s, duty 0.5"]] * 32, 1.55, options.seed), single=True
-        )
-    )
-    print(
-        row("square 2.7 s, duty 0.3", on_twin([LOADS["square 2.7 s, duty 0.3"]] * 32, 1.55, options.seed), single=True)
-    )
+    for name in ("constant", "square 0.35 s, duty 0.5", "square 2.7 s, duty 0.3"):
+        print(row(name, on_twin([LOADS[name]] * 32, 1.55, options.seed), single=True))
 
 
 def row(name: str, found: list[tuple[float, float, float]], *, single: bool = False) -> str:

@@ -24,9 +24,9 @@ HOST = {"meter": "host"}
 
 def start_recorder(folder: Path, meters: list[dict[str, Any]], period_s: float, env: dict[str, str]) -> Any:
     """Start a recorder that belongs to this process and wait until it is ready."""
-    recorder = subprocess.Popen(
-        [sys.executable, "-m", "joulelab.recorder"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **env}
-    )
+    command = [sys.executable, "-m", "joulelab.recorder"]
+    pipe = subprocess.PIPE
+    recorder = subprocess.Popen(command, stdin=pipe, stdout=pipe, env={**os.environ, **env})
     plan = {"host_dir": str(folder), "host": "bench", "owner_pid": os.getpid(), "meters": meters, "period_s": period_s}
     assert recorder.stdin is not None
     assert recorder.stdout is not None
@@ -52,12 +52,11 @@ def steady(meters: list[dict[str, Any]], period_s: float, env: dict[str, str], s
         recorder = start_recorder(Path(folder), meters, period_s, env)
         process = psutil.Process(recorder.pid)
         time.sleep(2)
-        before, begin = process.cpu_times(), time.monotonic()
+        begin = time.monotonic()
         cpu_ns = _schedstat(recorder.pid)
         time.sleep(seconds)
         spent, took = (_schedstat(recorder.pid) - cpu_ns) * 1e-6, time.monotonic() - begin
         memory = process.memory_info().rss / 1e6
-        del before
         stop_recorder(recorder)
         events = [json.loads(line) for line in (Path(folder) / "events.0.jsonl").read_text().splitlines()]
     late = [e for e in events if e["event"] == "late"]
@@ -77,12 +76,12 @@ def _schedstat(pid: int) -> int:
     return sum(int(p.read_text().split()[0]) for p in Path(f"/proc/{pid}/task").glob("*/schedstat"))
 
 
-def cpu_of(command: list[str], env: dict[str, str] | None = None, repeats: int = 7) -> float:
+def cpu_of(command: list[str], repeats: int = 7) -> float:
     """Return the least CPU seconds (user + system) of a command over some repeats."""
     best = float("inf")
     for _ in range(repeats):
         before = os.times()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         after = os.times()
         used = after.children_user + after.children_system - before.children_user - before.children_system
         best = min(best, used)
@@ -99,14 +98,16 @@ def main() -> None:
     with TwinServer(node, profiles=profiles) as twin:
         env = twin.environment
         print(f"recorder on 8 simulated GPUs, {seconds:g} s each")
-        print(f"{'meters':34s} {'CPU ms/s':>9s} {'MB':>6s} {'late':>7s} {'missed':>7s} {'of ticks':>9s} {'worst ms':>9s}")
+        heads = ("CPU ms/s", "MB", "late", "missed", "of ticks", "worst ms")
+        print(f"{'meters':28s}" + "".join(f"{h:>10s}" for h in heads))
         for name, meters, period in (
             ("NVML, 10 Hz", [NVML], 0.1),
             ("NVML and host load, 10 Hz", [NVML, HOST], 0.1),
             ("NVML, 100 Hz", [NVML], 0.01),
         ):
             r = steady(meters, period, env, seconds)
-            print(f"{name:34s} {r['cpu']:9.2f} {r['memory']:6.1f} {r['late']:7.2%} {r['missed']:7.2%} {r['ticks']:9.0f} {r['worst']:9.1f}")
+            cells = f"{r['cpu']:10.2f}{r['memory']:10.1f}{r['late']:10.2%}{r['missed']:10.2%}"
+            print(f"{name:28s}{cells}{r['ticks']:10.0f}{r['worst']:10.1f}")
         delays(env)
     starts()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from joulelab.core.version import __version__
 
+# Type checkers take this as true; `typing` itself would be most of the cost of the import.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from joulelab.supervisor.measure import Measurement, measure, measured
     from joulelab.supervisor.phases import mark, phase, work
 

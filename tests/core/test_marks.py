@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -77,7 +78,7 @@ def test_work_is_summed_and_nothing_is_lost(tmp_path_factory: pytest.TempPathFac
     assert sum(w["count"] for w in written) == len(gaps)
     assert len(written) <= 2 + (times[-1] - times[0]) // (NS // 2)
     assert written[0]["from"] == times[0]
-    for before, after in zip(written, written[1:], strict=False):
+    for before, after in itertools.pairwise(written):
         assert after["from"] == before["t"]
     for w in written:
         assert len(w["at"]) <= STAMPS
@@ -98,7 +99,10 @@ def test_work_belongs_to_the_phase_it_was_reported_in(tmp_path: Path) -> None:
     clock.t += 7
     writer.end(second, None)
     work = [line for line in lines(tmp_path) if line["mark"] == "work"]
-    assert [(w["phase"], w["amounts"]) for w in work] == [(first, {"steps": 1.0}), (second, {"steps": 2.0, "tokens": 5.0})]
+    assert [(w["phase"], w["amounts"]) for w in work] == [
+        (first, {"steps": 1.0}),
+        (second, {"steps": 2.0, "tokens": 5.0}),
+    ]
     assert [w["t"] - w["from"] for w in work] == [10, 10]
 
 

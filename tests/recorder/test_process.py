@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -11,10 +12,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.recorder.driving import SRC, Driven, fake, until
 
 from joulelab.core.clock import NS
 from joulelab.recorder.signals import IGNORED, REPORTED
-from tests.recorder.driving import SRC, Driven, fake, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def test_it_records_obeys_and_finishes(tmp_path: Path) -> None:
     for device in range(3):
         mine = [row for row in rows if row[0] == device]
         assert all(t0 <= t1 for _, t0, t1, *_ in mine)
-        steps = [b[1] - a[1] for a, b in zip(mine, mine[1:], strict=False)]
+        steps = [b[1] - a[1] for a, b in itertools.pairwise(mine)]
         assert max(steps) < 0.2 * NS
         # Around both edges the counter was polled until it had stepped.
         for edge in (start, end):
@@ -151,7 +152,7 @@ def test_a_reading_that_hangs_delays_its_own_meter_only(tmp_path: Path) -> None:
     (gap,) = r.events("gap")
     assert gap["error"] == "Stuck"
     other = [row[1] for row in r.rows("fake-2")]
-    assert max(b - a for a, b in zip(other, other[1:], strict=False)) < 0.4 * NS
+    assert max(b - a for a, b in itertools.pairwise(other)) < 0.4 * NS
     assert other[-1] - gap["from"] > 2 * NS
 
 
@@ -181,7 +182,7 @@ def test_a_disk_that_fills_and_clears_loses_nothing(tmp_path: Path) -> None:
         assert r.finish() == 0
     times = [row[1] for row in r.rows()]
     assert times == sorted(times)
-    assert max(b - a for a, b in zip(times, times[1:], strict=False)) < 0.3 * NS
+    assert max(b - a for a, b in itertools.pairwise(times)) < 0.3 * NS
     assert "EFBIG" in r.events("disk")[0]["error"]
     assert r.events("disk-end")[0]["dropped_rows"] == 0
 

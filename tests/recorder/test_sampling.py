@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from typing import TYPE_CHECKING
@@ -9,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.recorder.virtual import START, VirtualMeter, World, sampler_of, stream
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import DeviceLost, ReadFailed
 from joulelab.core.spec import Spec
 from joulelab.recorder.requests import Request
-from tests.recorder.virtual import START, VirtualMeter, World, sampler_of, stream
 
 if TYPE_CHECKING:
     from joulelab.core.spec import Stream
@@ -56,7 +57,7 @@ def test_what_is_late_is_counted_and_what_is_missed_is_skipped() -> None:
     read = times(meter)
     assert 1.35 in read
     assert not [t for t in read if 1.0 < t < 1.35]
-    assert [t for t in read if t > 1.35][0] == pytest.approx(1.4)
+    assert next(t for t in read if t > 1.35) == pytest.approx(1.4)
     counts = sampler.take_counts()
     assert (counts["count"], counts["missed"]) == (1, 3)
     assert counts["worst_ns"] == round(0.35 * NS)
@@ -96,7 +97,7 @@ def test_every_deadline_is_met_late_or_missed_whatever_happens(
     assert len(set(slots)) == len(slots)
     rows = rows_of(sampler)
     assert len(rows) == len(read)
-    assert all(a[2] <= b[1] for a, b in zip(rows, rows[1:], strict=False))
+    assert all(a[2] <= b[1] for a, b in itertools.pairwise(rows))
 
 
 def test_a_failure_is_a_gap_with_its_reason_and_is_retried_ever_more_rarely() -> None:
@@ -112,7 +113,7 @@ def test_a_failure_is_a_gap_with_its_reason_and_is_retried_ever_more_rarely() ->
     assert end["event"] == "gap-end"
     assert end["from"] == gap["from"]
     tries = [t for t in times(meter) if 5 <= t < 45]
-    waits = [b - a for a, b in zip(tries, tries[1:], strict=False)]
+    waits = [b - a for a, b in itertools.pairwise(tries)]
     assert waits[:8] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0])
     assert (end["to"] - START) / NS < 40 + 10.1
     # The other device of the meter has not noticed.
@@ -134,7 +135,7 @@ def test_a_change_of_error_is_told_once_more() -> None:
 def test_a_row_of_the_wrong_length_or_a_bug_is_a_gap() -> None:
     world = World(end_s=0.35)
     meter = VirtualMeter(world, [stream()])
-    meter.read = lambda s: [1.0]  # type: ignore[method-assign]
+    meter.read = lambda s: [1.0]  # type: ignore[method-assign, assignment]
     sampler_of(world, meter).run()
     assert world.events[0]["error"] == "error"  # struct.error
     assert world.events[0]["event"] == "gap"
@@ -149,7 +150,7 @@ def test_an_edge_polls_quickly_until_every_counter_has_stepped() -> None:
     assert (what, stepped) == ("edge", True)
     assert at == pytest.approx(0.6, abs=0.0021)
     fast = [t for t in times(meter) if 0.53 <= t <= 0.61]
-    assert max(b - a for a, b in zip(fast, fast[1:], strict=False)) < 0.0021
+    assert max(b - a for a, b in itertools.pairwise(fast)) < 0.0021
     # The faster counter is left alone once it has stepped.
     assert len([t for t in times(meter, "gpu:1.power") if 0.53 <= t < 0.6]) < 13
     # Deadlines are kept through the edge and after it.
@@ -221,6 +222,6 @@ def test_nan_counters_are_not_waited_for() -> None:
     world = World(end_s=2.0)
     world.ask(0.5, Request("edge", START + round(1.5 * NS)))
     meter = VirtualMeter(world, [stream()])
-    meter.read = lambda s: [math.nan, 5.0]  # type: ignore[method-assign]
+    meter.read = lambda s: [math.nan, 5.0]  # type: ignore[method-assign, assignment]
     sampler_of(world, meter).run()
     assert world.answers[0] == (pytest.approx(0.5), "edge", True)

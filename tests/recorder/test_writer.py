@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.recorder.virtual import START, VirtualMeter, World, sampler_of, stream
 
 from joulelab.core.clock import NS
+from joulelab.core.errors import WriteFailed
 from joulelab.recorder.rows import Table, tables_of
 from joulelab.recorder.writer import Watchdog, Writer
-from joulelab.store.journal import JournalWriter, WriteFailed, read_header
-from tests.recorder.virtual import START, VirtualMeter, World, sampler_of, stream
+from joulelab.store.journal import JournalWriter, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

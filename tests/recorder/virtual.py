@@ -21,7 +21,7 @@ def stream(name: str = "gpu:0.power", period_s: float = 0.1, update_s: float = 0
         Spec("energy_j", "energy", "J", "counter", update_s=update_s),
         Spec("power_w", "power", "W", "power", update_s=update_s),
     )
-    return Stream(name, more.pop("table", "power"), name.split(".")[0], period_s, channels, **more)
+    return Stream(name, more.pop("table", "power"), name.split(".", maxsplit=1)[0], period_s, channels, **more)
 
 
 class World:
@@ -86,6 +86,4 @@ class VirtualMeter:
 
 def sampler_of(world: World, meter: VirtualMeter) -> Sampler:
     tables = tables_of("fake", meter.streams())
-    return Sampler(
-        "fake", meter, tables, world.events, now=world.now, sleep_until=world.sleep_until, done=world.done
-    )
+    return Sampler("fake", meter, tables, world.events, now=world.now, sleep_until=world.sleep_until, done=world.done)

@@ -12,7 +12,7 @@ import pytest
 from tests.store.make import NOBODY, STARTED, close_run, gpus, make_run, open_journal, write_rows
 
 from joulelab.core.clock import boot_id
-from joulelab.core.errors import NewerSchema, NotARun, StoreError
+from joulelab.core.errors import NewerSchema, NotARun, StoreError, WriteFailed
 from joulelab.store.folder import (
     RUN_ID,
     RunState,
@@ -30,7 +30,6 @@ from joulelab.store.folder import (
     start_ticks,
     write_json_atomic,
 )
-from joulelab.store.journal import WriteFailed
 
 
 def test_a_new_run_says_what_was_known_at_the_start(runs: Path) -> None:

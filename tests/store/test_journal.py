@@ -15,12 +15,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.store.make import Row, close_run, fields, gpus, make_run, open_journal, ramp, write_rows
 
-from joulelab.core.errors import NewerSchema, StoreError
+from joulelab.core.errors import NewerSchema, StoreError, WriteFailed
 from joulelab.core.spec import Spec
 from joulelab.store.journal import (
     PREFIX,
     JournalWriter,
-    WriteFailed,
     is_being_written,
     journal_path,
     pack_header,

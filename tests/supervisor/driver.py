@@ -28,7 +28,7 @@ def main() -> None:
         os.environ,
         say=lambda text: print(f"joulelab: {text}", file=sys.stderr),
     )
-    told = {
+    told: dict[str, object] = {
         "kind": outcome.kind,
         "exit_code": outcome.exit_code,
         "signal": outcome.signal,

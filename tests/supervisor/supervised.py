@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from joulelab.store.folder import list_runs, read_end
 from tests.recorder.driving import SRC, events_of, fake, rows_of, until
+
+from joulelab.store.folder import list_runs, read_end
 
 HERE = Path(__file__).parent
 DRIVER = str(HERE / "driver.py")
@@ -86,7 +87,7 @@ def recorders_in(folder: Path) -> list[int]:
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:
-                targets = [os.readlink(fd) for fd in (process / "fd").iterdir()]
+                targets = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
             except OSError:
                 continue
             if any(t.startswith(f"{folder}/") and t.endswith(".journal") for t in targets):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -10,10 +11,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.supervisor.supervised import DRIVER, Bench, children, gone, recorders_in, until
 
 from joulelab.core.clock import NS
 from joulelab.store.folder import RunState, list_runs, run_state
-from tests.supervisor.supervised import DRIVER, Bench, children, gone, recorders_in, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ def test_a_run_is_recorded_from_before_its_start_to_after_its_end(bench: Bench) 
     for device in (0, 1):
         times = [row[1] for row in bench.rows() if row[0] == device]
         assert times[0] < start < end < times[-1]
-        assert max(b - a for a, b in zip(times, times[1:], strict=False)) < 0.3 * NS
+        assert max(b - a for a, b in itertools.pairwise(times)) < 0.3 * NS
     (workload,) = bench.events("workload")
     (ended,) = bench.events("workload-end")
     assert workload["start_ns"] == start
@@ -212,7 +213,7 @@ class TestTroubleWithTheMeasurement:
         assert process.wait(20) == 0
         assert bench.outcome["problems"] == []
         times = [row[1] for row in bench.rows() if row[0] == 0]
-        assert max(b - a for a, b in zip(times, times[1:], strict=False)) < 0.3 * NS
+        assert max(b - a for a, b in itertools.pairwise(times)) < 0.3 * NS
         assert times[-1] > bench.end["end_ns"]
         assert len(bench.events("disk-end")) == 1
 
@@ -254,5 +255,5 @@ def test_kill_9_of_the_supervisor(bench: Bench) -> None:
     assert run_state(bench.run_folder) is RunState.KILLED
     assert killed - bench.rows()[-1][2] < NS
     assert bench.events("stop")[0]["reason"] == "owner-ended"
-    until(lambda: (bench.folder / "proof").exists(), 10)
+    until((bench.folder / "proof").exists, 10)
     assert json.loads((bench.run_folder / "run.json").read_text())["command"][0] == "sh"

@@ -16,10 +16,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.supervisor.supervised import CATCHER, DRIVER, Bench, caught, gone, recorders_in, until
 
 from joulelab.core.clock import NS
 from joulelab.supervisor.signals import REPORT_NS, SAME_NS, Forwarder, Signal
-from tests.supervisor.supervised import CATCHER, DRIVER, Bench, caught, gone, recorders_in, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,33 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.channels import Channel, ScopeChannels, load_channels
+from joulelab.analysis.channels import Channel, ScopeChannels, energy_bearing, load_channels
 from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.gaps import gaps_of
 from joulelab.analysis.phases import Phase, Work, phases_of
 from joulelab.analysis.result import GroupResult, PhaseResult, Reading, Result, ScopeResult
 from joulelab.analysis.series import Readings
-from joulelab.analysis.statistics import power_statistics
+from joulelab.analysis.statistics import PowerStatistics, power_statistics
 from joulelab.analysis.terms import Quantity, total
-from joulelab.core.scope import ancestors, family, roots
+from joulelab.core.scope import ancestors, family, parent, roots
 
 if TYPE_CHECKING:
     from joulelab.analysis.series import Ints
     from joulelab.store.run import Run
 
 MOST_PHASES = 500  # phases whose energy is worked out; the rest is listed by time only
-LONGEST_KEPT_STEPS = 20_000
+MOST_STEPS = 12_000  # stamps of work that are looked at for each process
 IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Hold the workload's interval in monotonic ns, and how its end is known."""
+    """Hold the workload's interval in monotonic ns, and that of the idle stretch before it."""
 
     start_ns: int
     end_ns: int
     idle: tuple[int, int] | None
-    ended: bool
 
 
 def analyse(run: Run) -> Result:
@@ -48,7 +47,7 @@ def analyse_phase(run: Run, start_ns: int, end_ns: int) -> Result:
     """Return the result of one stretch of a run, as if it had been a run of its own."""
     events = list(run.events())
     whole = interval_of(run, events)
-    return analyse_interval(run, Interval(start_ns, end_ns, whole.idle, ended=True), events)
+    return analyse_interval(run, Interval(start_ns, end_ns, whole.idle), events)
 
 
 def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]]) -> Result:
@@ -58,10 +57,10 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     phases, work = phases_of(run.marks(), a, b)
     steps = _steps(work)
     results = tuple(_scope(s, interval, steps) for s in scopes)
-    groups = _groups(results, (b - a) * 1e-9) + _idle_devices(scopes, results, a, b)
+    groups = _groups(_counted(results), (b - a) * 1e-9) + _idle_devices(scopes, results, a, b)
     gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or {}
-    facts = Facts(run.state, a, b, interval.idle, scopes, results, events, gaps, end, steps_known=steps is not None)
+    facts = Facts(run.state, a, b, interval.idle, scopes, results, events, gaps, _unread(run, scopes))
     return Result(
         run=str(meta.get("id", run.path.name)),
         name=meta.get("name"),
@@ -96,24 +95,28 @@ def interval_of(run: Run, events: list[dict[str, Any]]) -> Interval:
     stop = end.get("end_ns") or finished
     if stop is None:
         stop = max([int(e["t"]) for e in events if "t" in e] + [_last_stamp(run), int(start)])
-        return Interval(int(start), int(stop), idle, ended=False)
-    return Interval(int(start), int(stop), idle, ended=True)
+    return Interval(int(start), int(stop), idle)
 
 
 def _last_stamp(run: Run) -> int:
-    last = 0
-    for table in run.tables():
-        for stream in table.streams[:1]:
-            t1 = run.series(table, stream.name).t1_ns
-            last = max(last, int(t1[-1]) if t1.size else 0)
-    return last
+    stamps = (run.series(table, stream.name, channels=[]).t1_ns for table in run.tables() for stream in table.streams)
+    return max((int(t1[-1]) for t1 in stamps if t1.size), default=0)
+
+
+def _unread(run: Run, scopes: list[ScopeChannels]) -> tuple[str, ...]:
+    """Return the scopes that have a meter but no energy, since there are not even two readings."""
+    read = {(s.host, s.scope) for s in scopes}
+    streams = ((table.host, stream) for table in run.tables() for stream in table.streams)
+    bearing = dict.fromkeys((host, stream.scope) for host, stream in streams if energy_bearing(stream))
+    return tuple(scope for host, scope in bearing if (host, scope) not in read)
 
 
 def _steps(work: Work) -> Ints | None:
-    """Return the times of single work reports, None where there are too few to say anything."""
-    if len(work.times_ns) < 12:
-        return None
-    return np.sort(np.array(work.times_ns[:LONGEST_KEPT_STEPS], dtype=np.int64))
+    """Return the times of single work reports, one process after the other, None where there are none."""
+    found = [np.sort(np.array(times, dtype=np.int64)) for times in work.times_ns.values() if times]
+    # Of very many the ones in the middle: a stretch without holes tells more than some from everywhere.
+    kept = [t[max(t.size - MOST_STEPS, 0) // 2 :][:MOST_STEPS] for t in found]
+    return np.concatenate(kept) if kept else None
 
 
 def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> ScopeResult:
@@ -124,8 +127,9 @@ def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> Scop
     idle_w = net = None
     if interval.idle is not None:
         ia, ib = interval.idle
-        idle_w = best.energy(ia, ib, steps).scaled(1e9 / max(ib - ia, 1))
-        net = energy - idle_w.scaled(span)
+        # Nothing runs that could be in step with the sensor. What idle and load share is wrong the same way in both.
+        idle_w = best.energy(ia, ib).without("unseen").scaled(1e9 / max(ib - ia, 1))
+        net = energy - idle_w.scaled(span).tagged("idle", keep=("gain:", "offset:", "lag:"))
     return ScopeResult(
         scope=scope.scope,
         host=scope.host,
@@ -134,11 +138,15 @@ def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> Scop
         model=best.stream.model,
         reading=_reading(best, energy, a, b),
         mean_w=energy.scaled(1 / span),
-        statistics=power_statistics(shown.readings, a, b, window_s=shown.spec.window_s) if shown else None,
+        statistics=_statistics(shown, a, b) if shown else None,
         net=net,
         idle_w=idle_w,
         others=tuple(_reading(c, c.energy(a, b, steps), a, b) for c in scope.channels[1:]),
     )
+
+
+def _statistics(shown: Channel, a: int, b: int) -> PowerStatistics | None:
+    return power_statistics(shown.readings, a, b, window_s=shown.spec.window_s, step_s=shown.step_s)
 
 
 def _reading(channel: Channel, energy: Quantity, a: int, b: int) -> Reading:
@@ -157,24 +165,43 @@ def _reading(channel: Channel, energy: Quantity, a: int, b: int) -> Reading:
     )
 
 
+def _counted(scopes: tuple[ScopeResult, ...]) -> tuple[ScopeResult, ...]:
+    """Leave out estimates of what was measured as well."""
+    measured = {(s.host, family(s.scope)) for s in scopes if not s.reading.estimate}
+    return tuple(s for s in scopes if not s.reading.estimate or (s.host, family(s.scope)) not in measured)
+
+
 def _groups(scopes: tuple[ScopeResult, ...], span: float) -> tuple[GroupResult, ...]:
     """Sum scopes by family and over all, counting nothing twice; the rest is what a node has beyond its parts."""
-    groups: list[GroupResult] = []
     keys = {f"{s.host}/{s.scope}": s for s in scopes}
-    parents = {k: f"{s.host}/{s.parent}" if s.parent else None for k, s in keys.items()}
-    names = list(dict.fromkeys(family(s.scope) for s in scopes if "/" not in s.scope))
-    for name in names:
-        members = [s for s in scopes if family(s.scope) == name and "/" not in s.scope]
-        groups.append(_group(name, members, span))
-    top = [keys[k] for k in roots(keys, _bridged(parents, keys))]
-    if top:
-        groups.append(_group("measured", top, span))
-    for node in (s for s in scopes if s.scope.startswith("node.")):
-        below = [k for k in keys if f"{node.host}/{node.scope}" in ancestors(k, _bridged(parents, keys))]
-        inner = [keys[k] for k in roots(below, _bridged(parents, keys))]
-        if inner:
+    tree = _tree(keys)
+
+    def top(members: dict[str, ScopeResult]) -> list[ScopeResult]:
+        chosen = set(roots(members, tree))
+        return [s for k, s in members.items() if k in chosen]
+
+    groups: list[GroupResult] = []
+    for name in dict.fromkeys(family(s.scope) for s in scopes):
+        groups.append(_group(name, top({k: s for k, s in keys.items() if family(s.scope) == name}), span))
+    if keys:
+        groups.append(_group("measured", top(keys), span))
+    for key, node in keys.items():
+        inner = top({k: s for k, s in keys.items() if key in ancestors(k, tree)})
+        if inner and node.scope.startswith("node."):
             groups.append(_rest(node, inner, span))
     return tuple(groups)
+
+
+def _tree(keys: dict[str, ScopeResult]) -> dict[str, str | None]:
+    """Return what contains each scope, completed by containers that were not measured: node.ac holds a GPU anyway."""
+    tree = {k: f"{s.host}/{s.parent}" if s.parent else None for k, s in keys.items()}
+    for key in keys:
+        above = tree[key]
+        while above is not None and above not in tree:
+            host, scope = above.split("/", 1)
+            held = parent(scope, None)
+            tree[above] = above = f"{host}/{held}" if held else None
+    return tree
 
 
 def _idle_devices(
@@ -190,14 +217,6 @@ def _idle_devices(
     return (_group("idle gpus", idle, (b - a) * 1e-9),) if idle else ()
 
 
-def _bridged(parents: dict[str, str | None], keys: dict[str, ScopeResult]) -> dict[str, str | None]:
-    """Complete the tree with containers that were not measured, so that node.ac contains a GPU without node.dc."""
-    full = dict(parents)
-    for key in keys:
-        full.setdefault(f"{key.split('/', 1)[0]}/node.dc", f"{key.split('/', 1)[0]}/node.ac")
-    return full
-
-
 def _group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
     energy = total(s.energy for s in members)
     nets = [s.net for s in members]
@@ -209,7 +228,8 @@ def _group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
 def _rest(node: ScopeResult, inner: list[ScopeResult], span: float) -> GroupResult:
     energy = node.energy - total(s.energy for s in inner)
     names = tuple(s.scope for s in inner)
-    return GroupResult(f"rest of {node.scope}", names, energy, energy.scaled(1 / max(span, 1e-9)), None)
+    estimate = any(s.reading.estimate for s in (node, *inner))
+    return GroupResult(f"rest of {node.scope}", names, energy, energy.scaled(1 / max(span, 1e-9)), None, estimate)
 
 
 def _phases(

@@ -68,9 +68,9 @@ class ScopeChannels:
         return self.channels[0]
 
     def power(self) -> Channel | None:
-        """Return the channel whose readings show power best: the one with the shortest window."""
-        powers = [c for c in self.channels if isinstance(c.curve, PowerCurve) and len(c.readings)]
-        return min(powers, key=lambda c: (c.spec.window_s or 0.0, c.step_s), default=None)
+        """Return the channel whose readings show power best: measured, and with the shortest window."""
+        powers = [c for c in self.channels if isinstance(c.curve, PowerCurve)]
+        return min(powers, key=lambda c: (c.spec.estimate, c.spec.window_s or 0.0, c.step_s), default=None)
 
 
 def load_channels(run: Run, idle: tuple[int, int] | None = None) -> list[ScopeChannels]:
@@ -103,10 +103,15 @@ def _state(run: Run) -> dict[tuple[str, str], dict[str, Readings]]:
     return state
 
 
+def energy_bearing(stream: Stream) -> list[Spec]:
+    """Return the channels of a stream that give energy: powers, and counters in J."""
+    return [c for c in stream.channels if c.kind == "power" or (c.kind == "counter" and c.unit == "J")]
+
+
 def _channels(
     run: Run, table: TableInfo, stream: Stream, state: dict[str, Readings], idle: tuple[int, int] | None
 ) -> list[Channel]:
-    specs = [c for c in stream.channels if c.kind == "power" or (c.kind == "counter" and c.unit == "J")]
+    specs = energy_bearing(stream)
     if not specs:
         return []
     series = run.series(table, stream.name, channels=[c.name for c in specs])
@@ -117,14 +122,13 @@ def _channels(
         if len(readings) < 2:
             continue
         name = f"{table.host}/{table.meter}/{stream.name}/{spec.name}"
-        bounds = _bounds(spec, readings, state)
         if spec.kind == "power":
-            power = PowerCurve(readings, spec, name=name, bounds=_idle_bound(bounds, readings, spec, idle))
+            bounds = _idle_bound(_bounds(spec, readings, state), readings, spec, idle)
+            power = PowerCurve(readings, spec, name=name, bounds=bounds, step_s=stream.period_s)
             powers.append(power)
             channels.append(Channel(table.host, table.meter, stream, spec, power))
             continue
-        sharpest = min(powers, key=lambda p: p.window_s, default=None)
-        curve = CounterCurve(readings, spec, name=name, power=sharpest, bounds=sharpest.bounds if sharpest else bounds)
+        curve = CounterCurve(readings, spec, name=name, power=min(powers, key=lambda p: p.window_s, default=None))
         frozen = float(np.ptp(readings.value)) == 0 and any(float(p.readings.value.max()) > 1 for p in powers)
         channels.append(Channel(table.host, table.meter, stream, spec, curve, frozen))
     return channels
@@ -136,7 +140,7 @@ def _readings(series: Series, name: str) -> Readings:
 
 def _bounds(spec: Spec, readings: Readings, state: dict[str, Readings]) -> Bounds | None:
     """Return bounds of true power: limits of the device, lowered to the enforced cap and to what its load allows."""
-    if spec.limits is None or spec.kind != "power":
+    if spec.limits is None:
         return None
     low, high = spec.limits
     cap = state.get("cap_enforced_w")

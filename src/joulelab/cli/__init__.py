@@ -105,6 +105,9 @@ def _code(argv: list[str] | None) -> int:
 
 
 def _say(error: click.ClickException) -> None:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "joulelab"
     text = error.format_message()
     usage = isinstance(error, click.UsageError) and "`joulelab" not in text

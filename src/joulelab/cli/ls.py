@@ -51,6 +51,8 @@ def _row(path: Path) -> dict[str, Any]:
         result = results_of(path)["result"]
     except JoulelabError as error:
         return row | {"problem": str(error)}
+    except Exception as error:  # noqa: BLE001 one run that cannot be worked out must not hide the others
+        return row | {"problem": f"{type(error).__name__}: {error}"}
     kept = ("name", "start_utc", "duration_s", "energy", "state", "outcome", "exit_code", "signal", "command", "labels")
     measured: dict[str, Any] = next((g for g in result["groups"] if g["name"] == "measured"), {})
     return row | {key: result.get(key) for key in kept} | {"estimate": bool(measured.get("estimate"))}

@@ -13,10 +13,13 @@ JoulelabError
 ├── WorkloadError          the command could not be started (carries the shell's exit code)
 └── StoreError             a run folder that cannot be read or written
     ├── NotARun            the path or name is no run
-    └── NewerSchema        written by a newer joulelab than this one
+    ├── NewerSchema        written by a newer joulelab than this one
+    └── WriteFailed        rows that did not reach the disk (carries how many did)
 """
 
 from __future__ import annotations
+
+import errno
 
 
 class JoulelabError(Exception):
@@ -92,3 +95,14 @@ class NotARun(StoreError):
 
 class NewerSchema(StoreError):
     """Report a run folder written by a newer joulelab."""
+
+
+class WriteFailed(StoreError):
+    """Report rows that did not reach the file; `rows_written` of the batch did, whole, and later appends may work."""
+
+    def __init__(self, what: str, *, where: str, error: OSError, rows_written: int) -> None:
+        reason = errno.errorcode.get(error.errno or 0, type(error).__name__)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        super().__init__(what, where=where, why=f"{reason}: {error.strerror}", next="free some space" if full else None)
+        self.errno = error.errno
+        self.rows_written = rows_written

@@ -8,8 +8,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import StoreError
-from joulelab.store.journal import HeaderFields, JournalWriter, WriteFailed, journal_path
+from joulelab.core.errors import StoreError, WriteFailed
+from joulelab.store.journal import HeaderFields, JournalWriter, journal_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

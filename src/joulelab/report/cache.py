@@ -77,10 +77,10 @@ def result_of(run: Path) -> Result:
 
 
 def query_rows(run: Path) -> Mapping[str, list[dict[str, Any]]]:
-    """Return the rows that a run adds to the views of `joulelab query`; none where it cannot be read."""
+    """Return the rows that a run adds to the views of `joulelab query`; none where it cannot be worked out."""
     try:
         found = results_of(run)
-    except JoulelabError:
+    except Exception:  # noqa: BLE001 one run that cannot be worked out must not hide the others
         return {}
     return {"energies": found["energies"], "phases": found["phases"]}
 

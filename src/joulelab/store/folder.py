@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, boot_id, clock_pair
-from joulelab.core.errors import NotARun, StoreError
-from joulelab.store.journal import WriteFailed, is_being_written, sync_directory
+from joulelab.core.errors import NotARun, StoreError, WriteFailed
+from joulelab.store.journal import is_being_written, sync_directory
 from joulelab.store.redact import allowed_environment, redact
 from joulelab.store.upgrade import SCHEMA, upgrade
 

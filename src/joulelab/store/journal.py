@@ -8,7 +8,6 @@ the read) and one `<d` per channel; NaN = not read. The recorder imports this mo
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -18,7 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from joulelab.core.errors import StoreError
+from joulelab.core.errors import StoreError, WriteFailed
 from joulelab.core.spec import Stream
 from joulelab.store.upgrade import SCHEMA, upgrade
 
@@ -36,17 +35,6 @@ HEADER_LIMIT = 64 << 20
 RESERVED = ("stream", "scope", "segment", "t0_ns", "t1_ns", "run", "host")
 LOCK_TRIES = 5
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
-
-
-class WriteFailed(StoreError):
-    """Report rows that did not reach the file; `rows_written` of the batch did, whole, and later appends may work."""
-
-    def __init__(self, what: str, *, where: str, error: OSError, rows_written: int) -> None:
-        reason = errno.errorcode.get(error.errno or 0, type(error).__name__)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        super().__init__(what, where=where, why=f"{reason}: {error.strerror}", next="free some space" if full else None)
-        self.errno = error.errno
-        self.rows_written = rows_written
 
 
 class HeaderFields(TypedDict):

@@ -126,7 +126,10 @@ class Measurement:
         title = self.name or "measurement"
         if not self._end_ns:
             return f"<{title}: {f'measuring for {self.duration_s:.1f} s' if self._start_ns else 'not begun'}>"
-        return table(title, self.duration_s, self.run, self.result)
+        try:
+            return table(title, self.duration_s, self.run, self.result)
+        except Exception as error:  # noqa: BLE001 - printing must not end a program
+            return f"{title}: {self.duration_s:.3f} s, cannot be analysed ({type(error).__name__}: {error})"
 
 
 def measure(

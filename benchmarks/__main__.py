@@ -1,0 +1,32 @@
+"""Run every benchmark: `python -m benchmarks`, or some of them by name; `--short` where minutes matter."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+SHORT = {
+    "coverage": ["--count", "200"],
+    "accuracy": ["--seconds", "10"],
+    "cost": ["--seconds", "5"],
+    "samples": ["--count", "10000000"],
+}
+
+
+def main() -> int:
+    """Run the benchmarks one after another, each in a process of its own; return the worst exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*SHORT, []], help="coverage, accuracy, cost, samples (all)")
+    parser.add_argument("--short", action="store_true")
+    options = parser.parse_args()
+    worst = 0
+    for name in options.names or SHORT:
+        print(f"\n== {name}", flush=True)
+        extra = SHORT[name] if options.short else []
+        worst = max(worst, subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *extra], check=False).returncode)
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Print what the energy of an interval costs over many stored samples, as a ratio to a plain numpy sum of the columns."""
+"""Print what the energy of an interval costs over many samples, as a ratio to a plain numpy sum of the columns."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ def main() -> None:
     print(f"energy of an interval by counter, from the columns on:  {from_counter / plain:8.2f}")
     print(f"energy of an interval by power, from the columns on:    {(from_power + again) / plain:8.2f}")
     print(f"energy of each further interval by power:               {again / plain:8.5f}")
-    print(
-        f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB for {count * 32 / 1e9:.1f} GB of columns"
-    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"peak memory {peak:.1f} GB for {count * 32 / 1e9:.1f} GB of columns")
 
 
 if __name__ == "__main__":

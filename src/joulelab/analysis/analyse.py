@@ -75,7 +75,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         end_ns=b,
         scopes=results,
         groups=groups,
-        phases=tuple(_phases(phases, scopes, interval, steps)),
+        phases=tuple(_phases(phases, scopes, groups, interval, steps)),
         work=work.amounts,
         load=_load(run, a, b),
         gaps=gaps,
@@ -180,9 +180,10 @@ def _groups(scopes: tuple[ScopeResult, ...], span: float) -> tuple[GroupResult, 
         chosen = set(roots(members, tree))
         return [s for k, s in members.items() if k in chosen]
 
-    groups: list[GroupResult] = []
-    for name in dict.fromkeys(family(s.scope) for s in scopes):
-        groups.append(_group(name, top({k: s for k, s in keys.items() if family(s.scope) == name}), span))
+    families: dict[str, dict[str, ScopeResult]] = {}
+    for key, scope in keys.items():
+        families.setdefault(family(scope.scope), {})[key] = scope
+    groups = [_group(name, top(members), span) for name, members in families.items()]
     if keys:
         groups.append(_group("measured", top(keys), span))
     for key, node in keys.items():
@@ -200,7 +201,8 @@ def _tree(keys: dict[str, ScopeResult]) -> dict[str, str | None]:
         while above is not None and above not in tree:
             host, scope = above.split("/", 1)
             held = parent(scope, None)
-            tree[above] = above = f"{host}/{held}" if held else None
+            tree[above] = f"{host}/{held}" if held else None
+            above = tree[above]
     return tree
 
 
@@ -233,14 +235,16 @@ def _rest(node: ScopeResult, inner: list[ScopeResult], span: float) -> GroupResu
 
 
 def _phases(
-    phases: list[Phase], scopes: list[ScopeChannels], interval: Interval, steps: Ints | None
+    phases: list[Phase],
+    scopes: list[ScopeChannels],
+    groups: tuple[GroupResult, ...],
+    interval: Interval,
+    steps: Ints | None,
 ) -> list[PhaseResult]:
     found: list[PhaseResult] = []
     depth: dict[str, int] = {}
-    by_family: dict[str, list[ScopeChannels]] = {}
-    for scope in scopes:
-        if "/" not in scope.scope:
-            by_family.setdefault(family(scope.scope), []).append(scope)
+    families = {family(s.scope) for s in scopes}
+    by_family = {g.name: [s for s in scopes if s.scope in g.scopes] for g in groups if g.name in families}
     for k, phase in enumerate(phases):
         a, b = max(phase.start_ns, interval.start_ns), min(phase.end_ns, interval.end_ns)
         depth[phase.id] = depth.get(phase.parent or "", -1) + 1
@@ -267,31 +271,32 @@ def _load(run: Run, a: int, b: int) -> dict[str, float]:
     """Return host load over [a, b]: means and maxima of what was read, rises of what was counted."""
     load: dict[str, float] = {}
     for table in run.tables():
-        for stream in table.streams:
-            if stream.scope not in ("host", "workload"):
-                continue
+        for stream in (s for s in table.streams if s.scope in ("host", "workload")):
             series = run.series(table, stream.name)
             for spec in stream.channels:
                 readings = Readings.of(series.t0_ns, series.t1_ns, series.values[spec.name])
-                around = readings.between(a - 1_500_000_000, b + 1_500_000_000)
-                values = readings.value[around]
-                if values.size == 0:
-                    continue
-                key = f"{stream.scope}.{spec.name}"
-                if spec.kind == "counter":
-                    load[key] = float(np.maximum(np.diff(values), 0.0).sum()) if values.size > 1 else float(values[0])
-                else:
-                    load[f"{key}.mean"] = float(values.mean())
-                    load[f"{key}.max"] = float(values.max())
+                first, last = np.searchsorted(readings.t0_ns, (a, b)) - (1, 0)
+                values = readings.value[max(first, 0) : last + 1]
+                if first < 0 and spec.kind == "counter" and stream.scope == "workload":
+                    values = np.append(0.0, values)  # its processes began at nothing
+                if values.size > 1 and spec.kind == "counter":
+                    load[f"{stream.scope}.{spec.name}"] = float(np.maximum(np.diff(values), 0.0).sum())
+                elif values.size and spec.kind != "counter":
+                    load[f"{stream.scope}.{spec.name}.mean"] = float(values.mean())
+                    load[f"{stream.scope}.{spec.name}.max"] = float(values.max())
     return load
 
 
 def _missing(events: list[dict[str, Any]]) -> list[dict[str, str]]:
-    return [
-        {k: str(e.get(k) or "") for k in ("meter", "status", "what", "why", "next")}
-        for e in events
-        if e.get("event") == "meter" and e.get("status") in ("unavailable", "denied", "failed")
-    ]
+    """Return meters that did not open, and what those that did cannot measure."""
+    lacking: list[dict[str, Any]] = []
+    for event in (e for e in events if e.get("event") == "meter"):
+        if event.get("status") in ("unavailable", "denied", "failed"):
+            lacking.append(event)
+        for part in event.get("missing") or ():
+            what = f"{part.get('scope', '')}: {part.get('what', '')}"
+            lacking.append({**part, "meter": event.get("meter"), "status": "missing", "what": what})
+    return [{k: str(e.get(k) or "") for k in ("meter", "status", "what", "why", "next")} for e in lacking]
 
 
 def _utc(meta: dict[str, Any], mono_ns: int) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.result import Check, CheckStatus, ScopeResult
 
 if TYPE_CHECKING:
@@ -41,12 +40,15 @@ class Facts:
     scopes: Sequence[ScopeResult]
     events: Sequence[Mapping[str, Any]]
     gaps: Sequence[Gap]
-    end: Mapping[str, Any]
-    steps_known: bool
+    unread: Sequence[str] = ()
 
     def named(self, kind: str) -> list[Mapping[str, Any]]:
         """Return the events of one kind."""
         return [e for e in self.events if e.get("event") == kind]
+
+    def during(self, stretches: Sequence[tuple[int, int]]) -> bool:
+        """Return whether one of these stretches (ns) overlaps the workload's interval."""
+        return any(self.start_ns < to and since < self.end_ns for since, to in stretches)
 
 
 def all_checks(facts: Facts) -> Iterator[Check]:
@@ -58,6 +60,9 @@ def all_checks(facts: Facts) -> Iterator[Check]:
 def _meters(facts: Facts) -> Iterator[Check]:
     if not facts.scopes:
         yield Check("power meter", "failed", "no power meter was read, so there is no energy", "joulelab meters")
+    if facts.unread:
+        message = f"{', '.join(facts.unread)}: fewer than two readings, so no sum holds it"
+        yield Check("not read", "failed", message, "joulelab doctor")
     estimated = [s.scope for s in facts.scopes if s.reading.estimate]
     if estimated:
         yield Check(
@@ -99,11 +104,13 @@ def _short(facts: Facts) -> Iterator[Check]:
 
 
 def _gaps(facts: Facts) -> Iterator[Check]:
+    streams = {(c.host, c.scope): c.best.stream.name for c in facts.channels}
     for s in facts.scopes:
         lost = 1 - s.reading.coverage
         if lost <= GAP_WARNING:
             continue
-        reasons = {g.reason for g in facts.gaps if g.stream.startswith(s.scope)} or {"no readings"}
+        name = streams[s.host, s.scope]
+        reasons = {g.reason for g in facts.gaps if (g.meter, g.stream) == (s.reading.meter, name)} or {"no readings"}
         status: CheckStatus = "failed" if lost > GAP_FAILED else "warning"
         message = f"{s.scope}: {lost:.0%} of the time without readings ({'; '.join(sorted(reasons))})"
         yield Check("gaps", status, message, f"joulelab doctor {s.reading.meter}")
@@ -136,9 +143,9 @@ def _counters(facts: Facts) -> Iterator[Check]:
                 )
             if not isinstance(curve, CounterCurve):
                 continue
-            if any(facts.start_ns < to and since < facts.end_ns for since, to in curve.resets):
+            if facts.during(curve.resets):
                 yield Check("counter reset", "warning", f"{scope.scope}: {channel.spec.name} was reset during the run")
-            if curve.doubtful_wraps:
+            if facts.during(curve.doubtful_wraps):
                 yield Check(
                     "counter wrap",
                     "warning",
@@ -185,10 +192,9 @@ def _caps(facts: Facts) -> Iterator[Check]:
             yield Check(
                 "cap", "warning", f"{scope.scope}: the cap changed during the run ({r.min():.0f} to {r.max():.0f} W)"
             )
-        power = scope.power()
-        if e.size and power is not None and isinstance(power.curve, PowerCurve):
-            seen = power.readings.value[power.readings.between(facts.start_ns, facts.end_ns)]
-            mean = float(seen.mean()) if seen.size else 0.0
+        power, span = scope.power(), (facts.end_ns - facts.start_ns) * 1e-9
+        if e.size and power is not None and span > 0:
+            mean = power.energy(facts.start_ns, facts.end_ns).value / span
             if mean > 1.05 * float(e.max()):
                 yield Check(
                     "cap not enforced",
@@ -222,17 +228,14 @@ def _idle_drift(facts: Facts) -> Iterator[Check]:
     a, b = facts.idle
     middle = (a + b) // 2
     for scope in facts.channels:
-        power = scope.power()
-        if power is None:
-            continue
-        first, second = (power.readings.value[power.readings.between(*h)] for h in ((a, middle), (middle, b)))
-        if first.size > 2 and second.size > 2:
-            drift = float(second.mean() - first.mean())
-            if abs(drift) > max(0.05 * float(first.mean()), 1.0):
-                message = f"{scope.scope}: idle power drifted by {drift:+.1f} W while it was measured"
-                yield Check(
-                    "idle drifted", "warning", message, "wait until the node has cooled, or use a longer --idle"
-                )
+        first, second = (
+            scope.best.energy(*half).without("unseen").scaled(1e9 / max(half[1] - half[0], 1))
+            for half in ((a, middle), (middle, b))
+        )
+        drift = second - first
+        if abs(drift.value) > max(0.05 * first.value, 1.0, 2 * drift.u):
+            message = f"{scope.scope}: idle power drifted by {drift.value:+.1f} W while it was measured"
+            yield Check("idle drifted", "warning", message, "wait until the node has cooled, or use a longer --idle")
 
 
 def _clock(facts: Facts) -> Iterator[Check]:
@@ -247,9 +250,9 @@ def _clock(facts: Facts) -> Iterator[Check]:
 
 def _late(facts: Facts) -> Iterator[Check]:
     for meter in sorted({str(e.get("meter", "")) for e in facts.named("late")}):
-        missed = sum(int(e.get("missed", 0)) for e in facts.named("late") if e.get("meter") == meter)
-        span = (facts.end_ns - facts.start_ns) * 1e-9
-        if missed > max(0.02 * span / 0.1, 5):
+        told = [e for e in facts.named("late") if e.get("meter") == meter]
+        missed, ticks = (sum(int(e.get(k, 0)) for e in told) for k in ("missed", "ticks"))
+        if missed > max(0.02 * (ticks + missed), 5):
             yield Check("late", "note", f"{meter}: {missed} readings were skipped because the machine was busy")
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.periodic import unseen_share, within
-from joulelab.analysis.power import Bounds, PowerCurve, unseen_u
+from joulelab.analysis.power import GAP_FACTOR, Bounds, PowerCurve, unseen_u
+from joulelab.analysis.series import usual_step
 from joulelab.analysis.terms import Quantity, edges
 
 if TYPE_CHECKING:
-    from joulelab.analysis.series import Bools, Floats, Ints, Readings
+    from joulelab.analysis.series import Floats, Ints, Readings
     from joulelab.core.spec import Spec
 
 TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %
@@ -101,9 +102,10 @@ class CounterCurve:
 
     @cached_property
     def _usual_w(self) -> float:
-        """Return the mean power (W) over the rises, leaving falls out."""
+        """Return the mean power (W) over the rises, leaving out falls, and pauses in which it may have wrapped."""
         rise, time = np.diff(self.readings.value[:100_000]), np.diff(self.readings.t0_ns[:100_000]) * 1e-9
         up = rise >= 0
+        up &= time <= GAP_FACTOR * usual_step(time) if time.size else up
         return float(rise[up].sum() / time[up].sum()) if up.any() else 0.0
 
     @cached_property
@@ -142,7 +144,10 @@ class CounterCurve:
         low = last if tick is None else np.maximum(last, before - tick)
         keep = np.concatenate(([True], energy[1:] > energy[:-1]))
         if tick is not None:
-            keep |= _resting(keep, before, tick)
+            rest = before - before[np.maximum.accumulate(np.where(keep, np.arange(keep.size), 0))]
+            # It stood still for more than a tick, and long enough for its quantum to show: nothing was used meanwhile.
+            still = (rest > 1.5 * tick) & (rest * self._highest_w > 100 * self.spec.accuracy.quantum)
+            keep |= still & np.append(keep[1:], [True])
         return _refined((low + after)[keep] / 2, (after - low)[keep] / 2, energy[keep], tick or 0.0)
 
     def at(self, t_ns: int) -> tuple[float, float]:
@@ -173,13 +178,11 @@ class CounterCurve:
         span = float(knots.t[k + 1] - knots.t[k])
         x, mean = s - float(knots.t[k]), float(knots.energy[k + 1] - knots.energy[k]) / span
         sharp = float(knots.half[k : k + 2].max()) < CLEAN * span
-        low, high = self._near(t_ns, knots, k, span)
-        if sharp:
-            low, high = min(low, mean), max(high, mean)
+        low, high = self._near(t_ns, knots, k, span, but=k)
         floor, ceiling = _allowed(knots, k, x, span, low, high)
-        if floor > ceiling:  # the powers seen do not explain the rise, so something went unseen
-            floor, ceiling = _allowed(knots, k, x, span, min(low, mean), max(high, mean))
-            floor, ceiling = min(floor, ceiling), max(floor, ceiling)
+        if floor > ceiling or (sharp and not low <= mean <= high):
+            # What was seen elsewhere does not explain this rise: power may have gone as far beyond its mean.
+            floor, ceiling = _allowed(knots, k, x, span, min(low, 2 * mean - high), max(high, 2 * mean - low))
         guess = float(knots.energy[k]) + self._shape(knots, k, x, span, mean) if sharp else (floor + ceiling) / 2
         return min(max(guess, floor), ceiling), (ceiling - floor) / math.sqrt(12)
 
@@ -193,13 +196,13 @@ class CounterCurve:
         turn = span * (mean - after) / (before - after)
         return before * min(x, turn) + after * max(x - turn, 0.0)
 
-    def _near(self, t_ns: int, knots: Knots, k: int, span: float) -> tuple[float, float]:
-        """Return lowest and highest power (W) in `span` s near an edge: as power and sharp ticks show, widened."""
+    def _near(self, t_ns: int, knots: Knots, k: int, span: float, but: int = -1) -> tuple[float, float]:
+        """Return lowest and highest power (W) in `span` s at an edge: what power and other ticks show, widened."""
         seen: list[float] = []
         for i in range(max(k - 4, 0), min(k + 5, knots.t.size - 1)):
             slope = knots.slope(i, i + 1)
             sharp = max(knots.half[i], knots.half[i + 1]) < CLEAN * (knots.t[i + 1] - knots.t[i])
-            if slope is not None and sharp:
+            if slope is not None and sharp and i != but:
                 seen.append(slope)
         whole = knots.slope(0, knots.t.size - 1)
         if whole is not None:
@@ -244,12 +247,6 @@ def _allowed(knots: Knots, k: int, x: float, span: float, low: float, high: floa
     floor = max(here + low * x - blur, there - high * rest - blur_after)
     ceiling = min(here + high * x + blur, there - low * rest + blur_after)
     return floor, ceiling
-
-
-def _resting(rose: Bools, before: Floats, tick: float) -> Bools:
-    """Tell which readings end a rest: the counter stood still for more than a tick and a half, so nothing was used."""
-    since = before[np.maximum.accumulate(np.where(rose, np.arange(rose.size), 0))]
-    return np.append(rose[1:], [True]) & (before - since > 1.5 * tick)
 
 
 def _refined(t: Floats, half: Floats, energy: Floats, tick: float) -> Knots:

@@ -33,11 +33,12 @@ def repeat_period_s(t_s: Floats, value: Floats, step_s: float) -> float | None:
     correlation = np.fft.irfft(spectrum * np.conj(spectrum), size)[: n // 2] / power
     correlation *= n / (n - np.arange(n // 2))
     # The first fall below half of the threshold ends the main peak; what comes back above it is a repeat.
-    below = np.flatnonzero(correlation < ALIKE / 2)
-    if below.size == 0:
+    start = int(np.append(np.flatnonzero(correlation < ALIKE / 2), n // 2)[0])
+    back = start + np.flatnonzero(correlation[start:] > ALIKE)
+    if back.size == 0:
         return None
-    back = np.flatnonzero(correlation[below[0] :] > ALIKE)
-    return float(below[0] + back[0]) * step_s if back.size else None
+    peak = back[: int(np.argmax(np.append(np.diff(back) > 1, [True]))) + 1]
+    return float(peak[np.argmax(correlation[peak])]) * step_s
 
 
 def within(steps_ns: Ints | None, a_ns: int, b_ns: int) -> Ints | None:
@@ -67,7 +68,7 @@ def _in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
     blocks = steps_ns[: steps_ns.size - steps_ns.size % STEPS_PER_BLOCK].reshape(-1, STEPS_PER_BLOCK)
     since = (blocks - blocks[:, :1]).astype(np.float64)
     # Fine enough that from one period to the next no phase moves by more than a quarter of the window.
-    count = int(np.ceil(8 * GRID_DRIFT * float(since.max()) / grid_ns / max(seen, 0.01)))
+    count = int(8 * GRID_DRIFT * float(since.max()) / grid_ns / max(seen, 0.01)) + 3
     worst = np.zeros(len(blocks))
     for grid in grid_ns * (1 + GRID_DRIFT * np.linspace(-1, 1, min(count, 500) | 1)):
         phase = np.sort(since % grid / grid, axis=1)

@@ -36,7 +36,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Work:
-    """Hold work done: amounts by name (summed over ranks) and times (ns) of single reports by the process they are of."""
+    """Hold work done: amounts by name (summed over ranks) and times (ns) of single reports by process."""
 
     amounts: dict[str, float] = field(default_factory=dict)
     times_ns: dict[str, list[int]] = field(default_factory=dict)

@@ -1,114 +1,45 @@
-"""Run joulelab's commands. Each is a file of this folder, imported when it is called."""
+"""Run joulelab's command line. What it needs is imported when it is known, and the recorder loads meanwhile."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
 
-import click
-
-from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.version import __version__
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
 
-# What `joulelab --help` says of each command, so that it imports none of them. A test holds it against the commands.
-COMMANDS = {
-    "run": "Measure a command.",
-    "show": "Show what a run used, live or ended.",
-    "ls": "List the runs of a store.",
-    "compare": "Compare two runs, with the interval of the difference.",
-    "mark": "Mark a phase or work done, from a script that is measured.",
-    "meters": "Show what can be measured here, and what to do about the rest.",
-    "doctor": "Read each meter for a few seconds and say how good it is.",
-    "twin": "Serve a simulated node that NVML and RAPL tools take for a real one.",
-    "export": "Write the samples of a run as CSV, Parquet or JSON.",
-    "query": "Answer SQL over all runs.",
-}
-OWN_FAILURE = 125
-SIGPIPE_CODE, INTERRUPTED_CODE = 141, 130
-
-
-class Commands(click.Group):
-    """Find commands by name, and import only the one that is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click's signature
-        """Return the names in the order of the help."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 click's signature
-        """Return a command, None where there is none of that name."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"joulelab.cli.{cmd_name}").command
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; an unknown one names the nearest."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
-            advice = f"did you mean `joulelab {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}"
-            raise click.UsageError(f"there is no command {args[0]!r}; {advice}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the commands from the table."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Call the command; say what failed in one line, and leave with the code that fits."""
-        try:
-            return super().invoke(ctx)
-        except JoulelabError as error:
-            click.echo(f"joulelab: {error}", err=True)
-            own = OWN_FAILURE if ctx.invoked_subcommand == "run" else 1
-            ctx.exit(2 if isinstance(error, ConfigError) else own)
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, message="joulelab %(version)s")
-def commands() -> None:
-    """Measure what a command costs in energy, and say how far to trust the figure.
-
-    joulelab run -- python train.py
-    """
+    from joulelab.supervisor.spawn import Spawned
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
-    sys.exit(_code(None if argv is None else list(argv)))
-
-
-def _code(argv: list[str] | None) -> int:
+    words = sys.argv[1:] if argv is None else list(argv)
+    early = _recorder() if words[:1] == ["run"] and len(words) > 1 and words[1] not in ("-h", "--help") else []
     try:
-        code = commands.main(args=argv, prog_name="joulelab", standalone_mode=False)
-        sys.stdout.flush()
-    except click.ClickException as error:
-        _say(error)
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED_CODE
-    except BrokenPipeError:
-        # Whoever read our output has gone; nothing more can be written, not even by the interpreter's last flush.
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, 1)
-        return SIGPIPE_CODE
-    return code if isinstance(code, int) else 0
+        from joulelab.cli.group import run_commands
+
+        sys.exit(run_commands(words, early))
+    finally:
+        for spawned in early:  # nobody took it: the command line was wrong
+            _end(spawned)
 
 
-def _say(error: click.ClickException) -> None:
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        error.show()
-        return
-    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "joulelab"
-    text = error.format_message()
-    usage = isinstance(error, click.UsageError) and "`joulelab" not in text
-    click.echo(f"joulelab: {text}" + (f"; see `{path} --help`" if usage else ""), err=True)
+def _recorder() -> list[Spawned]:
+    """Start the recorder of a run before anything else is loaded: then both load at once."""
+    from joulelab.supervisor.spawn import Spawned
+
+    try:
+        return [Spawned(os.environ, warm=True)]
+    except OSError:
+        return []  # the supervisor will try again, and say why
+
+
+def _end(spawned: Spawned) -> None:
+    import signal
+
+    os.kill(spawned.pid, signal.SIGKILL)
+    os.waitpid(spawned.pid, 0)
+    os.close(spawned.commands)
+    os.close(spawned.said)

@@ -25,7 +25,10 @@ SHOWN = 20
 @json_option
 @runs_option
 def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
-    """List the runs of a store, the newest last."""
+    """List the runs of a store.
+
+    The newest comes last.
+    """
     from joulelab.store.folder import list_runs
 
     known = list_runs(runs)
@@ -62,17 +65,25 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from joulelab.report import format as fmt
     from joulelab.report.console import make_console, make_table
 
-    table = make_table("run", "age", "time", "energy", "end", "command", left=(0, 4, 5))
-    table.columns[5].overflow = "ellipsis"
-    for row in rows:
-        if row["problem"]:
-            table.add_row(row["run"], "", "", "", "damaged", row["problem"])
-            continue
-        name = f"{row['name']}: " if row["name"] else ""
-        command_line = name + shlex.join(row["command"])
-        took = fmt.duration(row["duration_s"])
-        table.add_row(row["run"], _age(row["start_utc"]), took, _energy(row), _end(row), command_line)
-    make_console(sys.stdout).print(table)
+    heads = ("run", "age", "time", "energy", "end", "command")
+    cells = [_cells(row) for row in rows]
+    console = make_console(sys.stdout)
+    # Only the command is cut, to the room that the others leave.
+    room = console.width - sum(max(len(c[k]) for c in (heads, *cells)) + 2 for k in range(5))
+    table = make_table(*heads, left=(0, 4, 5))
+    for c in cells:
+        table.add_row(*c[:5], fmt.shortened(c[5], max(room, 12)))
+    console.print(table)
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
+    from joulelab.report import format as fmt
+
+    if row["problem"]:
+        return row["run"], "", "", "", "damaged", row["problem"]
+    words = (f"{row['name']}: " if row["name"] else "") + shlex.join(row["command"])
+    took = fmt.duration(row["duration_s"])
+    return row["run"], _age(row["start_utc"]), took, _energy(row), _end(row), words
 
 
 def _energy(row: Mapping[str, Any]) -> str:
@@ -99,7 +110,7 @@ def _age(start_utc: str) -> str:
     if not start_utc:
         return ""
     seconds = (dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(start_utc)).total_seconds()
-    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+    for length, unit in ((365.25 * 86400, "y"), (86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"
     return f"{max(int(seconds), 0)} s"

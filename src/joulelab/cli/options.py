@@ -85,6 +85,12 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)
 
 
+def handle(run: Path) -> str:
+    """Return how a run is named in commands: by its id, or by its path where the store was given by hand."""
+    source = click.get_current_context().get_parameter_source("runs")
+    return str(run) if source is not None and source.name == "COMMANDLINE" else run.name
+
+
 def print_json(data: Any) -> None:
     """Print plain data as JSON on standard output."""
     json.dump(data, sys.stdout, indent=1, ensure_ascii=False, default=str, allow_nan=False)

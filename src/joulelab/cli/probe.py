@@ -163,11 +163,14 @@ def noise_w(times_ns: Sequence[int], values: Sequence[float], *, counter: bool) 
 
 def resolution(values: Sequence[float]) -> float | None:
     """Return the largest power of ten that divides all values that were read, None where they are all equal."""
-    distinct = set(values)
+    distinct = sorted(set(values))
     if len(distinct) < 2:
         return None
+    smallest = min(b - a for a, b in pairwise(distinct))
     for exponent in range(3, -10, -1):
         quantum = 10.0**exponent
+        if quantum > smallest * 1.001:
+            continue
         # A double has 16 digits: of a large count the last ones are not to be trusted.
         if all(abs(v / quantum - round(v / quantum)) < max(1e-3, abs(v / quantum) * 1e-15) for v in distinct):
             return quantum

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Duration, Pair, json_option, runs_option
+from joulelab.cli.options import Duration, Pair, handle, json_option, runs_option
 
 if TYPE_CHECKING:
     from joulelab.supervisor.options import RunOptions
     from joulelab.supervisor.run import Outcome
+    from joulelab.supervisor.spawn import Spawned
+
+# What prints the table; loaded while the command runs.
+NEEDED = ("joulelab.report.cache", "joulelab.report.table")
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -37,7 +41,10 @@ if TYPE_CHECKING:
 @json_option
 @runs_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD...")
-def command(words: tuple[str, ...], as_json: bool, output: Path | None, quiet: bool, **given: Any) -> None:
+@click.pass_obj
+def command(
+    early: list[Spawned] | None, words: tuple[str, ...], as_json: bool, output: Path | None, quiet: bool, **given: Any
+) -> None:
     """Measure a command.
 
     Its input, output, signals and exit code stay as they are without joulelab; the table goes to standard error.
@@ -51,7 +58,8 @@ def command(words: tuple[str, ...], as_json: bool, output: Path | None, quiet: b
     from joulelab.supervisor.run import run_command
     from joulelab.supervisor.workload import leave
 
-    outcome = run_command(words, _options(**given), os.environ, say=_say)
+    options = _options(**given)
+    outcome = run_command(words, options, os.environ, say=_say, spawned=early.pop() if early else None)
     code = outcome.exit_code
     try:
         if as_json or output is not None:
@@ -99,6 +107,7 @@ def _options(
         idle_s=idle,
         tail_s=tail,
         capture=capture,
+        preload=NEEDED,
     )
 
 
@@ -140,12 +149,13 @@ def _print(outcome: Outcome) -> None:
         for problem in outcome.problems:
             _say(problem)
         if outcome.run is not None:
-            _say(f"the run is recorded in {short_path(outcome.run)}; joulelab show {outcome.run.name}")
+            _say(f"the run is recorded in {short_path(outcome.run)}; joulelab show {handle(short_path(outcome.run))}")
         return
     from joulelab.report.console import make_console
     from joulelab.report.table import print_result
 
-    print_result(make_console(sys.stderr), outcome.result, short_path(outcome.run), problems=outcome.problems)
+    folder = short_path(outcome.run)
+    print_result(make_console(sys.stderr), outcome.result, folder, problems=outcome.problems, handle=handle(folder))
 
 
 def _keep(outcome: Outcome) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.options import json_option, print_json, runs_option
+from joulelab.cli.options import handle, json_option, print_json, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,5 +49,6 @@ def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, ru
         every_scope=scopes == "all",
         every_phase=phases,
         budget=budget,
+        handle=handle(path),
     )
     write_cache(path, result)

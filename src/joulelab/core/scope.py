@@ -31,7 +31,10 @@ def parent(scope: str, declared: str | None) -> str | None:
     """Return the scope that contains this one: the declared one, the part before a slash, or its family's container."""
     if declared is not None:
         return declared
-    return scope.rsplit("/", 1)[0] if "/" in scope else CONTAINER.get(family(scope))
+    name = family(scope)
+    if name in ("core", "uncore"):  # parts of the package of the same number
+        return f"cpu{scope.removeprefix(name)}"
+    return scope.rsplit("/", 1)[0] if "/" in scope else CONTAINER.get(name)
 
 
 def roots(scopes: Iterable[str], parents: Mapping[str, str | None]) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from joulelab.recorder.plan import Plan
 from joulelab.recorder.process import Recorder
-from joulelab.recorder.signals import IGNORED, REPORTED
+from joulelab.recorder.signals import IGNORED, REPORTED, open_signals
 
 SWITCH_INTERVAL_S = 0.0005
 
@@ -22,14 +22,19 @@ def main() -> None:
     code = 1
     try:
         commands, status = _private_pipes()
-        signals = _handle_signals()
+        signals = _take_signals()
         faulthandler.enable()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        plan = Plan.from_json(_read_line(commands))
+        if "--warm" in sys.argv:
+            _load_meters()
+        line = _read_line(commands)
+        if not line:
+            os._exit(0)  # started early, and then not needed
+        plan = Plan.from_json(line)
+        _use_log(plan.log)
         os.set_blocking(commands, False)
         recorder = Recorder(plan, commands=commands, status=status, signals=signals)
         recorder.start()
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         gc.freeze()
         recorder.run()
         code = 0
@@ -56,14 +61,28 @@ def _private_pipes() -> tuple[int, int]:
     return commands, status
 
 
-def _handle_signals() -> int:
-    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in REPORTED:
-        signal.signal(number, lambda *_: None)
+def _take_signals() -> int:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    return reader
+    signal.pthread_sigmask(signal.SIG_SETMASK, REPORTED)
+    return open_signals(REPORTED)
+
+
+def _load_meters() -> None:
+    """Import the usual meters while the owner still prepares the plan."""
+    with contextlib.suppress(Exception):
+        from joulelab.meters import defaults
+
+        defaults()
+
+
+def _use_log(path: str | None) -> None:
+    if path is not None:
+        with contextlib.suppress(OSError):
+            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            os.dup2(log, 2)
+            os.dup2(log, 1)
+            os.close(log)
 
 
 def _read_line(fd: int) -> bytes:

@@ -33,6 +33,7 @@ class Plan:
 
     `meters` None means those that a run opens unless told otherwise; `also` comes on top. `offers` are settings for
     every meter that knows the key (`visible`) or for one (`rapl.root`), where it is not configured otherwise.
+    What libraries print goes to `log`.
     """
 
     host_dir: Path
@@ -46,6 +47,7 @@ class Plan:
     slow_period_s: float = 1.0
     workload_pid: int | None = None
     offers: Mapping[str, Any] = field(default_factory=dict)
+    log: str | None = None
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:

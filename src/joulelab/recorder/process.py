@@ -14,6 +14,7 @@ from joulelab.recorder.clocks import ClockWatch
 from joulelab.recorder.meter_thread import MeterThread
 from joulelab.recorder.owner import Owner
 from joulelab.recorder.requests import Request
+from joulelab.recorder.signals import read_signals
 from joulelab.recorder.writer import WRITE_NS, Watchdog, Writer
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ LATE_NS = 60 * NS
 # How long after its bound a sampling thread may still be waited for, and how long the disk at the end.
 GRACE_NS = NS // 4
 FLUSH_NS = 5 * NS
+CLOSED_NS = NS // 2
+NEVER_NS = 1 << 62
 
 
 class Waiting:
@@ -40,7 +43,7 @@ class Waiting:
 
 
 class Recorder:
-    """Own the threads of a recording. `commands` and `status` are file descriptors, `signals` one that gets numbers."""
+    """Own the threads of a recording. `commands`, `status` and `signals` are file descriptors."""
 
     def __init__(self, plan: Plan, *, commands: int, status: int, signals: int) -> None:
         self.plan = plan
@@ -58,12 +61,13 @@ class Recorder:
         self._ready_ns = monotonic_ns() + READY_NS
         self._late_ns = monotonic_ns() + LATE_NS
         self._ready = False
+        self._closed_ns = NEVER_NS
         self._pid = plan.workload_pid
         self._waiting: list[Waiting] = []
         self.threads: list[MeterThread] = []
 
     def start(self) -> None:
-        """Start all threads; signals should be blocked meanwhile, so that they reach the main thread only."""
+        """Start all threads."""
         self.clock.take()
         for wanted in self._wanted():
             thread = MeterThread(self.plan, wanted, self.events, add_tables=self._add_tables, done=self._answer)
@@ -88,13 +92,17 @@ class Recorder:
             if self._bell in ready:
                 os.eventfd_read(self._bell)
             if self._commands in ready and not self._read_commands():
-                reason = "owner-closed"
+                # A dying owner closes its files before it is gone: give it the time to be seen as such.
+                poll.unregister(self._commands)
+                self._closed_ns = monotonic_ns() + CLOSED_NS
             self._settle()
             finished = next((w for w in self._waiting if w.request.what == "finish"), None)
             if finished is not None and self._is_over(finished):
                 reason = "asked"
             elif self._owner.ended():
                 reason = "owner-ended"
+            elif monotonic_ns() >= self._closed_ns:
+                reason = "owner-closed"
             self._announce()
         self._end(reason)
 
@@ -127,13 +135,15 @@ class Recorder:
 
     def _patience_ms(self) -> int:
         now = monotonic_ns()
-        until = min([self._late_ns, now + self._owner.patience_ns, *(w.until_ns for w in self._waiting)])
+        until = min(
+            [self._late_ns, self._closed_ns, now + self._owner.patience_ns, *(w.until_ns for w in self._waiting)]
+        )
         if not self._ready:
             until = min(until, self._ready_ns)
         return max(0, -(-(until - now) // 1_000_000))
 
     def _report_signals(self) -> None:
-        for number in os.read(self._signals, 256):
+        for number, _, _ in read_signals(self._signals):
             self._say({"is": "signal", "number": number})
 
     def _read_commands(self) -> bool:

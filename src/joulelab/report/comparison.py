@@ -106,7 +106,7 @@ class Comparison:
 
     def _why_not(self) -> str:
         without = [label for label, run in (("A", self.a), ("B", self.b)) if run.energy is None]
-        return f"{' and '.join(without)} has no power meter" if without else "one of them is zero"
+        return f"no power meter was read in {' and '.join(without)}" if without else "one of them is zero"
 
 
 def compare(a: Result, b: Result) -> Comparison:

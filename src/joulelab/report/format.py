@@ -47,8 +47,7 @@ def plain(value: float | None, digits: int = 4) -> str:
         return NOTHING
     if value == 0:
         return "0"
-    decimals = digits - 1 - _exponent(value, digits)
-    return _rounded(value, min(decimals, 12)) if decimals < 20 else f"{value:.{digits - 1}g}"
+    return _rounded(value, min(digits - 1 - _exponent(value, digits), 12))
 
 
 def interval(value: float, expanded: float | None) -> str:
@@ -192,8 +191,7 @@ def _decimals(value: float, expanded: float) -> int:
 
 def _exponent(value: float, digits: int) -> int:
     """Return the power of ten of the first digit after rounding to so many digits."""
-    exponent = math.floor(math.log10(abs(value)))
-    return exponent + 1 if round(abs(value) / 10.0 ** (exponent - digits + 1)) >= 10**digits else exponent
+    return int(f"{value:.{digits - 1}e}".partition("e")[2])
 
 
 def _rounded(value: float, decimals: int) -> str:

@@ -51,8 +51,13 @@ def print_result(
     every_scope: bool = False,
     every_phase: bool = False,
     budget: bool = False,
+    handle: str | None = None,
 ) -> None:
-    """Print everything that a result says: figures first, then doubts, then what to type next."""
+    """Print everything that a result says: figures first, then doubts, then what to type next.
+
+    `handle` is how commands name the run: its id unless given.
+    """
+    name = handle or result.run
     named = f" · {result.name}" if result.name else ""
     console.rule(Text(f"joulelab · {result.run}{named}"), align="left", style="dim")
     console.print(Text(headline(result), style="bold"), soft_wrap=True)
@@ -73,13 +78,13 @@ def print_result(
         console.print()
         console.print(phase_table(phase_rows(result, every=every_phase), families=every_phase))
         if not every_phase and hidden_phases(result):
-            console.print(Text(f"and {hidden_phases(result)} more names: joulelab show {result.run} --phases"))
+            console.print(Text(f"and {hidden_phases(result)} more names: joulelab show {name} --phases"))
     console.print()
     print_facts(console, work_lines(result) + load_lines(result))
     doubts = [("problem", text) for text in problems] + check_facts(result)
     print_facts(console, doubts, styles=STYLE)
     print_facts(console, missing_lines(result))
-    for label, text in closing_lines(result, folder):
+    for label, text in closing_lines(result, folder, name):
         # Not wrapped: paths and commands are there to be copied.
         console.print(Text(f"{label:<{LABEL}} {text}"), soft_wrap=True)
 
@@ -274,12 +279,12 @@ def missing_lines(result: Result) -> list[tuple[str, str]]:
     return lines
 
 
-def closing_lines(result: Result, folder: Path) -> list[tuple[str, str]]:
+def closing_lines(result: Result, folder: Path, name: str) -> list[tuple[str, str]]:
     """Return where the run is and what to type next."""
     lines = [("run", str(folder))]
     if not result.scopes:
         command = shlex.join(result.command)
         lines.append(("try", f"joulelab twin -- joulelab run -- {command}   # a simulated node"))
         return lines
-    lines.append(("next", f"joulelab show {result.run} --budget | joulelab compare A B"))
+    lines.append(("next", f"joulelab show {name} --budget | joulelab compare A B"))
     return lines

@@ -94,11 +94,11 @@ class Measurement:
             from joulelab.analysis.analyse import analyse, analyse_phase
             from joulelab.store.run import open_run
 
-            if self._is_run:
-                self._result = analyse(open_run(self.run))
-            else:
+            if not self._is_run:
                 _wait_until_covered(self.run, self._end_ns)
-                self._result = analyse_phase(open_run(self.run), self._start_ns, self._end_ns)
+            with open_run(self.run) as run:
+                whole = self._is_run
+                self._result = analyse(run) if whole else analyse_phase(run, self._start_ns, self._end_ns)
         return self._result
 
     @property

@@ -38,7 +38,7 @@ class RunOptions:
     `meters` None opens what a run opens unless told otherwise; entries are {"meter": name, "config": {...}}. `also`
     comes on top (an estimate). `idle_s` is recorded before the workload, `tail_s` bounds the wait for meters after it.
     The workload starts after `ready_s` even if the recorder is late, and the recorder is killed if it has not flushed
-    `flush_s` after the tail.
+    `flush_s` after the tail. `preload` names modules that the caller will need then, to be imported meanwhile.
     """
 
     runs: Path
@@ -56,6 +56,7 @@ class RunOptions:
     capture: Path | None = None
     analyse: bool = True
     seal_limit: int = 64 << 20
+    preload: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return what `run.json` keeps of the options."""

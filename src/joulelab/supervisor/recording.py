@@ -21,6 +21,8 @@ from joulelab.supervisor.recorder_process import RecorderProcess
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from joulelab.supervisor.spawn import Spawned
+
 NEVER_NS = 1 << 62
 RESTART_FIRST_NS = NS // 2
 RESTART_LAST_NS = 30 * NS
@@ -79,15 +81,15 @@ class Recording:
         """Return the variables by which processes find the run they belong to."""
         return {} if self.run is None else {RUN: str(self.run), HOST: self.host}
 
-    def start(self) -> None:
-        """Start the recorder."""
+    def start(self, spawned: Spawned | None = None) -> None:
+        """Start the recorder, or go on with one that was spawned already."""
         if self.run is None:
             return
         self._started_ns = monotonic_ns()
         self._restart_ns = NEVER_NS
         log = self.folder / f"recorder.{self._segment}.log"
         try:
-            self.recorder = RecorderProcess(self._plan(), self._environ, log)
+            self.recorder = RecorderProcess(self._plan(), self._environ, log, spawned)
         except RecorderError as error:
             self._tell(str(error))
             self._restart_later()

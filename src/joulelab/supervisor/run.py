@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Result
     from joulelab.supervisor.options import RunOptions
+    from joulelab.supervisor.spawn import Spawned
 
 STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 # The heavy imports of the analysis are done while the workload runs, but not in a command's first moments.
@@ -56,13 +57,17 @@ def run_command(
     environ: Mapping[str, str],
     *,
     say: Callable[[str], None],
+    spawned: Spawned | None = None,
 ) -> Outcome:
-    """Run a command and record it; `say` hears problems while it runs. Blocks signals meanwhile: main thread only."""
+    """Run a command and record it; `say` hears problems while it runs. Blocks signals meanwhile: main thread only.
+
+    `spawned` is a recorder that was started early, to load while its caller does.
+    """
     with SignalBox() as signals:
         recording = Recording(options, argv, environ)
         for problem in recording.problems:
             say(f"not recorded: {problem}")
-        supervision = _Supervision(argv, environ, recording, signals)
+        supervision = _Supervision(argv, environ, recording, signals, spawned)
         try:
             outcome = supervision.run()
         except Exception as error:
@@ -79,9 +84,15 @@ def run_command(
 
 class _Supervision:
     def __init__(
-        self, argv: Sequence[str], environ: Mapping[str, str], recording: Recording, signals: SignalBox
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        recording: Recording,
+        signals: SignalBox,
+        spawned: Spawned | None,
     ) -> None:
         self.argv = argv
+        self.spawned = spawned
         self.environ = environ
         self.recording = recording
         self.signals = signals
@@ -95,7 +106,7 @@ class _Supervision:
 
     def run(self) -> Outcome:
         recording, options = self.recording, self.recording.options
-        recording.start()
+        recording.start(self.spawned)
         recording.wait_ready(self.wait)
         if options.idle_s > 0 and not self.stopped_by:
             begin = monotonic_ns()
@@ -190,7 +201,8 @@ class _Supervision:
         self._continue()
         if self._preload_ns is not None and monotonic_ns() >= self._preload_ns:
             self._preload_ns = None
-            threading.Thread(target=preload, name="preload", daemon=True).start()
+            more = self.recording.options.preload
+            threading.Thread(target=preload, args=(more,), name="preload", daemon=True).start()
 
     def _look_at_workload(self) -> None:
         self.ending, stopped = poll_workload(self.pid)

@@ -7,29 +7,24 @@ it saw the signal too, the workload has it as well.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import signal
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.process import is_pending
-from joulelab.recorder.signals import REPORTED
+from joulelab.recorder.signals import REPORTED, open_signals, read_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-SI_KERNEL = 0x80
 # How long the recorder is given to report a signal, and how far apart one sender's two signals of one kind may be.
 REPORT_NS = 20_000_000
 SAME_NS = 100_000_000
 # What the terminal sends always goes to the whole group.
 OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH)
 TAKEN = (*REPORTED, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
-_SIGINFO = struct.Struct("<IiiI112x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +43,11 @@ class SignalBox:
     def __enter__(self) -> SignalBox:
         """Block the signals."""
         self.original = signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN)
-        mask = sum(1 << (number - 1) for number in TAKEN).to_bytes(128, "little")
-        libc = ctypes.CDLL(None, use_errno=True)
-        self.fd: int = libc.signalfd(-1, mask, os.O_CLOEXEC | os.O_NONBLOCK)
-        if self.fd < 0:
+        try:
+            self.fd = open_signals(TAKEN)
+        except OSError:
             signal.pthread_sigmask(signal.SIG_SETMASK, self.original)
-            raise OSError(ctypes.get_errno(), "signalfd")
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,14 +58,8 @@ class SignalBox:
 
     def take(self) -> list[Signal]:
         """Return the signals that have arrived."""
-        taken: list[Signal] = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                data = os.read(self.fd, _SIGINFO.size * 16)
-                now = monotonic_ns()
-                for number, _, code, sender in _SIGINFO.iter_unpack(data):
-                    taken.append(Signal(number, code == SI_KERNEL, sender, now))
-        return taken
+        now = monotonic_ns()
+        return [Signal(*arrived, now) for arrived in read_signals(self.fd)]
 
 
 class Forwarder:

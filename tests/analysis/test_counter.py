@@ -1,0 +1,381 @@
+"""Counters: wraps, resets, rests, gaps, and the ticks at the edges."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.analysis.virtual import counter_spec, ns, power_spec, readings, stepped
+
+from joulelab.analysis.counter import CounterCurve, _refined
+from joulelab.analysis.power import PowerCurve
+
+
+def curve(seconds, values, spec=None, power=None, **more):
+    return CounterCurve(readings(seconds, values), spec or counter_spec(**more), name="c", power=power)
+
+
+def test_no_reading_no_number():
+    with pytest.raises(ValueError, match="c: no readings"):
+        curve([], [])
+
+
+# Wraps.
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    modulus=st.floats(50.0, 1e5),
+    watts=st.lists(st.floats(0.0, 500.0), min_size=3, max_size=60),
+    start=st.floats(0.0, 1.0),
+)
+def test_a_counter_of_any_modulus_is_unwrapped(modulus, watts, start):
+    """However often it wraps between polls that are fast enough, no joule is lost or made."""
+    step = 0.05
+    t = np.arange(len(watts) + 1) * step
+    energy = start * modulus + np.concatenate(([0.0], np.cumsum(np.array(watts) * step)))
+    c = curve(t, energy % modulus, counter_spec(1e-3, modulus=modulus, limits=(0.0, 600.0)))
+    wrapped = int(energy[-1] // modulus - energy[0] // modulus)
+    assert c._break_add.size == 0 or c._break_add[-1] == pytest.approx(wrapped * modulus)
+    assert c.energy(ns(t[0]), ns(t[-1])).value == pytest.approx(energy[-1] - energy[0], abs=2 * 600 * 1e-3)
+    assert not c.resets
+    assert not c.doubtful_wraps
+
+
+def wrapping(gap_s, watts=250.0, modulus=65_536.0, start=0.9, **spec):
+    """Return a RAPL counter with a pause, and what it truly counted over the whole record."""
+    t = np.concatenate((np.arange(0, 100, 0.1), 100 + gap_s + np.arange(0, 100, 0.1)))
+    energy = start * modulus + watts * t
+    c = curve(t, energy % modulus, counter_spec(1e-3, modulus=modulus, **spec))
+    return c, c.energy(ns(0), ns(t[-1])), watts * t[-1]
+
+
+def test_a_pause_in_which_it_cannot_have_wrapped_twice_costs_nothing():
+    c, energy, true = wrapping(60.0)
+    assert energy.value == pytest.approx(true, rel=1e-4)
+    assert not c.doubtful_wraps
+    assert "break" not in energy.budget()
+
+
+@pytest.mark.parametrize("gap_s", [300.0, 500.0, 1000.0, 3000.0, 20_000.0])
+@pytest.mark.parametrize("start", [0.1, 0.6, 0.9])
+def test_wraps_in_a_pause_are_counted_by_the_usual_power_and_flagged(gap_s, start):
+    """Also where the counter stands higher after the pause than before: that is no proof that it did not wrap."""
+    c, energy, true = wrapping(gap_s, start=start)
+    assert len(c.doubtful_wraps) == 1
+    assert energy.value == pytest.approx(true, rel=1e-4)
+    assert energy.budget()["break"] >= 65_536 / math.sqrt(3)
+    (since, until) = c.doubtful_wraps[0]
+    assert until - since == pytest.approx(gap_s * 1e9, rel=1e-3)
+
+
+@pytest.mark.parametrize("in_the_gap_w", [30.0, 400.0])
+def test_the_interval_holds_wraps_that_the_usual_power_does_not_suggest(in_the_gap_w):
+    t = np.concatenate((np.arange(0, 100, 0.1), 3000 + np.arange(0, 100, 0.1)))
+    watts = np.where((t[:-1] > 99.8) & (t[:-1] < 3000), in_the_gap_w, 250.0)
+    energy = np.concatenate(([0.0], np.cumsum(watts * np.diff(t))))
+    c = curve(t, energy % 65_536, counter_spec(1e-3, modulus=65_536.0, limits=(0.0, 420.0)))
+    found = c.energy(ns(0), ns(t[-1]))
+    assert len(c.doubtful_wraps) == 1
+    assert abs(found.value - energy[-1]) > 65_536, "this is about wraps that were missed or made up"
+    assert abs(found.value - energy[-1]) <= 2 * found.u
+
+
+def test_bounds_that_allow_one_number_of_wraps_settle_it():
+    t = np.concatenate((np.arange(0, 10, 0.1), 1000 + np.arange(0, 10, 0.1)))
+    true = 300.0 * t
+    c = curve(t, true % 65_536, counter_spec(1e-3, modulus=65_536.0, limits=(290.0, 310.0)))
+    found = c.energy(ns(0), ns(t[-1]))
+    assert not c.doubtful_wraps
+    assert found.value == pytest.approx(true[-1], rel=1e-3)
+    assert "break" not in found.budget()
+
+
+def test_a_limit_lower_than_what_was_counted_does_not_unwrap_backwards():
+    c = curve([0, 1, 2, 3], [10.0, 90.0, 20.0, 60.0], counter_spec(1e-3, modulus=100.0, limits=(0.0, 1.0)))
+    assert c.energy(ns(0), ns(3)).value == pytest.approx(150.0, abs=0.2)
+
+
+# Resets.
+
+
+def test_a_fall_without_modulus_is_a_reset_flagged_and_bounded():
+    t = np.arange(0, 20, 0.1)
+    true = 400.0 * t
+    shown = np.where(t < 10, 5e6 + true, true - 4000.0)  # falls to zero at 10 s
+    c = curve(t, shown, counter_spec(1e-3, limits=(50.0, 700.0)))
+    found = c.energy(ns(0), ns(19.9))
+    assert [(since < ns(10) <= to) for since, to in c.resets] == [True]
+    assert found.value == pytest.approx(true[-1], rel=0.01)
+    # In the 0.1 s of the fall power may have been anything from 50 to 700 W.
+    assert found.budget()["break"] == pytest.approx(0.1 * 350 / math.sqrt(3), rel=0.02)
+    assert abs(found.value - true[-1]) <= 2 * found.u
+    # A phase that does not hold the reset is not touched by it.
+    assert "break" not in c.energy(ns(2), ns(8)).budget()
+    assert "break" not in c.energy(ns(12), ns(18)).budget()
+    assert c.energy(ns(12), ns(18)).value == pytest.approx(2400.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("lost_w", [60.0, 690.0])
+def test_a_long_loss_with_a_reset_is_inside_the_interval(lost_w):
+    t = np.concatenate((np.arange(0, 10, 0.1), np.arange(16, 30, 0.1)))
+    true = np.where(t < 10, 400 * t, 4000 + 6 * lost_w + 400 * (t - 16))
+    shown = np.where(t < 10, 9e6 + true, 400 * (t - 16))
+    c = curve(t, shown, counter_spec(0.1, limits=(50.0, 700.0)))
+    found = c.energy(ns(1), ns(29))
+    exact = (true[-1] - 360.0) - 400.0
+    assert len(c.resets) == 1
+    assert abs(found.value - exact) <= 2 * found.u
+
+
+def test_a_reset_without_any_rise_adds_nothing_but_is_flagged():
+    c = curve([0.0, 1.0], [500.0, 0.0])
+    assert c.resets
+    assert c.energy(ns(0), ns(1)).value == pytest.approx(0.0)
+
+
+def test_without_limits_a_reset_is_bounded_by_four_times_what_was_seen():
+    t = np.arange(0, 20, 0.1)
+    c = curve(t, np.where(t < 10, 1e6, -4000.0) + 400 * t, counter_spec(1e-3))
+    assert c.energy(ns(0), ns(19.9)).budget()["break"] == pytest.approx(0.1 * 1200 / math.sqrt(3), rel=0.02)
+
+
+# Counters that rest, and coarse ones.
+
+
+def test_a_counter_that_never_moves_gives_nothing_with_what_a_tick_may_hide():
+    t = np.arange(0, 10, 0.1)
+    c = curve(t, np.full(t.size, 777.0), counter_spec(0.1, limits=(0.0, 700.0)))
+    for a, b in ((0.0, 9.9), (0.3, 5.0), (2.0, 2.5), (5.0, 9.8)):
+        found = c.energy(ns(a), ns(b))
+        assert abs(found.value) <= 2 * found.u
+        assert found.value < 0.1 * 700, "at most what one tick holds"
+
+
+def test_a_device_that_sleeps_and_wakes():
+    """Between rises nothing was used: an edge in the rest is known well, whatever the limits."""
+    t = np.arange(0, 20, 0.02)
+    shown = 500.0 * np.clip(np.floor(t * 10 + 1e-9) / 10 - 10.0, 0.0, None)  # steps every 0.1 s while awake
+    c = curve(t, shown, counter_spec(0.1, limits=(0.0, 700.0), quantum=0.001))
+    asleep = c.energy(ns(2.0), ns(8.0))
+    assert abs(asleep.value) <= 2 * asleep.u
+    assert asleep.u < 50.0
+    whole = c.energy(ns(2.0), ns(19.0))
+    assert abs(whole.value - 4500.0) <= 2 * whole.u
+    assert whole.value == pytest.approx(4500.0, rel=0.02)
+
+
+@pytest.mark.parametrize("quantum", [0.001, 1.0, 10.0])
+def test_a_coarse_counter_costs_its_quantum_at_each_end(quantum):
+    rng = np.random.default_rng(5)
+    t = np.arange(0, 30, 0.05)
+    exact = 37.0 * t
+    hits = 0
+    c = curve(t, np.floor(stepped(t, 37.0) / quantum) * quantum, counter_spec(0.1, quantum=quantum, limits=(0, 60)))
+    for _ in range(40):
+        a, b = np.sort(rng.uniform(1, 29, 2))
+        found = c.energy(ns(a), ns(b))
+        hits += abs(found.value - 37.0 * (b - a)) <= 2 * found.u
+        assert found.budget()["edge"] >= math.sqrt(2) * quantum / math.sqrt(12) * 0.999
+    assert exact[-1] > 0
+    assert hits >= 39
+
+
+# Ticks.
+
+
+def test_a_sharp_step_places_the_blurred_ones_on_the_instruments_grid():
+    """One fast poll around one step, slow polls elsewhere: all steps are then known to about a millisecond."""
+    t = np.sort(np.concatenate((np.arange(0, 2, 0.07), np.arange(0.95, 1.05, 0.002))))
+    c = curve(t, stepped(t, 300.0, 0.1, phase_s=0.033), counter_spec(0.1, limits=(0, 700)))
+    knots = c.knots(ns(1.3))
+    inside = (knots.t > 0.9) & (knots.t < 1.7)
+    off = (knots.t[inside] - 0.033 + 1e-5) / 0.1
+    assert np.abs(off - np.round(off)).max() * 0.1 < 0.002 + 0.02 * 0.1 * 8
+    assert knots.half[inside].max() < 0.02
+    blurred = curve(np.arange(0, 2, 0.07), stepped(np.arange(0, 2, 0.07), 300.0, 0.1, 0.033), counter_spec(0.1))
+    assert blurred.knots(ns(1.3)).half.min() > 0.03
+
+
+@pytest.mark.parametrize(
+    ("t", "half", "refined"),
+    [
+        ([0.0, 0.31], [0.001, 0.04], [0.0, 0.30]),  # only one grid point lies in what was seen
+        ([0.0, 0.35], [0.001, 0.07], [0.0, 0.35]),  # two do: nothing is known
+        ([0.0, 0.35], [0.001, 0.01], [0.0, 0.35]),  # none does: the tick is not what was said
+        ([0.0, 9.01], [0.001, 0.04], [0.0, 9.01]),  # so far away the grid has drifted too much
+        ([0.0], [0.02], [0.0]),
+    ],
+)
+def test_knots_move_only_where_there_is_no_other_choice(t, half, refined):
+    knots = _refined(np.array(t), np.array(half), np.arange(len(t), dtype=float), 0.1)
+    assert knots.t == pytest.approx(refined)
+    assert (knots.half <= np.array(half)).all()
+
+
+def test_without_a_tick_knots_stay():
+    t, half = np.array([0.0, 0.35]), np.array([0.001, 0.02])
+    assert _refined(t, half, t, 0.0).t is t
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0.0, 0.1), st.floats(0.3, 1.7), st.lists(st.floats(0.005, 0.25), min_size=12, max_size=40))
+def test_a_step_is_where_the_knot_says_within_its_half_width(phase, at, pauses):
+    t = np.cumsum(pauses)
+    c = curve(t, stepped(t, 300.0, 0.1, phase), counter_spec(0.1, limits=(0, 700)))
+    knots = c.knots(ns(at))
+    # The energy of each knot says at which time the counter took it; knots are in seconds from the first reading.
+    true = knots.energy / 300.0 - t[0] + 1e-5
+    assert (np.abs(true - knots.t) <= knots.half + 2e-5).all()
+    assert (np.diff(knots.t) >= 0).all()
+
+
+def test_where_nobody_says_how_often_it_steps_only_the_readings_around_count():
+    t = np.arange(0, 10, 0.5)
+    c = curve(t, stepped(t, 300.0, 0.4, 0.13), counter_spec(None, limits=(0, 700)))
+    for a, b in ((1.2, 7.3), (0.7, 3.1), (2.0, 8.0)):
+        found = c.energy(ns(a), ns(b))
+        assert abs(found.value - 300.0 * (b - a)) <= 2 * found.u
+        assert found.u > 0.02 * 300  # far from exact
+    one = curve([1.0], [5.0], counter_spec(None, limits=(0, 700)))
+    assert one.energy(ns(0), ns(2)).u > 0
+
+
+# Edges.
+
+
+def test_edges_between_known_steps_of_constant_power_cost_little():
+    t = np.arange(0, 5, 0.002)
+    c = curve(t, stepped(t, 400.0, 0.1, 0.05), counter_spec(0.1, limits=(40, 700)))
+    found = c.energy(ns(1.013), ns(3.987))
+    assert found.value == pytest.approx(400 * 2.974, rel=1e-3)
+    assert 2 * found.u < 0.02 * found.value
+
+
+def test_a_step_of_power_inside_the_edge_tick_is_found_from_its_energy():
+    """Power before and after is seen, so the energy of the tick between says when it changed."""
+    t = np.arange(0, 4, 0.002)
+    true = 100 * t + 400 * np.clip(t - 2.03, 0, None)
+    ticks = np.floor((t - 0.05) / 0.1 + 1e-9) * 0.1 + 0.05
+    shown = 100 * ticks + 400 * np.clip(ticks - 2.03, 0, None)
+    c = curve(t, shown, counter_spec(0.1, limits=(40, 700)))
+    for edge in (1.96, 2.0, 2.03, 2.04):
+        found, exact = c.energy(ns(edge), ns(3.52)), np.interp(3.52, t, true) - np.interp(edge, t, true)
+        assert found.value == pytest.approx(exact, abs=1.5)
+        assert abs(found.value - exact) <= 2 * found.u
+
+
+def test_an_edge_in_a_gap_may_be_anywhere_that_the_limits_allow():
+    t = np.concatenate((np.arange(0, 3, 0.1), np.arange(7, 10, 0.1)))
+    low_first = np.where(t < 3.05, 300 * t, 900 + 2 * 100 + 2 * 500 + 300 * (t - 7))
+    c = curve(t, low_first, counter_spec(1e-3, limits=(40, 700)))
+    whole = c.energy(ns(1), ns(9))
+    assert whole.value == pytest.approx(2400.0, rel=2e-3)
+    assert 2 * whole.u < 0.03 * whole.value, "a gap costs a counter nothing unless an edge lies in it"
+    half = c.energy(ns(1), ns(5))  # power was 100 W in the first half of the gap, 500 W in the second
+    assert abs(half.value - (600 + 200)) <= 2 * half.u
+    assert 2 * half.u > 300.0
+
+
+def test_with_no_reading_outside_anything_from_idle_to_the_near_power_may_be():
+    t = np.arange(0, 5, 0.1)
+    c = curve(t, 400 * t, counter_spec(1e-3, limits=(50, 700)))
+    inside, beyond = c.energy(ns(1), ns(4.9)), c.energy(ns(1), ns(6.9))
+    extra = beyond.value - inside.value
+    for true_w in (50.0, 400.0):
+        assert abs(extra - 2.0 * true_w) <= 2 * beyond.u
+    before = c.energy(ns(-2), ns(4))
+    for true_w in (50.0, 400.0):
+        assert abs(before.value - 1600 - 2 * true_w) <= 2 * before.u
+
+
+def test_one_reading_bounds_by_the_limits_alone():
+    c = curve([1.0], [1e6], counter_spec(0.1, limits=(50, 700)))
+    found = c.energy(ns(0), ns(2))
+    for true_w in (200.0, 600.0):
+        assert abs(found.value - 2 * true_w) <= 2 * found.u
+    bare = curve([1.0], [1e6])
+    assert bare.energy(ns(0), ns(2)).value == pytest.approx(0.0), "nothing is known, nothing is claimed"
+
+
+def test_the_powers_of_the_same_device_tell_what_a_tick_hides():
+    t = np.arange(0, 10, 0.1)
+    shown = stepped(t, 300.0, 1.0, 0.4)
+    power = PowerCurve(readings(t, np.full(t.size, 300.0)), power_spec(0.1, 0.1, limits=(290, 310)), name="p")
+    spec = counter_spec(1.0, limits=(0, 700))
+    with_power, without = curve(t, shown, spec, power), curve(t, shown, spec)
+    a, b = ns(2.1), ns(7.8)
+    assert with_power.energy(a, b).u < 0.2 * without.energy(a, b).u
+    assert with_power.energy(a, b).value == pytest.approx(300 * 5.7, rel=0.01)
+
+
+@pytest.mark.parametrize("tick_s", [1e-3, 0.05])
+def test_a_rise_that_neither_powers_nor_limits_explain_is_believed(tick_s):
+    """60 J too many in one step, sharp or blurred: they are counted, and an edge there may lie before or after them."""
+    t = np.arange(0, 4, 0.1)
+    shown = 100 * t + np.where(t > 1.95, 60.0, 0.0)
+    power = PowerCurve(readings(t, np.full(t.size, 100.0)), power_spec(0.1, 0.1, limits=(90, 110)), name="p")
+    c = curve(t, shown, counter_spec(tick_s, limits=(90, 110)), power)
+    assert c.energy(ns(0.5), ns(3.5)).value == pytest.approx(360.0, rel=0.01)
+    split = c.energy(ns(0.5), ns(1.95))
+    for exact in (145.0, 145.0 + 60.0):
+        assert abs(split.value - exact) <= 2 * split.u + 5
+
+
+def test_a_counter_that_does_less_than_the_limits_say_is_believed():
+    t = np.arange(0, 4, 0.1)
+    shown = 100 * np.clip(t, None, 2.0) + 100 * np.clip(t - 2.4, 0.0, None) + 1e-3 * t  # nothing for 0.4 s
+    c = curve(t, shown, counter_spec(1e-3, limits=(90, 110)))
+    found = c.energy(ns(0.5), ns(2.2))
+    assert found.value == pytest.approx(150.0, rel=0.02)
+    assert abs(found.value - 150.0) <= 2 * found.u
+
+
+# Terms.
+
+
+def test_gains_of_one_source_add_and_of_others_do_not():
+    t = np.arange(0, 5, 0.1)
+    a, b, c = (
+        CounterCurve(readings(t, 400 * t), counter_spec(1e-3, gain=0.05, shared=s), name=n)
+        for n, s in (("a", "nvml:H100"), ("b", "nvml:H100"), ("c", ""))
+    )
+    e = [x.energy(ns(1), ns(4)) for x in (a, b, c)]
+    gain = 1200 * 0.05 / math.sqrt(3)
+    assert (e[0] + e[1]).budget()["gain"] == pytest.approx(2 * gain, rel=1e-3)
+    assert (e[0] + e[2]).budget()["gain"] == pytest.approx(math.sqrt(2) * gain, rel=1e-3)
+    assert e[0].known
+    unknown = CounterCurve(readings(t, 400 * t), counter_spec(1e-3), name="u")
+    object.__setattr__(unknown.spec.accuracy, "source", "unknown")
+    assert unknown.energy(ns(1), ns(4)).expanded is None
+
+
+def test_a_counter_that_sees_a_part_carries_the_bound_unless_steps_exclude_it():
+    t = np.arange(0, 20, 0.1)
+    power = PowerCurve(
+        readings(t, np.full(t.size, 400.0)), power_spec(0.1, 0.025, seen=0.25, limits=(50, 700)), name="p"
+    )
+    c = curve(t, 400 * t, counter_spec(0.1, seen=0.25, limits=(50, 700)), power)
+    bound = c.energy(ns(1), ns(19))
+    # Three quarters of the time may have been at 50 W instead of 400 W.
+    assert bound.budget()["unseen"] == pytest.approx(18 * 0.75 * 350 / math.sqrt(3), rel=0.01)
+    steps = np.array([ns(x) for x in np.cumsum(np.full(55, 0.3137))])
+    assert "unseen" not in c.energy(ns(1), ns(19), steps_ns=steps).budget()
+    assert c.energy(ns(1), ns(19), steps_ns=steps[:5]).budget()["unseen"] == pytest.approx(bound.budget()["unseen"])
+    alone = curve(t, 400 * t, counter_spec(None, seen=0.25, limits=(50, 700)))
+    assert alone.energy(ns(1), ns(19)).budget()["unseen"] == pytest.approx(bound.budget()["unseen"], rel=0.01)
+
+
+def test_the_unseen_bound_is_finite_even_without_limits():
+    t = np.arange(0, 20, 0.1)
+    unseen = curve(t, 400 * t, counter_spec(0.1, seen=0.25)).energy(ns(1), ns(19)).budget()["unseen"]
+    assert unseen == pytest.approx(18 * 0.75 * 1200 / math.sqrt(3), rel=0.02)
+
+
+def test_an_interval_of_no_length_has_nothing():
+    t = np.arange(0, 5, 0.1)
+    found = curve(t, 400 * t).energy(ns(2), ns(2))
+    assert (found.value, found.u) == (0.0, 0.0)

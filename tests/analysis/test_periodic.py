@@ -1,0 +1,117 @@
+"""Loads that repeat, and loads that may be in step with a sensor that sees only part of the time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.analysis.virtual import stamps
+
+from joulelab.analysis.periodic import LONGEST, repeat_period_s, unseen_share, within
+
+
+def wave(t, period, duty=0.5):
+    return np.where((t % period) < duty * period, 500.0, 100.0)
+
+
+# Repeats.
+
+
+@pytest.mark.parametrize("period", [0.7, 1.3, 2.7, 6.0])
+def test_the_period_of_a_square_wave_is_found(period):
+    t = np.arange(0, 60, 0.1)
+    assert repeat_period_s(t, wave(t, period), 0.1) == pytest.approx(period, abs=0.11)
+
+
+@pytest.mark.parametrize("period", [1.3, 2.7])
+def test_readings_that_are_not_evenly_spaced_do_not_hide_it(period):
+    """Edges polled every 2 ms, and a gap: time counts, not the number of the reading."""
+    t = np.concatenate(
+        (np.arange(0, 1, 0.002), np.arange(1, 14, 0.1), np.arange(16, 30, 0.1), np.arange(30, 31, 0.002))
+    )
+    assert repeat_period_s(t, wave(t, period), 0.1) == pytest.approx(period, abs=0.21)
+
+
+def test_what_does_not_repeat_has_no_period():
+    t = np.arange(0, 60, 0.1)
+    assert repeat_period_s(t, np.full(t.size, 400.0), 0.1) is None
+    assert repeat_period_s(t, 100 + 5 * t, 0.1) is None  # a ramp resembles itself, but does not come back
+    assert repeat_period_s(t, np.where(t > 30, 500.0, 100.0), 0.1) is None
+    assert repeat_period_s(t, np.random.default_rng(1).normal(400, 20, t.size), 0.1) is None
+    assert repeat_period_s(np.array([0.0, 1e-3]), np.array([1.0, 2.0]), 1.0) is None
+
+
+def test_a_long_series_is_looked_at_in_its_middle():
+    t = np.arange(0, 4 * LONGEST) * 0.1
+    middle = np.abs(t - t.mean()) < LONGEST * 0.1
+    assert repeat_period_s(t, np.where(middle, wave(t, 2.7), 300.0), 0.1) == pytest.approx(2.7, abs=0.11)
+
+
+# Steps.
+
+GRID = 0.1
+
+
+def steps(period_s, count=48, jitter=0.0, start=3.0, seed=0):
+    rng = np.random.default_rng(seed)
+    return stamps(start + np.cumsum(period_s * (1 + jitter * rng.normal(size=count))))
+
+
+def test_a_meter_that_sees_all_has_nothing_unseen():
+    assert unseen_share(1.0, GRID) == 0.0
+    assert unseen_share(1.5, GRID, steps(0.1)) == 0.0
+
+
+def test_without_steps_nothing_is_excluded():
+    assert unseen_share(0.25, GRID) == 0.75
+    assert unseen_share(0.25, GRID, steps(0.137, count=11)) == 0.75
+    assert unseen_share(0.25, GRID, stamps([])) == 0.75
+
+
+@pytest.mark.parametrize("period", [0.1, 0.2, 0.5, 0.05, 1.0, 3.0])
+@pytest.mark.parametrize("off", [0.0, 0.001, 0.003, -0.003])
+def test_steps_in_phase_exclude_nothing_even_if_the_sensors_period_is_off(period, off):
+    """The sensor's true period is 0.3 % off what is said of it, and the load keeps in step with the sensor."""
+    hidden = 0.5 if period == 0.05 else 0.75  # of a cycle half as long as the grid two windows see a quarter each
+    assert unseen_share(0.25, GRID, steps(period * (1 + off))) == pytest.approx(hidden, abs=0.03)
+
+
+@pytest.mark.parametrize("period", [0.137, 0.3137, 0.0618, 0.35 * 1.017])
+def test_steps_out_of_phase_exclude_it(period):
+    assert unseen_share(0.25, GRID, steps(period)) == 0.0
+
+
+def test_steps_that_jitter_by_more_than_the_window_exclude_it():
+    assert unseen_share(0.25, GRID, steps(0.3, jitter=0.2, count=240)) < 0.1
+    assert unseen_share(0.25, GRID, steps(0.3, jitter=0.001)) > 0.5
+
+
+def test_a_load_that_is_in_step_for_half_of_the_time_is_half_excluded():
+    both = np.concatenate((steps(0.1, 48), steps(0.137, 48, start=20.0)))
+    assert unseen_share(0.25, GRID, both) == pytest.approx(0.375, abs=0.06)
+
+
+def test_the_worst_of_several_processes_counts():
+    """Four processes, each in step with its own GPU's sensor, at phases that together look evenly spread."""
+    processes = [steps(0.1, start=3.0 + phase) for phase in (0.0, 0.025, 0.05, 0.075)]
+    together = np.sort(np.concatenate(processes))
+    assert unseen_share(0.25, GRID, together) < 0.3, "mixed they would exclude what each of them proves"
+    assert unseen_share(0.25, GRID, np.concatenate(processes)) == pytest.approx(0.75, abs=0.05)
+    one_free = np.concatenate((steps(0.137), steps(0.1)))
+    assert unseen_share(0.25, GRID, one_free) == pytest.approx(0.75, abs=0.05)
+    few = np.concatenate((steps(0.137), steps(0.1, count=3)))
+    assert unseen_share(0.25, GRID, few) == 0.0, "a process that said too little says nothing"
+
+
+@settings(deadline=None)
+@given(st.floats(0.02, 2.0), st.floats(0.05, 0.95), st.floats(0.0, 0.3), st.integers(0, 60))
+def test_the_share_lies_between_nothing_and_all_that_is_hidden(period, seen, jitter, count):
+    share = unseen_share(seen, GRID, np.sort(steps(period, count, jitter)))
+    assert 0.0 <= share <= 1 - seen + 1e-12
+
+
+def test_steps_of_other_phases_say_nothing_about_this_one():
+    all_of_them = stamps([1.0, 2.0, 3.0, 4.0])
+    assert list(within(all_of_them, int(stamps(2.0)), int(stamps(3.0)))) == list(stamps([2.0, 3.0]))
+    assert within(None, 0, 1) is None

@@ -1,0 +1,143 @@
+"""Phases and work out of marks: nested, in threads, switched by scripts, summed over ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from joulelab.analysis.phases import phases_of
+
+START, END = 1_000, 9_000
+
+
+def begin(t, identity, name, parent=None, n=None, host="node1", source="100-7", **more):
+    line = {"t": t, "mark": "begin", "id": identity, "name": name, "n": n, "parent": parent, "thread": 1, "rank": 0}
+    return line | {"labels": {}, "host": host, "source": source} | more
+
+
+def end(t, identity, host="node1", source="100-7"):
+    return {"t": t, "mark": "end", "id": identity, "host": host, "source": source}
+
+
+def work(t, amounts, phase=None, at=(), rank=0, host="node1", source="100-7"):
+    line = {"t": t, "mark": "work", "from": t, "phase": phase, "amounts": amounts, "count": 1, "at": list(at)}
+    return line | {"rank": rank, "host": host, "source": source}
+
+
+def switch(t, name, source="sh-5-1", n=None):
+    return {"t": t, "mark": "switch", "name": name, "n": n, "host": "node1", "source": source}
+
+
+def shape(phases):
+    return [(p.title, p.start_ns, p.end_ns, p.open_end) for p in phases]
+
+
+def test_phases_nest_and_come_in_order():
+    marks = [
+        begin(2_000, "100-1", "train"),
+        begin(2_000, "100-2", "epoch", "100-1", 0, labels={"lr": 0.1}),
+        end(4_000, "100-2"),
+        begin(4_000, "100-3", "epoch", "100-1", 1),
+        end(6_000, "100-3"),
+        end(7_000, "100-1"),
+    ]
+    phases, _ = phases_of(reversed(marks), START, END)  # the files of processes come in any order
+    assert shape(phases) == [
+        ("train", 2_000, 7_000, False),
+        ("epoch 0", 2_000, 4_000, False),
+        ("epoch 1", 4_000, 6_000, False),
+    ]
+    assert phases[1].parent == phases[0].id
+    assert phases[1].labels == {"lr": 0.1}
+    assert phases[1].duration_s == pytest.approx(2e-6)
+
+
+def test_threads_overlap():
+    marks = [
+        begin(2_000, "100-1", "load", thread=1),
+        begin(3_000, "100-2", "compute", thread=2),
+        end(5_000, "100-1"),
+        end(6_000, "100-2"),
+    ]
+    phases, _ = phases_of(marks, START, END)
+    assert shape(phases) == [("load", 2_000, 5_000, False), ("compute", 3_000, 6_000, False)]
+
+
+def test_what_nobody_ended_lasts_to_the_end_and_says_so():
+    phases, _ = phases_of([begin(2_000, "100-1", "train"), end(3_000, "100-9")], START, END)
+    assert shape(phases) == [("train", 2_000, END, True)]
+
+
+def test_only_what_overlaps_the_interval_is_returned():
+    marks = [begin(100, "1-1", "before"), end(900, "1-1"), begin(500, "1-2", "into"), end(1_500, "1-2")]
+    marks += [begin(9_500, "1-3", "after")]
+    assert shape(phases_of(marks, START, END)[0]) == [("into", 500, 1_500, False)]
+
+
+def test_a_script_switches_its_own_phase_only():
+    marks = [
+        switch(2_000, "prepare", "sh-5-1"),
+        switch(2_500, "serve", "sh-6-1", n=2),
+        switch(4_000, "train", "sh-5-1"),
+        switch(6_000, None, "sh-5-1"),
+        switch(6_500, None, "sh-9-1"),
+    ]
+    assert shape(phases_of(marks, START, END)[0]) == [
+        ("prepare", 2_000, 4_000, False),
+        ("serve 2", 2_500, END, False),
+        ("train", 4_000, 6_000, False),
+    ]
+
+
+def test_work_is_credited_to_its_phase_and_all_around_it():
+    marks = [
+        begin(2_000, "100-1", "train"),
+        begin(2_500, "100-2", "epoch", "100-1", 0),
+        work(3_000, {"samples": 64.0}, "100-2", at=[2_800, 3_000]),
+        end(4_000, "100-2"),
+        work(5_000, {"samples": 10.0, "tokens": 7.0}, "100-1"),
+        work(6_000, {"samples": 1.0}, None),
+        end(7_000, "100-1"),
+    ]
+    phases, done = phases_of(marks, START, END)
+    assert [p.work for p in phases] == [{"samples": 74.0, "tokens": 7.0}, {"samples": 64.0}]
+    assert done.amounts == {"samples": 75.0, "tokens": 7.0}
+    assert done.times_ns == {"node1/100-7": [2_800, 3_000]}
+
+
+def test_work_is_summed_over_ranks_and_its_times_are_kept_by_process():
+    marks = [begin(2_000, "100-1", "train")]
+    marks += [work(3_000 + r, {"samples": 8.0}, None, at=[3_000 + r], rank=r, source=f"{100 + r}-7") for r in range(4)]
+    _, done = phases_of(marks, START, END)
+    assert done.amounts == {"samples": 32.0}
+    assert done.times_ns == {f"node1/{100 + r}-7": [3_000 + r] for r in range(4)}
+
+
+def test_work_of_the_next_phase_is_not_this_ones():
+    marks = [work(4_000, {"samples": 1.0}), work(5_000, {"samples": 2.0}), work(6_000, {"samples": 4.0})]
+    assert phases_of(marks, 4_500, 5_500)[1].amounts == {"samples": 2.0}
+
+
+def test_a_process_that_gets_the_number_of_an_ended_one_has_phases_of_its_own():
+    marks = [
+        begin(2_000, "100-1", "first", source="100-7"),
+        work(2_500, {"samples": 1.0}, "100-1", source="100-7"),
+        end(3_000, "100-1", source="100-7"),
+        begin(4_000, "100-1", "second", source="100-99"),
+        end(5_000, "100-1", source="100-99"),
+    ]
+    phases, _ = phases_of(marks, START, END)
+    assert shape(phases) == [("first", 2_000, 3_000, False), ("second", 4_000, 5_000, False)]
+
+
+def test_equal_numbers_on_two_hosts_are_two_processes():
+    marks = [begin(2_000, "100-1", "a", host="node1"), begin(2_500, "100-1", "b", host="node2")]
+    marks += [work(3_000, {"x": 1.0}, "100-1", host="node2"), end(4_000, "100-1", host="node1")]
+    phases, _ = phases_of(marks, START, END)
+    assert shape(phases) == [("a", 2_000, 4_000, False), ("b", 2_500, END, True)]
+    assert [p.work for p in phases] == [{}, {"x": 1.0}]
+
+
+def test_phases_that_claim_each_other_as_parents_are_credited_once():
+    marks = [begin(2_000, "1-1", "a", "1-2"), begin(2_000, "1-2", "b", "1-1"), work(3_000, {"x": 1.0}, "1-1")]
+    phases, _ = phases_of(marks, START, END)
+    assert [p.work for p in phases] == [{"x": 1.0}, {"x": 1.0}]

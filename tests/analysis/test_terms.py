@@ -1,0 +1,119 @@
+"""Terms: equal sources linearly, others in quadrature, with signs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulelab.analysis.terms import Quantity, edges, total
+
+numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
+sources = st.sampled_from(["gain:a", "gain:b", "edge:x:1", "edge:x:2", "unseen:a"])
+quantities = st.builds(Quantity, numbers, st.dictionaries(sources, numbers, max_size=4), st.booleans())
+
+
+def same(a: Quantity, b: Quantity, tolerance: float = 1e-6) -> None:
+    assert a.value == pytest.approx(b.value, abs=tolerance)
+    assert a.known == b.known
+    for source in {*a.terms, *b.terms}:
+        assert a.terms.get(source, 0.0) == pytest.approx(b.terms.get(source, 0.0), abs=tolerance)
+
+
+@given(numbers, numbers)
+def test_equal_sources_add_linearly_others_in_quadrature(u, v):
+    one, same_source, other = Quantity(1.0, {"gain:a": u}), Quantity(2.0, {"gain:a": v}), Quantity(2.0, {"gain:b": v})
+    assert (one + same_source).u == pytest.approx(abs(u + v), abs=1e-6)
+    assert (one + other).u == pytest.approx(math.hypot(u, v), abs=1e-6)
+    assert (one - same_source).u == pytest.approx(abs(u - v), abs=1e-6)
+    assert (one - other).u == pytest.approx(math.hypot(u, v), abs=1e-6)
+
+
+@given(quantities, quantities, quantities)
+def test_sums_do_not_care_about_order(a, b, c):
+    same((a + b) + c, a + (b + c))
+    same(a + b, b + a)
+    same(total([a, b, c]), a + b + c)
+    same(total([]), Quantity(0.0))
+
+
+@given(quantities, st.floats(-100, 100), st.floats(-100, 100))
+def test_scaling_is_linear(a, x, y):
+    same(a.scaled(x) + a.scaled(y), a.scaled(x + y), 1e-3)
+    same(a.scaled(x).scaled(y), a.scaled(x * y), 1e-2)
+    assert a.scaled(x).u == pytest.approx(abs(x) * a.u, rel=1e-9, abs=1e-9)
+    same(a + (-a).scaled(2.0), -a)
+
+
+@given(quantities)
+def test_what_is_taken_away_whole_leaves_nothing(a):
+    left = a - a
+    assert (left.value, left.u) == (0.0, 0.0)
+    assert left.known == a.known
+
+
+@given(st.floats(1, 1e5), st.floats(1, 1e5), st.floats(0, 0.2), st.floats(-1.0, 1.0))
+def test_the_gain_of_one_meter_cancels_in_a_ratio(a, b, gain, error):
+    """Readings wrong by one factor have the ratio of the true values, and the interval knows it."""
+    one = Quantity(a * (1 + gain * error), {"gain:m": a * (1 + gain * error) * gain})
+    two = Quantity(b * (1 + gain * error), {"gain:m": b * (1 + gain * error) * gain})
+    ratio = one.ratio(two)
+    assert ratio.value == pytest.approx(a / b)
+    assert ratio.u == pytest.approx(0.0, abs=1e-9 * ratio.value)
+    other = Quantity(two.value, {"gain:other": two.value * gain})
+    assert one.ratio(other).u == pytest.approx(math.sqrt(2) * gain * a / b, rel=1e-9)
+
+
+@given(st.floats(10, 1e4), st.floats(10, 1e4), st.floats(-0.01, 0.01), st.floats(-0.01, 0.01))
+def test_a_ratio_is_right_to_first_order(a, b, du, dv):
+    """Move every source by one u: the ratio moves by the sum of its terms."""
+    one, two = Quantity(a, {"x": a * du, "z": a * dv}), Quantity(b, {"y": b * dv / 2, "z": b * du / 3})
+    moved = a * (1 + du + dv) / (b * (1 + dv / 2 + du / 3)) - a / b
+    first_order = sum(one.ratio(two).terms.values())
+    assert first_order == pytest.approx(moved, abs=(3 * (abs(du) + abs(dv)) ** 2 + 1e-12) * a / b)
+
+
+def test_nothing_divides_by_nothing():
+    with pytest.raises(ZeroDivisionError):
+        Quantity(1.0).ratio(Quantity(0.0))
+
+
+def test_net_of_idle_keeps_the_gain_of_what_is_left():
+    load, idle = Quantity(1000.0, {"gain:m": 50.0}), Quantity(300.0, {"gain:m": 15.0})
+    assert (load - idle).u == pytest.approx(35.0)
+
+
+def test_an_unknown_part_makes_the_whole_unknown():
+    known, unknown = Quantity(1.0, {"a": 0.1}), Quantity(1.0, {"b": 0.1}, known=False)
+    assert known.expanded == pytest.approx(0.2)
+    for whole in (known + unknown, known - unknown, known.ratio(unknown), unknown.ratio(known), unknown.scaled(2)):
+        assert whole.expanded is None
+        assert whole.u > 0
+
+
+def test_tags_keep_two_runs_apart_but_for_what_they_share():
+    a = Quantity(10.0, {"gain:m": 1.0, "edge:m:5": 2.0, "unseen:m": 3.0})
+    tagged = a.tagged("a", keep=("gain:",))
+    assert dict(tagged.terms) == {"gain:m": 1.0, "edge:m:5@a": 2.0, "unseen:m@a": 3.0}
+    assert (tagged - a.tagged("b", keep=("gain:",))).u == pytest.approx(math.sqrt(2 * 4 + 2 * 9))
+    assert a.tagged("a").terms.keys() == {"gain:m@a", "edge:m:5@a", "unseen:m@a"}
+
+
+def test_the_budget_is_by_kind_largest_first_whatever_the_tag():
+    a = Quantity(10.0, {"edge:m:5": 3.0, "edge:m:9": -4.0, "gain:m": 6.0, "unseen@idle": 2.0})
+    assert a.budget() == {"gain": 6.0, "edge": 5.0, "unseen": 2.0}
+    assert list(a.budget()) == ["gain", "edge", "unseen"]
+    assert math.sqrt(sum(u * u for u in a.budget().values())) == pytest.approx(a.u)
+    assert a.without("unseen", "edge").budget() == {"gain": 6.0}
+    assert a.to_json() == {"value": 10.0, "expanded": 2 * a.u, "known": True, "budget": a.budget()}
+
+
+def test_the_edge_between_two_phases_cancels_in_their_sum():
+    def u(t_ns):
+        return float(t_ns)
+
+    first, second = (Quantity(1.0, edges("c", *ends, u)) for ends in ((1, 2), (2, 5)))
+    assert (first + second).u == pytest.approx(math.hypot(1, 5))
+    assert edges("c", 3, 3, u) == {}

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from tests.report.synthetic import make_run
+
+from joulelab.cli import main
+from joulelab.cli.group import COMMANDS, commands
+from joulelab.cli.options import Amount, Duration, Pair
+from joulelab.core.errors import ConfigError, RecorderError
+from joulelab.core.version import __version__
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Call
+
+SCRIPT = [sys.executable, "-c", "from joulelab.cli import main; main()"]
+
+
+def cpu_s(*command: str) -> float:
+    """Return the least CPU time of several starts: the others were disturbed."""
+    best = 9.0
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return best
+
+
+def test_help_and_import_are_quick() -> None:
+    bare = cpu_s(sys.executable, "-c", "pass")
+    assert cpu_s(*SCRIPT, "--help") - bare < 0.1
+    assert cpu_s(sys.executable, "-c", "import joulelab") - bare < 0.1
+
+
+@pytest.mark.parametrize("words", [["--help"], ["mark", "--help"], ["mark", "x"], ["run", "--help"]])
+def test_nothing_heavy_is_imported(words: list[str]) -> None:
+    heavy = "{'numpy', 'duckdb', 'rich', 'msgspec', 'psutil', 'pynvml'} & set(sys.modules)"
+    code = f"import sys\nfrom joulelab.cli import main\ntry: main({words!r})\nexcept SystemExit: print({heavy})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_of_help_texts_is_that_of_the_commands(name: str) -> None:
+    context = click.Context(commands)
+    found = commands.get_command(context, name)
+    assert found is not None
+    assert (found.help or "").split("\n\n")[0].replace("\n", " ") == COMMANDS[name].replace("\n", " ")
+    options = {option for parameter in found.params for option in parameter.opts}
+    assert "--json" in options
+
+
+def test_every_module_of_a_command_is_listed() -> None:
+    folder = Path(sys.modules["joulelab.cli"].__file__ or "").parent
+    defines = {p.stem for p in folder.glob("*.py") if "@click.command" in p.read_text()}
+    assert defines == set(COMMANDS)
+
+
+def test_help_lists_the_commands(call: Call) -> None:
+    text = call("--help").output
+    assert all(name in text for name in COMMANDS)
+    assert call("--version").output == f"joulelab {__version__}\n"
+
+
+def test_a_wrong_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["shwo"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "joulelab: there is no command 'shwo'; did you mean `joulelab show`?\n"
+    with pytest.raises(SystemExit):
+        main(["zzz"])
+    assert "there are run, show" in capsys.readouterr().err
+
+
+def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], runs: Path) -> None:
+    make_run(runs, gpus=0)
+    for words, code, said in (
+        (["show", "nothere", "--runs", str(runs)], 1, "no run 'nothere'"),
+        (["show", "--runs", str(runs / "none")], 1, "there is no run yet; joulelab run -- COMMAND"),
+        (["query", "selct", "--runs", str(runs)], 2, "not valid SQL"),
+        (["run", "--meter", "nvlm", "--", "true"], 2, "did you mean 'nvml'"),
+        (["run", "--idle", "3x", "--", "true"], 2, "write it as 10, 10s, 500ms or 2m"),
+        (["run"], 2, "there is no command to measure"),
+        (["run", "--rated-cpu", "65", "--", "true"], 2, "add --estimate"),
+        (["run", "--period", "1us", "--", "true"], 2, "shorter than 1 ms"),
+        (["ls", "more"], 2, "see `joulelab ls --help`"),
+        (["compare", "last", "last", "--runs", str(runs)], 2, "name two"),
+        (["export", "last", "-o", "-", "--runs", str(runs)], 2, "several files"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        err = capsys.readouterr().err
+        assert ended.value.code == code, (words, err)
+        assert said in err
+        assert err.startswith("joulelab: ")
+        assert err.count("\n") == 1
+
+
+def test_own_failures_of_run_are_125(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RecorderError("the recorder cannot be started", why="no Python", next="joulelab doctor")
+
+    monkeypatch.setattr("joulelab.supervisor.run.run_command", fail)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--", "true"])
+    assert ended.value.code == 125
+    assert capsys.readouterr().err == "joulelab: the recorder cannot be started (no Python); joulelab doctor\n"
+
+
+def test_bad_input_is_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ConfigError("wrong")
+
+    monkeypatch.setattr("joulelab.store.folder.list_runs", fail)
+    with pytest.raises(SystemExit) as ended:
+        main(["ls"])
+    assert ended.value.code == 2
+
+
+def test_a_reader_that_leaves_is_no_fault(runs: Path) -> None:
+    for _ in range(3):
+        make_run(runs, gpus=0, cpus=0)
+    command = f"{' '.join(SCRIPT[:1])} -c 'from joulelab.cli import main; main()' ls --json --runs {runs} | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert done.returncode in (0, 141)  # 0 where the pipe took everything before its reader left
+    assert done.stderr == ""
+
+
+def test_without_words_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    shown = capsys.readouterr()
+    assert "Commands:" in shown.out + shown.err
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10", 10), ("10s", 10), ("500ms", 0.5), ("2m", 120), ("1.5h", 5400), (".5", 0.5), ("3 min", 180), ("7µs", 7e-6)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert Duration().convert(text, None, None) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "ten", "10x", "-1", "1e3", "1 2"])
+def test_wrong_durations(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Duration().convert(text, None, None)
+
+
+def test_pairs_and_amounts() -> None:
+    assert Pair().convert("a=b=c", None, None) == ("a", "b=c")
+    assert Amount().convert("samples=64", None, None) == ("samples", 64.0)
+    for wrong in ("a", "=b"):
+        with pytest.raises(click.BadParameter):
+            Pair().convert(wrong, None, None)
+    for wrong in ("samples", "samples=many", "=4", "samples=-1", "samples=nan", "samples=inf"):
+        with pytest.raises(click.BadParameter):
+            Amount().convert(wrong, None, None)
+
+
+def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("joulelab.store.folder.list_runs", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        main(["ls"])
+    assert ended.value.code == 130

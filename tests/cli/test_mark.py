@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.report.synthetic import HOST, make_run
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Call
+
+SCRIPT = [sys.executable, "-c", "from joulelab.cli import main; main()", "mark"]
+
+
+@pytest.fixture
+def recorded(runs: Path) -> dict[str, str]:
+    run = make_run(runs, state="live", gpus=0, cpus=0)
+    return {"JOULELAB_RUN": str(run), "JOULELAB_HOST": HOST}
+
+
+def lines(recorded: dict[str, str]) -> list[dict[str, Any]]:
+    folder = Path(recorded["JOULELAB_RUN"]) / HOST / "marks"
+    found = [json.loads(line) | {"file": p.name} for p in folder.glob("*.jsonl") for line in p.read_text().splitlines()]
+    return sorted(found, key=lambda line: line["t"])
+
+
+def mark(recorded: dict[str, str], *words: str, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*SCRIPT, *words], env=os.environ | recorded | more, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_marks_switch_the_phase_of_the_calling_script(recorded: dict[str, str]) -> None:
+    for words in (["load"], ["epoch", "--n", "3"], ["--end"]):
+        assert mark(recorded, *words).stdout == ""
+    found = lines(recorded)
+    assert [(m["mark"], m["name"], m["n"]) for m in found] == [
+        ("switch", "load", None),
+        ("switch", "epoch", 3),
+        ("switch", None, None),
+    ]
+    assert len({m["file"] for m in found}) == 1
+    assert found[0]["file"].startswith(f"sh-{os.getpid()}-")
+
+
+def test_work_comes_before_the_switch(recorded: dict[str, str]) -> None:
+    mark(recorded, "next", "--work", "samples=64", "--work", "samples=6", "--work", "tokens=1e3")
+    first, second = lines(recorded)
+    assert (first["mark"], first["amounts"]) == ("work", {"samples": 70.0, "tokens": 1000.0})
+    assert (second["mark"], second["name"]) == ("switch", "next")
+
+
+def test_a_command_is_a_phase_and_its_exit_code_is_ours(recorded: dict[str, str]) -> None:
+    code = "import sys; print(sys.argv[1:]); sys.exit(7)"
+    done = mark(recorded, "step", "--n", "1", "--", sys.executable, "-c", code, "--n", "--", "-x", code=7)
+    assert done.stdout == "['--n', '--', '-x']\n"
+    begin, end = lines(recorded)
+    assert (begin["mark"], begin["name"], begin["n"]) == ("begin", "step", 1)
+    assert (end["mark"], end["id"]) == ("end", begin["id"])
+
+
+def test_work_of_a_command_belongs_to_its_phase(recorded: dict[str, str]) -> None:
+    mark(recorded, "step", "--work", "samples=10", "--", "true")
+    begin, work, end = lines(recorded)
+    assert work["phase"] == begin["id"] == end["id"]
+    assert work["amounts"] == {"samples": 10.0}
+    mark(recorded, "step", "--work", "samples=10", "--", "false", code=1)
+    assert len([m for m in lines(recorded) if m["mark"] == "work"]) == 1  # what failed did no work
+
+
+def test_signals_reach_the_command_and_its_death_is_repeated(recorded: dict[str, str]) -> None:
+    mark(recorded, "step", "--", "sh", "-c", "kill -9 $$", code=-9)
+    process = subprocess.Popen([*SCRIPT, "step", "--", "sleep", "20"], env=os.environ | recorded)
+    until = time.monotonic() + 10
+    while len(lines(recorded)) < 3 and time.monotonic() < until:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == -signal.SIGTERM
+    assert lines(recorded)[-1]["mark"] == "end"
+
+
+def test_a_command_that_does_not_exist_is_127(recorded: dict[str, str]) -> None:
+    assert "cannot be started" in mark(recorded, "step", "--", "/no/such", code=127).stderr
+
+
+def test_outside_a_run_it_says_nothing_and_runs_the_command() -> None:
+    outside = {"JOULELAB_RUN": "", "JOULELAB_HOST": ""}
+    done = mark(outside, "load", "--work", "samples=1")
+    assert done.stdout + done.stderr == ""
+    assert "nothing is recorded here" in mark(outside, "load", "-v").stderr
+    assert mark(outside, "load", "--", "echo", "hello").stdout == "hello\n"
+    assert json.loads(mark(outside, "load", "--json").stderr)["recorded"] is False
+
+
+def test_other_ranks_mark_no_phases(recorded: dict[str, str]) -> None:
+    mark(recorded, "load", "--work", "samples=1", LOCAL_RANK="1")
+    assert [m["mark"] for m in lines(recorded)] == ["work"]
+
+
+def test_a_script_does_not_fail_by_its_marks(recorded: dict[str, str]) -> None:
+    folder = Path(recorded["JOULELAB_RUN"]) / HOST / "marks"
+    folder.rmdir()
+    assert mark(recorded, "load").stderr == ""
+    folder.mkdir()
+    # A folder where its file should be: no mark can be written, whoever tries.
+    stat = Path("/proc/self/stat").read_text()
+    ticks = stat[stat.rindex(")") + 1 :].split()[19]
+    (folder / f"sh-{os.getpid()}-{ticks}.jsonl").mkdir()
+    assert "not marked" in mark(recorded, "load").stderr
+
+
+def test_wrong_marks(call: Call) -> None:
+    assert "nothing to mark" in call("mark", code=2).output or "no name" in call("mark", code=2).output
+    assert "--end takes no name" in call("mark", "x", "--end", code=2).output
+    assert "no name" in call("mark", "--", "true", code=2).output
+    assert "extra argument" in call("mark", "x", "y", code=2).output

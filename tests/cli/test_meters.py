@@ -1,0 +1,165 @@
+"""Commands that look at meters: meters, doctor; and the probe behind doctor."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from joulelab.cli.doctor import advice
+from joulelab.cli.probe import MeterHealth, noise_w, probe, refresh_s, resolution
+from joulelab.core.clock import NS
+from joulelab.core.errors import ReadFailed
+from joulelab.core.spec import Spec, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tests.cli.conftest import Call
+
+
+@pytest.fixture
+def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a powercap tree with one package whose counter stands still."""
+    root = tmp_path / "powercap"
+    zone = root / "intel-rapl:0"
+    zone.mkdir(parents=True)
+    for name, value in (("name", "package-0"), ("energy_uj", "12345678"), ("max_energy_range_uj", "262143328850")):
+        (zone / name).write_text(f"{value}\n")
+    monkeypatch.setenv("JOULELAB_POWERCAP", str(root))
+    return root
+
+
+def test_meters_says_what_is_here_and_what_is_missing(call: Call, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("JOULELAB_POWERCAP", str(tmp_path / "nothing"))
+    text = call("meters", "rapl", "host", "estimate").output
+    assert "Not measured:" in text
+    assert "there are no RAPL zones" in text
+    assert "the machine's and the workload's load" in text
+    nothing = call("meters", "rapl").output
+    assert "There is no power meter here" in nothing
+    assert "joulelab twin -- joulelab meters" in nothing
+
+
+def test_meters_shows_scope_quantity_accuracy_and_period(call: Call, powercap: Path) -> None:
+    text = call("meters", "rapl").output
+    row = next(line for line in text.splitlines() if line.startswith("cpu:0"))
+    assert "energy, J" in row
+    assert "%" in row or "unknown" in row
+    assert "100 ms" in row
+    assert row.endswith("rapl")
+    assert "privilege: read access to energy_uj" in text
+    assert "joulelab twin" not in text
+    assert max(len(line) for line in text.splitlines() if "->" not in line) <= 80
+    [data] = json.loads(call("meters", "rapl", "--json").stdout)
+    assert data["status"] == "open"
+    assert data["channels"][0]["scope"] == "cpu:0"
+
+
+def test_the_estimate_is_on_request_and_marked(call: Call) -> None:
+    text = call("meters").output
+    assert "-> joulelab run --estimate -- CMD" in text
+    assert "(estimate)" in call("meters", "estimate").output
+
+
+def test_doctor_reads_a_meter(call: Call, powercap: Path) -> None:
+    text = call("doctor", "rapl", "--for", "100ms").output
+    assert "rapl     works:" in text
+    assert "did not change at all" in text
+    [data] = json.loads(call("doctor", "rapl", "--for", "50ms", "--json").stdout)
+    assert data["status"] == "open"
+    assert data["power"] is True
+    assert data["health"]["channels"][0]["reads"] > 3
+
+
+def test_doctor_names_what_is_not_there(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOULELAB_POWERCAP", str(tmp_path / "nothing"))
+    text = call("doctor", "rapl", "--for", "50ms", code=1).output
+    assert "unavailable: there are no RAPL zones" in text
+    assert "there is no meter" in call("doctor", "rapple", code=1).output
+
+
+def test_doctor_shows_how_to_grant_access(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    from joulelab.core.errors import Denied
+
+    def refuse(*_: object) -> None:
+        raise Denied("RAPL is there but may not be read", why="permission denied", next="joulelab doctor rapl")
+
+    monkeypatch.setattr("joulelab.recorder.plan.open_meter", refuse)
+    text = call("doctor", "rapl", code=1).output
+    assert "denied: RAPL is there" in text
+    assert "for one group, until the next boot" in text
+    assert "-> sudo " in text
+
+
+class Clock:
+    """Advance by what is slept, and by 50 us with each look."""
+
+    def __init__(self) -> None:
+        self.t = 10 * NS
+
+    def now(self) -> int:
+        self.t += 50_000
+        return self.t
+
+    def sleep(self, seconds: float) -> None:
+        self.t += round(seconds * NS)
+
+
+class Fake:
+    """Serve a counter that steps each 100 ms at 200 W, and a state; each tenth reading of the state fails."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.count = 0
+        energy = Spec("energy_j", "energy", "J", "counter", 0.02)
+        self._streams = (
+            Stream("gpu:0.power", "power", "gpu:0", 0.1, (energy,)),
+            Stream("gpu:0.state", "state", "gpu:0", 0.05, (Spec("load", "load", "1"),)),
+        )
+
+    def streams(self) -> Sequence[Stream]:
+        return self._streams
+
+    def read(self, stream: Stream) -> Sequence[float]:
+        if stream.table == "state":
+            self.count += 1
+            if self.count % 10 == 0:
+                raise ReadFailed("no answer")
+            return (0.5,)
+        return (self.clock.t // (NS // 10) * 20.0,)
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_probe_finds_refresh_resolution_and_failures() -> None:
+    clock = Clock()
+    health = probe(Fake(clock), 3.0, now=clock.now, sleep=clock.sleep, cpu=lambda: 0.0)
+    energy, state = health.channels
+    assert energy.refresh_s == pytest.approx(0.1, rel=0.1)
+    assert energy.resolution == 10.0  # the largest power of ten that divides steps of 20 J
+    assert energy.noise_w == pytest.approx(0.0, abs=15.0)
+    assert energy.rate_hz == pytest.approx(200, rel=0.1)
+    assert state.refresh_s is None
+    assert state.failed == sum(health.errors.values()) > 3
+    said = advice(health)
+    assert any("refreshes every 100 ms, 20 ms was expected" in line for line in said)
+    assert any("readings failed: no answer" in line for line in said)
+
+
+def test_what_cannot_be_told_is_not_told() -> None:
+    assert refresh_s([0, 1, 2], [1.0, 1.0, 1.0]) is None
+    assert noise_w([0, 1], [1.0, 2.0], counter=False) is None
+    assert resolution([1.0, 1.0]) is None
+    assert resolution([0.123, 0.456]) == pytest.approx(1e-3)
+    assert resolution([1 / 3, 1 / 7]) is None
+
+
+def test_a_busy_machine_and_slow_reads_are_told() -> None:
+    clock = Clock()
+    health = probe(Fake(clock), 0.2, now=clock.now, sleep=clock.sleep, cpu=lambda: 0.0)
+    slow = MeterHealth(health.channels, 0.05, 0.2, 0.0, {})
+    assert any("this machine is busy" in line for line in advice(slow))

@@ -1,0 +1,154 @@
+"""`joulelab run`, end to end: on this machine, without meters as far as it has none, and on the twin."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from joulelab.cli.run import _chosen, _options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOULELAB = [sys.executable, "-c", "from joulelab.cli import main; main()"]
+# A meter that exists everywhere and tells no energy.
+NO_POWER = ["--meter", "host"]
+
+
+def joulelab(runs: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}
+    environ |= {"JOULELAB_RUNS": str(runs), "COLUMNS": "80"}
+    done = subprocess.run([*JOULELAB, *words], env=environ, capture_output=True, text=True, cwd=runs.parent, timeout=60)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_without_a_meter_it_runs_and_prints_no_energy(runs: Path) -> None:
+    done = joulelab(runs, "run", *NO_POWER, "--", "sh", "-c", "echo out; echo err >&2; sleep 0.2")
+    assert done.stdout == "out\n"
+    assert done.stderr.startswith("err\n")
+    assert "no energy measured" in done.stderr
+    assert not re.search(r"\d\s*[kMm]?J\b", done.stderr)
+    assert "joulelab twin -- joulelab run --" in done.stderr
+    assert "exit 0" in done.stderr
+    [folder] = runs.iterdir()
+    assert (folder / "results.json").is_file()
+    assert f"runs/{folder.name}" in done.stderr
+
+
+def test_json_comes_after_the_output_of_the_command(runs: Path) -> None:
+    done = joulelab(runs, "run", *NO_POWER, "--name", "n", "--label", "a=b", "--json", "--", "echo", "out")
+    out, _, rest = done.stdout.partition("\n")
+    assert out == "out"
+    data = json.loads(rest)
+    assert data["name"] == "n"
+    assert data["labels"] == {"a": "b"}
+    assert data["energy"] is None
+    assert data["outcome"] == "exit"
+    assert data["folder"].endswith(data["run"])
+    assert done.stderr == ""
+
+
+def test_json_goes_to_a_file_beside_the_table(runs: Path) -> None:
+    done = joulelab(runs, "run", *NO_POWER, "-o", "result.json", "--", "echo", "out")
+    assert done.stdout == "out\n"
+    assert "no energy measured" in done.stderr
+    assert json.loads((runs.parent / "result.json").read_text())["exit_code"] == 0
+
+
+def test_quiet_prints_nothing(runs: Path) -> None:
+    done = joulelab(runs, "run", *NO_POWER, "--quiet", "--", "sh", "-c", "exit 3", code=3)
+    assert done.stdout + done.stderr == ""
+
+
+def test_options_of_the_command_are_its_own_even_without_dashes(runs: Path) -> None:
+    code = "import sys; print(sys.argv[1:])"
+    done = joulelab(runs, "run", "-q", *NO_POWER, sys.executable, "-c", code, "--name", "x", "-q", "--json")
+    assert done.stdout == "['--name', 'x', '-q', '--json']\n"
+
+
+def test_endings_are_repeated(runs: Path) -> None:
+    joulelab(runs, "run", "-q", *NO_POWER, "--", "sh", "-c", "kill -9 $$", code=-9)
+    joulelab(runs, "run", "-q", *NO_POWER, "--", "sh", "-c", "kill -TERM $$", code=-15)
+    done = joulelab(runs, "run", *NO_POWER, "--", "/no/such/command", code=127)
+    assert done.stderr == "joulelab: /no/such/command cannot be started (no such command)\n"
+    done = joulelab(runs, "run", "--json", *NO_POWER, "--", "/", code=126)
+    assert json.loads(done.stdout)["outcome"] == "not-started"
+    assert "cannot be started" in done.stderr
+
+
+def test_a_store_that_cannot_be_written_does_not_stop_the_command(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    environ = os.environ | {"JOULELAB_RUNS": str(tmp_path / "file" / "runs")}
+    done = subprocess.run([*JOULELAB, "run", "--", "echo", "out"], env=environ, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout == "out\n"
+    assert "not recorded" in done.stderr
+
+
+def test_a_result_that_cannot_be_shown_does_not_change_the_exit_code(runs: Path) -> None:
+    done = joulelab(runs, "run", *NO_POWER, "-o", "/no/such/folder/x.json", "--", "sh", "-c", "exit 5", code=5)
+    assert "the result cannot be shown" in done.stderr
+
+
+def test_meters_are_chosen_by_name() -> None:
+    assert _chosen((), ()) is None
+    assert _chosen(("nvml",), ()) == [{"meter": "nvml"}, {"meter": "host"}]
+    assert _chosen(("nvml",), ("host",)) == [{"meter": "nvml"}]
+    assert _chosen(("./mine.py",), ("host",)) == [{"meter": "./mine.py"}]
+    without = _chosen((), ("nvml",))
+    assert without is not None
+    assert {"meter": "rapl"} in without
+    assert {"meter": "nvml"} not in without
+
+
+def test_options_reach_the_supervisor(tmp_path: Path) -> None:
+    options = _options(
+        runs=tmp_path,
+        name="n",
+        labels=(("a", "b"),),
+        period=0.02,
+        idle=10.0,
+        tail=2.0,
+        meters=(),
+        without=(),
+        estimate=True,
+        rated_cpu=65.0,
+        capture=tmp_path / "log",
+    )
+    assert options.also == [{"meter": "estimate", "config": {"cpu_w": 65.0}}]
+    assert (options.period_s, options.idle_s, options.tail_s) == (0.02, 10.0, 2.0)
+    assert options.labels == {"a": "b"}
+    assert options.capture == tmp_path / "log"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the twin's NVML library is built with cc, which is not here")
+def test_on_the_twin_every_command_works(runs: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    words = " ".join(f"'{w}'" for w in JOULELAB)
+    script.write_text(f"{words} mark load\nsleep 0.3\n{words} mark predict --work samples=10 -- sleep 0.4\n")
+    twin = ("twin", "--gpus", "2", "--gpu-model", "v100", "--profile", "constant:level=0.5", "--")
+    first = joulelab(runs, *twin, *JOULELAB, "run", "--json", "--name", "a", "--idle", "500ms", "--", "sh", str(script))
+    data = json.loads(first.stdout)
+    assert [s["scope"] for s in data["scopes"]][:2] == ["gpu:0", "gpu:1"]
+    assert data["energy"]["value"] > 0
+    assert data["energy"]["expanded"] > 0
+    assert [p["title"] for p in data["phases"]] == ["load", "predict"]
+    assert data["work"] == {"samples": 10.0}
+    second = joulelab(runs, *twin, *JOULELAB, "run", "--name", "b", "--", "sleep", "0.8")
+    assert "gpu:0,1" in second.stderr
+    assert re.search(r"measured +\d", second.stderr)
+    assert "joulelab show" in second.stderr
+    shown = json.loads(joulelab(runs, "show", "a", "--json").stdout)
+    assert shown["energy"]["value"] == pytest.approx(data["energy"]["value"], rel=1e-9)
+    assert "B " in joulelab(runs, "compare", "a", "b").stdout
+    assert joulelab(runs, "ls").stdout.count("exit 0") == 2
+    assert "gpu:0,1" in joulelab(runs, *twin, *JOULELAB, "meters").stdout
+    assert "refresh" in joulelab(runs, *twin, *JOULELAB, "doctor", "nvml", "--for", "1s").stdout

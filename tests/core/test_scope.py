@@ -1,0 +1,108 @@
+"""Scopes: what contains what, and sums that count nothing twice."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulelab.core.scope import ancestors, family, order, parent, roots
+
+
+@pytest.mark.parametrize(
+    ("scope", "name"),
+    [("gpu:3", "gpu"), ("gpu:0/mig:1", "gpu"), ("node.ac", "node.ac"), ("cpu:1/die:0", "cpu"), ("cpu", "cpu")],
+)
+def test_family_is_the_word_before_the_number(scope, name):
+    assert family(scope) == name
+
+
+@pytest.mark.parametrize(
+    ("scope", "declared", "container"),
+    [
+        ("gpu:0", None, "node.dc"),
+        ("cpu:1", "psys", "psys"),
+        ("gpu:0/mig:1", None, "gpu:0"),
+        ("cpu:0/die:1", "psys", "psys"),
+        ("core:1", None, "cpu:1"),
+        ("uncore:0", None, "cpu:0"),
+        ("core:0/die:1", None, "cpu:0/die:1"),
+        ("node.dc", None, "node.ac"),
+        ("node.ac", None, None),
+        ("rack", None, None),
+    ],
+)
+def test_the_declared_container_comes_first_then_the_one_of_the_family(scope, declared, container):
+    assert parent(scope, declared) == container
+
+
+def test_people_read_scopes_from_the_chip_to_the_wall():
+    scopes = ["rack", "node.ac", "gpu:10", "gpu:2", "psys", "dram:0", "cpu:0", "gpu:2/mig:1", "fan:0", "node.dc"]
+    expected = ["gpu:2", "gpu:2/mig:1", "gpu:10", "cpu:0", "dram:0", "psys", "node.dc", "node.ac", "rack", "fan:0"]
+    for seed in range(5):
+        shuffled = random.Random(seed).sample(scopes, len(scopes))
+        assert sorted(shuffled, key=order) == expected
+
+
+def test_the_order_tells_apart_what_has_no_number():
+    assert order("gpu:0/mig:a") < order("gpu:0/mig:b")
+    assert order("outlet:²") > order("outlet:")  # a digit for isdigit(), but no number
+
+
+RAPL = {
+    "psys": "node.dc",
+    "cpu:0": "psys",
+    "dram:0": "psys",
+    "core:0": "cpu:0",
+    "node.dc": "node.ac",
+    "gpu:0": "node.dc",
+}
+
+
+@pytest.mark.parametrize(
+    ("measured", "counted"),
+    [
+        (["cpu:0", "core:0"], ["cpu:0"]),
+        (["psys", "cpu:0", "dram:0", "core:0"], ["psys"]),
+        (["cpu:0", "dram:0", "gpu:0"], ["gpu:0", "cpu:0", "dram:0"]),
+        (["core:0", "gpu:0"], ["gpu:0", "core:0"]),
+        (["node.ac", "gpu:0", "core:0"], ["node.ac"]),
+        (["node.dc", "node.ac", "cpu:0"], ["node.ac"]),
+        ([], []),
+    ],
+)
+def test_what_another_contains_is_not_counted(measured, counted):
+    assert roots(measured, RAPL) == counted
+
+
+def test_of_scopes_that_contain_each_other_one_counts():
+    loop = {"cpu:0": "psys", "psys": "cpu:0", "core:0": "cpu:0"}
+    assert roots(["psys", "cpu:0", "core:0"], loop) == ["cpu:0"]
+    assert roots(["core:0", "psys"], loop) == ["psys"]
+    assert roots(["cpu:0"], {"cpu:0": "cpu:0"}) == ["cpu:0"]
+    assert ancestors("core:0", loop) == ["cpu:0", "psys"]
+
+
+@st.composite
+def forests(draw):
+    """Draw any declaration of containers, loops and unmeasured ones among them, and which scopes are measured."""
+    names = [f"{f}:{i}" for f in ("gpu", "cpu", "core", "dram") for i in range(3)] + ["psys", "node.dc", "node.ac"]
+    parents = {n: draw(st.sampled_from([*names, None])) for n in names}
+    return draw(st.sets(st.sampled_from(names))), parents
+
+
+@given(forests())
+def test_nothing_is_counted_twice_and_nothing_is_left_out(forest):
+    measured, parents = forest
+    top = roots(measured, parents)
+    assert len(set(top)) == len(top)
+    for scope in top:
+        assert not set(ancestors(scope, parents)) & set(top), "a counted scope lies in another counted scope"
+    for scope in measured:
+        covered = {scope, *ancestors(scope, parents)} & set(top)
+        # In a loop the chain of one member may end before the counted one; then the counted one lies in it.
+        covered |= {t for t in top if scope in ancestors(t, parents)}
+        assert covered, f"{scope} is measured and no counted scope holds it"
+    assert roots(sorted(measured), parents) == roots(sorted(measured, reverse=True), parents)

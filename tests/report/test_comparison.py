@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.report.synthetic import ASSUMED, UNKNOWN, epochs, make_run
+
+from joulelab.report.cache import result_of
+from joulelab.report.comparison import ONE_RUN_EACH, compare, devices
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_gain_cancels_on_the_same_devices(runs: Path) -> None:
+    a = result_of(make_run(runs, gpu_w=300.0))
+    b = result_of(make_run(runs, gpu_w=263.0))
+    found = compare(a, b)
+    energy = found.line("energy")
+    assert found.same_devices
+    assert energy is not None
+    assert energy.ratio is not None
+    assert energy.ratio.expanded is not None
+    assert a.energy is not None
+    assert a.energy.expanded is not None
+    # Each alone is known to 5 %, their ratio far better.
+    assert a.energy.expanded / a.energy.value > 0.04
+    assert energy.ratio.expanded < 0.02
+    assert energy.difference is True
+    assert "B uses" in found.verdict()
+    assert "less ±" in found.verdict()
+    assert ONE_RUN_EACH in found.notes()
+
+
+def test_on_other_devices_nothing_cancels(runs: Path) -> None:
+    a = result_of(make_run(runs, gpu_w=300.0, cpus=0))
+    b = result_of(make_run(runs, gpu_w=305.0, cpus=0))
+    moved = replace(b, scopes=tuple(replace(s, device=f"other-{s.device}") for s in b.scopes))
+    assert devices(a) == devices(b)
+    found = compare(a, moved)
+    energy = found.line("energy")
+    assert not found.same_devices
+    assert energy is not None
+    assert energy.ratio is not None
+    assert energy.ratio.expanded == pytest.approx(0.05 * 2 / 3**0.5 * 2**0.5, rel=0.2)
+    assert energy.difference is False
+    assert energy.verdict() == "cannot be told apart"
+    assert "cannot be told apart" in found.verdict()
+    assert "nothing cancels" in found.notes()[0]
+
+
+def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
+    a = result_of(make_run(runs, gpu_w=300.0, accuracy=UNKNOWN))
+    b = result_of(make_run(runs, gpu_w=400.0, accuracy=UNKNOWN))
+    energy = compare(a, b).line("energy")
+    assert energy is not None
+    assert energy.difference is None
+    assert energy.verdict().endswith("more, accuracy unknown")
+    assert "the accuracy is unknown" in compare(a, b).verdict()
+
+
+def test_runs_without_energy_are_compared_by_time(runs: Path) -> None:
+    a = result_of(make_run(runs, gpus=0, cpus=0))
+    b = result_of(make_run(runs, gpus=0, cpus=0, seconds=12.0))
+    found = compare(a, b)
+    assert [line.name for line in found.lines] == ["time"]
+    assert (
+        found.verdict() == "The energies cannot be compared: no power meter was read in A and B; it takes 20.0 % longer"
+    )
+
+
+def test_work_net_and_power_are_compared(runs: Path) -> None:
+    a = result_of(make_run(runs, idle=True, marks=epochs(5, 10.0)))
+    b = result_of(make_run(runs, idle=True, seconds=5.0, marks=epochs(5, 5.0)))
+    lines = {line.name: line for line in compare(a, b).lines}
+    assert set(lines) == {"energy", "  gpu", "  cpu", "net of idle", "time", "mean power", "per sample", "samples/s"}
+    assert lines["samples/s"].ratio is not None
+    assert lines["samples/s"].ratio.value == pytest.approx(2.0)
+    assert lines["per sample"].ratio is not None
+    assert lines["per sample"].ratio.value == pytest.approx(0.5, rel=0.02)
+    data = compare(a, b).to_json()
+    assert data["lines"][0]["ratio"]["value"] == lines["energy"].ratio.value if lines["energy"].ratio else False
+
+
+def test_estimates_are_said_to_be_estimates(runs: Path) -> None:
+    a = result_of(make_run(runs, gpus=0, cpus=0, estimate=True))
+    b = result_of(make_run(runs, gpus=0, cpus=0, estimate=True, seconds=30.0))
+    assert "(an estimate)" in compare(a, b).verdict()
+
+
+def test_a_zero_cannot_be_divided_by(runs: Path) -> None:
+    a = result_of(make_run(runs, gpu_w=0.0, idle_w=0.0, cpus=0, accuracy=ASSUMED))
+    b = result_of(make_run(runs, cpus=0))
+    energy = compare(a, b).line("energy")
+    assert energy is not None
+    assert energy.ratio is None
+    assert energy.verdict() == "cannot be compared"

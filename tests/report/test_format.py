@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulelab.report import format as fmt
+
+values = st.floats(min_value=1e-9, max_value=1e13)
+numbers = st.floats(min_value=-1e12, max_value=1e12)
+
+
+@pytest.mark.parametrize(
+    ("value", "expanded", "text"),
+    [
+        (12.3412, 0.1234, "12.34 ± 0.12"),
+        (512.4, 123.0, "510 ± 120"),
+        (12.3, 4.1, "12.3 ± 4.1"),
+        (12.3, 15.2, "12 ± 15"),
+        (12.3456, None, "12.35 ± ?"),
+        (12.3456, 0.0, "12.35 ± 0"),
+        (9.96, 0.0996, "9.96 ± 0.10"),
+        (-1.43, 0.67, "-1.43 ± 0.67"),
+        (0.0, 0.5, "0.00 ± 0.50"),
+        (123.456789, 1e-9, "123.457 ± 0.001"),
+        (math.nan, 1.0, "-"),
+    ],
+)
+def test_an_interval_has_the_digits_of_its_uncertainty(value: float, expanded: float | None, text: str) -> None:
+    assert fmt.interval(value, expanded) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "expanded", "text"),
+    [
+        (12341.2, 123.4, "12.34 ± 0.12 kJ"),
+        (12341.2, None, "12.34 kJ (accuracy unknown)"),
+        (12341.2, 4100.0, "12.3 ± 4.1 kJ (± 33 %)"),
+        (0.0123, 0.0001, "12.30 ± 0.10 mJ"),
+        (0.0, 0.0, "0 ± 0 J"),
+    ],
+)
+def test_a_quantity_has_a_prefix_and_says_what_is_unusual(value: float, expanded: float | None, text: str) -> None:
+    assert fmt.quantity(value, expanded, "J") == text
+
+
+def test_an_estimate_is_marked() -> None:
+    assert fmt.quantity(100.0, 50.0, "J", estimate=True) == "~100 ± 50 J (± 50 %) (estimate)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.0000123, "12.3 µs"),
+        (0.345, "345 ms"),
+        (0.9999, "0.9999 s"),
+        (92.414, "92.41 s"),
+        (99.999, "1 min 40 s"),
+        (119.6, "2 min 00 s"),
+        (3599.6, "1 h 00 min"),
+        (11530, "3 h 12 min"),
+        (200000, "2 d 7 h"),
+        (-1.5, "-1.500 s"),
+        (math.inf, "-"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert fmt.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("scopes", "text"),
+    [
+        ([f"gpu:{k}" for k in range(8)], "gpu:0-7"),
+        (["gpu:0", "gpu:1", "cpu:0"], "gpu:0,1, cpu:0"),
+        (["gpu:0", "gpu:2", "gpu:3", "gpu:4"], "gpu:0,2-4"),
+        (["node.ac"], "node.ac"),
+        (["cpu:0/die:0", "cpu:0/die:1"], "cpu:0/die:0,1"),
+        ([], ""),
+    ],
+)
+def test_spans_of_scopes(scopes: list[str], text: str) -> None:
+    assert fmt.span(scopes) == text
+
+
+def test_small_formats() -> None:
+    assert fmt.period(0.1) == "100 ms"
+    assert fmt.period(1.0) == "1 s"
+    assert fmt.period(None) == "-"
+    assert fmt.size(1_234_567) == "1.23 MB"
+    assert fmt.size(0) == "0 B"
+    assert fmt.amount(64000.0) == "64 000"
+    assert fmt.amount(0.5) == "0.50000"
+    assert fmt.rate(1234567.0) == "1.235 M"
+    assert fmt.rate(53.614) == "53.61"
+    assert fmt.percent(0.123) == "+12.3 %"
+    assert fmt.percent(-0.0049, signed=False) == "-0.49 %"
+    assert fmt.percent(math.nan) == "-"
+    assert fmt.watts(1068.0) == "1068 W"
+    assert fmt.watts(12345.0) == "12.35 kW"
+    assert fmt.change(-0.123, 0.011) == "-12.3 ± 1.1 %"
+    assert fmt.change(0.029, 0.0) == "+2.9 %"
+    assert fmt.change(0.029, None) == "+2.9 % ± ?"
+    assert fmt.shortened("a  b\nc", 80) == "a b c"
+    assert fmt.shortened("abcdef", 4) == "abc…"
+    assert fmt.column([10_000.0], "W") == (1e3, "kW")
+    assert fmt.column([], "J") == (1.0, "J")
+
+
+@given(values, st.floats(min_value=1e-4, max_value=3.0))
+def test_an_interval_is_true_to_its_numbers(value: float, relative: float) -> None:
+    expanded = value * relative
+    shown, _, width = fmt.interval(value, expanded).partition(" ± ")
+    assert abs(float(shown) - value) <= 0.051 * expanded + 1e-6 * value
+    assert abs(float(width) - expanded) <= 0.051 * expanded + 1e-5 * value
+    decimals = [len(text.partition(".")[2]) for text in (shown, width)]
+    assert decimals[0] == decimals[1]
+    assert "e" not in shown + width
+
+
+@given(values, st.floats(min_value=0, max_value=1e-5))
+def test_an_interval_never_claims_more_than_is_known(value: float, relative: float) -> None:
+    expanded = value * relative
+    text = fmt.interval(value, expanded)
+    width = float(text.partition(" ± ")[2])
+    assert width >= 0.5 * expanded
+    assert len(re.sub(r"\D", "", text.partition(" ± ")[0]).lstrip("0")) <= 14
+
+
+@given(numbers)
+def test_plain_numbers_keep_four_digits(value: float) -> None:
+    text = fmt.plain(value)
+    assert "e" not in text
+    assert math.isclose(float(text), value, rel_tol=5.1e-4, abs_tol=1e-11)
+
+
+@given(values)
+def test_a_prefix_leaves_one_to_three_digits_before_the_point(value: float) -> None:
+    factor, _ = fmt.prefix(value)
+    assert value / factor < 1000.5 or factor == 1e12
+    assert value / factor > 0.999 or factor == 1e-9
+
+
+@given(st.floats(min_value=0, max_value=1e9))
+def test_durations_read_back(seconds: float) -> None:
+    units = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+    parts = fmt.duration(seconds).split()
+    back = sum(float(n) * units[u] for n, u in zip(parts[::2], parts[1::2], strict=True))
+    # Days are told with hours, hours with minutes.
+    assert math.isclose(back, seconds, rel_tol=5e-2, abs_tol=1e-12)

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.report.synthetic import START, UNKNOWN, epochs, make_run
+
+from joulelab.analysis.result import Check
+from joulelab.report.cache import result_of
+from joulelab.report.console import make_console, print_facts
+from joulelab.report.rows import check_lines, energy_rows, phase_rows
+from joulelab.report.table import print_result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.analysis.result import Result
+
+NO_METER = [
+    {"meter": "nvml", "status": "unavailable", "what": "no GPU", "why": "no library", "next": "install the driver"},
+    {
+        "meter": "rapl",
+        "status": "denied",
+        "what": "may not be read",
+        "why": "root only",
+        "next": "joulelab doctor rapl",
+    },
+]
+
+
+def shown(result: Result, folder: Path, width: int = 80, **options: Any) -> str:
+    out = io.StringIO()
+    print_result(make_console(out, width=width), result, folder, **options)
+    return out.getvalue()
+
+
+def numbers(line: str) -> list[float]:
+    return [float(n) for n in re.findall(r"-?\d+\.?\d*", line)]
+
+
+def row(text: str, label: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(label))
+
+
+def test_the_table_fits_into_80_columns_and_has_no_blanks_at_line_ends(runs: Path) -> None:
+    path = make_run(runs, gpus=8, cpus=2, idle=True, marks=epochs(5, 10.0), name="baseline")
+    text = shown(result_of(path), path)
+    free = [line for line in text.splitlines() if not line.startswith(("run ", "next ")) and "->" not in line]
+    assert max(len(line) for line in free) <= 80
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
+    assert "\x1b" not in text
+
+
+def test_the_first_lines_say_energy_time_power_command_and_end(runs: Path) -> None:
+    path = make_run(runs, gpus=2, gpu_w=300.0, cpus=1, cpu_w=90.0)
+    lines = shown(result_of(path), path).splitlines()
+    assert path.name in lines[0]
+    assert re.fullmatch(r"6\.[89]\d* ± 0\.\d+ kJ in 10\.00 s, 6[89]\d\.\d W on average", lines[1])
+    assert lines[2] == "gpu:0,1, cpu:0 · python train.py · exit 0"
+
+
+def test_the_table_has_the_numbers_of_the_json(runs: Path) -> None:
+    path = make_run(runs, gpus=2, idle=True)
+    result = result_of(path)
+    text, data = shown(result, path), json.loads(json.dumps(result.to_json()))
+    for scope in data["scopes"]:
+        cells = numbers(row(text, scope["scope"] + " ").partition(" ")[2])
+        energy, wide, mean = cells[:3]
+        net, net_wide = cells[-2:]
+        unit = 1000.0
+        assert energy == pytest.approx(scope["reading"]["energy"]["value"] / unit, abs=wide * 0.06)
+        assert wide == pytest.approx(scope["reading"]["energy"]["expanded"] / unit, rel=0.06)
+        assert mean == pytest.approx(scope["mean_w"]["value"], rel=6e-4)
+        assert net == pytest.approx(scope["net"]["value"] / unit, abs=net_wide * 0.06)
+        if scope["statistics"]:
+            assert cells[3] == pytest.approx(scope["statistics"]["median"], rel=6e-4)
+            assert cells[4] == pytest.approx(scope["statistics"]["maximum"], rel=6e-4)
+    whole = next(g for g in data["groups"] if g["name"] == "measured")
+    assert numbers(row(text, "measured"))[0] == pytest.approx(whole["energy"]["value"] / 1000, rel=2e-2)
+    assert data["energy"] == whole["energy"]
+
+
+def test_without_a_meter_there_is_no_energy_and_a_way_to_try(runs: Path) -> None:
+    path = make_run(runs, gpus=0, cpus=0, missing=NO_METER, command=["sleep", "1"])
+    text = shown(result_of(path), path)
+    assert "no energy measured" in text
+    assert not re.search(r"\d\s*[kMm]?J\b", text)
+    assert "no GPU (no library)" in text
+    assert "-> joulelab doctor rapl" in text
+    assert "joulelab twin -- joulelab run -- sleep 1" in text
+    assert "power meter:" not in text  # the headline has said it
+
+
+def test_with_a_meter_only_what_can_be_repaired_is_missing(runs: Path) -> None:
+    path = make_run(runs, missing=NO_METER)
+    text = shown(result_of(path), path)
+    assert "no GPU" not in text
+    assert "-> joulelab doctor rapl" in text
+
+
+def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
+    path = make_run(runs, gpus=1, cpus=0, accuracy=UNKNOWN)
+    text = shown(result_of(path), path)
+    assert "(accuracy unknown)" in text.splitlines()[1]
+    assert "±" not in text.splitlines()[1]
+    assert re.search(r"gpu:0 +\d\.\d+ ± \?", text)
+    assert "accuracy unknown, so no interval" in text
+
+
+def test_an_estimate_is_marked_everywhere(runs: Path) -> None:
+    path = make_run(runs, gpus=0, cpus=0, estimate=True)
+    text = shown(result_of(path), path)
+    assert text.splitlines()[1].startswith("~")
+    assert "(estimate)" in text.splitlines()[1]
+    line = row(text, "cpu (estimate)")
+    assert len(re.findall("~", line)) == 4
+    assert "not measured" in text
+
+
+def test_a_sensor_that_sees_part_of_the_time_keeps_its_bound(runs: Path) -> None:
+    path = make_run(runs, gpus=1, cpus=0, seen=0.25)
+    result = result_of(path)
+    text = shown(result, path)
+    assert result.energy is not None
+    assert result.energy.expanded is not None
+    assert result.energy.budget()["unseen"] > 0
+    wide = numbers(text.splitlines()[1])[1] * (1000 if " kJ" in text.splitlines()[1] else 1)
+    assert wide == pytest.approx(result.energy.expanded, rel=0.06)
+    assert "if no load is in step with the sensors" in text
+    assert "unseen:" in text
+
+
+def test_parts_of_packages_are_shown_on_request(runs: Path) -> None:
+    path = make_run(runs, core=True)
+    result = result_of(path)
+    assert "core:0" not in shown(result, path)
+    assert "core:0" in shown(result, path, every_scope=True)
+
+
+def test_many_devices_are_shown_as_sum_and_extremes(runs: Path) -> None:
+    path = make_run(runs, gpus=12, cpus=0)
+    rows = energy_rows(result_of(path))
+    assert len(rows) == 4
+    assert rows[2].label == "gpu (12)"
+    assert len(energy_rows(result_of(path), every=True)) == 14
+
+
+def test_few_phases_are_listed_many_are_summed_by_name(runs: Path) -> None:
+    few = result_of(make_run(runs, marks=epochs(3, 9.0), seconds=9.0))
+    assert [r.label for r in phase_rows(few)] == ["train", "epoch 1", "epoch 2", "epoch 3"]
+    assert [r.depth for r in phase_rows(few)] == [0, 1, 1, 1]
+    path = make_run(runs, marks=epochs(40, 10.0))
+    many = result_of(path)
+    rows = phase_rows(many)
+    assert [r.label for r in rows] == ["train", "epoch x 40"]
+    parts = [p for p in phase_rows(many, every=True) if p.depth == 1]
+    assert rows[1].energy is not None
+    assert rows[1].energy.value == pytest.approx(sum(p.energy.value for p in parts if p.energy))
+    assert rows[1].work == {"samples": 40 * 64.0}
+    text = shown(many, path)
+    assert "epoch x 40" in text
+    assert "J/sample" in text
+    assert len(shown(many, path, every_phase=True).splitlines()) > 100
+
+
+def test_a_sum_of_phases_that_leaves_some_out_is_not_shown(runs: Path) -> None:
+    result = result_of(make_run(runs, marks=epochs(40, 10.0)))
+    cut = replace(result, phases=(*result.phases[:-1], replace(result.phases[-1], energy={})))
+    assert phase_rows(cut)[1].energy is None
+
+
+def test_work_gives_joules_per_sample(runs: Path) -> None:
+    path = make_run(runs, gpus=1, gpu_w=300.0, cpus=0, marks=epochs(5, 10.0, samples=100.0))
+    line = row(shown(result_of(path), path), "work")
+    assert re.search(r"500 samples, 50\.00 samples/s, (5\.9|6\.0)\d* ± 0\.\d+ J/sample", line)
+
+
+def test_the_budget_adds_up(runs: Path) -> None:
+    path = make_run(runs, gpus=1, cpus=0)
+    text = shown(result_of(path), path, budget=True)
+    start = text.index("uncertainty, %")
+    whole, *parts = numbers(row(text[start:], "gpu:0").partition(" ")[2])
+    assert whole == pytest.approx(sum(p * p for p in parts) ** 0.5, rel=0.05)
+
+
+def test_problems_come_before_doubts(runs: Path) -> None:
+    path = make_run(runs)
+    text = shown(result_of(path), path, problems=["the recorder did not end and was killed"])
+    assert row(text, "problem").endswith("the recorder did not end and was killed")
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ({"outcome": "exit", "exit_code": 3}, "exit 3"),
+        ({"outcome": "signal", "exit_code": None, "signal": 9}, "killed by SIGKILL"),
+        ({"outcome": "signal", "exit_code": None, "signal": 40}, "killed by signal 40"),
+        ({"outcome": "not-started", "exit_code": 127}, "could not be started"),
+        ({"outcome": "interrupted", "exit_code": None, "signal": 2}, "interrupted before it began"),
+    ],
+)
+def test_endings(runs: Path, end: dict[str, Any], words: str) -> None:
+    path = make_run(runs, gpus=0, end=end)
+    assert shown(result_of(path), path).splitlines()[2].endswith(words)
+
+
+def test_live_and_killed_runs_say_so(runs: Path) -> None:
+    live = make_run(runs, state="live")
+    text = shown(result_of(live), live)
+    assert "so far" in text.splitlines()[1]
+    assert "still running" in text
+    killed = make_run(runs, state="killed")
+    assert "joulelab was killed" in shown(result_of(killed), killed)
+    assert not list(killed.glob("*/*.journal"))  # whoever opens it next seals it
+    assert list(live.glob("*/*.journal"))
+
+
+def test_equal_checks_of_several_scopes_become_one_line() -> None:
+    checks = [Check("throttled", "note", f"gpu:{k}: held back by power cap in 33% of the readings") for k in range(4)]
+    checks += [Check("idle", "warning", f"gpu:{k}: drifted by {k}.5 W", "wait") for k in range(3)]
+    checks += [Check("late", "ok", "fine"), Check("gaps", "failed", "gpu:0: lost", "joulelab doctor nvml")]
+    checks += [Check("recorder", "warning", "the recorder died")] * 2
+    lines = check_lines(checks)
+    assert [c.status for c in lines] == ["failed", "warning", "warning", "note"]
+    assert lines[1].message == "gpu:0: drifted by 0.5 W; alike: gpu:1,2"
+    assert lines[2].message == "the recorder died (2 times)"
+    assert lines[3].message == "gpu:0-3: held back by power cap in 33% of the readings"
+
+
+def test_commands_are_not_wrapped() -> None:
+    out = io.StringIO()
+    command = "-> " + "sudo chmod a+r /sys/class/powercap/intel-rapl*/energy_uj " * 3
+    print_facts(make_console(out, width=40), [("rapl", "it may not be read " * 4 + "\n" + command)])
+    assert command.strip() in out.getvalue()
+    assert max(len(line) for line in out.getvalue().splitlines() if "->" not in line) <= 40
+
+
+def test_a_gap_names_the_next_command(runs: Path) -> None:
+    gap = {"t": START, "event": "gap", "meter": "nvml", "stream": "gpu:0.power", "reason": "lost", "from": START}
+    path = make_run(runs, gpus=1, cpus=0, events=[gap])
+    result = result_of(path)
+    failed = replace(result, checks=(Check("gaps", "failed", "gpu:0: 50% without readings", "joulelab doctor nvml"),))
+    text = shown(failed, path)
+    assert row(text, "failed") == "failed   gaps: gpu:0: 50% without readings"
+    assert "         -> joulelab doctor nvml" in text

@@ -49,7 +49,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 	@touch $@
 
 # Debian packages that some tests use; without root those tests skip and say what to install.
-PACKAGES := gcc libc6-dev libfaketime
+PACKAGES := gcc libc6-dev
 system:
 	@tests/install-packages $(PACKAGES)
 

@@ -11,12 +11,15 @@ import pytest
 from tests.report.synthetic import make_run
 
 from joulelab.cli import main
-from joulelab.cli.group import COMMANDS, commands
+from joulelab.cli.group import COMMANDS, commands, run_commands
 from joulelab.cli.options import Amount, Duration, Pair
 from joulelab.core.errors import ConfigError, RecorderError
 from joulelab.core.version import __version__
+from joulelab.supervisor.spawn import Spawned
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tests.cli.conftest import Call
 
 SCRIPT = [sys.executable, "-c", "from joulelab.cli import main; main()"]
@@ -108,10 +111,27 @@ def test_own_failures_of_run_are_125(monkeypatch: pytest.MonkeyPatch, capsys: py
         raise RecorderError("the recorder cannot be started", why="no Python", next="joulelab doctor")
 
     monkeypatch.setattr("joulelab.supervisor.run.run_command", fail)
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "--", "true"])
-    assert ended.value.code == 125
+    assert run_commands(["run", "--", "true"], []) == 125
     assert capsys.readouterr().err == "joulelab: the recorder cannot be started (no Python); joulelab doctor\n"
+
+
+def test_a_recorder_that_nobody_takes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class Watched(Spawned):
+        def __init__(self, environ: Mapping[str, str], *, warm: bool) -> None:
+            super().__init__(environ, warm=warm)
+            started.append(self.pid)
+
+    monkeypatch.setattr("joulelab.supervisor.spawn.Spawned", Watched)
+    with pytest.raises(SystemExit):
+        main(["run", "--no-such-option", "--", "true"])
+    assert len(started) == 1
+    assert not Path(f"/proc/{started[0]}").exists()
+    for words in (["run", "--help"], ["run"], ["ls", "--help"]):
+        with pytest.raises(SystemExit):
+            main(words)
+    assert len(started) == 1
 
 
 def test_bad_input_is_2(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from joulelab.core.errors import StoreError
 from joulelab.store.journal import read_header
 
 FAKE = str(Path(__file__).with_name("fake.py"))
@@ -96,7 +97,10 @@ def events_of(path: Path, kind: str | None = None) -> list[dict[str, Any]]:
 
 
 def rows_of(path: Path) -> list[tuple[float, ...]]:
-    header = read_header(path)
+    try:
+        header = read_header(path)
+    except (OSError, StoreError):  # not begun yet
+        return []
     layout = struct.Struct(f"<qqq{len(header.columns)}d")
     data = path.read_bytes()[header.data_offset :]
     return list(layout.iter_unpack(data[: len(data) // layout.size * layout.size]))

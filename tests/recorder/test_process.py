@@ -171,7 +171,7 @@ def test_a_stream_that_fails_is_a_gap_and_comes_back(tmp_path: Path) -> None:
 def test_a_disk_that_fills_and_clears_loses_nothing(tmp_path: Path) -> None:
     with Driven(tmp_path, [fake()], period_s=0.01) as r:
         r.hear("ready")
-        until(lambda: len(list(tmp_path.glob("*.journal"))) == 1 and len(r.rows()) > 10)
+        until(lambda: len(r.rows()) > 10)
         full = (tmp_path / "fake.power.0.journal").stat().st_size + 17
         resource.prlimit(r.process.pid, resource.RLIMIT_FSIZE, (full, resource.RLIM_INFINITY))
         time.sleep(1.2)

@@ -15,6 +15,8 @@ from joulelab.analysis.series import usual_step
 from joulelab.analysis.terms import Quantity, edges
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from joulelab.analysis.series import Floats, Ints, Readings
     from joulelab.core.spec import Spec
 
@@ -148,6 +150,7 @@ class CounterCurve:
             # It stood still for more than a tick, and long enough for its quantum to show: nothing was used meanwhile.
             still = (rest > 1.5 * tick) & (rest * self._highest_w > 100 * self.spec.accuracy.quantum)
             keep |= still & np.append(keep[1:], [True])
+            low, after = _one_tick_apart(low, before, after, np.flatnonzero(keep), tick)
         return _refined((low + after)[keep] / 2, (after - low)[keep] / 2, energy[keep], tick or 0.0)
 
     def at(self, t_ns: int) -> tuple[float, float]:
@@ -166,7 +169,7 @@ class CounterCurve:
         """Extrapolate where no step was seen beyond the edge: from idle to the power near it."""
         i = knots.t.size - 1 if after else 0
         span = s - float(knots.t[i])
-        low, high = self._near(t_ns, knots, i, abs(span))
+        low, high = self._reached(self._near(t_ns, knots, i), abs(span))
         if not after or t_ns > int(self.readings.t1_ns[-1]):
             low = min(low, self.bounds.low)
         value = float(knots.energy[i]) + span * (low + high) / 2
@@ -178,13 +181,19 @@ class CounterCurve:
         span = float(knots.t[k + 1] - knots.t[k])
         x, mean = s - float(knots.t[k]), float(knots.energy[k + 1] - knots.energy[k]) / span
         sharp = float(knots.half[k : k + 2].max()) < CLEAN * span
-        low, high = self._near(t_ns, knots, k, span, but=k)
+        near = self._near(t_ns, knots, k, but=k)
+        low, high = self._reached((*near, mean) if sharp else near, span)
+        if sharp and near:
+            # A mean that the powers around do not explain is that of something short: it may have gone to the limit.
+            least, most = self.bounds.widened(min(near), max(near))
+            low, high = low if mean >= least else self.bounds.low, high if mean <= most else self._highest_w
         floor, ceiling = _allowed(knots, k, x, span, low, high)
-        if floor > ceiling or (sharp and not low <= mean <= high):
-            # What was seen elsewhere does not explain this rise: power may have gone as far beyond its mean.
+        if floor > ceiling or (sharp and not self.bounds.low <= mean <= self._highest_w):
+            # Nor do the limits: they are wrong, and power went as far beyond the mean.
             floor, ceiling = _allowed(knots, k, x, span, min(low, 2 * mean - high), max(high, 2 * mean - low))
         guess = float(knots.energy[k]) + self._shape(knots, k, x, span, mean) if sharp else (floor + ceiling) / 2
-        return min(max(guess, floor), ceiling), (ceiling - floor) / math.sqrt(12)
+        value = min(max(guess, floor), ceiling)
+        return value, max(ceiling - value, value - floor) / math.sqrt(3)
 
     @staticmethod
     def _shape(knots: Knots, k: int, x: float, span: float, mean: float) -> float:
@@ -196,8 +205,8 @@ class CounterCurve:
         turn = span * (mean - after) / (before - after)
         return before * min(x, turn) + after * max(x - turn, 0.0)
 
-    def _near(self, t_ns: int, knots: Knots, k: int, span: float, but: int = -1) -> tuple[float, float]:
-        """Return lowest and highest power (W) in `span` s at an edge: what power and other ticks show, widened."""
+    def _near(self, t_ns: int, knots: Knots, k: int, but: int = -1) -> tuple[float, ...]:
+        """Return powers (W) that were seen near an edge: by the power channel, and by sharp ticks but one."""
         seen: list[float] = []
         for i in range(max(k - 4, 0), min(k + 5, knots.t.size - 1)):
             slope = knots.slope(i, i + 1)
@@ -209,6 +218,10 @@ class CounterCurve:
             seen.append(whole)
         if self.power is not None:
             seen.extend(self.power.near(t_ns)[:2])
+        return tuple(seen)
+
+    def _reached(self, seen: tuple[float, ...], span: float) -> tuple[float, float]:
+        """Return the lowest and highest power (W) that may have been reached in `span` seconds near these."""
         if not seen:
             return self.bounds.low, self._highest_w
         low, high = self.bounds.widened(min(seen), max(seen))
@@ -247,6 +260,19 @@ def _allowed(knots: Knots, k: int, x: float, span: float, low: float, high: floa
     floor = max(here + low * x - blur, there - high * rest - blur_after)
     ceiling = min(here + high * x + blur, there - low * rest + blur_after)
     return floor, ceiling
+
+
+def _one_tick_apart(
+    low: Floats, before: Floats, after: Floats, kept: npt.NDArray[np.intp], tick: float
+) -> tuple[Floats, Floats]:
+    """Tighten when steps happened: the next one comes a tick later, not while the same value is still read."""
+    low, high = low.copy(), after.copy()
+    last = np.append(kept[1:], [low.size]) - 1
+    earliest = np.maximum(low[kept], before[last] - tick * (1 + TICK_DRIFT))
+    low[kept] = np.where(earliest < after[kept], earliest, low[kept])  # else it rested
+    latest = np.minimum(after[kept[:-1]], after[kept[1:]] - tick * (1 - TICK_DRIFT))
+    high[kept[:-1]] = np.where(latest > low[kept[:-1]], latest, after[kept[:-1]])  # else it steps faster than said
+    return low, high
 
 
 def _refined(t: Floats, half: Floats, energy: Floats, tick: float) -> Knots:

@@ -24,7 +24,7 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     Views: runs, energies, phases, and the samples of every meter, such as nvml_power and rapl_energy.
     Scopes that are `counted` in energies add up to what was measured.
 
-    joulelab query "SELECT name, sum(energy_j) FROM runs JOIN energies USING (run) WHERE counted GROUP BY name"
+    joulelab query "SELECT scope, avg(mean_w) FROM energies GROUP BY scope"
     """
     from joulelab.report.cache import query_rows
     from joulelab.store.query import query

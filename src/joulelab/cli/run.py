@@ -33,9 +33,15 @@ NEEDED = ("joulelab.report.cache", "joulelab.report.table")
 @click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Leave these meters out.")
 @click.option("--estimate", is_flag=True, help="Add an estimate (load x rated power); it is marked as such.")
 @click.option("--rated-cpu", type=click.FloatRange(min=0, min_open=True), metavar="W", help="Rated power of all CPUs.")
-@click.option("--capture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Keep the output too.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JSON here."
+    "--capture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Keep a copy of its output."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the JSON here, beside the table.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print no table.")
 @json_option
@@ -43,7 +49,13 @@ NEEDED = ("joulelab.report.cache", "joulelab.report.table")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD...")
 @click.pass_obj
 def command(
-    early: list[Spawned] | None, words: tuple[str, ...], as_json: bool, output: Path | None, quiet: bool, **given: Any
+    early: list[Spawned] | None,
+    /,
+    words: tuple[str, ...],
+    as_json: bool,
+    output: Path | None,
+    quiet: bool,
+    **given: Any,
 ) -> None:
     """Measure a command.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import sys
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -126,9 +127,12 @@ class Recorder:
     def _write(self) -> None:
         watchdog = Watchdog(self.events)
         while not select.select([self._stop_writer], (), (), WRITE_NS / NS)[0]:
-            self.clock.look()
-            watchdog.look([t.sampler for t in self.threads if t.sampler is not None])
-            self.writer.write()
+            try:
+                self.clock.look()
+                watchdog.look([t.sampler for t in self.threads if t.sampler is not None])
+                self.writer.write()
+            except Exception:  # noqa: BLE001 - to the log; the next round may work
+                sys.excepthook(*sys.exc_info())
         self.writer.close()
         self._flushed = True
         os.eventfd_write(self._bell, 1)

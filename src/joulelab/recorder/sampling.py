@@ -34,6 +34,8 @@ BACKOFF_FIRST_NS = NS // 10
 BACKOFF_LAST_NS = 10 * NS
 # A counter that steps or is read more slowly than this is not waited for at the start, and never polled quickly.
 FAST_S = 1.0
+# Rows of one table that may wait for the writer thread.
+ROWS_LIMIT = 400_000
 
 
 class Reading:
@@ -71,7 +73,7 @@ class Reading:
 class Group:
     """Hold the streams that are read at the same deadlines."""
 
-    __slots__ = ("due_ns", "instrument", "period_ns", "readings", "slack_ns")
+    __slots__ = ("due_ns", "instrument", "period_ns", "readings", "rows", "slack_ns")
 
     def __init__(self, period_ns: int, instrument: bool, due_ns: int) -> None:
         self.period_ns = period_ns
@@ -79,6 +81,7 @@ class Group:
         self.due_ns = due_ns
         self.slack_ns = max(period_ns // 10, 1_000_000)
         self.readings: list[Reading] = []
+        self.rows: list[bytes] = []
 
 
 class Sampler:
@@ -115,6 +118,7 @@ class Sampler:
                 key = (max(round(stream.period_s * NS), 1_000_000), stream.pace == "instrument")
                 group = groups.setdefault(key, Group(*key, start))
                 group.readings.append(Reading(stream, index, table))
+                group.rows = table.rows
         self.groups = [groups[key] for key in sorted(groups)]
         self.readings = [r for g in self.groups for r in g.readings]
         self._polled: list[Reading] = []
@@ -158,9 +162,12 @@ class Sampler:
             if behind > group.slack_ns:
                 self.late += 1
                 self.worst_ns = max(self.worst_ns, behind)
-        for reading in group.readings:
-            if not reading.retry_ns or now >= reading.retry_ns:
-                self._read(reading)
+        if len(group.rows) > ROWS_LIMIT:
+            self.missed += 1  # a disk that hangs for hours: what was read is kept, memory is not without end
+        else:
+            for reading in group.readings:
+                if not reading.retry_ns or now >= reading.retry_ns:
+                    self._read(reading)
         self.busy_ns = 0
         if self._meter_events is not None:
             self.events += self._meter_events()

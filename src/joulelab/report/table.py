@@ -58,22 +58,15 @@ def print_result(
     `handle` is how commands name the run: its id unless given.
     """
     name = handle or result.run
-    named = f" · {result.name}" if result.name else ""
-    console.rule(Text(f"joulelab · {result.run}{named}"), align="left", style="dim")
+    titled = f" · {result.name}" if result.name else ""
+    console.rule(Text(f"joulelab · {result.run}{titled}"), align="left", style="dim")
     console.print(Text(headline(result), style="bold"), soft_wrap=True)
     unseen = unseen_line(result)
     if unseen:
         console.print(Text(unseen))
     console.print(Text(story(result, console.width)))
     if result.scopes:
-        console.print()
-        console.print(energy_table(energy_rows(result, every=every_scope)))
-        console.print()
-        by = measured_by_lines(result, every=every_scope)
-        print_facts(console, by, label=max(LABEL, *(len(label) for label, _ in by)))
-    if budget and result.scopes:
-        console.print()
-        console.print(budget_table(result))
+        _print_energies(console, result, every=every_scope, budget=budget)
     if result.phases:
         console.print()
         console.print(phase_table(phase_rows(result, every=every_phase), families=every_phase))
@@ -87,6 +80,17 @@ def print_result(
     for label, text in closing_lines(result, folder, name):
         # Not wrapped: paths and commands are there to be copied.
         console.print(Text(f"{label:<{LABEL}} {text}"), soft_wrap=True)
+
+
+def _print_energies(console: Console, result: Result, *, every: bool, budget: bool) -> None:
+    by = measured_by_lines(result, every=every)
+    console.print()
+    console.print(energy_table(energy_rows(result, every=every)))
+    console.print()
+    print_facts(console, by, label=max(LABEL, *(len(label) for label, _ in by)))
+    if budget:
+        console.print()
+        console.print(budget_table(result))
 
 
 def headline(result: Result) -> str:

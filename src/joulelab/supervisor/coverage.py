@@ -11,14 +11,18 @@ from joulelab.store.journal import read_header
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from joulelab.core.spec import Stream
+
 # Slower streams are not waited for.
 FAST_S = 1.0
 _STAMPS = struct.Struct("<qqq")
 
 
 def covered(run: Path, t_ns: int) -> bool:
-    """Return whether every fast table has a reading that began at or after a time, or none is being written."""
-    return all(_last_ns(path) >= t_ns for path in _last_segments(run))
+    """Return whether every fast table of energy or power has a reading that began at or after a time."""
+    # The recorder writes events after rows: where there are some, every table has been begun.
+    begun = any(path.stat().st_size for path in run.glob("*/events.[0-9]*.jsonl"))
+    return begun and all(_reaches(path, t_ns) for path in _last_segments(run))
 
 
 def _last_segments(run: Path) -> list[Path]:
@@ -28,18 +32,22 @@ def _last_segments(run: Path) -> list[Path]:
     return list(newest.values())
 
 
-def _last_ns(path: Path) -> int:
-    """Return when the last reading in a journal began; far in the future where there is nothing to wait for."""
-    never = 1 << 62
+def _reaches(path: Path, t_ns: int) -> bool:
     try:
         header = read_header(path)
-        if min(s.period_s for s in header.streams) > FAST_S:
-            return never
+        if not any(map(_matters, header.streams)):
+            return True
         rows = (path.stat().st_size - header.data_offset) // header.row_bytes
         if rows < 1:
-            return 0
+            return False
         with path.open("rb") as file:
             file.seek(header.data_offset + (rows - 1) * header.row_bytes)
-            return int(_STAMPS.unpack(file.read(_STAMPS.size))[1])
-    except (OSError, StoreError, ValueError):
-        return never
+            return int(_STAMPS.unpack(file.read(_STAMPS.size))[1]) >= t_ns
+    except FileNotFoundError:
+        return True  # sealed meanwhile: the run has ended
+    except (OSError, StoreError, struct.error):
+        return False  # being begun
+
+
+def _matters(stream: Stream) -> bool:
+    return stream.period_s <= FAST_S and any(c.kind == "power" or c.unit == "J" for c in stream.channels)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
 from joulelab.core.spec import Spec, Stream
-from joulelab.recorder.requests import Request
+from joulelab.recorder.requests import Answer, Request
 from joulelab.recorder.rows import tables_of
 from joulelab.recorder.sampling import Sampler
 
@@ -51,9 +51,9 @@ class World:
             self.t = due_ns + self.oversleep(due_ns)
         return None
 
-    def done(self, request: Request | None, /, *, stepped: bool) -> None:
-        if request is not None:
-            self.answers.append(((self.t - START) / NS, request.what, stepped))
+    def done(self, answer: Answer) -> None:
+        if answer.request is not None:
+            self.answers.append(((self.t - START) / NS, answer.request.what, answer.stepped))
 
 
 class VirtualMeter:

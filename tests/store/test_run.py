@@ -255,7 +255,7 @@ def test_a_reader_that_loses_its_journals_finds_them_sealed(runs: Path) -> None:
     assert len(late.series(info, "gpu0")) == 5
     Late.seen += [stale] * 100
     with pytest.raises(StoreError, match="vanish"):
-        late.series(info, "gpu0")
+        Late(run, opened.meta).series(info, "gpu0")
 
 
 def test_a_run_without_its_host_folder_says_so(runs: Path) -> None:

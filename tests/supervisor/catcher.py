@@ -12,7 +12,7 @@ def main() -> None:
     fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     done = False
 
-    def caught(number: int, frame: object) -> None:
+    def caught(number: int, _frame: object) -> None:
         nonlocal done
         os.write(fd, f"{signal.Signals(number).name}\n".encode())
         done = done or number == signal.SIGUSR2

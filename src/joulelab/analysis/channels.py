@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from joulelab.analysis.series import Ints
     from joulelab.analysis.terms import Quantity
     from joulelab.core.spec import Spec, Stream
-    from joulelab.store.run import Run, Series, TableInfo
+    from joulelab.store.run import Run, TableInfo
+    from joulelab.store.series import Series
 
 Curve = CounterCurve | PowerCurve
 

@@ -11,9 +11,9 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, MissingDependency, Unavailable
 from joulelab.meters.hooks import HasMissing
 from joulelab.recorder.plan import MeterPlan, Plan, open_meter
-from joulelab.recorder.requests import Inbox
+from joulelab.recorder.requests import Answer, Inbox
 from joulelab.recorder.rows import Table, tables_of
-from joulelab.recorder.sampling import Done, Event, Sampler
+from joulelab.recorder.sampling import Event, Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ class MeterThread:
         events: list[Event],
         *,
         add_tables: Callable[[list[Table]], None],
-        done: Done,
+        done: Callable[[Answer], None],
     ) -> None:
         self.name = wanted.name
         self.inbox = Inbox()
@@ -63,7 +63,7 @@ class MeterThread:
                         self.sampler.meter.close()
         finally:
             self.ended = True
-            self._done(None, stepped=False)
+            self._done(Answer())
 
     def _open(self) -> bool:
         try:
@@ -77,7 +77,7 @@ class MeterThread:
         """Wait before opening the meter again; return False where the recording ends meanwhile."""
         until = monotonic_ns() + round(delay_s * NS)
         while (request := self.inbox.sleep_until(until)) is not None:
-            self._done(request, stepped=False)
+            self._done(Answer(request))
             if request.what in ("stop", "finish"):
                 return False
         return True
@@ -116,4 +116,4 @@ class MeterThread:
         before, self.status = self.status, status
         if before != status:
             self._events.append({"t": monotonic_ns(), "event": "meter", **status, **more})
-        self._done(None, stepped=False)
+        self._done(Answer())

@@ -14,7 +14,7 @@ from joulelab.core.clock import NS, boot_id, monotonic_ns
 from joulelab.recorder.clocks import ClockWatch
 from joulelab.recorder.meter_thread import MeterThread
 from joulelab.recorder.owner import Owner
-from joulelab.recorder.requests import Request
+from joulelab.recorder.requests import Answer, Request
 from joulelab.recorder.signals import read_signals
 from joulelab.recorder.writer import WRITE_NS, Watchdog, Writer
 
@@ -54,7 +54,7 @@ class Recorder:
         self._owner = Owner(plan.owner_pid, plan.owner_start_ticks)
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stop_writer = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._answers: deque[tuple[Request, bool]] = deque()
+        self._answers: deque[Answer] = deque()
         header = {"segment": plan.segment, "host": plan.host, "boot_id": boot_id()}
         self.writer = Writer(plan.host_dir, header, self.events)
         self.clock = ClockWatch(self.events)
@@ -118,10 +118,10 @@ class Recorder:
     def _add_tables(self, tables: list[Table]) -> None:
         self.writer.tables = [*self.writer.tables, *tables]
 
-    def _answer(self, request: Request | None, /, *, stepped: bool) -> None:
+    def _answer(self, answer: Answer) -> None:
         """Take an answer in a sampling thread and wake the main thread."""
-        if request is not None:
-            self._answers.append((request, stepped))
+        if answer.request is not None:
+            self._answers.append(answer)
         os.eventfd_write(self._bell, 1)
 
     def _write(self) -> None:

@@ -6,7 +6,7 @@ import os
 import select
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from joulelab.core.clock import NS, monotonic_ns
 
@@ -26,6 +26,13 @@ class Request:
     tail_s: float = 0.0
     pid: int = 0
     id: int = 0
+
+
+class Answer(NamedTuple):
+    """Say that a request was served (None: something else has changed), and whether all counters stepped."""
+
+    request: Request | None = None
+    stepped: bool = False
 
 
 class Inbox:

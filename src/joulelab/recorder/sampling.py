@@ -6,10 +6,11 @@ The loop touches neither disk nor locks: rows are packed into lists (`rows.Table
 from __future__ import annotations
 
 from math import isnan
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.meters.hooks import FollowsWorkload, HasEvents
+from joulelab.recorder.requests import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
     from joulelab.recorder.rows import Table
 
 Event = dict[str, Any]
-
-
-class Done(Protocol):
-    """Hear that a request was served (None: something else changed), and whether all counters stepped."""
-
-    def __call__(self, request: Request | None, /, *, stepped: bool) -> None:
-        """Take the answer, in the sampling thread."""
-        ...
 
 
 FAST_POLL_NS = 2_000_000
@@ -100,7 +93,7 @@ class Sampler:
         *,
         now: Callable[[], int] = monotonic_ns,
         sleep_until: Callable[[int], Request | None],
-        done: Done,
+        done: Callable[[Answer], None],
     ) -> None:
         self.name = name
         self.meter = meter
@@ -221,7 +214,7 @@ class Sampler:
         if self._request is not None:
             self._settle(stepped=False)  # the newer request takes over
         if request.what == "stop":
-            self._done(request, stepped=False)
+            self._done(Answer(request))
             return False
         if request.what == "follow" and isinstance(self.meter, FollowsWorkload):
             self._tell_workload(self.meter, request.pid)
@@ -278,7 +271,7 @@ class Sampler:
     def _settle(self, *, stepped: bool) -> None:
         request, self._request, self._polled = self._request, None, []
         if request is not None:
-            self._done(request, stepped=stepped)
+            self._done(Answer(request, stepped))
 
     def _tell_workload(self, meter: FollowsWorkload, pid: int) -> None:
         try:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from joulelab.store.run import Run, Series, TableInfo
+    from joulelab.store.run import Run, TableInfo
+    from joulelab.store.series import Series
 
 Format = Literal["csv", "parquet", "json"]
 # Two clock pairs a minute apart that differ by more than this saw a clock that was set, not one that drifts.

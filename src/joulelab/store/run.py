@@ -6,25 +6,12 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from joulelab.core.clock import ClockPair
 from joulelab.core.errors import StoreError
 from joulelab.store.folder import RunState, host_dirs, read_end, read_meta, run_state
 from joulelab.store.lines import Line, read_lines
-from joulelab.store.table import (
-    RETRIES,
-    Problem,
-    Segment,
-    Table,
-    chunks,
-    connect,
-    load_table,
-    named,
-    quoted,
-    table_names,
-)
+from joulelab.store.series import Series, read_series, read_streams
+from joulelab.store.table import RETRIES, Problem, Segment, Table, chunks, connect, load_table, table_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,9 +21,9 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Stream
 
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 T = TypeVar("T")
+# Up to this many rows a table is read as a whole.
+WHOLE_ROWS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +37,23 @@ class TableInfo:
     rows: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
-    """Hold the samples of one stream in order of `t0_ns`; NaN = not read. Rows of one recorder share a `segment`."""
-
-    t0_ns: Integers
-    t1_ns: Integers
-    values: dict[str, Floats]
-    segment: npt.NDArray[np.int32]
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self.t0_ns)
-
-
 def open_run(path: Path) -> Run:
     """Open a run folder; raise NotARun, NewerSchema or StoreError."""
     return Run(path, read_meta(path))
 
 
 class Run:
-    """Read a run. Nothing is written: sealing is `seal()`'s business."""
+    """Read a run. Nothing is written: sealing is `seal()`'s business.
+
+    `tables()` looks at the folder anew; `series()` then reads what that look found.
+    """
 
     def __init__(self, path: Path, meta: Mapping[str, Any]) -> None:
         """Take what `run.json` says; everything else is read when asked for."""
         self.path = path
         self.meta = dict(meta)
+        self._loaded: dict[tuple[str, str, str], Table] = {}
+        self._whole: dict[tuple[str, str, str], dict[str, Series]] = {}
 
     def __enter__(self) -> Self:
         """Return the run."""
@@ -109,14 +87,15 @@ class Run:
 
     def tables(self) -> list[TableInfo]:
         """Return every table of every host; those whose headers are torn are left out (see `problems`)."""
-        return [TableInfo(t.host, t.meter, t.table, t.streams, t.rows) for t in self._tables() if t.segments]
+        before, self._loaded = self._loaded, {}
+        found = list(self._tables())
+        self._whole = {key: read for key, read in self._whole.items() if before.get(key) == self._loaded.get(key)}
+        return [TableInfo(t.host, t.meter, t.table, t.streams, t.rows) for t in found if t.segments]
 
     def series(self, info: TableInfo, stream: str, *, channels: Sequence[str] | None = None) -> Series:
         """Read one stream in time order, all its channels or those named; raise StoreError for unknown names."""
         wanted = _wanted(info, stream, channels)
-        return self._retry(
-            lambda: read_series(self._table(info.host, info.meter, info.table), stream, wanted, self._con)
-        )
+        return self._retry(lambda: self._read((info.host, info.meter, info.table), stream, wanted))
 
     def events(self) -> list[Line]:
         """Return what recorder and supervisor noted, in order of `t` per host, with `host` and `source` (the file)."""
@@ -138,6 +117,7 @@ class Run:
 
     def problems(self) -> list[Problem]:
         """Return what is torn or damaged in this folder; reading has left it out."""
+        self._loaded.clear()
         found = [problem for table in self._tables() for problem in table.problems]
         found += [problem for table in self._tables() for s in table.journals for problem in _damage(s)]
         for pattern in ("events.*.jsonl", "marks/*.jsonl"):
@@ -155,14 +135,28 @@ class Run:
                 yield self._table(folder.name, meter, table)
 
     def _table(self, host: str, meter: str, table: str) -> Table:
-        return load_table(self.path / host, meter, table, self._con)
+        key = (host, meter, table)
+        if key not in self._loaded:
+            self._loaded[key] = load_table(self.path / host, meter, table, self._con)
+        return self._loaded[key]
+
+    def _read(self, key: tuple[str, str, str], stream: str, wanted: Sequence[str]) -> Series:
+        """Read a stream: of a small table all streams at once, because each reading of a file has its price."""
+        table = self._table(*key)
+        if table.rows > WHOLE_ROWS:
+            return read_series(table, stream, wanted, self._con)
+        if key not in self._whole:
+            self._whole[key] = read_streams(table, self._con)
+        found = self._whole[key][stream]
+        return Series(found.t0_ns, found.t1_ns, {c: found.values[c] for c in wanted}, found.segment)
 
     def _retry(self, read: Callable[[], T]) -> T:
         for _ in range(RETRIES):
             try:
                 return read()
             except FileNotFoundError:
-                continue  # Sealed while we read the journals: look again, the rows are in the Parquet file now.
+                # Sealed while we read the journals: look again, the rows are in the Parquet file now.
+                self._loaded.clear()
         raise StoreError("files vanish while they are read", where=str(self.path))
 
     def _lines(self, pattern: str, *, damaged: bool = False) -> Iterator[tuple[Line, Path]]:
@@ -193,65 +187,3 @@ def _damage(segment: Segment) -> Iterator[Problem]:
     damaged = sum(int((~sound).sum()) for _, sound in chunks(segment))
     if damaged and segment.path is not None:
         yield Problem(segment.path, f"{damaged} rows are damaged and left out")
-
-
-def read_series(table: Table, stream: str, columns: Sequence[str], con: duckdb.DuckDBPyConnection) -> Series:
-    """Read one stream from everything that holds rows of it; raise FileNotFoundError where a journal was sealed."""
-    parts = [_from_parquet(table, stream, columns, con)] if table.parquet else []
-    parts += [_from_journal(segment, stream, columns) for segment in table.journals]
-    if len(parts) == 1:
-        return _in_order(parts[0])
-    return _in_order(
-        Series(
-            _joined([p.t0_ns for p in parts], np.int64),
-            _joined([p.t1_ns for p in parts], np.int64),
-            {c: _joined([p.values[c] for p in parts], np.float64) for c in columns},
-            _joined([p.segment for p in parts], np.int32),
-        )
-    )
-
-
-def _joined(parts: list[Any], kind: Any) -> Any:
-    return np.concatenate(parts, dtype=kind) if parts else np.empty(0, kind)
-
-
-def _in_order(series: Series) -> Series:
-    t0 = series.t0_ns
-    if len(t0) < 2 or bool((t0[1:] >= t0[:-1]).all()):
-        return series
-    order = np.argsort(t0, kind="stable")
-    values = {name: column[order] for name, column in series.values.items()}
-    return Series(t0[order], series.t1_ns[order], values, series.segment[order])
-
-
-def _from_parquet(table: Table, stream: str, columns: Sequence[str], con: duckdb.DuckDBPyConnection) -> Series:
-    assert table.parquet is not None
-    numbers = [s.header.segment for s in table.segments if s.path is None]
-    stored = dict.fromkeys(c for s in table.segments if s.path is None for c in s.header.columns)
-    present = [c for c in columns if c in stored]
-    picked = ", ".join(["t0_ns", "t1_ns", *(["segment"] if len(numbers) > 1 else []), *map(named, present)])
-    # Only the segments we know of: a reader that sealed one more meanwhile must not make us count it twice.
-    which = f" AND segment IN ({', '.join(map(str, numbers))})" if table.journals else ""
-    sql = f"SELECT {picked} FROM read_parquet({quoted(table.parquet)}) WHERE stream = $stream{which}"  # noqa: S608 (quoted)
-    data = con.execute(sql, {"stream": stream}).fetchnumpy()
-    count = len(data["t0_ns"])
-    # NULL = not read; numpy would show what happens to lie under the mask.
-    values = {c: np.ma.filled(data[c], np.nan) if c in data else np.full(count, np.nan) for c in columns}
-    one = np.full(count, numbers[0], np.int32) if len(numbers) == 1 else None
-    segment = np.asarray(data["segment"], np.int32) if one is None else one
-    return Series(np.asarray(data["t0_ns"], np.int64), np.asarray(data["t1_ns"], np.int64), values, segment)
-
-
-def _from_journal(segment: Segment, stream: str, columns: Sequence[str]) -> Series:
-    names = [s.name for s in segment.header.streams]
-    index = names.index(stream) if stream in names else -1
-    present = [c for c in columns if c in segment.header.columns]
-    pieces: dict[str, list[Any]] = {c: [] for c in ("t0_ns", "t1_ns", *present)}
-    for rows, sound in chunks(segment):
-        mine = np.flatnonzero(sound & (rows["stream"] == index))
-        for column, found in pieces.items():
-            found.append(rows[column][mine])
-    t0 = _joined(pieces["t0_ns"], np.int64)
-    count = len(t0)
-    values = {c: _joined(pieces[c], np.float64) if c in pieces else np.full(count, np.nan) for c in columns}
-    return Series(t0, _joined(pieces["t1_ns"], np.int64), values, np.full(count, segment.header.segment, np.int32))

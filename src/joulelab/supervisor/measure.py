@@ -67,8 +67,9 @@ class Measurement:
             self._phase = writer.begin(self.name or "measure", None, self._labels, at_ns=self._start_ns)
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, *raised: Any) -> None:
         """End the measurement; what the block raised goes on."""
+        error: BaseException | None = raised[1]
         self._end_ns = monotonic_ns()
         writer, session = phases.writer(), self._session
         if writer is not None and self._phase is not None:

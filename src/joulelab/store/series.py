@@ -1,0 +1,147 @@
+"""Read streams out of a table, from its journals and from what was sealed of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulelab.store.table import Segment, Table, chunks, named, quoted, row_type
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import duckdb
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """Hold the samples of one stream in order of `t0_ns`; NaN = not read. Rows of one recorder share a `segment`."""
+
+    t0_ns: Integers
+    t1_ns: Integers
+    values: dict[str, Floats]
+    segment: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.t0_ns)
+
+
+def read_series(table: Table, stream: str, columns: Sequence[str], con: duckdb.DuckDBPyConnection) -> Series:
+    """Read one stream from everything that holds rows of it; raise FileNotFoundError where a journal was sealed."""
+    parts = [_from_parquet(table, stream, columns, con)] if table.parquet else []
+    parts += [_from_journal(segment, stream, columns) for segment in table.journals]
+    if len(parts) == 1:
+        return _in_order(parts[0])
+    return _in_order(
+        Series(
+            _joined([p.t0_ns for p in parts], np.int64),
+            _joined([p.t1_ns for p in parts], np.int64),
+            {c: _joined([p.values[c] for p in parts], np.float64) for c in columns},
+            _joined([p.segment for p in parts], np.int32),
+        )
+    )
+
+
+def read_streams(table: Table, con: duckdb.DuckDBPyConnection) -> dict[str, Series]:
+    """Read all streams of a table with all channels; raise FileNotFoundError where a journal was sealed."""
+    columns = list(table.columns)
+    names = [s.name for s in table.streams]
+    kind = row_type(columns)
+    parts: list[tuple[npt.NDArray[np.void], int]] = []
+    if table.parquet is not None:
+        parts += _sealed_rows(table, names, kind, con)
+    for segment in table.journals:
+        own = np.array([names.index(s.name) for s in segment.header.streams], np.int64)
+        for rows, sound in chunks(segment):
+            copied = np.empty(int(sound.sum()), kind)
+            for column in kind.names or ():
+                copied[column] = rows[column][sound] if column in (rows.dtype.names or ()) else np.nan
+            copied["stream"] = own[copied["stream"]]
+            parts.append((copied, segment.header.segment))
+    return {name: _one_stream(parts, index, columns) for index, name in enumerate(names)}
+
+
+def _sealed_rows(
+    table: Table, names: Sequence[str], kind: np.dtype[np.void], con: duckdb.DuckDBPyConnection
+) -> list[tuple[npt.NDArray[np.void], int]]:
+    """Return the rows of each sealed segment, with streams by number."""
+    assert table.parquet is not None
+    found = []
+    for sealed in (s for s in table.segments if s.path is None):
+        picked = ", ".join(["t0_ns", "t1_ns", *map(named, sealed.header.columns)])
+        what = f"list_position($names, stream) AS number, {picked} FROM read_parquet({quoted(table.parquet)})"
+        sql = f"SELECT {what} WHERE segment = $segment"
+        data = con.execute(sql, {"names": list(names), "segment": sealed.header.segment}).fetchnumpy()
+        rows = np.empty(len(data["t0_ns"]), kind)
+        rows["stream"] = np.asarray(data["number"], np.int64) - 1
+        for column in (kind.names or ())[1:]:
+            # NULL = not read; numpy would show what happens to lie under the mask.
+            rows[column] = np.ma.filled(data[column], np.nan) if column in data else np.nan
+        found.append((rows, sealed.header.segment))
+    return found
+
+
+def _one_stream(parts: Sequence[tuple[npt.NDArray[np.void], int]], index: int, columns: Sequence[str]) -> Series:
+    mine = [(rows[rows["stream"] == index], segment) for rows, segment in parts]
+    numbers = [np.full(len(rows), segment, np.int32) for rows, segment in mine]
+    return _in_order(
+        Series(
+            _joined([rows["t0_ns"] for rows, _ in mine], np.int64),
+            _joined([rows["t1_ns"] for rows, _ in mine], np.int64),
+            {c: _joined([rows[c] for rows, _ in mine], np.float64) for c in columns},
+            _joined(numbers, np.int32),
+        )
+    )
+
+
+def _joined(parts: list[Any], kind: Any) -> Any:
+    return np.concatenate(parts, dtype=kind) if parts else np.empty(0, kind)
+
+
+def _in_order(series: Series) -> Series:
+    t0 = series.t0_ns
+    if len(t0) < 2 or bool((t0[1:] >= t0[:-1]).all()):
+        return series
+    order = np.argsort(t0, kind="stable")
+    values = {name: column[order] for name, column in series.values.items()}
+    return Series(t0[order], series.t1_ns[order], values, series.segment[order])
+
+
+def _from_parquet(table: Table, stream: str, columns: Sequence[str], con: duckdb.DuckDBPyConnection) -> Series:
+    assert table.parquet is not None
+    numbers = [s.header.segment for s in table.segments if s.path is None]
+    stored = dict.fromkeys(c for s in table.segments if s.path is None for c in s.header.columns)
+    present = [c for c in columns if c in stored]
+    picked = ", ".join(["t0_ns", "t1_ns", *(["segment"] if len(numbers) > 1 else []), *map(named, present)])
+    # Only the segments we know of: a reader that sealed one more meanwhile must not make us count it twice.
+    which = f" AND segment IN ({', '.join(map(str, numbers))})" if table.journals else ""
+    sql = f"SELECT {picked} FROM read_parquet({quoted(table.parquet)}) WHERE stream = $stream{which}"  # noqa: S608 (quoted)
+    data = con.execute(sql, {"stream": stream}).fetchnumpy()
+    count = len(data["t0_ns"])
+    # NULL = not read; numpy would show what happens to lie under the mask.
+    values = {c: np.ma.filled(data[c], np.nan) if c in data else np.full(count, np.nan) for c in columns}
+    one = np.full(count, numbers[0], np.int32) if len(numbers) == 1 else None
+    segment = np.asarray(data["segment"], np.int32) if one is None else one
+    return Series(np.asarray(data["t0_ns"], np.int64), np.asarray(data["t1_ns"], np.int64), values, segment)
+
+
+def _from_journal(segment: Segment, stream: str, columns: Sequence[str]) -> Series:
+    names = [s.name for s in segment.header.streams]
+    index = names.index(stream) if stream in names else -1
+    present = [c for c in columns if c in segment.header.columns]
+    pieces: dict[str, list[Any]] = {c: [] for c in ("t0_ns", "t1_ns", *present)}
+    for rows, sound in chunks(segment):
+        mine = np.flatnonzero(sound & (rows["stream"] == index))
+        for column, found in pieces.items():
+            found.append(rows[column][mine])
+    t0 = _joined(pieces["t0_ns"], np.int64)
+    count = len(t0)
+    values = {c: _joined(pieces[c], np.float64) if c in pieces else np.full(count, np.nan) for c in columns}
+    return Series(t0, _joined(pieces["t1_ns"], np.int64), values, np.full(count, segment.header.segment, np.int32))

@@ -197,7 +197,19 @@ def test_a_sharp_step_places_the_blurred_ones_on_the_instruments_grid():
     assert np.abs(off - np.round(off)).max() * 0.1 < 0.002 + 0.02 * 0.1 * 8
     assert knots.half[inside].max() < 0.02
     blurred = curve(np.arange(0, 2, 0.07), stepped(np.arange(0, 2, 0.07), 300.0, 0.1, 0.033), counter_spec(0.1))
-    assert blurred.knots(ns(1.3)).half.min() > 0.03
+    assert blurred.knots(ns(1.3)).half.min() > 0.015
+
+
+def test_a_step_lies_where_its_neighbours_leave_room():
+    """Polled at the counter's own pace, each reading is up to a tick old; the next step still to come says how old."""
+    t = np.concatenate((np.arange(0, 1.06, 0.1), np.arange(1.06, 1.12, 0.002)))
+    # Steps at 0.0999, 0.1999, ...: just before each poll, or just after the one before?
+    c = curve(t, stepped(t, 300.0, 0.1, phase_s=-0.0001), counter_spec(0.1, limits=(0, 700)))
+    knots = c.knots(ns(1.05))
+    k = int(np.searchsorted(knots.t, 1.05)) - 1
+    assert knots.t[k] == pytest.approx(0.9999, abs=0.004)
+    assert knots.half[k] < 0.005
+    assert c.energy(ns(0.3), ns(1.05)).value == pytest.approx(225.0, rel=0.01)
 
 
 @pytest.mark.parametrize(

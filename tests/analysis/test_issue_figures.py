@@ -36,6 +36,15 @@ def loads(phase: float) -> dict:
 LOADS = tuple(loads(0.0))
 
 
+def polls(rng, span_s, flaws):
+    """Return when the recorder reads: after the end until the counter differs from the first reading after it."""
+    t, end = poll_times(rng, span_s, 0.1, flaws, gap=False), LEAD + span_s
+    period, phase = flaws.counter_period_s, flaws.counter_phase_s
+    stepped = (np.floor((end + 0.001 - phase) / period) + 1) * period + phase
+    tail = np.rint((np.arange(end + 0.001, stepped + 0.002, 0.002)) * NS).astype(np.int64)
+    return np.unique(np.concatenate((t, START + tail)))
+
+
 def measure(rng, curve, span_s, sensor):
     """Return energy and truth (J) of one GPU whose counter integrates true power and steps at a random phase."""
     flaws = replace(
@@ -43,7 +52,7 @@ def measure(rng, curve, span_s, sensor):
         power_phase_s=float(rng.uniform(0, sensor.power_period_s)),
         counter_phase_s=float(rng.uniform(0, sensor.counter_period_s)),
     )
-    t = poll_times(rng, span_s, 0.1, flaws, gap=False)
+    t = polls(rng, span_s, flaws)
     took = rng.integers(5_000, 30_000, t.size)
     seen = min(1.0, sensor.power_window_s / sensor.power_period_s)
     counter_spec, instant_spec, _ = specs(flaws, seen, 0.0)

@@ -127,6 +127,19 @@ def test_repeats_of_a_load_add_linearly():
     assert one == pytest.approx(0.075 / math.sqrt(12) * math.sqrt(90 / 2.7 * jumps), rel=0.05)
 
 
+def test_devices_that_are_read_together_miss_the_same():
+    t = np.arange(0, 60, 1.0)
+    for update_s, share in ((0.1, 2.0), (1.0, math.sqrt(2))):
+        one, two = (
+            PowerCurve(readings(t, noise(3, 60)), power_spec(update_s, 0.0, shared="nvml:H100"), name=n, step_s=1.0)
+            for n in ("gpu:0", "gpu:1")
+        )
+        a, b = ns(5), ns(50)
+        both = one.energy(a, b) + two.energy(a, b)
+        assert both.budget()["sampling"] == pytest.approx(share * one.energy(a, b).budget()["sampling"])
+        assert both.budget()["edge"] == pytest.approx(2 * one.energy(a, b).budget()["edge"])
+
+
 # Gaps.
 
 

@@ -1,6 +1,7 @@
 """Run a command under the supervisor as the CLI does, and leave as it left: tests start this as a process.
 
-DRIVE is JSON: runs, options; `python` replaces the interpreter of the recorder; `outcome` is a file to tell it in.
+DRIVE is JSON: runs, options; `python` replaces the interpreter of the recorder; `outcome` is a file to tell it in;
+`fault` breaks the supervisor once the workload runs; `early` starts the recorder before everything else.
 """
 
 from __future__ import annotations
@@ -11,14 +12,23 @@ import sys
 from pathlib import Path
 
 from joulelab.supervisor.options import RunOptions
+from joulelab.supervisor.recording import Recording
 from joulelab.supervisor.run import run_command
+from joulelab.supervisor.spawn import Spawned
 from joulelab.supervisor.workload import leave
+
+
+def fault(*_: object) -> None:
+    raise RuntimeError("a fault of our own")
 
 
 def main() -> None:
     drive = json.loads(os.environ.pop("DRIVE"))
     if "python" in drive:
         sys.executable = drive["python"]
+    if drive.get("fault"):
+        Recording.workload = fault  # type: ignore[method-assign, assignment]
+    spawned = Spawned(os.environ, warm=True) if drive.get("early") else None
     options = {"ready_s": 15.0, **drive["options"]}
     if "capture" in options:
         options["capture"] = Path(options["capture"])
@@ -27,6 +37,7 @@ def main() -> None:
         RunOptions(runs=Path(drive["runs"]), **options),
         os.environ,
         say=lambda text: print(f"joulelab: {text}", file=sys.stderr),
+        spawned=spawned,
     )
     told: dict[str, object] = {
         "kind": outcome.kind,

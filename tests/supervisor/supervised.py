@@ -25,12 +25,12 @@ class Bench:
         self.folder = folder
         self.runs = folder / "runs"
 
-    def environ(self, *, runs: Path | None = None, python: str | None = None, **options: Any) -> dict[str, str]:
+    def environ(
+        self, *, runs: Path | None = None, drive: dict[str, Any] | None = None, **options: Any
+    ) -> dict[str, str]:
         options = {"meters": [fake(devices=2)], "analyse": False, "period_s": 0.02, **options}
-        drive: dict[str, Any] = {"runs": str(runs or self.runs), "options": options}
-        drive["outcome"] = str(self.folder / "outcome.json")
-        if python is not None:
-            drive["python"] = python
+        told = str(self.folder / "outcome.json")
+        drive = {"runs": str(runs or self.runs), "options": options, "outcome": told, **(drive or {})}
         base = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB")}
         return base | {"PYTHONPATH": SRC, "DRIVE": json.dumps(drive)}
 

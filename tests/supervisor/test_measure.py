@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.recorder.driving import FAKE, SRC, fake, until
+from tests.recorder.driving import FAKE, SRC, events_of, fake, until
 from tests.supervisor.supervised import gone, recorders_in
 
 import joulelab
@@ -155,6 +155,51 @@ def test_a_store_that_cannot_be_written_only_warns(kw: dict[str, Any], caplog: p
     assert at_rest()
 
 
+def test_an_interrupt_while_it_starts_leaves_nothing_behind(
+    kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session.Recording, "wait_edge", interrupted)
+    with pytest.raises(KeyboardInterrupt), joulelab.measure("x", **kw):
+        pytest.fail("the block must not run")
+    assert at_rest()
+    (run,) = list_runs(kw["runs"])
+    assert recorders_in(run) == []
+    end = read_end(run)
+    assert end is not None
+    assert end["outcome"] == "interrupted"
+
+
+def test_a_fault_of_our_own_never_reaches_the_block(
+    kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def faulty(*_: object) -> None:
+        raise RuntimeError("our fault")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session.Recording, "wait_ready", faulty)
+        with joulelab.measure("x", **kw) as m:
+            pass
+    assert m.run is None
+    with monkeypatch.context() as patched:
+        patched.setattr(session.Recording, "finish", faulty)
+        with joulelab.measure("y", **kw) as m:
+            pass
+    assert caplog.text.count("our fault") == 2
+    assert at_rest()
+    assert [r for r in list_runs(kw["runs"]) if recorders_in(r)] == []
+
+
+def test_idle_is_recorded_before_the_block(kw: dict[str, Any]) -> None:
+    with joulelab.measure("x", idle_s=0.3, **kw) as m:
+        pass
+    assert m.run is not None
+    (idle,) = (e for p in m.run.glob("*/events.run.jsonl") for e in events_of(p, "idle"))
+    assert idle["to"] - idle["from"] >= 0.3e9
+
+
 def test_functions_coroutines_and_generators_are_measured(kw: dict[str, Any]) -> None:
     reported: list[str | None] = []
 
@@ -230,7 +275,8 @@ def test_a_forked_child_is_never_a_second_owner(kw: dict[str, Any]) -> None:
 
 
 def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    base = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB")}
+    # Without what measures coverage, too: it imports a lot and takes its time.
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("JOULELAB", "COVERAGE"))}
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**base, "PYTHONPATH": SRC, **environ},

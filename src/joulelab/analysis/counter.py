@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.periodic import unseen_share, within
-from joulelab.analysis.power import GAP_FACTOR, Bounds, PowerCurve, unseen_u
+from joulelab.analysis.power import GAP_FACTOR, Bounds, PowerCurve, source_of, unseen_u
 from joulelab.analysis.series import usual_step
 from joulelab.analysis.terms import Quantity, edges
 
@@ -61,6 +61,7 @@ class CounterCurve:
         self.readings = readings
         self.spec = spec
         self.name = name
+        self.source = source_of(spec, name)
         self.power = power
         self.base_ns = int(readings.t0_ns[0])
         self.bounds = bounds or (power.bounds if power else Bounds(*(spec.limits or (0.0, math.inf))))
@@ -238,7 +239,7 @@ class CounterCurve:
             f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
             f"break:{self.name}:{a_ns}": math.sqrt(max(self._broken(b_ns) - self._broken(a_ns), 0.0)),
         }
-        terms |= edges(self.name, a_ns, b_ns, lambda t: ends[t][1])
+        terms |= edges(self.source, a_ns, b_ns, lambda t: ends[t][1])
         if self.spec.seen < 1:
             grid = self.power.update_s if self.power else self.spec.update_s or 0.1
             share = unseen_share(self.spec.seen, grid, within(steps_ns, a_ns, b_ns))

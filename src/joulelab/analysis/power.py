@@ -56,6 +56,7 @@ class PowerCurve:
         self.readings = readings
         self.spec = spec
         self.name = name
+        self.source = source_of(spec, name)
         self.base_ns = int(readings.t0_ns[0])
         self.step_s = step_s or self._usual_step()
         self.update_s = spec.update_s if spec.update_s is not None else self.step_s
@@ -174,11 +175,12 @@ class PowerCurve:
         that repeats is wrong the same way each time: its repeats, and its phases, add linearly.
         """
         _, squares, products, _ = self.at(b_ns) - self.at(a_ns)
-        variance = squares / 12 + 5 / 12 * min(squares, max(0.0, -2 * products))
+        variance = max(squares / 12 + 5 / 12 * min(squares, max(0.0, -2 * products)), 0.0)
+        # Devices that are read together miss the same; sensors that update by themselves miss each its own.
+        source = f"sampling:{self.source if self.step_s > 1.5 * self.update_s else self.name}"
         if self.period_s is None:
-            return f"sampling:{self.name}:{a_ns}", math.sqrt(max(variance, 0.0))
-        repeats = max(1.0, (b_ns - a_ns) * 1e-9 / self.period_s)
-        return f"sampling:{self.name}", math.sqrt(max(variance, 0.0) * repeats)
+            return f"{source}:{a_ns}", math.sqrt(variance)
+        return source, math.sqrt(variance * max(1.0, (b_ns - a_ns) * 1e-9 / self.period_s))
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms; `steps_ns` are times of work done (see `periodic`)."""
@@ -191,11 +193,11 @@ class PowerCurve:
             f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
             f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
             f"lag:{self.name}": self._lag_u(b_ns) - self._lag_u(a_ns),
-            f"gap:{self.name}:{a_ns}": self._gap_w * math.sqrt(gaps / 12) if gaps > 0 else 0.0,
+            f"gap:{self.source}:{a_ns}": self._gap_w * math.sqrt(gaps / 12) if gaps > 0 else 0.0,
             f"unseen:{shared}": unseen_u(value, span, share, self.bounds),
         }
         terms |= dict((self.sampling(a_ns, b_ns), self._quantum(a_ns, b_ns, span)))
-        terms |= edges(self.name, a_ns, b_ns, self.edge_u)
+        terms |= edges(self.source, a_ns, b_ns, self.edge_u)
         return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown")
 
     def hidden_share(self, steps_ns: Ints | None = None) -> float:
@@ -214,6 +216,11 @@ class PowerCurve:
         if part.size < 2 or float(np.ptp(part[: 10 * BLOCK])) < quantum / 2:
             return f"quantum:{self.name}", span * quantum / math.sqrt(12)
         return f"quantum:{self.name}:{a_ns}", span * quantum / math.sqrt(12 * part.size)
+
+
+def source_of(spec: Spec, name: str) -> str:
+    """Return the source of errors that a load makes: devices of one kind work in step, so theirs add linearly."""
+    return f"{spec.accuracy.shared}/{spec.name}" if spec.accuracy.shared else name
 
 
 def unseen_u(energy_j: float, span_s: float, share: float, bounds: Bounds) -> float:

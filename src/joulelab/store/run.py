@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -54,6 +55,7 @@ class Run:
         self.meta = dict(meta)
         self._loaded: dict[tuple[str, str, str], Table] = {}
         self._whole: dict[tuple[str, str, str], dict[str, Series]] = {}
+        self._look: list[tuple[str, int, int]] = []
 
     def __enter__(self) -> Self:
         """Return the run."""
@@ -87,10 +89,12 @@ class Run:
 
     def tables(self) -> list[TableInfo]:
         """Return every table of every host; those whose headers are torn are left out (see `problems`)."""
-        before, self._loaded = self._loaded, {}
-        found = list(self._tables())
-        self._whole = {key: read for key, read in self._whole.items() if before.get(key) == self._loaded.get(key)}
-        return [TableInfo(t.host, t.meter, t.table, t.streams, t.rows) for t in found if t.segments]
+        look = [(f.path, f.stat().st_size, f.stat().st_mtime_ns) for p in host_dirs(self.path) for f in os.scandir(p)]
+        if sorted(look) != self._look:
+            self._look = sorted(look)
+            self._loaded.clear()
+            self._whole.clear()
+        return [TableInfo(t.host, t.meter, t.table, t.streams, t.rows) for t in self._tables() if t.segments]
 
     def series(self, info: TableInfo, stream: str, *, channels: Sequence[str] | None = None) -> Series:
         """Read one stream in time order, all its channels or those named; raise StoreError for unknown names."""

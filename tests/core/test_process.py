@@ -1,0 +1,46 @@
+"""What /proc says of processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+from tests.recorder.driving import until
+
+from joulelab.core.process import is_pending, is_stopped, start_ticks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_start_ticks_tell_processes_apart() -> None:
+    assert start_ticks() == start_ticks(os.getpid())
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert (start_ticks(process.pid) or 0) >= (start_ticks() or 0)
+        process.kill()
+        until(lambda: start_ticks(process.pid) is None)  # a zombie has ended
+    assert start_ticks(process.pid) is None
+
+
+def test_names_with_brackets_and_spaces(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    fields = " ".join(str(n) for n in range(4, 30))
+    (tmp_path / "7" / "stat").write_text(f"7 (a) Z b) S {fields}\n")
+    assert start_ticks(7, tmp_path) == 22
+    (tmp_path / "7" / "stat").write_text("7 (torn")
+    assert start_ticks(7, tmp_path) is None
+
+
+def test_stopped_and_pending() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert not is_stopped(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: is_stopped(process.pid))
+        process.send_signal(signal.SIGTERM)
+        assert is_pending(process.pid, signal.SIGTERM)
+        assert not is_pending(process.pid, signal.SIGINT)
+        process.kill()
+    assert not is_pending(process.pid, signal.SIGTERM)
+    assert not is_stopped(process.pid)

@@ -209,7 +209,9 @@ def test_a_step_lies_where_its_neighbours_leave_room():
     k = int(np.searchsorted(knots.t, 1.05)) - 1
     assert knots.t[k] == pytest.approx(0.9999, abs=0.004)
     assert knots.half[k] < 0.005
-    assert c.energy(ns(0.3), ns(1.05)).value == pytest.approx(225.0, rel=0.01)
+    assert c.energy(ns(0.92), ns(1.05)).value == pytest.approx(39.0, rel=0.02)
+    blurred = c.energy(ns(0.2), ns(1.05))  # far from the fast polls nobody knows, and the interval says so
+    assert abs(blurred.value - 255.0) <= 2 * blurred.u
 
 
 @pytest.mark.parametrize(

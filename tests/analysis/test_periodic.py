@@ -104,6 +104,13 @@ def test_the_worst_of_several_processes_counts():
     assert unseen_share(0.25, GRID, few) == 0.0, "a process that said too little says nothing"
 
 
+def test_steps_on_both_sides_of_a_pause_prove_nothing():
+    """Each half is in step; only across the pause their phases differ."""
+    halves = np.concatenate((steps(0.1, 6), steps(0.1, 6, start=33.05)))
+    assert unseen_share(0.25, GRID, halves) == 0.75
+    assert unseen_share(0.25, GRID, np.concatenate((halves, steps(0.137, 24, start=60.0)))) == 0.0
+
+
 @settings(deadline=None)
 @given(st.floats(0.02, 2.0), st.floats(0.05, 0.95), st.floats(0.0, 0.3), st.integers(0, 60))
 def test_the_share_lies_between_nothing_and_all_that_is_hidden(period, seen, jitter, count):

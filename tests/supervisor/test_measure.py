@@ -20,6 +20,7 @@ import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.store.folder import RunState, list_runs, read_end, read_meta, run_state
 from joulelab.supervisor import phases, session
+from joulelab.supervisor.recording import Recording
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -161,7 +162,7 @@ def test_an_interrupt_while_it_starts_leaves_nothing_behind(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session.Recording, "wait_edge", interrupted)
+    monkeypatch.setattr(Recording, "wait_edge", interrupted)
     with pytest.raises(KeyboardInterrupt), joulelab.measure("x", **kw):
         pytest.fail("the block must not run")
     assert at_rest()
@@ -179,12 +180,12 @@ def test_a_fault_of_our_own_never_reaches_the_block(
         raise RuntimeError("our fault")
 
     with monkeypatch.context() as patched:
-        patched.setattr(session.Recording, "wait_ready", faulty)
+        patched.setattr(Recording, "wait_ready", faulty)
         with joulelab.measure("x", **kw) as m:
             pass
     assert m.run is None
     with monkeypatch.context() as patched:
-        patched.setattr(session.Recording, "finish", faulty)
+        patched.setattr(Recording, "finish", faulty)
         with joulelab.measure("y", **kw) as m:
             pass
     assert caplog.text.count("our fault") == 2

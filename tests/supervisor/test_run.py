@@ -153,10 +153,8 @@ def test_a_recorder_that_was_started_early_is_used(bench: Bench) -> None:
 def test_a_recorder_that_was_started_early_ends_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", SRC)
     spawned = Spawned(os.environ, warm=True)
-    os.close(spawned.commands)
+    spawned.dismiss()
     assert os.waitpid(spawned.pid, 0)[1] == 0
-    assert os.read(spawned.said, 10) == b""
-    os.close(spawned.said)
 
 
 class TestTroubleWithTheMeasurement:
@@ -168,6 +166,7 @@ class TestTroubleWithTheMeasurement:
         done = bench.run("sh", "-c", "echo worked; exit 7", runs=blocked / "runs")
         assert (done.returncode, done.stdout) == (7, "worked\n")
         assert "not recorded" in done.stderr
+        assert bench.run("true", runs=blocked / "runs", drive={"early": True}).returncode == 0
         assert bench.outcome["run"] is None
 
     def test_a_recorder_that_cannot_be_started(self, bench: Bench) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from joulelab.store.run import Run
 
 MOST_PHASES = 500  # phases whose energy is worked out; the rest is listed by time only
-MOST_STEPS = 12_000  # stamps of work that are looked at for each process
+MOST_STEPS, STRETCH = 24_000, 120  # stamps of work that are looked at for each process, in stretches of so many
 IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 
 
@@ -113,9 +113,11 @@ def _unread(run: Run, scopes: list[ScopeChannels]) -> tuple[str, ...]:
 
 def _steps(work: Work) -> Ints | None:
     """Return the times of single work reports, one process after the other, None where there are none."""
-    found = [np.sort(np.array(times, dtype=np.int64)) for times in work.times_ns.values() if times]
-    # Of very many the ones in the middle: a stretch without holes tells more than some from everywhere.
-    kept = [t[max(t.size - MOST_STEPS, 0) // 2 :][:MOST_STEPS] for t in found]
+    kept = []
+    for stamps in work.times_ns.values():
+        times = np.sort(np.array(stamps, dtype=np.int64))
+        every = -(-times.size // MOST_STEPS)
+        kept.append(times[np.arange(times.size) // STRETCH % max(every, 1) == 0])
     return np.concatenate(kept) if kept else None
 
 

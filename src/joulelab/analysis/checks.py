@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.gaps import Gap
+    from joulelab.analysis.series import Floats
 
 SHORT_RUN = 0.05  # an edge that makes more than 5 % of the energy: the run is too short for its meter
 GAP_WARNING, GAP_FAILED = 0.02, 0.10
@@ -45,6 +46,11 @@ class Facts:
     def named(self, kind: str) -> list[Mapping[str, Any]]:
         """Return the events of one kind."""
         return [e for e in self.events if e.get("event") == kind]
+
+    def seen(self, scope: ScopeChannels, name: str) -> Floats:
+        """Return the readings of a slow channel in the workload's interval."""
+        readings = scope.state.get(name)
+        return np.empty(0) if readings is None else readings.value[readings.between(self.start_ns, self.end_ns)]
 
     def during(self, stretches: Sequence[tuple[int, int]]) -> bool:
         """Return whether one of these stretches (ns) overlaps the workload's interval."""
@@ -167,10 +173,7 @@ def _agreement(facts: Facts) -> Iterator[Check]:
 
 def _held_back(facts: Facts) -> Iterator[Check]:
     for scope in facts.channels:
-        reasons = scope.state.get("throttle")
-        if reasons is None:
-            continue
-        inside = reasons.value[reasons.between(facts.start_ns, facts.end_ns)].astype(np.int64)
+        inside = facts.seen(scope, "throttle").astype(np.int64)
         for bit, name in THROTTLED.items():
             share = float(np.mean((inside & bit) != 0)) if inside.size else 0.0
             if share > 0.01:
@@ -180,11 +183,7 @@ def _held_back(facts: Facts) -> Iterator[Check]:
 
 def _caps(facts: Facts) -> Iterator[Check]:
     for scope in facts.channels:
-        enforced, requested = scope.state.get("cap_enforced_w"), scope.state.get("cap_requested_w")
-        if enforced is None or requested is None:
-            continue
-        e = enforced.value[enforced.between(facts.start_ns, facts.end_ns)]
-        r = requested.value[requested.between(facts.start_ns, facts.end_ns)]
+        e, r = facts.seen(scope, "cap_enforced_w"), facts.seen(scope, "cap_requested_w")
         if e.size and r.size and abs(float(e[-1]) - float(r[-1])) > 1:
             message = f"{scope.scope}: {e[-1]:.0f} W is enforced, {r[-1]:.0f} W was requested"
             yield Check("cap", "warning", message, "joulelab cap status")

@@ -182,15 +182,10 @@ class CounterCurve:
         span = float(knots.t[k + 1] - knots.t[k])
         x, mean = s - float(knots.t[k]), float(knots.energy[k + 1] - knots.energy[k]) / span
         sharp = float(knots.half[k : k + 2].max()) < CLEAN * span
-        near = self._near(t_ns, knots, k, but=k)
-        low, high = self._reached((*near, mean) if sharp else near, span)
-        if sharp and near:
-            # A mean that the powers around do not explain is that of something short: it may have gone to the limit.
-            least, most = self.bounds.widened(min(near), max(near))
-            low, high = low if mean >= least else self.bounds.low, high if mean <= most else self._highest_w
+        low, high = self._within(self._near(t_ns, knots, k, but=k), span, knots, k)
         floor, ceiling = _allowed(knots, k, x, span, low, high)
         if floor > ceiling or (sharp and not self.bounds.low <= mean <= self._highest_w):
-            # Nor do the limits: they are wrong, and power went as far beyond the mean.
+            # The limits are wrong: power went as far beyond the mean.
             floor, ceiling = _allowed(knots, k, x, span, min(low, 2 * mean - high), max(high, 2 * mean - low))
         guess = float(knots.energy[k]) + self._shape(knots, k, x, span, mean) if sharp else (floor + ceiling) / 2
         value = min(max(guess, floor), ceiling)
@@ -220,6 +215,17 @@ class CounterCurve:
         if self.power is not None:
             seen.extend(self.power.near(t_ns)[:2])
         return tuple(seen)
+
+    def _within(self, near: tuple[float, ...], span: float, knots: Knots, k: int) -> tuple[float, float]:
+        """Return the lowest and highest power (W) of a tick, from the powers near it and from its own rise.
+
+        A mean that the powers around do not explain is that of something short, which may have gone to the limit.
+        """
+        rise, blur = float(knots.energy[k + 1] - knots.energy[k]), float(knots.half[k] + knots.half[k + 1])
+        slowest, fastest = rise / (span + blur), rise / (span - blur) if span > blur else math.inf
+        low, high = self._reached((min(*near, fastest), max(*near, slowest)), span)
+        least, most = self.bounds.widened(min(near), max(near))
+        return low if fastest >= least else self.bounds.low, high if slowest <= most else self._highest_w
 
     def _reached(self, seen: tuple[float, ...], span: float) -> tuple[float, float]:
         """Return the lowest and highest power (W) that may have been reached in `span` seconds near these."""

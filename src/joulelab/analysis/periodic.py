@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 LONGEST = 16_384  # readings looked at; a load that repeats does so within them
 ALIKE = 0.5  # autocorrelation from which a series counts as repeating
 STEPS_PER_BLOCK = 12  # steps looked at together: a load may be in step for a part of the run only
+HOLE = 10.0  # a pause of so many usual steps: what lies before says nothing about the phase after
 GRID_DRIFT = 0.005  # a sensor keeps its period within half a percent of what is said of it
 
 
@@ -66,6 +67,10 @@ def unseen_share(seen: float, grid_s: float, steps_ns: Ints | None = None) -> fl
 def _in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
     """Return the share of the cycle between the windows, the largest that any possible period gives, mean of blocks."""
     blocks = steps_ns[: steps_ns.size - steps_ns.size % STEPS_PER_BLOCK].reshape(-1, STEPS_PER_BLOCK)
+    pauses = np.diff(blocks, axis=1)
+    blocks = blocks[pauses.max(axis=1) <= HOLE * np.median(pauses, axis=1)]
+    if not len(blocks):
+        return 1.0
     since = (blocks - blocks[:, :1]).astype(np.float64)
     # Fine enough that from one period to the next no phase moves by more than a quarter of the window.
     count = int(8 * GRID_DRIFT * float(since.max()) / grid_ns / max(seen, 0.01)) + 3

@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from joulelab.recorder.plan import Plan
@@ -25,12 +26,11 @@ def main() -> None:
         signals = _take_signals()
         faulthandler.enable()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        if "--warm" in sys.argv:
-            _load_meters()
+        usual = _load_meters() if "--warm" in sys.argv else None
         line = _read_line(commands)
         if not line:
             os._exit(0)  # started early, and then not needed
-        plan = Plan.from_json(line)
+        plan = replace(Plan.from_json(line), usual=usual)
         _use_log(plan.log)
         os.set_blocking(commands, False)
         recorder = Recorder(plan, commands=commands, status=status, signals=signals)
@@ -68,12 +68,13 @@ def _take_signals() -> int:
     return open_signals(REPORTED)
 
 
-def _load_meters() -> None:
-    """Import the usual meters while the owner still prepares the plan."""
+def _load_meters() -> list[str] | None:
+    """Import the usual meters while the owner still prepares the plan, and return their names."""
     with contextlib.suppress(Exception):
         from joulelab.meters import defaults
 
-        defaults()
+        return defaults()
+    return None
 
 
 def _use_log(path: str | None) -> None:

@@ -33,7 +33,7 @@ class Plan:
 
     `meters` None means those that a run opens unless told otherwise; `also` comes on top. `offers` are settings for
     every meter that knows the key (`visible`) or for one (`rapl.root`), where it is not configured otherwise.
-    What libraries print goes to `log`.
+    What libraries print goes to `log`. `usual` are the usual meters' names, where they were looked up before.
     """
 
     host_dir: Path
@@ -48,6 +48,7 @@ class Plan:
     workload_pid: int | None = None
     offers: Mapping[str, Any] = field(default_factory=dict)
     log: str | None = None
+    usual: Sequence[str] | None = None
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
@@ -66,7 +67,7 @@ class Plan:
         if items is None:
             from joulelab.meters import defaults
 
-            items = [{"meter": name} for name in defaults()]
+            items = [{"meter": name} for name in (self.usual if self.usual is not None else defaults())]
         plans: list[MeterPlan] = []
         for item in [*items, *self.also]:
             if not isinstance(item.get("meter"), str):

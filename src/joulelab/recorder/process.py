@@ -14,7 +14,7 @@ from joulelab.core.clock import NS, boot_id, monotonic_ns
 from joulelab.recorder.clocks import ClockWatch
 from joulelab.recorder.meter_thread import MeterThread
 from joulelab.recorder.owner import Owner
-from joulelab.recorder.requests import Answer, Request
+from joulelab.recorder.requests import EDGE_S, Answer, Request
 from joulelab.recorder.signals import read_signals
 from joulelab.recorder.writer import WRITE_NS, Watchdog, Writer
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from joulelab.recorder.sampling import Event
 
 READY_NS = 8 * NS // 10
-EDGE_S = 1.0
 LATE_NS = 60 * NS
 # How long after its bound a sampling thread may still be waited for, and how long the disk at the end.
 GRACE_NS = NS // 4

@@ -10,6 +10,9 @@ from typing import Literal, NamedTuple
 
 from joulelab.core.clock import NS, monotonic_ns
 
+# How long counters are polled quickly for their next step, unless told otherwise.
+EDGE_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -36,7 +36,7 @@ class Reading:
 
     __slots__ = (
         "append", "backoff_ns", "base", "counters", "error", "fast", "gap_ns", "good_ns", "index", "pack", "poll_ns",
-        "retry_ns", "stream", "update_s",
+        "retry_ns", "step_ns", "stream", "update_s",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, index: int, table: Table) -> None:
@@ -57,6 +57,7 @@ class Reading:
         self.backoff_ns = 0
         self.base: list[float] = []
         self.poll_ns = 0
+        self.step_ns = 0
 
     def stepped(self, values: Sequence[float]) -> bool:
         """Return whether every counter that can be read has moved since the base was taken."""
@@ -233,6 +234,8 @@ class Sampler:
             return False
         if finish and reading.update_s > request.tail_s:
             return False
+        if request.what == "edge" and now - reading.step_ns < round(reading.update_s * NS):
+            return False  # its last step was seen, and the next is still to come
         reading.base = [values[i] for i in reading.counters]
         if not all(map(isnan, reading.base)):
             reading.poll_ns = now
@@ -253,7 +256,9 @@ class Sampler:
             values = self._read(reading)
             if values is None:
                 self._complete = False
-            elif not reading.stepped(values):
+            elif reading.stepped(values):
+                reading.step_ns = now
+            else:
                 reading.poll_ns = now + (FAST_POLL_NS if reading.fast else round(reading.stream.period_s * NS))
                 waiting.append(reading)
         self._polled = waiting

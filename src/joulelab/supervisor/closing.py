@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     from joulelab.supervisor.options import RunOptions
     from joulelab.supervisor.recording import Recording
 
-HEAVY = ("numpy", "duckdb", "joulelab.store.run", "joulelab.store.seal", "joulelab.analysis.analyse")
+# numpy loads its parts when they are first used: those that the analysis uses are named.
+HEAVY = (
+    "numpy",
+    "numpy.fft",
+    "numpy.ma",
+    "mmap",
+    "duckdb",
+    "joulelab.store.run",
+    "joulelab.store.seal",
+    "joulelab.analysis.analyse",
+)
 
 
 def preload(more: Iterable[str] = ()) -> None:
@@ -29,33 +39,23 @@ def preload(more: Iterable[str] = ()) -> None:
 
 
 def close_run(recording: Recording, options: RunOptions, *, analyse: bool) -> Result | None:
-    """Analyse and seal what was recorded, side by side; what fails is told, the record stays readable as it is."""
+    """Analyse and seal what was recorded; what fails is told, and the record stays readable as it is."""
     run = recording.run
     if run is None:
         return None
     result: Result | None = None
-    sealing = threading.Thread(target=_seal, args=(run, recording.problems), name="seal", daemon=True)
     try:
-        if journal_bytes(run) < options.seal_limit:
-            sealing.start()
         if analyse:
             result = analyse_run(run)
-        if sealing.ident is not None:
-            sealing.join()
+        if journal_bytes(run) < options.seal_limit:
+            from joulelab.store.seal import seal
+
+            seal(run)
     except KeyboardInterrupt:
         recording.problems.append(f"interrupted; the record is complete: joulelab show {run.name}")
     except Exception as error:  # noqa: BLE001 - the workload's outcome must be returned, whatever the analysis meets
         recording.problems.append(f"{type(error).__name__}: {error}")
     return result
-
-
-def _seal(run: Path, problems: list[str]) -> None:
-    from joulelab.store.seal import seal
-
-    try:
-        seal(run)
-    except Exception as error:  # noqa: BLE001
-        problems.append(f"not sealed: {type(error).__name__}: {error}")
 
 
 def analyse_run(run: Path) -> Result:

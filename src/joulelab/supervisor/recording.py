@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NEVER_NS = 1 << 62
 RESTART_FIRST_NS = NS // 2
-RESTART_LAST_NS = 30 * NS
+RESTART_LAST_NS = 300 * NS
 # A recorder that lived this long is started again at once, as if it were the first.
 HEALTHY_NS = 10 * NS
 
@@ -84,6 +84,8 @@ class Recording:
     def start(self, spawned: Spawned | None = None) -> None:
         """Start the recorder, or go on with one that was spawned already."""
         if self.run is None:
+            if spawned is not None:
+                spawned.dismiss()
             return
         self._started_ns = monotonic_ns()
         self._restart_ns = NEVER_NS

@@ -52,6 +52,11 @@ class Spawned:
         os.set_blocking(self.commands, False)
         os.set_blocking(self.said, False)
 
+    def dismiss(self) -> None:
+        """Let it end without a plan."""
+        os.close(self.commands)
+        os.close(self.said)
+
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment in which a recorder finds the joulelab that started it, wherever that was found."""

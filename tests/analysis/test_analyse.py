@@ -1,0 +1,455 @@
+"""From a run folder to a result: live, killed, closed; sums that count nothing twice; net, phases, work, load."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.analysis.folders import NVML, Folder, counter, gpu, power, state
+from tests.analysis.virtual import NS, ns
+
+from joulelab.analysis import analyse as module
+from joulelab.analysis.analyse import analyse, analyse_phase
+from joulelab.core.spec import Spec, Stream
+from joulelab.store.seal import seal
+
+T = np.arange(0, 20, 0.1)
+START, END = 5.0, 15.0
+
+
+def busy(idle_w, load_w):
+    """Return the energy of a load that is idle outside of the workload, and its power as meters show it: 0.1 s late."""
+    seconds = np.clip(T, START, END) - START
+    late = T - 0.1
+    return idle_w * T + (load_w - idle_w) * seconds, np.where((late > START - 0.01) & (late < END), load_w, idle_w)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Folder(tmp_path)
+
+
+def node(folder, *, gpus=2, ac=None, dc=None, psys=None):
+    """Add GPUs at 400 W, two packages at 100 W with cores inside, DRAM at 20 W, and what is asked for."""
+    for k in range(gpus):
+        folder.add("nvml", gpu(k), T, *busy(50.0, 400.0))
+    for k in (0, 1):
+        top = "psys" if psys else None
+        folder.add("rapl", counter(f"cpu:{k}", top), T, busy(30.0, 100.0)[0])
+        folder.add("rapl", counter(f"core:{k}", f"cpu:{k}"), T, busy(10.0, 70.0)[0])
+        folder.add("rapl", counter(f"dram:{k}", top), T, busy(5.0, 20.0)[0])
+    for name, watts in (("node.ac", ac), ("node.dc", dc)):
+        if watts:
+            folder.add("bmc", power(name), T, busy(200.0, watts)[1])
+    if psys:
+        folder.add("rapl", counter("psys"), T, busy(90.0, psys)[0])
+    return folder
+
+
+# States.
+
+
+def test_a_closed_run_is_measured_over_the_workloads_interval(folder):
+    result = analyse(node(folder).close(START, END).open())
+    assert (result.state, result.outcome, result.exit_code) == ("closed", "exit", 0)
+    assert result.duration_s == pytest.approx(10.0)
+    assert result.group("gpu").energy.value == pytest.approx(8000.0, rel=0.005)
+    assert result.start_utc == "2023-11-14T22:13:25.000+00:00"
+    assert result.run == folder.path.name
+    assert result.command == ["python", "train.py"]
+
+
+def test_a_killed_run_goes_to_the_last_reading_of_any_stream(folder):
+    """The first GPU was lost early: it does not end the run."""
+    lost = T < 8
+    folder.add("nvml", gpu(0), T[lost], *(c[lost] for c in busy(50.0, 400.0)))
+    folder.add("nvml", gpu(1), T, *busy(50.0, 400.0))
+    folder.event(START, "workload", pid=77, start_ns=ns(START))
+    result = analyse(folder.open())
+    assert result.state == result.outcome == "killed"
+    assert (result.start_ns, result.duration_s) == (ns(START), pytest.approx(14.9, abs=0.01))
+    assert any(c.name == "ending" for c in result.checks)
+    assert result.exit_code is None
+    lost_gpu, whole_gpu = result.scopes
+    assert lost_gpu.reading.coverage < 0.4
+    assert whole_gpu.reading.coverage == 1.0
+
+
+def test_a_live_run_is_shown_so_far(tmp_path):
+    folder = node(Folder(tmp_path, live=True), gpus=1)
+    result = analyse(folder.open())
+    assert result.state == "live"
+    assert result.start_ns == ns(0.0), "nothing says when the workload began but the start of the record"
+    assert result.duration_s == pytest.approx(19.9, abs=0.01)
+    assert [c.status for c in result.checks if c.name == "ending"] == ["note"]
+
+
+def test_a_run_whose_end_is_known_by_events_only(folder):
+    node(folder, gpus=1)
+    folder.event(START, "workload", start_ns=ns(START)).event(END + 0.2, "workload-end", end_ns=ns(END))
+    result = analyse(folder.open())
+    assert (result.start_ns, result.end_ns) == (ns(START), ns(END))
+
+
+def test_an_event_after_the_last_reading_ends_a_killed_run(folder):
+    node(folder, gpus=1).event(START, "workload").event(22.0, "stop", reason="owner-ended")
+    assert analyse(folder.open()).end_ns == ns(22.0)
+
+
+def test_a_run_without_anything_says_so(folder):
+    result = analyse(folder.close(START, END).open())
+    assert result.energy is None
+    assert result.groups == result.scopes == ()
+    assert result.per_work() == {}
+    assert [c.name for c in result.checks] == ["power meter"]
+    bare = Folder(folder.path.parent, started={"utc_ns": 1})  # a start without a monotonic stamp
+    assert json.loads((bare.path / "run.json").read_text())["started"] == {"utc_ns": 1}
+
+
+def test_a_sealed_run_gives_the_same_numbers(folder):
+    node(folder, ac=1400.0).close(START, END)
+    before = analyse(folder.open()).to_json()
+    seal(folder.open())
+    assert not list(folder.path.glob("*/*.journal"))
+    assert analyse(folder.open()).to_json() == before
+
+
+# Sums.
+
+
+def energies(result):
+    return {g.name: (g.scopes, pytest.approx(g.energy.value, rel=0.005, abs=70)) for g in result.groups}
+
+
+def test_families_are_summed_and_parts_of_a_package_are_not_added_to_it(folder):
+    found = energies(analyse(node(folder).close(START, END).open()))
+    assert found == {
+        "gpu": (("gpu:0", "gpu:1"), 8000.0),
+        "cpu": (("cpu:0", "cpu:1"), 2000.0),
+        "core": (("core:0", "core:1"), 1400.0),
+        "dram": (("dram:0", "dram:1"), 400.0),
+        "measured": (("gpu:0", "gpu:1", "cpu:0", "cpu:1", "dram:0", "dram:1"), 10400.0),
+    }
+
+
+def test_psys_holds_packages_and_dram_and_nothing_twice(folder):
+    found = energies(analyse(node(folder, psys=300.0).close(START, END).open()))
+    assert found["measured"] == (("gpu:0", "gpu:1", "psys"), 11000.0)
+
+
+def test_the_node_holds_everything_and_its_rest_is_named(folder):
+    result = analyse(node(folder, ac=1400.0, dc=1300.0).close(START, END).open())
+    found = energies(result)
+    assert found["measured"] == (("node.ac",), 14000.0)
+    assert found["rest of node.ac"] == (("node.dc",), 1000.0)
+    parts = ("gpu:0", "gpu:1", "cpu:0", "cpu:1", "dram:0", "dram:1")
+    assert found["rest of node.dc"] == (parts, 2600.0)
+    rest = result.group("rest of node.dc")
+    assert rest.mean_w.value == pytest.approx(260.0, rel=0.03)
+    assert rest.net is None
+    # Different meters: their gains do not cancel in the rest.
+    gains = [result.group(n).energy.budget()["gain"] for n in ("node.dc", "gpu", "cpu", "dram")]
+    assert rest.energy.budget()["gain"] == pytest.approx(math.hypot(*gains[:2], gains[2] + gains[3]), rel=1e-3)
+
+
+@pytest.mark.parametrize("psys", [None, 300.0])
+def test_a_node_behind_containers_that_nobody_measured_still_holds_all(folder, psys):
+    """Node AC without node DC, packages that name a psys that was not read: nothing is counted beside the node."""
+    for scope, parent in (("cpu:0", "psys"), ("core:0", None), ("gpu:0/mig:1", None), ("cpu:1/die:0", None)):
+        folder.add("rapl", counter(scope, parent), T, busy(30.0, 100.0)[0])
+    folder.add("bmc", power("node.ac"), T, busy(200.0, 1400.0)[1])
+    if psys:
+        folder.add("rapl", counter("psys"), T, busy(90.0, psys)[0])
+    found = energies(analyse(folder.close(START, END).open()))
+    assert found["measured"] == (("node.ac",), 14000.0)
+    inner = ("gpu:0/mig:1", "cpu:1/die:0", "psys") if psys else ("gpu:0/mig:1", "cpu:0", "cpu:1/die:0")
+    assert found["rest of node.ac"][0] == inner
+
+
+def test_dies_stand_for_a_package_that_was_not_read_itself(folder):
+    for die in (0, 1):
+        folder.add("rapl", counter(f"cpu:0/die:{die}"), T, busy(30.0, 100.0)[0])
+    assert energies(analyse(folder.close(START, END).open()))["cpu"] == (("cpu:0/die:0", "cpu:0/die:1"), 2000.0)
+
+
+def test_two_nodes_are_added(folder):
+    for host in ("node1", "node2"):
+        folder.add("nvml", gpu(0), T, *busy(50.0, 400.0), host=host)
+    folder.add("bmc", power("node.ac"), T, busy(200.0, 700.0)[1], host="node2")
+    result = analyse(folder.close(START, END).open())
+    assert energies(result)["measured"] == (("gpu:0", "node.ac"), 11000.0)
+    assert energies(result)["gpu"] == (("gpu:0", "gpu:0"), 8000.0)
+
+
+def test_an_estimate_is_marked_and_does_not_count_beside_a_measurement(folder):
+    node(folder, gpus=1, ac=700.0)
+    folder.add("estimate", power("cpu", estimate=True), T, busy(10.0, 150.0)[1])
+    result = analyse(folder.close(START, END).open())
+    assert result.group("cpu").scopes == ("cpu:0", "cpu:1")
+    assert not result.group("cpu").estimate
+    assert not result.group("measured").estimate
+    alone = Folder(folder.path.parent)
+    alone.add("nvml", gpu(0), T, *busy(50.0, 400.0)).add("bmc", power("node.ac"), T, busy(200.0, 700.0)[1])
+    alone.add("estimate", power("cpu", estimate=True), T, busy(10.0, 150.0)[1])
+    result = analyse(alone.close(START, END).open())
+    assert result.group("cpu").estimate
+    assert result.group("rest of node.ac").estimate, "a rest with an estimate in it is one"
+    assert not result.group("measured").estimate, "the node was measured"
+
+
+def test_gpus_that_did_nothing_are_summed_by_themselves(folder):
+    for k, load in enumerate((0.0, 0.9, 0.005)):
+        folder.add("nvml", gpu(k), T, *busy(50.0, 60.0 if load < 0.01 else 400.0))
+        folder.add("nvml", state(k, "load"), [6.0, 9.0, 12.0], [0.0, load, 0.0])
+    folder.add("nvml", gpu(3), T, *busy(50.0, 400.0))  # nobody knows what it did
+    result = analyse(folder.close(START, END).open())
+    assert result.group("idle gpus").scopes == ("gpu:0", "gpu:2")
+    assert result.group("idle gpus").energy.value == pytest.approx(1200.0, rel=0.01)
+
+
+# Net of idle.
+
+
+def test_net_of_idle_keeps_only_the_gain_of_what_is_left(folder):
+    node(folder, gpus=1).event(4.0, "idle", **{"from": ns(1.0), "to": ns(4.0)})
+    (found, *_) = analyse(folder.close(START, END).open()).scopes
+    assert found.idle_w.value == pytest.approx(50.0, rel=0.01)
+    assert found.net.value == pytest.approx(3500.0, rel=0.01)
+    assert found.net.budget()["gain"] == pytest.approx(3500 * 0.05 / math.sqrt(3), rel=0.01)
+    # The edges of the idle stretch are other edges; they count by the length of the run.
+    idle_edge, edge = found.idle_w.budget()["edge"], found.energy.budget()["edge"]
+    assert found.net.budget()["edge"] == pytest.approx(math.hypot(edge, 10 * idle_edge), rel=1e-6)
+
+
+def test_what_a_sensor_may_have_missed_in_the_load_does_not_cancel_against_idle(folder):
+    folder.add("nvml", gpu(0, seen=0.25), T, *busy(50.0, 400.0))
+    folder.event(4.0, "idle", **{"from": ns(1.0), "to": ns(4.0)})
+    (found,) = analyse(folder.close(START, END).open()).scopes
+    assert found.energy.budget()["unseen"] > 1000
+    assert found.net.budget()["unseen"] == pytest.approx(found.energy.budget()["unseen"])
+    assert "unseen" not in found.idle_w.budget(), "nothing ran that could have been in step with the sensor"
+    assert found.net.without("unseen").u < 400
+
+
+def test_the_groups_net_needs_all_of_them(folder):
+    node(folder).event(4.0, "idle", **{"from": ns(1.0), "to": ns(4.0)})
+    result = analyse(folder.close(START, END).open())
+    assert result.group("measured").net.value == pytest.approx(7000 + 1400 + 300, rel=0.02)
+    assert analyse(node(Folder(folder.path.parent)).close(START, END).open()).group("measured").net is None
+
+
+# Readings and statistics.
+
+
+def test_other_channels_of_a_scope_are_kept_beside_the_best(folder):
+    node(folder, gpus=1)
+    (found, *_) = analyse(folder.close(START, END).open()).scopes
+    assert (found.reading.meter, found.reading.channel, found.reading.kind) == ("nvml", "energy_j", "counter")
+    assert (found.reading.accuracy, found.reading.reference) == ("assumed", "test")
+    assert found.reading.readings == 100
+    (other,) = found.others
+    assert other.channel == "power_instant_w"
+    assert other.energy.value == pytest.approx(4000.0, rel=0.01)
+    assert found.statistics.median == 400.0
+    assert found.statistics.maximum == 400.0
+    assert found.mean_w.value == pytest.approx(400.0, rel=0.005)
+    assert (found.device, found.model) == ("", "H100")
+
+
+def test_a_counter_alone_has_no_statistics(folder):
+    folder.add("rapl", counter("cpu:0"), T, busy(30.0, 100.0)[0])
+    assert analyse(folder.close(START, END).open()).scopes[0].statistics is None
+
+
+# Phases and work.
+
+
+def begin(t, k, name, parent=None, **more):
+    line = {"t": ns(t), "mark": "begin", "id": f"9-{k}", "name": name, "n": None, "labels": {}, "parent": parent}
+    return line | {"thread": 1, "rank": 0} | more
+
+
+def end(t, k):
+    return {"t": ns(t), "mark": "end", "id": f"9-{k}"}
+
+
+def work(t, amounts, phase=None, at=(), rank=0):
+    line = {"t": ns(t), "mark": "work", "from": ns(t), "phase": phase, "amounts": amounts, "count": 1, "rank": rank}
+    return line | {"at": [ns(x) for x in at]}
+
+
+def test_phases_have_their_energy_and_work_and_add_up(folder):
+    node(folder, gpus=2, ac=1400.0)
+    folder.marks(
+        "9-1",
+        begin(5.0, 1, "train"),
+        begin(6.0, 2, "epoch", "9-1", n=0),
+        work(7.0, {"samples": 50.0}, "9-2"),
+        end(9.0, 2),
+        begin(9.0, 3, "epoch", "9-1", n=1),
+        work(10.0, {"samples": 30.0}, "9-3"),
+        end(12.0, 3),
+        end(14.0, 1),
+        begin(14.5, 4, "predict"),
+    )
+    result = analyse(folder.close(START, END).open())
+    shape = [(p.title, p.depth, p.start_s, p.duration_s, p.open_end) for p in result.phases]
+    assert shape == [
+        ("train", 0, 0.0, pytest.approx(9.0), False),
+        ("epoch 0", 1, pytest.approx(1.0), pytest.approx(3.0), False),
+        ("epoch 1", 1, pytest.approx(4.0), pytest.approx(3.0), False),
+        ("predict", 0, pytest.approx(9.5), pytest.approx(0.5), True),
+    ]
+    train, first, second, predict = result.phases
+    assert train.energy["gpu"].value == pytest.approx(7200.0, rel=0.01)
+    assert predict.energy["gpu"].value == pytest.approx(400.0, rel=0.05)
+    both = first.energy["gpu"] + second.energy["gpu"]
+    assert both.value == pytest.approx(4800.0, rel=0.01)
+    assert both.budget()["edge"] < math.hypot(
+        first.energy["gpu"].budget()["edge"], second.energy["gpu"].budget()["edge"]
+    )
+    assert (train.work, first.work) == ({"samples": 80.0}, {"samples": 50.0})
+    assert result.work == {"samples": 80.0}
+    assert result.per_work()["samples"].value == pytest.approx(14000 / 80, rel=0.01)
+    assert set(first.energy) == {"gpu", "cpu", "core", "dram", "node.ac"}
+
+
+def test_phases_outside_of_the_interval_are_clipped(folder):
+    node(folder, gpus=1).marks("9-1", begin(3.0, 1, "early"), end(7.0, 1))
+    (phase,) = analyse(folder.close(START, END).open()).phases
+    assert (phase.start_s, phase.duration_s) == (0.0, pytest.approx(2.0))
+
+
+def test_of_very_many_phases_the_first_have_energies(folder, monkeypatch):
+    monkeypatch.setattr(module, "MOST_PHASES", 2)
+    marks = [m for k in range(4) for m in (begin(5.0 + k, k, "step", n=k), end(5.5 + k, k))]
+    node(folder, gpus=1).marks("9-1", *marks)
+    assert [bool(p.energy) for p in analyse(folder.close(START, END).open()).phases] == [True, True, False, False]
+
+
+def test_one_stretch_is_analysed_as_a_run_of_its_own(folder):
+    node(folder, gpus=1).marks("9-1", work(6.0, {"x": 1.0}), work(8.0, {"x": 2.0}), work(8.6, {"x": 4.0}))
+    folder.event(4.0, "idle", **{"from": ns(1.0), "to": ns(4.0)})
+    result = analyse_phase(folder.close(START, END).open(), ns(7.5), ns(8.5))
+    assert result.duration_s == pytest.approx(1.0)
+    assert result.group("gpu").energy.value == pytest.approx(400.0, rel=0.02)
+    assert result.group("gpu").net.value == pytest.approx(350.0, rel=0.03)
+    assert result.work == {"x": 2.0}, "not that of the next stretch"
+
+
+def test_reported_steps_exclude_a_load_in_step_in_the_phase_they_are_of(folder):
+    folder.add("nvml", gpu(0, seen=0.25), T, *busy(50.0, 400.0))
+    times = np.arange(5.1, 10.0, 0.137)
+    lines = [work(t[-1], {"x": 1.0}, at=t) for t in np.split(times[:35], 5)]
+    folder.marks("9-1", begin(5.0, 1, "train"), *lines, end(10.0, 1), begin(10.0, 2, "predict"), end(15.0, 2))
+    train, predict = analyse(folder.close(START, END).open()).phases
+    assert "unseen" not in train.energy["gpu"].budget()
+    assert predict.energy["gpu"].budget()["unseen"] > 500
+
+
+def test_of_very_many_steps_stretches_are_looked_at(folder, monkeypatch):
+    monkeypatch.setattr(module, "MOST_STEPS", 24)
+    monkeypatch.setattr(module, "STRETCH", 12)
+    folder.add("nvml", gpu(0, seen=0.25), T, *busy(50.0, 400.0))
+    folder.marks("9-1", *(work(t, {"x": 1.0}, at=[t]) for t in np.arange(5.1, 14.9, 0.137)))
+    (found,) = analyse(folder.close(START, END).open()).scopes
+    assert "unseen" not in found.energy.budget()
+
+
+# Load, what is missing, gaps.
+
+MACHINE = Stream(
+    "machine",
+    "machine",
+    "host",
+    1.0,
+    (Spec("busy", "CPU load", "1"), Spec("disk_read_b", "disk", "B", "counter"), Spec("odd", "x", "1")),
+)
+TREE = Stream("tree", "tree", "workload", 1.0, (Spec("cpu_s", "CPU time", "s", "counter"), Spec("memory_b", "m", "B")))
+
+
+def test_load_is_that_of_the_interval(folder):
+    t = np.arange(0.5, 20, 1.0)
+    nothing = np.full(t.size, np.nan)
+    folder.add("host", MACHINE, t, np.where((t > 5) & (t < 15), 0.8, 0.1), 1e9 + 100 * t, nothing)
+    ran = (t > 5) & (t < 16)
+    folder.add("host", TREE, t[ran], 3.0 * np.clip(t[ran] - 5, 0, 10), np.full(ran.sum(), 7.0))
+    load = analyse(folder.close(START, END).open()).load
+    assert load["host.busy.max"] == 0.8
+    assert load["host.busy.mean"] == pytest.approx(0.8, abs=0.15)
+    assert load["host.disk_read_b"] == pytest.approx(1000, abs=110)
+    assert load["workload.cpu_s"] == pytest.approx(30.0, abs=0.1), "it began at nothing"
+    assert load["workload.memory_b.max"] == 7.0
+    assert not any("odd" in k for k in load)
+
+
+def test_one_reading_of_a_counter_since_boot_is_no_rise(folder):
+    folder.add("host", MACHINE, [6.0], [0.5], [1e12], [1.0])
+    folder.add("host", TREE, [6.0], [0.7], [5.0])
+    load = analyse(folder.close(START, END).open()).load
+    assert "host.disk_read_b" not in load
+    assert load["workload.cpu_s"] == pytest.approx(0.7)
+    assert load["host.odd.mean"] == 1.0
+
+
+def test_what_is_missing_is_listed_in_meters_that_work_too(folder):
+    folder.event(0.1, "meter", meter="rapl", status="denied", what="may not", why="root only", next="chmod")
+    part = {"scope": "gpu:3", "what": "it gives no power", "why": "old driver", "next": ""}
+    folder.event(0.2, "meter", meter="nvml", status="open", missing=[part])
+    missing = analyse(folder.close(START, END).open()).missing
+    assert missing == (
+        {"meter": "rapl", "status": "denied", "what": "may not", "why": "root only", "next": "chmod"},
+        {"meter": "nvml", "status": "missing", "what": "gpu:3: it gives no power", "why": "old driver", "next": ""},
+    )
+
+
+def test_gaps_of_the_interval_are_kept(folder):
+    for second, stream in ((1.0, "a"), (4.0, "b"), (16.0, "c")):
+        folder.event(second, "gap", meter="nvml", stream=stream, reason="lost", **{"from": ns(second)})
+    folder.event(2.0, "gap-end", meter="nvml", stream="a", to=ns(2.0))
+    assert [g.stream for g in analyse(folder.close(START, END).open()).gaps] == ["b"]
+
+
+# JSON.
+
+
+def test_a_result_is_plain_json_without_nan(folder):
+    node(folder, ac=1400.0).event(4.0, "idle", **{"from": ns(1.0), "to": ns(4.0)})
+    folder.add("odd", replace(gpu(7, given=replace(NVML, source="unknown"))), T, *busy(50.0, 400.0))
+    folder.marks("9-1", begin(6.0, 1, "train"), work(8.0, {"samples": 80.0, "odd": 0.0}), end(9.0, 1))
+    with (folder.path / "node1" / "marks" / "10-1.jsonl").open("w") as file:
+        file.write(json.dumps({"t": ns(8.0), "mark": "work", "amounts": {"broken": math.nan}}) + "\n")
+    result = analyse(folder.close(START, END).open())
+    plain = result.to_json()
+    text = json.dumps(plain, allow_nan=False)
+    again = json.loads(text)
+    assert again["schema"] == 1
+    assert again["duration_s"] == pytest.approx(10.0)
+    assert again["energy"]["expanded"] is not None
+    assert again["work"]["broken"] is None
+    assert again["rates"] == {"samples": pytest.approx(8.0), "odd": 0.0, "broken": None}
+    assert set(again["per_work"]) == {"samples"}
+    unknown = next(s for s in again["scopes"] if s["scope"] == "gpu:7")
+    assert unknown["reading"]["energy"]["expanded"] is None
+    assert unknown["reading"]["energy"]["expanded_if_seen"] is None
+    assert again["phases"][0]["energy"]["gpu"]["value"] == pytest.approx(3600.0, rel=0.01)
+    assert again["scopes"][0]["statistics"]["median"] == 400.0
+    assert result.group("nothing") is None
+
+
+def test_a_run_of_no_length_has_no_rates(folder):
+    node(folder, gpus=1).marks("9-1", work(5.0, {"samples": 1.0}))
+    result = analyse(folder.close(START, START).open())
+    assert result.duration_s == 0.0
+    assert result.to_json()["rates"] == {}
+    json.dumps(result.to_json(), allow_nan=False)
+
+
+def test_times_are_utc_by_the_first_clock_pair(folder):
+    assert analyse(folder.close(START, END).open()).start_utc.startswith("2023-11-14T22:13:25.000")
+    meta = json.loads((folder.path / "run.json").read_text())
+    (folder.path / "run.json").write_text(json.dumps(meta | {"started": {"mono_ns": 5 * NS}}))
+    assert analyse(folder.open()).start_utc == ""

@@ -1,0 +1,344 @@
+"""Each doubt of the referee: raised where it should be, and only there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.analysis.folders import Folder, counter, gpu, power, state
+from tests.analysis.virtual import ns
+
+from joulelab.analysis.analyse import analyse
+from joulelab.core.spec import Accuracy
+
+T = np.arange(0, 20, 0.1)
+START, END = 5.0, 15.0
+STATE = ("cap_enforced_w", "cap_requested_w", "throttle")
+SECONDS = np.arange(0.5, 20, 1.0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with one GPU at a steady 300 W."""
+    return Folder(tmp_path)
+
+
+def steady(folder, watts=300.0, index=0, keep=None, **more):
+    keep = np.ones(T.size, dtype=bool) if keep is None else keep
+    return folder.add("nvml", gpu(index, **more), T[keep], watts * T[keep], np.full(keep.sum(), watts))
+
+
+def checks(folder, name, *, end=END):
+    if not (folder.path / "end.json").exists():
+        folder.close(START, end)
+    return [(c.status, c.message, c.next) for c in analyse(folder.open()).checks if c.name == name]
+
+
+def only(folder, name, **more):
+    (found,) = checks(folder, name, **more)
+    return found
+
+
+def test_a_good_run_raises_no_doubt(folder):
+    steady(folder)
+    steady(folder, index=1)
+    folder.add("nvml", state(0, *STATE), SECONDS, *(np.full(SECONDS.size, v) for v in (700.0, 700.0, 0.0)))
+    folder.event(1.0, "process", scope="gpu:0", pids=[]).event(6.0, "process", scope="gpu:0", pids=[77])
+    folder.event(5.0, "workload", pid=77).event(5.5, "tree", pids=[77, 78])
+    folder.event(16.0, "late", meter="nvml", count=3, missed=2, worst_ns=5, ticks=200)
+    folder.event(4.5, "idle", **{"from": ns(0.5), "to": ns(4.5)})
+    assert analyse(folder.close(START, END).open()).checks == ()
+
+
+# Meters.
+
+
+def test_no_meter(folder):
+    assert only(folder, "power meter") == (
+        "failed",
+        "no power meter was read, so there is no energy",
+        "joulelab meters",
+    )
+
+
+def test_a_device_that_was_never_read_is_not_silently_left_out(folder):
+    steady(folder)
+    steady(folder, index=1, keep=T < 0.05)
+    status, message, _ = only(folder, "not read")
+    assert status == "failed"
+    assert message == "gpu:1: fewer than two readings, so no sum holds it"
+    assert not checks(steady(Folder(folder.path.parent)), "not read")
+
+
+def test_an_estimate_is_called_one(folder):
+    steady(folder).add("estimate", power("cpu", estimate=True), T, np.full(T.size, 80.0))
+    status, message, _ = only(folder, "estimate")
+    assert status == "warning"
+    assert message.startswith("cpu: load x rated power")
+
+
+def test_an_unknown_accuracy_is_said(folder):
+    steady(folder, given=Accuracy())
+    status, message, _ = only(folder, "accuracy")
+    assert (status, message.split(":")[0:2]) == ("note", ["gpu", "0"])
+
+
+# Ending.
+
+
+def test_a_killed_run(folder):
+    steady(folder)
+    (found,) = [c for c in analyse(folder.open()).checks if c.name == "ending"]
+    assert found.status == "warning"
+    assert "killed" in found.message
+
+
+@pytest.mark.parametrize(
+    ("event", "more", "name", "said"),
+    [
+        ("recorder-died", {"status": "signal 9", "segment": 0}, "recorder", "signal 9"),
+        ("disk", {"error": "ENOSPC", "dropped_rows": 12}, "disk", "ENOSPC; rows lost: 12"),
+        ("stuck", {"meter": "nvml"}, "stuck meter", "nvml did not answer"),
+        ("clock-step", {"by_ns": -7_200_000_000_000}, "clock stepped", "-7200.000 s"),
+    ],
+)
+def test_what_happened_to_the_recorder_is_told(folder, event, more, name, said):
+    steady(folder)
+    assert not checks(Folder(folder.path.parent), name)
+    folder.event(8.0, event, **more)
+    status, message, _ = only(folder, name)
+    assert status == "warning"
+    assert said in message
+
+
+# Length, gaps, what was not seen.
+
+
+def test_a_run_that_is_short_for_its_meter(folder):
+    slow = power("node.ac")
+    slow = replace(slow, period_s=2.0, channels=(replace(slow.channels[0], update_s=2.0, window_s=2.0),))
+    folder.add("bmc", slow, np.arange(0, 20, 2.0), 500 + 400 * (np.arange(10) % 2))
+    status, message, advice = only(folder, "too short", end=START + 4)
+    assert status == "warning"
+    assert message.startswith("node.ac: the run is short for bmc (")
+    assert "--tail" in advice
+    assert not checks(steady(Folder(folder.path.parent)), "too short", end=START + 4)
+
+
+def test_a_device_without_energy_is_not_short(folder):
+    assert not checks(steady(folder, 0.0), "too short")
+
+
+@pytest.mark.parametrize(("gap_s", "status"), [(0.1, None), (0.7, "warning"), (3.0, "failed")])
+def test_time_without_readings(folder, gap_s, status):
+    steady(folder, keep=(T < 8.05) | (8.05 + gap_s < T))
+    steady(folder, index=1)
+    for stream, reason in (("gpu:0.power", "GPU is lost"), ("gpu:0.power.other", "no"), ("gpu:10.power", "no")):
+        folder.event(8.1, "gap", meter="nvml", stream=stream, reason=reason, **{"from": ns(8.0)})
+    found = checks(folder, "gaps")
+    assert [s for s, _, _ in found] == ([status] if status else [])
+    for _, message, advice in found:
+        assert message.endswith("% of the time without readings (GPU is lost)")
+        assert advice == "joulelab doctor nvml"
+
+
+def test_a_gap_that_nobody_explained(folder):
+    steady(folder, keep=(T < 8.05) | (T > 10.05))
+    assert only(folder, "gaps")[1].endswith("(no readings)")
+
+
+def test_a_sensor_that_sees_a_part(folder):
+    steady(folder, seen=0.25)
+    status, message, advice = only(folder, "unseen")
+    assert status == "note"
+    assert message.startswith("gpu:0: the sensor sees only part")
+    assert "joulelab.work" in advice
+    three = Folder(folder.path.parent)
+    for k in range(3):
+        steady(three, index=k, seen=0.25)
+    assert only(three, "unseen")[1].startswith("gpu:0..gpu:2: ")
+    nothing = steady(Folder(folder.path.parent), 0.0, seen=0.25)
+    assert "within ±0.0%" in only(nothing, "unseen")[1]
+
+
+# Counters.
+
+
+def test_a_frozen_counter(folder):
+    folder.add("nvml", gpu(0), T, np.full(T.size, 1e6), np.full(T.size, 300.0))
+    assert only(folder, "counter frozen")[1] == "gpu:0: energy_j does not move; power is integrated instead"
+
+
+@pytest.mark.parametrize(("at", "told"), [(10.0, True), (3.0, False), (17.0, False)])
+def test_a_reset_counts_only_during_the_run(folder, at, told):
+    joules = np.where(at > T, 1e6 + 300 * T, 300 * (T - at))
+    folder.add("nvml", gpu(0), T, joules, np.full(T.size, 300.0))
+    found = checks(folder, "counter reset")
+    assert bool(found) is told
+    assert all(m == "gpu:0: energy_j was reset during the run" for _, m, _ in found)
+
+
+@pytest.mark.parametrize(("since", "told"), [(8.0, True), (1.0, False)])
+def test_a_wrap_that_nobody_can_count(folder, since, told):
+    keep = (since > T) | (since + 3 < T)
+    folder.add("rapl", counter("cpu:0", modulus=500.0), T[keep], (100 * T[keep]) % 500.0)
+    found = checks(folder, "counter wrap")
+    assert bool(found) is told
+    assert all(m == "cpu:0: a gap is long enough for energy_j to wrap unseen" for _, m, _ in found)
+
+
+# Agreement.
+
+
+@pytest.mark.parametrize(("off", "told"), [(1.0, False), (1.004, False), (1.06, True), (0.9, True)])
+def test_meters_of_one_scope_that_disagree(folder, off, told):
+    """Both read the same sensor, so its gain excuses nothing."""
+    folder.add("nvml", gpu(0), T, 300 * T, np.full(T.size, 300.0 * off))
+    found = checks(folder, "meters disagree")
+    assert bool(found) is told
+    for _, message, advice in found:
+        assert message.startswith("gpu:0: energy_j and power_instant_w of nvml differ by ")
+        assert f"{1 - off:+.1%}" in message
+        assert advice == "joulelab doctor nvml"
+
+
+def test_meters_of_their_own_may_differ_by_their_gains(folder):
+    steady(folder).add("pdu", power("gpu:0"), T, np.full(T.size, 300.0 * 1.05))
+    assert not checks(folder, "meters disagree")
+
+
+@pytest.mark.parametrize("given", [{"given": Accuracy()}, {"estimate": True}])
+def test_what_is_unknown_or_estimated_cannot_disagree(folder, given):
+    steady(folder).add("odd", power("gpu:0", **given), T, np.full(T.size, 600.0))
+    assert not checks(folder, "meters disagree")
+
+
+def test_without_energy_there_is_nothing_to_compare(folder):
+    folder.add("nvml", gpu(0), T, np.zeros(T.size), np.full(T.size, 0.5))
+    assert not checks(folder, "meters disagree")
+
+
+# Held back, caps.
+
+
+@pytest.mark.parametrize(
+    ("bits", "found"),
+    [
+        (0x0, []),
+        (0x1, []),  # idle
+        (0x4, [("note", "power cap")]),
+        (0x8, [("warning", "hardware slowdown")]),
+        (0x60, [("warning", "software thermal"), ("warning", "hardware thermal")]),
+        (0x80, [("warning", "power brake")]),
+    ],
+)
+def test_a_device_that_was_held_back(folder, bits, found):
+    steady(folder).add("nvml", state(0, "throttle"), SECONDS, np.where(SECONDS > 10, bits, 0))
+    assert [(s, m) for s, m, _ in checks(folder, "throttled")] == [
+        (s, f"gpu:0: held back by {name} in 50% of the readings") for s, name in found
+    ]
+
+
+def capped(folder, enforced, requested, watts=300.0):
+    values = [np.broadcast_to(v, SECONDS.shape) for v in (enforced, requested)]
+    return steady(folder, watts).add("nvml", state(0, "cap_enforced_w", "cap_requested_w"), SECONDS, *values)
+
+
+def test_a_cap_that_is_not_what_was_asked_for(folder):
+    capped(folder, 350.0, 400.0)
+    assert only(folder, "cap")[1] == "gpu:0: 350 W is enforced, 400 W was requested"
+
+
+def test_a_cap_that_was_changed(folder):
+    moved = np.where(SECONDS > 10, 350.0, 400.0)
+    capped(folder, moved, moved)
+    assert only(folder, "cap")[1] == "gpu:0: the cap changed during the run (350 to 400 W)"
+    amd = steady(Folder(folder.path.parent)).add("amdsmi", state(0, "cap_requested_w"), SECONDS, moved)
+    assert only(amd, "cap")[1] == "gpu:0: the cap changed during the run (350 to 400 W)"
+
+
+@pytest.mark.parametrize(("watts", "told"), [(300.0, False), (312.0, False), (330.0, True)])
+def test_a_cap_that_is_not_kept(folder, watts, told):
+    capped(folder, 300.0, 300.0, watts)
+    found = checks(folder, "cap not enforced")
+    assert bool(found) is told
+    assert all(s == "failed" and m == "gpu:0: 330 W on average above the cap of 300 W" for s, m, _ in found)
+
+
+def test_the_cap_is_compared_with_the_mean_over_time_not_over_readings(folder):
+    """250 quick readings at the start, above the cap; ten seconds below it."""
+    t = np.sort(np.concatenate((T, np.arange(5.0, 5.5, 0.002))))
+    watts = np.where((t > 4.9) & (t < 5.6), 600.0, 200.0)
+    folder.add("nvml", gpu(0), t, np.concatenate(([0.0], np.cumsum(watts[:-1] * np.diff(t)))), watts)
+    folder.add("nvml", state(0, "cap_enforced_w"), SECONDS, np.full(SECONDS.size, 300.0))
+    assert not checks(folder, "cap not enforced")
+
+
+def test_a_cap_on_a_device_without_power_or_a_run_without_length(folder):
+    folder.add("amdsmi", counter("gpu:0"), T, 900 * T)
+    folder.add("amdsmi", state(0, "cap_enforced_w"), SECONDS, np.full(SECONDS.size, 300.0))
+    assert not checks(folder, "cap not enforced")
+    empty = capped(Folder(folder.path.parent), 300.0, 300.0, 900.0).close(5.5, 5.5)
+    assert not checks(empty, "cap not enforced")
+
+
+# Other processes.
+
+
+def test_processes_that_were_there_before_are_not_the_workloads(folder):
+    steady(folder)
+    folder.event(1.0, "process", scope="gpu:0", pids=[11, 12]).event(2.0, "process", scope="gpu:0", pids=[12])
+    folder.event(5.0, "workload", pid=77).event(7.0, "tree", pids=[78])
+    folder.event(6.0, "process", scope="gpu:0", pids=[12, 77, 78])
+    folder.event(17.0, "process", scope="gpu:0", pids=[99])  # after the end
+    assert only(folder, "other processes")[1] == "gpu:0: processes that are not the workload's were there (12)"
+
+
+def test_processes_that_come_meanwhile(folder):
+    steady(folder).event(5.0, "workload", pid=77).event(6.0, "process", scope="gpu:1", pids=[*range(80, 90), 77])
+    said = "gpu:1: processes that are not the workload's were there (80, 81, 82, 83, 84)"
+    assert only(folder, "other processes")[1] == said
+
+
+def test_the_workloads_own_processes_are_no_strangers(folder):
+    steady(folder).event(5.0, "workload").event(5.5, "tree", pids=[77, 78])
+    folder.event(6.0, "process", scope="gpu:0", pids=[77, 78]).event(1.0, "process", scope="gpu:0", pids=[])
+    assert not checks(folder, "other processes")
+
+
+# Idle, late.
+
+
+@pytest.mark.parametrize(("rise", "told"), [(0.0, False), (3.0, False), (30.0, True), (-20.0, True)])
+def test_idle_power_that_drifts(folder, rise, told):
+    watts = 100 + rise * (T > 2.5)
+    folder.add("rapl", counter("cpu:0"), T, np.concatenate(([0.0], np.cumsum(watts[:-1] * 0.1))))
+    folder.event(4.5, "idle", **{"from": ns(0.5), "to": ns(4.5)})
+    found = checks(folder, "idle drifted")
+    assert bool(found) is told
+    for status, message, _ in found:
+        assert status == "warning"
+        assert message.startswith("cpu:0: idle power drifted by ")
+        assert float(message.split()[5]) == pytest.approx(rise, abs=2)
+
+
+def test_a_drift_that_the_meter_cannot_tell_is_none(folder):
+    """Two readings of a slow meter, one in each half: they may differ by what lies between readings."""
+    slow = power("node.ac")
+    slow = replace(slow, period_s=3.0, channels=(replace(slow.channels[0], update_s=3.0, window_s=0.0),))
+    folder.add("bmc", slow, np.arange(0, 20, 3.0), [100.0, 140.0, 500, 500, 500, 500, 500])
+    folder.event(4.5, "idle", **{"from": ns(0.5), "to": ns(4.5)})
+    assert not checks(folder, "idle drifted")
+
+
+@pytest.mark.parametrize(("missed", "told"), [(3, False), (4, False), (40, True)])
+def test_readings_that_were_skipped(folder, missed, told):
+    steady(folder)
+    for _ in range(2):
+        folder.event(16.0, "late", meter="nvml", count=missed, missed=missed, worst_ns=1, ticks=1000)
+    folder.event(16.0, "late", meter="rapl", count=0, missed=0, worst_ns=0, ticks=100)
+    found = checks(folder, "late")
+    assert [(s, m) for s, m, _ in found] == (
+        [("note", f"nvml: {2 * missed} readings were skipped because the machine was busy")] if told else []
+    )

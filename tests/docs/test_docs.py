@@ -1,0 +1,65 @@
+"""Hold the documents to the truth: links resolve, printed output is what a command prints, examples run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(p for p in ROOT.rglob("*.md") if not {".venv", "node_modules"} & set(p.parts))
+OUTPUT = re.compile(r"<!-- output: (.+?) -->\n```\n(.*?)```\n<!-- end -->", re.DOTALL)
+
+
+def outputs() -> list[tuple[str, str, str]]:
+    """Return page, command and text of every block that a command prints."""
+    return [(p.name, m[1], m[2]) for p in PAGES for m in OUTPUT.finditer(p.read_text())]
+
+
+def run_command(command: str) -> str:
+    """Run a joulelab command as a reader would, 80 columns wide, and return what it prints."""
+    words = shlex.split(command)
+    assert words[0] == "joulelab"
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_resolve(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if not target.startswith(("http:", "https:", "#", "mailto:")):
+            assert (page.parent / target.split("#")[0]).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize(("page", "command", "text"), outputs())
+def test_output_in_the_documents_is_what_the_command_prints(page: str, command: str, text: str) -> None:
+    assert run_command(command).rstrip() == text.rstrip(), f"{page}: run `{command}` and paste what it prints"
+
+
+def test_there_is_output_to_hold() -> None:
+    assert any(page == "README.md" for page, _, _ in outputs())
+
+
+def test_the_readme_names_commands_that_exist() -> None:
+    listed = set(re.findall(r"^\| `joulelab (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    known = run_command("joulelab --help")
+    assert {"run", "meters", "doctor", "ls", "export", "mark", "twin"} <= listed
+    assert all(re.search(rf"^  {name}\b", known, re.MULTILINE) for name in listed)
+
+
+def test_the_python_example_of_the_readme_runs(tmp_path: Path) -> None:
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert code is not None
+    script = tmp_path / "example.py"
+    script.write_text("def train():\n    pass\n\n" + code[1])
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    assert "epoch" in done.stdout

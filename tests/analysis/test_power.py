@@ -174,6 +174,13 @@ def test_the_step_that_was_asked_for_decides_what_a_gap_is():
     assert "gap" in curve(t, 100 + t, step_s=0.1).energy(ns(4), ns(50)).budget()
 
 
+def test_a_pause_in_which_the_instrument_has_nothing_new_is_no_gap():
+    t = np.concatenate((np.arange(0, 5, 0.01), np.arange(5.15, 10, 0.01)))
+    watts = np.where(t % 2 < 1, 500.0, 100.0)
+    assert "gap" not in curve(t, watts, power_spec(0.1, 0.1)).energy(ns(1), ns(9)).budget()
+    assert "gap" in curve(t, watts, power_spec(0.02, 0.01)).energy(ns(1), ns(9)).budget()
+
+
 def test_gaps_before_an_interval_do_not_enter_it_through_later_readings():
     t = np.concatenate((np.arange(0, 5, 0.1), np.arange(9, 30, 0.1)))
     watts = np.where(t < 15, 100.0, np.where(t % 2 < 1, 600.0, 100.0))

@@ -157,25 +157,31 @@ def test_an_edge_polls_quickly_until_every_counter_has_stepped() -> None:
     assert times(meter)[-1] == pytest.approx(1.9)
 
 
-def test_an_edge_is_known_already_if_the_last_step_was_just_seen() -> None:
-    world = World(end_s=3.0)
-    world.ask(0.03, Request("edge", START + NS))
-    world.ask(0.15, Request("edge", START + 2 * NS))
-    world.ask(1.55, Request("edge", START + 2 * NS))
-    meter = VirtualMeter(world, [stream()])
-    sampler_of(world, meter).run()
-    assert [at for at, what, _ in world.answers if what == "edge"] == pytest.approx([0.1, 0.15, 1.6], abs=0.003)
-    assert all(stepped for _, what, stepped in world.answers if what == "edge")
-
-
-def test_an_edge_is_bounded_when_a_counter_does_not_step() -> None:
+@pytest.mark.parametrize(("update_s", "wait_s"), [(0.001, 0.1), (0.1, 0.4), (0.2, 0.5)])
+def test_an_edge_is_bounded_when_a_counter_does_not_step(update_s: float, wait_s: float) -> None:
     world = World(end_s=3.0)
     world.ask(0.5, Request("edge", START + round(1.0 * NS)))
-    meter = VirtualMeter(world, [stream()], watts=0.0)
+    meter = VirtualMeter(world, [stream(update_s=update_s)], watts=0.0)
     sampler_of(world, meter).run()
     at, _, stepped = world.answers[0]
-    assert at == pytest.approx(1.0, abs=0.003)
+    assert at == pytest.approx(0.5 + wait_s, abs=0.005)
     assert not stepped
+
+
+def test_what_a_meter_does_wrong_beside_reading_costs_nothing_else() -> None:
+    class Faulty(VirtualMeter):
+        def events(self) -> list[dict[str, object]]:
+            raise KeyError("events")
+
+        def set_workload(self, pid: int) -> None:
+            raise KeyError("workload")
+
+    world = World(end_s=1.05)
+    world.ask(0.5, Request("follow", START + NS, pid=1))
+    meter = Faulty(world, [stream()])
+    sampler_of(world, meter).run()
+    assert [e["what"] for e in world.events] == ["KeyError: 'events'", "KeyError: 'workload'"]
+    assert times(meter)[-1] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("slow", [stream(update_s=10.0), stream(period_s=5.0)])

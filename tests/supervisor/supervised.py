@@ -102,6 +102,11 @@ def children(pid: int) -> list[int]:
         return []
 
 
+def marks(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for path in run.glob("*/marks/*") for line in path.read_text().splitlines()]
+    return sorted((m for m in lines if kind in (None, m["mark"])), key=lambda m: m["t"])
+
+
 def caught(path: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
@@ -113,4 +118,4 @@ def gone(pid: int) -> bool:
         return True
 
 
-__all__ = ["CATCHER", "Bench", "caught", "children", "gone", "recorders_in", "until"]
+__all__ = ["CATCHER", "Bench", "caught", "children", "gone", "marks", "recorders_in", "until"]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-import subprocess
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.recorder.driving import FAKE, SRC, events_of, fake, until
-from tests.supervisor.supervised import gone, recorders_in
+from tests.recorder.driving import events_of, fake, until
+from tests.supervisor.supervised import gone, marks, recorders_in
 
 import joulelab
 from joulelab.core.errors import ConfigError
@@ -34,11 +32,6 @@ def kw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in ("JOULELAB_RUN", "JOULELAB_HOST"):
         monkeypatch.delenv(name, raising=False)
     return {"runs": tmp_path / "runs", "meters": METERS, "period_s": 0.02}
-
-
-def marks(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for path in run.glob("*/marks/*") for line in path.read_text().splitlines()]
-    return sorted((m for m in lines if kind in (None, m["mark"])), key=lambda m: m["t"])
 
 
 def at_rest() -> bool:
@@ -275,95 +268,6 @@ def test_a_forked_child_is_never_a_second_owner(kw: dict[str, Any]) -> None:
     assert len(list_runs(kw["runs"])) == 1
 
 
-def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    # Without what measures coverage, too: it imports a lot and takes its time.
-    base = {k: v for k, v in os.environ.items() if not k.startswith(("JOULELAB", "COVERAGE"))}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**base, "PYTHONPATH": SRC, **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-ARGUMENTS = f"meters=[dict(meter={FAKE!r})]"
-
-
-def test_the_recorder_ends_with_a_process_that_never_left_its_block(tmp_path: Path) -> None:
-    code = f"import joulelab, os\nm = joulelab.measure('x', {ARGUMENTS})\nm.__enter__()\nprint(m.run)\n"
-    done = python(code, JOULELAB_RUNS=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    (run,) = list_runs(tmp_path)
-    until(lambda: recorders_in(run) == [], 3)
-    assert run_state(run) is RunState.KILLED
-
-
-def test_children_of_a_measured_process_mark_its_run(tmp_path: Path) -> None:
-    code = f"""
-import joulelab, multiprocessing, subprocess, sys
-
-def worker():
-    for _ in range(100):
-        joulelab.work(samples=1)
-
-if __name__ == "__main__":
-    with joulelab.measure("x", {ARGUMENTS}) as m:
-        for how in ("fork", "forkserver"):
-            p = multiprocessing.get_context(how).Process(target=worker)
-            p.start(); p.join()
-        child = "import joulelab\\nwith joulelab.measure('child'):\\n  [joulelab.work(samples=1) for _ in range(100)]"
-        subprocess.run([sys.executable, "-c", child], check=True)
-"""
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    base = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB")}
-    environ = {**base, "PYTHONPATH": SRC, "JOULELAB_RUNS": str(tmp_path / "runs")}
-    subprocess.run([sys.executable, str(script)], env=environ, check=True, timeout=60)
-    (run,) = list_runs(tmp_path / "runs")
-    assert sum(w["amounts"]["samples"] for w in marks(run, "work")) == 300
-    assert [b["name"] for b in marks(run, "begin")] == ["child"]
-
-
-def test_other_ranks_are_inert(tmp_path: Path) -> None:
-    code = f"import joulelab\nwith joulelab.measure('x', {ARGUMENTS}) as m: pass\nprint(m.run, m.energy)"
-    done = python(code, JOULELAB_RUNS=str(tmp_path / "runs"), LOCAL_RANK="1")
-    assert done.stdout.split() == ["None", "None"], done.stderr
-    assert not (tmp_path / "runs").exists()
-
-
-def test_inside_joulelab_run_a_block_is_a_phase(tmp_path: Path) -> None:
-    from tests.supervisor.supervised import Bench
-
-    bench = Bench(tmp_path)
-    code = (
-        "import joulelab, time\n"
-        "with joulelab.measure('block') as m: time.sleep(0.3); joulelab.work(samples=2)\n"
-        "print(m.energy.value / m.duration_s, m.run)"
-    )
-    done = bench.run(sys.executable, "-c", code)
-    watts, run = done.stdout.split()
-    assert float(watts) == pytest.approx(200, rel=0.12)
-    assert run == str(bench.run_folder)
-    assert [m["name"] for m in marks(bench.run_folder, "begin")] == ["block"]
-    assert len(list_runs(bench.runs)) == 1
-
-
-def test_a_closed_run_is_not_marked_any_more(tmp_path: Path) -> None:
-    (tmp_path / "host" / "marks").mkdir(parents=True)
-    (tmp_path / "end.json").write_text("{}")
-    code = "import joulelab.supervisor.phases as p; print(p.writer())"
-    assert python(code, JOULELAB_RUN=str(tmp_path), JOULELAB_HOST="host").stdout.strip() == "None"
-
-
-def test_work_is_written_though_the_process_just_ends(tmp_path: Path) -> None:
-    (tmp_path / "host" / "marks").mkdir(parents=True)
-    code = "import joulelab\nfor _ in range(50): joulelab.work(samples=1)"
-    assert python(code, JOULELAB_RUN=str(tmp_path), JOULELAB_HOST="host").returncode == 0
-    assert sum(w["amounts"]["samples"] for w in marks(tmp_path, "work")) == 50
-
-
 def test_the_recorder_is_started_again_for_a_measured_process(kw: dict[str, Any]) -> None:
     with joulelab.measure("x", **kw) as m:
         assert m.run is not None
@@ -375,26 +279,3 @@ def test_the_recorder_is_started_again_for_a_measured_process(kw: dict[str, Any]
     end = read_end(run)
     assert end is not None
     assert end["restarts"] == 1
-
-
-def test_importing_costs_next_to_nothing() -> None:
-    code = "import sys; before = set(sys.modules); import joulelab; print(*(set(sys.modules) - before))"
-    assert set(python(code).stdout.split()) == {"joulelab", "joulelab.core", "joulelab.core.version", "__future__"}
-    assert {"measure", "measured", "phase", "work", "mark"} <= set(dir(joulelab))
-    with pytest.raises(AttributeError, match="no attribute"):
-        _ = joulelab.nonsense
-
-
-def test_without_a_recording_marks_cost_nothing() -> None:
-    code = """
-import timeit, joulelab
-work, phase = joulelab.work, joulelab.phase
-def in_phase():
-    with phase("x", n=1): pass
-n = 20000
-print(min(timeit.repeat(lambda: work(samples=64), number=n, repeat=7)) / n * 1e9,
-      min(timeit.repeat(in_phase, number=n, repeat=7)) / n * 1e9)
-"""
-    work_ns, phase_ns = map(float, python(code).stdout.split())
-    assert work_ns < 2000
-    assert phase_ns < 10000

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Spec
 
 BLOCK = 4096
-GAP_FACTOR = 3.0  # a pause of more than three usual steps is a gap
+GAP_FACTOR = 3.0  # a pause of more than three usual steps, of ours and of the instrument, is a gap
 BEYOND_MEANS = 0.25  # share of the range of means by which true powers may lie beyond them
 RIPPLE = 0.1  # share of the power by which it may vary inside a tick without showing in the means
 NEAR = 3  # readings on each side whose powers bound what happened at an edge
@@ -111,7 +111,7 @@ class PowerCurve:
         """
         t, p = self.seconds(sel), self.readings.value[sel]
         step, jump = np.diff(t), np.diff(p)
-        longest = GAP_FACTOR * self.step_s
+        longest = GAP_FACTOR * max(self.step_s, self.update_s)
         usual = np.minimum(step, longest)
         hidden = np.maximum(np.maximum(usual, self.update_s) - self.window_s, 0.2 * np.minimum(usual, self.update_s))
         hidden *= jump

@@ -11,7 +11,7 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, MissingDependency, Unavailable
 from joulelab.meters.hooks import HasMissing
 from joulelab.recorder.plan import MeterPlan, Plan, open_meter
-from joulelab.recorder.requests import EDGE_S, Answer, Inbox, Request
+from joulelab.recorder.requests import Answer, Inbox
 from joulelab.recorder.rows import Table, tables_of
 from joulelab.recorder.sampling import Event, Sampler
 
@@ -95,8 +95,6 @@ class MeterThread:
         sampler = Sampler(self.name, meter, tables, self._events, sleep_until=self.inbox.sleep_until, done=self._done)
         self._add_tables(tables)
         self.sampler = sampler
-        # Counters are polled from the first moment: the owner is about to ask for it anyway.
-        self.inbox.put(Request("edge", monotonic_ns() + round(EDGE_S * NS)))
         status = {"meter": self.name, "status": "open", "streams": len(streams), "what": "", "why": "", "next": ""}
         self._say(status, missing=missing)
         return True

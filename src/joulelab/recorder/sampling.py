@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 
-
 FAST_POLL_NS = 2_000_000
 BACKOFF_FIRST_NS = NS // 10
 BACKOFF_LAST_NS = 10 * NS
 # A counter that steps or is read more slowly than this is not waited for at the start, and never polled quickly.
 FAST_S = 1.0
+# A counter that has not stepped for so many of its own periods, and so long, stands still: it is not waited for.
+STILL_PERIODS, STILL_S = 4, 0.1
 # Rows of one table that may wait for the writer thread.
 ROWS_LIMIT = 400_000
 
@@ -36,7 +37,7 @@ class Reading:
 
     __slots__ = (
         "append", "backoff_ns", "base", "counters", "error", "fast", "gap_ns", "good_ns", "index", "pack", "poll_ns",
-        "retry_ns", "step_ns", "stream", "update_s",
+        "retry_ns", "still_ns", "stream", "update_s",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, index: int, table: Table) -> None:
@@ -56,8 +57,7 @@ class Reading:
         self.retry_ns = 0
         self.backoff_ns = 0
         self.base: list[float] = []
-        self.poll_ns = 0
-        self.step_ns = 0
+        self.poll_ns = self.still_ns = 0
 
     def stepped(self, values: Sequence[float]) -> bool:
         """Return whether every counter that can be read has moved since the base was taken."""
@@ -164,7 +164,7 @@ class Sampler:
                     self._read(reading)
         self.busy_ns = 0
         if self._meter_events is not None:
-            self.events += self._meter_events()
+            self._drain(self._meter_events)
         if group.instrument:
             # The instrument paces its readings itself; this only bounds one that answers at once.
             group.due_ns = now + period // 2
@@ -234,14 +234,13 @@ class Sampler:
             return False
         if finish and reading.update_s > request.tail_s:
             return False
-        if request.what == "edge" and now - reading.step_ns < round(reading.update_s * NS):
-            return False  # its last step was seen, and the next is still to come
         reading.base = [values[i] for i in reading.counters]
         if not all(map(isnan, reading.base)):
             reading.poll_ns = now
+            reading.still_ns = now + round(max(STILL_PERIODS * reading.update_s, STILL_S) * NS)
             return True
         # A power covers the end only once it was updated after it; before the start any reading will do.
-        reading.poll_ns = now + round(reading.update_s * NS)
+        reading.poll_ns = reading.still_ns = now + round(reading.update_s * NS)
         return finish
 
     def _poll(self, now: int) -> bool:
@@ -254,11 +253,9 @@ class Sampler:
                 waiting.append(reading)
                 continue
             values = self._read(reading)
-            if values is None:
+            if values is None or (now >= reading.still_ns and not reading.stepped(values)):
                 self._complete = False
-            elif reading.stepped(values):
-                reading.step_ns = now
-            else:
+            elif not reading.stepped(values):
                 reading.poll_ns = now + (FAST_POLL_NS if reading.fast else round(reading.stream.period_s * NS))
                 waiting.append(reading)
         self._polled = waiting
@@ -278,13 +275,22 @@ class Sampler:
         if request is not None:
             self._done(Answer(request, stepped))
 
+    def _drain(self, meter_events: Callable[[], list[Event]]) -> None:
+        try:
+            self.events += meter_events()
+        except Exception as error:  # noqa: BLE001
+            self._meter_events = None
+            self._tell(error)
+
     def _tell_workload(self, meter: FollowsWorkload, pid: int) -> None:
         try:
             meter.set_workload(pid)
         except Exception as error:  # noqa: BLE001
-            t = self._now()
-            event = {"t": t, "event": "gap", "meter": self.name, "stream": None, "from": t}
-            self.events.append(event | {"reason": str(error), "error": type(error).__name__})
+            self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        what = f"{type(error).__name__}: {error}"
+        self.events.append({"t": self._now(), "event": "problem", "meter": self.name, "what": what})
 
 
 def _due(group: Group) -> int:

@@ -25,6 +25,7 @@ BLOCK = 4096
 GAP_FACTOR = 3.0  # a pause of more than three usual steps, of ours and of the instrument, is a gap
 BEYOND_MEANS = 0.25  # share of the range of means by which true powers may lie beyond them
 RIPPLE = 0.1  # share of the power by which it may vary inside a tick without showing in the means
+FEW = 10  # readings that may be too few to show what a load does now and then
 NEAR = 3  # readings on each side whose powers bound what happened at an edge
 
 
@@ -94,6 +95,12 @@ class PowerCurve:
         doubled: Floats = ((r.t0_ns[sel] - self.base_ns) + (r.t1_ns[sel] - self.base_ns)).astype(np.float64)
         doubled *= 0.5e-9
         return doubled
+
+    @cached_property
+    def _squares_per_s(self) -> float:
+        """Return the squares of hidden jumps of the whole record (J2), by its length (s)."""
+        record_s = float(self.readings.t0_ns[-1] - self.readings.t0_ns[0]) * 1e-9
+        return float(self._prefix[1, -1]) / max(record_s, self.step_s)
 
     def _prefixes(self) -> Floats:
         """Sum what `_sums` returns by block, so that C(t) needs one block only."""
@@ -171,11 +178,13 @@ class PowerCurve:
     def sampling(self, a_ns: int, b_ns: int) -> tuple[str, float]:
         """Return source and standard uncertainty (J) of what happened between readings: jumps that none of them saw.
 
-        Loads that step and stay hide 1/12 of the squares, readings that scatter without memory up to 1/2. A series
-        that repeats is wrong the same way each time: its repeats, and its phases, add linearly.
+        Loads that step and stay hide 1/12 of the squares, readings that scatter without memory up to 1/2. Few readings
+        may all have missed what the load does elsewhere in the record. A series that repeats is wrong the same way
+        each time: its repeats, and its phases, add linearly.
         """
         _, squares, products, _ = self.at(b_ns) - self.at(a_ns)
-        variance = max(squares / 12 + 5 / 12 * min(squares, max(0.0, -2 * products)), 0.0)
+        elsewhere = self._squares_per_s * min((b_ns - a_ns) * 1e-9, FEW * max(self.step_s, self.update_s)) / 2
+        variance = max(squares / 12 + 5 / 12 * min(squares, max(0.0, -2 * products)), elsewhere, 0.0)
         # Devices that are read together miss the same; sensors that update by themselves miss each its own.
         source = f"sampling:{self.source if self.step_s > 1.5 * self.update_s else self.name}"
         if self.period_s is None:

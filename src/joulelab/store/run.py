@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from joulelab.core.clock import ClockPair
@@ -12,13 +11,11 @@ from joulelab.core.errors import StoreError
 from joulelab.store.folder import RunState, host_dirs, read_end, read_meta, run_state
 from joulelab.store.lines import Line, read_lines
 from joulelab.store.series import Series, read_series, read_streams
-from joulelab.store.table import RETRIES, Problem, Segment, Table, chunks, connect, load_table, table_names
+from joulelab.store.table import RETRIES, LateDatabase, Problem, Segment, Table, chunks, load_table, table_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
-
-    import duckdb
 
     from joulelab.core.spec import Stream
 
@@ -56,6 +53,7 @@ class Run:
         self._loaded: dict[tuple[str, str, str], Table] = {}
         self._whole: dict[tuple[str, str, str], dict[str, Series]] = {}
         self._look: list[tuple[str, int, int]] = []
+        self._con = LateDatabase()
 
     def __enter__(self) -> Self:
         """Return the run."""
@@ -67,9 +65,7 @@ class Run:
 
     def close(self) -> None:
         """Release what readers hold; a run that is used again opens it again."""
-        if "_con" in self.__dict__:
-            self._con.close()
-            del self._con
+        self._con.close()
 
     @property
     def end(self) -> dict[str, Any] | None:
@@ -128,10 +124,6 @@ class Run:
             damaged = dict.fromkeys(p for _, p in self._lines(pattern, damaged=True))
             found += [Problem(path, "lines are damaged and left out") for path in damaged]
         return found
-
-    @cached_property
-    def _con(self) -> duckdb.DuckDBPyConnection:
-        return connect()
 
     def _tables(self) -> Iterator[Table]:
         for folder in sorted(host_dirs(self.path), key=lambda p: self.hosts.index(p.name)):

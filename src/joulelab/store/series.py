@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from joulelab.store.table import Segment, Table, chunks, named, quoted, row_type
+from joulelab.store.table import Database, Segment, Table, chunks, named, quoted, row_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import duckdb
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -33,7 +31,7 @@ class Series:
         return len(self.t0_ns)
 
 
-def read_series(table: Table, stream: str, columns: Sequence[str], con: duckdb.DuckDBPyConnection) -> Series:
+def read_series(table: Table, stream: str, columns: Sequence[str], con: Database) -> Series:
     """Read one stream from everything that holds rows of it; raise FileNotFoundError where a journal was sealed."""
     parts = [_from_parquet(table, stream, columns, con)] if table.parquet else []
     parts += [_from_journal(segment, stream, columns) for segment in table.journals]
@@ -49,7 +47,7 @@ def read_series(table: Table, stream: str, columns: Sequence[str], con: duckdb.D
     )
 
 
-def read_streams(table: Table, con: duckdb.DuckDBPyConnection) -> dict[str, Series]:
+def read_streams(table: Table, con: Database) -> dict[str, Series]:
     """Read all streams of a table with all channels; raise FileNotFoundError where a journal was sealed."""
     columns = list(table.columns)
     names = [s.name for s in table.streams]
@@ -69,7 +67,7 @@ def read_streams(table: Table, con: duckdb.DuckDBPyConnection) -> dict[str, Seri
 
 
 def _sealed_rows(
-    table: Table, names: Sequence[str], kind: np.dtype[np.void], con: duckdb.DuckDBPyConnection
+    table: Table, names: Sequence[str], kind: np.dtype[np.void], con: Database
 ) -> list[tuple[npt.NDArray[np.void], int]]:
     """Return the rows of each sealed segment, with streams by number."""
     assert table.parquet is not None
@@ -114,7 +112,7 @@ def _in_order(series: Series) -> Series:
     return Series(t0[order], series.t1_ns[order], values, series.segment[order])
 
 
-def _from_parquet(table: Table, stream: str, columns: Sequence[str], con: duckdb.DuckDBPyConnection) -> Series:
+def _from_parquet(table: Table, stream: str, columns: Sequence[str], con: Database) -> Series:
     assert table.parquet is not None
     numbers = [s.header.segment for s in table.segments if s.path is None]
     stored = dict.fromkeys(c for s in table.segments if s.path is None for c in s.header.columns)

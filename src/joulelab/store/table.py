@@ -7,7 +7,7 @@ import json
 import os
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import duckdb
 import numpy as np
@@ -92,6 +92,32 @@ class Table:
         return tuple(merged.values())
 
 
+class Database(Protocol):
+    """Answer SQL: a DuckDB connection, or one that is made when first asked."""
+
+    def execute(self, query: str, parameters: object = None) -> Any:
+        """Run a statement and return the connection, from which rows are fetched."""
+
+
+class LateDatabase:
+    """Connect to DuckDB when first asked: a run that is not sealed needs none."""
+
+    def __init__(self) -> None:
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    def execute(self, query: str, parameters: object = None) -> Any:
+        """Run a statement, on a connection of our own."""
+        if self._connection is None:
+            self._connection = connect()
+        return self._connection.execute(query, parameters)
+
+    def close(self) -> None:
+        """Close the connection; asked again, there will be another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
 def connect(**config: str | bool | int | float | list[str]) -> duckdb.DuckDBPyConnection:
     """Return a private in-memory database that downloads nothing and leaves no files behind."""
     settings: dict[str, str | bool | int | float | list[str]] = {
@@ -121,7 +147,7 @@ def table_names(host_dir: Path) -> list[tuple[str, str]]:
     return sorted({(str(meter), str(table)) for meter, table in found})
 
 
-def load_table(host_dir: Path, meter: str, table: str, con: duckdb.DuckDBPyConnection) -> Table:
+def load_table(host_dir: Path, meter: str, table: str, con: Database) -> Table:
     """Read the headers of a table; a torn header becomes a problem. Raises NewerSchema."""
     for _ in range(RETRIES):
         # Sealed between the listing and the look inside: the next listing finds the Parquet file.
@@ -130,7 +156,7 @@ def load_table(host_dir: Path, meter: str, table: str, con: duckdb.DuckDBPyConne
     raise StoreError(f"the files of {meter}.{table} vanish while they are read", where=str(host_dir))
 
 
-def _load(host_dir: Path, meter: str, table: str, con: duckdb.DuckDBPyConnection) -> Table:
+def _load(host_dir: Path, meter: str, table: str, con: Database) -> Table:
     # Journals are listed before the Parquet file, which is there before they go: one of the two is always seen.
     journals = sorted(
         (int(m[3]), host_dir / m[0])
@@ -181,7 +207,7 @@ def open_segment(path: Path) -> Segment:
     return Segment(header, path, rows, torn)
 
 
-def read_sealed(path: Path, con: duckdb.DuckDBPyConnection) -> list[Segment]:
+def read_sealed(path: Path, con: Database) -> list[Segment]:
     """Return the segments that a Parquet file holds; raise StoreError where it is damaged or not joulelab's."""
     query = f"SELECT decode(value) FROM parquet_kv_metadata({quoted(path)}) WHERE decode(key) = $key"  # noqa: S608 (quoted)
     try:

@@ -259,9 +259,17 @@ def test_other_channels_of_a_scope_are_kept_beside_the_best(folder):
     assert (found.device, found.model) == ("", "H100")
 
 
-def test_a_counter_alone_has_no_statistics(folder):
+def test_statistics_of_a_counter_alone_come_from_its_rises(folder):
     folder.add("rapl", counter("cpu:0"), T, busy(30.0, 100.0)[0])
-    assert analyse(folder.close(START, END).open()).scopes[0].statistics is None
+    found = analyse(folder.close(START, END).open()).scopes[0].statistics
+    assert found.median == pytest.approx(100, rel=0.01)
+    assert found.window_s == pytest.approx(0.1)
+
+
+def test_the_kernels_account_of_the_workload_is_part_of_the_load(folder):
+    folder.event(9.0, "workload-end", end_ns=END, user_s=1.5, system_s=0.5, peak_memory_b=1e6)
+    load = analyse(folder.close(START, END).open()).load
+    assert (load["workload.user_s"], load["workload.system_s"], load["workload.peak_memory_b"]) == (1.5, 0.5, 1e6)
 
 
 # Phases and work.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.analysis.virtual import counter_spec, ns, power_spec, readings, stepped
+from tests.analysis.virtual import NS, counter_spec, ns, power_spec, readings, stepped
 
 from joulelab.analysis.counter import CounterCurve, _refined
 from joulelab.analysis.power import PowerCurve
@@ -393,3 +393,13 @@ def test_an_interval_of_no_length_has_nothing():
     t = np.arange(0, 5, 0.1)
     found = curve(t, 400 * t).energy(ns(2), ns(2))
     assert (found.value, found.u) == (0.0, 0.0)
+
+
+def test_powers_are_the_rises_between_readings_apart_whatever_was_polled_quickly():
+    t = np.concatenate((np.arange(0, 1, 0.002), np.arange(1, 5, 0.1)))
+    joules = np.where(t < 3, 100 * t, 300 + 250 * (t - 3)) % 400
+    curve = CounterCurve(readings(t, joules), counter_spec(0.001, modulus=400.0), name="c")
+    powers = curve.powers(0.5)
+    assert np.allclose(powers.value[powers.t0_ns < ns(2.4)], 100)
+    assert np.allclose(powers.value[powers.t0_ns >= ns(3)], 250)
+    assert np.diff(powers.t0_ns).min() > 0.3 * NS

@@ -88,7 +88,7 @@ def test_steps_that_jitter_by_more_than_the_window_exclude_it():
 
 
 def test_a_load_that_is_in_step_for_half_of_the_time_is_half_excluded():
-    both = np.concatenate((steps(0.1, 48), steps(0.137, 48, start=20.0)))
+    both = np.concatenate((steps(0.1, 96), steps(0.137, 96, start=20.0)))
     assert unseen_share(0.25, GRID, both) == pytest.approx(0.375, abs=0.06)
 
 
@@ -108,7 +108,18 @@ def test_steps_on_both_sides_of_a_pause_prove_nothing():
     """Each half is in step; only across the pause their phases differ."""
     halves = np.concatenate((steps(0.1, 6), steps(0.1, 6, start=33.05)))
     assert unseen_share(0.25, GRID, halves) == 0.75
-    assert unseen_share(0.25, GRID, np.concatenate((halves, steps(0.137, 24, start=60.0)))) == 0.0
+    assert unseen_share(0.25, GRID, np.concatenate((steps(0.137, 96, start=60.0), halves + 10**11))) == 0.0
+
+
+@pytest.mark.parametrize(("seen", "period"), [(0.5, 1 / 3), (0.25, 1 / 5)])
+def test_parts_that_are_seen_more_often_than_others_are_not_excluded(seen, period):
+    """Every part of the cycle was seen, but some twice as often: the mean of what was seen is not the mean."""
+    share = unseen_share(seen, GRID, steps(period * GRID, 96))
+    phases = np.arange(0, 1, 1e-4)
+    cycle = (phases[:, np.newaxis] - np.arange(210) * period) % 1.0 < seen
+    uneven = np.abs(cycle.mean(axis=1) / seen - 1).mean() / 2
+    assert uneven > 0.05
+    assert 0.15 * uneven < share <= 1.1 * uneven
 
 
 @settings(deadline=None)

@@ -141,3 +141,18 @@ def test_phases_that_claim_each_other_as_parents_are_credited_once():
     marks = [begin(2_000, "1-1", "a", "1-2"), begin(2_000, "1-2", "b", "1-1"), work(3_000, {"x": 1.0}, "1-1")]
     phases, _ = phases_of(marks, START, END)
     assert [p.work for p in phases] == [{"x": 1.0}, {"x": 1.0}]
+
+
+def test_work_of_a_script_belongs_to_the_phase_the_script_is_in():
+    marks = [
+        switch(2_000, "load"),
+        work(3_000, {"files": 5}, source="sh-5-1"),
+        switch(4_000, "train"),
+        work(5_000, {"samples": 64}, source="sh-5-1"),
+        work(5_500, {"samples": 7}, source="sh-6-1"),
+        switch(6_000, None),
+        work(7_000, {"samples": 1}, source="sh-5-1"),
+    ]
+    phases, done = phases_of(marks, START, END)
+    assert [(p.title, p.work) for p in phases] == [("load", {"files": 5}), ("train", {"samples": 64})]
+    assert done.amounts == {"files": 5, "samples": 72}

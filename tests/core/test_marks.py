@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulelab.core.clock import NS
-from joulelab.core.marks import STAMPS, MarkWriter, current_phase, local_rank, shell_mark
+from joulelab.core.marks import STAMPS, MarkWriter, current_phase, local_rank, shell_mark, shell_work
 from joulelab.core.process import start_ticks
 
 if TYPE_CHECKING:
@@ -159,6 +159,14 @@ def test_a_shell_marks_by_its_own_file(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     assert path.name == f"sh-{os.getpid()}-{start_ticks()}.jsonl"
     assert [(m["mark"], m["name"], m["n"]) for m in lines(tmp_path)] == [("switch", "load", 1), ("switch", None, None)]
+
+
+def test_a_shell_reports_work_in_the_same_file(tmp_path: Path) -> None:
+    shell_mark(tmp_path, "load", shell=os.getpid())
+    shell_work(tmp_path, {"samples": 64.0}, shell=os.getpid())
+    _, reported = lines(tmp_path)
+    assert (reported["mark"], reported["amounts"], reported["phase"]) == ("work", {"samples": 64.0}, None)
+    assert reported["at"] == [reported["from"]]
 
 
 def test_closing_is_not_final(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from joulelab.analysis.channels import Channel, ScopeChannels, energy_bearing, load_channels
 from joulelab.analysis.checks import Facts, all_checks
+from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.gaps import gaps_of
 from joulelab.analysis.phases import Phase, Work, phases_of
 from joulelab.analysis.result import GroupResult, PhaseResult, Reading, Result, ScopeResult
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_PHASES = 500  # phases whose energy is worked out; the rest is listed by time only
 MOST_STEPS, STRETCH = 24_000, 120  # stamps of work that are looked at for each process, in stretches of so many
+TICKS_PER_POWER = 5  # steps of a counter over which its rise is taken as a power
 IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 
 
@@ -77,7 +79,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         groups=groups,
         phases=tuple(_phases(phases, scopes, groups, interval, steps)),
         work=work.amounts,
-        load=_load(run, a, b),
+        load=_load(run, a, b) | _used(events),
         gaps=gaps,
         checks=tuple(all_checks(facts)),
         missing=tuple(_missing(events)),
@@ -140,7 +142,7 @@ def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> Scop
         model=best.stream.model,
         reading=_reading(best, energy, a, b),
         mean_w=energy.scaled(1 / span),
-        statistics=_statistics(shown, a, b) if shown else None,
+        statistics=_statistics(shown or best, a, b),
         net=net,
         idle_w=idle_w,
         others=tuple(_reading(c, c.energy(a, b, steps), a, b) for c in scope.channels[1:]),
@@ -148,6 +150,10 @@ def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> Scop
 
 
 def _statistics(shown: Channel, a: int, b: int) -> PowerStatistics | None:
+    """Return statistics of power: as read, or from the rises of a counter over stretches of several of its steps."""
+    if isinstance(shown.curve, CounterCurve):
+        every = max(shown.step_s, TICKS_PER_POWER * (shown.spec.update_s or shown.step_s))
+        return power_statistics(shown.curve.powers(every), a, b, window_s=every, step_s=every)
     return power_statistics(shown.readings, a, b, window_s=shown.spec.window_s, step_s=shown.step_s)
 
 
@@ -287,6 +293,13 @@ def _load(run: Run, a: int, b: int) -> dict[str, float]:
                     load[f"{stream.scope}.{spec.name}.mean"] = float(values.mean())
                     load[f"{stream.scope}.{spec.name}.max"] = float(values.max())
     return load
+
+
+def _used(events: list[dict[str, Any]]) -> dict[str, float]:
+    """Return what the kernel says the workload used in all: CPU time (s) and peak memory (B)."""
+    ended = next((e for e in events if e.get("event") == "workload-end"), {})
+    keys = ("user_s", "system_s", "peak_memory_b")
+    return {f"workload.{k}": float(ended[k]) for k in keys if k in ended}
 
 
 def _missing(events: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -11,13 +11,13 @@ import numpy as np
 
 from joulelab.analysis.periodic import unseen_share, within
 from joulelab.analysis.power import GAP_FACTOR, Bounds, PowerCurve, source_of, unseen_u
-from joulelab.analysis.series import usual_step
+from joulelab.analysis.series import Readings, usual_step
 from joulelab.analysis.terms import Quantity, edges
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from joulelab.analysis.series import Floats, Ints, Readings
+    from joulelab.analysis.series import Floats, Ints
     from joulelab.core.spec import Spec
 
 TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %
@@ -118,7 +118,7 @@ class CounterCurve:
             return self.bounds.high
         r, tick = self.readings, max(self.spec.update_s or 0.0, 0.1)
         count = min(int((r.t0_ns[-1] - r.t0_ns[0]) * 1e-9 / (10 * tick)) + 1, 10_000)
-        at = np.unique(np.searchsorted(r.t0_ns, np.linspace(r.t0_ns[0], r.t0_ns[-1], count + 1)))
+        at = np.unique(np.searchsorted(r.t0_ns, np.linspace(r.t0_ns[0], r.t0_ns[-1], count + 1, dtype=np.int64)))
         means = np.diff(r.value[at]) / (np.diff(r.t0_ns[at]) * 1e-9)
         return 4 * max(self._usual_w, float(means.max(initial=0.0)))
 
@@ -128,6 +128,14 @@ class CounterCurve:
             return value
         k = np.searchsorted(self._break_at, np.arange(sel.start, sel.start + value.size), side="right")
         return value + np.concatenate(([0.0], self._break_add))[k]
+
+    def powers(self, every_s: float) -> Readings:
+        """Return mean powers (W) between readings about `every_s` apart, each stamped with when it began."""
+        turn = (self.readings.t0_ns - self.base_ns) // max(round(every_s * 1e9), 1)
+        first = np.flatnonzero(np.diff(turn, prepend=-1))
+        t0, energy = self.readings.t0_ns[first], self._unwrapped(slice(0, len(self.readings)))[first]
+        watts = np.diff(energy) / (np.diff(t0) * 1e-9)
+        return Readings(t0[:-1], self.readings.t1_ns[first][:-1], watts)
 
     def knots(self, t_ns: int) -> Knots:
         """Return the counter's steps around t, refined by the instrument's own period where one of them is sharp.

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 LONGEST = 16_384  # readings looked at; a load that repeats does so within them
 ALIKE = 0.5  # autocorrelation from which a series counts as repeating
-STEPS_PER_BLOCK = 12  # steps looked at together: a load may be in step for a part of the run only
+FEWEST_STEPS, STEPS_PER_BLOCK = 12, 96  # steps looked at together: a load may be in step for a part of the run only
 HOLE = 10.0  # a pause of so many usual steps: what lies before says nothing about the phase after
+BINS = 48  # parts of a cycle that are told apart
 GRID_DRIFT = 0.005  # a sensor keeps its period within half a percent of what is said of it
 
 
@@ -48,35 +49,50 @@ def within(steps_ns: Ints | None, a_ns: int, b_ns: int) -> Ints | None:
 
 
 def unseen_share(seen: float, grid_s: float, steps_ns: Ints | None = None) -> float:
-    """Return the share of a load's cycle that a meter may never have seen.
+    """Return the share of a load's cycle that a meter may never have seen, or not as often as the rest.
 
     A meter that sees the share `seen` of every `grid_s` misses 1 - seen of a load in step with it. The times at which
-    the workload reported a step tell whether it is: where their phases on the grid lie no further apart than the
-    window, for every period that the sensor may really have, every part of the cycle was seen. Without steps nothing
-    is excluded. Steps of several processes follow each other (a fall in time begins the next); the worst one counts,
-    since nobody says which of them is on this device.
+    the workload reported a step tell whether it is: where their phases on the grid are spread evenly, for every period
+    that the sensor may really have, every part of the cycle was seen alike. Without steps nothing is excluded. Steps
+    of several processes follow each other (a fall in time begins the next); the worst one counts, since nobody says
+    which of them is on this device.
     """
     hidden = 1.0 - min(1.0, seen)
     if hidden <= 1e-9:
         return 0.0
     sources = [] if steps_ns is None else np.split(steps_ns, np.flatnonzero(np.diff(steps_ns) < 0) + 1)
-    shares = [_in_step(s, seen, grid_s * 1e9) for s in sources if s.size >= STEPS_PER_BLOCK]
+    shares = [_in_step(s, max(seen, 1 / BINS), grid_s * 1e9) for s in sources if s.size >= FEWEST_STEPS]
     return min(hidden, max(shares, default=hidden))
 
 
 def _in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
-    """Return the share of the cycle between the windows, the largest that any possible period gives, mean of blocks."""
-    blocks = steps_ns[: steps_ns.size - steps_ns.size % STEPS_PER_BLOCK].reshape(-1, STEPS_PER_BLOCK)
+    """Return the largest share that any possible period of the sensor gives, as the mean over blocks of steps."""
+    size = min(steps_ns.size, STEPS_PER_BLOCK)
+    blocks = steps_ns[: steps_ns.size - steps_ns.size % size].reshape(-1, size)
     pauses = np.diff(blocks, axis=1)
     blocks = blocks[pauses.max(axis=1) <= HOLE * np.median(pauses, axis=1)]
     if not len(blocks):
         return 1.0
     since = (blocks - blocks[:, :1]).astype(np.float64)
     # Fine enough that from one period to the next no phase moves by more than a quarter of the window.
-    count = int(8 * GRID_DRIFT * float(since.max()) / grid_ns / max(seen, 0.01)) + 3
+    count = int(8 * GRID_DRIFT * float(since.max()) / grid_ns / seen) + 3
     worst = np.zeros(len(blocks))
     for grid in grid_ns * (1 + GRID_DRIFT * np.linspace(-1, 1, min(count, 500) | 1)):
-        phase = np.sort(since % grid / grid, axis=1)
-        arcs = np.diff(phase, axis=1, append=phase[:, :1] + 1.0)
-        worst = np.maximum(worst, np.maximum(arcs - seen, 0.0).sum(axis=1))
+        worst = np.maximum(worst, _uneven(since % grid / grid, seen))
     return float(worst.mean())
+
+
+def _uneven(phase: Floats, seen: float) -> Floats:
+    """Return, by block, the share of the cycle that no window saw, or that windows saw more often than the rest."""
+    rows, size = phase.shape
+    bins = np.arange(rows)[:, np.newaxis] * BINS + np.minimum((phase * BINS).astype(np.int64), BINS - 1)
+    found = np.bincount(bins.ravel(), minlength=rows * BINS).reshape(rows, BINS)
+    window = max(round(seen * BINS), 1)
+    reached = np.cumsum(np.concatenate((found, found), axis=1), axis=1)
+    covered = reached[:, BINS:] - reached[:, BINS - window : 2 * BINS - window]
+    unseen: Floats = np.mean(covered == 0, axis=1)
+    uneven: Floats = np.mean(np.abs(covered * BINS / (size * window) - 1.0), axis=1) / 2
+    # So many steps at random would be as uneven as this, and half as much again, since the worst period is looked for.
+    chance = 1.5 * 0.4 * np.sqrt((1 - seen) / (size * seen))
+    share: Floats = np.maximum(unseen, uneven - chance)
+    return share

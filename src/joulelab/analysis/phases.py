@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Phase:
-    """Hold one named interval in monotonic ns; `open_end` says that nothing closed it."""
+    """Hold one named interval in monotonic ns; `open_end`: nothing closed it; `script`: the shell script it is of."""
 
     id: str
     name: str
@@ -22,6 +22,7 @@ class Phase:
     labels: Mapping[str, Any] = field(default_factory=dict)
     open_end: bool = False
     work: dict[str, float] = field(default_factory=dict)
+    script: str | None = None
 
     @property
     def title(self) -> str:
@@ -50,6 +51,7 @@ def phases_of(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) ->
         if line.get("mark") != "work" or not start_ns <= int(line["t"]) <= end_ns:
             continue
         _add(work.amounts, line)
+        _credit_switched(phases.values(), line)
         work.times_ns.setdefault(_source(line), []).extend(int(t) for t in line.get("at", ()))
         _credit(phases, line)
     inside = [p for p in phases.values() if p.end_ns > start_ns and p.start_ns < end_ns]
@@ -86,13 +88,22 @@ def _intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Phase]:
                 last = switched.pop(source)
                 last.end_ns, last.open_end = t, False
             if line.get("name"):
-                phases[f"switch-{k}"] = switched[source] = Phase(f"switch-{k}", line["name"], line.get("n"), t, end_ns)
+                begun = Phase(f"switch-{k}", line["name"], line.get("n"), t, end_ns, script=source)
+                phases[begun.id] = switched[source] = begun
     return phases
 
 
 def _add(amounts: dict[str, float], line: Mapping[str, Any]) -> None:
     for name, amount in line.get("amounts", {}).items():
         amounts[name] = amounts.get(name, 0.0) + float(amount)
+
+
+def _credit_switched(phases: Iterable[Phase], line: Mapping[str, Any]) -> None:
+    """Add a shell script's work report to the phase that the script was in."""
+    t, source = int(line["t"]), _source(line)
+    for phase in phases if "/sh-" in source else ():
+        if phase.script == source and phase.start_ns <= t < phase.end_ns:
+            _add(phase.work, line)
 
 
 def _credit(phases: Mapping[str, Phase], line: Mapping[str, Any]) -> None:

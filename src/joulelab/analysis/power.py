@@ -65,6 +65,7 @@ class PowerCurve:
         self.shift_s = self.update_s / 2 + self.window_s / 2
         self.bounds = bounds if bounds is not None else self._default_bounds()
         self._prefix = self._prefixes()
+        self.period_s = self._period()
 
     def _usual_step(self) -> float:
         steps = np.diff(self.readings.t0_ns[:100_001]) * 1e-9
@@ -75,11 +76,9 @@ class PowerCurve:
         low, high = self.spec.limits or (seen_low, seen_high)
         return Bounds(min(low, seen_low), max(high, seen_high))
 
-    @cached_property
-    def period_s(self) -> float | None:
-        """Return the period (s) with which the readings repeat, None where they do not."""
+    def _period(self) -> float | None:
         middle = len(self.readings) // 2
-        sel = self.readings.around(int(self.readings.t0_ns[middle]), LONGEST // 2, LONGEST // 2)
+        sel = slice(max(middle - LONGEST // 2, 0), middle + LONGEST // 2)
         return repeat_period_s(self.seconds(sel), self.readings.value[sel], self.step_s)
 
     @cached_property

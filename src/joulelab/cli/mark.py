@@ -89,21 +89,15 @@ def _folder(environ: Mapping[str, str]) -> Path | None:
 
 def _switch(folder: Path, name: str | None, number: int | None, amounts: Mapping[str, float], *, end: bool) -> None:
     """Report work, which belongs to the phase that goes on, and then begin the next."""
-    from joulelab.core.marks import MarkWriter, local_rank, shell_mark
+    from joulelab.core.marks import local_rank, shell_mark, shell_work
 
     rank = local_rank(os.environ)
-    lost = 0
-    if amounts:
-        writer = MarkWriter(folder, rank=rank)
-        writer.work(amounts)
-        writer.close()
-        lost = writer.lost
     try:
+        if amounts:
+            shell_work(folder, amounts, rank=rank)
         if (name or end) and rank == 0:
             shell_mark(folder, name, number)
     except OSError:
-        lost += 1
-    if lost:
         _say(f"not marked (cannot write to {folder}); df -h")  # and no more: a script must not fail by its marks
 
 

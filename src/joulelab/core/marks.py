@@ -192,10 +192,21 @@ def current_phase() -> str | None:
 
 def shell_mark(folder: Path, name: str | None, n: int | None = None, *, shell: int | None = None) -> None:
     """Switch the phase of the shell script that called this process; raise OSError where it cannot be written."""
+    _write_shell(folder, {"mark": "switch", "name": name, "n": n}, shell)
+
+
+def shell_work(folder: Path, amounts: Mapping[str, float], *, rank: int = 0, shell: int | None = None) -> None:
+    """Report work of the shell script that called this process; raise OSError where it cannot be written."""
+    now = monotonic_ns()
+    line = {"mark": "work", "from": now, "phase": None, "amounts": dict(amounts), "count": 1, "at": [now], "rank": rank}
+    _write_shell(folder, line, shell)
+
+
+def _write_shell(folder: Path, line: Mapping[str, object], shell: int | None) -> None:
     pid = os.getppid() if shell is None else shell
     fd = _open(folder / f"sh-{pid}-{start_ticks(pid) or 0}.jsonl")
     try:
-        _write_line(fd, {"t": monotonic_ns(), "mark": "switch", "name": name, "n": n})
+        _write_line(fd, {"t": monotonic_ns(), **line})
     finally:
         os.close(fd)
 

@@ -63,7 +63,8 @@ def counter_j(curve: Curve, flaws: Flaws, t_ns: Ints, *, start_ns: int) -> Float
     if flaws.counter is Counter.SEEN and flaws.power_period_s > 0:
         energy = _seen(curve, flaws, tick, start_ns)
     millijoules = flaws.counter_base_mj + 1000 * ((1 + flaws.gain_error) * energy + flaws.offset_w * since)
-    return np.floor(millijoules / flaws.counter_step_mj) * flaws.counter_step_mj / 1000
+    counted: Floats = np.floor(millijoules / flaws.counter_step_mj) * flaws.counter_step_mj / 1000
+    return counted
 
 
 def _seen(curve: Curve, flaws: Flaws, tick: Ints, start_ns: int) -> Floats:

@@ -132,6 +132,21 @@ def test_repeats_of_a_load_add_linearly():
     assert one == pytest.approx(0.075 / math.sqrt(12) * math.sqrt(90 / 2.7 * jumps), rel=0.05)
 
 
+def test_repeats_that_are_known_to_be_out_of_step_average_out():
+    """Steps spread over the sensor's grid: each repeat is seen at other places, so twice the time is 1.4 times."""
+    t = np.arange(0, 400, 0.1)
+    p = curve(t, np.where(t % 2.7 < 1.35, 500.0, 100.0), power_spec(0.1, 0.025))
+    steps = stamps(np.arange(0, 400, 0.3137))
+    one, four = (p.energy(ns(20), ns(20 + k * 90), steps_ns=steps).budget()["sampling"] for k in (1, 4))
+    assert four == pytest.approx(2 * one, rel=0.05)
+    unknown, locked = (p.energy(ns(20), ns(110), steps_ns=s).budget()["sampling"] for s in (None, stamps(t)))
+    assert locked == pytest.approx(unknown, rel=0.03)
+    assert one == pytest.approx(unknown / math.sqrt(90 / 2.7), rel=0.05)
+    whole = curve(t, np.where(t % 2.7 < 1.35, 500.0, 100.0), power_spec(0.1, 0.1))
+    seen = [whole.energy(ns(20), ns(20 + k * 90)).budget()["sampling"] for k in (1, 4)]
+    assert seen[1] == pytest.approx(2 * seen[0], rel=0.05), "nothing can be in step with a sensor that sees all"
+
+
 def test_devices_that_are_read_together_miss_the_same():
     t = np.arange(0, 60, 1.0)
     for update_s, share in ((0.1, 2.0), (1.0, math.sqrt(2))):

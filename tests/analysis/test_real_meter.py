@@ -16,7 +16,7 @@ from joulelab.analysis.series import Readings
 from joulelab.meters.generations import power_specs, sensor
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "nvidia-smi-vs-meter"
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}: real logs are not part of the project")
+needs_logs = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}: real logs are not part of the project")
 LOGS = {"square wave": "5050_3090", "step": "Transient_Response_3090_TR"}
 COLUMNS = {"power_average_w": 1, "power_instant_w": 2}
 BASE = 1_000.0
@@ -78,11 +78,13 @@ def stretches(meter: Meter, count: int = 200) -> list[tuple[float, float]]:
     return [(float(a), float(b)) for a, b in ends if b - a > 2][:count]
 
 
+@needs_logs
 @pytest.mark.parametrize("log", LOGS)
 def test_the_clocks_are_joined(log):
     assert abs(lag_s(log, Meter(log))) < 0.05
 
 
+@needs_logs
 @pytest.mark.parametrize("log", LOGS)
 def test_the_sensor_keeps_its_period(log):
     """What the exclusion of loads in step rests on: 100 ms within half a percent."""
@@ -93,6 +95,7 @@ def test_the_sensor_keeps_its_period(log):
     assert period == pytest.approx(100.0, rel=0.005)
 
 
+@needs_logs
 @pytest.mark.parametrize("channel", COLUMNS)
 @pytest.mark.parametrize("log", LOGS)
 def test_the_truth_lies_in_the_interval(log, channel):
@@ -109,6 +112,7 @@ def test_the_truth_lies_in_the_interval(log, channel):
     assert np.mean(inside) >= 0.95
 
 
+@needs_logs
 @pytest.mark.parametrize("channel", COLUMNS)
 def test_a_board_that_was_calibrated_on_one_load_measures_another(channel):
     """Without the gain nothing but edges and sampling is left to explain what differs."""

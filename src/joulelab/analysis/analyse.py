@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from joulelab.store.run import Run
 
 MOST_PHASES = 500  # phases whose energy is worked out; the rest is listed by time only
-MOST_STEPS, STRETCH = 24_000, 120  # stamps of work that are looked at for each process, in stretches of so many
-TICKS_PER_POWER = 5  # steps of a counter over which its rise is taken as a power
+MOST_STEPS, STRETCH = 24_000, 960  # stamps of work that are looked at for each process, in stretches of so many
+TICKS_PER_POWER = 50  # steps of a counter over which its rise is taken as a power: one step more or less is 2 %
 IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 
 

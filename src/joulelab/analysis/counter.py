@@ -259,7 +259,7 @@ class CounterCurve:
             share = unseen_share(self.spec.seen, grid, within(steps_ns, a_ns, b_ns))
             terms[f"unseen:{shared}"] = unseen_u(value, span, share, Bounds(self.bounds.low, self._highest_w))
             if self.power is not None:
-                terms |= dict((self.power.sampling(a_ns, b_ns),))
+                terms |= dict((self.power.sampling(a_ns, b_ns, share / (1 - self.spec.seen)),))
         return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown")
 
     def _broken(self, t_ns: int) -> float:

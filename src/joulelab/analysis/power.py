@@ -174,21 +174,22 @@ class PowerCurve:
         i = int(np.searchsorted(self.readings.t0_ns, t_ns + int(self.shift_s * 1e9)))
         return float(self.readings.value[min(i, len(self.readings) - 1)]) * self.update_s / 2 / math.sqrt(3)
 
-    def sampling(self, a_ns: int, b_ns: int) -> tuple[str, float]:
+    def sampling(self, a_ns: int, b_ns: int, in_step: float = 1.0) -> tuple[str, float]:
         """Return source and standard uncertainty (J) of what happened between readings: jumps that none of them saw.
 
         Loads that step and stay hide 1/12 of the squares, readings that scatter without memory up to 1/2. Few readings
-        may all have missed what the load does elsewhere in the record. A series that repeats is wrong the same way
-        each time: its repeats, and its phases, add linearly.
+        may all have missed what the load does elsewhere in the record. A series that repeats in step with the sensor
+        is wrong the same way each time: as far as that cannot be excluded (0 to 1), its repeats add linearly.
         """
         _, squares, products, _ = self.at(b_ns) - self.at(a_ns)
         elsewhere = self._squares_per_s * min((b_ns - a_ns) * 1e-9, FEW * max(self.step_s, self.update_s)) / 2
         variance = max(squares / 12 + 5 / 12 * min(squares, max(0.0, -2 * products)), elsewhere, 0.0)
         # Devices that are read together miss the same; sensors that update by themselves miss each its own.
         source = f"sampling:{self.source if self.step_s > 1.5 * self.update_s else self.name}"
-        if self.period_s is None:
+        if self.period_s is None or in_step == 0:
             return f"{source}:{a_ns}", math.sqrt(variance)
-        return source, math.sqrt(variance * max(1.0, (b_ns - a_ns) * 1e-9 / self.period_s))
+        repeats = max(1.0, in_step * (b_ns - a_ns) * 1e-9 / self.period_s)
+        return source, math.sqrt(variance * repeats)
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms; `steps_ns` are times of work done (see `periodic`)."""
@@ -196,7 +197,8 @@ class PowerCurve:
         span = (b_ns - a_ns) * 1e-9
         accuracy = self.spec.accuracy
         shared = accuracy.shared or self.name
-        share = self.hidden_share(within(steps_ns, a_ns, b_ns))
+        hidden = self.hidden_share()
+        share = self.hidden_share(within(steps_ns, a_ns, b_ns)) if hidden else 0.0
         terms = {
             f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
             f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
@@ -204,7 +206,8 @@ class PowerCurve:
             f"gap:{self.source}:{a_ns}": self._gap_w * math.sqrt(gaps / 12) if gaps > 0 else 0.0,
             f"unseen:{shared}": unseen_u(value, span, share, self.bounds),
         }
-        terms |= dict((self.sampling(a_ns, b_ns), self._quantum(a_ns, b_ns, span)))
+        in_step = share / hidden if hidden else 0.0
+        terms |= dict((self.sampling(a_ns, b_ns, in_step), self._quantum(a_ns, b_ns, span)))
         terms |= edges(self.source, a_ns, b_ns, self.edge_u)
         return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown")
 

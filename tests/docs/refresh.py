@@ -1,0 +1,18 @@
+"""Put what commands print into the documents: `python -m tests.docs.refresh`."""
+
+from __future__ import annotations
+
+import re
+
+from tests.docs.test_docs import OUTPUT, PAGES, run_command
+
+
+def fresh(block: re.Match[str]) -> str:
+    """Return a block with what its command prints now."""
+    return f"<!-- output: {block[1]} -->\n```\n{run_command(block[1]).rstrip()}\n```\n<!-- end -->"
+
+
+for page in PAGES:
+    text = page.read_text()
+    if OUTPUT.search(text):
+        page.write_text(OUTPUT.sub(fresh, text))

@@ -17,13 +17,15 @@ SHORT = {
 def main() -> int:
     """Run the benchmarks one after another, each in a process of its own; return the worst exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*SHORT, []], help="coverage, accuracy, cost, samples (all)")
+    parser.add_argument("names", nargs="*", help="coverage, accuracy, cost, samples (all)")
     parser.add_argument("--short", action="store_true")
-    options = parser.parse_args()
+    options, given = parser.parse_known_args()
+    if wrong := set(options.names) - set(SHORT):
+        parser.error(f"there is no benchmark {', '.join(sorted(wrong))}; there are {', '.join(SHORT)}")
     worst = 0
     for name in options.names or SHORT:
         print(f"\n== {name}", flush=True)
-        extra = SHORT[name] if options.short else []
+        extra = given or (SHORT[name] if options.short else [])
         worst = max(worst, subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *extra], check=False).returncode)
     return worst
 

@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     print(f"8 GPUs, {options.seconds:g} s, counter that integrates true power and steps every 100 ms")
+    print("U is that of edges and sampling: without gain (none was drawn) and without the bound for loads in step")
     print(f"{'load':28s} {'error of the sum':>17s} {'worst GPU':>10s} {'U (k=2)':>9s} {'inside':>7s}")
     for name, load in LOADS.items():
         print(row(name, on_twin([load] * 8, options.seconds, options.seed)))

@@ -283,6 +283,36 @@ def test_a_cap_on_a_device_without_power_or_a_run_without_length(folder):
     assert not checks(empty, "cap not enforced")
 
 
+# Devices that were not used.
+
+
+def loaded(folder, *loads):
+    for k, load in enumerate(loads):
+        steady(folder, 60.0 if load < 0.01 else 300.0, index=k)
+        folder.add("nvml", state(k, "load"), [2.0, 6.0, 9.0, 12.0], [0.9, 0.0, load, 0.0])
+    return folder
+
+
+def test_gpus_that_did_nothing_beside_others_that_did(folder):
+    loaded(folder, 0.0, 0.9, 0.005)
+    steady(folder, index=3)  # nobody knows what it did
+    status, message, _ = only(folder, "idle GPUs")
+    assert (status, message) == ("note", "gpu:0, gpu:2: idle all the time, 17% of the GPUs' energy")
+
+
+@pytest.mark.parametrize("loads", [(0.0, 0.0), (0.5, 0.9)])
+def test_all_or_none_idle_is_nothing_to_note(folder, loads):
+    assert not checks(loaded(folder, *loads), "idle GPUs")
+
+
+def test_gpus_that_the_workload_does_not_see(folder):
+    rows = [{"scope": "gpu:0", "visible": True}, {"scope": "gpu:1", "visible": False}]
+    steady(folder).event(0.1, "devices", meter="nvml", gpus=rows)
+    assert only(folder, "hidden GPUs")[1].startswith("gpu:1: hidden from the workload")
+    seen = steady(Folder(folder.path.parent)).event(0.1, "devices", meter="nvml", gpus=rows[:1])
+    assert not checks(seen, "hidden GPUs")
+
+
 # Other processes.
 
 

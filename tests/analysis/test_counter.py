@@ -255,7 +255,7 @@ def test_a_counter_that_sees_a_part_carries_the_bound_unless_steps_exclude_it():
     c = curve(t, 400 * t, counter_spec(0.1, seen=0.25, limits=(50, 700)), power)
     bound = c.energy(ns(1), ns(19))
     # Three quarters of the time may have been at 50 W instead of 400 W.
-    assert bound.budget()["unseen"] == pytest.approx(18 * 0.75 * 350 / math.sqrt(3), rel=0.01)
+    assert bound.budget()["unseen"] == pytest.approx(18 * 0.75 * 350 / 2, rel=0.01)
     steps = np.array([ns(x) for x in np.cumsum(np.full(55, 0.3137))])
     assert "unseen" not in c.energy(ns(1), ns(19), steps_ns=steps).budget()
     assert c.energy(ns(1), ns(19), steps_ns=steps[:5]).budget()["unseen"] == pytest.approx(bound.budget()["unseen"])
@@ -266,7 +266,7 @@ def test_a_counter_that_sees_a_part_carries_the_bound_unless_steps_exclude_it():
 def test_the_unseen_bound_is_finite_even_without_limits():
     t = np.arange(0, 20, 0.1)
     unseen = curve(t, 400 * t, counter_spec(0.1, seen=0.25)).energy(ns(1), ns(19)).budget()["unseen"]
-    assert unseen == pytest.approx(18 * 0.75 * 1200 / math.sqrt(3), rel=0.02)
+    assert unseen == pytest.approx(18 * 0.75 * 1200 / 2, rel=0.02)
 
 
 def test_an_interval_of_no_length_has_nothing():

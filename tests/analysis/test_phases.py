@@ -99,7 +99,7 @@ def test_work_is_credited_to_its_phase_and_all_around_it():
         end(7_000, "100-1"),
     ]
     phases, done = phases_of(marks, START, END)
-    assert [p.work for p in phases] == [{"samples": 74.0, "tokens": 7.0}, {"samples": 64.0}]
+    assert [p.work for p in phases] == [{"samples": 75.0, "tokens": 7.0}, {"samples": 64.0}]
     assert done.amounts == {"samples": 75.0, "tokens": 7.0}
     assert done.times_ns == {"node1/100-7": [2_800, 3_000]}
 
@@ -154,5 +154,16 @@ def test_work_of_a_script_belongs_to_the_phase_the_script_is_in():
         work(7_000, {"samples": 1}, source="sh-5-1"),
     ]
     phases, done = phases_of(marks, START, END)
-    assert [(p.title, p.work) for p in phases] == [("load", {"files": 5}), ("train", {"samples": 64})]
+    assert [(p.title, p.work) for p in phases] == [("load", {"files": 5}), ("train", {"samples": 71})]
     assert done.amounts == {"files": 5, "samples": 72}
+
+
+def test_work_of_other_ranks_is_shared_by_time():
+    """Other ranks name no phase: what they report since their last report lies in phases by its share of time."""
+    marks = [begin(2_000, "100-1", "a"), end(4_000, "100-1"), begin(4_000, "100-2", "b"), end(6_000, "100-2")]
+    marks += [work(5_000, {"x": 8.0}, None, rank=1, source="101-7") | {"from": 3_000}]
+    marks += [work(8_000, {"x": 4.0}, None, rank=1, source="101-7") | {"from": 7_000}]
+    marks += [work(5_000, {"y": 1.0}, None, rank=1, host="node2")]
+    phases, done = phases_of(marks, START, END)
+    assert [p.work for p in phases] == [{"x": 4.0}, {"x": 4.0}]
+    assert done.amounts == {"x": 12.0, "y": 1.0}

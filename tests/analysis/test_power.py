@@ -292,7 +292,7 @@ def test_the_hidden_share_is_what_lies_between_the_windows(update_s, window_s, s
     p = curve(t, np.full(t.size, 400.0), power_spec(update_s, window_s, seen=seen, limits=(50, 700)), step_s=step_s)
     assert p.hidden_share() == pytest.approx(hidden)
     bound = p.energy(ns(1), ns(19)).budget().get("unseen", 0.0)
-    assert bound == pytest.approx(hidden * 18 * 350 / math.sqrt(3), abs=1e-6)
+    assert bound == pytest.approx(hidden * 18 * 350 / 2, abs=1e-6)
 
 
 def test_steps_of_the_interval_exclude_it_steps_of_another_do_not():

@@ -117,3 +117,8 @@ def test_the_edge_between_two_phases_cancels_in_their_sum():
     first, second = (Quantity(1.0, edges("c", *ends, u)) for ends in ((1, 2), (2, 5)))
     assert (first + second).u == pytest.approx(math.hypot(1, 5))
     assert edges("c", 3, 3, u) == {}
+
+
+def test_a_quantity_reads_as_value_and_interval():
+    assert repr(Quantity(1234.5678, {"a": 6.0})) == "1234.57 ± 12"
+    assert repr(Quantity(1234.5678, {"a": 6.0}, known=False)) == "1234.57 ± ?"

@@ -94,7 +94,7 @@ def test_compare(call: Call, runs: Path) -> None:
     assert energy["differ"] is True
     assert energy["ratio"]["value"] == pytest.approx(590 * 11 / 6900, rel=0.01)
     shown = f"{(energy['ratio']['value'] - 1) * 100:+.1f}"
-    assert shown[:4] in text
+    assert shown[:4] in text, text
 
 
 @pytest.mark.parametrize("to", ["csv", "parquet"])

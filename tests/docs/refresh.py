@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from typing import TYPE_CHECKING
 
 from tests.docs.test_docs import OUTPUT, PAGES, run_command
+
+if TYPE_CHECKING:
+    import re
 
 
 def fresh(block: re.Match[str]) -> str:

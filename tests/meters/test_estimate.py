@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import time
 
@@ -12,9 +13,15 @@ from joulelab.meters import estimate
 def test_is_load_times_rated_power(tmp_path):
     stat = tmp_path / "stat"
     stat.write_text("cpu  0 0 0 0 0 0 0 0 0 0\n")
-    meter = estimate.open_meter({"proc": str(tmp_path), "cpu_w": 200})
+    clock = [0]
+    meter = estimate.EstimateMeter(tmp_path, 1.0, 200.0, given=True, now=lambda: clock[0])
     (stream,) = meter.streams()
     stat.write_text("cpu  30 10 5 50 4 3 2 6 0 0\n")  # 50 of 110 ticks busy, 6 stolen
+    assert math.isnan(meter.read(stream)[0])  # nothing can be said of less than a few ticks
+    clock[0] = estimate.SHORTEST_NS
+    assert meter.read(stream)[0] == pytest.approx(200 * 50 / 110)
+    stat.write_text("cpu  31 10 5 50 4 3 2 6 0 0\n")
+    clock[0] += 4_000_000
     assert meter.read(stream)[0] == pytest.approx(200 * 50 / 110)
     (spec,) = stream.channels
     assert spec.estimate

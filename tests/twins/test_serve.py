@@ -191,13 +191,25 @@ def test_the_command_prints_what_to_export(library: Path) -> None:
         (["--node", "/nonexistent.toml"], "cannot read"),
         (["--load", "--profile", "constant:level=1"], "exclude"),
         (["--for", "1", "--", "true"], "exclude"),
-        (["--gpus", "1", "--", "/nonexistent/command"], "No such file"),
     ],
 )
 def test_the_command_explains_what_is_wrong(arguments: list[str], says: str) -> None:
     done = CliRunner().invoke(command(), arguments)
     assert done.exit_code == 2
     assert says in done.output
+
+
+def test_a_command_that_does_not_exist_is_127_as_in_shells() -> None:
+    done = CliRunner().invoke(command(), ["--gpus", "1", "--", "/nonexistent/command"])
+    assert done.exit_code == 127
+    assert "No such file" in done.output
+
+
+@pytest.mark.parametrize("flaw", ["gain_error=nan", "noise_w=-5", "latency_s=inf"])
+def test_a_flaw_that_is_no_number_is_refused(flaw: str) -> None:
+    done = CliRunner().invoke(command(), ["--gpus", "1", "--flaw", flaw, "--", "true"])
+    assert done.exit_code == 2
+    assert flaw.split("=", maxsplit=1)[0] in done.output
 
 
 RUN = "from joulelab.cli.twin import command; command(prog_name='twin')"

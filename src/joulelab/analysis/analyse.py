@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 MOST_PHASES = 500  # phases whose energy is worked out; the rest is listed by time only
 MOST_STEPS, STRETCH = 24_000, 960  # stamps of work that are looked at for each process, in stretches of so many
 TICKS_PER_POWER = 50  # steps of a counter over which its rise is taken as a power: one step more or less is 2 %
-IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     phases, work = phases_of(run.marks(), a, b)
     steps = _steps(work)
     results = tuple(_scope(s, interval, steps) for s in scopes)
-    groups = _groups(_counted(results), (b - a) * 1e-9) + _idle_devices(scopes, results, a, b)
+    groups = _groups(_counted(results), (b - a) * 1e-9)
     gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or {}
     facts = Facts(run.state, a, b, interval.idle, scopes, results, events, gaps, _unread(run, scopes))
@@ -192,10 +191,13 @@ def _groups(scopes: tuple[ScopeResult, ...], span: float) -> tuple[GroupResult, 
     for key, scope in keys.items():
         families.setdefault(family(scope.scope), {})[key] = scope
     groups = [_group(name, top(members), span) for name, members in families.items()]
-    if keys:
-        groups.append(_group("measured", top(keys), span))
+    # What psys covers is up to the board's maker: where packages are measured it stands beside them, in no sum.
+    hosts = {s.host for s in scopes if family(s.scope) == "cpu" and not s.reading.estimate}
+    summed = {k: s for k, s in keys.items() if family(s.scope) != "psys" or s.host not in hosts}
+    if summed:
+        groups.append(_group("measured", top(summed), span))
     for key, node in keys.items():
-        inner = top({k: s for k, s in keys.items() if key in ancestors(k, tree)})
+        inner = top({k: s for k, s in summed.items() if key in ancestors(k, tree)})
         if inner and node.scope.startswith("node."):
             groups.append(_rest(node, inner, span))
     return tuple(groups)
@@ -212,19 +214,6 @@ def _tree(keys: dict[str, ScopeResult]) -> dict[str, str | None]:
             tree[above] = f"{host}/{held}" if held else None
             above = tree[above]
     return tree
-
-
-def _idle_devices(
-    scopes: list[ScopeChannels], results: tuple[ScopeResult, ...], a: int, b: int
-) -> tuple[GroupResult, ...]:
-    """Sum the GPUs that did nothing all the time: what the workload held without using it."""
-    idle = []
-    for scope, result in zip(scopes, results, strict=True):
-        load = scope.state.get("load")
-        inside = load.value[load.between(a, b)] if load is not None else np.empty(0)
-        if family(scope.scope) == "gpu" and inside.size and float(inside.max()) < IDLE_LOAD:
-            idle.append(result)
-    return (_group("idle gpus", idle, (b - a) * 1e-9),) if idle else ()
 
 
 def _group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
@@ -296,9 +285,9 @@ def _load(run: Run, a: int, b: int) -> dict[str, float]:
 
 
 def _used(events: list[dict[str, Any]]) -> dict[str, float]:
-    """Return what the kernel says the workload used in all: CPU time (s) and peak memory (B)."""
+    """Return the CPU time (s) that the kernel charged the workload with; its peak memory would be that of the fork."""
     ended = next((e for e in events if e.get("event") == "workload-end"), {})
-    keys = ("user_s", "system_s", "peak_memory_b")
+    keys = ("user_s", "system_s")
     return {f"workload.{k}": float(ended[k]) for k in keys if k in ended}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.periodic import FEWEST_STEPS
 from joulelab.analysis.result import Check, CheckStatus, ScopeResult
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.gaps import Gap
     from joulelab.analysis.series import Floats
 
+IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 SHORT_RUN = 0.05  # an edge that makes more than 5 % of the energy: the run is too short for its meter
 GAP_WARNING, GAP_FAILED = 0.02, 0.10
 # Bits of nvmlClocksEventReasons that mean that the device was held back: power cap, thermal, brake.
@@ -131,9 +133,9 @@ def _unseen(facts: Facts) -> Iterator[Check]:
     yield Check(
         "unseen",
         "note",
-        f"{names}: the sensor sees only part of the time, and a load in step with it cannot be excluded; "
-        f"where it is, the interval is within ±{seen:.1%}",
-        "report steps with joulelab.work(...), or add a meter of the node",
+        f"{names}: the sensor sees only part of the time, and a load in step with it is not excluded; "
+        f"once it is, the interval is within ±{seen:.1%}",
+        f"report every step with joulelab.work(...), at least {FEWEST_STEPS} of them, not in step with the sensor",
     )
 
 
@@ -186,7 +188,7 @@ def _caps(facts: Facts) -> Iterator[Check]:
         e, r = facts.seen(scope, "cap_enforced_w"), facts.seen(scope, "cap_requested_w")
         if e.size and r.size and abs(float(e[-1]) - float(r[-1])) > 1:
             message = f"{scope.scope}: {e[-1]:.0f} W is enforced, {r[-1]:.0f} W was requested"
-            yield Check("cap", "warning", message, "joulelab cap status")
+            yield Check("cap", "warning", message, "nvidia-smi -q -d POWER")
         if r.size and float(np.ptp(r)) > 1:
             yield Check(
                 "cap", "warning", f"{scope.scope}: the cap changed during the run ({r.min():.0f} to {r.max():.0f} W)"
@@ -200,6 +202,25 @@ def _caps(facts: Facts) -> Iterator[Check]:
                     "failed",
                     f"{scope.scope}: {mean:.0f} W on average above the cap of {e.max():.0f} W",
                 )
+
+
+def _idle_gpus(facts: Facts) -> Iterator[Check]:
+    gpus = [(c, s) for c, s in zip(facts.channels, facts.scopes, strict=True) if s.scope.startswith("gpu:")]
+    idle = [s for c, s in gpus if (load := facts.seen(c, "load")).size and float(load.max()) < IDLE_LOAD]
+    if idle and len(idle) < len(gpus):
+        joules, whole = (sum(s.energy.value for s in some) for some in (idle, [s for _, s in gpus]))
+        message = f"{', '.join(s.scope for s in idle)}: idle all the time, {joules / whole:.0%} of the GPUs' energy"
+        yield Check("idle GPUs", "note", message, "use them, or ask for a node with fewer")
+
+
+def _hidden(facts: Facts) -> Iterator[Check]:
+    for event in facts.named("devices"):
+        hidden = [str(g.get("scope")) for g in event.get("gpus", ()) if not g.get("visible", True)]
+        if hidden:
+            message = (
+                f"{', '.join(hidden)}: hidden from the workload by CUDA_VISIBLE_DEVICES, and measured all the same"
+            )
+            yield Check("hidden GPUs", "note", message, "joulelab show RUN --json lists every scope by itself")
 
 
 def _strangers(facts: Facts) -> Iterator[Check]:
@@ -265,6 +286,8 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     _agreement,
     _held_back,
     _caps,
+    _idle_gpus,
+    _hidden,
     _strangers,
     _idle_drift,
     _clock,

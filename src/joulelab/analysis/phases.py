@@ -23,6 +23,7 @@ class Phase:
     open_end: bool = False
     work: dict[str, float] = field(default_factory=dict)
     script: str | None = None
+    host: str = ""
 
     @property
     def title(self) -> str:
@@ -51,9 +52,11 @@ def phases_of(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) ->
         if line.get("mark") != "work" or not start_ns <= int(line["t"]) <= end_ns:
             continue
         _add(work.amounts, line)
-        _credit_switched(phases.values(), line)
         work.times_ns.setdefault(_source(line), []).extend(int(t) for t in line.get("at", ()))
-        _credit(phases, line)
+        if line.get("phase") is None:
+            _credit_by_time(phases.values(), line)
+        else:
+            _credit(phases, line)
     inside = [p for p in phases.values() if p.end_ns > start_ns and p.start_ns < end_ns]
     return sorted(inside, key=lambda p: (p.start_ns, -p.end_ns)), work
 
@@ -72,14 +75,14 @@ def _intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Phase]:
     phases: dict[str, Phase] = {}
     switched: dict[str, Phase] = {}
     for k, line in enumerate(lines):
-        kind, t, source = line.get("mark"), int(line.get("t", 0)), _source(line)
+        kind, t, source, host = line.get("mark"), int(line.get("t", 0)), _source(line), str(line.get("host", ""))
         if kind == "begin":
             identity = _id(line, "id") or ""
             if identity in phases:  # a process of the same number, later
                 phases[f"{identity}#{k}"] = phases.pop(identity)
             labels = line.get("labels") or {}
             phases[identity] = Phase(
-                identity, line["name"], line.get("n"), t, end_ns, _id(line, "parent"), labels, open_end=True
+                identity, line["name"], line.get("n"), t, end_ns, _id(line, "parent"), labels, open_end=True, host=host
             )
         elif kind == "end" and (ended := phases.get(_id(line, "id") or "")) is not None:
             ended.end_ns, ended.open_end = t, False
@@ -88,22 +91,30 @@ def _intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Phase]:
                 last = switched.pop(source)
                 last.end_ns, last.open_end = t, False
             if line.get("name"):
-                begun = Phase(f"switch-{k}", line["name"], line.get("n"), t, end_ns, script=source)
+                begun = Phase(f"switch-{k}", line["name"], line.get("n"), t, end_ns, script=source, host=host)
                 phases[begun.id] = switched[source] = begun
     return phases
 
 
-def _add(amounts: dict[str, float], line: Mapping[str, Any]) -> None:
+def _add(amounts: dict[str, float], line: Mapping[str, Any], share: float = 1.0) -> None:
     for name, amount in line.get("amounts", {}).items():
-        amounts[name] = amounts.get(name, 0.0) + float(amount)
+        amounts[name] = amounts.get(name, 0.0) + float(amount) * share
 
 
-def _credit_switched(phases: Iterable[Phase], line: Mapping[str, Any]) -> None:
-    """Add a shell script's work report to the phase that the script was in."""
-    t, source = int(line["t"]), _source(line)
-    for phase in phases if "/sh-" in source else ():
-        if phase.script == source and phase.start_ns <= t < phase.end_ns:
-            _add(phase.work, line)
+def _credit_by_time(phases: Iterable[Phase], line: Mapping[str, Any]) -> None:
+    """Add work that names no phase (of other ranks, threads, children, scripts) to the phases that it was done in.
+
+    A report covers the time since the one before; where that reaches over a phase's edge, its share is taken. A
+    script's reports belong to the script's own phases, if it has any.
+    """
+    t, since = int(line["t"]), min(int(line.get("from", line["t"])), int(line["t"]))
+    host, source = str(line.get("host", "")), _source(line)
+    there = [p for p in phases if p.host == host]
+    for phase in [p for p in there if p.script == source] or there:
+        overlap = min(t, phase.end_ns) - max(since, phase.start_ns)
+        share = overlap / (t - since) if t > since else float(phase.start_ns <= t < phase.end_ns)
+        if share > 0:
+            _add(phase.work, line, share)
 
 
 def _credit(phases: Mapping[str, Phase], line: Mapping[str, Any]) -> None:

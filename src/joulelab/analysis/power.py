@@ -15,7 +15,7 @@ import numpy as np
 
 from joulelab.analysis.periodic import LONGEST, repeat_period_s, unseen_share, within
 from joulelab.analysis.series import usual_step
-from joulelab.analysis.terms import Quantity, edges
+from joulelab.analysis.terms import COVERAGE_FACTOR, Quantity, edges
 
 if TYPE_CHECKING:
     from joulelab.analysis.series import Floats, Ints, Readings
@@ -235,8 +235,11 @@ def source_of(spec: Spec, name: str) -> str:
 
 
 def unseen_u(energy_j: float, span_s: float, share: float, bounds: Bounds) -> float:
-    """Return the standard uncertainty (J) of the hidden share, in which power may have been anything within bounds."""
+    """Return half of how far (J) the hidden share, with power anywhere within bounds, can take the energy.
+
+    Half, so that the expanded uncertainty (k = 2) reaches just to the bound, which cannot be passed.
+    """
     if share <= 0 or span_s <= 0:
         return 0.0
     mean = energy_j / span_s
-    return share * span_s * max(mean - bounds.low, bounds.high - mean, 0.0) / math.sqrt(3)
+    return share * span_s * max(mean - bounds.low, bounds.high - mean, 0.0) / COVERAGE_FACTOR

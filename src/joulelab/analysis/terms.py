@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 COVERAGE_FACTOR = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Quantity:
     """Hold a value (SI) and its standard uncertainties by source.
 
@@ -36,6 +36,11 @@ class Quantity:
     def expanded(self) -> float | None:
         """Return the expanded uncertainty (k = 2), None where the accuracy is unknown."""
         return COVERAGE_FACTOR * self.u if self.known else None
+
+    def __repr__(self) -> str:
+        """Return value and expanded uncertainty; `terms` has the rest."""
+        width = f"{self.expanded:.2g}" if self.expanded is not None else "?"
+        return f"{self.value:.6g} ± {width}"
 
     def __add__(self, other: Quantity) -> Quantity:
         terms = dict(self.terms)

@@ -28,7 +28,7 @@ OFF = 0.3  # a refresh period that differs from the declared one by more than 30
 
 @click.command("doctor")
 @click.argument("names", nargs=-1, metavar="[METER]...")
-@click.option("--for", "seconds", type=Duration(), default="3", show_default=True, help="Read each meter so long.")
+@click.option("--for", "seconds", type=Duration(0.02), default="3", show_default=True, help="Read each meter so long.")
 @json_option
 def command(names: tuple[str, ...], seconds: float, as_json: bool) -> None:
     """Read each meter for a few seconds and say how good it is."""

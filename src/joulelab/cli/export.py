@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path) -> None:
     """Write the samples of a run as CSV, Parquet or JSON.
 
-    One file per table, with times in UTC and in seconds since the start, and metadata.json with everything else.
+    One file per table, and metadata.json with everything else. CSV and JSON have times in UTC and in seconds since
+    the command started; Parquet has them as they were recorded, in ns of the monotonic clock.
     """
     from joulelab.report.cache import results_of
     from joulelab.store.export import export

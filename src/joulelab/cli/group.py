@@ -69,8 +69,8 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except JoulelabError as error:
             click.echo(f"joulelab: {error}", err=True)
-            own = OWN_FAILURE if ctx.invoked_subcommand == "run" else 1
-            ctx.exit(2 if isinstance(error, ConfigError) else own)
+            usual = 2 if isinstance(error, ConfigError) else 1
+            ctx.exit(OWN_FAILURE if ctx.invoked_subcommand == "run" else usual)
         except BrokenPipeError:
             _close_output()
             ctx.exit(SIGPIPE_CODE)
@@ -92,12 +92,17 @@ def run_commands(words: list[str], early: list[Spawned]) -> int:
         sys.stdout.flush()
     except click.ClickException as error:
         _say(error)
-        return error.exit_code
+        # Any other code could be taken for the workload's.
+        return OWN_FAILURE if words[:1] == ["run"] else error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED_CODE
     except BrokenPipeError:
         _close_output()
         return SIGPIPE_CODE
+    except OSError as error:
+        _close_output()
+        click.echo(f"joulelab: the output cannot be written ({error.strerror or error})", err=True)
+        return 1
     return code if isinstance(code, int) else 0
 
 

@@ -25,8 +25,11 @@ TWIN = "joulelab twin -- joulelab meters   # a simulated node with GPUs and CPUs
 @json_option
 def command(names: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Show what can be measured here, and what to do about the rest."""
+    from joulelab.meters import find
     from joulelab.meters.catalog import survey
 
+    for name in names:
+        find(name)  # raises for a name that no meter has
     rows = survey(configs(os.environ), names or None)
     if as_json:
         print_json([_plain(row) for row in rows])

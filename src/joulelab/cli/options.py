@@ -18,9 +18,12 @@ UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0, "h":
 
 
 class Duration(click.ParamType[float]):
-    """Take a time: `10`, `10s`, `500ms`, `2m`, `1h`; the value is in s."""
+    """Take a time of at least so many s: `10`, `10s`, `500ms`, `2m`, `1h`; the value is in s."""
 
     name = "time"
+
+    def __init__(self, least: float = 0.0) -> None:
+        self.least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return seconds."""
@@ -30,7 +33,10 @@ class Duration(click.ParamType[float]):
         unit = match[2].replace("µ", "u") if match else ""
         if match is None or unit not in UNITS:
             self.fail(f"{value!r} is no time; write it as 10, 10s, 500ms or 2m", param, ctx)
-        return float(match[1]) * UNITS[unit]
+        seconds = float(match[1]) * UNITS[unit]
+        if seconds < self.least:
+            self.fail(f"{value!r} is too short; at least {self.least:g}s", param, ctx)
+        return seconds
 
 
 class Pair(click.ParamType[tuple[str, str]]):

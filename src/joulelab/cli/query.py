@@ -26,6 +26,8 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
 
     joulelab query "SELECT scope, avg(mean_w) FROM energies GROUP BY scope"
     """
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json exclude each other")
     from joulelab.report.cache import query_rows
     from joulelab.store.query import query
 

@@ -99,8 +99,11 @@ def _run(server: TwinServer, words: tuple[str, ...], signals: _Signals) -> int:
     try:
         signals.child = subprocess.Popen(words, env=os.environ | server.environment)
     except OSError as error:
-        raise _Failure(f"twin: cannot run {words[0]!r} ({error.strerror}); check the words after `--`") from None
+        click.echo(f"joulelab: twin: cannot run {words[0]!r} ({error.strerror}); check the words after `--`", err=True)
+        return 127 if isinstance(error, FileNotFoundError) else 126
     code = signals.child.wait()
+    if server.driver is not None and server.driver.error is not None:
+        click.echo(f"joulelab: twin: it stopped following the load ({server.driver.error})", err=True)
     return code if code >= 0 else 128 - code
 
 

@@ -90,6 +90,7 @@ class MarkWriter:
     ) -> str | None:
         """Begin a phase inside the current one and return its id; None where phases are inert."""
         if self.rank:
+            self.flush()  # so that no report of work reaches from one phase of the first rank into the next
             return None
         with self._mine():
             t = self._now() if at_ns is None else at_ns
@@ -106,6 +107,7 @@ class MarkWriter:
     def end(self, identity: str | None, parent: str | None = None, *, at_ns: int | None = None) -> None:
         """End a phase; `parent` is the one that goes on."""
         if identity is None:
+            self.flush()
             return
         _phase.set(parent)
         if not identity.startswith(f"{os.getpid()}-"):

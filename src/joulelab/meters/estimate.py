@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import Unavailable
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.meters.settings import check_keys, number, seconds, text
 from joulelab.transports.procfs import CpuLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.core.spec import Meter
 
@@ -28,6 +29,7 @@ CONFIG = {
 # Rated power per logical CPU of common parts is 2 to 5 W: EPYC 7763 280 W / 128, Xeon 8480+ 350 W / 112, i7 65 W / 16.
 _W_PER_CPU = 3.0
 _GIVEN, _GUESSED = 0.5, 0.8
+SHORTEST_NS = 250_000_000
 
 
 def open_meter(config: Mapping[str, Any]) -> Meter:
@@ -47,9 +49,19 @@ def open_meter(config: Mapping[str, Any]) -> Meter:
 class EstimateMeter:
     """Return load times rated power (W) as the mean since the last reading."""
 
-    def __init__(self, proc: Path, period_s: float, rated_w: float, *, given: bool) -> None:
+    def __init__(
+        self,
+        proc: Path,
+        period_s: float,
+        rated_w: float,
+        *,
+        given: bool,
+        now: Callable[[], int] = monotonic_ns,
+    ) -> None:
         """Open /proc/stat. Raises MeterError."""
         self._rated_w = rated_w
+        self._now = now
+        self._watts, self._read_ns = float("nan"), now()
         self._busy = CpuLoad(proc)
         source = "given" if given else f"assumed, {_W_PER_CPU:g} W per logical CPU"
         spec = Spec(
@@ -75,8 +87,12 @@ class EstimateMeter:
         return self._streams
 
     def read(self, stream: Stream) -> Sequence[float]:  # noqa: ARG002 there is only one
-        """Return the estimated power (W). Raises ReadFailed."""
-        return (self._busy.read() * self._rated_w,)
+        """Return the estimated power (W) over the last period. Raises ReadFailed."""
+        now = self._now()
+        if now - self._read_ns >= SHORTEST_NS:  # over less, the kernel's ticks say nothing
+            self._watts = self._busy.read() * self._rated_w
+            self._read_ns = now
+        return (self._watts,)
 
     def close(self) -> None:
         """Close the file."""

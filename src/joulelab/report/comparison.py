@@ -87,6 +87,11 @@ class Comparison:
                 if self.same_devices
                 else "Different devices were measured: nothing cancels in the ratio."
             )
+        energy = self.line("energy")
+        if energy is not None and energy.ratio is not None and "unseen" in energy.ratio.budget():
+            known = energy.ratio.without("unseen")
+            change = fmt.change(known.value - 1, known.expanded)
+            said.append(f"If no load is in step with the sensors (see `unseen` of each run), B / A - 1 = {change}.")
         said.append(ONE_RUN_EACH)
         for label, run in (("A", self.a), ("B", self.b)):
             worst = [c for c in run.checks if c.status == "failed"]
@@ -168,5 +173,5 @@ def _more(ratio: float) -> str:
 
 def _sized(share: float, expanded: float) -> str:
     """Return `12.3 % less ± 1.1`, as people say it."""
-    value, _, width = fmt.interval(abs(share) * 100, expanded * 100).partition(" ± ")
+    value, _, width = fmt.change(abs(share), expanded).removeprefix("+").removesuffix(" %").partition(" ± ")
     return f"{value} % {_direction(share)} ± {width}"

@@ -58,6 +58,13 @@ def interval(value: float, expanded: float | None) -> str:
         return f"{plain(value)} ± ?"
     if expanded == 0:
         return f"{plain(value)} ± 0"
+    if is_wide(value, expanded) and value:
+        return f"{plain(value, 3)} ± {plain(expanded, 2)}"  # the estimate is usually better than its bound
+    return _even(value, expanded)
+
+
+def _even(value: float, expanded: float) -> str:
+    """Return value and uncertainty with the same decimals."""
     decimals = _decimals(value, expanded)
     shown = round(expanded, decimals)
     if shown == 0 or shown < expanded * 0.5:
@@ -101,7 +108,7 @@ def change(share: float, expanded: float | None) -> str:
         return f"{percent(share)} ± ?"
     if expanded == 0:
         return percent(share)
-    text = interval(share * 100, expanded * 100)
+    text = f"{share * 100:.1f} ± {expanded * 100:.0f}" if expanded > WIDE else _even(share * 100, expanded * 100)
     return f"{'' if text.startswith('-') else '+'}{text} %"
 
 

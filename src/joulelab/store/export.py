@@ -106,6 +106,7 @@ def to_utc_ns(pairs: Sequence[ClockPair], mono_ns: npt.NDArray[np.int64]) -> npt
 
 def _times(run: Run, host: str, series: Series) -> dict[str, npt.NDArray[Any]]:
     started = run.meta["started"]
+    begun = (run.end or {}).get("start_ns") or started["mono_ns"]
     pairs = run.clock_pairs(host)
     read_s = np.round((series.t1_ns - series.t0_ns) / NS, 9)
     if not pairs:
@@ -113,7 +114,8 @@ def _times(run: Run, host: str, series: Series) -> dict[str, npt.NDArray[Any]]:
         return {"utc_ns": np.zeros(len(series), np.int64), "t_s": nothing, "read_s": read_s}
     utc_ns = to_utc_ns(pairs, series.t0_ns)
     first = host == run.meta.get("host")
-    since = series.t0_ns - started["mono_ns"] if first else utc_ns - started["utc_ns"]
+    lead = begun - started["mono_ns"]
+    since = series.t0_ns - begun if first else utc_ns - started["utc_ns"] - lead
     return {"utc_ns": utc_ns, "t_s": np.round(since / NS, 9), "read_s": read_s}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +204,11 @@ class Node:
             raise ConfigError(
                 f"there is no flaw {wrong!r}", where="twin", next=nearest(wrong, Flaws.__dataclass_fields__)
             )
+        for name, value in changes.items():
+            signed = name in ("gain_error", "offset_w")
+            if isinstance(value, float | int) and not (math.isfinite(value) and (signed or value >= 0)):
+                why = "a finite number is needed" if signed else "a finite number of at least 0 is needed"
+                raise ConfigError(f"{name} cannot be {value}", where="twin", why=why)
         if gpu is not None and not 0 <= gpu < len(self.gpus):
             raise ConfigError(f"there is no GPU {gpu}", where=f"node {self.name}", why=f"it has {len(self.gpus)}")
         gpus = tuple(

@@ -370,5 +370,27 @@ def test_readings_that_were_skipped(folder, missed, told):
     folder.event(16.0, "late", meter="rapl", count=0, missed=0, worst_ns=0, ticks=100)
     found = checks(folder, "late")
     assert [(s, m) for s, m, _ in found] == (
-        [("note", f"nvml: {2 * missed} readings were skipped because the machine was busy")] if told else []
+        [("note", f"nvml: {2 * missed} readings were skipped: the machine was busy, or it is slow")] if told else []
     )
+
+
+def test_a_run_whose_end_a_full_disk_took_still_says_how_the_workload_ended(folder):
+    steady(folder).event(8.0, "workload-end", end_ns=END, exit_code=9, signal=None)
+    result = analyse(folder.open())
+    assert (result.outcome, result.exit_code) == ("exit", 9)
+    (found,) = [c for c in result.checks if c.name == "ending"]
+    assert "could not be recorded" in found.message
+
+
+def test_a_meter_that_never_opened_is_missed(folder):
+    steady(folder).event(0.5, "meter", meter="nvml", status="opening", why="it has not answered yet")
+    status, message, following = only(folder, "silent meter")
+    assert status == "failed"
+    assert "missing from every sum" in message
+    assert following == "joulelab doctor nvml"
+    assert [m["meter"] for m in analyse(folder.open()).missing] == ["nvml"]
+
+
+def test_a_meter_that_opened_late_is_not(folder):
+    steady(folder).event(0.5, "meter", meter="nvml", status="opening").event(0.9, "meter", meter="nvml", status="open")
+    assert checks(folder, "silent meter") == []

@@ -167,3 +167,19 @@ def test_work_of_other_ranks_is_shared_by_time():
     phases, done = phases_of(marks, START, END)
     assert [p.work for p in phases] == [{"x": 4.0}, {"x": 4.0}]
     assert done.amounts == {"x": 12.0, "y": 1.0}
+
+
+def test_work_of_other_ranks_and_threads_counts_in_the_phases_of_its_time():
+    marks = [
+        begin(2_000, "100-1", "epoch", n=0),
+        end(4_000, "100-1"),
+        begin(4_000, "100-2", "epoch", n=1),
+        end(6_000, "100-2"),
+        work(3_500, {"samples": 30}, phase="100-1"),
+        work(3_900, {"samples": 10}, source="101-7", rank=1) | {"from": 2_100},
+        work(4_500, {"samples": 8}, source="101-7", rank=1) | {"from": 3_500},
+    ]
+    (first, second), done = phases_of(marks, START, END)
+    assert first.work == {"samples": pytest.approx(30 + 10 + 4)}
+    assert second.work == {"samples": pytest.approx(4)}
+    assert done.amounts == {"samples": 48}

@@ -60,7 +60,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     results = tuple(_scope(s, interval, steps) for s in scopes)
     groups = _groups(_counted(results), (b - a) * 1e-9)
     gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
-    meta, end = run.meta, run.end or {}
+    meta, end = run.meta, run.end or _ended(events)
     facts = Facts(run.state, a, b, interval.idle, scopes, results, events, gaps, _unread(run, scopes))
     return Result(
         run=str(meta.get("id", run.path.name)),
@@ -84,6 +84,12 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         missing=tuple(_missing(events)),
         labels=dict(meta.get("labels") or {}),
     )
+
+
+def _ended(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how the workload ended by the events, where a full disk took the end record."""
+    ended = next((e for e in events if e.get("event") == "workload-end" and ("exit_code" in e or "signal" in e)), {})
+    return {"outcome": "signal" if ended.get("signal") is not None else "exit", **ended} if ended else {}
 
 
 def interval_of(run: Run, events: list[dict[str, Any]]) -> Interval:
@@ -292,10 +298,11 @@ def _used(events: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _missing(events: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return meters that did not open, and what those that did cannot measure."""
+    """Return meters that are not open in the end, and what those that are cannot measure."""
     lacking: list[dict[str, Any]] = []
-    for event in (e for e in events if e.get("event") == "meter"):
-        if event.get("status") in ("unavailable", "denied", "failed"):
+    last = {e.get("meter"): e for e in events if e.get("event") == "meter"}
+    for event in last.values():
+        if event.get("status") != "open":
             lacking.append(event)
         for part in event.get("missing") or ():
             what = f"{part.get('scope', '')}: {part.get('what', '')}"

@@ -81,12 +81,21 @@ def _meters(facts: Facts) -> Iterator[Check]:
         yield Check("accuracy", "note", f"{', '.join(unknown)}: nobody states the accuracy, so no interval is given")
 
 
+def _opening(facts: Facts) -> Iterator[Check]:
+    last = {e.get("meter"): e.get("status") for e in facts.named("meter")}
+    for meter in (m for m, status in last.items() if status == "opening"):
+        message = f"{meter}: it did not answer when it was opened, so what it measures is missing from every sum"
+        yield Check("silent meter", "failed", message, f"joulelab doctor {meter}")
+
+
 def _ending(facts: Facts) -> Iterator[Check]:
-    if facts.state == "killed":
+    if facts.state != "closed" and facts.named("workload-end"):
+        yield Check("ending", "warning", "the workload ended, but its end could not be recorded whole", "df -h")
+    elif facts.state == "killed":
         yield Check(
             "ending", "warning", "joulelab was killed before the workload ended; figures go to the last reading"
         )
-    if facts.state == "live":
+    elif facts.state == "live":
         yield Check("ending", "note", "the run goes on; figures so far")
     for event in facts.named("recorder-died"):
         message = f"the recorder died ({event.get('status', 'unknown')}) and was started again"
@@ -273,11 +282,12 @@ def _late(facts: Facts) -> Iterator[Check]:
         told = [e for e in facts.named("late") if e.get("meter") == meter]
         missed, ticks = (sum(int(e.get(k, 0)) for e in told) for k in ("missed", "ticks"))
         if missed > max(0.02 * (ticks + missed), 5):
-            yield Check("late", "note", f"{meter}: {missed} readings were skipped because the machine was busy")
+            yield Check("late", "note", f"{meter}: {missed} readings were skipped: the machine was busy, or it is slow")
 
 
 CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     _meters,
+    _opening,
     _ending,
     _short,
     _gaps,

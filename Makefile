@@ -40,12 +40,12 @@ $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "joulelab needs Python 3.11 or later; set PYTHON=..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing joulelab into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --group dev
 	@touch $@
 
 # Debian packages that some tests use; without root those tests skip and say what to install.

@@ -127,7 +127,7 @@ def check_rows(meter: Meter) -> None:
             assert len(row) == len(stream.channels), stream.name
             assert all(isinstance(v, int | float) and not isinstance(v, bool) for v in row), stream.name
             assert not last or any(v == v for v in row), f"{stream.name} reads something"
-        time.sleep(0.1)
+        time.sleep(0.3)
     if isinstance(meter, HasEvents):
         for event in meter.events():
             assert isinstance(event["t"], int)

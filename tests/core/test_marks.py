@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import resource
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -177,3 +178,34 @@ def test_closing_is_not_final(tmp_path: Path) -> None:
     writer.switch("b")
     writer.close()
     assert [m["name"] for m in lines(tmp_path)] == ["a", "b"]
+
+
+def test_stamps_of_many_reports_stay_spread_over_their_line(tmp_path: Path) -> None:
+    clock = iter(range(1_000, 10_000_000, 1_000))
+    writer = MarkWriter(tmp_path, now=lambda: next(clock))
+    writer.work({"samples": 1})  # the first report of a file is written at once
+    for _ in range(5 * STAMPS):
+        writer.work({"samples": 1})
+    writer.close()
+    at = lines(tmp_path)[-1]["at"]
+    steps = {b - a for a, b in itertools.pairwise(at)}
+    assert STAMPS // 2 <= len(at) <= STAMPS
+    assert len(steps) == 1
+    assert steps.pop() > 1_000
+
+
+def test_a_line_that_a_full_disk_cuts_costs_itself_only(tmp_path: Path) -> None:
+    writer = MarkWriter(tmp_path)
+    writer.begin("first")
+    (path,) = tmp_path.iterdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+    try:
+        writer.begin("cut")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert writer.lost == 1
+    writer.begin("last")
+    text = path.read_text()
+    assert '"first"' in text.splitlines()[0]
+    assert '"last"' in text

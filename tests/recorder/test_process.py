@@ -96,6 +96,40 @@ def test_it_reports_signals_and_outlives_them(tmp_path: Path) -> None:
         assert r.finish() == 0
 
 
+def test_it_says_when_the_workload_ended_and_who_sent_a_signal(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake()]) as r:
+        r.hear("ready")
+        workload = subprocess.Popen(["sleep", "0.3"])
+        begun = time.monotonic_ns()
+        r.say({"do": "workload", "pid": workload.pid, "start_ns": begun})
+        ended = r.hear("workload-ended")["t"]
+        assert 0.2e9 < ended - begun < 1e9
+        workload.wait()
+        r.process.send_signal(REPORTED[0])
+        assert r.hear("signal")["sender"] == os.getpid()
+        assert r.finish() == 0
+
+
+def test_a_writer_that_fails_at_the_end_is_told(tmp_path: Path) -> None:
+    plan = Plan(tmp_path, "h", os.getpid())
+    status, said = os.pipe()
+    recorder = Recorder(plan, commands=0, status=said, signals=0)
+
+    def fail() -> None:
+        raise RuntimeError("no close")
+
+    recorder.writer.close = fail  # type: ignore[method-assign]
+    os.eventfd_write(recorder._stop_writer, 1)
+    hook, sys.excepthook = sys.excepthook, lambda *_: None
+    try:
+        recorder._write()
+    finally:
+        sys.excepthook = hook
+    assert not recorder._flushed
+    os.close(status)
+    os.close(said)
+
+
 def test_a_library_that_prints_does_not_disturb_the_protocol(tmp_path: Path) -> None:
     with Driven(tmp_path, [fake(chatty=True)]) as r:
         assert r.hear("ready")["meters"][0]["status"] == "open"

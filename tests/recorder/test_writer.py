@@ -200,3 +200,15 @@ def test_a_reading_that_fails_after_all_is_ended_by_the_sampler_alone() -> None:
     sampler.busy_ns, sampler.readings[0].retry_ns = 0, world.t
     watchdog.look([sampler])
     assert [e["event"] for e in told] == ["stuck", "gap"]
+
+
+def test_a_disk_that_stays_full_is_told_with_the_rows_it_cost(tmp_path: Path) -> None:
+    disk = Disk()
+    writer = Writer(tmp_path, HEADER, [], open_journal=disk.open)
+    writer.tables = tables_of("fake", [stream("gpu:0.power"), stream("gpu:1.power")])
+    add(writer.tables[0], 1)
+    writer.write()
+    disk.room = 0
+    add(writer.tables[0], 2, 3, 4)
+    writer.close()
+    assert [e["dropped_rows"] for e in events(tmp_path) if e["event"] == "disk"] == [0, 3]

@@ -1,7 +1,7 @@
 """Run a command under the supervisor as the CLI does, and leave as it left: tests start this as a process.
 
 DRIVE is JSON: runs, options; `python` replaces the interpreter of the recorder; `outcome` is a file to tell it in;
-`fault` breaks the supervisor once the workload runs; `early` starts the recorder before everything else.
+`fault` breaks the supervisor once the workload runs, or before (`start`); `early` starts the recorder before everything else.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from joulelab.supervisor.options import RunOptions
 from joulelab.supervisor.recording import Recording
 from joulelab.supervisor.run import run_command
+from joulelab.supervisor.signals import SignalBox
 from joulelab.supervisor.spawn import Spawned
 from joulelab.supervisor.workload import leave
 
@@ -26,17 +27,21 @@ def main() -> None:
     drive = json.loads(os.environ.pop("DRIVE"))
     if "python" in drive:
         sys.executable = drive["python"]
-    if drive.get("fault"):
+    if drive.get("fault") == "start":
+        Recording.start = fault  # type: ignore[method-assign, assignment]
+    elif drive.get("fault"):
         Recording.workload = fault  # type: ignore[method-assign, assignment]
     spawned = Spawned(os.environ, warm=True) if drive.get("early") else None
     options = {"ready_s": 15.0, **drive["options"]}
     if "capture" in options:
         options["capture"] = Path(options["capture"])
+    signals = SignalBox().__enter__()
     outcome = run_command(
         sys.argv[1:],
         RunOptions(runs=Path(drive["runs"]), **options),
         os.environ,
         say=lambda text: print(f"joulelab: {text}", file=sys.stderr),
+        signals=signals,
         spawned=spawned,
     )
     told: dict[str, object] = {

@@ -90,8 +90,8 @@ def test_the_command_finds_its_run_and_the_signals_of_a_plain_start(bench: Bench
     plain = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     found = bench.run(*command).stdout.splitlines()
     # glibc's posix_spawn leaves its two internal signals, 32 and 33, ignored; programs that use them set them first.
-    internal = 3 << 31
-    assert [int(line.split()[1], 16) & ~internal for line in found[:3]] == [int(p.split()[1], 16) for p in plain[:3]]
+    ours, theirs = ([int(line.split()[1], 16) & ~(3 << 31) for line in lines[:3]] for lines in (found, plain))
+    assert ours == theirs
     assert found[3] == f"{bench.run_folder} {bench.host.name}"
 
 

@@ -9,7 +9,6 @@ import pty
 import select
 import signal
 import struct
-import subprocess
 import sys
 import termios
 import time
@@ -20,8 +19,10 @@ from tests.supervisor.supervised import CATCHER, DRIVER, Bench, caught, gone, re
 
 from joulelab.core.clock import NS
 from joulelab.supervisor.signals import REPORT_NS, SAME_NS, Forwarder, Signal
+from joulelab.supervisor.witness import Witness
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -126,70 +127,93 @@ class TestForwarder:
     def setup_method(self) -> None:
         self.t = 1000 * NS
         self.sent: list[int] = []
-        self.forwarder = Forwarder(self.sent.append, now=lambda: self.t)
+        self.pending: set[int] = set()
+        self.forwarder = Forwarder(self.sent.append, self.pending.__contains__, now=lambda: self.t)
 
-    def arrive(self, number: int, *, of_kernel: bool = False) -> None:
-        self.forwarder.take(Signal(number, of_kernel, 1, self.t), recorder=os.getpid())
+    def arrive(self, number: int, *, of_kernel: bool = False, sender: int = 1) -> None:
+        self.forwarder.take(Signal(number, of_kernel, sender, self.t))
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH])
     def test_the_terminal_has_told_the_workload(self, number: int) -> None:
         self.arrive(number, of_kernel=True)
         self.t += NS
-        self.forwarder.decide({}, os.getpid())
+        self.forwarder.decide({})
         assert self.sent == []
+        assert self.forwarder.group
 
     def test_a_hangup_of_the_kernel_goes_to_session_leaders_alone(self) -> None:
         self.arrive(signal.SIGHUP, of_kernel=True)
         self.t += NS
-        self.forwarder.decide({}, os.getpid())
+        self.forwarder.decide({})
         assert self.sent == [signal.SIGHUP]
+        assert not self.forwarder.group
 
     def test_it_waits_for_the_recorders_report(self) -> None:
         self.arrive(signal.SIGTERM)
         self.t += REPORT_NS // 2
-        self.forwarder.decide({}, os.getpid())
+        self.forwarder.decide({})
         assert self.sent == []
-        assert self.forwarder.due_ns is not None
-        self.forwarder.decide({signal.SIGTERM: self.t}, os.getpid())
+        assert self.forwarder.due_ns == self.t + REPORT_NS // 2
+        self.forwarder.decide({(signal.SIGTERM, 1): self.t})
         self.t += NS
-        self.forwarder.decide({}, os.getpid())
+        self.forwarder.decide({})
         assert self.sent == []
+        assert self.forwarder.group
         assert self.forwarder.due_ns is None
 
     def test_an_old_report_does_not_count(self) -> None:
-        report = {int(signal.SIGTERM): self.t}
-        self.t += SAME_NS + NS
+        report = {(int(signal.SIGTERM), 1): self.t}
+        self.t += SAME_NS + 1
         self.arrive(signal.SIGTERM)
         self.t += REPORT_NS
-        self.forwarder.decide(report, os.getpid())
+        self.forwarder.decide(report)
         assert self.sent == [signal.SIGTERM]
 
     def test_two_signals_of_one_sender_are_one(self) -> None:
         self.arrive(signal.SIGTERM)
-        report = {int(signal.SIGTERM): self.t + 1}
+        report = {(int(signal.SIGTERM), 1): self.t + 1}
         self.t += REPORT_NS // 4
-        self.forwarder.decide(report, os.getpid())
+        self.forwarder.decide(report)
         self.arrive(signal.SIGTERM)
         self.t += NS
-        self.forwarder.decide(report, os.getpid())
+        self.forwarder.decide(report)
         assert self.sent == []
 
-    def test_pending_in_a_recorder_that_had_no_time_counts_as_reported(self) -> None:
-        busy = subprocess.Popen(["env", "--block-signal=TERM", "sleep", "60"])
-        try:
-            until(lambda: is_blocked(busy.pid, signal.SIGTERM))
-            busy.send_signal(signal.SIGTERM)
-            self.arrive(signal.SIGTERM)
-            self.t += NS
-            self.forwarder.decide({}, busy.pid)
-            assert self.sent == []
-        finally:
-            busy.kill()
-            busy.wait()
-
-    def test_without_a_recorder_everything_is_passed_on_at_once(self) -> None:
-        self.forwarder.take(Signal(signal.SIGTERM, of_kernel=False, sender=1, t_ns=self.t), recorder=None)
+    def test_two_signals_of_two_senders_are_two(self) -> None:
+        self.arrive(signal.SIGTERM)
+        report = {(int(signal.SIGTERM), 1): self.t + 1}
+        self.forwarder.decide(report)
+        self.arrive(signal.SIGTERM, sender=2)
+        self.t += NS
+        self.forwarder.decide(report)
         assert self.sent == [signal.SIGTERM]
+
+    def test_pending_in_another_process_of_the_group_counts_as_reported(self) -> None:
+        self.pending.add(signal.SIGTERM)
+        self.arrive(signal.SIGTERM)
+        self.t += NS
+        self.forwarder.decide({})
+        assert self.sent == []
+        assert self.forwarder.group
+
+
+def test_a_witness_sees_what_is_sent_to_its_group_and_a_new_one_nothing() -> None:
+    witness = Witness()
+    assert not witness.saw(signal.SIGTERM)
+    witness.renew()
+    try:
+        assert is_blocked(witness.pid, signal.SIGTERM)
+        assert not witness.saw(signal.SIGTERM)
+        os.kill(witness.pid, signal.SIGTERM)
+        assert witness.saw(signal.SIGTERM)
+        old = witness.pid
+        witness.renew()
+        assert gone(old)
+        assert not witness.saw(signal.SIGTERM)
+    finally:
+        last = witness.pid
+        witness.close()
+    assert gone(last)
 
 
 def is_blocked(pid: int, number: int) -> bool:

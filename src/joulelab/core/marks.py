@@ -61,11 +61,11 @@ class _Work:
             self.amounts[name] = self.amounts.get(name, 0.0) + float(amount)
         if self.count % self.stride == 0:
             if len(self.at) == STAMPS:
-                # Every second stamp goes, so that those that stay are spread over the whole line.
+                # Every second stamp goes, so that those that stay are spread over the whole line. STAMPS is even, so
+                # this one is due by the new stride as well.
                 del self.at[1::2]
                 self.stride *= 2
-            if self.count % self.stride == 0:
-                self.at.append(t_ns)
+            self.at.append(t_ns)
         self.count += 1
         self.last_ns = t_ns
 

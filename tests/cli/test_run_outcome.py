@@ -1,0 +1,141 @@
+"""Nothing that joulelab does itself stops, replaces or changes the command or its outcome."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.cli.test_run import JOULELAB, NO_POWER
+from tests.recorder.driving import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# An analysis that takes long: what is sent then arrives after the command's end.
+SLOW = (
+    "import time, joulelab.supervisor.closing as c\n"
+    "def slow(run):\n"
+    "    open({flag!r}, 'w').close()\n"
+    "    time.sleep({seconds})\n"
+    "c.analyse_run = slow\n"
+    "from joulelab.cli import main\n"
+    "main()\n"
+)
+
+
+def environ(runs: Path, **more: str) -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")} | {"JOULELAB_RUNS": str(runs), **more}
+
+
+def full_run(runs: Path, *words: str) -> int:
+    """Run with an error output to which nothing can be written; return the exit code."""
+    with open("/dev/full", "w") as full:
+        return subprocess.run(
+            [*JOULELAB, "run", *words], env=environ(runs), stderr=full, timeout=60, check=False
+        ).returncode
+
+
+def test_a_message_that_cannot_be_printed_does_not_stop_the_command(tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    (tmp_path / "file").write_text("")
+    assert full_run(tmp_path / "file" / "runs", "--", "touch", str(proof)) == 0
+    assert proof.exists()
+
+
+def test_a_table_that_cannot_be_printed_does_not_change_the_outcome(runs: Path) -> None:
+    assert full_run(runs, *NO_POWER, "--", "sh", "-c", "exit 7") == 7
+    assert full_run(runs, *NO_POWER, "--", "sh", "-c", "kill -TERM $$") == -15
+    assert full_run(runs, *NO_POWER, "--", "/no/such/command") == 127
+
+
+@pytest.mark.parametrize(
+    ("number", "cuts"),
+    [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGUSR1, False)],
+)
+def test_a_signal_after_the_end_does_not_replace_the_outcome(runs: Path, number: int, cuts: bool) -> None:
+    flag = runs.parent / "analysing"
+    code = SLOW.format(flag=str(flag), seconds=20 if cuts else 1)
+    command = [sys.executable, "-c", code, "run", *NO_POWER, "--", "sh", "-c", "exit 3"]
+    process = subprocess.Popen(command, env=environ(runs), stderr=subprocess.PIPE, text=True)
+    until(flag.exists)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=15)
+    assert process.returncode == 3, told
+    assert "Traceback" not in told
+    assert ("interrupted; the record is complete" in told) == cuts
+
+
+def test_a_parent_that_ignores_its_children(runs: Path) -> None:
+    command = ["env", "--ignore-signal=CHLD", *JOULELAB, "run", "-q", *NO_POWER, "--", "sh", "-c", "exit 7"]
+    done = subprocess.run(command, env=environ(runs), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (7, "")
+
+
+def test_a_signal_that_is_ignored_is_not_acted_upon(runs: Path) -> None:
+    proof = runs.parent / "proof"
+    joulelab = ["env", "--ignore-signal=HUP", *JOULELAB, "run", "-q", *NO_POWER, "--idle", "1"]
+    process = subprocess.Popen([*joulelab, "--", "sh", "-c", f"touch {proof}; sleep 0.5; exit 4"], env=environ(runs))
+    until(lambda: list(runs.glob("*/*/events.0.jsonl")))
+    process.send_signal(signal.SIGHUP)
+    until(proof.exists)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(20) == 4
+
+
+def test_an_interrupt_in_the_first_moments_leaves_no_traceback(runs: Path) -> None:
+    for k in range(6):
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "from joulelab.cli import main; print(flush=True); main()",
+                "run",
+                "--",
+                "sleep",
+                "5",
+            ],
+            env=environ(runs),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.01 + 0.02 * k)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=10)
+        assert process.returncode == -signal.SIGINT
+        assert "Traceback" not in told
+
+
+def test_the_locale_that_python_gives_itself_is_not_the_commands(runs: Path) -> None:
+    command = [*JOULELAB, "run", "-q", *NO_POWER, "--", "env"]
+    bare = {k: v for k, v in environ(runs).items() if k != "LANG" and not k.startswith("LC_")}
+    plain = subprocess.run(command, env=bare, capture_output=True, text=True, check=True).stdout
+    assert "LC_CTYPE" not in plain
+    chosen = subprocess.run(command, env=bare | {"LC_CTYPE": "C.UTF-8"}, capture_output=True, text=True, check=True)
+    assert "LC_CTYPE=C.UTF-8\n" in chosen.stdout
+
+
+def test_a_folder_that_was_deleted_and_a_command_line_that_is_no_text(runs: Path) -> None:
+    runs.mkdir()
+    script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    command = ["sh", "-c", script, "sh", *JOULELAB, "run", *NO_POWER, "--", "printf", b"\xff"]
+    done = subprocess.run(command, env=environ(runs), cwd=runs.parent, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"\xff")
+    assert b"cannot" not in done.stderr
+    assert b"not recorded" not in done.stderr
+    [folder] = runs.iterdir()
+    assert (folder / "end.json").is_file()
+
+
+def test_quiet_still_tells_problems(runs: Path) -> None:
+    command = [*JOULELAB, "run", "-q", *NO_POWER, "--capture", "/no/such/folder/x", "--", "true"]
+    done = subprocess.run(command, env=environ(runs), capture_output=True, text=True, check=True)
+    assert done.stderr.startswith("joulelab: cannot capture to")
+    assert done.stderr.count("\n") == 1

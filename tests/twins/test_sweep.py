@@ -1,0 +1,54 @@
+"""What a killed twin leaves behind is removed by the next one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+from joulelab.core.process import start_ticks
+from joulelab.twins.serve import PREFIX, TwinServer, _owner, sweep
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def left_by(parent: Path, name: str, owner: dict[str, object] | None) -> Path:
+    folder = parent / f"{PREFIX}{name}"
+    folder.mkdir()
+    (folder / "truth").write_text("")
+    if owner is not None:
+        (folder / "owner").write_text(json.dumps(owner))
+    return folder
+
+
+def test_only_what_dead_twins_left_is_swept(tmp_path: Path) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    alive = _owner(child.pid)
+    live = left_by(tmp_path, "live", alive)
+    reused = left_by(tmp_path, "reused", alive | {"ticks": 1})
+    rebooted = left_by(tmp_path, "rebooted", alive | {"boot": "another", "space": "another"})
+    elsewhere = left_by(tmp_path, "elsewhere", alive | {"space": "pid:[1]"})
+    unknown = left_by(tmp_path, "unknown", None)
+    (tmp_path / f"{PREFIX}link").symlink_to(reused)
+    try:
+        sweep(tmp_path)
+        assert [p.exists() for p in (live, elsewhere, unknown)] == [True] * 3
+        assert [p.exists() for p in (reused, rebooted)] == [False] * 2
+    finally:
+        child.kill()
+        child.wait()
+    sweep(tmp_path)
+    assert not live.exists()
+
+
+def test_a_twin_sweeps_when_it_starts_and_says_whose_it_is(tmp_path: Path) -> None:
+    dead = left_by(tmp_path, "dead", _owner(os.getpid()) | {"ticks": 1})
+    with TwinServer(directory=tmp_path) as twin:
+        assert not dead.exists()
+        told = json.loads((twin.directory / "owner").read_text())
+        assert (told["pid"], told["ticks"]) == (os.getpid(), start_ticks())
+        sweep(tmp_path)
+        assert twin.directory.exists()
+    assert list(tmp_path.iterdir()) == []

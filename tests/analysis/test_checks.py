@@ -98,6 +98,8 @@ def test_a_killed_run(folder):
     ("event", "more", "name", "said"),
     [
         ("recorder-died", {"status": "signal 9", "segment": 0}, "recorder", "signal 9"),
+        ("recorder-stuck", {"segment": 0}, "recorder", "did not answer at the end"),
+        ("supervisor-paused", {"from": 1_000_000_000, "to": 3_500_000_000}, "paused", "held up for 2.5 s"),
         ("disk", {"error": "ENOSPC", "dropped_rows": 12}, "disk", "ENOSPC; rows lost: 12"),
         ("stuck", {"meter": "nvml"}, "stuck meter", "nvml did not answer"),
         ("clock-step", {"by_ns": -7_200_000_000_000}, "clock stepped", "-7200.000 s"),

@@ -15,6 +15,8 @@ import pytest
 from tests.recorder.driving import SRC, Driven, fake, until
 
 from joulelab.core.clock import NS
+from joulelab.recorder.plan import Plan
+from joulelab.recorder.process import Recorder
 from joulelab.recorder.signals import IGNORED, REPORTED
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Run a command under the supervisor as the CLI does, and leave as it left: tests start this as a process.
 
 DRIVE is JSON: runs, options; `python` replaces the interpreter of the recorder; `outcome` is a file to tell it in;
-`fault` breaks the supervisor once the workload runs, or before (`start`); `early` starts the recorder before everything else.
+`fault` breaks the supervisor once the workload runs, or before (`start`);
+`early` starts the recorder before everything else.
 """
 
 from __future__ import annotations

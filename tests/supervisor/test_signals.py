@@ -128,7 +128,7 @@ class TestForwarder:
         self.t = 1000 * NS
         self.sent: list[int] = []
         self.pending: set[int] = set()
-        self.forwarder = Forwarder(self.sent.append, self.pending.__contains__, now=lambda: self.t)
+        self.forwarder = Forwarder(self.sent.append, lambda s: s.number in self.pending, now=lambda: self.t)
 
     def arrive(self, number: int, *, of_kernel: bool = False, sender: int = 1) -> None:
         self.forwarder.take(Signal(number, of_kernel, sender, self.t))

@@ -100,6 +100,11 @@ def _ending(facts: Facts) -> Iterator[Check]:
     for event in facts.named("recorder-died"):
         message = f"the recorder died ({event.get('status', 'unknown')}) and was started again"
         yield Check("recorder", "warning", message, "joulelab doctor")
+    for _ in facts.named("recorder-stuck"):
+        yield Check("recorder", "warning", "the recorder did not answer at the end and was ended", "joulelab doctor")
+    for event in facts.named("supervisor-paused"):
+        paused = (int(event["to"]) - int(event["from"])) * 1e-9
+        yield Check("paused", "warning", f"joulelab itself was stopped or held up for {paused:.1f} s; readings went on")
     for event in facts.named("disk"):
         yield Check(
             "disk",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == ["run"]:
+        _die_by_signals()
     early = _recorder() if words[:1] == ["run"] and len(words) > 1 and words[1] not in ("-h", "--help") else []
     try:
         from joulelab.cli.group import run_commands
@@ -24,6 +26,14 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     finally:
         for spawned in early:  # nobody took it: the command line was wrong
             _end(spawned)
+
+
+def _die_by_signals() -> None:
+    """Let Ctrl-C end us like any program, without a traceback, until the supervisor takes the signals."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _recorder() -> list[Spawned]:
@@ -37,9 +47,11 @@ def _recorder() -> list[Spawned]:
 
 
 def _end(spawned: Spawned) -> None:
+    import contextlib
     import signal
 
-    os.kill(spawned.pid, signal.SIGKILL)
-    os.waitpid(spawned.pid, 0)
+    with contextlib.suppress(OSError):  # where our parent ignored SIGCHLD, it is gone without being waited for
+        os.kill(spawned.pid, signal.SIGKILL)
+        os.waitpid(spawned.pid, 0)
     os.close(spawned.commands)
     os.close(spawned.said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -68,26 +69,50 @@ def command(
     if given["rated_cpu"] is not None and not given["estimate"]:
         raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
     from joulelab.supervisor.run import run_command
-    from joulelab.supervisor.workload import leave
+    from joulelab.supervisor.signals import SignalBox
+    from joulelab.supervisor.workload import inherited, leave
 
     options = _options(**given)
-    outcome = run_command(words, options, os.environ, say=_say, spawned=early.pop() if early else None)
-    code = outcome.exit_code
-    try:
-        if as_json or output is not None:
-            _write_json(outcome, output)
-        if not quiet and (output is not None or not as_json):
-            _print(outcome)
-        elif outcome.error is not None:
-            _say(str(outcome.error))
-        _keep(outcome)
-    except Exception as error:  # noqa: BLE001 the command's exit code is returned, whatever becomes of the table
-        _say(f"the result cannot be shown ({type(error).__name__}: {error}); joulelab show {outcome.run or ''}")
-    leave(code, outcome.signal)
+    with SignalBox() as signals:  # left only where the command could not even be tried; else leave() ends us inside
+        outcome = run_command(
+            words,
+            options,
+            inherited(os.environ),
+            say=_say,
+            signals=signals,
+            spawned=early.pop() if early else None,
+        )
+        try:
+            with signals.interruptible():
+                _show(outcome, as_json=as_json, output=output, quiet=quiet)
+        except BaseException as error:  # noqa: BLE001 the command's outcome is returned, whatever becomes of the table
+            _say(f"the result cannot be shown ({type(error).__name__}: {error}); joulelab show {outcome.run or ''}")
+        finally:
+            leave(outcome.exit_code, outcome.signal)
+
+
+def _show(outcome: Outcome, *, as_json: bool, output: Path | None, quiet: bool) -> None:
+    if as_json or output is not None:
+        _write_json(outcome, output)
+    if not quiet and (output is not None or not as_json):
+        _print(outcome)
+    elif outcome.error is not None:
+        _say(str(outcome.error))
+    elif not as_json or output is not None:
+        _print_problems(outcome)
+    _keep(outcome)
 
 
 def _say(text: str) -> None:
-    click.echo(f"joulelab: {text}", err=True)
+    # Nothing that cannot be printed may stop or replace the command.
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(f"joulelab: {text}", err=True)
+
+
+def _print_problems(outcome: Outcome) -> None:
+    # What kept the run from being recorded has been said when the command started.
+    for problem in outcome.problems if outcome.run is not None else outcome.problems[1:]:
+        _say(problem)
 
 
 def _options(
@@ -158,8 +183,7 @@ def _print(outcome: Outcome) -> None:
         _say(str(outcome.error))
         return
     if outcome.result is None or outcome.run is None:
-        for problem in outcome.problems:
-            _say(problem)
+        _print_problems(outcome)
         if outcome.run is not None:
             _say(f"the run is recorded in {short_path(outcome.run)}; joulelab show {handle(short_path(outcome.run))}")
         return
@@ -180,5 +204,8 @@ def _keep(outcome: Outcome) -> None:
 
 def short_path(path: Path) -> Path:
     """Return a path relative to here if that is shorter to type."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except OSError:  # deleted under us
+        return path
     return path.relative_to(here) if path.is_relative_to(here) else path

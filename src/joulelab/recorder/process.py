@@ -63,6 +63,8 @@ class Recorder:
         self._ready = False
         self._closed_ns = NEVER_NS
         self._pid = plan.workload_pid
+        self._poll = select.poll()
+        self._workload_fd = -1
         self._waiting: list[Waiting] = []
         self.threads: list[MeterThread] = []
 
@@ -81,12 +83,16 @@ class Recorder:
     def run(self) -> None:
         """Serve until there is a reason to stop, then put everything on the disk."""
         reason = ""
-        poll = select.poll()
+        poll = self._poll
         for fd in (self._commands, self._bell, self._signals, *self._owner.fds):
             poll.register(fd, select.POLLIN)
+        if self._pid is not None:
+            self._watch(self._pid)
         self._announce()
         while not reason:
             ready = dict(poll.poll(self._patience_ms()))
+            if self._workload_fd in ready:
+                self._tell_end()
             if self._signals in ready:
                 self._report_signals()
             if self._bell in ready:
@@ -105,6 +111,21 @@ class Recorder:
                 reason = "owner-closed"
             self._announce()
         self._end(reason)
+
+    def _watch(self, pid: int) -> None:
+        """Watch for the end of the workload: a busy owner may notice it late, and we have a clock of our own."""
+        if pid != self.plan.owner_pid and self._workload_fd < 0:
+            try:
+                self._workload_fd = os.pidfd_open(pid)
+            except (OSError, AttributeError):
+                return
+            self._poll.register(self._workload_fd, select.POLLIN)
+
+    def _tell_end(self) -> None:
+        self._say({"is": "workload-ended", "t": monotonic_ns()})
+        self._poll.unregister(self._workload_fd)
+        os.close(self._workload_fd)
+        self._workload_fd = -1
 
     def _wanted(self) -> list[MeterPlan]:
         try:
@@ -132,8 +153,11 @@ class Recorder:
                 self.writer.write()
             except Exception:  # noqa: BLE001 - to the log; the next round may work
                 sys.excepthook(*sys.exc_info())
-        self.writer.close()
-        self._flushed = True
+        try:
+            self.writer.close()
+            self._flushed = True
+        except Exception:  # noqa: BLE001 - to the log; the owner is told that not everything is on the disk
+            sys.excepthook(*sys.exc_info())
         os.eventfd_write(self._bell, 1)
 
     def _patience_ms(self) -> int:
@@ -146,8 +170,8 @@ class Recorder:
         return max(0, -(-(until - now) // 1_000_000))
 
     def _report_signals(self) -> None:
-        for number, _, _ in read_signals(self._signals):
-            self._say({"is": "signal", "number": number})
+        for number, _, sender in read_signals(self._signals):
+            self._say({"is": "signal", "number": number, "sender": sender})
 
     def _read_commands(self) -> bool:
         data = os.read(self._commands, 65536)
@@ -165,6 +189,7 @@ class Recorder:
             self._ask(Request("edge", now + round(within * NS), id=number))
         elif what == "workload":
             self._pid = int(command["pid"])
+            self._watch(self._pid)
             self._ask(self._follow(self._pid))
         elif what == "finish":
             tail_s = float(command.get("tail_s", 0.3))

@@ -23,6 +23,7 @@ REPORTED = (
     signal.SIGUSR1,
     signal.SIGUSR2,
     signal.SIGALRM,
+    signal.SIGWINCH,
 )
 IGNORED = (
     signal.SIGTSTP,

@@ -150,6 +150,10 @@ class Writer:
     def close(self) -> None:
         """Write and sync what is left, and close all files."""
         self.write(sync=True)
+        if self._error is not None:
+            lost = self.dropped - self._dropped_before + self.waiting
+            self.events.append({"t": self._now(), "event": "disk", "error": self._error, "dropped_rows": lost})
+            self._write_events(sync=True)
         for journal in self._journals.values():
             with contextlib.suppress(StoreError):
                 journal.close()

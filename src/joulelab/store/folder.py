@@ -67,7 +67,7 @@ def create_run(runs: Path, meta: Mapping[str, Any]) -> Path:
     data: dict[str, Any] = {
         "name": None,
         "labels": {},
-        "cwd": str(Path.cwd()),
+        "cwd": _cwd(),
         "user": _user(),
         "joulelab": None,
         "python": sys.version.split(maxsplit=1)[0],
@@ -100,6 +100,15 @@ def _claim(runs: Path, utc_ns: int) -> tuple[Path, str]:
             "cannot create a run folder", where=str(runs), why=error.strerror, next="set JOULELAB_RUNS"
         ) from error
     raise StoreError("cannot find a free run id", where=str(runs))
+
+
+def _cwd() -> str:
+    # The folder may have been deleted under us; the kernel then still tells what it was.
+    with contextlib.suppress(OSError):
+        return str(Path.cwd())
+    with contextlib.suppress(OSError):
+        return str(Path("/proc/self/cwd").readlink())
+    return ""
 
 
 def _user() -> str:
@@ -147,7 +156,8 @@ def host_dirs(run: Path) -> list[Path]:
 
 def write_json_atomic(path: Path, data: Mapping[str, Any]) -> None:
     """Write a JSON file so that readers see the whole of it or nothing; raise WriteFailed and leave no rest behind."""
-    text = json.dumps(data, indent=1, ensure_ascii=False).encode() + b"\n"
+    # Bytes of a command line that are no UTF-8 are lone surrogates here: they become JSON's own escapes.
+    text = json.dumps(data, indent=1, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(3).hex()}.tmp")
     try:
         with temporary.open("xb") as file:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
-import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +13,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import Result
     from joulelab.supervisor.options import RunOptions
     from joulelab.supervisor.recording import Recording
+    from joulelab.supervisor.signals import SignalBox
 
 # numpy loads its parts when they are first used: those that the analysis uses are named.
 HEAVY = (
@@ -30,27 +29,29 @@ HEAVY = (
 
 
 def preload(more: Iterable[str] = ()) -> None:
-    """Import what the analysis needs, and what its caller will, in a thread that yields to everything else."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+    """Import what the analysis needs, and what its caller will.
+
+    Its thread keeps its priority: a low one would hold the interpreter's lock for long on a busy machine.
+    """
     for name in (*HEAVY, *more):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 
 
-def close_run(recording: Recording, options: RunOptions, *, analyse: bool) -> Result | None:
+def close_run(recording: Recording, options: RunOptions, signals: SignalBox, *, analyse: bool) -> Result | None:
     """Analyse and seal what was recorded; what fails is told, and the record stays readable as it is."""
     run = recording.run
     if run is None:
         return None
     result: Result | None = None
     try:
-        if analyse:
-            result = analyse_run(run)
-        if journal_bytes(run) < options.seal_limit:
-            from joulelab.store.seal import seal
+        with signals.interruptible():
+            if analyse:
+                result = analyse_run(run)
+            if journal_bytes(run) < options.seal_limit:
+                from joulelab.store.seal import seal
 
-            seal(run)
+                seal(run)
     except KeyboardInterrupt:
         recording.problems.append(f"interrupted; the record is complete: joulelab show {run.name}")
     except Exception as error:  # noqa: BLE001 - the workload's outcome must be returned, whatever the analysis meets

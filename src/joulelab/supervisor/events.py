@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import threading
@@ -12,6 +13,10 @@ from joulelab.core.clock import monotonic_ns
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+# Kept free for the last events: how the workload ended is written even on a disk that is full by then.
+RESERVED = 32 << 10
+FALLOC_FL_KEEP_SIZE = 1
 
 
 class EventLog:
@@ -35,6 +40,7 @@ class EventLog:
         with contextlib.suppress(OSError):
             if self._fd < 0:
                 self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                _reserve(self._fd)
             while self._lines:
                 del self._lines[: os.write(self._fd, self._lines)]
 
@@ -44,6 +50,14 @@ class EventLog:
             self._flush()
         if self._fd >= 0:
             with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size)  # gives back what was reserved
                 os.fsync(self._fd)
             os.close(self._fd)
             self._fd = -1
+
+
+def _reserve(fd: int) -> None:
+    with contextlib.suppress(AttributeError):
+        call = ctypes.CDLL(None).fallocate
+        call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+        call(fd, FALLOC_FL_KEEP_SIZE, 0, RESERVED)  # where it fails, there is no reserve

@@ -28,6 +28,7 @@ RESTART_FIRST_NS = NS // 2
 RESTART_LAST_NS = 300 * NS
 # A recorder that lived this long is started again at once, as if it were the first.
 HEALTHY_NS = 10 * NS
+YOUNG_NS = NS // 10
 
 # Waits until a condition holds or a time (monotonic ns) is reached, serving the recording meanwhile.
 Wait = Callable[[Callable[[], bool], int], bool]
@@ -49,7 +50,8 @@ class Recording:
         self.finished = False
         self.restarts = 0
         self.edges: dict[int, bool] = {}
-        self.reported: dict[int, int] = {}
+        self.reported: dict[tuple[int, int], int] = {}
+        self.ended_ns: int | None = None
         self.recorder: RecorderProcess | None = None
         self._environ = environ
         self._segment = 0
@@ -59,6 +61,7 @@ class Recording:
         self._workload_pid: int | None = None
         self._asked = 0
         self._finishing = False
+        self._stuck = False
         self._create(command)
 
     @property
@@ -76,6 +79,10 @@ class Recording:
         """Return this host's folder in the run."""
         assert self.run is not None
         return host_dir(self.run, self.host)
+
+    def lacked_recorder(self, t_ns: int) -> bool:
+        """Return whether there is no recorder, or there may have been none at a time because it was just started."""
+        return self.recorder is None or t_ns - self._started_ns < YOUNG_NS
 
     def environment(self) -> dict[str, str]:
         """Return the variables by which processes find the run they belong to."""
@@ -145,6 +152,8 @@ class Recording:
             wait(lambda: self.recorder is None, monotonic_ns() + round((tail_s + self.options.flush_s) * NS))
         if self.recorder is not None:
             self._tell("the recorder did not end and was killed")
+            self.event("recorder-stuck", segment=self._segment)
+            self._stuck = True
             self.recorder.kill()
             self.serve()
 
@@ -188,8 +197,9 @@ class Recording:
         }
         try:
             self.run = create_run(options.runs.absolute(), meta)
-        except (StoreError, OSError) as error:
-            self.problems.append(str(error))
+        except Exception as error:  # noqa: BLE001 - the command runs, recorded or not
+            told = isinstance(error, (StoreError, OSError))
+            self.problems.append(str(error) if told else f"{type(error).__name__}: {error}")
             return
         self.events = EventLog(self.folder / "events.run.jsonl")
 
@@ -217,16 +227,20 @@ class Recording:
         elif what == "edge":
             self.edges[int(message["id"])] = bool(message.get("stepped"))
         elif what == "signal":
-            self.reported[int(message["number"])] = monotonic_ns()
+            self.reported[int(message["number"]), int(message["sender"])] = monotonic_ns()
+        elif what == "workload-ended":
+            self.ended_ns = int(message["t"])
         elif what == "finished":
             self.finished = True
             if message.get("lost_rows"):
                 self._tell(f"{message['lost_rows']} readings could not be written")
+            if not message.get("flushed", True):
+                self._tell("the recorder ended before everything was on the disk")
 
     def _bury(self, recorder: RecorderProcess) -> None:
         recorder.close()
         self.recorder = None
-        if self.finished or (self._finishing and recorder.status == 0):
+        if self.finished or self._stuck or (self._finishing and recorder.status == 0):
             return
         status = _describe(recorder.status)
         self.event("recorder-died", segment=self._segment, status=status)

@@ -6,17 +6,18 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import WorkloadError
-from joulelab.core.process import is_stopped
-from joulelab.recorder.signals import REPORTED
+from joulelab.core.process import is_pending, is_stopped
 from joulelab.supervisor.closing import close_run, preload
 from joulelab.supervisor.recording import Recording
-from joulelab.supervisor.signals import REPORT_NS, Forwarder, Signal, SignalBox
+from joulelab.supervisor.signals import ENDING, REPORT_NS, Forwarder, Signal, SignalBox
+from joulelab.supervisor.witness import Witness
 from joulelab.supervisor.workload import Capture, Ending, poll_workload, start_workload, stop_like
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 # The heavy imports of the analysis are done while the workload runs, but not in a command's first moments.
 PRELOAD_NS = NS
+# Meanwhile the interpreter's lock changes hands this often, so that the workload's end is noticed.
+SWITCH_INTERVAL_S = 0.0005
+CAPTURE_NS = 5_000_000
+PAUSE_NS = NS
 
 
 @dataclass(slots=True)
@@ -57,27 +62,33 @@ def run_command(
     environ: Mapping[str, str],
     *,
     say: Callable[[str], None],
+    signals: SignalBox,
     spawned: Spawned | None = None,
 ) -> Outcome:
-    """Run a command and record it; `say` hears problems while it runs. Blocks signals meanwhile: main thread only.
+    """Run a command and record it; `say` hears problems while it runs. Main thread only.
 
-    `spawned` is a recorder that was started early, to load while its caller does.
+    `signals` is open, and best stays so until the caller leaves with the command's outcome: what arrives after the
+    command's end then cannot replace it. `spawned` is a recorder that was started early, to load while its caller does.
     """
-    with SignalBox() as signals:
-        recording = Recording(options, argv, environ)
-        for problem in recording.problems:
+    recording = Recording(options, argv, environ)
+    for problem in recording.problems:
+        with contextlib.suppress(Exception):  # a message that cannot be printed stops nothing
             say(f"not recorded: {problem}")
-        supervision = _Supervision(argv, environ, recording, signals, spawned)
-        try:
-            outcome = supervision.run()
-        except Exception as error:
-            # A fault of our own: whatever happens to the recording, the workload is waited for and its end returned.
-            recording.problems.append(f"joulelab failed while recording: {type(error).__name__}: {error}")
-            if not supervision.pid:
-                raise
-            outcome = supervision.rescue()
+    supervision = _Supervision(argv, environ, recording, signals, spawned)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        outcome = supervision.run()
+    except Exception as error:  # noqa: BLE001
+        # A fault of our own: whatever happens to the recording, the workload is waited for and its end returned.
+        recording.problems.append(f"joulelab failed while recording: {type(error).__name__}: {error}")
+        outcome = supervision.rescue()
+    finally:
+        sys.setswitchinterval(interval_s)
+        supervision.witness.close()
     outcome.run = recording.run
-    outcome.result = close_run(recording, options, analyse=options.analyse and outcome.kind in ("exit", "signal"))
+    analyse = options.analyse and outcome.kind in ("exit", "signal")
+    outcome.result = close_run(recording, options, signals, analyse=analyse)
     outcome.problems = recording.problems
     return outcome
 
@@ -96,11 +107,14 @@ class _Supervision:
         self.environ = environ
         self.recording = recording
         self.signals = signals
-        self.forwarder = Forwarder(self._send)
+        self.witness = Witness()
+        self.forwarder = Forwarder(self._send, self._pends)
         self.outcome = Outcome()
         self.pid = 0
         self.ending: Ending | None = None
         self.stopped_by = 0
+        self.capture: Capture | None = None
+        self._hurry = False
         self._continue_ns: int | None = None
         self._preload_ns: int | None = None
 
@@ -119,17 +133,24 @@ class _Supervision:
         else:
             self._work(options)
         recording.finish(self.wait, options.tail_s if self.outcome.kind in ("exit", "signal") else 0.0)
+        self._finish_capture()
         recording.close(self._end())
         return self.outcome
 
     def rescue(self) -> Outcome:
-        """Wait for the workload, without recording."""
-        while self.ending is None:
+        """Start the workload if that has not been done, and wait for it, without recording."""
+        if not self.pid and self.stopped_by:
+            self.outcome.kind, self.outcome.signal = "interrupted", self.stopped_by
+        elif not self.pid and self.outcome.error is None:
+            self._start(None)
+        while self.pid and self.ending is None:
             self._turn(monotonic_ns() + NS, serve=False)
-        self._note_end()
-        if self.recording.recorder is not None:
-            self.recording.recorder.kill()
+        if self.ending is not None:
+            self._note_end()
         with contextlib.suppress(Exception):
+            if self.recording.recorder is not None:
+                self.recording.recorder.kill()
+            self._finish_capture(serve=False)
             self.recording.close(self._end())
         return self.outcome
 
@@ -142,38 +163,54 @@ class _Supervision:
         return True
 
     def _work(self, options: RunOptions) -> None:
-        outcome, capture = self.outcome, None
         if options.capture is not None:
             try:
-                capture = Capture(options.capture)
+                self.capture = Capture(options.capture)
             except OSError as error:
                 self.recording.problems.append(f"cannot capture to {options.capture}: {error.strerror}")
+        if not self._start(self.capture):
+            return
+        assert self.outcome.start_ns is not None
+        self.recording.workload(self.pid, self.outcome.start_ns)
+        self._preload_ns = self.outcome.start_ns + PRELOAD_NS if options.analyse and self.recording.run else None
+        self.wait(lambda: self.ending is not None, 1 << 62)
+        self._note_end()
+
+    def _start(self, capture: Capture | None) -> bool:
+        outcome = self.outcome
         environ = {**self.environ, **self.recording.environment()}
+        self.witness.renew()
         outcome.start_ns = monotonic_ns()
         try:
             self.pid = start_workload(self.argv, environ, self.signals.original, capture.outputs if capture else None)
         except WorkloadError as error:
-            outcome.exit_code, outcome.error = error.exit_code, error
+            outcome.kind, outcome.exit_code, outcome.error = "not-started", error.exit_code, error
             outcome.end_ns = monotonic_ns()
-            return
         if capture:
             capture.start()
-        self.recording.workload(self.pid, outcome.start_ns)
-        self._preload_ns = outcome.start_ns + PRELOAD_NS if options.analyse and self.recording.run else None
-        self.wait(lambda: self.ending is not None, 1 << 62)
-        self._note_end()
-        if capture and not capture.finish():
-            self.recording.problems.append("a process outlived the command: its later output is not captured")
+        return bool(self.pid)
+
+    def _finish_capture(self, *, serve: bool = True) -> None:
+        capture = self.capture
+        if capture is None:
+            return
+        while not capture.settled() and not self._hurry:
+            self._turn(monotonic_ns() + CAPTURE_NS, serve=serve)
+        if not capture.complete:
+            why = "interrupted" if self._hurry else "a process outlived the command"
+            self.recording.problems.append(f"{why}: its later output is not captured")
 
     def _note_end(self) -> None:
         outcome, ending = self.outcome, self.ending
         assert ending is not None
-        if outcome.end_ns is None:
-            outcome.end_ns = monotonic_ns()
+        assert outcome.start_ns is not None
+        noticed = [t for t in (outcome.end_ns, self.recording.ended_ns) if t is not None and t >= outcome.start_ns]
+        outcome.end_ns = min(noticed, default=monotonic_ns())
         outcome.kind = "exit" if ending.signal is None else "signal"
         outcome.exit_code, outcome.signal = ending.exit_code, ending.signal
+        ended = {"outcome": outcome.kind, "exit_code": ending.exit_code, "signal": ending.signal}
         used = {"user_s": ending.user_s, "system_s": ending.system_s, "peak_memory_b": ending.peak_memory_b}
-        self.recording.event("workload-end", end_ns=outcome.end_ns, **used)
+        self.recording.event("workload-end", end_ns=outcome.end_ns, **ended, **used)
 
     def _end(self) -> dict[str, object]:
         o = self.outcome
@@ -188,7 +225,8 @@ class _Supervision:
         poll = select.poll()
         for fd in (self.signals.fd, *(self.recording.fds if serve else ())):
             poll.register(fd, select.POLLIN)
-        poll.poll(max(0, min(-(-left // 1_000_000), 60_000)))
+        began, wait_ms = monotonic_ns(), max(0, min(-(-left // 1_000_000), 60_000))
+        poll.poll(wait_ms)
         arrived = self.signals.take()
         if self.pid and self.ending is None:
             self._look_at_workload()
@@ -196,9 +234,21 @@ class _Supervision:
             self.recording.serve()
         for each in arrived:
             self._handle(each)
-        recorder = self.recording.recorder
-        self.forwarder.decide(self.recording.reported, recorder.pid if recorder else None)
+        self.forwarder.decide(self.recording.reported)
+        if self.forwarder.group and self.ending is None:
+            self.forwarder.group = False
+            self.witness.renew()
         self._continue()
+        self._note_pause(began, wait_ms)
+        self._preload()
+
+    def _note_pause(self, began: int, wait_ms: int) -> None:
+        """Tell that we slept much longer than we wanted: this process was stopped, or the machine was."""
+        now = monotonic_ns()
+        if now - began - wait_ms * 1_000_000 > PAUSE_NS:
+            self.recording.event("supervisor-paused", **{"from": began, "to": now})
+
+    def _preload(self) -> None:
         if self._preload_ns is not None and monotonic_ns() >= self._preload_ns:
             self._preload_ns = None
             more = self.recording.options.preload
@@ -217,19 +267,26 @@ class _Supervision:
         if number == signal.SIGCHLD:
             return
         if not self.pid:
-            if number in REPORTED:
+            if number in ENDING:
                 self.stopped_by = number
             elif number == signal.SIGTSTP:
                 stop_like(number)
         elif self.ending is not None:
-            if number in REPORTED:
+            if number in ENDING:
+                self._hurry = True
                 self.recording.abandon_tail()
         elif number == signal.SIGCONT:
             # A shell continues the whole group; somebody else may have continued us alone.
             self._continue_ns = arrived.t_ns + REPORT_NS
         elif number != signal.SIGTSTP or not is_stopped(self.pid):
-            recorder = self.recording.recorder
-            self.forwarder.take(arrived, recorder=recorder.pid if recorder else None)
+            self.forwarder.take(arrived)
+
+    def _pends(self, arrived: Signal) -> bool:
+        """Return whether others of the group got a signal: the recorder, or the witness where none was there yet."""
+        recorder = self.recording.recorder
+        if recorder is not None and is_pending(recorder.pid, arrived.number):
+            return True
+        return self.recording.lacked_recorder(arrived.t_ns) and self.witness.saw(arrived.number)
 
     def _continue(self) -> None:
         if self._continue_ns is not None and monotonic_ns() >= self._continue_ns:

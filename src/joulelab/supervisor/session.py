@@ -56,16 +56,15 @@ class Session:
         recording = self.recording
         try:
             self._unexport()
-            recording.event("workload-end", end_ns=end_ns)
+            recording.event("workload-end", end_ns=end_ns, outcome="exit", exit_code=exit_code(error), signal=None)
             recording.finish(self._wait, recording.options.tail_s)
         finally:
             if recording.recorder is not None:
                 recording.recorder.kill()
-            interrupted = isinstance(error, KeyboardInterrupt)
             recording.close(
                 {
-                    "outcome": "interrupted" if interrupted else "exit",
-                    "exit_code": None if interrupted else int(error is not None),
+                    "outcome": "exit",
+                    "exit_code": exit_code(error),
                     "start_ns": self.start_ns,
                     "end_ns": end_ns,
                     "message": None if error is None else f"{type(error).__name__}: {error}",
@@ -121,6 +120,15 @@ class Session:
                 os.environ[name] = value
         if self._restore:
             phases.detach()
+
+
+def exit_code(error: BaseException | None) -> int:
+    """Return the exit code of a program that ends by an error (None: in good order), as Python and shells have it."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return int(error is not None and not isinstance(error, GeneratorExit))
 
 
 class _Here:

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import resource
+import select
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from joulelab.core.errors import WorkloadError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 OWN_FAILURE, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 # Python ignores these for itself; a program expects the default.
 DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -35,6 +37,16 @@ class Ending:
     user_s: float
     system_s: float
     peak_memory_b: int
+
+
+def inherited(environ: Mapping[str, str], began: Path = Path("/proc/self/environ")) -> dict[str, str]:
+    """Return the environment without the locale that Python gives itself where none was set when it `began`."""
+    found = dict(environ)
+    if found.get("LC_CTYPE") in COERCED:
+        with contextlib.suppress(OSError):
+            if not any(entry.startswith(b"LC_CTYPE=") for entry in began.read_bytes().split(b"\0")):
+                del found["LC_CTYPE"]
+    return found
 
 
 def start_workload(
@@ -124,34 +136,41 @@ class Capture:
     def __init__(self, path: Path) -> None:
         """Open the file; raise OSError where that fails."""
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[int, threading.Thread] = {}
         self._ours: list[int] = []
-        writers = []
+        # Since when each reader waits for output, in s; those that hold some are not in it.
+        self._idle: dict[int, float] = {}
         for target in (1, 2):
             reader, writer = os.pipe()
-            writers.append(writer)
             self._ours.append(writer)
-            self._threads.append(threading.Thread(target=self._copy, args=(reader, target), daemon=True))
-        self.outputs: tuple[int, int] = (writers[0], writers[1])
+            self._threads[reader] = threading.Thread(target=self._copy, args=(reader, target), daemon=True)
+        self.outputs: tuple[int, int] = (self._ours[0], self._ours[1])
 
     def start(self) -> None:
         """Begin to copy; the workload holds the other ends by now."""
         for fd in self._ours:
             os.close(fd)
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.start()
 
-    def finish(self, bound_s: float = 0.5) -> bool:
-        """Wait until all output is copied; return False where a process that outlives the workload still holds it."""
-        until = time.monotonic() + bound_s
-        while any(t.is_alive() for t in self._threads) and time.monotonic() < until:
-            time.sleep(0.002)
-        return not any(t.is_alive() for t in self._threads)
+    @property
+    def complete(self) -> bool:
+        """Return whether all output has been copied and its pipes are closed."""
+        return not any(t.is_alive() for t in self._threads.values())
+
+    def settled(self, quiet_s: float = 0.5) -> bool:
+        """Return whether there is nothing to wait for: all is copied, or what holds the pipes has long said nothing.
+
+        Output that whoever reads ours does not take yet is waited for, however long that is.
+        """
+        before = time.monotonic() - quiet_s
+        held = [reader for reader, thread in self._threads.items() if thread.is_alive()]
+        return all(self._idle.get(reader, before + 1) <= before and not _has_data(reader) for reader in held)
 
     def _copy(self, reader: int, target: int) -> None:
         keep = True
         try:
-            while data := os.read(reader, 65536):
+            while data := self._read(reader):
                 if keep:
                     try:
                         _write_all(self._file, data)
@@ -162,6 +181,19 @@ class Capture:
             pass  # nobody reads our output any more: close, so that the workload is told as it would be without us
         finally:
             os.close(reader)
+
+    def _read(self, reader: int) -> bytes:
+        self._idle[reader] = time.monotonic()
+        data = os.read(reader, 65536)
+        self._idle.pop(reader)
+        return data
+
+
+def _has_data(fd: int) -> bool:
+    try:
+        return bool(select.select([fd], (), (), 0)[0])
+    except (OSError, ValueError):
+        return False  # just closed
 
 
 def _write_all(fd: int, data: bytes) -> None:

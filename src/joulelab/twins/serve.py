@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from joulelab.core.clock import boot_id
 from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.core.process import start_ticks
 from joulelab.twins.drive import Driver, LoadDriver, ScriptDriver, machine_load
 from joulelab.twins.model import Node
 from joulelab.twins.servers import nvml
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from joulelab.twins.profile import Profile
 
 LIVE_ROOM = 1 << 20
+PREFIX = "joulelab-twin-"
 
 
 class TwinServer:
@@ -61,8 +65,11 @@ class TwinServer:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            self.directory = Path(tempfile.mkdtemp(prefix="joulelab-twin-", dir=self._parent))
+            parent = Path(self._parent or tempfile.gettempdir())
+            sweep(parent)
+            self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            (self.directory / "owner").write_text(json.dumps(_owner(os.getpid())))
             room = {"room": LIVE_ROOM} if self._follow or ScriptDriver.is_needed(self._profiles) else {}
             path = self.directory / "truth"
             self.truth = stack.enter_context(
@@ -102,3 +109,23 @@ class TwinServer:
         if ScriptDriver.is_needed(self._profiles):
             return ScriptDriver(self.truth, self._profiles)
         return None
+
+
+def sweep(parent: Path) -> None:
+    """Remove what twins of ours left behind that were killed; others' and those that run are left alone."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            told = json.loads((folder / "owner").read_text())
+            here = _owner(int(told["pid"]))
+            # A process in another container cannot be seen: nothing is known of it.
+            unseen = told["boot"] == here["boot"] and told["space"] != here["space"]
+            if told != here and not unseen:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _owner(pid: int) -> dict[str, int | str | None]:
+    """Return what identifies a process: number, start in ticks, boot, and the space that its number is of."""
+    space = Path("/proc/self/ns/pid").readlink()
+    return {"pid": pid, "ticks": start_ticks(pid), "boot": boot_id(), "space": str(space)}

@@ -49,11 +49,16 @@ def test_a_run_is_recorded_from_before_its_start_to_after_its_end(bench: Bench) 
 
 
 def test_the_result_is_right_and_the_run_sealed(bench: Bench) -> None:
-    bench.run("sleep", "1", analyse=True)
+    bench.run("sleep", "1", analyse=True, seal_from_s=0.5)
     seconds = (bench.outcome["end_ns"] - bench.outcome["start_ns"]) / NS
     assert bench.outcome["problems"] == []
     assert bench.outcome["energy_j"] == pytest.approx(200 * seconds, rel=0.03)
     assert [p.name for p in bench.host.glob("fake.*")] == ["fake.power.parquet"]
+
+
+def test_the_seal_of_a_short_run_is_left_to_whoever_opens_it(bench: Bench) -> None:
+    bench.run("sleep", "0.3", analyse=True)
+    assert [p.name for p in bench.host.glob("fake.*")] == ["fake.power.0.journal"]
 
 
 @pytest.mark.parametrize(

@@ -67,18 +67,26 @@ def result_of(run: Path) -> Result:
     """Seal a run that has ended, and work its result out. Raises JoulelabError."""
     from joulelab.analysis.analyse import analyse
     from joulelab.store.run import open_run
+
+    _seal(run)
+    with open_run(run) as opened:
+        return analyse(opened)
+
+
+def _seal(run: Path) -> None:
+    """Seal a run that has ended and is not sealed yet; a read-only store is read from its journals."""
+    if run_state(run) is RunState.LIVE or not any(run.glob("*/*.journal")):
+        return
     from joulelab.store.seal import seal
 
-    with open_run(run) as opened:
-        if opened.state is not RunState.LIVE:
-            with contextlib.suppress(JoulelabError, OSError):
-                seal(run)  # a read-only store is read from its journals
-        return analyse(opened)
+    with contextlib.suppress(JoulelabError, OSError):
+        seal(run)
 
 
 def query_rows(run: Path) -> Mapping[str, list[dict[str, Any]]]:
     """Return the rows that a run adds to the views of `joulelab query`; none where it cannot be worked out."""
     try:
+        _seal(run)  # the views of samples read sealed runs only
         found = results_of(run)
     except Exception:  # noqa: BLE001 one run that cannot be worked out must not hide the others
         return {}

@@ -39,7 +39,10 @@ def preload(more: Iterable[str] = ()) -> None:
 
 
 def close_run(recording: Recording, options: RunOptions, signals: SignalBox, *, analyse: bool) -> Result | None:
-    """Analyse and seal what was recorded; what fails is told, and the record stays readable as it is."""
+    """Analyse and seal what was recorded; what fails is told, and the record stays readable as it is.
+
+    The seal of a short run is left to whoever opens it next: it would cost the command a tenth of a second.
+    """
     run = recording.run
     if run is None:
         return None
@@ -48,7 +51,8 @@ def close_run(recording: Recording, options: RunOptions, signals: SignalBox, *, 
         with signals.interruptible():
             if analyse:
                 result = analyse_run(run)
-            if journal_bytes(run) < options.seal_limit:
+            long = result is not None and result.duration_s >= options.seal_from_s
+            if long and journal_bytes(run) < options.seal_limit:
                 from joulelab.store.seal import seal
 
                 seal(run)

@@ -56,6 +56,7 @@ class RunOptions:
     capture: Path | None = None
     analyse: bool = True
     seal_limit: int = 64 << 20
+    seal_from_s: float = 60.0
     preload: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:

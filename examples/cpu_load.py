@@ -13,7 +13,7 @@ with joulelab.phase("set-up"):
 
 for epoch in range(3):
     with joulelab.phase("epoch", n=epoch):
-        for _ in range(40):
+        for _ in range(120):
             a = a @ b
             a /= np.abs(a).max()
             joulelab.work(products=1)

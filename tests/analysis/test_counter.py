@@ -12,6 +12,7 @@ from tests.analysis.virtual import NS, counter_spec, ns, power_spec, readings, s
 
 from joulelab.analysis.counter import CounterCurve, _refined
 from joulelab.analysis.power import PowerCurve
+from joulelab.analysis.series import Readings
 
 
 def curve(seconds, values, spec=None, power=None, **more):
@@ -283,3 +284,13 @@ def test_powers_are_the_rises_between_readings_apart_whatever_was_polled_quickly
     assert np.allclose(powers.value[powers.t0_ns < ns(2.4)], 100)
     assert np.allclose(powers.value[powers.t0_ns >= ns(3)], 250)
     assert np.diff(powers.t0_ns).min() > 0.3 * NS
+
+
+def test_a_counter_of_a_machine_that_is_up_for_months():
+    began = 2**54 + 1  # ns: more than a float holds to the nanosecond
+    t0 = began + np.arange(0, 50 * NS, NS // 10) + np.arange(500) % 7
+    falls = np.where(np.arange(500) < 250, 0.0, -1_000.0) + 10.0 * np.arange(500)
+    spec = counter_spec(0.1, modulus=1_000.0)
+    curve = CounterCurve(Readings(t0, t0 + 1_000, falls), spec, name="c")
+    a, b = int(t0[10]), int(t0[490])
+    assert curve.energy(a, b).value == pytest.approx(100 * (b - a) * 1e-9, rel=1e-3)

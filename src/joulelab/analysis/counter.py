@@ -120,7 +120,8 @@ class CounterCurve:
         since = r.t0_ns[-1] - r.t0_ns[0]
         count = min(int(since * 1e-9 / (10 * tick)) + 1, 10_000)
         # Relative to the first: after some months of uptime a float does not hold a stamp to the nanosecond.
-        at = np.unique(np.searchsorted(r.t0_ns, r.t0_ns[0] + np.linspace(0, since, count + 1).astype(np.int64)))
+        when = np.minimum(np.linspace(0, since, count + 1).astype(np.int64), since)
+        at = np.unique(np.searchsorted(r.t0_ns, r.t0_ns[0] + when))
         means = np.diff(r.value[at]) / (np.diff(r.t0_ns[at]) * 1e-9)
         return 4 * max(self._usual_w, float(means.max(initial=0.0)))
 

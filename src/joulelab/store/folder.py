@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, boot_id, clock_pair
 from joulelab.core.errors import NotARun, StoreError, WriteFailed
+from joulelab.core.process import start_ticks
 from joulelab.store.journal import is_being_written, sync_directory
 from joulelab.store.redact import allowed_environment, redact
 from joulelab.store.upgrade import SCHEMA, upgrade
@@ -204,17 +205,6 @@ def _is_file(path: Path) -> bool:
     with contextlib.suppress(OSError):
         return path.is_file()
     return False
-
-
-def start_ticks(pid: int, proc: Path = PROC) -> int | None:
-    """Return when a process started, in kernel ticks since boot; None where it does not exist or is a zombie."""
-    try:
-        text = (proc / str(pid) / "stat").read_text(errors="replace")
-        # The name in brackets may hold spaces and brackets itself: count from the last one.
-        fields = text[text.rindex(")") + 1 :].split()
-        return None if fields[0] in "ZX" else int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def owner(pid: int | None = None, *, proc: Path = PROC, boot: str | None = None) -> dict[str, Any]:

@@ -49,7 +49,8 @@ $(VENV)/installed-dev: $(VENV)/installed
 	@touch $@
 
 # Debian packages that some tests use; without root those tests skip and say what to install.
-PACKAGES := gcc libc6-dev
+PACKAGES := gcc libc6-dev snmpd snmp ipmitool freeipmi-tools mosquitto prometheus victoria-metrics \
+  slurm-wlm slurmdbd slurm-wlm-mysql-plugin slurm-wlm-ipmi-plugins mariadb-server munge libfreeipmi-dev
 system:
 	@tests/install-packages $(PACKAGES)
 

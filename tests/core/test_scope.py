@@ -30,7 +30,7 @@ def test_family_is_the_word_before_the_number(scope, name):
         ("uncore:0", None, "cpu:0"),
         ("core:0/die:1", None, "cpu:0/die:1"),
         ("node.dc", None, "node.ac"),
-        ("node.ac", None, None),
+        ("node.ac", None, "rack"),
         ("rack", None, None),
     ],
 )

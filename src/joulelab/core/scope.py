@@ -8,10 +8,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 # Families in the order in which people read them, from the chip to the wall.
-FAMILIES = ("gpu", "cpu", "core", "uncore", "dram", "psys", "node.dc", "node.ac", "outlet", "rack")
+FAMILIES = ("gpu", "cpu", "core", "uncore", "dram", "psys", "node.dc", "psu", "outlet", "node.ac", "rack", "job")
 
 # What contains a scope of a family where its stream does not say otherwise.
-CONTAINER = {"gpu": "node.dc", "cpu": "node.dc", "dram": "node.dc", "psys": "node.dc", "node.dc": "node.ac"}
+CONTAINER = {
+    "gpu": "node.dc",
+    "cpu": "node.dc",
+    "dram": "node.dc",
+    "psys": "node.dc",
+    "node.dc": "node.ac",
+    "psu": "node.ac",
+    "outlet": "node.ac",
+    "node.ac": "rack",
+}
 
 
 def family(scope: str) -> str:

@@ -42,6 +42,8 @@ class Spec:
     (window 0 = instantaneous). A counter steps every `update_s`; `seen` is the share of time that it integrates.
     `modulus` is where a counter wraps (None = it never does, so a fall is a reset).
     `limits` are watts that bound any true power of this scope (idle or zero, board limit), None where unknown.
+    A state channel of the quantity `age` (s) says how much older than the read the row's other values are: what is
+    read twice at one time of origin counts once.
     """
 
     name: str
@@ -71,7 +73,8 @@ class Stream:
 
     Streams of one `table` have the same channels and are stored together, one row per reading. `scope` is what the
     stream covers on its host (`gpu:0`, `cpu:1`, `dram:0`, `node.ac`); `parent` is the scope that contains it, None
-    where none is known. `device` identifies the hardware (UUID, serial), `model` its type.
+    where none is known. `device` identifies the hardware (UUID, serial), `model` its type. `sums` names a scope that
+    is the sum of several streams, of which this is one of `parts` (cords of a node, on one PDU or several).
     """
 
     name: str
@@ -83,6 +86,8 @@ class Stream:
     pace: Pace = "host"
     device: str = ""
     model: str = ""
+    sums: str = ""
+    parts: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for a journal header."""
@@ -94,6 +99,37 @@ class Stream:
         known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
         channels = tuple(Spec.from_json(c) for c in known.pop("channels"))
         return cls(**known, channels=channels)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Hold what an archive gave for one stream.
+
+    A row is (t0, t1, values): UTC in ns before and after the reading (equal where one time is known), one float per
+    channel, NaN = not read. `host` is the node it covers, empty for the one that the run is of; `events` are as in a
+    run's events file, with `t` in UTC ns (gaps, problems).
+    """
+
+    stream: Stream
+    rows: Sequence[tuple[int, int, Sequence[float]]]
+    host: str = ""
+    events: Sequence[Mapping[str, Any]] = ()
+
+
+class Archive(Protocol):
+    """Ask a source after the fact.
+
+    An archive's module in `joulelab.meters` has a function `open_archive(config) -> Archive`, beside or instead of
+    `open_meter`; it raises as that does.
+    """
+
+    def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:
+        """Return what was measured in [start, end], and the nearest readings outside. Raises MeterError."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the source; closing twice is harmless."""
+        ...
 
 
 class Meter(Protocol):

@@ -94,13 +94,13 @@ def open_meter(plan: Plan, wanted: MeterPlan) -> Meter:
     `path/to/file.py` or `package.module`, with `open_meter` in it, is enough.
     """
     module = _find(wanted.meter)
-    meter: Meter = module.open_meter(_offered(plan, wanted.meter, getattr(module, "CONFIG", ())) | dict(wanted.config))
+    meter: Meter = module.open_meter(_offered(plan, wanted, getattr(module, "CONFIG", ())) | dict(wanted.config))
     return meter
 
 
-def _offered(plan: Plan, meter: str, known: Container[str]) -> dict[str, Any]:
-    offers = {"period_s": plan.period_s, "slow_period_s": plan.slow_period_s, **plan.offers}
-    mine = {k.removeprefix(f"{meter}."): v for k, v in offers.items() if v is not None}
+def _offered(plan: Plan, wanted: MeterPlan, known: Container[str]) -> dict[str, Any]:
+    offers = {"period_s": plan.period_s, "slow_period_s": plan.slow_period_s, "label": wanted.name, **plan.offers}
+    mine = {k.removeprefix(f"{wanted.meter}."): v for k, v in offers.items() if v is not None}
     return {k: v for k, v in mine.items() if k in known}
 
 

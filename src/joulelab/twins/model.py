@@ -93,13 +93,15 @@ class Host:
 class Supply:
     """Describe the power supplies: rated output and standby input in W, efficiency at points of load.
 
-    Between the points the input power is linear in the output power, so that energies stay exact.
+    Between the points the input power is linear in the output power, so that energies stay exact. `cords` are the
+    shares that the supplies take, each on a cord and an outlet of its own; they sum to 1.
     """
 
     rated_w: float = 12_000.0
     standby_w: float = 25.0
     load: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0)
     efficiency: tuple[float, ...] = (0.90, 0.94, 0.96, 0.94)
+    cords: tuple[float, ...] = (0.26, 0.25, 0.25, 0.24)
 
     def __post_init__(self) -> None:
         if len(self.load) != len(self.efficiency) or not self.load:
@@ -108,6 +110,8 @@ class Supply:
             raise ConfigError("loads rise from above 0", where="supply")
         if not all(0 < e <= 1 for e in self.efficiency):
             raise ConfigError("an efficiency is above 0 and at most 1", where="supply")
+        if not all(share > 0 for share in self.cords) or not math.isclose(sum(self.cords), 1):
+            raise ConfigError("the shares of the cords are above 0 and sum to 1", where="supply")
 
     def knots(self) -> tuple[Floats, Floats]:
         """Return output and input powers (W) between which the input is linear."""

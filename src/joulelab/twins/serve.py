@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from joulelab.core.clock import boot_id
 from joulelab.core.errors import ConfigError, JoulelabError
@@ -18,6 +18,7 @@ from joulelab.twins.model import Node
 from joulelab.twins.servers import nvml
 from joulelab.twins.servers.powercap import PowercapFlaws, PowercapServer
 from joulelab.twins.truth import Truth
+from joulelab.twins.wall import Wall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +32,8 @@ PREFIX = "joulelab-twin-"
 class TwinServer:
     """Serve a node from the beginning of the block to its end.
 
-    `profiles` script it; with `follow` it follows this machine's load instead. `environment` is what to export so that
+    `profiles` script it; with `follow` it follows this machine's load instead. `wall` names the node-level meters to
+    serve, each with its flaws. `environment` is what to export so that
     other programs see it, `truth` what truly happens, `missing` why there is no NVML library (None: there is one).
     """
 
@@ -43,6 +45,7 @@ class TwinServer:
         follow: bool = False,
         load: Callable[[], float] = machine_load,
         powercap: PowercapFlaws | None = None,
+        wall: Mapping[str, Mapping[str, Any]] | None = None,
         directory: Path | None = None,
         start_ns: int | None = None,
         library: Callable[[], Path] = nvml.library,
@@ -55,6 +58,7 @@ class TwinServer:
         self._follow = follow
         self._load = load
         self._powercap = powercap or PowercapFlaws()
+        self._wall = wall or {}
         self._parent = directory
         self._start_ns = start_ns
         self._library = library
@@ -81,6 +85,9 @@ class TwinServer:
                     PowercapServer(self.truth, self.directory / "powercap", self._powercap)
                 )
                 self.environment["JOULELAB_POWERCAP"] = str(self.powercap.root)
+            if self._wall:
+                self.wall = stack.enter_context(Wall(path, self.directory, self._wall, self._wall))
+                self.environment |= self.wall.environment
             self.driver = self._driver()
             if self.driver is not None:
                 stack.enter_context(self.driver)

@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 
 HORIZON_S = 600.0
 ROOM = 1 << 16
+CORD_POINTS = {"outlet": "node.ac", "psu": "node.ac", "psu.dc": "node.dc"}
 
 
 class Truth:
     """Read and extend a truth file; the source of every true power (W) and energy (J) of a twin.
 
     Points are the leaves (`gpu:0`, `cpu:0`, `core:0`, `dram:0`, `host`) and what is derived from them: `node.dc`,
-    `node.ac` and `psys`. Times are CLOCK_MONOTONIC in ns. One object may be used by several threads.
+    `node.ac`, `psys`, and for each cord `outlet:1` and `psu:1` (AC) and `psu.dc:1`. Times are CLOCK_MONOTONIC in ns.
+    One object may be used by several threads.
     """
 
     def __init__(self, path: Path) -> None:
@@ -123,7 +125,8 @@ class Truth:
         """Return the true power at a point in W; raise ConfigError for an unknown point."""
         times = np.atleast_1d(np.asarray(t_ns, dtype=np.int64))
         with self._lock:
-            watts = np.sum([curve.watts(times) for curve in self._parts(point)], axis=0)
+            share, whole = self._share(point)
+            watts = share * np.sum([curve.watts(times) for curve in self._parts(whole)], axis=0)
         return watts if np.ndim(t_ns) else float(watts[0])
 
     @overload
@@ -135,22 +138,31 @@ class Truth:
     def energy(self, point: str, a_ns: int | Ints, b_ns: int | Ints) -> float | Floats:
         """Return the true energy at a point from a to b in J; raise ConfigError for an unknown point."""
         with self._lock:
-            parts = self._parts(point)
+            share, whole = self._share(point)
+            parts = self._parts(whole)
             if isinstance(a_ns, int) and isinstance(b_ns, int):
-                return sum(curve.joules_at(b_ns) - curve.joules_at(a_ns) for curve in parts)
+                return share * sum(curve.joules_at(b_ns) - curve.joules_at(a_ns) for curve in parts)
             begin, end = (np.asarray(t_ns, dtype=np.int64) for t_ns in (a_ns, b_ns))
-            joules: Floats = np.sum([curve.joules(end) - curve.joules(begin) for curve in parts], axis=0)
+            joules: Floats = share * np.sum([curve.joules(end) - curve.joules(begin) for curve in parts], axis=0)
             return joules
 
     @property
     def points(self) -> list[str]:
         """Return all points that have a power."""
-        return [*self.leaves, "psys", "node.dc", "node.ac"]
+        cords = range(1, len(self.node.supply.cords) + 1)
+        return [*self.leaves, "psys", "node.dc", "node.ac", *(f"{kind}:{n}" for kind in CORD_POINTS for n in cords)]
 
     def curve(self, leaf: str) -> Curve:
         """Return the true, clipped power of a leaf as it is known now; raise ConfigError for an unknown leaf."""
         with self._lock:
             return self._leaf_curve(self._index(leaf))
+
+    def _share(self, point: str) -> tuple[float, str]:
+        """Return a cord's share and what it is a share of; all of the point itself for any other."""
+        kind, _, number = point.partition(":")
+        if kind not in CORD_POINTS or point not in self.points:
+            return 1.0, point
+        return self.node.supply.cords[int(number) - 1], CORD_POINTS[kind]
 
     def _parts(self, point: str) -> list[Curve]:
         if point == "node.ac":

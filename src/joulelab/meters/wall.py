@@ -1,0 +1,87 @@
+"""Settings that all node-level meters share: where they are, what they feed, what is known of their accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from joulelab.core.errors import ConfigError
+from joulelab.meters.settings import number, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulelab.core.spec import Accuracy
+
+# Every node-level meter's CONFIG has these, and its own on top.
+COMMON = {
+    "label": "name of the entry; the recorder gives it",
+    "feeds": "the scope that it covers, or is a part of (node.ac, node.dc, rack)",
+    "parts": "how many cords feed that scope in all, over all entries; the configuration counts them",
+    "period_s": "seconds between readings",
+    "timeout_s": "seconds to wait for an answer",
+    "gain": "how far the reading may be off, as a fraction (0.01), if you know better than the default",
+    "offset_w": "how far it may be off at any load, in W",
+    "reference": "where gain and offset are known from",
+}
+
+
+class Place(TypedDict):
+    """Hold what a stream says of where it belongs."""
+
+    scope: str
+    parent: str | None
+    sums: str
+    parts: int
+
+
+def place(config: Mapping[str, Any], feeds: str, piece: str = "", pieces: int = 1) -> Place:
+    """Return where a stream belongs: the scope itself, or one of the cords that together make it.
+
+    `piece` names one of this meter's own `pieces` (an outlet); `parts` of the configuration counts those of all
+    meters. Scopes of cords are `outlet:LABEL.PIECE`.
+    """
+    scope = feeds_of(config, feeds)
+    parts = max(int(config.get("parts") or 1), pieces)
+    if parts == 1 and not piece:
+        return {"scope": scope, "parent": None, "sums": "", "parts": 0}
+    name = f"{config.get('label') or 'meter'}.{piece}".removesuffix(".")
+    return {"scope": f"outlet:{name}", "parent": scope, "sums": scope, "parts": parts}
+
+
+def feeds_of(config: Mapping[str, Any], default: str) -> str:
+    """Return the scope that a meter feeds. Raises ConfigError."""
+    return text(label_of(config), config, "feeds", default) or default
+
+
+def label_of(config: Mapping[str, Any]) -> str:
+    """Return the name of the configuration's entry, for messages."""
+    return str(config.get("label") or "meter")
+
+
+def address(config: Mapping[str, Any], default_port: int) -> tuple[str, int]:
+    """Return host and port of `address`: `pdu1`, `10.0.0.5:1161`, `[fe80::1]:161`. Raises ConfigError."""
+    label = label_of(config)
+    given = text(label, config, "address")
+    if not given or not given.strip():
+        raise ConfigError("no address is given", where=f"meter {label}", next='set address = "HOST" or "HOST:PORT"')
+    host, port = given.strip(), ""
+    if host.startswith("["):
+        host, _, rest = host[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif host.count(":") == 1:
+        host, _, port = host.partition(":")
+    if not host or (port and not (port.isdecimal() and 0 < int(port) < 65536)):
+        raise ConfigError(f"address is {given!r}", where=f"meter {label}", next='set address = "HOST" or "HOST:PORT"')
+    return host, int(port) if port else default_port
+
+
+def stated(config: Mapping[str, Any], default: Accuracy) -> Accuracy:
+    """Return the accuracy that the user states, where one does. Raises ConfigError."""
+    if "gain" not in config and "offset_w" not in config:
+        return default
+    label = label_of(config)
+    gain = number(label, config, "gain", default.gain, above=-1e-12)
+    offset = number(label, config, "offset_w", default.offset, above=-1e-12)
+    said = text(label, config, "reference") or "stated in the configuration"
+    return replace(default, source="calibrated", gain=gain, offset=offset, reference=said)

@@ -48,9 +48,11 @@ def test_the_node_holds_everything_and_its_rest_is_named(folder):
     result = analyse(node(folder, ac=1400.0, dc=1300.0).close(START, END).open())
     found = energies(result)
     assert found["measured"] == (("node.ac",), 14000.0)
-    assert found["rest of node.ac"] == (("node.dc",), 1000.0)
     parts = ("gpu:0", "gpu:1", "cpu:0", "cpu:1", "dram:0", "dram:1")
+    assert found["rest of node.ac"] == (parts, 3600.0)
     assert found["rest of node.dc"] == (parts, 2600.0)
+    assert found["supply loss"] == (("node.dc",), 1000.0)
+    assert result.ratios["supply efficiency"].value == pytest.approx(13 / 14, rel=1e-3)
     rest = result.group("rest of node.dc")
     assert rest.mean_w.value == pytest.approx(260.0, rel=0.03)
     assert rest.net is None

@@ -281,10 +281,10 @@ def test_a_reading_that_sits_on_one_code_is_wrong_the_same_way_all_the_time():
         (0.02, 0.01, 0.5, 0.02, 0.5),
         (0.1, 1.0, 1.0, 0.1, 0.0),
         (0.1, 1.0, 0.25, 0.1, 0.75),  # a mean of parts sees no more than the parts
-        (0.1, 0.1, 1.0, 0.5, 0.8),  # read more slowly than it is updated
-        (0.1, 1.0, 1.0, 2.0, 0.5),
-        (1.0, 0.0, 1.0, 1.0, 1.0),  # a point sees no time at all
-        (0.0, 0.0, 1.0, 0.1, 1.0),
+        (0.1, 0.1, 1.0, 0.5, 0.0),  # read more slowly than it is updated: that is the sampling term's
+        (0.1, 1.0, 1.0, 2.0, 0.0),
+        (1.0, 0.0, 1.0, 1.0, 0.0),  # points
+        (0.0, 0.0, 1.0, 0.1, 0.0),
     ],
 )
 def test_the_hidden_share_is_what_lies_between_the_windows(update_s, window_s, seen, step_s, hidden):
@@ -293,6 +293,16 @@ def test_the_hidden_share_is_what_lies_between_the_windows(update_s, window_s, s
     assert p.hidden_share() == pytest.approx(hidden)
     bound = p.energy(ns(1), ns(19)).budget().get("unseen", 0.0)
     assert bound == pytest.approx(hidden * 18 * 350 / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("update_s", "window_s", "step_s", "in_step"),
+    [(0.1, 0.1, 0.1, 0.0), (1.0, 1.0, 60.0, 1.0), (2.0, 0.0, 2.0, 1.0), (0.1, 0.025, 0.1, 1.0), (0.1, 1.0, 0.5, 0.0)],
+)
+def test_what_sees_all_is_in_step_with_nothing_what_is_read_seldom_may_be(update_s, window_s, step_s, in_step):
+    t = np.arange(0, 600, step_s)
+    p = curve(t, np.full(t.size, 400.0), power_spec(update_s, window_s, limits=(50, 700)), step_s=step_s)
+    assert p.in_step() == pytest.approx(in_step)
 
 
 def test_steps_of_the_interval_exclude_it_steps_of_another_do_not():

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulelab.analysis.agreement import comparisons
+from joulelab.analysis.breakdown import breakdown
 from joulelab.analysis.channels import Channel, ScopeChannels, energy_bearing, load_channels
 from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.gaps import gaps_of
+from joulelab.analysis.joining import join
 from joulelab.analysis.phases import Phase, Work, phases_of
 from joulelab.analysis.result import GroupResult, PhaseResult, Reading, Result, ScopeResult
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import PowerStatistics, power_statistics
+from joulelab.analysis.sums import SumCurve
 from joulelab.analysis.terms import Quantity, total
-from joulelab.core.scope import ancestors, family, parent, roots
+from joulelab.core.scope import family
 
 if TYPE_CHECKING:
     from joulelab.analysis.series import Ints
@@ -54,14 +58,17 @@ def analyse_phase(run: Run, start_ns: int, end_ns: int) -> Result:
 def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]]) -> Result:
     """Return the result of an interval of a run."""
     a, b = interval.start_ns, interval.end_ns
-    scopes = load_channels(run, interval.idle)
+    joined = join(load_channels(run, interval.idle), a, b)
+    scopes = joined.scopes
     phases, work = phases_of(run.marks(), a, b)
     steps = _steps(work)
     results = tuple(_scope(s, interval, steps) for s in scopes)
-    groups = _groups(_counted(results), (b - a) * 1e-9)
+    groups, ratios = breakdown(results, scopes, (b - a) * 1e-9, a, b)
     gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or _ended(events)
-    facts = Facts(run.state, a, b, interval.idle, scopes, results, events, gaps, _unread(run, scopes))
+    facts = Facts(
+        run.state, a, b, interval.idle, scopes, results, events, gaps, _unread(run, scopes), tuple(joined.incomplete)
+    )
     return Result(
         run=str(meta.get("id", run.path.name)),
         name=meta.get("name"),
@@ -82,6 +89,9 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         gaps=gaps,
         checks=tuple(all_checks(facts)),
         missing=tuple(_missing(events)),
+        lags=tuple(joined.lags),
+        comparisons=comparisons(results),
+        ratios=ratios,
         labels=dict(meta.get("labels") or {}),
     )
 
@@ -156,6 +166,8 @@ def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> Scop
 
 def _statistics(shown: Channel, a: int, b: int) -> PowerStatistics | None:
     """Return statistics of power: as read, or from the rises of a counter over stretches of several of its steps."""
+    if isinstance(shown.curve, SumCurve) and shown.spec.kind == "counter":
+        return None
     if isinstance(shown.curve, CounterCurve):
         every = max(shown.step_s, TICKS_PER_POWER * (shown.spec.update_s or shown.step_s))
         return power_statistics(shown.curve.powers(every), a, b, window_s=every, step_s=every)
@@ -176,65 +188,6 @@ def _reading(channel: Channel, energy: Quantity, a: int, b: int) -> Reading:
         readings=inside.stop - inside.start,
         coverage=channel.coverage(a, b),
     )
-
-
-def _counted(scopes: tuple[ScopeResult, ...]) -> tuple[ScopeResult, ...]:
-    """Leave out estimates of what was measured as well."""
-    measured = {(s.host, family(s.scope)) for s in scopes if not s.reading.estimate}
-    return tuple(s for s in scopes if not s.reading.estimate or (s.host, family(s.scope)) not in measured)
-
-
-def _groups(scopes: tuple[ScopeResult, ...], span: float) -> tuple[GroupResult, ...]:
-    """Sum scopes by family and over all, counting nothing twice; the rest is what a node has beyond its parts."""
-    keys = {f"{s.host}/{s.scope}": s for s in scopes}
-    tree = _tree(keys)
-
-    def top(members: dict[str, ScopeResult]) -> list[ScopeResult]:
-        chosen = set(roots(members, tree))
-        return [s for k, s in members.items() if k in chosen]
-
-    families: dict[str, dict[str, ScopeResult]] = {}
-    for key, scope in keys.items():
-        families.setdefault(family(scope.scope), {})[key] = scope
-    groups = [_group(name, top(members), span) for name, members in families.items()]
-    # What psys covers is up to the board's maker: where packages are measured it stands beside them, in no sum.
-    hosts = {s.host for s in scopes if family(s.scope) == "cpu" and not s.reading.estimate}
-    summed = {k: s for k, s in keys.items() if family(s.scope) != "psys" or s.host not in hosts}
-    if summed:
-        groups.append(_group("measured", top(summed), span))
-    for key, node in keys.items():
-        inner = top({k: s for k, s in summed.items() if key in ancestors(k, tree)})
-        if inner and node.scope.startswith("node."):
-            groups.append(_rest(node, inner, span))
-    return tuple(groups)
-
-
-def _tree(keys: dict[str, ScopeResult]) -> dict[str, str | None]:
-    """Return what contains each scope, completed by containers that were not measured: node.ac holds a GPU anyway."""
-    tree = {k: f"{s.host}/{s.parent}" if s.parent else None for k, s in keys.items()}
-    for key in keys:
-        above = tree[key]
-        while above is not None and above not in tree:
-            host, scope = above.split("/", 1)
-            held = parent(scope, None)
-            tree[above] = f"{host}/{held}" if held else None
-            above = tree[above]
-    return tree
-
-
-def _group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
-    energy = total(s.energy for s in members)
-    nets = [s.net for s in members]
-    net = total(n for n in nets if n is not None) if nets and all(n is not None for n in nets) else None
-    estimate = any(s.reading.estimate for s in members)
-    return GroupResult(name, tuple(s.scope for s in members), energy, energy.scaled(1 / max(span, 1e-9)), net, estimate)
-
-
-def _rest(node: ScopeResult, inner: list[ScopeResult], span: float) -> GroupResult:
-    energy = node.energy - total(s.energy for s in inner)
-    names = tuple(s.scope for s in inner)
-    estimate = any(s.reading.estimate for s in (node, *inner))
-    return GroupResult(f"rest of {node.scope}", names, energy, energy.scaled(1 / max(span, 1e-9)), None, estimate)
 
 
 def _phases(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.guided import GuidedCurve
 from joulelab.analysis.power import Bounds, PowerCurve
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import coverage
+from joulelab.analysis.sums import SumCurve
 from joulelab.core.scope import order, parent
 
 if TYPE_CHECKING:
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
     from joulelab.store.run import Run, TableInfo
     from joulelab.store.series import Series
 
-Curve = CounterCurve | PowerCurve
+Curve = CounterCurve | PowerCurve | GuidedCurve | SumCurve
 
 
 @dataclass(frozen=True)
 class Channel:
-    """Hold one energy-bearing channel of a scope as a curve."""
+    """Hold one energy-bearing channel of a scope as a curve; `members` are the channels that a sum is made of."""
 
     host: str
     meter: str
@@ -33,6 +35,7 @@ class Channel:
     spec: Spec
     curve: Curve
     frozen: bool = False
+    members: tuple[Channel, ...] = ()
 
     @property
     def readings(self) -> Readings:
@@ -44,8 +47,16 @@ class Channel:
         """Return the usual time between readings in s."""
         return self.stream.period_s
 
+    @property
+    def update_s(self) -> float:
+        """Return how often the instrument refreshes, in s."""
+        curve = self.curve.slow if isinstance(self.curve, GuidedCurve) else self.curve
+        return curve.update_s if isinstance(curve, PowerCurve) else self.spec.update_s or 0.0
+
     def coverage(self, a_ns: int, b_ns: int) -> float:
         """Return the share of [a, b] with readings."""
+        if self.members:
+            return min(member.coverage(a_ns, b_ns) for member in self.members)
         return coverage(self.readings, a_ns, b_ns, self.step_s)
 
     def energy(self, a_ns: int, b_ns: int, steps_ns: Ints | None = None) -> Quantity:
@@ -70,7 +81,7 @@ class ScopeChannels:
 
     def power(self) -> Channel | None:
         """Return the channel whose readings show power best: measured, and with the shortest window."""
-        powers = [c for c in self.channels if isinstance(c.curve, PowerCurve)]
+        powers = [c for c in self.channels if c.spec.kind == "power"]
         return min(powers, key=lambda c: (c.spec.estimate, c.spec.window_s or 0.0, c.step_s), default=None)
 
 
@@ -115,7 +126,10 @@ def _channels(
     specs = energy_bearing(stream)
     if not specs:
         return []
-    series = run.series(table, stream.name, channels=[c.name for c in specs])
+    age = next((c.name for c in stream.channels if c.quantity == "age"), None)
+    series = run.series(table, stream.name, channels=[c.name for c in specs] + ([age] if age else []))
+    if age is not None:
+        series, specs = _at_their_origin(series, age, stream), [replace(c, update_s=0.0) for c in specs]
     powers: list[PowerCurve] = []
     channels: list[Channel] = []
     for spec in sorted(specs, key=lambda c: c.kind == "counter"):
@@ -133,6 +147,29 @@ def _channels(
         frozen = float(np.ptp(readings.value)) == 0 and any(float(p.readings.value.max()) > 1 for p in powers)
         channels.append(Channel(table.host, table.meter, stream, spec, curve, frozen))
     return channels
+
+
+def _at_their_origin(series: Series, age: str, stream: Stream) -> Series:
+    """Move rows to the time that their values are of, and keep the first of those that show one and the same."""
+    known = np.isfinite(series.values[age])
+    back = np.rint(series.values[age][known] * 1e9).astype(np.int64)
+    t0, t1 = series.t0_ns[known] - back, series.t1_ns[known] - back
+    order = np.argsort(t0, kind="stable")
+    t0, t1 = t0[order], t1[order]
+    values = {name: value[known][order] for name, value in series.values.items()}
+    # What is read again differs in its time by how long the readings took; new values come at least a period apart.
+    apart = max(min(stream.period_s / 4, 0.25), 0.02) * 1e9
+    kept = [0] if t0.size else []
+    for k in range(1, t0.size):
+        if t0[k] - t0[kept[-1]] > apart:
+            kept.append(k)
+    return replace(
+        series,
+        t0_ns=t0[kept],
+        t1_ns=t1[kept],
+        values={name: value[kept] for name, value in values.items()},
+        segment=series.segment[known][order][kept],
+    )
 
 
 def _readings(series: Series, name: str) -> Readings:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulelab.analysis.agreement import comparisons
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.periodic import FEWEST_STEPS
 from joulelab.analysis.result import Check, CheckStatus, ScopeResult
@@ -44,6 +45,7 @@ class Facts:
     events: Sequence[Mapping[str, Any]]
     gaps: Sequence[Gap]
     unread: Sequence[str] = ()
+    incomplete: Sequence[str] = ()
 
     def named(self, kind: str) -> list[Mapping[str, Any]]:
         """Return the events of one kind."""
@@ -126,13 +128,15 @@ def _short(facts: Facts) -> Iterator[Check]:
 
 
 def _gaps(facts: Facts) -> Iterator[Check]:
-    streams = {(c.host, c.scope): c.best.stream.name for c in facts.channels}
+    streams = {
+        (c.host, c.scope): {(m.meter, m.stream.name) for m in c.best.members or (c.best,)} for c in facts.channels
+    }
     for s in facts.scopes:
         lost = 1 - s.reading.coverage
         if lost <= GAP_WARNING:
             continue
-        name = streams[s.host, s.scope]
-        reasons = {g.reason for g in facts.gaps if (g.meter, g.stream) == (s.reading.meter, name)} or {"no readings"}
+        names = streams[s.host, s.scope]
+        reasons = {g.reason for g in facts.gaps if (g.meter, g.stream) in names} or {"no readings"}
         status: CheckStatus = "failed" if lost > GAP_FAILED else "warning"
         message = f"{s.scope}: {lost:.0%} of the time without readings ({'; '.join(sorted(reasons))})"
         yield Check("gaps", status, message, f"joulelab doctor {s.reading.meter}")
@@ -176,15 +180,19 @@ def _counters(facts: Facts) -> Iterator[Check]:
 
 
 def _agreement(facts: Facts) -> Iterator[Check]:
-    for s in facts.scopes:
-        for other in s.others:
-            difference = s.energy - other.energy
-            if other.estimate or not difference.known or s.energy.value <= 0:
-                continue
-            if abs(difference.value) > 2 * difference.u and abs(difference.value) > 0.005 * s.energy.value:
-                share = difference.value / s.energy.value
-                message = f"{s.scope}: {s.reading.channel} and {other.channel} of {other.meter} differ by {share:+.1%}"
-                yield Check("meters disagree", "warning", message, f"joulelab doctor {other.meter}")
+    for c in comparisons(facts.scopes):
+        if c.verdict == "differ" and c.best.energy.value > 0:
+            share, both = c.difference.value / c.best.energy.value, 2 * c.difference.u / c.best.energy.value
+            message = (
+                f"{c.scope}: {c.other.channel} of {c.other.meter} is {share:+.1%} off {c.best.channel} of "
+                f"{c.best.meter}, more than both together may be (±{both:.1%})"
+            )
+            yield Check("meters disagree", "warning", message, f"joulelab doctor {c.other.meter}")
+
+
+def _cords(facts: Facts) -> Iterator[Check]:
+    for message in facts.incomplete:
+        yield Check("cords", "failed", message, "joulelab meters")
 
 
 def _held_back(facts: Facts) -> Iterator[Check]:
@@ -299,6 +307,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     _unseen,
     _counters,
     _agreement,
+    _cords,
     _held_back,
     _caps,
     _idle_gpus,

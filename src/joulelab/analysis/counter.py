@@ -44,7 +44,7 @@ class CounterCurve:
     """Answer C(t), and the energy of any interval as C(b) - C(a), for one energy counter.
 
     `power` is a power channel of the same device: it tells what happened inside a tick and what a sensor that sees
-    only part of the time may have missed.
+    only part of the time may have missed. `lag_u_s` is how well a shift of its stamps is known.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class CounterCurve:
         name: str,
         power: PowerCurve | None = None,
         bounds: Bounds | None = None,
+        lag_u_s: float = 0.0,
     ) -> None:
         if not len(readings):
             raise ValueError(f"{name}: no readings")
@@ -63,6 +64,7 @@ class CounterCurve:
         self.name = name
         self.source = source_of(spec, name)
         self.power = power
+        self.lag_u_s = lag_u_s
         self.base_ns = int(readings.t0_ns[0])
         self.bounds = bounds or (power.bounds if power else Bounds(*(spec.limits or (0.0, math.inf))))
         self.resets: list[tuple[int, int]] = []
@@ -132,11 +134,15 @@ class CounterCurve:
         k = np.searchsorted(self._break_at, np.arange(sel.start, sel.start + value.size), side="right")
         return value + np.concatenate(([0.0], self._break_add))[k]
 
+    def unwrapped(self) -> Floats:
+        """Return all values (J) with wraps and resets undone."""
+        return self._unwrapped(slice(0, len(self.readings)))
+
     def powers(self, every_s: float) -> Readings:
         """Return mean powers (W) between readings about `every_s` apart, each stamped with when it began."""
         turn = (self.readings.t0_ns - self.base_ns) // max(round(every_s * 1e9), 1)
         first = np.flatnonzero(np.diff(turn, prepend=-1))
-        t0, energy = self.readings.t0_ns[first], self._unwrapped(slice(0, len(self.readings)))[first]
+        t0, energy = self.readings.t0_ns[first], self.unwrapped()[first]
         watts = np.diff(energy) / (np.diff(t0) * 1e-9)
         return Readings(t0[:-1], self.readings.t1_ns[first][:-1], watts)
 
@@ -255,6 +261,7 @@ class CounterCurve:
         terms = {
             f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
             f"break:{self.name}:{a_ns}": math.sqrt(max(self._broken(b_ns) - self._broken(a_ns), 0.0)),
+            f"lag:{self.name}": self.lag_u_s * (self._slope(b_ns) - self._slope(a_ns)) if self.lag_u_s else 0.0,
         }
         terms |= edges(self.source, a_ns, b_ns, lambda t: ends[t][1])
         if self.spec.seen < 1:
@@ -264,6 +271,11 @@ class CounterCurve:
             if self.power is not None:
                 terms |= dict((self.power.sampling(a_ns, b_ns, share / (1 - self.spec.seen)),))
         return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown")
+
+    def _slope(self, t_ns: int) -> float:
+        """Return the power (W) around t."""
+        knots = self.knots(t_ns)
+        return knots.slope(0, knots.t.size - 1) or 0.0
 
     def _broken(self, t_ns: int) -> float:
         """Return the variance (J2) of resets and doubtful wraps up to t."""

@@ -45,18 +45,26 @@ class Bounds:
 class PowerCurve:
     """Answer C(t), and the energy of any interval as C(b) - C(a), for one power channel.
 
-    `step_s` is the time between readings that was asked for; without it, it is found from the readings. Raises
-    ValueError where there is no reading: no number is made up.
+    `step_s` is the time between readings that was asked for; without it, it is found from the readings. `lag_u_s` is
+    how well a shift of its stamps is known. Raises ValueError where there is no reading: no number is made up.
     """
 
     def __init__(
-        self, readings: Readings, spec: Spec, *, name: str, bounds: Bounds | None = None, step_s: float | None = None
+        self,
+        readings: Readings,
+        spec: Spec,
+        *,
+        name: str,
+        bounds: Bounds | None = None,
+        step_s: float | None = None,
+        lag_u_s: float = 0.0,
     ) -> None:
         if not len(readings):
             raise ValueError(f"{name}: no readings")
         self.readings = readings
         self.spec = spec
         self.name = name
+        self.lag_u_s = lag_u_s
         self.source = source_of(spec, name)
         self.base_ns = int(readings.t0_ns[0])
         self.step_s = step_s or self._usual_step()
@@ -172,7 +180,8 @@ class PowerCurve:
     def _lag_u(self, t_ns: int) -> float:
         """Return what an unknown age of the readings is worth at t (J): the same age at both edges, so it subtracts."""
         i = int(np.searchsorted(self.readings.t0_ns, t_ns + int(self.shift_s * 1e9)))
-        return float(self.readings.value[min(i, len(self.readings) - 1)]) * self.update_s / 2 / math.sqrt(3)
+        age_u = math.hypot(self.update_s / 2 / math.sqrt(3), self.lag_u_s)
+        return float(self.readings.value[min(i, len(self.readings) - 1)]) * age_u
 
     def sampling(self, a_ns: int, b_ns: int, in_step: float = 1.0) -> tuple[str, float]:
         """Return source and standard uncertainty (J) of what happened between readings: jumps that none of them saw.
@@ -197,28 +206,35 @@ class PowerCurve:
         span = (b_ns - a_ns) * 1e-9
         accuracy = self.spec.accuracy
         shared = accuracy.shared or self.name
-        hidden = self.hidden_share()
-        share = self.hidden_share(within(steps_ns, a_ns, b_ns)) if hidden else 0.0
+        steps = within(steps_ns, a_ns, b_ns)
         terms = {
             f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
             f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
             f"lag:{self.name}": self._lag_u(b_ns) - self._lag_u(a_ns),
             f"gap:{self.source}:{a_ns}": self._gap_w * math.sqrt(gaps / 12) if gaps > 0 else 0.0,
-            f"unseen:{shared}": unseen_u(value, span, share, self.bounds),
+            f"unseen:{shared}": unseen_u(value, span, self.hidden_share(steps), self.bounds),
         }
-        in_step = share / hidden if hidden else 0.0
-        terms |= dict((self.sampling(a_ns, b_ns, in_step), self._quantum(a_ns, b_ns, span)))
+        terms |= dict((self.sampling(a_ns, b_ns, self.in_step(steps)), self._quantum(a_ns, b_ns, span)))
         terms |= edges(self.source, a_ns, b_ns, self.edge_u)
         return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown")
 
     def hidden_share(self, steps_ns: Ints | None = None) -> float:
-        """Return the share of a load's cycle that no reading may have seen, 0 where the sensor sees all the time."""
-        grid = max(self.update_s, self.step_s)
-        between = unseen_share(self.window_s / grid, grid, steps_ns)
-        if self.window_s < self.update_s:
-            return between
+        """Return the share of a load's cycle that the sensor itself may never see, 0 where it sees all the time.
+
+        Readings that are merely taken seldom hide nothing in this sense: what they miss is the sampling term.
+        """
+        if 0 < self.window_s < self.update_s:
+            return unseen_share(self.window_s / self.update_s, self.update_s, steps_ns)
         # A mean over several updates may itself be one of parts.
-        return max(between, unseen_share(self.spec.seen, self.update_s or grid, steps_ns))
+        return unseen_share(self.spec.seen, self.update_s or self.step_s, steps_ns)
+
+    def in_step(self, steps_ns: Ints | None = None) -> float:
+        """Return how far a load that repeats may be in step with the readings (0 to 1): 1 where nothing excludes it."""
+        grid = max(self.update_s, self.step_s)
+        seen = min(1.0, self.window_s / grid) if grid > 0 else 1.0
+        hidden = max(1.0 - seen, self.hidden_share())
+        between = unseen_share(seen, grid, steps_ns)
+        return max(between, self.hidden_share(steps_ns)) / hidden if hidden > 1e-9 else 0.0
 
     def _quantum(self, a_ns: int, b_ns: int, span: float) -> tuple[str, float]:
         """Return source and standard uncertainty (J) of the reading's resolution; on one code it adds linearly."""

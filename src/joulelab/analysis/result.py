@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.analysis.gaps import Gap
 from joulelab.analysis.statistics import PowerStatistics
 from joulelab.analysis.terms import Quantity
+
+if TYPE_CHECKING:
+    from joulelab.analysis.alignment import Lag
 
 CheckStatus = Literal["ok", "note", "warning", "failed"]
 RESULT_SCHEMA = 1
@@ -71,6 +74,22 @@ class GroupResult:
     mean_w: Quantity
     net: Quantity | None
     estimate: bool = False
+    statistics: PowerStatistics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Hold two meters of one scope: the one believed, another, other less believed (J), and the verdict.
+
+    `agree` and `differ` are against their combined expanded uncertainty; `cannot tell` where one is unknown.
+    """
+
+    host: str
+    scope: str
+    best: Reading
+    other: Reading
+    difference: Quantity
+    verdict: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +131,9 @@ class Result:
     checks: tuple[Check, ...]
     missing: tuple[dict[str, str], ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
+    lags: tuple[Lag, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    ratios: dict[str, Quantity] = field(default_factory=dict)
 
     @property
     def duration_s(self) -> float:

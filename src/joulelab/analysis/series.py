@@ -59,3 +59,11 @@ def usual_step(steps: Floats) -> float:
     while order.size > 2 and reached[-2] < order[-1]:
         order, reached = order[:-1], reached[:-1]
     return float(order[np.searchsorted(reached, reached[-1] / 2)])
+
+
+def independent(residual: Floats) -> float:
+    """Return as how many independent ones residuals count, by their correlation with the next."""
+    power = float(np.dot(residual, residual))
+    memory = float(np.dot(residual[1:], residual[:-1])) / power if power > 0 else 0.0
+    memory = min(max(memory, 0.0), 0.95)
+    return residual.size * (1 - memory) / (1 + memory)

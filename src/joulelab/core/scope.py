@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 # Families in the order in which people read them, from the chip to the wall.
-FAMILIES = ("gpu", "cpu", "core", "uncore", "dram", "psys", "node.dc", "psu", "outlet", "node.ac", "rack", "job")
+FAMILIES = ("gpu", "cpu", "core", "uncore", "dram", "psys", "psu.dc", "node.dc", "psu", "outlet", "node.ac", "rack", "job")
 
 # What contains a scope of a family where its stream does not say otherwise.
 CONTAINER = {
@@ -17,6 +17,7 @@ CONTAINER = {
     "dram": "node.dc",
     "psys": "node.dc",
     "node.dc": "node.ac",
+    "psu.dc": "node.dc",
     "psu": "node.ac",
     "outlet": "node.ac",
     "node.ac": "rack",

@@ -1,0 +1,188 @@
+"""Find by how much a meter lags behind another, by correlation, and how well that is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.series import independent
+
+if TYPE_CHECKING:
+    from joulelab.analysis.channels import Channel
+    from joulelab.analysis.series import Floats, Readings
+
+REACH_S = 15.0  # no meter that is read while a run goes on is further behind
+FEWEST = 10  # readings from which a lag is estimated
+ALIKE = 0.8  # correlation from which two meters see the same load
+MOST = 4_000  # readings looked at
+LAGS = 240  # lags tried on each pass
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Hold by how much (s) a stream lags behind a reference, its standard uncertainty, and whether it was applied.
+
+    `why` says why an estimate is poor or was not needed; `correlation` is that at the lag.
+    """
+
+    host: str
+    meter: str
+    stream: str
+    scope: str
+    against: str
+    lag_s: float
+    u_s: float
+    correlation: float
+    applied: bool
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Means:
+    """Hold mean powers (W) of a channel over windows: their middles and widths in s from `base_ns`."""
+
+    middle: Floats
+    width: Floats
+    value: Floats
+
+
+@dataclass(frozen=True)
+class Cumulative:
+    """Hold the energy (J) that a reference had used up to each time (s from `base_ns`), and its usual step (s)."""
+
+    base_ns: int
+    t: Floats
+    energy: Floats
+    step_s: float
+
+    def at(self, t: Floats) -> Floats:
+        """Return the energy used up to each time, in J."""
+        found: Floats = np.interp(t, self.t, self.energy)
+        return found
+
+    def means(self, middle: Floats, width: Floats) -> Floats:
+        """Return the mean power over windows, in W."""
+        wide = np.maximum(width, self.step_s)
+        return (self.at(middle + wide / 2) - self.at(middle - wide / 2)) / wide
+
+
+def cumulative(channel: Channel, base_ns: int) -> Cumulative:
+    """Return a channel as energy over time, each reading at the middle of what it stands for."""
+    curve = channel.curve
+    if isinstance(curve, CounterCurve):
+        every = max(curve.spec.update_s or 0.0, channel.step_s)
+        t = middles(curve.readings, base_ns)
+        return Cumulative(base_ns, t - (curve.spec.update_s or 0.0) / 2, curve.unwrapped(), every)
+    readings = channel.readings
+    t = middles(readings, base_ns) - shift_s(channel)
+    steps = np.diff(t) * (readings.value[1:] + readings.value[:-1]) / 2
+    return Cumulative(base_ns, t, np.concatenate(([0.0], np.cumsum(steps))), channel.step_s)
+
+
+def summed(channels: list[Channel], base_ns: int) -> Cumulative:
+    """Return several channels together, where all of them were read."""
+    parts = [cumulative(c, base_ns) for c in channels]
+    first, last = max(p.t[0] for p in parts), min(p.t[-1] for p in parts)
+    step = max(p.step_s for p in parts)
+    count = int(min(max((last - first) / max(step / 2, 0.02), 2), 1_000_000))
+    t = np.linspace(first, max(last, first), count)
+    energy: Floats = np.sum([p.at(t) for p in parts], axis=0)
+    return Cumulative(base_ns, t, energy, step)
+
+
+def middles(readings: Readings, base_ns: int) -> Floats:
+    """Return the middle of each read, in s from the base."""
+    doubled: Floats = ((readings.t0_ns - base_ns) + (readings.t1_ns - base_ns)).astype(np.float64)
+    return doubled * 0.5e-9
+
+
+def shift_s(channel: Channel) -> float:
+    """Return how far back (s) the middle of what a power reading stands for lies."""
+    return (channel.update_s + (channel.spec.window_s or 0.0)) / 2
+
+
+def means(channel: Channel, base_ns: int) -> Means:
+    """Return what a channel says as mean powers over windows: its readings, or the rises of its counter."""
+    curve, readings = channel.curve, channel.readings
+    t = middles(readings, base_ns)
+    if not isinstance(curve, CounterCurve):
+        return Means(t - shift_s(channel), np.full(t.size, channel.spec.window_s or 0.0), readings.value)
+    energy, back = curve.unwrapped(), (curve.spec.update_s or 0.0) / 2
+    rises = np.concatenate(([0], np.flatnonzero(np.diff(energy) > 0) + 1))
+    width = np.diff(t[rises])
+    return Means((t[rises][1:] + t[rises][:-1]) / 2 - back, width, np.diff(energy[rises]) / width)
+
+
+def estimate(slow: Means, fast: Cumulative, reach_s: float = REACH_S) -> tuple[float, float, float, str]:
+    """Return lag (s) of the slow one behind the fast, its standard uncertainty, the correlation, and why it is poor.
+
+    For each lag the slow readings are fitted by the fast means over their own windows; lags whose residuals are not
+    significantly larger than the smallest are all possible. Loads that repeat leave several: then it is poor.
+    """
+    fit = _Fit(slow, fast, reach_s)
+    if fit.value.size < FEWEST:
+        return 0.0, math.inf, 0.0, f"only {fit.value.size} readings"
+    if float(np.ptp(fit.value)) <= 1e-9 * max(float(np.abs(fit.value).max()), 1e-9):
+        return 0.0, math.inf, 0.0, "the power did not change"
+    lags = np.linspace(-reach_s, reach_s, 2 * LAGS + 1)
+    possible, left = fit.possible(lags)
+    span = float(lags[1] - lags[0])
+    if possible[-1] - possible[0] < 12 * span:
+        lags = np.linspace(possible[0] - 2 * span, possible[-1] + 2 * span, LAGS + 1)
+        possible, left = fit.possible(lags)
+        span = float(lags[1] - lags[0])
+    lag, half = float(possible[0] + possible[-1]) / 2, float(possible[-1] - possible[0]) / 2
+    u = math.hypot(half / 2, math.hypot(span, fast.step_s) / math.sqrt(12))
+    correlation = math.sqrt(max(0.0, 1.0 - left))
+    return lag, u, correlation, _poor(lag, u, correlation, reach_s, float(np.median(np.diff(fit.middle))))
+
+
+class _Fit:
+    """Fit slow readings by a straight line of the fast means, at any lag."""
+
+    def __init__(self, slow: Means, fast: Cumulative, reach_s: float) -> None:
+        inside = slow.middle - slow.width / 2 - reach_s >= fast.t[0]
+        inside &= slow.middle + slow.width / 2 + reach_s <= fast.t[-1]
+        if inside.sum() < FEWEST:  # a short record: the reference is held constant beyond its ends
+            inside = (slow.middle >= fast.t[0]) & (slow.middle <= fast.t[-1])
+        found = np.flatnonzero(inside)
+        begin = max((found.size - MOST) // 2, 0)
+        sel = found[begin : begin + MOST]
+        self.middle, self.width, self.value = slow.middle[sel], slow.width[sel], slow.value[sel]
+        self._fast = fast
+
+    def possible(self, lags: Floats) -> tuple[Floats, float]:
+        """Return the lags that fit about as well as the best, and the share of variance that this one leaves."""
+        left = np.array([self._left(lag) for lag in lags])
+        best = int(np.argmin(left))
+        return lags[left <= left[best] * (1 + 4 / self._free(lags[best]))], float(left[best])
+
+    def _pair(self, lag: float) -> tuple[Floats, Floats]:
+        x = self._fast.means(self.middle - lag, self.width)
+        return x - x.mean(), self.value - self.value.mean()
+
+    def _left(self, lag: float) -> float:
+        """Return the share of the slow readings' variance that the fit leaves; one that falls leaves all."""
+        x, y = self._pair(lag)
+        xx, yy, xy = float(np.dot(x, x)), float(np.dot(y, y)), float(np.dot(x, y))
+        return 1.0 if xx <= 0 or xy <= 0 else max(1.0 - xy * xy / (xx * yy), 0.0)
+
+    def _free(self, lag: float) -> float:
+        """Return how many independent readings are left over; residuals that follow each other count less."""
+        x, y = self._pair(lag)
+        residual = y - x * (float(np.dot(x, y)) / max(float(np.dot(x, x)), 1e-12))
+        return max(independent(residual) - 3, 1.0)
+
+
+def _poor(lag: float, u: float, correlation: float, reach_s: float, step_s: float) -> str:
+    if correlation < ALIKE:
+        return f"the two do not see the same load (correlation {correlation:.2f})"
+    if abs(lag) + 2 * u >= reach_s:
+        return f"no end of the lags that fit within ±{reach_s:g} s"
+    if 2 * u > max(step_s, 0.2):
+        return f"lags within ±{2 * u:.1f} s fit alike"
+    return ""

@@ -1,0 +1,129 @@
+"""Sum scopes without counting anything twice, and say what a node used beyond its parts, over time too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joulelab.analysis.alignment import means, summed
+from joulelab.analysis.result import GroupResult, ScopeResult
+from joulelab.analysis.series import Readings
+from joulelab.analysis.statistics import power_statistics
+from joulelab.analysis.terms import Quantity, total
+from joulelab.core.scope import ancestors, family, parent, roots
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.analysis.channels import ScopeChannels
+    from joulelab.analysis.statistics import PowerStatistics
+
+# What is subtracted from a node to get its rest.
+PARTS = ("gpu", "cpu", "dram")
+
+
+def _counted(scopes: tuple[ScopeResult, ...]) -> tuple[ScopeResult, ...]:
+    """Leave out estimates of what was measured as well."""
+    measured = {(s.host, family(s.scope)) for s in scopes if not s.reading.estimate}
+    return tuple(s for s in scopes if not s.reading.estimate or (s.host, family(s.scope)) not in measured)
+
+
+def breakdown(
+    results: tuple[ScopeResult, ...], channels: Sequence[ScopeChannels], span: float, a_ns: int, b_ns: int
+) -> tuple[tuple[GroupResult, ...], dict[str, Quantity]]:
+    """Return sums by family and over all, what nodes used beyond their parts, and how efficient supplies were.
+
+    `span` (s) is the length of [a, b].
+    """
+    scopes = _counted(results)
+    keys = {f"{s.host}/{s.scope}": s for s in scopes}
+    tree = _tree(keys)
+
+    def top(members: dict[str, ScopeResult]) -> list[ScopeResult]:
+        chosen = set(roots(members, tree))
+        return [s for k, s in members.items() if k in chosen]
+
+    families: dict[str, dict[str, ScopeResult]] = {}
+    for key, scope in keys.items():
+        families.setdefault(family(scope.scope), {})[key] = scope
+    groups = [_group(name, top(members), span) for name, members in families.items()]
+    # What psys covers is up to the board's maker: where packages are measured it stands beside them, in no sum.
+    hosts = {s.host for s in scopes if family(s.scope) == "cpu" and not s.reading.estimate}
+    summed = {k: s for k, s in keys.items() if family(s.scope) != "psys" or s.host not in hosts}
+    if summed:
+        groups.append(_group("measured", top(summed), span))
+    known = {(c.host, c.scope): c for c in channels}
+    several = len({s.host for s in scopes}) > 1
+    ratios: dict[str, Quantity] = {}
+    for key, node in keys.items():
+        if not node.scope.startswith("node."):
+            continue
+        inside = {k: s for k, s in summed.items() if key in ancestors(k, tree) and family(s.scope) in PARTS}
+        inner = top(inside)
+        if inner:
+            groups.append(_rest(node, inner, span, rest_statistics(known, node, inner, a_ns, b_ns)))
+        direct = keys.get(f"{node.host}/node.dc")
+        if node.scope == "node.ac" and direct is not None and node.energy.value > 0:
+            loss = node.energy - direct.energy
+            groups.append(GroupResult("supply loss", ("node.dc",), loss, loss.scaled(1 / max(span, 1e-9)), None))
+            name = f"{node.host}: supply efficiency" if several else "supply efficiency"
+            ratios[name] = direct.energy.ratio(node.energy)
+    return tuple(groups), ratios
+
+
+def _tree(keys: dict[str, ScopeResult]) -> dict[str, str | None]:
+    """Return what contains each scope, completed by containers that were not measured: node.ac holds a GPU anyway."""
+    tree = {k: f"{s.host}/{s.parent}" if s.parent else None for k, s in keys.items()}
+    for key in keys:
+        above = tree[key]
+        while above is not None and above not in tree:
+            host, scope = above.split("/", 1)
+            held = parent(scope, None)
+            tree[above] = f"{host}/{held}" if held else None
+            above = tree[above]
+    return tree
+
+
+def _group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
+    energy = total(s.energy for s in members)
+    nets = [s.net for s in members]
+    net = total(n for n in nets if n is not None) if nets and all(n is not None for n in nets) else None
+    estimate = any(s.reading.estimate for s in members)
+    return GroupResult(name, tuple(s.scope for s in members), energy, energy.scaled(1 / max(span, 1e-9)), net, estimate)
+
+
+def _rest(node: ScopeResult, inner: list[ScopeResult], span: float, statistics: PowerStatistics | None) -> GroupResult:
+    energy = node.energy - total(s.energy for s in inner)
+    names = tuple(s.scope for s in inner)
+    estimate = any(s.reading.estimate for s in (node, *inner))
+    mean = energy.scaled(1 / max(span, 1e-9))
+    return GroupResult(f"rest of {node.scope}", names, energy, mean, None, estimate, statistics)
+
+
+def rest_over_time(node: ScopeChannels, inner: Sequence[ScopeChannels]) -> Readings | None:
+    """Return a node's power less that of its parts (W), at the readings of the node's power; None where it has none."""
+    power = node.power()
+    if power is None or not inner:
+        return None
+    base = int(power.readings.t0_ns[0])
+    parts = summed([s.best for s in inner], base)
+    shown = means(power, base)
+    inside = (shown.middle - shown.width / 2 >= parts.t[0]) & (shown.middle + shown.width / 2 <= parts.t[-1])
+    if not inside.any():
+        return None
+    rest = shown.value - parts.means(shown.middle, shown.width)
+    at = base + np.rint(shown.middle[inside] * 1e9).astype(np.int64)
+    return Readings.of(at, at, rest[inside])
+
+
+def rest_statistics(
+    known: dict[tuple[str, str], ScopeChannels], node: ScopeResult, inner: list[ScopeResult], a_ns: int, b_ns: int
+) -> PowerStatistics | None:
+    """Return statistics of a node's rest (W) in [a, b]."""
+    whole = known[node.host, node.scope]
+    rest = rest_over_time(whole, [known[s.host, s.scope] for s in inner])
+    shown = whole.power()
+    if rest is None or shown is None:
+        return None
+    return power_statistics(rest, a_ns, b_ns, window_s=shown.spec.window_s, step_s=shown.step_s)

@@ -1,0 +1,155 @@
+"""Join meters: align slow ones with fast ones, let these guide those, add cords, and put the best of a scope first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from joulelab.analysis.alignment import Cumulative, Lag, cumulative, estimate, means, summed
+from joulelab.analysis.channels import Channel, ScopeChannels
+from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.guided import GuidedCurve
+from joulelab.analysis.power import PowerCurve
+from joulelab.analysis.series import Readings
+from joulelab.analysis.sums import sums_of
+from joulelab.analysis.terms import Quantity, total
+from joulelab.core.scope import family, order, parent, roots
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INSIDE = ("gpu", "cpu", "dram")
+AROUND = ("node.dc", "node.ac", "psu", "psu.dc", "outlet", "rack")
+SLOWER = 2.0  # a meter read so many times more seldom than those inside is guided by them
+COVERED = 0.98  # share of a record that the fast ones must have seen to guide
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Hold the scopes after joining, the lags that were looked for, and sums that lack a part, in words."""
+
+    scopes: list[ScopeChannels]
+    lags: list[Lag] = field(default_factory=list)
+    incomplete: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Fast:
+    """Hold what a host's slow meters are compared with: its GPUs, packages and memory together."""
+
+    channels: list[Channel]
+    curve: Cumulative
+
+    def energy(self, a_ns: int, b_ns: int) -> Quantity:
+        return total(c.energy(a_ns, b_ns) for c in self.channels)
+
+
+def join(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> Joined:
+    """Join the channels of a run whose workload ran in [a, b]."""
+    lags: list[Lag] = []
+    fast = {host: _fast([s for s in scopes if s.host == host]) for host in {s.host for s in scopes}}
+    aligned = [_aligned(s, fast[s.host], lags) for s in scopes]
+    guided = [_guided(s, fast[s.host], a_ns, b_ns) for s in aligned]
+    sums, incomplete = sums_of(guided)
+    found = {(s.host, s.scope): s for s in guided}
+    for (host, scope), channels in sums.items():
+        known = found.get((host, scope)) or ScopeChannels(scope, host, parent(scope, None), ())
+        found[host, scope] = replace(known, channels=(*known.channels, *channels))
+    ranked = (_ranked(s, a_ns, b_ns) for s in found.values())
+    return Joined(sorted(ranked, key=lambda s: (s.host, order(s.scope))), lags, incomplete)
+
+
+def _fast(scopes: list[ScopeChannels]) -> _Fast | None:
+    """Return a host's GPUs, packages and memory together, None where there are none."""
+    inside = {s.scope: s for s in scopes if family(s.scope) in INSIDE and not s.best.spec.estimate}
+    tree = {name: s.parent for name, s in inside.items()}
+    channels = [inside[name].best for name in roots(inside, tree)]
+    if not channels or not any(family(s.scope) in AROUND for s in scopes):
+        return None
+    base = min(int(c.readings.t0_ns[0]) for c in channels)
+    curve = summed(channels, base)
+    return _Fast(channels, curve) if curve.t[-1] > curve.t[0] else None
+
+
+def _aligned(scope: ScopeChannels, fast: _Fast | None, lags: list[Lag]) -> ScopeChannels:
+    """Return a scope with the streams that lag behind their reference moved, as far as that is well known."""
+    shifts: dict[tuple[str, str], Lag] = {}
+    for channel in scope.channels:
+        key = (channel.meter, channel.stream.name)
+        reference = _reference(scope, channel, fast)
+        if key in shifts or reference is None:
+            continue
+        against, curve = reference
+        lag, u, correlation, why = estimate(means(channel, curve.base_ns), curve)
+        if not why and abs(lag) <= 2 * u:
+            why = "none is seen"
+        shifts[key] = Lag(scope.host, *key, scope.scope, against, lag, u, correlation, not why, why)
+    lags += shifts.values()
+    moved = {key: lag for key, lag in shifts.items() if lag.applied}
+    channels = (
+        _moved(c, moved[c.meter, c.stream.name]) if (c.meter, c.stream.name) in moved else c for c in scope.channels
+    )
+    return replace(scope, channels=tuple(channels))
+
+
+def _reference(scope: ScopeChannels, channel: Channel, fast: _Fast | None) -> tuple[str, Cumulative] | None:
+    """Return what a channel is aligned with: the fast meters inside it, or the fastest other meter of its scope."""
+    if family(scope.scope) in AROUND and fast is not None:
+        names = dict.fromkeys(family(c.stream.scope) for c in fast.channels)
+        return " + ".join(names), fast.curve
+    others = [c for c in scope.channels if c.meter != channel.meter and not c.spec.estimate]
+    best = min(others, key=lambda c: (c.step_s, c.meter), default=None)
+    if best is None or (best.step_s, best.meter) > (channel.step_s, channel.meter):
+        return None
+    return best.meter, cumulative(best, int(best.readings.t0_ns[0]))
+
+
+def _moved(channel: Channel, lag: Lag) -> Channel:
+    """Return a channel with its stamps moved back by a lag."""
+    curve, back = channel.curve, round(lag.lag_s * 1e9)
+    readings = Readings(curve.readings.t0_ns - back, curve.readings.t1_ns - back, curve.readings.value)
+    if isinstance(curve, PowerCurve):
+        moved: PowerCurve | CounterCurve = PowerCurve(
+            readings, curve.spec, name=curve.name, bounds=curve.bounds, step_s=curve.step_s, lag_u_s=lag.u_s
+        )
+    elif isinstance(curve, CounterCurve):
+        power = curve.power
+        if power is not None:
+            r = Readings(power.readings.t0_ns - back, power.readings.t1_ns - back, power.readings.value)
+            power = PowerCurve(r, power.spec, name=power.name, bounds=power.bounds, step_s=power.step_s)
+        moved = CounterCurve(readings, curve.spec, name=curve.name, power=power, bounds=curve.bounds, lag_u_s=lag.u_s)
+    else:
+        return channel
+    return replace(channel, curve=moved)
+
+
+def _guided(scope: ScopeChannels, fast: _Fast | None, a_ns: int, b_ns: int) -> ScopeChannels:
+    """Return a scope around others with its slow powers guided by the fast ones inside, where these explain them."""
+    if fast is None or family(scope.scope) not in AROUND:
+        return scope
+    if min(c.coverage(a_ns, b_ns) for c in fast.channels) < COVERED:
+        return scope
+    return replace(scope, channels=tuple(_with_guide(c, fast) for c in scope.channels))
+
+
+def _with_guide(channel: Channel, fast: _Fast) -> Channel:
+    slowest = max(max(c.step_s, c.update_s) for c in fast.channels)
+    curve = channel.curve
+    if not isinstance(curve, PowerCurve) or max(curve.step_s, curve.update_s) < SLOWER * slowest:
+        return channel
+    try:
+        return replace(channel, curve=GuidedCurve(curve, fast.curve, fast.energy))
+    except ValueError:
+        return channel  # it stands alone
+
+
+def _ranked(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
+    """Put the meter first whose interval is the narrowest, known before unknown, measured before estimated."""
+    if len({c.meter for c in scope.channels}) < 2 and family(scope.scope) not in AROUND:
+        return scope
+
+    def rank(channel: Channel) -> tuple[bool, bool, bool, float]:
+        energy = channel.energy(a_ns, b_ns)
+        return channel.spec.estimate, channel.frozen, not energy.known, energy.u
+
+    return replace(scope, channels=tuple(sorted(scope.channels, key=rank)))

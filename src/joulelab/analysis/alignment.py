@@ -20,6 +20,10 @@ FEWEST = 10  # readings from which a lag is estimated
 ALIKE = 0.8  # correlation from which two meters see the same load
 MOST = 4_000  # readings looked at
 LAGS = 240  # lags tried on each pass
+REACH = 1 / 8  # share of the record within which lags are looked for
+REPEATS = "the load repeats"
+# Another lag is as good where it leaves twice as much unexplained, or 5 % of what can be explained.
+AS_GOOD, AS_GOOD_SHARE = 2.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ def middles(readings: Readings, base_ns: int) -> Floats:
 
 def shift_s(channel: Channel) -> float:
     """Return how far back (s) the middle of what a power reading stands for lies."""
-    return (channel.update_s + (channel.spec.window_s or 0.0)) / 2
+    return (channel.update_s + (channel.spec.window_s or 0.0) + channel.spec.lag_s) / 2
 
 
 def means(channel: Channel, base_ns: int) -> Means:
@@ -117,28 +121,50 @@ def means(channel: Channel, base_ns: int) -> Means:
     return Means((t[rises][1:] + t[rises][:-1]) / 2 - back, width, np.diff(energy[rises]) / width)
 
 
-def estimate(slow: Means, fast: Cumulative, reach_s: float = REACH_S) -> tuple[float, float, float, str]:
+def estimate(
+    slow: Means, fast: Cumulative, least_s: float = 0.0, reach_s: float = REACH_S
+) -> tuple[float, float, float, str]:
     """Return lag (s) of the slow one behind the fast, its standard uncertainty, the correlation, and why it is poor.
 
     For each lag the slow readings are fitted by the fast means over their own windows; lags whose residuals are not
-    significantly larger than the smallest are all possible. Loads that repeat leave several: then it is poor.
+    significantly larger than the smallest are all possible. Loads that repeat leave several: then it is poor. Lags are
+    looked for within an eighth of the record, at least `least_s`, at most `reach_s`.
     """
-    fit = _Fit(slow, fast, reach_s)
+    reach = min(reach_s, max(float(fast.t[-1] - fast.t[0]) * REACH, least_s))
+    fit = _Fit(slow, fast, reach)
     if fit.value.size < FEWEST:
         return 0.0, math.inf, 0.0, f"only {fit.value.size} readings"
     if float(np.ptp(fit.value)) <= 1e-9 * max(float(np.abs(fit.value).max()), 1e-9):
         return 0.0, math.inf, 0.0, "the power did not change"
-    lags = np.linspace(-reach_s, reach_s, 2 * LAGS + 1)
-    possible, left = fit.possible(lags)
-    span = float(lags[1] - lags[0])
-    if possible[-1] - possible[0] < 12 * span:
-        lags = np.linspace(possible[0] - 2 * span, possible[-1] + 2 * span, LAGS + 1)
-        possible, left = fit.possible(lags)
-        span = float(lags[1] - lags[0])
+    lags = np.linspace(-reach, reach, 2 * LAGS + 1)
+    left = fit.left(lags)
+    rival = _rival(lags, left)
+    possible = fit.possible(lags, left)
+    step = float(lags[1] - lags[0])
+    fine = np.linspace(possible[0] - 2 * step, possible[-1] + 2 * step, LAGS + 1)
+    left = fit.left(fine)
+    possible = fit.possible(fine, left)
     lag, half = float(possible[0] + possible[-1]) / 2, float(possible[-1] - possible[0]) / 2
-    u = math.hypot(half / 2, math.hypot(span, fast.step_s) / math.sqrt(12))
-    correlation = math.sqrt(max(0.0, 1.0 - left))
-    return lag, u, correlation, _poor(lag, u, correlation, reach_s, float(np.median(np.diff(fit.middle))))
+    u = math.hypot(half / 2, math.hypot(float(fine[1] - fine[0]), fast.step_s) / math.sqrt(12))
+    correlation = math.sqrt(max(0.0, 1.0 - float(left.min())))
+    why = _poor(lag, u, correlation, reach, float(np.median(np.diff(fit.middle))))
+    if not why and rival is not None:
+        why = f"{REPEATS}: a lag of {rival:.1f} s fits as well"
+    return lag, u, correlation, why
+
+
+def _rival(lags: Floats, left: Floats) -> float | None:
+    """Return another lag (s) at which the fit is about as good, with worse ones in between, None for none."""
+    best = int(np.argmin(left))
+    good = float(left[best])
+    enough = max(AS_GOOD * good, good + (1 - good) * AS_GOOD_SHARE)
+    hump = good + (1 - good) / 4
+    for step in (1, -1):
+        far = left[best:] if step > 0 else left[best::-1]
+        over = np.flatnonzero(far > max(hump, enough))
+        if over.size and (back := np.flatnonzero(far[over[0] :] <= enough)).size:
+            return float(lags[best + step * int(over[0] + back[0])])
+    return None
 
 
 class _Fit:
@@ -147,26 +173,29 @@ class _Fit:
     def __init__(self, slow: Means, fast: Cumulative, reach_s: float) -> None:
         inside = slow.middle - slow.width / 2 - reach_s >= fast.t[0]
         inside &= slow.middle + slow.width / 2 + reach_s <= fast.t[-1]
-        if inside.sum() < FEWEST:  # a short record: the reference is held constant beyond its ends
-            inside = (slow.middle >= fast.t[0]) & (slow.middle <= fast.t[-1])
         found = np.flatnonzero(inside)
         begin = max((found.size - MOST) // 2, 0)
         sel = found[begin : begin + MOST]
         self.middle, self.width, self.value = slow.middle[sel], slow.width[sel], slow.value[sel]
         self._fast = fast
 
-    def possible(self, lags: Floats) -> tuple[Floats, float]:
-        """Return the lags that fit about as well as the best, and the share of variance that this one leaves."""
-        left = np.array([self._left(lag) for lag in lags])
+    def left(self, lags: Floats) -> Floats:
+        """Return the share of the slow readings' variance that the fit leaves at each lag; if falling, all."""
+        return np.array([self._left(float(lag)) for lag in lags])
+
+    def possible(self, lags: Floats, left: Floats) -> Floats:
+        """Return the lags around the best that fit about as well."""
         best = int(np.argmin(left))
-        return lags[left <= left[best] * (1 + 4 / self._free(lags[best]))], float(left[best])
+        bad = left > left[best] * (1 + 4 / self._free(float(lags[best])))
+        first = best - int(np.argmax(np.append(bad[best::-1], [True]))) + 1
+        last = best + int(np.argmax(np.append(bad[best:], [True])))
+        return lags[first:last]
 
     def _pair(self, lag: float) -> tuple[Floats, Floats]:
         x = self._fast.means(self.middle - lag, self.width)
         return x - x.mean(), self.value - self.value.mean()
 
     def _left(self, lag: float) -> float:
-        """Return the share of the slow readings' variance that the fit leaves; one that falls leaves all."""
         x, y = self._pair(lag)
         xx, yy, xy = float(np.dot(x, x)), float(np.dot(y, y)), float(np.dot(x, y))
         return 1.0 if xx <= 0 or xy <= 0 else max(1.0 - xy * xy / (xx * yy), 0.0)

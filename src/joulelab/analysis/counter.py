@@ -44,7 +44,8 @@ class CounterCurve:
     """Answer C(t), and the energy of any interval as C(b) - C(a), for one energy counter.
 
     `power` is a power channel of the same device: it tells what happened inside a tick and what a sensor that sees
-    only part of the time may have missed. `lag_u_s` is how well a shift of its stamps is known.
+    only part of the time may have missed. `lag_u_s` is how well the lag of its stamps is known, where
+    it was found; else they are moved back by the half of what the `Spec` allows.
     """
 
     def __init__(
@@ -55,10 +56,12 @@ class CounterCurve:
         name: str,
         power: PowerCurve | None = None,
         bounds: Bounds | None = None,
-        lag_u_s: float = 0.0,
+        lag_u_s: float | None = None,
     ) -> None:
         if not len(readings):
             raise ValueError(f"{name}: no readings")
+        if lag_u_s is None:
+            readings, lag_u_s = readings.moved(spec.lag_s / 2), spec.lag_s / math.sqrt(12)
         self.readings = readings
         self.spec = spec
         self.name = name

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.alignment import Cumulative, Lag, cumulative, estimate, means, summed
+from joulelab.analysis.alignment import REPEATS, Cumulative, Lag, cumulative, estimate, means, summed
 from joulelab.analysis.channels import Channel, ScopeChannels
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.guided import GuidedCurve
 from joulelab.analysis.power import PowerCurve
-from joulelab.analysis.series import Readings
 from joulelab.analysis.sums import sums_of
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.scope import family, order, parent, roots
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 INSIDE = ("gpu", "cpu", "dram")
 AROUND = ("node.dc", "node.ac", "psu", "psu.dc", "outlet", "rack")
 SLOWER = 2.0  # a meter read so many times more seldom than those inside is guided by them
+NO_LAG = "none is seen"
 COVERED = 0.98  # share of a record that the fast ones must have seen to guide
 
 
@@ -49,7 +49,8 @@ def join(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> Joined:
     lags: list[Lag] = []
     fast = {host: _fast([s for s in scopes if s.host == host]) for host in {s.host for s in scopes}}
     aligned = [_aligned(s, fast[s.host], lags) for s in scopes]
-    guided = [_guided(s, fast[s.host], a_ns, b_ns) for s in aligned]
+    timed = {(g.host, g.meter, g.stream) for g in lags if g.applied or g.why == NO_LAG or g.why.startswith(REPEATS)}
+    guided = [_guided(s, fast[s.host], a_ns, b_ns, timed) for s in aligned]
     sums, incomplete = sums_of(guided)
     found = {(s.host, s.scope): s for s in guided}
     for (host, scope), channels in sums.items():
@@ -74,15 +75,16 @@ def _fast(scopes: list[ScopeChannels]) -> _Fast | None:
 def _aligned(scope: ScopeChannels, fast: _Fast | None, lags: list[Lag]) -> ScopeChannels:
     """Return a scope with the streams that lag behind their reference moved, as far as that is well known."""
     shifts: dict[tuple[str, str], Lag] = {}
-    for channel in scope.channels:
+    for channel in sorted(scope.channels, key=lambda c: c.spec.kind != "power"):
         key = (channel.meter, channel.stream.name)
         reference = _reference(scope, channel, fast)
         if key in shifts or reference is None:
             continue
         against, curve = reference
-        lag, u, correlation, why = estimate(means(channel, curve.base_ns), curve)
+        least = channel.spec.lag_s / 2 + channel.update_s + curve.step_s
+        lag, u, correlation, why = estimate(means(channel, curve.base_ns), curve, least)
         if not why and abs(lag) <= 2 * u:
-            why = "none is seen"
+            why = NO_LAG
         shifts[key] = Lag(scope.host, *key, scope.scope, against, lag, u, correlation, not why, why)
     lags += shifts.values()
     moved = {key: lag for key, lag in shifts.items() if lag.applied}
@@ -106,8 +108,7 @@ def _reference(scope: ScopeChannels, channel: Channel, fast: _Fast | None) -> tu
 
 def _moved(channel: Channel, lag: Lag) -> Channel:
     """Return a channel with its stamps moved back by a lag."""
-    curve, back = channel.curve, round(lag.lag_s * 1e9)
-    readings = Readings(curve.readings.t0_ns - back, curve.readings.t1_ns - back, curve.readings.value)
+    curve, readings = channel.curve, channel.curve.readings.moved(lag.lag_s)
     if isinstance(curve, PowerCurve):
         moved: PowerCurve | CounterCurve = PowerCurve(
             readings, curve.spec, name=curve.name, bounds=curve.bounds, step_s=curve.step_s, lag_u_s=lag.u_s
@@ -115,21 +116,29 @@ def _moved(channel: Channel, lag: Lag) -> Channel:
     elif isinstance(curve, CounterCurve):
         power = curve.power
         if power is not None:
-            r = Readings(power.readings.t0_ns - back, power.readings.t1_ns - back, power.readings.value)
-            power = PowerCurve(r, power.spec, name=power.name, bounds=power.bounds, step_s=power.step_s)
+            r = power.readings.moved(lag.lag_s)
+            power = PowerCurve(
+                r, power.spec, name=power.name, bounds=power.bounds, step_s=power.step_s, lag_u_s=lag.u_s
+            )
         moved = CounterCurve(readings, curve.spec, name=curve.name, power=power, bounds=curve.bounds, lag_u_s=lag.u_s)
     else:
         return channel
     return replace(channel, curve=moved)
 
 
-def _guided(scope: ScopeChannels, fast: _Fast | None, a_ns: int, b_ns: int) -> ScopeChannels:
-    """Return a scope around others with its slow powers guided by the fast ones inside, where these explain them."""
+def _guided(
+    scope: ScopeChannels, fast: _Fast | None, a_ns: int, b_ns: int, timed: set[tuple[str, str, str]]
+) -> ScopeChannels:
+    """Return a scope around others with its slow powers guided by the fast ones inside, where these explain them.
+
+    `timed` are the streams whose lag is known: guided at the wrong time, a slow meter would be wrong and sure of it.
+    """
     if fast is None or family(scope.scope) not in AROUND:
         return scope
     if min(c.coverage(a_ns, b_ns) for c in fast.channels) < COVERED:
         return scope
-    return replace(scope, channels=tuple(_with_guide(c, fast) for c in scope.channels))
+    channels = (_with_guide(c, fast) if (c.host, c.meter, c.stream.name) in timed else c for c in scope.channels)
+    return replace(scope, channels=tuple(channels))
 
 
 def _with_guide(channel: Channel, fast: _Fast) -> Channel:

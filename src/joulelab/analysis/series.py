@@ -35,6 +35,11 @@ class Readings:
                 t0_ns, t1_ns, value = t0_ns[keep], t1_ns[keep], value[keep]
         return cls(t0_ns, t1_ns, value)
 
+    def moved(self, back_s: float) -> Readings:
+        """Return these readings as of so many seconds earlier."""
+        back = round(back_s * 1e9)
+        return self if back == 0 else Readings(self.t0_ns - back, self.t1_ns - back, self.value)
+
     def __len__(self) -> int:
         return int(self.value.size)
 

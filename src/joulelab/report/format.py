@@ -160,11 +160,11 @@ def rate(value: float) -> str:
 
 
 def span(scopes: Sequence[str]) -> str:
-    """Return a short list of scopes: `gpu:0-7, cpu:0`."""
+    """Return a short list of scopes: `gpu:0-7, cpu:0`, `outlet:pdu1.3,4`."""
     numbers: dict[str, list[int]] = {}
     parts: dict[str, str] = {}
     for scope in scopes:
-        match = re.fullmatch(r"(.+):(\d+)", scope)
+        match = re.fullmatch(r"(.+[:.])(\d+)", scope)
         stem = match[1] if match else scope
         parts.setdefault(stem, scope)
         if match:
@@ -180,7 +180,7 @@ def _range(stem: str, members: list[int]) -> str:
         else:
             runs.append([number])
     texts = [f"{r[0]}-{r[-1]}" if len(r) > 2 else ",".join(map(str, r)) for r in runs]
-    return f"{stem}:{','.join(texts)}"
+    return f"{stem}{','.join(texts)}"
 
 
 def shortened(text: str, width: int) -> str:

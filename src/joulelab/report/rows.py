@@ -74,7 +74,7 @@ def energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
         group = result.group(name)
         if members and group is not None and len(group.scopes) > 1:
             shown.append(_group_row(group, f"{name} ({len(group.scopes)})"))
-    sums = [g for g in result.groups if g.name == "measured" or g.name.startswith("rest ")]
+    sums = [g for g in result.groups if g.name in ("measured", "supply loss") or g.name.startswith("rest ")]
     if len(shown) == 1 and len(sums) == 1:
         return shown
     return shown + [_group_row(g, g.name) for g in sums]
@@ -101,7 +101,17 @@ def _scope_row(s: ScopeResult, *, several: bool) -> EnergyRow:
 
 
 def _group_row(group: GroupResult, label: str) -> EnergyRow:
-    return EnergyRow(label, group.energy, group.mean_w, net=group.net, estimate=group.estimate, total=True)
+    statistics = group.statistics
+    return EnergyRow(
+        label,
+        group.energy,
+        group.mean_w,
+        statistics.median if statistics else None,
+        statistics.maximum if statistics else None,
+        group.net,
+        group.estimate,
+        total=True,
+    )
 
 
 def measured_by(result: Result, *, every: bool = False) -> list[MeterRow]:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from joulelab.core.scope import order
 from joulelab.report import format as fmt
+from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
 from joulelab.report.console import LABEL, STYLE, make_table, print_facts
 from joulelab.report.rows import check_lines, energy_rows, hidden_phases, measured_by, phase_rows
 
@@ -73,7 +74,7 @@ def print_result(
         if not every_phase and hidden_phases(result):
             console.print(Text(f"and {hidden_phases(result)} more names: joulelab show {name} --phases"))
     console.print()
-    print_facts(console, work_lines(result) + load_lines(result))
+    print_facts(console, work_lines(result) + joined_lines(result) + load_lines(result))
     doubts = [("problem", text) for text in problems] + check_facts(result)
     print_facts(console, doubts, styles=STYLE)
     print_facts(console, missing_lines(result))
@@ -88,6 +89,10 @@ def _print_energies(console: Console, result: Result, *, every: bool, budget: bo
     console.print(energy_table(energy_rows(result, every=every)))
     console.print()
     print_facts(console, by, label=max(LABEL, *(len(label) for label, _ in by)))
+    agreement = agreement_rows(result, every=every)
+    if agreement:
+        console.print()
+        console.print(agreement_table(agreement))
     if budget:
         console.print()
         console.print(budget_table(result))

@@ -1,0 +1,100 @@
+"""Show meters that cover one scope beside each other: how far apart, by how much late, and the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from joulelab.report import format as fmt
+from joulelab.report.console import make_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from joulelab.analysis.alignment import Lag
+    from joulelab.analysis.result import Reading, Result, ScopeResult
+    from joulelab.analysis.terms import Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementRow:
+    """Hold one meter of a scope; `off` is its difference from the one believed, as a share of that one's energy."""
+
+    scope: str
+    meter: str
+    energy: Quantity
+    off: Quantity | None
+    verdict: str
+    lag: str
+
+
+def agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]:
+    """Return the scopes that several meters cover, the one believed first; with `every` all channels of a meter."""
+    several = len({s.host for s in result.scopes}) > 1
+    rows: list[AgreementRow] = []
+    for s in result.scopes:
+        others = [c for c in result.comparisons if (c.host, c.scope) == (s.host, s.scope)]
+        if not every:
+            others = [c for c in others if c.other.meter != s.reading.meter]
+        if not others or (len({c.other.meter for c in others} | {s.reading.meter}) < 2 and not every):
+            continue
+        scope = f"{s.host}/{s.scope}" if several else s.scope
+        rows.append(AgreementRow(scope, _named(s.reading), s.energy, None, "believed", _lag(result, s, s.reading)))
+        for c in others:
+            off = c.difference.scaled(1 / s.energy.value) if s.energy.value > 0 else None
+            rows.append(AgreementRow("", _named(c.other), c.other.energy, off, c.verdict, _lag(result, s, c.other)))
+    return rows
+
+
+def _named(reading: Reading) -> str:
+    return f"{reading.meter} {reading.channel}"
+
+
+def _lag(result: Result, scope: ScopeResult, reading: Reading) -> str:
+    """Return the lag of a meter in words: s, and whether it was taken out."""
+    meters = reading.meter.split("+")
+    lags = [g for g in result.lags if g.host == scope.host and g.meter in meters and _covers(scope, g)]
+    known = [g for g in lags if g.u_s < float("inf")]
+    if not lags:
+        return fmt.NOTHING
+    if not known or not any(g.applied for g in known):
+        return "none seen" if any(g.why == "none is seen" for g in known) else "unknown"
+    moved = [g.lag_s for g in known if g.applied]
+    spread = f"{min(moved):+.2f} to {max(moved):+.2f}" if len(moved) > 1 else f"{moved[0]:+.2f}"
+    return f"{spread} ± {2 * max(g.u_s for g in known if g.applied):.2f}, taken out"
+
+
+def _covers(scope: ScopeResult, lag: Lag) -> bool:
+    parts = ("outlet:", "psu:") if scope.scope == "node.ac" else ("psu.dc:",) if scope.scope == "node.dc" else ()
+    return lag.scope == scope.scope or lag.scope.startswith(parts)
+
+
+def agreement_table(rows: list[AgreementRow]) -> Table:
+    """Return meters of one scope with their energies, differences and verdicts."""
+    joules, unit = fmt.column([r.energy.value for r in rows], "J")
+    table = make_table("scope", "meter", f"energy, {unit}", "off, %", "verdict", "lag, s", left=(0, 1, 4, 5))
+    for r in rows:
+        width = r.energy.expanded
+        energy = fmt.interval(r.energy.value / joules, None if width is None else width / joules)
+        off = fmt.NOTHING
+        if r.off is not None:
+            both = r.off.expanded
+            off = f"{100 * r.off.value:+.1f}" + ("" if both is None else f" ± {100 * both:.1f}")
+        table.add_row(r.scope, r.meter, energy, off, r.verdict, r.lag)
+    return table
+
+
+def joined_lines(result: Result) -> list[tuple[str, str]]:
+    """Return what joining meters tells: rests without what sensors may have missed, and how efficient supplies were."""
+    lines = []
+    for group in (g for g in result.groups if g.name.startswith("rest ") and g.energy.known):
+        seen = group.energy.without("unseen")
+        if group.energy.u > 1.5 * seen.u:
+            factor, unit = fmt.column([group.energy.value, group.energy.u], "J")
+            text = fmt.interval(seen.value / factor, 2 * seen.u / factor)
+            lines.append(("rest", f"{group.name}: {text} {unit} if no load is in step with the sensors inside"))
+    for name, q in result.ratios.items():
+        both = q.expanded
+        text = f"{100 * q.value:.1f}" + ("" if both is None else f" ± {100 * both:.1f}")
+        lines.append(("supply", f"{name.replace('supply ', '')} {text} % (node.dc / node.ac)"))
+    return lines

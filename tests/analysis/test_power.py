@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.analysis.virtual import ns, power_spec, readings, stamps
 
-from joulelab.analysis.power import BLOCK, Bounds, PowerCurve, unseen_u
+from joulelab.analysis.power import BLOCK, STUDENT, Bounds, PowerCurve, unseen_u
 from joulelab.analysis.series import Readings
 
 
@@ -91,8 +92,9 @@ def test_a_quiet_phase_may_have_missed_what_the_load_does_elsewhere_but_not_all_
     t = np.arange(400) * 1.0
     p = curve(t, np.concatenate((np.full(200, 300.0), noise(2))), power_spec(1.0, 0.0))
     quiet = [p.energy(ns(5), ns(5 + length)).budget()["sampling"] for length in (5, 10, 100, 180)]
-    assert quiet[0] == pytest.approx(quiet[1] / math.sqrt(2), rel=0.01)
-    assert quiet[1:] == pytest.approx([quiet[1]] * 3)
+    # Of five readings nobody knows their spread as well as of ten: Student's t.
+    assert quiet[0] == pytest.approx(quiet[1] / math.sqrt(2) * STUDENT[5] / STUDENT[10], rel=0.01)
+    assert quiet[1:] == pytest.approx([quiet[1], quiet[1] / STUDENT[10], quiet[1] / STUDENT[10]])
     noisy = p.energy(ns(250), ns(390)).budget()["sampling"]
     assert quiet[3] < noisy / 2
     steady = curve(t, np.full(400, 300.0), power_spec(1.0, 0.0)).energy(ns(5), ns(10))
@@ -343,3 +345,26 @@ def test_limits_that_were_exceeded_are_widened_to_what_was_seen():
     assert p.bounds == Bounds(30.0, 800.0)
     assert curve([0, 1], [30.0, 800.0], bounds=Bounds(0.0, 1000.0)).bounds == Bounds(0.0, 1000.0)
     assert curve([0, 1], [30.0, 800.0]).bounds == Bounds(30.0, 800.0)
+
+
+# How late it may be.
+
+
+def test_a_lag_that_nobody_knows_moves_the_curve_by_its_half_and_counts_at_both_edges():
+    t = np.arange(0, 60, 1.0)
+    watts = np.where((t > 20) & (t < 40), 500.0, 100.0)
+    plain, late = (curve(t, watts, replace(power_spec(1.0, 1.0), lag_s=lag)) for lag in (0.0, 4.0))
+    assert late.shift_s == plain.shift_s + 2.0
+    a, b = ns(10), ns(30)
+    assert late.energy(a, b).terms["lag:p"] == pytest.approx(400 * math.hypot(0.5 / math.sqrt(3), 4 / math.sqrt(12)))
+    found = PowerCurve(plain.readings, late.spec, name="p", lag_u_s=0.1)
+    assert found.energy(a, b).terms["lag:p"] == pytest.approx(400 * math.hypot(0.5 / math.sqrt(3), 0.1))
+
+
+def test_hardly_a_reading_and_no_limits_give_no_interval():
+    t = np.array([0.0, 60.0, 120.0, 180.0])
+    p = curve(t, np.array([100.0, 100.0, 500.0, 500.0]), power_spec(1.0, 1.0), step_s=60.0)
+    assert not p.energy(ns(70), ns(110)).known
+    assert p.energy(ns(50), ns(170)).known
+    bounded = curve(t, np.array([100.0, 100.0, 500.0, 500.0]), power_spec(1.0, 1.0, limits=(50, 700)), step_s=60.0)
+    assert bounded.energy(ns(70), ns(110)).known

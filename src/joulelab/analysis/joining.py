@@ -113,7 +113,8 @@ def _moved(channel: Channel, lag: Lag) -> Channel:
         moved: PowerCurve | CounterCurve = PowerCurve(
             readings, curve.spec, name=curve.name, bounds=curve.bounds, step_s=curve.step_s, lag_u_s=lag.u_s
         )
-    elif isinstance(curve, CounterCurve):
+    else:
+        assert isinstance(curve, CounterCurve)  # sums and guides come later
         power = curve.power
         if power is not None:
             r = power.readings.moved(lag.lag_s)
@@ -121,8 +122,6 @@ def _moved(channel: Channel, lag: Lag) -> Channel:
                 r, power.spec, name=power.name, bounds=power.bounds, step_s=power.step_s, lag_u_s=lag.u_s
             )
         moved = CounterCurve(readings, curve.spec, name=curve.name, power=power, bounds=curve.bounds, lag_u_s=lag.u_s)
-    else:
-        return channel
     return replace(channel, curve=moved)
 
 

@@ -1,0 +1,103 @@
+"""Lags between meters: found with their uncertainty, and refused where they cannot be known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.analysis.virtual import counter_spec, power_spec, readings
+
+from joulelab.analysis.alignment import REPEATS, Cumulative, Means, cumulative, estimate, means, summed
+from joulelab.analysis.channels import Channel
+from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.power import PowerCurve
+from joulelab.core.spec import Stream
+
+FAST_S = 0.1
+T = np.arange(0, 120, FAST_S)
+
+
+def training(seed=1):
+    """Return powers that change every few seconds, at times that do not repeat."""
+    rng = np.random.default_rng(seed)
+    ends = np.cumsum(rng.uniform(0.5, 6.0, 100))
+    return rng.uniform(100, 700, 101)[np.searchsorted(ends, T)]
+
+
+def reference(watts) -> Cumulative:
+    return Cumulative(0, T, np.concatenate(([0.0], np.cumsum(watts[:-1] * FAST_S))), FAST_S)
+
+
+def slow(fast: Cumulative, lag: float, *, every=1.0, window=1.0, gain=2.0, rest=300.0, noise=0.0) -> Means:
+    middle = np.arange(1, 118, every)
+    scatter = np.random.default_rng(2).normal(0, noise, middle.size)
+    return Means(
+        middle, np.full(middle.size, window), rest + gain * fast.means(middle - lag, np.full(1, window)) + scatter
+    )
+
+
+@pytest.mark.parametrize("lag", [-3.0, -0.4, 0.0, 0.25, 1.7, 6.0])
+@pytest.mark.parametrize("noise", [0.0, 30.0])
+def test_it_is_found_within_its_uncertainty(lag, noise):
+    fast = reference(training())
+    found, u, correlation, why = estimate(slow(fast, lag, noise=noise), fast)
+    assert why == ""
+    assert correlation > 0.97
+    assert abs(found - lag) < 2 * u
+    assert u < 0.2
+
+
+def test_what_repeats_has_many_lags_and_is_refused():
+    fast = reference(np.where(T % 4.0 < 2.0, 600.0, 100.0))
+    *_, why = estimate(slow(fast, 0.5), fast)
+    assert why.startswith(REPEATS)
+
+
+def test_another_load_is_refused():
+    fast = reference(training(1))
+    *_, why = estimate(slow(reference(training(5)), 0.0), fast)
+    assert "do not see the same load" in why
+
+
+def test_steady_power_few_readings_and_slow_drifts_tell_nothing():
+    fast = reference(training())
+    middle = np.arange(10, 110, 1.0)
+    assert estimate(Means(middle, np.ones(100), np.full(100, 300.0)), fast)[3] == "the power did not change"
+    assert estimate(slow(fast, 0.0, every=20.0), fast)[3] == "only 5 readings"
+    ramp = reference(np.linspace(100, 700, T.size))
+    assert "no end of the lags" in estimate(slow(ramp, 1.0, noise=5.0), ramp)[3]
+    hill = reference(400 + 300 * np.sin(T / 40))
+    assert "fit alike" in estimate(slow(hill, 1.0, noise=60.0), hill)[3]
+
+
+def test_a_lag_beyond_reach_is_refused_and_reach_can_be_widened():
+    fast = reference(training())
+    assert "no end of the lags" in estimate(slow(fast, 16.0), fast, reach_s=14.0)[3] or estimate(
+        slow(fast, 16.0), fast, reach_s=14.0
+    )[3].startswith("the two do not")
+    short = Cumulative(0, T[:300], reference(training()).energy[:300], FAST_S)
+    late = slow(reference(training()), 4.5)
+    late = Means(late.middle[:28], late.width[:28], late.value[:28])
+    assert estimate(late, short, 5.0)[0] == pytest.approx(4.5, abs=0.2)
+
+
+def channel(curve, step_s=FAST_S) -> Channel:
+    stream = Stream("s", "power", "node.ac", step_s, (curve.spec,))
+    return Channel("h", "m", stream, curve.spec, curve)
+
+
+def test_counters_and_powers_become_the_same_energy_over_time():
+    watts = training()
+    joules = np.concatenate(([0.0], np.cumsum(watts[:-1] * FAST_S)))
+    counted = cumulative(channel(CounterCurve(readings(T, joules), counter_spec(0.0), name="c")), 0)
+    powered = cumulative(channel(PowerCurve(readings(T, watts), power_spec(0.0, 0.0), name="p", step_s=FAST_S)), 0)
+    spans = np.diff(counted.at(counted.t[::100])), np.diff(powered.at(counted.t[::100]))
+    assert spans[0] == pytest.approx(spans[1], rel=0.02, abs=40)
+    both = summed([channel(CounterCurve(readings(T, joules), counter_spec(0.0), name="c"))] * 2, 0)
+    assert both.energy[-1] - both.energy[0] == pytest.approx(2 * (joules[-1] - joules[0]), rel=1e-6)
+
+
+def test_a_counter_tells_mean_powers_between_its_steps():
+    t = np.arange(0, 20, 0.5)
+    found = means(channel(CounterCurve(readings(t, 300 * np.floor(t)), counter_spec(1.0), name="c")), 0)
+    assert found.value == pytest.approx(300.0)
+    assert found.width == pytest.approx(1.0)

@@ -8,11 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from joulelab.cli.run import _chosen, _options
+from joulelab.cli.run import _options
+from joulelab.config.choose import choose
+from joulelab.config.entry import Config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,11 +101,14 @@ def test_a_result_that_cannot_be_shown_does_not_change_the_exit_code(runs: Path)
 
 
 def test_meters_are_chosen_by_name() -> None:
-    assert _chosen((), ()) is None
-    assert _chosen(("nvml",), ()) == [{"meter": "nvml"}, {"meter": "host"}]
-    assert _chosen(("nvml",), ("host",)) == [{"meter": "nvml"}]
-    assert _chosen(("./mine.py",), ("host",)) == [{"meter": "./mine.py"}]
-    without = _chosen((), ("nvml",))
+    def chosen(wanted: tuple[str, ...], without: tuple[str, ...]) -> list[dict[str, Any]] | None:
+        return choose(Config(), {}, wanted, without).meters
+
+    assert chosen((), ()) is None
+    assert chosen(("nvml",), ()) == [{"meter": "nvml"}, {"meter": "host"}]
+    assert chosen(("nvml",), ("host",)) == [{"meter": "nvml"}]
+    assert chosen(("./mine.py",), ("host",)) == [{"meter": "./mine.py"}]
+    without = chosen((), ("nvml",))
     assert without is not None
     assert {"meter": "rapl"} in without
     assert {"meter": "nvml"} not in without

@@ -92,3 +92,12 @@ def test_a_missing_target_is_a_typed_error(outside):
     outside("nowhere", "", target="there_is_no_such_module")
     with pytest.raises(Unavailable, match="ModuleNotFoundError"):
         meters.open_meter("nowhere", {})
+
+
+def test_the_usual_meters_are_found_without_loading_the_others():
+    import subprocess
+    import sys
+
+    code = "import sys, joulelab.meters as m; m.names(); m.defaults(); print('joulelab.meters.snmp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

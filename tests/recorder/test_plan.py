@@ -57,3 +57,12 @@ def test_offers_reach_meters_that_know_them_and_yield_to_the_configuration() -> 
 def test_a_meter_that_is_not_there(name: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         open_meter(plan(), MeterPlan(name, "x", {}))
+
+
+def test_a_meter_with_a_pace_of_its_own_is_offered_none() -> None:
+    p = plan(period_s=0.02, also=[{"meter": FAKE, "name": "pdu1", "paced": False, "hide": ["abcd"]}])
+    (*_, wanted) = p.all_meters()
+    assert (wanted.name, wanted.paced) == ("pdu1", False)
+    meter: Any = open_meter(p, wanted)
+    assert "period_s" not in meter.config
+    assert p.hidden() == ("abcd",)

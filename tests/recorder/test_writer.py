@@ -212,3 +212,11 @@ def test_a_disk_that_stays_full_is_told_with_the_rows_it_cost(tmp_path: Path) ->
     add(writer.tables[0], 2, 3, 4)
     writer.close()
     assert [e["dropped_rows"] for e in events(tmp_path) if e["event"] == "disk"] == [0, 3]
+
+
+def test_secrets_are_taken_out_of_words_and_nowhere_else(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, HEADER, [], hidden=["event", "pdu1"])
+    told = {"event": "meter", "meter": "pdu1", "what": "no event of pdu1", "missing": [{"why": "pdu1"}], "t": 1}
+    line = json.loads(writer.line(told))
+    assert line == {"event": "meter", "meter": "pdu1", "what": "no *** of ***", "missing": [{"why": "***"}], "t": 1}
+    assert json.loads(Writer(tmp_path, HEADER, []).line(told)) == told

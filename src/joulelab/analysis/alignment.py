@@ -20,6 +20,7 @@ FEWEST = 10  # readings from which a lag is estimated
 ALIKE = 0.8  # correlation from which two meters see the same load
 MOST = 4_000  # readings looked at
 LAGS = 240  # lags tried on each pass
+CELLS = 1 << 20  # lags times readings that are worked out at once
 REACH = 1 / 8  # share of the record within which lags are looked for
 REPEATS = "the load repeats"
 # Another lag is as good where it leaves twice as much unexplained, or 5 % of what can be explained.
@@ -181,7 +182,8 @@ class _Fit:
 
     def left(self, lags: Floats) -> Floats:
         """Return the share of the slow readings' variance that the fit leaves at each lag; if falling, all."""
-        return np.array([self._left(float(lag)) for lag in lags])
+        rows = max(CELLS // max(self.value.size, 1), 1)
+        return np.concatenate([self._left(lags[i : i + rows]) for i in range(0, lags.size, rows)])
 
     def possible(self, lags: Floats, left: Floats) -> Floats:
         """Return the lags around the best that fit about as well."""
@@ -191,18 +193,23 @@ class _Fit:
         last = best + int(np.argmax(np.append(bad[best:], [True])))
         return lags[first:last]
 
-    def _pair(self, lag: float) -> tuple[Floats, Floats]:
-        x = self._fast.means(self.middle - lag, self.width)
-        return x - x.mean(), self.value - self.value.mean()
+    def _centred(self, lags: Floats) -> Floats:
+        """Return the fast means at each lag, one row a lag, less their mean."""
+        x = self._fast.means(self.middle - lags[:, np.newaxis], self.width)
+        centred: Floats = x - x.mean(axis=1, keepdims=True)
+        return centred
 
-    def _left(self, lag: float) -> float:
-        x, y = self._pair(lag)
-        xx, yy, xy = float(np.dot(x, x)), float(np.dot(y, y)), float(np.dot(x, y))
-        return 1.0 if xx <= 0 or xy <= 0 else max(1.0 - xy * xy / (xx * yy), 0.0)
+    def _left(self, lags: Floats) -> Floats:
+        x, y = self._centred(lags), self.value - self.value.mean()
+        xx, xy = np.einsum("ij,ij->i", x, x), x @ y
+        rising = (xx > 0) & (xy > 0)
+        explained = np.divide(xy * xy, xx * float(np.dot(y, y)), out=np.zeros(lags.size), where=rising)
+        left: Floats = np.clip(1.0 - explained, 0.0, 1.0)
+        return left
 
     def _free(self, lag: float) -> float:
         """Return how many independent readings are left over; residuals that follow each other count less."""
-        x, y = self._pair(lag)
+        x, y = self._centred(np.array([lag]))[0], self.value - self.value.mean()
         residual = y - x * (float(np.dot(x, y)) / max(float(np.dot(x, x)), 1e-12))
         return max(independent(residual) - 3, 1.0)
 

@@ -67,8 +67,9 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or _ended(events)
     facts = Facts(
-        run.state, a, b, interval.idle, scopes, results, events, gaps, _unread(run, scopes), tuple(joined.incomplete)
-    )
+        run.state, a, b, interval.idle, scopes, results, events, gaps,
+        unread=_unread(run, scopes), incomplete=tuple(joined.incomplete), imported=end.get("outcome") == "imported",
+    )  # fmt: skip
     return Result(
         run=str(meta.get("id", run.path.name)),
         name=meta.get("name"),

@@ -11,6 +11,7 @@ from joulelab.analysis.agreement import comparisons
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.periodic import FEWEST_STEPS
 from joulelab.analysis.result import Check, CheckStatus, ScopeResult
+from joulelab.core.scope import CORDS, family
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ class Facts:
     gaps: Sequence[Gap]
     unread: Sequence[str] = ()
     incomplete: Sequence[str] = ()
+    imported: bool = False
 
     def named(self, kind: str) -> list[Mapping[str, Any]]:
         """Return the events of one kind."""
@@ -119,12 +121,15 @@ def _ending(facts: Facts) -> Iterator[Check]:
 
 
 def _short(facts: Facts) -> Iterator[Check]:
+    measured = {(s.host, s.scope) for s in facts.scopes}
     for s in facts.scopes:
+        if family(s.scope) in CORDS and (s.host, s.parent) in measured:
+            continue  # the sum is what counts
         edge = s.energy.budget().get("edge", 0.0)
         if s.energy.value > 0 and 2 * edge > SHORT_RUN * s.energy.value:
             share = 2 * edge / s.energy.value
             message = f"{s.scope}: the run is short for {s.reading.meter} ({share:.0%} of the energy lies at its edges)"
-            yield Check("too short", "warning", message, "measure longer, or use --tail 2")
+            yield Check("too short", "warning", message, "" if facts.imported else "measure longer, or use --tail 2")
 
 
 def _gaps(facts: Facts) -> Iterator[Check]:
@@ -139,7 +144,7 @@ def _gaps(facts: Facts) -> Iterator[Check]:
         reasons = {g.reason for g in facts.gaps if (g.meter, g.stream) in names} or {"no readings"}
         status: CheckStatus = "failed" if lost > GAP_FAILED else "warning"
         message = f"{s.scope}: {lost:.0%} of the time without readings ({'; '.join(sorted(reasons))})"
-        yield Check("gaps", status, message, f"joulelab doctor {s.reading.meter}")
+        yield Check("gaps", status, message, "" if facts.imported else f"joulelab doctor {s.reading.meter}")
 
 
 def _unseen(facts: Facts) -> Iterator[Check]:
@@ -187,7 +192,14 @@ def _agreement(facts: Facts) -> Iterator[Check]:
                 f"{c.scope}: {c.other.channel} of {c.other.meter} is {share:+.1%} off {c.best.channel} of "
                 f"{c.best.meter}, more than both together may be (±{both:.1%})"
             )
-            yield Check("meters disagree", "warning", message, f"joulelab doctor {c.other.meter}")
+            advice = "" if facts.imported else f"joulelab doctor {c.other.meter}"
+            yield Check("meters disagree", "warning", message, advice)
+
+
+def _problems(facts: Facts) -> Iterator[Check]:
+    # Those of the recording itself have been told when it ended.
+    for event in (e for e in facts.named("problem") if e.get("meter")):
+        yield Check("source", "warning", f"{event['meter']}: {event.get('what', '')}")
 
 
 def _cords(facts: Facts) -> Iterator[Check]:
@@ -308,6 +320,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     _counters,
     _agreement,
     _cords,
+    _problems,
     _held_back,
     _caps,
     _idle_gpus,

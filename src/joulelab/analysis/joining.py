@@ -21,6 +21,7 @@ INSIDE = ("gpu", "cpu", "dram")
 AROUND = ("node.dc", "node.ac", "psu", "psu.dc", "outlet", "rack")
 SLOWER = 2.0  # a meter read so many times more seldom than those inside is guided by them
 NO_LAG = "none is seen"
+SLOW_WORTH = 3.0
 COVERED = 0.98  # share of a record that the fast ones must have seen to guide
 
 
@@ -39,9 +40,13 @@ class _Fast:
 
     channels: list[Channel]
     curve: Cumulative
+    known: dict[tuple[int, int], Quantity] = field(default_factory=dict)
 
     def energy(self, a_ns: int, b_ns: int) -> Quantity:
-        return total(c.energy(a_ns, b_ns) for c in self.channels)
+        """Return the energy of [a, b] in J; every slow meter asks for the same stretches."""
+        if (a_ns, b_ns) not in self.known:
+            self.known[a_ns, b_ns] = total(c.energy(a_ns, b_ns) for c in self.channels)
+        return self.known[a_ns, b_ns]
 
 
 def join(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> Joined:
@@ -156,8 +161,12 @@ def _ranked(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
     if len({c.meter for c in scope.channels}) < 2 and family(scope.scope) not in AROUND:
         return scope
 
+    fastest = min(c.step_s for c in scope.channels)
+
     def rank(channel: Channel) -> tuple[bool, bool, bool, float]:
         energy = channel.energy(a_ns, b_ns)
-        return channel.spec.estimate, channel.frozen, not energy.known, energy.u
+        # Phases are short: a slow meter of a GPU must be much better than the fast one.
+        worth = SLOW_WORTH if family(scope.scope) in INSIDE and channel.step_s > SLOWER * fastest else 1.0
+        return channel.spec.estimate, channel.frozen, not energy.known, energy.u * worth
 
     return replace(scope, channels=tuple(sorted(scope.channels, key=rank)))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Duration, json_option, print_json
-from joulelab.core.errors import Denied, JoulelabError
+from joulelab.cli.options import Duration, config_option, json_option, print_json
+from joulelab.config.choose import check_name
+from joulelab.config.secrets import shown
+from joulelab.core.errors import ConfigError, Denied, JoulelabError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +23,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from joulelab.cli.probe import ChannelHealth, MeterHealth
+    from joulelab.config.entry import Config, Entry
+    from joulelab.core.spec import Meter
 
+INSIDE_S, OUTSIDE_S = 3.0, 6.0
 SLOW_READ_S = 0.02
 LATE_S = 0.01
 OFF = 0.3  # a refresh period that differs from the declared one by more than 30 % is told
@@ -28,22 +34,32 @@ OFF = 0.3  # a refresh period that differs from the declared one by more than 30
 
 @click.command("doctor")
 @click.argument("names", nargs=-1, metavar="[METER]...")
-@click.option("--for", "seconds", type=Duration(0.02), default="3", show_default=True, help="Read each meter so long.")
+@click.option("--for", "seconds", type=Duration(0.02), show_default="3, or 6 by network", help="Read each so long.")
+@config_option
 @json_option
-def command(names: tuple[str, ...], seconds: float, as_json: bool) -> None:
-    """Read each meter for a few seconds and say how good it is."""
-    from joulelab import meters
+def command(names: tuple[str, ...], seconds: float | None, config: Path | None, as_json: bool) -> None:
+    """Read each meter for a few seconds and say how good it is.
+
+    Names are those of entries of the configuration or of kinds of meters; without any, all that a run would read.
+    """
+    from joulelab.cli.entries import TOGETHER, configuration
     from joulelab.report.console import make_console
 
     found = []
     console = make_console(sys.stdout)
-    for name in names or meters.defaults():
+    plain, entries = _targets(configuration(config), names)
+    for name in plain:
         if not as_json and sys.stderr.isatty():
-            click.echo(f"reading {name} for {seconds:g} s ...\r", err=True, nl=False)
-        report = examine(name, seconds)
+            click.echo(f"reading {name} for {seconds or INSIDE_S:g} s ...\r", err=True, nl=False)
+        report = examine(name, seconds or INSIDE_S)
         found.append(report)
         if not as_json:
             _print(console, report)
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        for report in pool.map(lambda entry: examine_entry(entry, seconds or OUTSIDE_S), entries):
+            found.append(report)
+            if not as_json:
+                _print(console, report)
     if as_json:
         print_json(found)
     elif not any(r["status"] == "open" and r["power"] for r in found) and not names:
@@ -53,31 +69,89 @@ def command(names: tuple[str, ...], seconds: float, as_json: bool) -> None:
         click.get_current_context().exit(1)
 
 
+def _targets(config: Config, names: tuple[str, ...]) -> tuple[list[str], list[Entry]]:
+    """Return the meters to examine that are not configured, and the entries; wrong names are told when opened."""
+    from joulelab import meters
+
+    entries = [e for e in config.entries if not names or e.name in names or e.meter in names]
+    covered = {word for e in entries for word in (e.name, e.meter)} | (set() if names else set(config.off))
+    for name in names:
+        if name in config.tables and name not in covered:
+            check_name(config, name)  # raises: it is switched off, or for another host
+    return [name for name in names or meters.defaults() if name not in covered], entries
+
+
 def examine(name: str, seconds: float) -> dict[str, Any]:
     """Open a meter as a run would, read it for a while, and return what is found as plain data."""
-    from joulelab.cli.probe import is_fast, probe
     from joulelab.recorder.plan import MeterPlan, Plan, open_meter
     from joulelab.supervisor.options import RunOptions
 
     offers = RunOptions(runs=Path()).offers(os.environ)
-    report: dict[str, Any] = {"meter": name, "status": "open", "what": "", "why": "", "next": "", "power": False}
-    report |= {"health": None, "advice": [], "fixes": []}
     try:
         meter = open_meter(Plan(Path(), "", os.getpid(), offers=offers), MeterPlan(name, name, {}))
     except JoulelabError as error:
-        status = "denied" if isinstance(error, Denied) else "unavailable"
-        report |= {"status": status, "what": error.what, "why": error.why or "", "next": error.next or ""}
-        return report | {"fixes": _fixes(name, offers) if status == "denied" else []}
+        report = _refused(name, error)
+        if isinstance(error, ConfigError) and (command := _adding(name)):
+            return report | {"status": "not configured", "next": command}
+        return report | {"fixes": _fixes(name, offers) if report["status"] == "denied" else []}
+    report = _examined(name, meter, seconds)
+    denied = any("ermission" in m["what"] + m["why"] for m in report["missing"])
+    return report | {"fixes": _fixes(name, offers) if denied else []}
+
+
+def examine_entry(entry: Entry, seconds: float) -> dict[str, Any]:
+    """Open an entry of the configuration, read it, and return what is found; what fails is looked into."""
+    from joulelab.cli.entries import Opener
+
+    opener = Opener(entry)
+    about = {"module": entry.meter, "feeds": entry.feeds, "source": str(entry.source), "settings": shown(entry)}
     try:
-        health = probe(meter, seconds)
-        report["power"] = any(is_fast(stream) for stream in meter.streams())
-        missing = getattr(meter, "missing", list)
-        gone = [asdict(m) for m in missing()]
+        meter = opener.open()
+    except JoulelabError as error:
+        return _refused(entry.name, error) | about | {"found": [*opener.diagnose(), *opener.warnings]}
+    if not hasattr(meter, "streams"):
+        meter.close()
+        return _blank(entry.name) | about | {"advice": ["it opens; it is asked after a run"]}
+    report = _examined(entry.name, meter, seconds, polite=not entry.usual)
+    report["advice"] = [opener.clean(text) for text in (*report["advice"], *opener.warnings)]
+    return report | about
+
+
+def _blank(name: str) -> dict[str, Any]:
+    empty: dict[str, Any] = {"health": None, "advice": [], "missing": [], "found": [], "fixes": []}
+    return {"meter": name, "status": "open", "what": "", "why": "", "next": "", "power": False, **empty}
+
+
+def _refused(name: str, error: JoulelabError) -> dict[str, Any]:
+    status = "denied" if isinstance(error, Denied) else "unavailable"
+    return _blank(name) | {"status": status, "what": error.what, "why": error.why or "", "next": error.next or ""}
+
+
+def _examined(name: str, meter: Meter, seconds: float, *, polite: bool = False) -> dict[str, Any]:
+    from joulelab.cli.probe import is_fast, probe
+
+    try:
+        health = probe(meter, seconds, polite=polite)
+        power = any(is_fast(stream) for stream in meter.streams())
+        fast = [1.2 * s.period_s for s in meter.streams() if is_fast(s) and polite]
+        slow_s = max(fast, default=SLOW_READ_S)
+        gone = [asdict(m) for m in getattr(meter, "missing", list)()]
     finally:
         meter.close()
-    denied = any("ermission" in m["what"] + m["why"] for m in gone)
-    report |= {"health": asdict(health), "advice": advice(health), "missing": gone}
-    return report | {"fixes": _fixes(name, offers) if denied else []}
+    found = {"power": power, "health": asdict(health), "advice": advice(health, slow_s), "missing": gone}
+    return _blank(name) | found
+
+
+def _adding(name: str) -> str | None:
+    """Return the command that configures a meter, None where there is no such meter or it needs none."""
+    from joulelab import meters
+    from joulelab.meters.catalog import add_command, is_configured
+
+    try:
+        module = meters.find(name)
+    except JoulelabError:
+        return None
+    return add_command(name, module) if is_configured(module) else None
 
 
 def _fixes(name: str, offers: dict[str, str]) -> list[tuple[str, str]]:
@@ -91,15 +165,15 @@ def _fixes(name: str, offers: dict[str, str]) -> list[tuple[str, str]]:
     return fixes(root, python=sys.executable) if root else fixes(python=sys.executable)
 
 
-def advice(health: MeterHealth) -> list[str]:
+def advice(health: MeterHealth, slow_s: float = SLOW_READ_S) -> list[str]:
     """Return what is unusual, in words."""
     said = []
     for c in _together(health.channels):
         if c.refresh_s and c.declared_s and c.refresh_s > 2 * 0.005 and abs(c.refresh_s / c.declared_s - 1) > OFF:
             seen, stated = (f"{t * 1000:.0f} ms" for t in (c.refresh_s, c.declared_s))
             said.append(f"{c.scope} {c.channel} refreshes every {seen}, {stated} was expected; intervals assume that")
-        if c.read_s and c.read_s > SLOW_READ_S:
-            said.append(f"{c.scope} {c.channel}: a read takes {c.read_s * 1000:.0f} ms; use a --period above that")
+        if c.read_s and c.read_s > slow_s and (c.kind != "state" or slow_s == SLOW_READ_S):
+            said.append(f"{c.scope} {c.channel}: a read takes {c.read_s * 1000:.0f} ms; use a longer period than that")
         if c.kind != "state" and c.reads and c.resolution is None and c.unit in ("J", "W"):
             said.append(f"{c.scope} {c.channel} did not change at all: idle, or it does not work")
     if health.late_s > LATE_S:
@@ -148,8 +222,13 @@ def _print(console: Console, report: dict[str, Any]) -> None:
         why = f" ({report['why']})" if report["why"] else ""
         then = f"\n-> {report['next']}" if report["next"] else ""
         print_facts(console, [(name, f"{report['status']}: {report['what']}{why}{then}")])
+        _print_entry(console, report)
         _print_fixes(console, report["fixes"])
         console.print()
+        return
+    if report["health"] is None:
+        print_facts(console, [(name, text) for text in report["advice"]])
+        _print_entry(console, report)
         return
     channels = tuple(ChannelHealth(**c) for c in report["health"]["channels"])
     health = MeterHealth(**{**report["health"], "channels": channels})
@@ -163,8 +242,19 @@ def _print(console: Console, report: dict[str, Any]) -> None:
         console.print(_table(shown))
     print_facts(console, [("", f"{text}") for text in report["advice"]])
     print_facts(console, [("", f"{m['scope']}: {m['what']} ({m['why']})") for m in report["missing"]])
+    _print_entry(console, report)
     _print_fixes(console, report["fixes"])
     console.print()
+
+
+def _print_entry(console: Console, report: dict[str, Any]) -> None:
+    """Print what was found out about a failure, and where the entry stands."""
+    from joulelab.report.console import print_facts
+
+    print_facts(console, [("", sentence) for sentence in report["found"]])
+    if "source" in report:
+        settings = ", ".join(f"{key} {value}" for key, value in report["settings"].items())
+        print_facts(console, [("", f"{report['module']} from {report['source']}: {settings}")])
 
 
 def _print_fixes(console: Console, fixes: list[tuple[str, str]]) -> None:

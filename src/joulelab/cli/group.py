@@ -27,6 +27,7 @@ COMMANDS = {
     "twin": "Serve a simulated node that NVML and RAPL tools take for a real one.",
     "export": "Write the samples of a run as CSV, Parquet or JSON.",
     "query": "Answer SQL over all runs.",
+    "import": "Make a run of what was measured elsewhere.",
 }
 OWN_FAILURE = 125
 SIGPIPE_CODE, INTERRUPTED_CODE = 141, 130

@@ -5,36 +5,86 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json
+from joulelab.cli.options import config_option, json_option, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from joulelab.config.entry import Config
     from joulelab.meters.catalog import Channel, Row
 
 TWIN = "joulelab twin -- joulelab meters   # a simulated node with GPUs and CPUs"
 
 
 @click.command("meters")
-@click.argument("names", nargs=-1, metavar="[METER]...")
+@click.argument("names", nargs=-1, metavar="[METER]... | KEY=VALUE...")
 @click.option("--all", "every", is_flag=True, help="Show every channel, also those that are not energy or power.")
+@click.option("--add", "module", metavar="METER", help="Try a meter with KEY=VALUE..., then write it down.")
+@click.option("--name", metavar="NAME", help="With --add: name the entry.")
+@click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="With --add: write into this file.")
+@click.option("--user", "level", flag_value="user", help="With --add: write into the user's file.")
+@click.option("--system", "level", flag_value="system", help="With --add: write into the system's file.")
+@click.option("--replace", is_flag=True, help="With --add: replace an entry of that name.")
+@config_option
 @json_option
-def command(names: tuple[str, ...], every: bool, as_json: bool) -> None:
-    """Show what can be measured here, and what to do about the rest."""
-    from joulelab.meters import find
-    from joulelab.meters.catalog import survey
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    names: tuple[str, ...],
+    every: bool,
+    module: str | None,
+    config: Path | None,
+    as_json: bool,
+    **adding: Any,
+) -> None:
+    """Show what can be measured here, and what to do about the rest.
 
-    for name in names:
-        find(name)  # raises for a name that no meter has
-    rows = survey(configs(os.environ), names or None)
+    joulelab meters --add snmp --name pdu1 address=10.0.0.5 community=env:PDU1 outlets=3,4
+    """
+    if module is not None:
+        from joulelab.cli.add import add
+
+        context.exit(add(module, names, config=config, as_json=as_json, **adding))
+    given = [f"--{key}" for key in ("name", "file", "replace") if adding[key]]
+    given += [f"--{adding['level']}"] if adding["level"] else []
+    if given:
+        raise click.UsageError(f"{given[0]} is for --add METER")
+    rows = _rows(_configuration(config), names)
     if as_json:
         print_json([_plain(row) for row in rows])
         return
     _print(rows, every=every)
+
+
+def _configuration(file: Path | None) -> Config:
+    from joulelab.cli.entries import configuration
+
+    config = configuration(file)
+    for warning in config.warnings:
+        click.echo(f"joulelab: {warning}", err=True)
+    return config
+
+
+def _rows(config: Config, names: tuple[str, ...]) -> list[Row]:
+    """Describe the usual meters, the configured ones, and those that could be; or those that are named."""
+    from joulelab import meters
+    from joulelab.cli.entries import rows_of
+    from joulelab.config.choose import check_name
+    from joulelab.meters.catalog import archives, survey
+
+    for name in names:
+        if name not in archives():
+            check_name(config, name)
+    entries = [e for e in config.entries if not names or e.name in names or e.meter in names]
+    covered = {word for e in entries for word in (e.name, e.meter)} | (set() if names else set(config.off))
+    plain = [name for name in names or [*meters.names(), *archives()] if name not in covered]
+    return [*survey(configs(os.environ), plain, named=bool(names)), *rows_of(entries)]
 
 
 def configs(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -87,14 +137,16 @@ def _table(channels: list[Channel]) -> Any:
     together: dict[tuple[Any, ...], list[Channel]] = {}
     for c in channels:
         # The update period may be measured when the meter opens, so that it differs a little between devices.
-        key = (c.meter, c.scope.split(":")[0], c.model, c.period_s, replace(c.spec, update_s=None, limits=None))
+        alike = replace(c.spec, update_s=None, limits=None, accuracy=replace(c.spec.accuracy, shared="", reference=""))
+        key = (c.meter, c.scope.split(":")[0], c.model, c.period_s, alike)
         together.setdefault(key, []).append(c)
     table = make_table("scope", "quantity", "accuracy", "read", "updates", "sees", "meter", left=(0, 1, 2, 6))
     for members in together.values():
         c = members[0]
         updates = fmt.period(c.spec.update_s)
         sees = "all" if c.spec.seen >= 1 else f"{c.spec.seen:.0%}"
-        window = f" over {fmt.period(c.spec.window_s)}" if c.spec.kind == "power" and c.spec.window_s else ""
+        averaged = c.spec.kind == "power" and c.spec.window_s and c.spec.window_s != c.spec.update_s
+        window = f"/{fmt.period(c.spec.window_s)}" if averaged else ""
         what = f"{c.spec.quantity}{window}, {c.spec.unit}" + (" (estimate)" if c.spec.estimate else "")
         accuracy = c.accuracy.replace("(", "").replace(")", "")
         scopes = fmt.span([m.scope for m in members])
@@ -105,6 +157,7 @@ def _table(channels: list[Channel]) -> Any:
 def _open_lines(row: Row) -> list[tuple[str, str]]:
     models = list(dict.fromkeys(c.model for c in row.channels if c.model))
     text = f"{', '.join(models)}; {row.summary}" if models else row.summary
+    text += f"; {row.module}, feeds {row.feeds}, from {row.source}" if row.source else ""
     references = list(dict.fromkeys(c.spec.accuracy.reference for c in row.channels if c.spec.accuracy.reference))
     lines = [(row.meter, f"{text}; privilege: {row.privilege or 'none'}")]
     lines += [("", f"accuracy: {reference}") for reference in references[:2]]
@@ -115,5 +168,8 @@ def _open_lines(row: Row) -> list[tuple[str, str]]:
 def _refused_lines(row: Row) -> list[tuple[str, str]]:
     why = f" ({row.why})" if row.why else ""
     what = row.what or (row.summary if row.status == "on request" else row.status)
+    if row.status == "not configured":
+        what = f"{row.summary}; not configured"
     then = f"\n-> {row.next}" if row.next else ""
-    return [(row.meter, f"{what}{why}{then}")]
+    source = f"\nfrom {row.source}" if row.source else ""
+    return [(row.meter, f"{what}{why}{source}{then}")]

@@ -86,6 +86,16 @@ def runs_option(function: F) -> F:
     )(function)
 
 
+def config_option(function: F) -> F:
+    """Add `--config FILE`."""
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Configuration to read on top of the usual ones (JOULELAB_CONFIG).",
+    )(function)
+
+
 def json_option(function: F) -> F:
     """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)

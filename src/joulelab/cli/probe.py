@@ -64,11 +64,15 @@ def probe(
     meter: Meter,
     seconds: float,
     *,
+    polite: bool = False,
     now: Callable[[], int] = monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
     cpu: Callable[[], float] = time.thread_time,
 ) -> MeterHealth:
-    """Read every stream of a meter for a while: power and energy each 5 ms, the rest at its own pace."""
+    """Read every stream of a meter for a while: power and energy each 5 ms, the rest at its own pace.
+
+    A device behind a network is read `polite`ly: at most four times in its period.
+    """
     collected = [StreamReadings(stream) for stream in meter.streams()]
     begin, late = now(), []
     due = dict.fromkeys(range(len(collected)), begin)
@@ -80,7 +84,7 @@ def probe(
         for k, each in enumerate(collected):
             if due[k] <= tick:
                 _read(meter, each, now)
-                due[k] = tick + round((POLL_S if is_fast(each.stream) else each.stream.period_s) * NS)
+                due[k] = tick + round(_poll_s(each.stream, polite=polite) * NS)
         used += cpu() - before
         tick = max(tick + round(POLL_S * NS), now())
         sleep(max(tick - now(), 0) / NS)
@@ -98,6 +102,12 @@ def probe(
 def is_fast(stream: Stream) -> bool:
     """Return whether a stream tells energy or power."""
     return any(_tells_power(spec) for spec in stream.channels)
+
+
+def _poll_s(stream: Stream, *, polite: bool) -> float:
+    if not is_fast(stream):
+        return stream.period_s
+    return max(POLL_S, stream.period_s / 4) if polite else POLL_S
 
 
 def _tells_power(spec: Spec) -> bool:

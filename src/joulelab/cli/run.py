@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Duration, Pair, handle, json_option, runs_option
+from joulelab.cli.options import Duration, Pair, config_option, handle, json_option, runs_option
 
 if TYPE_CHECKING:
+    from joulelab.config.choose import Chosen
     from joulelab.supervisor.options import RunOptions
     from joulelab.supervisor.run import Outcome
     from joulelab.supervisor.spawn import Spawned
@@ -25,13 +26,12 @@ NEEDED = ("joulelab.report.cache", "joulelab.report.table")
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @click.option("--name", metavar="NAME", help="Name the run, to find it again.")
 @click.option("--label", "labels", multiple=True, type=Pair(), help="Attach a label; may be given several times.")
-@click.option("--period", type=Duration(), default="0.1", show_default=True, help="Time between readings of power.")
-@click.option("--idle", type=Duration(), default="0", help="Measure idle power this long before the command.")
-@click.option(
-    "--tail", type=Duration(), default="0.3", show_default=True, help="Wait so long for slow meters at the end."
-)
-@click.option("--meter", "meters", multiple=True, metavar="NAME", help="Read only these meters.")
+@click.option("--period", type=Duration(), show_default="0.1", help="Time between readings of power.")
+@click.option("--idle", type=Duration(), help="Measure idle power this long before the command.")
+@click.option("--tail", type=Duration(), show_default="0.3", help="Wait so long for slow meters at the end.")
+@click.option("--meter", "meters", multiple=True, metavar="NAME", help="Read only these: entries or kinds of meters.")
 @click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Leave these meters out.")
+@config_option
 @click.option("--estimate", is_flag=True, help="Add an estimate (load x rated power); it is marked as such.")
 @click.option("--rated-cpu", type=click.FloatRange(min=0, min_open=True), metavar="W", help="Rated power of all CPUs.")
 @click.option(
@@ -119,48 +119,62 @@ def _options(
     runs: Path,
     name: str | None,
     labels: tuple[tuple[str, str], ...],
-    period: float,
-    idle: float,
-    tail: float,
+    period: float | None,
+    idle: float | None,
+    tail: float | None,
     meters: tuple[str, ...],
     without: tuple[str, ...],
     estimate: bool,
     rated_cpu: float | None,
     capture: Path | None,
+    config: Path | None = None,
 ) -> RunOptions:
+    """Return what is asked for; raise ConfigError for a wrong configuration or a name that no meter has."""
     from joulelab.supervisor.options import RunOptions
 
-    if period < 0.001:
+    if period is not None and period < 0.001:
         raise click.UsageError("--period is shorter than 1 ms; no meter here is read that fast")
+    chosen, defaults = _configured(config, meters, without)
     rated = {} if rated_cpu is None else {"cpu_w": rated_cpu}
-    return RunOptions(
+    period_s = period if period is not None else defaults.get("period_s", 0.1)
+    options = RunOptions(
         runs=runs,
         name=name,
         labels=dict(labels),
-        meters=_chosen(meters, without),
         also=[{"meter": "estimate", "config": rated}] if estimate else [],
-        period_s=period,
-        slow_period_s=max(1.0, period),
-        idle_s=idle,
-        tail_s=tail,
+        period_s=period_s,
+        slow_period_s=max(1.0, period_s),
+        idle_s=idle if idle is not None else defaults.get("idle_s", 0.0),
+        tail_s=tail if tail is not None else defaults.get("tail_s", 0.3),
         capture=capture,
         preload=NEEDED,
     )
+    return options if chosen is None else options.reading(chosen)
 
 
-def _chosen(wanted: tuple[str, ...], without: tuple[str, ...]) -> list[dict[str, Any]] | None:
-    """Return the meters to open, None for the usual ones; raise ConfigError for a name that no meter has."""
-    if not wanted and not without:
-        return None
-    from joulelab import meters
+def _configured(
+    file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]
+) -> tuple[Chosen | None, dict[str, float]]:
+    """Return the meters to read (None: the usual ones) and the configured times; most runs have nothing to load."""
+    from joulelab.config.files import present
 
-    for name in (*wanted, *without):
-        if "." not in name and "/" not in name:
-            meters.find(name)
-    usual = wanted or meters.defaults()
-    # The load of the host is no power meter: it stays unless it is left out by name.
-    names = dict.fromkeys([*usual, *([] if "host" in without else ["host"])])
-    return [{"meter": name} for name in names if name not in without]
+    files, warnings = present(os.environ, named=file)
+    for warning in warnings:
+        _say(warning)
+    if not files and not wanted and not without:
+        return None, {}
+    from joulelab.config.choose import choose
+    from joulelab.config.load import load
+    from joulelab.supervisor.options import host_name
+
+    config = load(os.environ, host_name(), named=file)
+    config.check()
+    chosen = choose(config, os.environ, wanted, without)
+    chosen.check()
+    for warning in (*config.warnings, *chosen.warnings):
+        if warning not in warnings:
+            _say(warning)
+    return chosen, config.run
 
 
 def _write_json(outcome: Outcome, output: Path | None) -> None:

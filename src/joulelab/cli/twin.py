@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -12,11 +13,11 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from joulelab.core.errors import JoulelabError
+from joulelab.core.errors import ConfigError, JoulelabError, MissingDependency
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -51,14 +52,75 @@ def _described(
     return nodefile.Description(nodefile.with_flaws(node, flaws), loads, found.powercap)
 
 
+def _node(words: tuple[str, ...], file: Path | None) -> tuple[tuple[str, ...], Path | None, tuple[int, str] | None]:
+    """Take a node off the words: return what is left of them, its file, and its number and model of GPUs."""
+    counted = re.fullmatch(r"(\d{1,2})x([A-Za-z]\w*)", words[0]) if words else None
+    if counted:
+        return words[1:], file, (int(counted[1]), counted[2].lower())
+    if words and words[0].endswith(".toml"):
+        if file is not None:
+            raise _Failure(f"twin: the node is given twice; drop {words[0]} or --node")
+        return words[1:], Path(words[0]), None
+    return words, file, None
+
+
+def _wall(everything: bool, some: str | None, texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Return the node-level meters to serve, each with its flaws. Raises ConfigError with the nearest name."""
+    from joulelab.twins import wall
+    from joulelab.twins.names import nearest
+
+    known = wall.names()
+    chosen = known if everything else []
+    if some is not None:
+        chosen = [name.strip() for name in some.split(",") if name.strip()]
+    flaws: dict[str, dict[str, Any]] = {name: {} for name in chosen}
+    for text in texts:
+        name, key, value = _flaw(text)
+        if name not in known:
+            raise ConfigError(f"there is no server {name!r}", where="twin", next=nearest(name, known))
+        flaws.setdefault(name, {})[key] = _converted(name, key, value, text)
+    return flaws
+
+
+def _flaw(text: str) -> tuple[str, str, str]:
+    target, equals, value = text.partition("=")
+    name, dot, key = target.partition(".")
+    if not (equals and dot and name and key and value):
+        raise ConfigError("not SERVER.KEY=VALUE", where=f"flaw {text!r}", next="write it as pdu.period_s=60")
+    return name, key, value
+
+
+def _converted(name: str, key: str, value: str, text: str) -> Any:
+    """Return a flaw's value of the kind that its server takes. Raises ConfigError."""
+    from joulelab.twins.nodefile import build
+
+    try:
+        base = importlib.import_module(f"joulelab.twins.servers.{name}").FLAWS
+    except ImportError as error:
+        raise MissingDependency(f"the server {name} cannot be loaded", why=str(error)) from error
+    wanted = None if value == "none" else value
+    if value.startswith("["):
+        wanted = json.loads(value)
+    return getattr(build(base, {key: wanted}, f"flaw {text!r}", strict=False), key)
+
+
+def _without(server: TwinServer) -> dict[str, str]:
+    """Return what could not be served, and why."""
+    missing = {"nvml": str(server.missing)} if server.missing else {}
+    return missing | {name: str(error) for name, error in (server.wall.missing if server.wall else {}).items()}
+
+
 def _announce(server: TwinServer, as_json: bool) -> None:
+    running = {} if server.wall is None else server.wall.servers
     if as_json:
-        missing = str(server.missing) if server.missing else None
         facts = {
             "directory": str(server.directory),
             "environment": server.environment,
             "pid": os.getpid(),
-            "missing": missing,
+            "missing": str(server.missing) if server.missing else None,
+            "not_served": _without(server),
+            "entries": {name: entry for one in running.values() for name, entry in one.served.entries.items()},
+            "ports": {name: dict(one.served.ports) for name, one in running.items()},
         }
         click.echo(json.dumps(facts))
         return
@@ -66,8 +128,12 @@ def _announce(server: TwinServer, as_json: bool) -> None:
     groups = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "no GPU"
     packages = server.truth.node.packages
     click.echo(f"# a simulated node: {groups}; {packages} CPU packages (pid {os.getpid()}, Ctrl-C ends it)")
-    if server.missing:
-        click.echo(f"# without NVML: {server.missing}", err=True)
+    for name, why in _without(server).items():
+        click.echo(f"# without {name}: {why}", err=True)
+    for name, one in running.items():
+        entries = ", ".join(f"{entry} ({given.get('meter')})" for entry, given in one.served.entries.items())
+        if entries:
+            click.echo(f"# {name}: {entries}")
     for key, value in server.environment.items():
         click.echo(f"export {key}={shlex.quote(value)}")
 
@@ -132,10 +198,19 @@ def _wait(server: TwinServer, seconds: float | None, signals: _Signals) -> None:
 @click.option(
     "--flaw", "flaws", multiple=True, metavar="KEY=VALUE", help="Give the GPUs' meters a flaw; gpu:2.KEY=VALUE for one."
 )
+@click.option("--wall", "everything", is_flag=True, help="Serve all meters of the node too: BMC, PDU, analyzer ...")
+@click.option("--serve", "some", metavar="NAME,...", help="Serve some of these: bmc,pdu.")
+@click.option(
+    "--wall-flaw",
+    "wall_flaws",
+    multiple=True,
+    metavar="NAME.KEY=VALUE",
+    help="Give one of these a flaw: pdu.period_s=60.",
+)
 @click.option("--node", "file", type=click.Path(path_type=Path), metavar="FILE.toml", help="Describe your own node.")
 @click.option("--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop after this time.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[NODE] [-- CMD...]")
 @click.pass_context
 def command(
     context: click.Context,
@@ -144,6 +219,9 @@ def command(
     load: bool,
     profiles: tuple[str, ...],
     flaws: tuple[str, ...],
+    everything: bool,
+    some: str | None,
+    wall_flaws: tuple[str, ...],
     file: Path | None,
     seconds: float | None,
     as_json: bool,
@@ -151,11 +229,17 @@ def command(
 ) -> None:
     """Serve a simulated node that NVML and RAPL tools take for a real one.
 
+    NODE is a file (node.toml) or a number and model of GPUs (8xh100), and then all of the node's meters are served.
+
     Without CMD it prints what to export and serves until Ctrl-C; with CMD it runs that with the node in sight and
     returns its exit code.
     """
     from joulelab.twins.serve import TwinServer
 
+    given = words
+    words, file, counted = _node(words, file)
+    gpus, gpu_model = counted or (gpus, gpu_model)
+    everything = everything or (given != words and some is None)
     if load and profiles:
         raise _Failure("twin: --load and --profile exclude each other; drop one of the two")
     if words and seconds is not None:
@@ -163,12 +247,19 @@ def command(
     try:
         described = _described(gpus, gpu_model, profiles, flaws, file)
         scripted = {} if load else described.profiles
-        server = TwinServer(described.node, profiles=scripted, follow=not scripted, powercap=described.powercap)
+        server = TwinServer(
+            described.node,
+            profiles=scripted,
+            follow=not scripted,
+            powercap=described.powercap,
+            wall=_wall(everything, some, wall_flaws),
+        )
         with _Signals() as signals, server:
             if as_json or not words:
                 _announce(server, as_json)
-            elif server.missing:
-                click.echo(f"twin: without NVML: {server.missing}", err=True)
+            else:
+                for name, why in _without(server).items():
+                    click.echo(f"twin: without {name}: {why}", err=True)
             if words:
                 context.exit(_run(server, words, signals))
             _wait(server, seconds, signals)

@@ -8,7 +8,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 # Families in the order in which people read them, from the chip to the wall.
-FAMILIES = ("gpu", "cpu", "core", "uncore", "dram", "psys", "psu.dc", "node.dc", "psu", "outlet", "node.ac", "rack", "job")
+FAMILIES = (
+    "gpu",
+    "cpu",
+    "core",
+    "uncore",
+    "dram",
+    "psys",
+    "psu.dc",
+    "node.dc",
+    "psu",
+    "outlet",
+    "node.ac",
+    "rack",
+    "job",
+)
 
 # What contains a scope of a family where its stream does not say otherwise.
 CONTAINER = {
@@ -22,6 +36,9 @@ CONTAINER = {
     "outlet": "node.ac",
     "node.ac": "rack",
 }
+
+# Cords of a node: each is a part, their sum is the node.
+CORDS = ("psu", "psu.dc", "outlet")
 
 
 def family(scope: str) -> str:

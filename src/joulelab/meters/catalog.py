@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab import meters
@@ -10,11 +10,11 @@ from joulelab.core.errors import Denied, JoulelabError, Unavailable
 from joulelab.meters.hooks import HasMissing, Missing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from joulelab.core.spec import Meter, Spec, Stream
+    from joulelab.core.spec import Archive, Meter, Spec, Stream
 
-Status = Literal["open", "unavailable", "denied", "failed", "on request"]
+Status = Literal["open", "unavailable", "denied", "failed", "on request", "not configured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,15 @@ class Channel:
             return ""
         if accuracy.source == "unknown":
             return "unknown"
-        return f"±{accuracy.gain * 100:.3g} % ({accuracy.source})"
+        return f"±{accuracy.gain * 100:.2g} % ({accuracy.source})"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Describe one meter: whether it opened, its channels, and what it says instead."""
+    """Describe one meter: whether it opened, its channels, and what it says instead.
+
+    Of an entry of the configuration, `module` is what reads it, `feeds` what it covers, and `source` where it stands.
+    """
 
     meter: str
     summary: str
@@ -54,6 +57,9 @@ class Row:
     next: str = ""
     channels: tuple[Channel, ...] = ()
     missing: tuple[Missing, ...] = ()
+    module: str = ""
+    feeds: str = ""
+    source: str = ""
 
 
 def survey(
@@ -61,40 +67,94 @@ def survey(
     names: Iterable[str] | None = None,
     *,
     estimate: bool = False,
+    named: bool = True,
 ) -> list[Row]:
-    """Open every meter once, describe it, close it; a meter that opens on request only is not opened unless named."""
-    chosen = list(names) if names is not None else None
-    rows = []
-    for name in chosen if chosen is not None else meters.names():
-        asked = chosen is not None or estimate
-        rows.append(_row(name, (configs or {}).get(name, {}), asked=asked))
-    return rows
+    """Open every meter once, describe it, close it; a meter that opens on request only is not opened unless named.
+
+    With `named` False, `names` are merely those to look at.
+    """
+    asked = estimate or (names is not None and named)
+    return [
+        _row(name, (configs or {}).get(name, {}), asked=asked) for name in (meters.names() if names is None else names)
+    ]
 
 
 def _row(name: str, config: Mapping[str, Any], *, asked: bool) -> Row:
     try:
-        module = meters.find(name)
+        module = _archive(name) or meters.find(name)
     except JoulelabError as error:
         return _refused(name, "", "", "", error)
-    summary, privilege, tried = module.SUMMARY, getattr(module, "PRIVILEGE", ""), getattr(module, "TRIED", "")
+    if is_configured(module) and not asked:
+        return _not_configured(name, module)
     if not asked and not getattr(module, "DEFAULT", True):
-        return Row(name, summary, "on request", privilege, tried, next=f"joulelab run --{name} -- CMD")
+        return replace(_blank(name, module, "on request"), next=f"joulelab run --{name} -- CMD")
+    row = describe(name, module, lambda: meters.open_meter(name, config))
+    return _not_configured(name, module) if is_configured(module) and row.status == "failed" else row
+
+
+def archives() -> list[str]:
+    """Return the names of sources that are only asked after a run."""
+    import pkgutil
+
+    return [module.name for module in pkgutil.iter_modules(meters.__path__) if _archive(module.name) is not None]
+
+
+def _archive(name: str) -> Any:
+    import importlib
+    import importlib.util
+
+    path = f"{meters.__name__}.{name}"
+    if not name.isidentifier() or importlib.util.find_spec(path) is None:
+        return None
+    module = importlib.import_module(path)
+    return module if hasattr(module, "open_archive") and not hasattr(module, "open_meter") else None
+
+
+def is_configured(module: Any) -> bool:
+    """Return whether a meter is one that the configuration names, with an address and what it feeds."""
+    return not getattr(module, "DEFAULT", True) and "feeds" in getattr(module, "CONFIG", ())
+
+
+def add_command(name: str, module: Any) -> str:
+    """Return the command that adds a meter to the configuration."""
+    places = [key for key in ("address", "resource", "url", "path") if key in getattr(module, "CONFIG", ())]
+    return " ".join([f"joulelab meters --add {name}", *(f"{key}=..." for key in places[:1])])
+
+
+def describe(name: str, module: Any, open_it: Callable[[], Meter | Archive]) -> Row:
+    """Open a meter or an archive, describe it, close it."""
+    blank = _blank(name, module, "open")
     try:
-        meter = meters.open_meter(name, config)
+        meter = open_it()
     except JoulelabError as error:
-        return _refused(name, summary, privilege, tried, error)
+        return _refused(name, blank.summary, blank.privilege, blank.tried, error)
     try:
-        channels = tuple(_channel(name, stream, spec) for stream in meter.streams() for spec in stream.channels)
-        return Row(name, summary, "open", privilege, tried, channels=channels, missing=_missing(meter))
+        streams: Callable[[], Sequence[Stream]] | None = getattr(meter, "streams", None)
+        if streams is None:  # an archive: it tells what it has when it is asked
+            return blank
+        channels = tuple(_channel(name, stream, spec) for stream in streams() for spec in stream.channels)
+        return replace(blank, channels=channels, missing=_missing(meter))
+    except JoulelabError as error:
+        return _refused(name, blank.summary, blank.privilege, blank.tried, error)
     finally:
         meter.close()
+
+
+def _blank(name: str, module: Any, status: Status) -> Row:
+    lines = (getattr(module, line, "") for line in ("SUMMARY", "PRIVILEGE", "TRIED"))
+    summary, privilege, tried = lines
+    return Row(name, summary, status, privilege, tried)
+
+
+def _not_configured(name: str, module: Any) -> Row:
+    return replace(_blank(name, module, "not configured"), next=add_command(name, module))
 
 
 def _channel(name: str, stream: Stream, spec: Spec) -> Channel:
     return Channel(name, stream.scope, stream.parent, stream.period_s, stream.device, stream.model, spec)
 
 
-def _missing(meter: Meter) -> tuple[Missing, ...]:
+def _missing(meter: object) -> tuple[Missing, ...]:
     return tuple(meter.missing()) if isinstance(meter, HasMissing) else ()
 
 

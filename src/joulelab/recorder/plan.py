@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MeterPlan:
-    """Name a meter and its configuration; `name` is what its files are called."""
+    """Name a meter and its configuration; `name` is what its files are called.
+
+    One that is not `paced` keeps its own periods where none is configured, whatever the run's are.
+    """
 
     meter: str
     name: str
-    config: Mapping[str, Any]
+    config: Mapping[str, Any] = field(repr=False)
+    paced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,8 @@ class Plan:
 
     `meters` None means those that a run opens unless told otherwise; `also` comes on top. `offers` are settings for
     every meter that knows the key (`visible`) or for one (`rapl.root`), where it is not configured otherwise.
-    What libraries print goes to `log`. `usual` are the usual meters' names, where they were looked up before.
+    What libraries print goes to `log`. `usual` are the usual meters' names, where they were looked up before. The
+    recorder says that it is ready when all meters have answered, or after `ready_s`. Configurations may hold secrets.
     """
 
     host_dir: Path
@@ -41,14 +46,15 @@ class Plan:
     owner_pid: int
     segment: int = 0
     owner_start_ticks: int | None = None
-    meters: Sequence[Mapping[str, Any]] | None = ()
-    also: Sequence[Mapping[str, Any]] = ()
+    meters: Sequence[Mapping[str, Any]] | None = field(default=(), repr=False)
+    also: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     period_s: float = 0.1
     slow_period_s: float = 1.0
     workload_pid: int | None = None
     offers: Mapping[str, Any] = field(default_factory=dict)
     log: str | None = None
     usual: Sequence[str] | None = None
+    ready_s: float = 0.8
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
@@ -61,6 +67,10 @@ class Plan:
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError("the recorder's plan cannot be read", why=f"{type(error).__name__}: {error}") from error
 
+    def hidden(self) -> tuple[str, ...]:
+        """Return the secrets among the configurations: whatever a meter says, they are not to be stored."""
+        return tuple(secret for item in (*(self.meters or ()), *self.also) for secret in item.get("hide", ()))
+
     def all_meters(self) -> list[MeterPlan]:
         """Return every meter to open, each with a name of its own; raise ConfigError for an entry without a name."""
         items = self.meters
@@ -71,9 +81,9 @@ class Plan:
         plans: list[MeterPlan] = []
         for item in [*items, *self.also]:
             if not isinstance(item.get("meter"), str):
-                raise ConfigError(f"{dict(item)!r} names no meter")
+                raise ConfigError(f"an entry with the keys {sorted(item)} names no meter")
             name = _free_name(item, [p.name for p in plans])
-            plans.append(MeterPlan(item["meter"], name, item.get("config") or {}))
+            plans.append(MeterPlan(item["meter"], name, item.get("config") or {}, item.get("paced", True)))
         return plans
 
 
@@ -93,29 +103,29 @@ def open_meter(plan: Plan, wanted: MeterPlan) -> Meter:
     A plain name is a module of `joulelab.meters` or an entry point. A meter of one's own needs no package:
     `path/to/file.py` or `package.module`, with `open_meter` in it, is enough.
     """
-    module = _find(wanted.meter)
+    module = find_module(wanted.meter)
+    if not callable(getattr(module, "open_meter", None)):
+        raise Unavailable(f"{wanted.meter} is no meter", why="it has no function open_meter(config)")
     meter: Meter = module.open_meter(_offered(plan, wanted, getattr(module, "CONFIG", ())) | dict(wanted.config))
     return meter
 
 
 def _offered(plan: Plan, wanted: MeterPlan, known: Container[str]) -> dict[str, Any]:
-    offers = {"period_s": plan.period_s, "slow_period_s": plan.slow_period_s, "label": wanted.name, **plan.offers}
+    pace = {"period_s": plan.period_s, "slow_period_s": plan.slow_period_s} if wanted.paced else {}
+    offers = {**pace, "label": wanted.name, **plan.offers}
     mine = {k.removeprefix(f"{wanted.meter}."): v for k, v in offers.items() if v is not None}
     return {k: v for k, v in mine.items() if k in known}
 
 
-def _find(name: str) -> Any:
+def find_module(name: str) -> Any:
+    """Return a meter's module by its name, dotted path or file; raise ConfigError or Unavailable where none is."""
     if name.endswith(".py"):
-        module: Any = _load_file(Path(name))
-    elif "." in name:
-        module = importlib.import_module(name)
-    else:
-        from joulelab.meters import find
+        return _load_file(Path(name))
+    if "." in name:
+        return importlib.import_module(name)
+    from joulelab.meters import find
 
-        module = find(name)
-    if not callable(getattr(module, "open_meter", None)):
-        raise Unavailable(f"{name} is no meter", why="it has no function open_meter(config)")
-    return module
+    return find(name)
 
 
 def _load_file(path: Path) -> Any:

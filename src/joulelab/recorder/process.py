@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from joulelab.recorder.rows import Table
     from joulelab.recorder.sampling import Event
 
-READY_NS = 8 * NS // 10
 LATE_NS = 60 * NS
 # How long after its bound a sampling thread may still be waited for, and how long the disk at the end.
 GRACE_NS = NS // 4
@@ -55,10 +54,10 @@ class Recorder:
         self._stop_writer = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._answers: deque[Answer] = deque()
         header = {"segment": plan.segment, "host": plan.host, "boot_id": boot_id()}
-        self.writer = Writer(plan.host_dir, header, self.events)
+        self.writer = Writer(plan.host_dir, header, self.events, hidden=plan.hidden())
         self.clock = ClockWatch(self.events)
         self._flushed = False
-        self._ready_ns = monotonic_ns() + READY_NS
+        self._ready_ns = monotonic_ns() + round(plan.ready_s * NS)
         self._late_ns = monotonic_ns() + LATE_NS
         self._ready = False
         self._closed_ns = NEVER_NS
@@ -263,6 +262,6 @@ class Recorder:
     def _say(self, message: dict[str, Any]) -> None:
         # The pipe does not block: an owner that does not listen must not hold up the recording.
         try:
-            os.write(self._status, json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            os.write(self._status, self.writer.line(message))
         except OSError:
             return

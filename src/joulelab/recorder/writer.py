@@ -12,7 +12,7 @@ from joulelab.core.errors import StoreError, WriteFailed
 from joulelab.store.journal import HeaderFields, JournalWriter, journal_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from joulelab.recorder.rows import Table
@@ -22,6 +22,8 @@ WRITE_NS = 2 * NS // 5
 SYNC_NS = NS
 CHUNK = 1 << 20
 EVENTS_LIMIT = 4 << 20
+# What is told in words; only there a secret may have got in.
+WORDS = ("what", "why", "next", "reason", "error")
 
 
 class Writer:
@@ -34,6 +36,7 @@ class Writer:
         events: list[Event],
         *,
         limit: int = 64 << 20,
+        hidden: Sequence[str] = (),
         now: Callable[[], int] = monotonic_ns,
         open_journal: Callable[[Path, HeaderFields, Any], JournalWriter] = JournalWriter,
     ) -> None:
@@ -41,6 +44,7 @@ class Writer:
         self.header = header
         self.events = events
         self.limit = limit
+        self._hidden = tuple(hidden)
         self.tables: list[Table] = []
         self._now, self._open_journal = now, open_journal
         self._journals: dict[Table, JournalWriter] = {}
@@ -52,6 +56,11 @@ class Writer:
         self._error: str | None = None
         self._dropped_before = 0
         self._synced_ns = 0
+
+    def line(self, event: Event) -> bytes:
+        """Return an event or message as one line, without secrets, should a meter have told one."""
+        told = _cleaned(event, self._hidden) if self._hidden else event
+        return json.dumps(told, separators=(",", ":"), default=str).encode() + b"\n"
 
     @property
     def dropped(self) -> int:
@@ -133,7 +142,7 @@ class Writer:
         count = len(events)
         if count:
             if len(self._lines) < EVENTS_LIMIT:
-                self._lines += b"".join(map(_line, events[:count]))
+                self._lines += b"".join(map(self.line, events[:count]))
             del events[:count]
         with contextlib.suppress(OSError):
             if self._events_fd < 0:
@@ -163,8 +172,16 @@ class Writer:
             os.close(fd)
 
 
-def _line(event: Event) -> bytes:
-    return json.dumps(event, separators=(",", ":"), default=str).encode() + b"\n"
+def _cleaned(data: Any, hidden: Sequence[str]) -> Any:
+    """Return plain data with secrets taken out of what is said in words."""
+    if isinstance(data, dict):
+        return {k: _cleaned(v, hidden) if k in WORDS or not isinstance(v, str) else v for k, v in data.items()}
+    if isinstance(data, list):
+        return [_cleaned(item, hidden) for item in data]
+    if isinstance(data, str):
+        for secret in hidden:
+            data = data.replace(secret, "***")
+    return data
 
 
 class Watchdog:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from joulelab.core.scope import family
 from joulelab.report import format as fmt
 from joulelab.report.console import make_table
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from joulelab.analysis.alignment import Lag
-    from joulelab.analysis.result import Reading, Result, ScopeResult
+    from joulelab.analysis.result import Comparison, Reading, Result, ScopeResult
     from joulelab.analysis.terms import Quantity
 
 
@@ -29,14 +30,17 @@ class AgreementRow:
 
 
 def agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]:
-    """Return the scopes that several meters cover, the one believed first; with `every` all channels of a meter."""
+    """Return the scopes that several meters cover, the one believed first.
+
+    Without `every` the best channel of each meter at the node and the rack, and elsewhere only what differs.
+    """
     several = len({s.host for s in result.scopes}) > 1
     rows: list[AgreementRow] = []
     for s in result.scopes:
         others = [c for c in result.comparisons if (c.host, c.scope) == (s.host, s.scope)]
         if not every:
-            others = [c for c in others if c.other.meter != s.reading.meter]
-        if not others or (len({c.other.meter for c in others} | {s.reading.meter}) < 2 and not every):
+            others = _worth_showing(s, others)
+        if not others:
             continue
         scope = f"{s.host}/{s.scope}" if several else s.scope
         rows.append(AgreementRow(scope, _named(s.reading), s.energy, None, "believed", _lag(result, s, s.reading)))
@@ -44,6 +48,15 @@ def agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]
             off = c.difference.scaled(1 / s.energy.value) if s.energy.value > 0 else None
             rows.append(AgreementRow("", _named(c.other), c.other.energy, off, c.verdict, _lag(result, s, c.other)))
     return rows
+
+
+def _worth_showing(scope: ScopeResult, others: list[Comparison]) -> list[Comparison]:
+    wall = family(scope.scope) in ("node.ac", "node.dc", "rack")
+    best: dict[str, Comparison] = {}
+    for c in others:  # the narrowest comes first
+        if c.other.meter != scope.reading.meter and (wall or c.verdict == "differ"):
+            best.setdefault(c.other.meter, c)
+    return list(best.values())
 
 
 def _named(reading: Reading) -> str:
@@ -60,7 +73,8 @@ def _lag(result: Result, scope: ScopeResult, reading: Reading) -> str:
     if not known or not any(g.applied for g in known):
         return "none seen" if any(g.why == "none is seen" for g in known) else "unknown"
     moved = [g.lag_s for g in known if g.applied]
-    spread = f"{min(moved):+.2f} to {max(moved):+.2f}" if len(moved) > 1 else f"{moved[0]:+.2f}"
+    least, most = f"{min(moved):+.2f}", f"{max(moved):+.2f}"
+    spread = least if least == most else f"{least} to {most}"
     return f"{spread} ± {2 * max(g.u_s for g in known if g.applied):.2f}, taken out"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.terms import Quantity, total
-from joulelab.core.scope import family
+from joulelab.core.scope import CORDS, family
 from joulelab.report.format import span
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST_MEMBERS = 8  # a family with more members is shown as its sum and its extremes
 MOST_PHASES = 20
-# Parts of a package: shown only with all scopes, since the package holds them.
+# Parts of a package, cords of a node: shown only with all scopes, since the package or the node holds them.
 INNER = ("core", "uncore")
 
 
@@ -69,7 +69,7 @@ def energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
     for name in dict.fromkeys(family(s.scope) for s in result.scopes):
         members = [s for s in result.scopes if family(s.scope) == name]
         if not every:
-            members = [] if name in INNER else _extremes([s for s in members if "/" not in s.scope])
+            members = _extremes([s for s in members if not _is_inner(s, result)])
         shown += [_scope_row(s, several=several) for s in members]
         group = result.group(name)
         if members and group is not None and len(group.scopes) > 1:
@@ -78,6 +78,12 @@ def energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
     if len(shown) == 1 and len(sums) == 1:
         return shown
     return shown + [_group_row(g, g.name) for g in sums]
+
+
+def _is_inner(s: ScopeResult, result: Result) -> bool:
+    """Return whether a scope is left out of the short table, because another one holds it."""
+    held = any((o.host, o.scope) == (s.host, s.parent) for o in result.scopes)
+    return family(s.scope) in INNER or "/" in s.scope or (family(s.scope) in CORDS and held)
 
 
 def _extremes(members: list[ScopeResult]) -> list[ScopeResult]:
@@ -118,10 +124,10 @@ def measured_by(result: Result, *, every: bool = False) -> list[MeterRow]:
     """Return by what was measured: scopes with the same meter, channel and accuracy in one line."""
     lines: dict[tuple[object, ...], list[ScopeResult]] = {}
     for s in result.scopes:
-        if not every and (family(s.scope) in INNER or "/" in s.scope):
+        if not every and _is_inner(s, result):
             continue
         r = s.reading
-        lines.setdefault((family(s.scope), r.meter, r.channel, r.accuracy, r.reference), []).append(s)
+        lines.setdefault((family(s.scope), r.meter, r.channel, r.accuracy), []).append(s)
     found = []
     for members in lines.values():
         r = members[0].reading

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
+from joulelab.config.choose import Chosen, check_name, choose
+from joulelab.config.entry import Config
+from joulelab.config.load import load
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import current_phase
 from joulelab.supervisor import phases
-from joulelab.supervisor.options import RUN, RunOptions, runs_folder
+from joulelab.supervisor.options import RUN, RunOptions, host_name, runs_folder
 from joulelab.supervisor.session import Session, join, part
 from joulelab.supervisor.table import table
 
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import Check, PhaseResult, Result
     from joulelab.analysis.terms import Quantity
 
+_log = logging.getLogger("joulelab")
 P = ParamSpec("P")
 R = TypeVar("R")
 # How long a finished block of a run that goes on may have to wait until its last readings are on the disk.
@@ -137,29 +142,64 @@ def measure(
     name: str | None = None,
     *,
     runs: str | Path | None = None,
-    meters: Sequence[Mapping[str, Any]] | None = None,
-    period_s: float = 0.1,
-    idle_s: float = 0.0,
-    tail_s: float = 0.3,
+    meters: Sequence[Mapping[str, Any] | str] | None = None,
+    period_s: float | None = None,
+    idle_s: float | None = None,
+    tail_s: float | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Measurement:
     """Measure a `with` block. All but `name` and `labels` matter only where the block starts a run of its own.
 
-    `runs` is the store (JOULELAB_RUNS or ./joulelab-runs), `meters` are as in the configuration, `idle_s` comes first.
+    `runs` is the store (JOULELAB_RUNS or ./joulelab-runs), `meters` are names, or {"meter": ..., "config": {...}}; all
+    that is usual or configured unless given. `idle_s` (0) comes first, `tail_s` (0.3) bounds the wait at the end, power
+    is read each `period_s` (0.1); the table [run] of the configuration has their defaults.
     """
 
     def options() -> RunOptions:
-        return RunOptions(
+        config = _configuration()
+        given = {"period_s": period_s, "idle_s": idle_s, "tail_s": tail_s}
+        times = config.run | {key: value for key, value in given.items() if value is not None}
+        base = RunOptions(
             runs=Path(runs) if runs is not None else runs_folder(os.environ),
             name=name,
             labels=labels or {},
-            meters=meters,
-            period_s=period_s,
-            idle_s=idle_s,
-            tail_s=tail_s,
+            period_s=times.get("period_s", 0.1),
+            idle_s=times.get("idle_s", 0.0),
+            tail_s=times.get("tail_s", 0.3),
         )
+        return base.reading(_chosen(config, meters))
 
     return Measurement(name, options, labels or {})
+
+
+def _configuration() -> Config:
+    """Return the configuration as far as it is right, and warn of the rest: the block runs in any case."""
+    try:
+        config = load(os.environ, host_name())
+    except Exception as error:  # noqa: BLE001 - the block runs, configured or not
+        _log.warning("the configuration is not used: %s: %s", type(error).__name__, error)
+        return Config()
+    for said in (*config.problems, *config.warnings):
+        _log.warning("configuration: %s", said)
+    return config
+
+
+def _chosen(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) -> Chosen:
+    """Return the meters to read: those that are given, or what is usual and configured."""
+    wanted = []
+    for name in (m for m in meters or () if isinstance(m, str)):
+        try:
+            check_name(config, name)
+            wanted.append(name)
+        except ConfigError as problem:
+            _log.warning("this is not measured: %s", problem)
+    chosen = choose(config, os.environ, wanted) if wanted or meters is None else Chosen(meters=[])
+    for said in (*chosen.problems, *chosen.warnings):
+        _log.warning("configuration: %s", said)
+    given = [dict(m) for m in meters or () if not isinstance(m, str)]
+    if given:
+        chosen.meters = [*(chosen.meters or ()), *given]
+    return chosen
 
 
 @overload

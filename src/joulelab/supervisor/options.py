@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from joulelab.config.choose import Chosen
+
 RUNS = "JOULELAB_RUNS"
 RUN = "JOULELAB_RUN"
 HOST = "JOULELAB_HOST"
+# Meters of the configuration load libraries and wait for devices: so long at most, and only as long as they need.
+OPEN_S, READY_S = 9.5, 10.0
 
 
 def runs_folder(environ: Mapping[str, str]) -> Path:
@@ -36,20 +40,24 @@ class RunOptions:
     """Say how to record a run; times in seconds.
 
     `meters` None opens what a run opens unless told otherwise; entries are {"meter": name, "config": {...}}. `also`
-    comes on top (an estimate). `idle_s` is recorded before the workload, `tail_s` bounds the wait for meters after it.
-    The workload starts after `ready_s` even if the recorder is late, and the recorder is killed if it has not flushed
-    `flush_s` after the tail. `preload` names modules that the caller will need then, to be imported meanwhile.
+    comes on top (an estimate, what is configured); both may hold secrets. `configured` are the names of entries of the
+    configuration, each with its module and what it feeds. `idle_s` is recorded before the workload, `tail_s` bounds the
+    wait for meters after it. Meters have `open_s` to answer; the workload starts after `ready_s` even if the recorder
+    is late, and the recorder is killed if it has not flushed `flush_s` after the tail. `preload` names modules that
+    the caller will need then, to be imported meanwhile.
     """
 
     runs: Path
     name: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    meters: Sequence[Mapping[str, Any]] | None = None
-    also: Sequence[Mapping[str, Any]] = ()
+    meters: Sequence[Mapping[str, Any]] | None = field(default=None, repr=False)
+    also: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    configured: Sequence[Mapping[str, str]] = ()
     period_s: float = 0.1
     slow_period_s: float = 1.0
     idle_s: float = 0.0
     tail_s: float = 0.3
+    open_s: float = 0.8
     ready_s: float = 1.0
     edge_s: float = 1.0
     flush_s: float = 6.0
@@ -64,7 +72,16 @@ class RunOptions:
         kept = ("period_s", "slow_period_s", "idle_s", "tail_s")
         chosen = {k: getattr(self, k) for k in kept}
         chosen["meters"] = None if self.meters is None else [m["meter"] for m in self.meters]
+        chosen["configured"] = [dict(entry) for entry in self.configured]
         return chosen | {"estimate": any(m["meter"] == "estimate" for m in self.also)}
+
+    def reading(self, chosen: Chosen) -> RunOptions:
+        """Return the same with chosen meters; those of the configuration may take longer to open."""
+        if not chosen.entries:
+            return replace(self, meters=chosen.meters)
+        named = [{"name": e.name, "meter": e.meter, "feeds": e.feeds} for e in chosen.entries]
+        also = [*self.also, *chosen.also]
+        return replace(self, meters=chosen.meters, also=also, configured=named, open_s=OPEN_S, ready_s=READY_S)
 
     def offers(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return what the environment offers to meters."""

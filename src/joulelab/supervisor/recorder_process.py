@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KILL_S = 1.0
+PLAN_S = 5.0
+PIPE = 4096  # what a pipe that select() calls writable takes without fail
 
 
 class RecorderProcess:
@@ -36,12 +39,21 @@ class RecorderProcess:
         self.fds = [self._said]
         with contextlib.suppress(OSError, AttributeError):  # an old kernel: the end of the pipe has to do
             self.fds.append(os.pidfd_open(self.pid))
-        self.send({**plan, "log": str(log)})
+        self._send_plan({**plan, "log": str(log)})
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one line; a recorder that does not listen any more is noticed by its end."""
         with contextlib.suppress(OSError):
             os.write(self._commands, json.dumps(message).encode() + b"\n")
+
+    def _send_plan(self, plan: Mapping[str, Any]) -> None:
+        """Send the plan; that of hundreds of meters does not fit into the pipe at once."""
+        data = memoryview(json.dumps(plan).encode() + b"\n")
+        until = time.monotonic() + PLAN_S
+        with contextlib.suppress(BrokenPipeError):  # it is gone, which is noticed elsewhere
+            while data and (left := until - time.monotonic()) > 0:
+                if select.select([], [self._commands], [], left)[1]:
+                    data = data[os.write(self._commands, data[:PIPE]) :]
 
     def messages(self) -> list[dict[str, Any]]:
         """Return what it has said since the last call."""

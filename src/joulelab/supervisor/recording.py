@@ -217,6 +217,7 @@ class Recording:
             "slow_period_s": options.slow_period_s,
             "workload_pid": self._workload_pid,
             "offers": options.offers(self._environ),
+            "ready_s": options.open_s,
         }
 
     def _hear(self, message: Mapping[str, Any]) -> None:

@@ -121,7 +121,7 @@ class _Supervision:
     def run(self) -> Outcome:
         recording, options = self.recording, self.recording.options
         recording.start(self.spawned)
-        recording.wait_ready(self.wait)
+        recording.wait_ready(lambda met, until: self.wait(lambda: met() or bool(self.stopped_by), until))
         if options.idle_s > 0 and not self.stopped_by:
             begin = monotonic_ns()
             self.wait(lambda: bool(self.stopped_by), begin + round(options.idle_s * NS))

@@ -33,8 +33,9 @@ class TwinServer:
     """Serve a node from the beginning of the block to its end.
 
     `profiles` script it; with `follow` it follows this machine's load instead. `wall` names the node-level meters to
-    serve, each with its flaws. `environment` is what to export so that
-    other programs see it, `truth` what truly happens, `missing` why there is no NVML library (None: there is one).
+    serve, each with its flaws; once it serves, the attribute `wall` is what serves them (None: there are none).
+    `environment` is what to export so that other programs see it, `truth` what truly happens, `missing` why there is
+    no NVML library (None: there is one).
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class TwinServer:
         self._load = load
         self._powercap = powercap or PowercapFlaws()
         self._wall = wall or {}
+        self.wall: Wall | None = None
         self._parent = directory
         self._start_ns = start_ns
         self._library = library

@@ -1,0 +1,105 @@
+"""Open entries of the configuration for commands that look at them; what they say never shows a secret."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulelab.config.modules import is_live, module_of
+from joulelab.config.secrets import hide, resolve
+from joulelab.core.errors import JoulelabError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from joulelab.config.entry import Config, Entry
+    from joulelab.core.spec import Archive, Meter
+    from joulelab.meters.catalog import Row
+
+TOGETHER = 16
+
+
+@dataclass(slots=True)
+class Opener:
+    """Open one entry as a run would. `error` is what it raised, with secrets taken out of it."""
+
+    entry: Entry
+    error: JoulelabError | None = None
+    warnings: list[str] = field(default_factory=list)
+    _settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def module(self) -> Any:
+        """Return the entry's module."""
+        return module_of(self.entry.meter)
+
+    def open(self) -> Any:
+        """Return the open meter or archive. Raises JoulelabError."""
+        try:
+            self._settings, self.warnings = resolve(self.entry, os.environ)
+            return self._open()
+        except JoulelabError as error:
+            self.error = error
+            clean = {key: self.clean(getattr(error, key)) for key in ("what", "where", "why", "next")}
+            for key, text in clean.items():
+                setattr(error, key, text)
+            raise
+        except Exception as error:  # noqa: BLE001 - modules of any make
+            why = self.clean(f"{type(error).__name__}: {error}")
+            self.error = Unavailable("it failed", where=f"meter {self.entry.name}", why=why)
+            raise self.error from None
+
+    def diagnose(self) -> list[str]:
+        """Return what the meter's module finds out about a failure, in sentences."""
+        ask: Callable[..., Sequence[str]] | None = getattr(self.module, "diagnose", None)
+        if ask is None or self.error is None or not self._settings:
+            return []
+        try:
+            return [self.clean(text) for text in ask({"label": self.entry.name, **self._settings}, self.error)]
+        except Exception as error:  # noqa: BLE001 - the failure itself is told in any case
+            return [self.clean(f"looking further failed ({type(error).__name__}: {error})")]
+
+    def clean(self, text: Any) -> Any:
+        """Return a text without secrets."""
+        return hide(text, self.entry, self._settings) if isinstance(text, str) else text
+
+    def _open(self) -> Meter | Archive:
+        from joulelab.recorder.plan import MeterPlan, Plan, open_meter
+        from joulelab.supervisor.options import RunOptions
+
+        module = self.module
+        if not is_live(module):
+            archive: Archive = module.open_archive({"label": self.entry.name, **self._settings})
+            return archive
+        plan = Plan(Path(), "", os.getpid(), offers=RunOptions(runs=Path()).offers(os.environ))
+        wanted = MeterPlan(self.entry.meter, self.entry.name, self._settings, self.entry.usual)
+        return open_meter(plan, wanted)
+
+
+def configuration(named: Path | None) -> Config:
+    """Return this host's configuration. Raises ConfigError for the first problem."""
+    from joulelab.config.load import load
+    from joulelab.supervisor.options import host_name
+
+    config = load(os.environ, host_name(), named=named)
+    config.check()
+    return config
+
+
+def rows_of(entries: Sequence[Entry]) -> list[Row]:
+    """Open entries, some at once, and describe them."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from joulelab.meters.catalog import describe
+
+    def row(entry: Entry) -> Row:
+        opener = Opener(entry)
+        found = describe(entry.name, opener.module, opener.open)
+        return replace(found, module=entry.meter, feeds=entry.feeds, source=str(entry.source))
+
+    if not entries:
+        return []
+    with ThreadPoolExecutor(min(TOGETHER, len(entries))) as pool:
+        return list(pool.map(row, entries))

@@ -1,0 +1,173 @@
+"""Make a run of what was measured elsewhere: `joulelab import csv FILE`."""  # noqa: N999 named as the command is
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulelab.cli.options import Pair, config_option, handle, json_option, print_json, runs_option
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from zoneinfo import ZoneInfo
+
+    from joulelab.supervisor.imports import Asked, Imported
+
+SOURCES = ("slurm", "prometheus", "csv", "wandb")
+EXAMPLES = """\b
+joulelab import csv power.csv --time t=unix --map watts=node.ac:W
+joulelab import csv smi.csv --preset nvidia-smi --zone Europe/Berlin
+joulelab import wandb events.csv
+joulelab import slurm 123456
+joulelab import prometheus --entry NAME --from 2024-05-01T12:00Z --to 2024-05-01T13:00Z
+"""
+
+
+@click.command("import", epilog=EXAMPLES)
+@click.argument("source", type=click.Choice(SOURCES))
+@click.argument("what", nargs=-1, metavar="[FILE|JOBID] [KEY=VALUE]...")
+@click.option("--from", "since", metavar="TIME", help="Begin of the run: 2024-05-01T12:00:00Z, or seconds since 1970.")
+@click.option("--to", "until", metavar="TIME", help="End of the run.")
+@click.option("--zone", metavar="ZONE", help="Zone of times that carry none, here and in the file (UTC).")
+@click.option("--map", "maps", multiple=True, metavar="COLUMN=SCOPE:UNIT", help="What a column is: ac_w=node.ac:W.")
+@click.option("--time", "stamps", metavar="COLUMN[=FORMAT]", help="Column of the time stamps: t=unix_ms.")
+@click.option("--start", metavar="TIME", help="Time from which the stamps of the file count.")
+@click.option("--preset", metavar="NAME", help="Layout of the file: nvidia-smi, wandb, yokotool.")
+@click.option("--entry", "entries", multiple=True, metavar="NAME", help="Ask this entry of joulelab.toml as well.")
+@click.option("--idle", nargs=2, metavar="FROM TO", help="Stretch in which nothing ran.")
+@click.option("--phase", "phases", nargs=3, multiple=True, metavar="NAME FROM TO", help="Name a stretch of the run.")
+@click.option("--host", default="", metavar="NAME", help="Node that was measured.")
+@click.option("--name", metavar="NAME", help="Name of the run.")
+@click.option("-l", "--label", "labels", type=Pair(), multiple=True, metavar="KEY=VALUE", help="Label of the run.")
+@config_option
+@json_option
+@runs_option
+def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **options: Any) -> None:
+    """Make a run of what was measured elsewhere.
+
+    Further settings of the source follow as KEY=VALUE, written as in joulelab.toml.
+    """
+    from joulelab.meters.file_times import zone_of
+    from joulelab.store.imported import Stretch
+    from joulelab.supervisor.imports import Wanted, import_archives
+
+    zone = zone_of(options["zone"], "--zone") if options["zone"] else None
+    start_ns, end_ns = _time(options["since"], zone, "--from"), _time(options["until"], zone, "--to")
+    idle = tuple(_when(t, zone, "--idle") for t in options["idle"]) if options["idle"] else None
+    phases = [Stretch(n, _when(a, zone, "--phase"), _when(b, zone, "--phase")) for n, a, b in options["phases"]]
+    if any(p.end_ns <= p.start_ns for p in phases) or (idle and idle[1] <= idle[0]):
+        raise ConfigError("a stretch ends before it begins", where="--phase, --idle", next="give FROM, then TO")
+    wanted = Wanted(
+        source=source,
+        command=["joulelab", "import", source, *what, *(w for n in options["entries"] for w in ("--entry", n))],
+        start_ns=start_ns,
+        end_ns=end_ns,
+        idle=(idle[0], idle[1]) if idle else None,
+        phases=phases,
+        host=options["host"],
+        name=options["name"],
+        labels=dict(options["labels"]),
+    )
+    _show(import_archives(runs, _asked(source, what, options), wanted), as_json=as_json)
+
+
+def _asked(source: str, what: Sequence[str], options: dict[str, Any]) -> list[Asked]:
+    """Return the archives to ask: the source itself, unless entries take its place, and the entries."""
+    from joulelab.supervisor.imports import entry_asked, typed_asked
+
+    subjects = [w for w in what if "=" not in w or Path(w).exists()]
+    settings = dict(_setting(w) for w in what if w not in subjects)
+    host = options["host"] or socket.gethostname()
+    entries = [entry_asked(n, os.environ, host, named=options["config"]) for n in options["entries"]]
+    if len(subjects) > 1:
+        raise ConfigError(f"{', '.join(subjects)}: one at a time", next="join others with --entry NAME")
+    if source in ("csv", "wandb"):
+        if subjects:
+            given = _file_settings(source, subjects[0], options, settings)
+            return [typed_asked("file", Path(subjects[0]).stem, given, os.environ), *entries]
+        if entries:
+            return entries
+        raise ConfigError("no file is given", next=f"joulelab import {source} FILE")
+    if source == "slurm":
+        if not subjects:
+            raise ConfigError("no job is given", next="joulelab import slurm JOBID")
+        return [typed_asked("slurm", "slurm", {"job": subjects[0], **settings}, os.environ), *entries]
+    if subjects:
+        raise ConfigError(f"{subjects[0]!r} is no KEY=VALUE", next="joulelab import prometheus address=... --from --to")
+    typed = [typed_asked("prometheus", "prometheus", settings, os.environ)] if settings or not entries else []
+    return [*typed, *entries]
+
+
+def _file_settings(source: str, path: str, options: dict[str, Any], typed: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file from what was typed."""
+    settings: dict[str, Any] = {"path": path, **typed}
+    if options["preset"] or source == "wandb":
+        settings.setdefault("preset", options["preset"] or source)
+    if options["maps"]:
+        settings["columns"] = [*settings.get("columns", []), *(_map(m) for m in options["maps"])]
+    time: dict[str, Any] = {}
+    if options["stamps"]:
+        column, equals, form = options["stamps"].partition("=")
+        time = {"column": column, **({"format": form} if equals else {})}
+    time |= {key: options[key] for key in ("zone", "start") if options[key]}
+    if time:
+        given = settings.get("time", {})
+        settings["time"] = {**({"column": given} if isinstance(given, str | list) else given), **time}
+    if options["host"]:
+        settings.setdefault("host", options["host"])
+    return settings
+
+
+def _map(text: str) -> dict[str, str]:
+    column, equals, place = text.rpartition("=")
+    scope, colon, unit = place.rpartition(":")
+    from joulelab.meters.file_cells import unit_of
+
+    if not colon or unit_of(unit) is None:  # the scope may have a colon of its own: gpu:0
+        scope, unit = place, ""
+    if not equals or not scope:
+        raise ConfigError(f"{text!r} maps nothing", where="--map", next="write it as ac_w=node.ac:W")
+    return {"column": column, "scope": scope, **({"unit": unit} if unit else {})}
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Return KEY=VALUE with the value read as TOML, or as the text that it is."""
+    import tomllib
+
+    key, _, value = text.partition("=")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+def _time(text: str | None, zone: ZoneInfo | None, where: str) -> int | None:
+    return None if text is None else _when(text, zone, where)
+
+
+def _when(text: str, zone: ZoneInfo | None, where: str) -> int:
+    from joulelab.meters.file_times import utc_ns
+
+    return utc_ns(text, zone, where)
+
+
+def _show(imported: Imported, *, as_json: bool) -> None:
+    from joulelab.report.cache import result_of, results_of, write_cache
+
+    if as_json:
+        extra = {"folder": str(imported.run), "problems": list(imported.problems)}
+        print_json(results_of(imported.run)["result"] | extra)
+        return
+    from joulelab.report.console import make_console
+    from joulelab.report.table import print_result
+
+    result = result_of(imported.run)
+    named = handle(imported.run)
+    print_result(make_console(sys.stdout), result, imported.run, handle=named)
+    write_cache(imported.run, result)

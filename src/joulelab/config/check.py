@@ -1,0 +1,138 @@
+"""Check an entry against its meter's module, and find out whether it is for this host and a cord of what it feeds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulelab.config.entry import Entry
+from joulelab.config.modules import is_inside, is_live, is_usual, module_of
+from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.meters import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulelab.config.entry import Config, Table
+
+# The keys of an entry that are for the configuration itself; all others are the meter's.
+OWN = ("meter", "node", "enabled", "cord")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+FEEDS = "node.ac"
+# The keys that name cords of what an entry feeds.
+CORDS = ("outlets", "inlets")
+
+
+def add(config: Config, table: Table, host: str) -> None:
+    """Add an entry to the configuration if it is switched on and for this host. Raises ConfigError."""
+    values = table.values
+    _check_own(table)
+    if not values.get("enabled", True):
+        config.off += [table.name] if "meter" not in values and is_inside(table.name) else []
+    elif is_for(values.get("node", "*"), host):
+        config.entries.append(entry_of(table))
+
+
+def entry_of(table: Table) -> Entry:
+    """Return what a table describes; its module is loaded for that. Raises ConfigError."""
+    meter = _meter(table)
+    try:
+        module = module_of(meter)
+    except JoulelabError as error:
+        raise ConfigError(error.what, where=table.at("meter"), why=error.why, next=error.next) from error
+    settings = {key: value for key, value in table.values.items() if key not in OWN}
+    known = getattr(module, "CONFIG", None)
+    if known is not None:
+        _check_keys(table, settings, known)
+    return Entry(
+        table.name,
+        meter,
+        table.source,
+        settings,
+        table.sources,
+        secrets=tuple(getattr(module, "SECRETS", ())),
+        feeds=str(settings.get("feeds") or FEEDS) if known is None or "feeds" in known else "",
+        parts=_cords(table),
+        live=is_live(module),
+        usual=is_usual(module),
+    )
+
+
+def count_cords(config: Config) -> None:
+    """Tell each cord how many there are in all of what it feeds; warn of one that two entries name."""
+    total: dict[str, int] = {}
+    owner: dict[tuple[str, str, str], str] = {}
+    for entry in config.entries:
+        total[entry.feeds] = total.get(entry.feeds, 0) + entry.parts
+        for key in (k for k in CORDS if isinstance(entry.settings.get(k), list)):
+            for cord in entry.settings[key]:
+                first = owner.setdefault((str(entry.settings.get("address")), key, str(cord)), entry.name)
+                if first != entry.name:
+                    twice = f"{key} {cord} of one address is in {first} and {entry.name}: it counts twice"
+                    config.warnings.append(f"{twice}; name it in one of them")
+    config.entries = [replace(e, parts=total[e.feeds]) if e.parts else e for e in config.entries]
+
+
+def is_for(patterns: Any, host: str) -> bool:
+    """Return whether a host is meant by a pattern, or by one of several, by its full or its short name."""
+    from fnmatch import fnmatchcase
+
+    names = {host.lower(), host.lower().split(".")[0]}
+    listed = [patterns] if isinstance(patterns, str) else patterns
+    return any(fnmatchcase(name, pattern.lower()) for pattern in listed for name in names)
+
+
+def _check_own(table: Table) -> None:
+    values = table.values
+    if NAME.fullmatch(table.name) is None:
+        then = "use letters, digits, - and _"
+        raise ConfigError(f"{table.name!r} cannot be the name of an entry", where=str(table.source), next=then)
+    for key in ("enabled", "cord"):
+        if not isinstance(values.get(key, False), bool):
+            raise ConfigError(f"{key} is {values[key]!r}", where=table.at(key), next="give true or false")
+    nodes = values.get("node", "*")
+    if not isinstance(nodes, str) and not (isinstance(nodes, list) and all(isinstance(n, str) for n in nodes)):
+        then = 'give a host\'s name or a pattern: "node07", "gpu*"'
+        raise ConfigError(f"node is {nodes!r}", where=table.at("node"), next=then)
+
+
+def _meter(table: Table) -> str:
+    """Return the name of an entry's module; a file is looked for beside the configuration."""
+    meter = table.values.get("meter", table.name)
+    if not isinstance(meter, str) or not meter:
+        raise ConfigError("meter is no name", where=table.at("meter"), next='write meter = "snmp" or another')
+    if "meter" not in table.values and not is_inside(meter):
+        then = _perhaps(table) or 'add meter = "snmp" or another'
+        raise ConfigError(f"entry {table.name} names no meter", where=str(table.source), next=then)
+    if meter != table.name and is_inside(table.name):
+        then = "give the entry another name"
+        raise ConfigError(f"{table.name} is the name of a meter of its own", where=str(table.source), next=then)
+    if meter.endswith(".py"):
+        return str(table.sources.get("meter", table.source).file.parent / Path(meter).expanduser())
+    return meter
+
+
+def _perhaps(table: Table) -> str:
+    """Return advice where `meter` itself seems to be misspelt."""
+    import difflib
+
+    close = difflib.get_close_matches("meter", table.values, n=1, cutoff=0.6)
+    return f"did you mean 'meter' by {close[0]!r}?" if close else ""
+
+
+def _check_keys(table: Table, settings: Mapping[str, Any], known: Mapping[str, str]) -> None:
+    valid = [*OWN, *(key for key in known if key != "label")]
+    for key in settings:
+        if key not in valid:
+            raise ConfigError(f"unknown key {key!r}", where=table.at(key), next=nearest(key, valid))
+
+
+def _cords(table: Table) -> int:
+    """Return how many cords an entry has: those that it names, or one where it says that it is one."""
+    for key in CORDS:
+        if key in table.values:
+            named = table.values[key]
+            return len(named) if isinstance(named, list) else 1
+    return int(table.values.get("cord", False))

@@ -1,0 +1,114 @@
+"""Choose the meters of a run: the usual ones, those of the configuration, or those that are named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from joulelab.config.modules import is_inside
+from joulelab.config.secrets import plain, resolve
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from joulelab.config.entry import Config, Entry
+
+
+@dataclass(slots=True)
+class Chosen:
+    """Hold the meters of a run as a plan takes them (with secrets), None for the usual ones, and `also` on top.
+
+    `entries` are those of the configuration among them; `problems` concern entries that had to be left out.
+    """
+
+    meters: list[dict[str, Any]] | None = field(default=None, repr=False)
+    also: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    entries: list[Entry] = field(default_factory=list)
+    problems: list[ConfigError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def take(self, entry: Entry, environ: Mapping[str, str]) -> None:
+        """Add an entry, its secrets resolved, or what is wrong with it."""
+        try:
+            settings, warnings = resolve(entry, environ)
+        except ConfigError as problem:
+            self.problems.append(problem)
+            return
+        self.entries.append(entry)
+        self.also.append(item_of(entry, settings))
+        self.warnings += warnings
+
+    def check(self) -> None:
+        """Raise the first problem, if there is one."""
+        if self.problems:
+            raise self.problems[0]
+
+
+def choose(
+    config: Config, environ: Mapping[str, str], wanted: Sequence[str] = (), without: Sequence[str] = ()
+) -> Chosen:
+    """Return the meters of a run; names are those of entries or of modules. Raises ConfigError for any other name."""
+    for name in (*wanted, *without):
+        check_name(config, name)
+        entry = config.named(name)
+        if entry is not None and not entry.live:
+            raise _archived(name)
+    live = [e for e in config.entries if e.live and not _is_named(e, without)]
+    entries = [e for e in live if not wanted or _is_named(e, wanted)]
+    chosen = Chosen()
+    for entry in entries:
+        chosen.take(entry, environ)
+    taken = {e.meter for e in config.entries if e.usual} | set(config.off)
+    if wanted:
+        named = {name for e in entries for name in (e.name, e.meter)}
+        names = [name for name in wanted if name not in named]
+        # The load of the host is no power meter: it stays unless it is left out by name.
+        names += [] if "host" in taken else ["host"]
+    elif without or taken:
+        from joulelab import meters
+
+        names = [name for name in meters.defaults() if name not in taken]
+    else:
+        return chosen
+    chosen.meters = [{"meter": name} for name in dict.fromkeys(names) if name not in without]
+    return chosen
+
+
+def check_name(config: Config, name: str) -> None:
+    """Refuse a name that neither an entry nor a module has. Raises ConfigError with the nearest one."""
+    if config.named(name) is not None or "." in name or "/" in name:
+        return
+    from joulelab import meters
+
+    try:
+        meters.find(name)
+    except ConfigError:
+        if any(entry.meter == name for entry in config.entries):
+            return
+        if is_inside(name):
+            raise _archived(name) from None
+        table = config.tables.get(name)
+        if table is not None:
+            why = (
+                "it is switched off"
+                if not table.values.get("enabled", True)
+                else "it is not for this host, or is wrong"
+            )
+            raise ConfigError(f"entry {name} is not used here", where=str(table.source), why=why) from None
+        valid = [*(entry.name for entry in config.entries), *meters.names()]
+        raise ConfigError(f"there is no meter {name!r}", where="meters", next=meters.nearest(name, valid)) from None
+
+
+def _archived(name: str) -> ConfigError:
+    return ConfigError(f"{name} is not read while a run goes on", next="ask it afterwards: joulelab import")
+
+
+def item_of(entry: Entry, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry as the recorder's plan takes it; one that is not a usual meter keeps its own pace."""
+    hidden = plain(entry, settings)
+    return {"meter": entry.meter, "name": entry.name, "config": dict(settings), "paced": entry.usual, "hide": hidden}
+
+
+def _is_named(entry: Entry, names: Iterable[str]) -> bool:
+    return entry.name in names or entry.meter in names

@@ -1,0 +1,84 @@
+"""Hold what the configuration says: entries of meters, defaults of a run, and what is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from joulelab.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Name the place of a key: its file, and the line where that is known."""
+
+    file: Path
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else str(self.file)
+
+
+@dataclass(slots=True)
+class Table:
+    """Collect the keys of one entry over all files, with their places; the last one wins."""
+
+    name: str
+    source: Source
+    values: dict[str, Any] = field(default_factory=dict, repr=False)
+    sources: dict[str, Source] = field(default_factory=dict, repr=False)
+
+    def at(self, key: str) -> str:
+        """Return the place of a key, for messages."""
+        return str(self.sources.get(key, self.source))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Describe one meter of the configuration that is switched on and is for this host.
+
+    `meter` is its module; `settings` are the keys for it, secrets not resolved; `sources` says where each stands.
+    `parts` is how many cords make the scope that it `feeds`, 0 where it measures all of that. `live` says whether it
+    is read while a run goes on (an archive is asked afterwards), `usual` whether it takes the place of a usual meter.
+    """
+
+    name: str
+    meter: str
+    source: Source
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    sources: Mapping[str, Source] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = ()
+    feeds: str = ""
+    parts: int = 0
+    live: bool = True
+    usual: bool = False
+
+
+@dataclass(slots=True)
+class Config:
+    """Hold the merged configuration. `run` are defaults of a run; `off` are usual meters that are switched off.
+
+    `tables` are all entries as they stand in the files, also those that are not for this host.
+    What is wrong stands in `problems`, and what is concerned is left out of the rest; `warnings` are words.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    run: dict[str, float] = field(default_factory=dict)
+    off: list[str] = field(default_factory=list)
+    tables: dict[str, Table] = field(default_factory=dict, repr=False)
+    files: list[Path] = field(default_factory=list)
+    problems: list[ConfigError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise the first problem, if there is one."""
+        if self.problems:
+            raise self.problems[0]
+
+    def named(self, name: str) -> Entry | None:
+        """Return the entry of a name."""
+        return next((entry for entry in self.entries if entry.name == name), None)

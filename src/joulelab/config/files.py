@@ -1,0 +1,84 @@
+"""Find the configuration's files. Where there are none, this costs a few calls of stat()."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAME = "joulelab.toml"
+NAMED = "JOULELAB_CONFIG"
+SYSTEM = Path("/etc/joulelab") / NAME
+
+
+def user_file(environ: Mapping[str, str]) -> Path:
+    """Return the user's file, whether it exists or not."""
+    base = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or "~", ".config")  # noqa: PTH118 quick
+    return Path(base).expanduser() / "joulelab" / NAME
+
+
+def project_file(cwd: str | None = None) -> Path | None:
+    """Return the nearest joulelab.toml in a folder or those that contain it, None where there is none."""
+    try:
+        folder = cwd or os.getcwd()  # noqa: PTH109 quick
+    except OSError:  # deleted under us
+        return None
+    while True:
+        path = os.path.join(folder, NAME)  # noqa: PTH118 quick
+        if _is_file(path):
+            return Path(path)
+        above = os.path.dirname(folder)  # noqa: PTH120 quick
+        if above == folder:
+            return None
+        folder = above
+
+
+def present(
+    environ: Mapping[str, str], *, named: Path | None = None, cwd: str | None = None, system: Path = SYSTEM
+) -> tuple[list[Path], list[str]]:
+    """Return the files to read, the weakest first, and warnings about what is left out.
+
+    The order is system, user, project, and the file that is named by an option or by JOULELAB_CONFIG (which need not
+    exist: reading it then says so).
+    """
+    chosen = named or (Path(environ[NAMED]) if environ.get(NAMED) else None)
+    if chosen is not None and not chosen.is_absolute():
+        chosen = Path(cwd or os.curdir, chosen.expanduser()).absolute()  # it stays that file wherever we go
+    files = [path for path in (system, user_file(environ)) if _is_file(path)]
+    warnings = []
+    project = project_file(cwd)
+    if project is not None:
+        why = None if chosen is not None and _same(project, chosen) else foreign(project, environ)
+        if why is None:
+            files.append(project)
+        else:
+            warnings.append(f"{project} is not used: {why}; to trust it, name it: {NAMED}={project}")
+    files = [path for path in files if chosen is None or not _same(path, chosen)]
+    return [*files, *([chosen] if chosen is not None else [])], warnings
+
+
+def foreign(path: Path, environ: Mapping[str, str]) -> str | None:
+    """Return why a file that merely lies about is not to be trusted: it may name code to run and where secrets go."""
+    found = path.stat()
+    mine = {0, os.geteuid(), int(environ["SUDO_UID"]) if environ.get("SUDO_UID", "").isdecimal() else 0}
+    if found.st_uid not in mine:
+        return f"it belongs to another user ({found.st_uid})"
+    return "every user may write it" if found.st_mode & stat.S_IWOTH else None
+
+
+def _is_file(path: str | Path) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 quick
+    except OSError:
+        return False
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False

@@ -1,0 +1,98 @@
+"""Read and merge the configuration's files. Nothing raises here: problems are collected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from joulelab.config.entry import Config, Source, Table
+from joulelab.config.files import SYSTEM, present
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+TOP = ("meters", "run")
+RUN = ("period_s", "idle_s", "tail_s")
+
+
+def load(
+    environ: Mapping[str, str], host: str, *, named: Path | None = None, cwd: str | None = None, system: Path = SYSTEM
+) -> Config:
+    """Return the configuration for a host; where there is no file it is empty, and nothing was loaded for it."""
+    files, warnings = present(environ, named=named, cwd=cwd, system=system)
+    config = Config(warnings=warnings)
+    if not files:
+        return config
+    from joulelab.config.check import add, count_cords
+
+    for file in files:
+        _read(file, config)
+    for table in config.tables.values():
+        try:
+            add(config, table, host)
+        except ConfigError as problem:
+            config.problems.append(problem)
+    count_cords(config)
+    return config
+
+
+def parse(file: Path) -> tuple[dict[str, Any], str]:
+    """Return a file's tables and its text. Raises ConfigError with the line."""
+    import tomllib
+
+    try:
+        text = file.read_bytes().decode()
+        return tomllib.loads(text), text
+    except OSError as error:
+        then = "create it, or name another" if isinstance(error, FileNotFoundError) else "make it readable"
+        raise ConfigError("cannot read the configuration", where=str(file), why=error.strerror, next=then) from None
+    except UnicodeDecodeError:
+        raise ConfigError("not a TOML file", where=str(file), why="it is not UTF-8", next="save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("not a TOML file", where=str(file), why=str(error), next="correct that line") from None
+
+
+def _read(file: Path, config: Config) -> None:
+    from joulelab.config.lines import line_of, top_line_of
+    from joulelab.meters import nearest
+
+    try:
+        content, text = parse(file)
+    except ConfigError as problem:
+        config.problems.append(problem)
+        return
+    config.files.append(file)
+    for key in content:
+        if key not in TOP:
+            where, then = str(Source(file, top_line_of(text, key))), nearest(key, list(TOP))
+            config.problems.append(ConfigError(f"unknown table or key {key!r}", where=where, next=then))
+    _read_run(file, content.get("run", {}), text, config)
+    entries = content.get("meters", {})
+    for name, values in entries.items() if isinstance(entries, dict) else [("NAME", entries)]:
+        if not isinstance(values, dict):
+            then = f"write [meters.{name}]"
+            config.problems.append(ConfigError("a meter is no table", where=str(file), next=then))
+            continue
+        source = Source(file, line_of(text, f"meters.{name}"))
+        table = config.tables.setdefault(name, Table(name, source))
+        table.values |= values
+        table.sources |= {key: Source(file, line_of(text, f"meters.{name}", key)) for key in values}
+        if "meter" in values:
+            table.source = source
+
+
+def _read_run(file: Path, table: Any, text: str, config: Config) -> None:
+    from joulelab.config.lines import line_of
+    from joulelab.meters import nearest
+
+    for key, value in table.items() if isinstance(table, dict) else [("run", table)]:
+        where = str(Source(file, line_of(text, "run", key)))
+        least = 0.001 if key == "period_s" else 0.0
+        if key not in RUN:
+            config.problems.append(ConfigError(f"unknown key {key!r}", where=where, next=nearest(key, list(RUN))))
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
+            then = f"give a number of seconds, {least:g} or more"
+            config.problems.append(ConfigError(f"{key} is {value!r}", where=where, next=then))
+        else:
+            config.run[key] = float(value)

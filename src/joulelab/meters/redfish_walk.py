@@ -1,0 +1,131 @@
+"""Walk a Redfish service by its links: every id comes from the service, none is known beforehand."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
+from joulelab.meters import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = "/redfish/v1/"
+MEMBERS = 256  # of one collection; a service that links in a circle ends here
+EXPANDED = 64  # sensors that may be asked for at once
+# Chassis that are a part of the node: their power is never taken for the node's.
+_PART_TYPES = ("Module", "Component", "Zone", "Card", "Cartridge", "Expansion", "IPBasedDrive")
+_PART_IDS = re.compile(r"hgx|gpu|nvswitch|nvlink|rot_|fpga|processormodule|cpu_|pcie|riser|drive|bmc", re.IGNORECASE)
+
+
+class Walker:
+    """Ask for resources, each once, and follow their links."""
+
+    def __init__(self, get: Callable[[str], Any], root: dict[str, Any]) -> None:
+        self._get = get
+        self._seen: dict[str, dict[str, Any] | Unavailable] = {}
+        self.root = root
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return a resource. Raises Unavailable where there is none, ReadFailed, Denied."""
+        if path not in self._seen:
+            try:
+                found = self._get(path)
+            except Unavailable as error:
+                self._seen[path] = error
+                raise
+            if not isinstance(found, dict):
+                raise ReadFailed("the BMC's answer is no resource", why=path)
+            self._seen[path] = found
+        seen = self._seen[path]
+        if isinstance(seen, Unavailable):
+            raise seen
+        return seen
+
+    def follow(self, resource: dict[str, Any] | None, *keys: str) -> dict[str, Any] | None:
+        """Return the resource that a link leads to, None where link or resource is missing."""
+        path = link(resource, *keys)
+        if path is None:
+            return None
+        try:
+            return self.get(path)
+        except Unavailable:
+            return None
+
+    def members(self, collection: dict[str, Any] | None) -> list[str]:
+        """Return the addresses of a collection's members, over all its pages."""
+        found: list[str] = []
+        pages: set[str] = set()
+        while collection is not None and len(found) < MEMBERS:
+            rows = collection.get("Members")
+            found += [path for path in map(link, rows) if path is not None] if isinstance(rows, list) else []
+            onward = collection.get("Members@odata.nextLink")
+            if not isinstance(onward, str) or not onward.startswith("/") or onward in pages:
+                break
+            pages.add(onward)
+            collection = self.get(onward)
+        return found[:MEMBERS]
+
+    def each(self, collection: dict[str, Any] | None) -> list[tuple[str, dict[str, Any]]]:
+        """Return the members of a collection that are there, with their addresses."""
+        found = []
+        for path in self.members(collection):
+            try:
+                found.append((path, self.get(path)))
+            except Unavailable:
+                continue
+        return found
+
+    def expanded(self, collection: str, count: int) -> str | None:
+        """Return the address that gives a collection with its members in one answer, None where that is not offered."""
+        features = self.root.get("ProtocolFeaturesSupported")
+        expand = features.get("ExpandQuery") if isinstance(features, dict) else None
+        if not isinstance(expand, dict) or expand.get("Levels") is not True or count > EXPANDED:
+            return None
+        mark = "." if expand.get("NoLinks") is True else "*" if expand.get("ExpandAll") is True else ""
+        return f"{collection}?$expand={mark}($levels=1)" if mark else None
+
+    def chassis(self, wanted: str | None, label: str) -> list[list[dict[str, Any]]]:
+        """Return chassis that may be the node: those of its systems, then others. Raises Unavailable, ConfigError."""
+        every = self.each(self.follow(self.root, "Chassis"))
+        if not every:
+            raise Unavailable(
+                "the service has no chassis", where=label, why="Redfish without Chassis", next="check the firmware"
+            )
+        if wanted is not None:
+            named = [c for path, c in every if wanted in (c.get("Id"), c.get("Name"), path.rstrip("/").split("/")[-1])]
+            if not named:
+                ids = [str(c.get("Id")) for _, c in every]
+                raise ConfigError(f"there is no chassis {wanted!r}", where=f"meter {label}", next=nearest(wanted, ids))
+            return [named]
+        systems = self.each(self.follow(self.root, "Systems"))
+        linked = {path for _, system in systems for path in _linked(system)}
+        whole = [(path, c) for path, c in every if not is_part(c)]
+        return [[c for path, c in whole if path in linked], [c for path, c in whole if path not in linked]]
+
+
+def link(resource: Any, *keys: str) -> str | None:
+    """Return the address behind a link, None where there is none."""
+    current = resource
+    for key in keys:
+        current = current.get(key) if isinstance(current, dict) else None
+    path = current.get("@odata.id") if isinstance(current, dict) else None
+    return path if isinstance(path, str) and path.startswith("/") and "#" not in path else None
+
+
+def is_part(chassis: dict[str, Any]) -> bool:
+    """Return whether a chassis is a part of a node (an HGX board, a GPU), not the node."""
+    return chassis.get("ChassisType") in _PART_TYPES or bool(_PART_IDS.search(str(chassis.get("Id"))))
+
+
+def is_present(resource: dict[str, Any]) -> bool:
+    """Return whether a part is there: makers list empty bays too; Dell gives no Status at all."""
+    status = resource.get("Status")
+    return not (isinstance(status, dict) and status.get("State") in ("Absent", "UnavailableOffline"))
+
+
+def _linked(system: dict[str, Any]) -> list[str]:
+    links = system.get("Links")
+    rows = links.get("Chassis") if isinstance(links, dict) else None
+    return [path for path in map(link, rows) if path is not None] if isinstance(rows, list) else []

@@ -1,0 +1,173 @@
+"""Make a run folder of what was measured elsewhere: its time line is UTC, its outcome `imported`.
+
+The stamps of archives are UTC in ns; they become the run's monotonic time as they are, with a clock pair that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import struct
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import ClockPair
+from joulelab.core.errors import StoreError, WriteFailed
+from joulelab.store.folder import create_run, end_run, make_host_dir
+from joulelab.store.journal import NAME, HeaderFields, JournalWriter, journal_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from joulelab.core.spec import Fetched
+
+OUTCOME = "imported"
+NOWHERE = "imported"  # the host of what names none, and the boot id of a clock that nobody asked
+BATCH_ROWS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Hold what one archive gave, under the name of its meter."""
+
+    meter: str
+    streams: Sequence[Fetched]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Name an interval (UTC, ns)."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """Describe a run to be made: its parts, its interval (UTC, ns), the idle stretch and phases, and words for it.
+
+    `about` goes into `run.json` as `imported`: source, file, hash. `host` is the node of streams that name none.
+    """
+
+    parts: Sequence[Part]
+    start_ns: int
+    end_ns: int
+    about: Mapping[str, Any]
+    command: Sequence[str]
+    host: str = ""
+    name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    idle: tuple[int, int] | None = None
+    phases: Sequence[Stretch] = ()
+    version: str | None = None
+
+
+def import_run(runs: Path, what: Import) -> Path:
+    """Write a closed run folder and return its path; nothing is left of one that cannot be written.
+
+    Raises StoreError.
+    """
+    if not what.start_ns < what.end_ns:
+        raise StoreError("the run would end before it starts", next="give --from and --to, or more than one row")
+    host = what.host or _only_host(what.parts) or NOWHERE
+    started = asdict(_pair(what.start_ns))
+    meta = {"host": host, "command": list(what.command), "name": what.name, "labels": dict(what.labels)}
+    run = create_run(runs, {**meta, "started": started, "imported": dict(what.about), "joulelab": what.version})
+    try:
+        _write(run, what, host)
+        ended = {"outcome": OUTCOME, "start_ns": what.start_ns, "end_ns": what.end_ns}
+        end_run(run, {**ended, "ended": asdict(_pair(what.end_ns))})
+    except BaseException:
+        shutil.rmtree(run, ignore_errors=True)
+        raise
+    return run
+
+
+def meter_names(labels: Iterable[str]) -> list[str]:
+    """Return labels as names of meters: fit for files, and no two alike."""
+    names: list[str] = []
+    for label in labels:
+        base = name = re.sub(r"[^A-Za-z0-9_-]+", "-", label).strip("-") or "file"
+        name = base = name if NAME.fullmatch(name) else f"m{name}"
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{base}-{number}"
+        names.append(name)
+    return names
+
+
+def _pair(utc_ns: int) -> ClockPair:
+    return ClockPair(utc_ns, utc_ns, 0, None, NOWHERE)
+
+
+def _only_host(parts: Sequence[Part]) -> str:
+    """Return the host that all streams name, or the first of several."""
+    return next((f.host for part in parts for f in part.streams if f.host), "")
+
+
+def _write(run: Path, what: Import, host: str) -> None:
+    tables: dict[tuple[str, str, str], list[Fetched]] = {}
+    events: dict[str, list[dict[str, Any]]] = {host: [*_opening(what)]}
+    for part in what.parts:
+        for fetched in part.streams:
+            there = fetched.host or host
+            tables.setdefault((there, part.meter, fetched.stream.table), []).append(fetched)
+            told = events.setdefault(there, [])
+            told += [{**event, "meter": part.meter} for event in fetched.events]
+        events[host].append({"t": what.start_ns, "event": "meter", "meter": part.meter, "status": "open"})
+    for name, lines in events.items():
+        folder = make_host_dir(run, name)
+        clocks = [{"t": t, "event": "clock", **asdict(_pair(t))} for t in (what.start_ns, what.end_ns)]
+        _write_lines(folder / "events.0.jsonl", sorted([*lines, *clocks], key=lambda e: int(e["t"])))
+    if what.phases:
+        _write_lines(make_host_dir(run, host) / "marks" / "imported.jsonl", _marks(what.phases))
+    for (there, meter, table), members in tables.items():
+        _write_table(make_host_dir(run, there), meter, table, members)
+
+
+def _opening(what: Import) -> Iterator[dict[str, Any]]:
+    if what.idle is not None:
+        since, to = what.idle
+        yield {"t": since, "event": "idle", "from": since, "to": to}
+
+
+def _marks(phases: Sequence[Stretch]) -> list[dict[str, Any]]:
+    lines = []
+    for k, phase in enumerate(phases):
+        identity = f"imported-{k + 1}"
+        begin = {"t": phase.start_ns, "mark": "begin", "id": identity, "name": phase.name, "n": None, "labels": {}}
+        lines += [{**begin, "parent": None, "thread": 0, "rank": 0}]
+        lines += [{"t": phase.end_ns, "mark": "end", "id": identity}]
+    return sorted(lines, key=lambda line: int(str(line["t"])))
+
+
+def _write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise WriteFailed(f"cannot write {path.name}", where=str(path.parent), error=error, rows_written=0) from error
+
+
+def _write_table(folder: Path, meter: str, table: str, members: Sequence[Fetched]) -> None:
+    header: HeaderFields = {"meter": meter, "table": table, "segment": 0, "host": folder.name, "boot_id": NOWHERE}
+    with JournalWriter(journal_path(folder, meter, table, 0), header, [f.stream for f in members]) as journal:
+        for index, fetched in enumerate(members):
+            rows = iter(fetched.rows)
+            while batch := list(islice(rows, BATCH_ROWS)):
+                journal.append_rows(_packed(journal.row, index, batch, f"{meter} {fetched.stream.name}"))
+        journal.sync()
+
+
+def _packed(row: struct.Struct, index: int, batch: Sequence[tuple[int, int, Sequence[float]]], where: str) -> bytes:
+    if any(t1 < t0 for t0, t1, _ in batch):
+        raise StoreError("a reading ends before it begins", where=where)
+    try:
+        return b"".join([row.pack(index, t0, t1, *values) for t0, t1, values in batch])
+    except (struct.error, TypeError) as error:
+        raise StoreError("a row does not fit its channels", where=where, why=str(error)) from None

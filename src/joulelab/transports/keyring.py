@@ -1,0 +1,22 @@
+"""Ask the system's keyring for a secret."""
+
+from __future__ import annotations
+
+from joulelab.core.errors import ConfigError, MissingDependency
+
+
+def secret(service: str, user: str) -> str | None:
+    """Return a secret, None where there is none. Raises MissingDependency, ConfigError where no keyring answers."""
+    try:
+        import keyring
+        import keyring.errors
+    except ImportError as error:
+        raise MissingDependency(
+            "the package keyring is not installed", why=str(error), next="pip install 'joulelab[keyring]'"
+        ) from error
+    try:
+        found: str | None = keyring.get_password(service, user)
+    except keyring.errors.KeyringError as error:
+        then = "unlock it, or use { env = ... } or { file = ... }"
+        raise ConfigError("the keyring does not answer", why=type(error).__name__, next=then) from error
+    return found

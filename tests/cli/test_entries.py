@@ -1,0 +1,311 @@
+"""Commands with a configuration: run, meters, meters --add, doctor; and no secret anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.config.conftest import INSTRUMENT
+from tests.config.instrument import RIGHT
+
+from joulelab.cli import add as adding
+from joulelab.store.folder import list_runs, read_meta
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Call
+
+JOULELAB = [sys.executable, "-c", "from joulelab.cli import main; main()"]
+FAST = ["--meter", "pdu1", "--no-meter", "host"]
+
+
+def joulelab(tmp_path: Path, *words: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}
+    clean |= {"JOULELAB_RUNS": "runs", "COLUMNS": "80", "XDG_CONFIG_HOME": str(tmp_path / "home"), **environ}
+    done = subprocess.run([*JOULELAB, *words], env=clean, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def configure(tmp_path: Path, more: str = "", name: str = "pdu1") -> Path:
+    """Write a project's file with one entry."""
+    path = tmp_path / "joulelab.toml"
+    base = f'[meters.{name}]\nmeter = "{INSTRUMENT}"\naddress = "here"\npassword = {{ env = "PW" }}\n'
+    path.write_text(base + more)
+    return path
+
+
+def assert_no_secret(folder: Path, *texts: str) -> None:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) > 1
+    for path in files:
+        assert RIGHT.encode() not in path.read_bytes(), path
+    for text in texts:
+        assert RIGHT not in text
+
+
+def test_a_run_reads_configured_meters_and_keeps_no_secret(tmp_path: Path) -> None:
+    configure(tmp_path, "outlets = [1, 2]\nwatts = 70\n[run]\ntail_s = 0.1\n")
+    done = joulelab(tmp_path, "run", *FAST, "--", "sleep", "0.4", PW=RIGHT)
+    assert "outlet:pdu1.1" in done.stderr
+    assert "node.ac" in done.stderr
+    (run,) = list_runs(tmp_path / "runs")
+    assert (run / "results.json").is_file()
+    assert_no_secret(run, done.stdout, done.stderr)
+    options = read_meta(run)["options"]
+    assert options["configured"] == [{"name": "pdu1", "meter": INSTRUMENT, "feeds": "node.ac"}]
+    assert options["tail_s"] == 0.1
+    assert "here" not in json.dumps(options)
+    shown = joulelab(tmp_path, "show", "--json", run.name)
+    found = {s["scope"]: s["mean_w"]["value"] for s in json.loads(shown.stdout)["scopes"]}
+    assert found["node.ac"] == pytest.approx(140, rel=0.01)
+    exported = joulelab(tmp_path, "export", run.name, "--to", "json", "-o", "out")
+    assert_no_secret(tmp_path / "out", shown.stdout, exported.stdout)
+
+
+def test_a_meter_that_talks_too_much_is_not_stored(tmp_path: Path) -> None:
+    configure(tmp_path, "leak = true\n")
+    done = joulelab(tmp_path, "run", *FAST, "--json", "--", "sleep", "0.1", PW=RIGHT)
+    (run,) = list_runs(tmp_path / "runs")
+    assert_no_secret(run, done.stdout, done.stderr)
+    assert any("the password is ***" in path.read_text() for path in run.rglob("events*.jsonl"))
+    for command in (["doctor", "pdu1"], ["meters", "pdu1"], ["meters", "pdu1", "--json"]):
+        said = joulelab(tmp_path, *command, code=int(command[0] == "doctor"), PW=RIGHT)
+        assert_no_secret(run, said.stdout, said.stderr)
+        assert "***" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "environ", "said"),
+    [
+        ("", {}, "the variable PW is not set"),
+        ('adress = "x"\n', {"PW": RIGHT}, "joulelab.toml:5: unknown key 'adress'; did you mean 'address'?"),
+        ("[runn]\n", {"PW": RIGHT}, "joulelab.toml:5: unknown table or key 'runn'; did you mean 'run'?"),
+        ("x = \n", {"PW": RIGHT}, "not a TOML file"),
+    ],
+)
+def test_a_wrong_configuration_refuses_the_run(tmp_path: Path, more: str, environ: dict[str, str], said: str) -> None:
+    configure(tmp_path, more)
+    done = joulelab(tmp_path, "run", "--", "touch", "started", code=125, **environ)
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "started").exists()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_slow_meter_is_waited_for_and_a_dead_one_is_not(tmp_path: Path) -> None:
+    slow = f'[meters.pdu2]\nmeter = "{INSTRUMENT}"\naddress = "dead"\npassword = {{ env = "PW" }}\nfeeds = "rack"\n'
+    configure(tmp_path, "opens_in_s = 1.5\n" + slow)
+    done = joulelab(tmp_path, "run", *FAST, "--meter", "pdu2", "--json", "--", "sleep", "0.3", PW=RIGHT)
+    data = json.loads(done.stdout)
+    (node,) = [s for s in data["scopes"] if s["scope"] == "node.ac"]
+    assert node["mean_w"]["value"] == pytest.approx(100, rel=0.05)
+    (run,) = list_runs(tmp_path / "runs")
+    assert any("it does not answer" in path.read_text() for path in run.rglob("events*.jsonl"))
+
+
+def test_a_named_file_is_read_and_others_meters_are_refused(tmp_path: Path) -> None:
+    configure(tmp_path).rename(tmp_path / "mine.toml")
+    done = joulelab(tmp_path, "run", *FAST, "--", "true", code=125, PW=RIGHT)
+    assert "there is no meter 'pdu1'" in done.stderr
+    joulelab(tmp_path, "run", "-q", "--config", "mine.toml", *FAST, "--", "true", PW=RIGHT)
+    joulelab(tmp_path, "run", "-q", *FAST, "--", "true", PW=RIGHT, JOULELAB_CONFIG="mine.toml")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("JOULELAB_CONFIG", raising=False)
+    monkeypatch.setenv("PW", RIGHT)
+    return tmp_path
+
+
+def test_meters_lists_entries_with_their_file(call: Call, here: Path) -> None:
+    path = configure(here, "outlets = [1, 2]\n")
+    text = call("meters", "pdu1").output
+    assert "outlet:pdu1.1,2" in text
+    assert f"from {path}:1" in " ".join(text.split())
+    assert RIGHT not in text
+    (data,) = json.loads(call("meters", "pdu1", "--json").stdout)
+    assert (data["meter"], data["module"], data["feeds"]) == ("pdu1", INSTRUMENT, "node.ac")
+    assert (data["status"], data["source"]) == ("open", f"{path}:1")
+    assert data["channels"][0]["scope"] == "outlet:pdu1.1"
+
+
+def test_meters_says_what_is_wrong_with_an_entry(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(here)
+    monkeypatch.setenv("PW", "wrong-password")
+    text = call("meters", "pdu1").output
+    assert "the password is wrong (refused)" in text
+    assert "wrong-password" not in text
+    monkeypatch.delenv("PW")
+    assert "the variable PW is not set" in " ".join(call("meters", "pdu1").output.split())
+
+
+def doctor(call: Call, *words: str) -> str:
+    text = call("doctor", "pdu1", "--for", "0.2", *words, code=1).output
+    assert RIGHT not in text
+    return " ".join(text.split())
+
+
+def test_doctor_tells_the_mistakes_apart(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(here, "watts = 5\n")
+    assert "pdu1 works:" in " ".join(call("doctor", "pdu1", "--for", "0.2").output.split())
+    configure(here, "outlets = [9]\n")
+    assert "unavailable: there is no outlet 9 (it has 8) -> choose 1 to 8" in doctor(call)
+    monkeypatch.setenv("PW", "wrong-password")
+    configure(here)
+    text = doctor(call)
+    assert "denied: the password is wrong (refused) -> ask its owner" in text
+    assert "it is alive: Denied with ***" in text
+    assert "password *** (env PW)" in text
+    assert "wrong-password" not in text
+    path = configure(here)
+    path.write_text(path.read_text().replace("here", "dead"))
+    text = doctor(call)
+    assert "unavailable: it does not answer (timeout) -> is it on?" in text
+    assert "nothing answers at port 161" in text
+    monkeypatch.delenv("PW")
+    assert "the variable PW is not set" in doctor(call)
+    (data,) = json.loads(call("doctor", "pdu1", "--json", code=1).stdout)
+    assert data["settings"]["password"] == "*** (env PW)"
+
+
+def test_doctor_examines_entries_beside_the_usual_meters(call: Call, here: Path) -> None:
+    path = configure(here)
+    off = "".join(f"[meters.{name}]\nenabled = false\n" for name in ("nvml", "rapl", "amdsmi"))
+    path.write_text(path.read_text() + off + "[meters.off]\nenabled = false\n")
+    data = json.loads(call("doctor", "--for", "0.05", "--json").stdout)
+    assert [r["meter"] for r in data] == ["host", "pdu1"]
+    assert "is not used here" in call("doctor", "off", code=2).output
+
+
+ADD = ("meters", "--add", INSTRUMENT, "address=here", "password=env:PW")
+
+
+def test_a_meter_is_added_after_it_was_read(call: Call, here: Path) -> None:
+    text = call(*ADD, "--name", "pdu1", "outlets=1,2", "watts=7.5", "feeds=rack").output
+    assert "outlet:pdu1.1  power_w  7.5 W" in text
+    file = here / "home" / "joulelab" / "joulelab.toml"
+    assert str(file) in text
+    assert RIGHT not in text + file.read_text()
+    ((name, entry),) = tomllib.loads(file.read_text())["meters"].items()
+    assert name == "pdu1"
+    assert entry == {
+        "meter": INSTRUMENT,
+        "address": "here",
+        "password": {"env": "PW"},
+        "outlets": [1, 2],
+        "watts": 7.5,
+        "feeds": "rack",
+    }
+    assert "outlet:pdu1.1,2" in call("meters", "pdu1").output
+
+
+def test_what_was_written_is_kept_and_names_are_not_taken_twice(call: Call, here: Path) -> None:
+    path = here / "joulelab.toml"
+    path.write_text("# mine\n")
+    call(*ADD)
+    call(*ADD)
+    assert list(tomllib.loads(path.read_text())["meters"]) == ["instrument1", "instrument2"]
+    assert path.read_text().startswith("# mine\n")
+    assert "already" in call(*ADD, "--name", "instrument1", code=2).output
+    call(*ADD, "--name", "instrument1", "--replace", "watts=3")
+    assert tomllib.loads(path.read_text())["meters"]["instrument1"]["watts"] == 3
+    assert "another file" in call(*ADD, "--name", "instrument1", "--replace", "--user", code=2).output
+    data = json.loads(call(*ADD, "--file", here / "else.toml", "--json").stdout)
+    assert data["file"] == str(here / "else.toml")
+    assert data["readings"][0]["value"] == 100
+
+
+def test_a_meter_that_does_not_read_is_not_written(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PW", "wrong-password")
+    text = call(*ADD, code=1).output
+    assert "the password is wrong" in text
+    assert "it is alive" in text
+    assert "nothing was written" in text
+    assert "wrong-password" not in text
+    assert "the password is wrong" in json.loads(call(*ADD, "--json", code=1).stdout)["error"]
+    assert not (here / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["address=here"], "address=here password=env:INSTRUMENT1_PASSWORD`"),
+        (["password=env:PW"], "password=env:PW address=...`"),
+        (["address=here", f"password={RIGHT}"], "give password=env:NAME"),
+        (["address=here", "password=env:PW", "adress=x"], "did you mean 'address'?"),
+        (["here"], "is no key=value"),
+        (["address=here", "password=env:PW", "--name", "a b"], "cannot be the name"),
+        (["--file", "x", "--user"], "exclude each other"),
+    ],
+)
+def test_wrong_words_are_refused_with_an_example(call: Call, here: Path, words: list[str], said: str) -> None:
+    text = call("meters", "--add", INSTRUMENT, *words, code=2).output
+    assert said in text
+    assert RIGHT not in text
+
+
+def test_options_of_add_need_it(call: Call) -> None:
+    assert "--name is for --add" in call("meters", "--name", "x", code=2).output
+    assert "--user is for --add" in call("meters", "--user", code=2).output
+
+
+def test_missing_keys_are_asked_for_at_a_terminal(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["here", "env:PW"])
+    asked: list[str] = []
+
+    def prompt(question: str, **_: object) -> str:
+        asked.append(question)
+        return next(answers)
+
+    class Terminal:
+        stdin = type("Stdin", (), {"isatty": staticmethod(lambda: True)})
+
+    monkeypatch.setattr(adding, "sys", Terminal)
+    monkeypatch.setattr(adding.click, "prompt", prompt)
+    call("meters", "--add", INSTRUMENT)
+    assert asked == [
+        "address (where it is)",
+        "password (what it wants to hear; as env:NAME, file:PATH or keyring:SERVICE/USER)",
+    ]
+    assert (here / "home" / "joulelab" / "joulelab.toml").is_file()
+
+
+def test_a_signal_ends_the_wait_for_slow_meters(tmp_path: Path) -> None:
+    configure(tmp_path, "opens_in_s = 9.0\n")
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}
+    environ |= {"JOULELAB_RUNS": "runs", "XDG_CONFIG_HOME": str(tmp_path / "home"), "PW": RIGHT}
+    process = subprocess.Popen([*JOULELAB, "run", *FAST, "--", "touch", "started"], env=environ, cwd=tmp_path)
+    until = time.monotonic() + 20
+    while not list(tmp_path.glob("runs/*/*/events.run.jsonl")) and time.monotonic() < until:
+        time.sleep(0.02)
+    begin = time.monotonic()
+    process.terminate()
+    assert process.wait(20) == -signal.SIGTERM
+    assert time.monotonic() - begin < 6
+    assert not (tmp_path / "started").exists()
+
+
+def test_archives_are_opened_and_listed(call: Call, here: Path) -> None:
+    archive = INSTRUMENT.replace("instrument", "archive")
+    path = here / "joulelab.toml"
+    path.write_text(f'[meters.log]\nmeter = "{archive}"\npath = "x"\n')
+    (data,) = json.loads(call("meters", "log", "--json").stdout)
+    assert (data["status"], data["channels"]) == ("open", [])
+    assert "asked after a run" in call("doctor", "log").output
+    path.write_text(path.read_text().replace('"x"', '"gone"'))
+    assert "there is no such log (log)" in call("doctor", "log", code=1).output
+    assert "asked after a run" in call("meters", "--add", archive, "path=y").output
+    assert "not configured" in call("meters", "file").output
+    assert "-> joulelab meters --add snmp address=..." in call("meters", "snmp").output
+    assert "-> joulelab meters --add snmp address=..." in call("doctor", "snmp", code=1).output

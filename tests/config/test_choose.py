@@ -1,0 +1,79 @@
+"""The meters of a run: usual, configured, named, left out."""
+
+from __future__ import annotations
+
+import pytest
+from tests.config.conftest import INSTRUMENT, Places
+
+from joulelab import meters
+from joulelab.config.choose import choose
+from joulelab.core.errors import ConfigError
+
+ENTRY = '[meters.pdu1]\nmeter = "INSTRUMENT"\naddress = "x"\n'
+
+
+def test_configured_meters_come_beside_the_usual_ones(places: Places) -> None:
+    places.write("project", ENTRY)
+    chosen = choose(places.load(), {})
+    assert chosen.meters is None
+    assert chosen.also == [
+        {"meter": INSTRUMENT, "name": "pdu1", "config": {"address": "x"}, "paced": False, "hide": []}
+    ]
+
+
+def test_a_configured_usual_meter_takes_its_place(places: Places) -> None:
+    places.write("project", "[meters.rapl]\nperiod_s = 0.5\n[meters.nvml]\nenabled = false\n")
+    chosen = choose(places.load(), {})
+    assert chosen.meters is not None
+    names = [m["meter"] for m in chosen.meters]
+    assert "host" in names
+    assert not {"rapl", "nvml"} & set(names)
+    assert [(m["meter"], m["paced"]) for m in chosen.also] == [("rapl", True)]
+
+
+def test_entries_and_modules_are_chosen_by_name(places: Places) -> None:
+    places.write("project", ENTRY + ENTRY.replace("pdu1", "pdu2"))
+    config = places.load()
+    chosen = choose(config, {}, ("pdu2",))
+    assert [e.name for e in chosen.entries] == ["pdu2"]
+    assert chosen.meters == [{"meter": "host"}]
+    chosen = choose(config, {}, ("pdu1", "rapl"), ("host",))
+    assert ([e.name for e in chosen.entries], chosen.meters) == (["pdu1"], [{"meter": "rapl"}])
+    assert [e.name for e in choose(config, {}, (INSTRUMENT,)).entries] == ["pdu1", "pdu2"]
+    without = choose(config, {}, (), ("pdu1",))
+    assert [e.name for e in without.entries] == ["pdu2"]
+    assert [m["meter"] for m in without.meters or ()] == meters.defaults()
+
+
+def test_wrong_names_are_refused_with_the_nearest(places: Places) -> None:
+    places.write(
+        "project", ENTRY + ENTRY.replace("pdu1", "far") + 'node = "elsewhere"\n[meters.off]\nenabled = false\n'
+    )
+    config = places.load()
+    with pytest.raises(ConfigError, match="did you mean 'pdu1'"):
+        choose(config, {}, ("pdu",))
+    with pytest.raises(ConfigError, match="not for this host"):
+        choose(config, {}, ("far",))
+    with pytest.raises(ConfigError, match="switched off"):
+        choose(config, {}, (), ("off",))
+
+
+def test_an_archive_is_not_read_while_a_run_goes_on(places: Places) -> None:
+    archive = INSTRUMENT.replace("instrument", "archive")
+    places.write("project", f'[meters.log]\nmeter = "{archive}"\npath = "x"\n')
+    config = places.load()
+    config.check()
+    assert [(e.name, e.live) for e in config.entries] == [("log", False)]
+    chosen = choose(config, {})
+    assert (chosen.entries, chosen.meters) == ([], None)
+    for name in ("log", "file"):
+        with pytest.raises(ConfigError, match="joulelab import"):
+            choose(config, {}, (name,))
+
+
+def test_an_entry_without_its_secret_is_a_problem(places: Places) -> None:
+    places.write("project", ENTRY + 'password = { env = "PW" }\n')
+    chosen = choose(places.load(), {})
+    assert (chosen.entries, chosen.also) == ([], [])
+    with pytest.raises(ConfigError, match="PW is not set"):
+        chosen.check()

@@ -1,0 +1,167 @@
+"""What is said to the instrument, word for word: pairs of sent and answered; and instruments that know less."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from joulelab.core.errors import ReadFailed, Unavailable
+from joulelab.meters import analyzer_setup as setup
+from joulelab.meters.analyzer import CONFIG, Analyzer
+from joulelab.meters.analyzer_config import parse
+from joulelab.twins import profile
+from joulelab.twins.model import Node
+from joulelab.twins.servers._scpi import Instrument
+from joulelab.twins.servers._scpi_readings import AnalyzerFlaws
+from joulelab.twins.truth import Truth
+
+
+class Pairs:
+    """Answer as was noted, and only to what was noted."""
+
+    def __init__(self, *pairs):
+        self.pairs = list(pairs)
+
+    def write(self, text):
+        sent, answer = self.pairs.pop(0)
+        assert text == sent
+        assert answer is None, f"{text} is answered"
+
+    def query(self, text):
+        sent, answer = self.pairs.pop(0)
+        assert text == sent
+        assert answer is not None, f"{text} is not answered"
+        return answer
+
+    def close(self):
+        assert not self.pairs, f"not said: {self.pairs}"
+
+    abandon = close
+
+
+def talk_to(*pairs):
+    link = Pairs(*pairs)
+    return link, setup.Dialogue(link, "x", {}, 5.0)
+
+
+def test_only_what_differs_is_set_and_all_of_it_is_put_back():
+    link, talk = talk_to(
+        (":COMM:HEAD?", ":COMM:HEAD 1"),
+        (":COMM:HEAD 0", None),
+        (":INP:VOLT:RANG?;:NUM:NORM:ITEM1?;:RATE?", "300.0E+00;U,1;1.00E+00"),
+        (":NUM:NORM:ITEM1 P,1;:RATE 0.1", None),
+        (":INTEG:STOP", None),
+        (":INTEG:RES", None),
+        (":RATE 1.00E+00", None),
+        (":NUM:NORM:ITEM1 U,1", None),
+        (":COMM:HEAD 1", None),
+    )
+    talk.ensure([(":COMM:HEAD", "0")])
+    talk.ensure([(":INP:VOLT:RANG", "300"), (":NUM:NORM:ITEM1", "P,1"), (":RATE", "0.1")])
+    setup.put_back(link, talk.found, started=True)
+    link.close()
+
+
+def test_one_by_one_where_questions_do_not_combine():
+    link, talk = talk_to(
+        (":INP:CFAC?;:INP:MODE?", "3"), (":INP:CFAC?", "3"), (":INP:MODE?", "RMS"), (":RATE?", "0.1"), (":HOLD?", "0")
+    )
+    assert talk.ask([":INP:CFAC", ":INP:MODE"]) == ["3", "RMS"]
+    assert talk.ask([":RATE", ":HOLD"]) == ["0.1", "0"]
+    link.close()
+
+
+@pytest.mark.parametrize(("state", "started"), [("RES", True), ("STAR", False), ("STOP", False), ("TIM", False)])
+def test_only_a_reset_integration_is_started(state, started):
+    pairs = [
+        (":INTEG:MODE?;:INTEG:TIM?", "NORM;1,0,0"),
+        (":INTEG:TIM 0,0,0", None),
+        (":INTEG:STAR", None),
+        (":STAT:ERR?", '0,"NO ERROR"'),
+    ]
+    link, talk = talk_to(*(pairs if started else ()))
+    known = setup.State(None, "", None, (1,), {}, False, 3, False, False, 0.1, state)
+    assert setup.start_integration(talk, known) is started
+    link.close()
+
+
+def test_a_refused_setting_is_said():
+    _, talk = talk_to((":STAT:ERR?", '813,"INVALID OPERATION DURING INTEGRATION"'))
+    with pytest.raises(Unavailable, match="813: INVALID OPERATION") as raised:
+        talk.check_errors()
+    assert raised.value.next == "stop the integration that runs"
+
+
+def test_setting_up_has_an_end():
+    talk = setup.Dialogue(Pairs(), "x", {}, -1.0)
+    with pytest.raises(ReadFailed, match="too long"):
+        talk.ask([":RATE"])
+
+
+@pytest.fixture
+def instrument(tmp_path):
+    with Truth.create(tmp_path / "truth", Node(), profiles={"gpu": profile.constant(0.5)}) as truth:
+        time.sleep(0.2)
+        yield Instrument(truth, AnalyzerFlaws())
+
+
+class Direct:
+    """A cable without a transport; `first` answers only the first question of a message."""
+
+    def __init__(self, instrument, *, first=False, spoil=None):
+        self._instrument, self._first, self._spoil = instrument, first, spoil or (lambda text: text)
+        self.log = []
+
+    def write(self, text):
+        self.log.append(text)
+        assert self._instrument.execute(text) == ""
+
+    def query(self, text):
+        self.log.append(text)
+        answer = self._instrument.execute(text, 5.0)
+        if not answer:
+            raise ReadFailed(f"{text} failed", why="no answer")
+        return self._spoil(answer.split(";")[0] if self._first else answer)
+
+    def close(self):
+        self.log.append("close")
+
+    def abandon(self):
+        self.log.append("abandon")
+
+
+def opened(link, **config):
+    return Analyzer(parse({"resource": "GPIB0::1::INSTR", "timeout_s": 5.0} | config, CONFIG), lambda: link)
+
+
+def test_an_instrument_that_answers_one_question_at_a_time(instrument):
+    link = Direct(instrument, first=True)
+    meter = opened(link)
+    (stream,) = meter.streams()
+    first, second = meter.read(stream), meter.read(stream)
+    assert second[1] > first[1]
+    assert any(event["what"] == "poll" for event in meter.events())
+    meter.close()
+    assert link.log[-2:] == [":COMM:HEAD 1", "close"]
+
+
+def test_a_spoilt_digit_is_a_failure_and_a_new_link(instrument):
+    spoilt = []
+
+    def spoil(answer):
+        if spoilt and ",4.4" in answer:
+            spoilt.clear()
+            return answer.replace(",4.4", ",4.9", 1)  # the power alone
+        return answer
+
+    link = Direct(instrument, spoil=spoil)
+    meter = opened(link)
+    (stream,) = meter.streams()
+    good = meter.read(stream)[0]
+    spoilt.append(True)
+    with pytest.raises(ReadFailed, match="do not fit together"):
+        meter.read(stream)
+    assert meter.read(stream)[0] == good
+    meter.close()
+    assert instrument.execute(":INTEG:STAT?").endswith("RES")

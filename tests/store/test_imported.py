@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from joulelab.analysis.analyse import analyse
+from joulelab.core.clock import NS
+from joulelab.core.errors import StoreError
+from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
+from joulelab.store.folder import RunState, list_runs
+from joulelab.store.imported import Import, Part, Stretch, import_run, meter_names
+from joulelab.store.query import query
+from joulelab.store.run import open_run
+from joulelab.store.seal import seal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T0 = 1_714_564_800 * NS
+ACCURACY = Accuracy("datasheet", gain=0.01, shared="pdu")
+
+
+def power(scope: str, watts: float, *, host: str = "", count: int = 101, name: str = "") -> Fetched:
+    spec = Spec("power_w", "power", "W", "power", 1.0, 1.0, accuracy=ACCURACY)
+    stream = Stream(name or scope, "power", scope, 1.0, (spec,))
+    rows = [(T0 + k * NS, T0 + k * NS, (watts,)) for k in range(count)]
+    return Fetched(stream, rows, host)
+
+
+def wanted(*parts: Part, **more: Any) -> Import:
+    about = {"source": "csv", "archives": [{"file": "power.csv", "sha256": "0" * 64}]}
+    base = Import(parts, T0, T0 + 100 * NS, about, ["joulelab", "import", "csv", "power.csv"])
+    return replace(base, **more)
+
+
+def test_a_run_of_what_was_measured_elsewhere(tmp_path: Path) -> None:
+    run = import_run(tmp_path, wanted(Part("pdu1", [power("node.ac", 500.0)]), host="node7", name="elsewhere"))
+    seal(run)
+    with open_run(run) as opened:
+        assert opened.state is RunState.CLOSED
+        assert opened.meta["imported"]["archives"][0]["file"] == "power.csv"
+        assert opened.end is not None
+        assert (opened.end["outcome"], opened.end["start_ns"], opened.end["end_ns"]) == ("imported", T0, T0 + 100 * NS)
+        pairs = opened.clock_pairs()
+        assert [(p.mono_ns, p.utc_ns) for p in pairs] == [(T0, T0), (T0 + 100 * NS, T0 + 100 * NS)]
+        assert not opened.problems()
+        result = analyse(opened)
+    assert (result.outcome, result.state, result.host, result.name) == ("imported", "closed", "node7", "elsewhere")
+    assert result.start_utc == "2024-05-01T12:00:00.000+00:00"
+    assert result.energy is not None
+    assert result.energy.value == pytest.approx(50_000, rel=1e-9)
+    assert run.name.startswith("20240501-120000-")
+
+
+def test_hosts_meters_phases_and_idle(tmp_path: Path) -> None:
+    first, second = power("node.ac", 500.0, host="a"), power("node.ac", 300.0, host="b")
+    other = power("node.ac", 510.0, host="a")
+    phases = [Stretch("train", T0 + 20 * NS, T0 + 60 * NS), Stretch("test", T0 + 60 * NS, T0 + 80 * NS)]
+    what = wanted(Part("pdu1", [first, second]), Part("bmc", [other]), phases=phases, idle=(T0, T0 + 10 * NS))
+    run = import_run(tmp_path, replace(what, start_ns=T0 + 10 * NS))
+    with open_run(run) as opened:
+        assert opened.hosts == ("a", "b")
+        assert {(t.host, t.meter) for t in opened.tables()} == {("a", "pdu1"), ("b", "pdu1"), ("a", "bmc")}
+        assert {p.mono_ns - p.utc_ns for p in opened.clock_pairs("b")} == {0}
+        result = analyse(opened)
+    assert [(p.name, p.start_s, p.duration_s) for p in result.phases] == [("train", 10.0, 40.0), ("test", 50.0, 20.0)]
+    assert result.phases[0].energy["node.ac"].value == pytest.approx(800 * 40, rel=1e-6)
+    on_a = next(s for s in result.scopes if s.host == "a")
+    assert len(on_a.others) == 1
+    assert on_a.idle_w is not None
+    assert on_a.idle_w.value == pytest.approx(500.0, rel=0.03)
+
+
+def test_gaps_and_problems_are_events_of_the_run(tmp_path: Path) -> None:
+    gap = {"t": T0 + NS, "event": "gap", "meter": "file", "stream": "node.ac", "from": T0 + NS, "reason": "no rows"}
+    end = {"t": T0 + 9 * NS, "event": "gap-end", "meter": "file", "stream": "node.ac", "to": T0 + 9 * NS}
+    told = {"t": T0, "event": "problem", "meter": "file", "what": "3 rows are left out"}
+    fetched = replace(power("node.ac", 500.0), events=[told, gap, end])
+    run = import_run(tmp_path, wanted(Part("pdu1", [fetched])))
+    with open_run(run) as opened:
+        events = [e for e in opened.events() if e["event"] in ("gap", "problem")]
+        assert [(e["event"], e["meter"]) for e in events] == [("problem", "pdu1"), ("gap", "pdu1")]
+        (found,) = analyse(opened).gaps
+    assert (found.meter, found.from_ns, found.to_ns, found.reason) == ("pdu1", T0 + NS, T0 + 9 * NS, "no rows")
+
+
+def test_queries_find_it_among_the_others(tmp_path: Path) -> None:
+    run = import_run(tmp_path, wanted(Part("pdu1", [power("node.ac", 500.0)]), labels={"rack": "7"}))
+    seal(run)
+    _, rows = query(tmp_path, "SELECT run, outcome, state, duration_s FROM runs")
+    assert [tuple(row) for row in rows] == [(run.name, "imported", "closed", 100.0)]
+    assert list_runs(tmp_path) == [run]
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (wanted(Part("pdu1", [power("node.ac", 1.0)]), end_ns=T0), "end before it starts"),
+        (wanted(Part("pdu 1", [power("node.ac", 1.0)])), "cannot name a meter"),
+        (wanted(Part("pdu1", [power("node.ac", 1.0), power("node.ac", 2.0)])), "same name"),
+        (wanted(Part("pdu1", [replace(power("node.ac", 1.0), rows=[(T0, T0 - 1, (1.0,))])])), "ends before it begins"),
+        (wanted(Part("pdu1", [replace(power("node.ac", 1.0), rows=[(T0, T0, (1.0, 2.0))])])), "does not fit"),
+        (wanted(Part("pdu1", [power("node.ac", 1.0)]), host="../up"), "cannot name a host"),
+    ],
+)
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, what: Import, words: str) -> None:
+    with pytest.raises(StoreError, match=words):
+        import_run(tmp_path, what)
+    assert not [p for p in tmp_path.glob("*") if (p / "run.json").exists()]
+
+
+def test_names_of_meters_fit_files_and_differ() -> None:
+    assert meter_names(["pdu 1", "pdu/1", "", "é"]) == ["pdu-1", "pdu-1-2", "file", "file-2"]
+
+
+def test_a_host_that_is_named_nowhere(tmp_path: Path) -> None:
+    run = import_run(tmp_path, wanted(Part("pdu1", [power("node.ac", 500.0)])))
+    assert json.loads((run / "run.json").read_text())["host"] == "imported"

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.supervisor.imports import Asked, Wanted, entry_asked, import_archives, typed_asked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WANTED = Wanted(source="csv", command=["joulelab", "import", "csv"])
+NS = 10**9
+
+
+def asked(path: Path, **more: Any) -> Asked:
+    columns = [{"column": "w", "scope": "node.ac", "unit": "W"}]
+    return Asked("file", "log", {"path": str(path), "time": "t", "columns": columns, **more})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "log.csv"
+    path.write_text("t,w\n1714564800,5\n1714564801,6\n")
+    return path
+
+
+def test_a_meter_that_is_read_live_cannot_be_asked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be asked afterwards"):
+        import_archives(tmp_path / "runs", [Asked("rapl", "rapl", {})], WANTED)
+
+
+def test_an_interval_has_to_come_from_somewhere(tmp_path: Path, log: Path) -> None:
+    (tmp_path / "fake.py").write_text(
+        "class A:\n    def fetch(self, a, b):\n        return []\n    def close(self):\n        pass\n"
+        "def open_archive(config):\n    return A()\n"
+    )
+    fake = Asked(str(tmp_path / "fake.py"), "fake", {})
+    with pytest.raises(ConfigError, match="does not say when"):
+        import_archives(tmp_path / "runs", [fake], WANTED)
+    between = Wanted(source="csv", command=[], start_ns=1 * NS, end_ns=2 * NS)
+    with pytest.raises(ReadFailed, match="no reading in that interval"):
+        import_archives(tmp_path / "runs", [fake], between)
+    assert not (tmp_path / "runs").exists()
+    both = import_archives(tmp_path / "runs", [fake, asked(log)], WANTED)  # the file knows
+    assert both.run.is_dir()
+
+
+def test_one_row_has_no_length(tmp_path: Path, log: Path) -> None:
+    log.write_text("t,w\n1714564800,5\n")
+    with pytest.raises(ConfigError, match="it has no length"):
+        import_archives(tmp_path / "runs", [asked(log)], WANTED)
+
+
+def test_secrets_are_not_typed(tmp_path: Path) -> None:
+    path = tmp_path / "fake.py"
+    path.write_text('SECRETS = ("password",)\ndef open_archive(config):\n    raise AssertionError\n')
+    with pytest.raises(ConfigError, match="it is written out") as error:
+        typed_asked(str(path), "fake", {"password": "hunter2"}, {})
+    assert "hunter2" not in str(error.value)
+    found = typed_asked(str(path), "fake", {"password": {"env": "WORD"}}, {"WORD": "hunter2"})
+    assert found.settings["password"] == "hunter2"
+    assert "hunter2" not in repr(found)
+
+
+def test_entries_are_found_and_paths_are_beside_their_file(tmp_path: Path, log: Path) -> None:
+    config = tmp_path / "joulelab.toml"
+    config.write_text('[meters.dcim]\nmeter = "file"\npath = "log.csv"\ntime = "t"\n')
+    found = entry_asked("dcim", {}, "here", named=config)
+    assert (found.meter, found.label, found.settings["path"]) == ("file", "dcim", str(log))
+    with pytest.raises(ConfigError, match="did you mean 'dcim'"):
+        entry_asked("dcmi", {}, "here", named=config)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+
+import pytest
+
+from joulelab.core.errors import Denied, ReadFailed
+from joulelab.transports.mqtt import MqttListener
+
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed: apt install mosquitto")
+TOPIC = "tele/desk/SENSOR"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        return place.getsockname()[1]
+
+
+class Broker:
+    """A real mosquitto on loopback; `start` after `stop` returns at the same port."""
+
+    def __init__(self, directory, *, password: str = ""):
+        self.port = free_port()
+        lines = [f"listener {self.port} 127.0.0.1", "persistence false", f"allow_anonymous {str(not password).lower()}"]
+        if password:
+            file = directory / "passwords"
+            file.write_text("")
+            file.chmod(0o600)
+            subprocess.run(["mosquitto_passwd", "-b", str(file), "reader", password], check=True, capture_output=True)
+            lines.append(f"password_file {file}")
+        self._conf = directory / "mosquitto.conf"
+        self._conf.write_text("\n".join([*lines, "user root", ""]))
+        self._process = None
+        self.start()
+
+    def start(self):
+        command = [MOSQUITTO, "-c", str(self._conf)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(self._is_up)
+
+    def _is_up(self):
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
+
+    def stop(self):
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(10)
+            self._process = None
+
+
+def wait_for(condition, within_s: float = 15.0):
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not come to pass")
+
+
+def listener(port: int, **more) -> MqttListener:
+    return MqttListener("127.0.0.1", port, (TOPIC,), label="plug1", **{"timeout_s": 5.0} | more)
+
+
+@pytest.fixture
+def broker(tmp_path):
+    made = Broker(tmp_path)
+    yield made
+    made.stop()
+
+
+def test_hears_the_newest_message_and_how_old_it_is(broker):
+    heard, other = listener(broker.port), listener(broker.port)
+    try:
+        assert heard.latest() is None
+        other.ask(TOPIC, "first")
+        heard.wait(5)
+        assert heard.latest()[:2] == (TOPIC, b"first")
+        other.ask(TOPIC, "second")
+        wait_for(lambda: heard.latest()[1] == b"second")
+        before = heard.latest()[2]
+        time.sleep(0.05)
+        assert 0 <= before < heard.latest()[2] < 30
+        assert heard.state.endswith("there")
+    finally:
+        for each in (heard, other, heard):
+            each.close()
+
+
+def test_a_retained_message_is_of_an_unknown_time(broker):
+    other = listener(broker.port)
+    other._client.publish(TOPIC, "old", retain=True, qos=1).wait_for_publish(5)
+    other.close()
+    heard = listener(broker.port)
+    heard.wait(0.3)
+    assert heard.latest() is None
+    heard.close()
+
+
+def test_a_broker_that_dies_and_returns(broker):
+    heard = listener(broker.port)
+    try:
+        broker.stop()
+        wait_for(lambda: heard.state.endswith("gone"))
+        broker.start()
+        wait_for(lambda: heard.state.endswith("there"))
+        other = listener(broker.port)
+
+        def again():
+            other.ask(TOPIC, "again")
+            time.sleep(0.05)
+            return heard.latest() is not None
+
+        wait_for(again)
+        other.close()
+    finally:
+        heard.close()
+
+
+def test_wrong_password_nobody_there_and_no_such_name(tmp_path):
+    if shutil.which("mosquitto_passwd") is None:
+        pytest.skip("mosquitto_passwd is not installed: apt install mosquitto")
+    broker = Broker(tmp_path, password="s3cret")
+    try:
+        listener(broker.port, user="reader", password="s3cret").close()
+        with pytest.raises(Denied, match="refuses us") as caught:
+            listener(broker.port, user="reader", password="wr0ng")
+        assert "wr0ng" not in str(caught.value)
+    finally:
+        broker.stop()
+    with pytest.raises(ReadFailed, match="refused"):
+        listener(broker.port)
+    with pytest.raises(ReadFailed, match="not known"):
+        MqttListener("no-such-host.invalid", 1883, (TOPIC,))
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ReadFailed, match="does not answer"):
+        listener(silent.getsockname()[1], timeout_s=0.2)

@@ -180,10 +180,10 @@ def test_meters_of_one_scope_are_aligned_with_the_fastest_of_them(folder):
     found = result(folder)
     assert [(g.meter, g.against, g.applied) for g in found.lags] == [("smi", "nvml", True)]
     assert found.lags[0].lag_s == pytest.approx(1.0, abs=0.1)
-    assert scope(found, "gpu:0").reading.meter == "smi"  # it states 1 %, NVML 5 %
-    other = next(c for c in found.comparisons if c.other.channel == "energy_j")
+    assert scope(found, "gpu:0").reading.meter == "nvml"  # slower meters must be three times as good
+    other = next(c for c in found.comparisons if c.other.meter == "smi")
     assert other.verdict == "agree"
-    assert other.difference.value / other.best.energy.value == pytest.approx(1 / 0.96 - 1, abs=0.005)
+    assert other.difference.value / other.best.energy.value == pytest.approx(-0.04, abs=0.005)
 
 
 # Guides.

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from joulelab import meters
-from joulelab.twins import profile
-from joulelab.twins.model import A100, H100, Node
+from joulelab.twins import profile, wall
+from joulelab.twins.model import A100, H100, Host, Node
 from joulelab.twins.serve import TwinServer
 
 ROOT = Path(__file__).parents[2]
-BARE = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "JOULELAB_TWIN", "JOULELAB_POWERCAP")}
+TWIN = ("LD_LIBRARY_PATH", "JOULELAB_TWIN", "JOULELAB_POWERCAP", "JOULELAB_CONFIG")
+BARE = {k: v for k, v in os.environ.items() if k not in TWIN}
+WALL = ("analyzer", "ipmi", "modbus", "plug", "prometheus", "redfish", "snmp")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,9 @@ def node(tmp_path_factory):
     """Serve what meters read: a simulated node, and stubs of libraries that need hardware."""
     stub = tmp_path_factory.mktemp("amd") / "stub"
     stub.write_text(json.dumps({"gpus": [{"watts": 300}, {"watts": 90, "frozen": True}]}))
-    with TwinServer(Node(gpus=(H100, A100)), profiles={"gpu": profile.constant(0.5)}) as server:
+    small = Node(gpus=(H100, A100), host=Host(max_w=500))  # small enough for a plug
+    every = {name: {} for name in wall.names()}
+    with TwinServer(small, profiles={"gpu": profile.constant(0.5)}, wall=every) as server:
         yield server, server.environment | {"AMDSMI_STUB": str(stub)}
 
 
@@ -42,6 +46,11 @@ def test_on_a_simulated_node(node, name):
     server, environment = node
     if name == "nvml" and server.missing is not None:
         pytest.skip(str(server.missing))
+    if name == "slurm":
+        pytest.skip("a twin has no Slurm: tests/meters/test_slurm_cluster.py starts a real one")
+    served = {entry["meter"] for s in server.wall.servers.values() for entry in s.served.entries.values()}
+    if name in WALL and name not in served:
+        pytest.skip("; ".join(str(error) for error in server.wall.missing.values()))
     assert check(name, environment, ROOT / "tests" / "stubs").get("streams", 0) > 0
 
 

@@ -39,7 +39,8 @@ class Spec:
     """Describe one channel.
 
     A power reading is the mean over the last `window_s` before the last of the updates, which come every `update_s`
-    (window 0 = instantaneous), and up to `lag_s` older than that, where nobody knows how much. A counter steps every `update_s`; `seen` is the share of time that it integrates.
+    (window 0 = instantaneous), and up to `lag_s` older than that, where nobody knows how much. A counter steps every
+    `update_s`; `seen` is the share of time that it integrates.
     `modulus` is where a counter wraps (None = it never does, so a fall is a reset).
     `limits` are watts that bound any true power of this scope (idle or zero, board limit), None where unknown.
     A state channel of the quantity `age` (s) says how much older than the read the row's other values are: what is

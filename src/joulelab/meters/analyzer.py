@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import DeviceLost, MeterError, ReadFailed, Unavailable
+from joulelab.core.errors import DeviceLost, JoulelabError, ReadFailed, Unavailable
 from joulelab.meters import analyzer_answers as answers
 from joulelab.meters import analyzer_setup as setup
 from joulelab.meters import wall
@@ -96,12 +96,11 @@ class Analyzer:
             self._state = self._attach(10 * options.timeout_s)
             self._pace = Pace(self._state.update_s)
             self._integrals = [answers.Integral() for _ in self._groups()]
-            shown = self._settle()
-        except MeterError:
+            self._stated = Stated.of(options, self._state, self._settle())
+            self._streams = build(options, self._state, self._stated)
+        except BaseException:
             self._release()
             raise
-        self._stated = Stated.of(options, self._state, shown)
-        self._streams = build(options, self._state, self._stated)
         self._say_what_was_found()
 
     def streams(self) -> Sequence[Stream]:
@@ -180,7 +179,7 @@ class Analyzer:
         except Unavailable as error:
             self._drop()
             raise DeviceLost(error.what, where=error.where, why=error.why, next=error.next) from error
-        except MeterError:
+        except JoulelabError:
             self._drop()
             raise
         if state.identity.serial != before.identity.serial or state.elements != before.elements:

@@ -39,7 +39,7 @@ class Streams:
         place = wall.place({**self._config, "feeds": source.feeds}, source.feeds)
         spec = Spec(
             "energy_j", "energy", "J", "counter", self._set.update_s, modulus=modulus_j,
-            accuracy=self._accuracy(source.feeds, 0.001),
+            accuracy=self._accuracy(source.feeds, 0.001), lag_s=wall.BMC_LAG_S,
         )  # fmt: skip
         return Stream(
             name, "xcc", period_s=self._set.period_s, channels=(spec,), device=self._device, model=self._model, **place
@@ -83,7 +83,7 @@ class Streams:
     def _watts(self, feeds: str, step_w: float) -> Spec:
         update = self._set.update_s
         accuracy = self._accuracy(feeds, step_w)
-        return Spec("power_w", "power", "W", "power", update, update, accuracy=accuracy)
+        return Spec("power_w", "power", "W", "power", update, update, accuracy=accuracy, lag_s=wall.BMC_LAG_S)
 
     def _accuracy(self, feeds: str, quantum: float) -> Accuracy:
         shared = f"{self._set.label}:{feeds}"

@@ -110,7 +110,8 @@ def parse_query(row: Any, default_scope: str, where: str) -> Query:
     ending = channel[channel.rfind("_") :] if si != "1" else ""
     if not name.isidentifier() or not name.endswith(ending):
         raise ConfigError(f"name is {name!r} for {unit}", where=where, next=f"end it in {ending}")
-    return Query(**({"scope": default_scope} | row | {"kind": kind, "unit": unit, "name": name}))
+    values: dict[str, Any] = {"scope": default_scope, **row, "kind": kind, "unit": unit, "name": name}
+    return Query(**values)
 
 
 def _check(key: str, value: Any, where: str) -> None:

@@ -244,12 +244,12 @@ def _plan(
     lines: bool = False,
 ) -> Plan:
     """Return the stream of one reading: power, energy, with `lines` voltage and current, age where it is told."""
-    update_s = reading.update_s
+    update_s, lag_s = reading.update_s, 0.0 if reading.time is not None else wall.BMC_LAG_S
     watts = _accuracy(wanted, reading, shared, reading.quantum_w)
     joules = _accuracy(wanted, reading, shared, reading.quantum_j)
     columns: list[tuple[Spec, Field | None]] = [
-        (Spec("power_w", "power", "W", "power", update_s, update_s, accuracy=watts), reading.power),
-        (Spec("energy_j", "energy", "J", "counter", update_s, accuracy=joules), reading.energy),
+        (Spec("power_w", "power", "W", "power", update_s, update_s, accuracy=watts, lag_s=lag_s), reading.power),
+        (Spec("energy_j", "energy", "J", "counter", update_s, accuracy=joules, lag_s=lag_s), reading.energy),
     ]
     if lines:
         columns += [

@@ -26,6 +26,10 @@ COMMON = {
 }
 
 
+# A BMC shows power 1 to 4 s late and does not say by how much; the analysis finds it where meters inside allow.
+BMC_LAG_S = 4.0
+
+
 class Place(TypedDict):
     """Hold what a stream says of where it belongs."""
 

@@ -68,6 +68,7 @@ class User:
         return (_AUTH_FLAG if self.auth else 0) | (_PRIV_FLAG if self.priv else 0)
 
 
+@lru_cache(maxsize=1)
 def _services() -> Any:
     """Return pysnmp's keys and ciphers. Raises MissingDependency."""
     try:

@@ -13,13 +13,14 @@ SHORT = {
     "samples": ["--count", "10000000"],
     "analyzer": ["--short"],
     "pdus": ["--seconds", "10"],
+    "wall": ["--virtual", "--seeds", "20"],
 }
 
 
 def main() -> int:
     """Run the benchmarks one after another, each in a process of its own; return the worst exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="coverage, accuracy, cost, samples, analyzer, pdus (all)")
+    parser.add_argument("names", nargs="*", help=f"{', '.join(SHORT)} (all)")
     parser.add_argument("--short", action="store_true")
     options, given = parser.parse_known_args()
     if wrong := set(options.names) - set(SHORT):

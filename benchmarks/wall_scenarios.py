@@ -83,13 +83,13 @@ class Outcome:
         return abs(self.value - self.true) <= self.expanded
 
 
-def load(rng: np.random.Generator, seconds: float) -> dict[str, Profile]:
+def load(rng: np.random.Generator, seconds: float, lead_s: float = LEAD) -> dict[str, Profile]:
     """Draw loads of GPUs, packages, memory and the host: idle before and after the workload."""
-    at, gpu, cpu = [0.0, LEAD], [0.0, 0.0], [0.05, 0.05]
+    at, gpu, cpu = [0.0, lead_s], [0.0, 0.0], [0.05, 0.05]
     kind = rng.choice(["steady", "square", "training", "noise"])
-    t, high = LEAD, rng.uniform(0.5, 1.0)
+    t, end, high = lead_s, lead_s + seconds, rng.uniform(0.5, 1.0)
     period = float(rng.uniform(0.4, 6.0))
-    while t < LEAD + seconds:
+    while t < end:
         if kind == "steady":
             stretch, levels = rng.uniform(3, 10), (high * rng.uniform(0.9, 1.0),)
         elif kind == "square":
@@ -99,13 +99,13 @@ def load(rng: np.random.Generator, seconds: float) -> dict[str, Profile]:
         else:
             stretch, levels = rng.uniform(0.1, 1.0), (rng.uniform(0.1, 1.0),)
         for level in levels:
-            at += [t, min(t + stretch, LEAD + seconds)]
+            at += [t, min(t + stretch, end)]
             gpu += [level, level]
             cpu += [0.1 + 0.4 * level] * 2
             t += stretch
-            if t >= LEAD + seconds:
+            if t >= end:
                 break
-    at += [LEAD + seconds, LEAD + seconds + 100]
+    at += [end, end + 100]
     gpu += [0.0, 0.0]
     cpu += [0.05, 0.05]
     whole = {name: profile.from_arrays(at, level, unit="load") for name, level in (("gpu", gpu), ("cpu", cpu))}
@@ -229,7 +229,7 @@ def outcomes(result: Result, truth: Truth) -> list[Outcome]:
             found.append(Outcome(name, q.value, 2 * q.u, true))
 
     for s in result.scopes:
-        point = f"outlet:{s.scope[-1]}" if s.scope.startswith("outlet") else s.scope
+        point = f"outlet:{s.scope.rpartition('.')[2]}" if s.scope.startswith("outlet") else s.scope
         for reading in (s.reading, *s.others):
             add(f"{s.scope.split(':')[0]} {reading.meter} {reading.channel}", reading.energy, truth.energy(point, a, b))
     parts = sum(truth.energy(p, a, b) for p in truth.leaves if p.split(":")[0] in ("gpu", "cpu", "dram"))

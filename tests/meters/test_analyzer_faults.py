@@ -130,9 +130,9 @@ def test_garbled_answers_are_no_numbers(truth, bench):
 
 
 def test_updates_that_do_not_come_are_counted(bench):
-    meter = bench(skip_share=0.3).open()
+    meter = bench(skip_share=0.5).open()
     begin, first = time.monotonic(), rows_of(meter, 1)[0]
-    rows = rows_of(meter, 9)
+    rows = rows_of(meter, 12)
     updates = (time.monotonic() - begin) / 0.1
     missed = rows[-1]["missed"] - first["missed"]
     assert missed >= 1

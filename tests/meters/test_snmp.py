@@ -333,7 +333,7 @@ def test_the_doctor_tells_causes_apart(steady, bench):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
-        assert "Nothing came back" in told(address=f"127.0.0.1:{port}")
+        assert "Nothing came back" in told(address=f"127.0.0.1:{port}", timeout_s=0.2)
     assert "is closed" in told(address=f"127.0.0.1:{port}")
     assert "knows no user" in told(user="nobody")
     assert "authentication password" in told(password="not the password")

@@ -142,8 +142,8 @@ def test_counter_wraps_and_resets(truth):
     assert reset <= 1
 
 
-def test_the_feeder_speaks_as_snmpd_expects(tmp_path):
-    feeder = Feeder({(1, 3, 2): lambda: ("integer", 7), (1, 3, 10): lambda: ("string", "x")}, tmp_path / "s")
+def test_the_feeder_speaks_as_snmpd_expects():
+    feeder = Feeder({(1, 3, 2): lambda: ("integer", 7), (1, 3, 10): lambda: ("string", "x")}, "unused")
     feeder._socket.close()
     assert feeder.answer(["PING"]) == ["PONG"]
     assert feeder.answer(["get"]) is None

@@ -157,16 +157,23 @@ def _with_guide(channel: Channel, fast: _Fast) -> Channel:
 
 
 def _ranked(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
-    """Put the meter first whose interval is the narrowest, known before unknown, measured before estimated."""
-    if len({c.meter for c in scope.channels}) < 2 and family(scope.scope) not in AROUND:
-        return scope
+    """Put the channel first whose interval is the narrowest, known before unknown, measured before estimated.
 
+    Inside a node it is the meter that is chosen so; its own channels keep their order, counters first. Phases are
+    short: there a slow meter must be much better than the fast one.
+    """
+    inside = family(scope.scope) not in AROUND
+    if inside and len({c.meter for c in scope.channels}) < 2:
+        return scope
     fastest = min(c.step_s for c in scope.channels)
+    found = {id(c): c.energy(a_ns, b_ns) for c in scope.channels}
+
+    def worth(channel: Channel) -> float:
+        return found[id(channel)].u * (SLOW_WORTH if inside and channel.step_s > SLOWER * fastest else 1.0)
 
     def rank(channel: Channel) -> tuple[bool, bool, bool, float]:
-        energy = channel.energy(a_ns, b_ns)
-        # Phases are short: a slow meter of a GPU must be much better than the fast one.
-        worth = SLOW_WORTH if family(scope.scope) in INSIDE and channel.step_s > SLOWER * fastest else 1.0
-        return channel.spec.estimate, channel.frozen, not energy.known, energy.u * worth
+        peers = [c for c in scope.channels if c.meter == channel.meter] if inside else [channel]
+        width = min(worth(c) for c in peers)
+        return channel.spec.estimate, channel.frozen, not found[id(channel)].known, width
 
     return replace(scope, channels=tuple(sorted(scope.channels, key=rank)))

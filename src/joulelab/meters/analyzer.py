@@ -221,6 +221,9 @@ class Analyzer:
             self._ask()  # may show an update of before, which clears it
             updated, shown, _ = self._ask()
             seen.append(shown)
+            assert self._link is not None
+            code, _ = answers.parse_error(self._link.query(":STAT:ERR?"), self._where)
+            updated = updated and not code  # it may have come just then, to an instrument that knows no waiting
         except ReadFailed as error:
             updated, failed = False, error
         if not updated and not self._poll:

@@ -9,23 +9,23 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from joulelab.twins.servers._pdu_bench import Tree
 
 
 class Feeder:
-    """Serve a tree on a Unix socket, for `_pdu_relay`, from the beginning of the block to its end."""
+    """Serve a tree on a Unix socket, for `_pdu_relay`, from the beginning of the block to its end.
 
-    def __init__(self, tree: Tree, path: Path) -> None:
-        self.path = path
+    The socket has a name and no file, so that a killed server leaves nothing behind.
+    """
+
+    def __init__(self, tree: Tree, name: str) -> None:
+        self.name = name
         self._tree = tree
         self.names = sorted(tree)
         self._socket = socket.socket(socket.AF_UNIX)
 
     def __enter__(self) -> Self:
-        self.path.unlink(missing_ok=True)
-        self._socket.bind(str(self.path))
+        self._socket.bind(f"\0{self.name}")
         self._socket.listen()
         threading.Thread(target=self._accept, name="pdu-feeder", daemon=True).start()
         return self

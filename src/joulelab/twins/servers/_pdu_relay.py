@@ -10,7 +10,7 @@ import sys
 def main() -> None:
     """Copy lines both ways: a question is followed by as many lines of answer as the server's first line says."""
     with socket.socket(socket.AF_UNIX) as link:
-        link.connect(sys.argv[1])
+        link.connect(f"\0{sys.argv[1]}")
         server = link.makefile("rw")
         for line in sys.stdin:
             server.write(line)

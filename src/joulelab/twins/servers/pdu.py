@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
@@ -32,6 +31,7 @@ from joulelab.twins.servers._pdu_trees import MAKERS
 from joulelab.twins.servers.process import Served, run
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from collections.abc import Iterator, Mapping
 
     from joulelab.twins.truth import Truth
@@ -75,11 +75,8 @@ def serve(truth: Truth, directory: Path, flaws: PduFlaws, port: int = 0) -> Iter
     known = _credentials(directory)
     tree, object_id, description, _ = MAKERS[flaws.vendor]
     bench = Bench(truth, flaws)
-    # A Unix socket's path has room for 107 bytes, a test's directory may have more.
-    short = Path(f"/tmp/joulelab-pdu-{os.getpid()}-{secrets.token_hex(4)}")  # noqa: S108 the name is not guessable
     with contextlib.ExitStack() as stack:
-        stack.callback(short.unlink, missing_ok=True)
-        feeder = stack.enter_context(Feeder(tree(bench), short))
+        feeder = stack.enter_context(Feeder(tree(bench), f"joulelab-pdu-{os.getpid()}-{secrets.token_hex(8)}"))
         upstream = _free_port()
         _configure(directory, known, upstream, (object_id, description), feeder)
         stack.enter_context(_snmpd(snmpd, directory))
@@ -126,7 +123,7 @@ def _credentials(directory: Path) -> dict[str, str]:
 
 def _configure(directory: Path, known: Mapping[str, str], port: int, identity: tuple[str, str], feeder: Feeder) -> None:
     base = ".".join(map(str, feeder.names[0][:7] if feeder.names[0][3] == 4 else feeder.names[0][:8]))
-    relay = f"{sys.executable} -I -S {_pdu_relay.__file__} {feeder.path}"
+    relay = f"{sys.executable} -I -S {_pdu_relay.__file__} {feeder.name}"
     lines = [
         f"agentAddress udp:127.0.0.1:{port}",
         f"exactEngineID 0x{known['engine']}",

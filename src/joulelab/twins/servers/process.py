@@ -46,9 +46,6 @@ class Served:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-Serve = "Callable[[Truth, Path, PanelFlaws, int], AbstractContextManager[Served]]"
-
-
 def run(serve: Callable[..., AbstractContextManager[Served]], flaws: PanelFlaws) -> None:
     """Serve as the JSON line on standard input orders until that ends: its owner holds the other end."""
     order = json.loads(sys.stdin.readline())

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from joulelab.core.errors import ReadFailed
-from joulelab.meters.snmp_tables import Level, table
+from joulelab.meters.snmp.tables import Level, table
 from joulelab.transports import snmp_ber as ber
 from joulelab.transports.snmp import Community, Poll, Session, User
 from joulelab.twins.model import Node

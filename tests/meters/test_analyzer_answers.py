@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 
 from joulelab.core.errors import ReadFailed, Unavailable
-from joulelab.meters import analyzer_answers as answers
-from joulelab.meters import analyzer_setup as setup
-from joulelab.meters.analyzer_accuracy import MODELS, Ranges, Signal, power_accuracy, relative
+from joulelab.meters.analyzer import answers, setup
+from joulelab.meters.analyzer.accuracy import MODELS, Ranges, Signal, power_accuracy, relative
 
 # One element at 3 kW of a 6 kW range (300 V, 20 A), integrating for 754 s; and three of them.
 ONE = "230.05E+00,13.306E+00,2.9999E+03,3.0611E+03,980.00E-03,49.987E+00,628.312E+00"

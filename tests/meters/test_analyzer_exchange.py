@@ -7,9 +7,8 @@ import time
 import pytest
 
 from joulelab.core.errors import ReadFailed, Unavailable
-from joulelab.meters import analyzer_setup as setup
-from joulelab.meters.analyzer import CONFIG, Analyzer
-from joulelab.meters.analyzer_config import parse
+from joulelab.meters.analyzer import CONFIG, Analyzer, setup
+from joulelab.meters.analyzer.config import parse
 from joulelab.twins import profile
 from joulelab.twins.model import Node
 from joulelab.twins.servers._scpi import Instrument

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from joulelab.meters.analyzer_pace import Pace
+from joulelab.meters.analyzer.pace import Pace
 
 MS = 1_000_000
 

@@ -46,7 +46,7 @@ def test_modules_of_the_package_are_meters_by_their_name():
     folder = Path(meters.__file__).parent
     assert {"nvml", "rapl", "amdsmi", "host", "estimate"} <= set(found)
     assert not {"catalog", "hooks", "settings", "generations", "visible"} & set(found)
-    assert all((folder / f"{name}.py").exists() for name in found)
+    assert all((folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists() for name in found)
     assert "estimate" not in meters.defaults()
     assert "host" in meters.defaults()
 

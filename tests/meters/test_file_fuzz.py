@@ -17,8 +17,8 @@ import pytest
 from joulelab.core.clock import NS
 from joulelab.core.errors import JoulelabError
 from joulelab.meters.file import open_archive
-from joulelab.meters.file_cells import Cells, NotANumber, unit_of
-from joulelab.meters.file_times import BadStamp, Clock
+from joulelab.meters.file.cells import Cells, NotANumber, unit_of
+from joulelab.meters.file.times import BadStamp, Clock
 
 if TYPE_CHECKING:
     from pathlib import Path

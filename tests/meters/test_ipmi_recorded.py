@@ -35,7 +35,7 @@ class Exchange:
 
 def recorded(monkeypatch, *arguments, **options):
     link = Exchange(*arguments, **options)
-    monkeypatch.setattr("joulelab.meters.ipmi_settings.link", lambda config: link)
+    monkeypatch.setattr("joulelab.meters.ipmi.settings.link", lambda config: link)
     return link
 
 

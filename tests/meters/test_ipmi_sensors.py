@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from joulelab.core.errors import ConfigError, Unavailable
-from joulelab.meters import ipmi_sensors as choose
-from joulelab.meters.ipmi_settings import Source, account, interface, settings
+from joulelab.meters.ipmi import sensors as choose
+from joulelab.meters.ipmi.settings import Source, account, interface, settings
 from joulelab.transports.ipmi_parse import CELSIUS, RPM, WATT, Sensor
 
 

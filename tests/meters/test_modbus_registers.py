@@ -10,9 +10,9 @@ import tomllib
 import pytest
 
 from joulelab.core.errors import ConfigError, ReadFailed
-from joulelab.meters import modbus_profile
-from joulelab.meters.modbus_profile import load, parse
-from joulelab.meters.modbus_registers import BOUNDS, TYPES, UNITS, Register, blocks, cut, decode
+from joulelab.meters.modbus import profile
+from joulelab.meters.modbus.profile import load, parse
+from joulelab.meters.modbus.registers import BOUNDS, TYPES, UNITS, Register, blocks, cut, decode
 from joulelab.transports.modbus import Request
 
 
@@ -114,7 +114,7 @@ def test_neighbours_share_a_request():
     assert all(list(cut(row, answers)) == list(range(row.address, row.address + 4)) for row in many)
 
 
-@pytest.mark.parametrize("name", modbus_profile.shipped())
+@pytest.mark.parametrize("name", profile.shipped())
 def test_shipped_profiles_are_whole(name):
     profile = load(name, "test")
     assert profile.vendor
@@ -126,7 +126,7 @@ def test_shipped_profiles_are_whole(name):
 
 
 def test_what_the_facts_do_not_confirm_says_so():
-    unsure = {name for name in modbus_profile.shipped() if not load(name, "test").confirmed}
+    unsure = {name for name in profile.shipped() if not load(name, "test").confirmed}
     assert unsure == {"iem3000", "pm5000", "pac2200", "xerus"}
 
 

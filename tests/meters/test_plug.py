@@ -16,7 +16,7 @@ import pytest
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, MeterError, ReadFailed, Unavailable
 from joulelab.meters import plug
-from joulelab.meters import plug_values as values
+from joulelab.meters.plug import values
 from joulelab.transports.http import parse_json
 from joulelab.transports.mqtt import MqttListener
 from joulelab.twins import profile

@@ -10,9 +10,9 @@ from itertools import pairwise
 import pytest
 
 from joulelab.core.errors import ConfigError, ReadFailed
-from joulelab.meters.prometheus_api import parse_matrix
-from joulelab.meters.prometheus_presets import PRESETS
-from joulelab.meters.prometheus_query import filled, is_plain, narrowed, parse_query, selectors
+from joulelab.meters.prometheus.api import parse_matrix
+from joulelab.meters.prometheus.presets import PRESETS
+from joulelab.meters.prometheus.query import filled, is_plain, narrowed, parse_query, selectors
 from joulelab.transports.http import parse_json
 
 

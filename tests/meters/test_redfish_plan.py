@@ -6,8 +6,8 @@ import pytest
 
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.meters.redfish import RedfishMeter
-from joulelab.meters.redfish_plan import Wanted, plans
-from joulelab.meters.redfish_walk import Walker
+from joulelab.meters.redfish.plan import Wanted, plans
+from joulelab.meters.redfish.walk import Walker
 
 ROOT = {"RedfishVersion": "1.6.0", "Chassis": {"@odata.id": "/c"}, "Systems": {"@odata.id": "/s"}}
 

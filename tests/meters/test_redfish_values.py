@@ -10,11 +10,11 @@ import pytest
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import MeterError, ReadFailed, Unavailable
-from joulelab.meters import redfish_values as values
-from joulelab.meters.redfish_plan import Wanted, plans
-from joulelab.meters.redfish_sources import is_rating, is_total
-from joulelab.meters.redfish_values import Field
-from joulelab.meters.redfish_walk import Walker, is_part, link
+from joulelab.meters.redfish import values
+from joulelab.meters.redfish.plan import Wanted, plans
+from joulelab.meters.redfish.sources import is_rating, is_total
+from joulelab.meters.redfish.values import Field
+from joulelab.meters.redfish.walk import Walker, is_part, link
 from joulelab.transports.http import parse_json
 from joulelab.twins.model import H100, Node
 from joulelab.twins.servers import redfish

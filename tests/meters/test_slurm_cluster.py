@@ -14,9 +14,9 @@ from tests.slurm.scenario import accounts
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
 from joulelab.meters import slurm
-from joulelab.meters.slurm_archive import JobArchive
-from joulelab.meters.slurm_job import Finder
-from joulelab.meters.slurm_plugins import sampling_of
+from joulelab.meters.slurm.archive import JobArchive
+from joulelab.meters.slurm.job import Finder
+from joulelab.meters.slurm.plugins import sampling_of
 from joulelab.transports.slurm import Answer, Slurm
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "all is there")

@@ -10,7 +10,7 @@ from tests.slurm.fake import PM, Fake, row
 from joulelab import meters
 from joulelab.core.errors import ConfigError, Denied, MeterError, ReadFailed, Unavailable
 from joulelab.meters import slurm as module
-from joulelab.meters.slurm_plugins import sampling_of
+from joulelab.meters.slurm.plugins import sampling_of
 from joulelab.transports.slurm import Answer, Slurm
 
 

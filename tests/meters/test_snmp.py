@@ -277,7 +277,7 @@ def test_outlets_that_are_not_there_list_those_that_are(steady):
 
 
 def test_what_is_no_pdu_is_shown(bench, monkeypatch):
-    from joulelab.meters import snmp_device
+    from joulelab.meters.snmp import device as snmp_device
 
     with bench.served(vendor="sentry4", login="v2c") as (_, config):
         known = {k: v for k, v in snmp_device.tables().items() if k not in ("sentry3", "sentry4")}

@@ -9,10 +9,10 @@ import pytest
 
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.meters import snmp
-from joulelab.meters.snmp_device import Row, choose, text
-from joulelab.meters.snmp_settings import settings
-from joulelab.meters.snmp_setup import AgeCell, Cell
-from joulelab.meters.snmp_tables import parse, tables
+from joulelab.meters.snmp.device import Row, choose, text
+from joulelab.meters.snmp.settings import settings
+from joulelab.meters.snmp.setup import AgeCell, Cell
+from joulelab.meters.snmp.tables import parse, tables
 from joulelab.transports.snmp import MISSING, Community, Name, User
 
 V2C = {"address": "10.0.0.5", "community": "secret", "label": "pdu1"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 
 from joulelab.core.clock import NS
-from joulelab.meters.slurm_archive import JobArchive
-from joulelab.meters.slurm_job import Finder
-from joulelab.meters.slurm_plugins import sampling_of
+from joulelab.meters.slurm.archive import JobArchive
+from joulelab.meters.slurm.job import Finder
+from joulelab.meters.slurm.plugins import sampling_of
 from joulelab.transports.slurm import Answer, Slurm
 
 DAY = "2026-11-16T00:"

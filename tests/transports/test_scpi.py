@@ -18,7 +18,7 @@ import pytest
 
 from joulelab.core.errors import ConfigError, Denied, MissingDependency, ReadFailed, Unavailable
 from joulelab.meters.analyzer import CONFIG, Analyzer
-from joulelab.meters.analyzer_config import parse
+from joulelab.meters.analyzer.config import parse
 from joulelab.transports import scpi
 from joulelab.twins import profile
 from joulelab.twins.model import Node

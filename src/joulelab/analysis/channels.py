@@ -128,6 +128,8 @@ def _channels(
         return []
     age = next((c.name for c in stream.channels if c.quantity == "age"), None)
     series = run.series(table, stream.name, channels=[c.name for c in specs] + ([age] if age else []))
+    if stream.pace == "instrument":  # a read ends with the update that it waited for
+        series, specs = replace(series, t0_ns=series.t1_ns), [replace(c, update_s=0.0) for c in specs]
     if age is not None:
         series, specs = _at_their_origin(series, age, stream), [replace(c, update_s=0.0) for c in specs]
     powers: list[PowerCurve] = []

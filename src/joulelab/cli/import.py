@@ -53,7 +53,7 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
 
     Further settings of the source follow as KEY=VALUE, written as in joulelab.toml.
     """
-    from joulelab.meters.file_times import zone_of
+    from joulelab.meters.file.times import zone_of
     from joulelab.store.imported import Stretch
     from joulelab.supervisor.imports import Wanted, import_archives
 
@@ -127,7 +127,7 @@ def _file_settings(source: str, path: str, options: dict[str, Any], typed: dict[
 def _map(text: str) -> dict[str, str]:
     column, equals, place = text.rpartition("=")
     scope, colon, unit = place.rpartition(":")
-    from joulelab.meters.file_cells import unit_of
+    from joulelab.meters.file.cells import unit_of
 
     if not colon or unit_of(unit) is None:  # the scope may have a colon of its own: gpu:0
         scope, unit = place, ""
@@ -152,7 +152,7 @@ def _time(text: str | None, zone: ZoneInfo | None, where: str) -> int | None:
 
 
 def _when(text: str, zone: ZoneInfo | None, where: str) -> int:
-    from joulelab.meters.file_times import utc_ns
+    from joulelab.meters.file.times import utc_ns
 
     return utc_ns(text, zone, where)
 

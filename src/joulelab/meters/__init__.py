@@ -116,11 +116,10 @@ def _is_meter(name: str) -> bool:
 
 def _text(name: str) -> str:
     """Return the source of a module of this package, empty where there is none to read."""
-    for folder in __path__:
-        try:
-            return (Path(folder) / f"{name}.py").read_text()
-        except OSError:
-            continue
+    for folder in map(Path, __path__):
+        for file in (folder / f"{name}.py", folder / name / "__init__.py"):
+            if file.is_file():
+                return file.read_text()
     return ""
 
 

@@ -31,8 +31,8 @@ from joulelab.twins.servers._pdu_trees import MAKERS
 from joulelab.twins.servers.process import Served, run
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from joulelab.twins.truth import Truth
 

@@ -1,0 +1,269 @@
+"""Turn a Prometheus entry into queries, and what the server has into streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from joulelab.core import scope as scopes
+from joulelab.core.errors import ConfigError
+from joulelab.core.spec import Accuracy, Spec, Stream
+from joulelab.meters import nearest, wall
+from joulelab.meters.prometheus.api import Api
+from joulelab.meters.prometheus.presets import PRESETS
+from joulelab.meters.prometheus.query import UNITS, Query, filled, narrowed, parse_query
+from joulelab.meters.settings import check_keys, seconds, text
+from joulelab.transports.http import Auth, HttpClient
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.meters.prometheus.api import Series
+
+CONFIG = wall.COMMON | {
+    "address": "the server: http://host:9090, with its path where it has one",
+    "preset": "an exporter whose metrics are known: " + ", ".join(PRESETS),
+    "match": 'labels that narrow a preset: instance="node07:9400"',
+    "queries": "any PromQL as a channel: [{query, scope, unit, kind, ...}]",
+    "user": "for basic authentication",
+    "password": "for basic authentication",
+    "token": "for bearer authentication",
+    "verify": "false, or the file of your CA, for https",
+    "fingerprint": "SHA-256 of the server's certificate, instead of verify",
+    "step_s": "steps of what is not a plain selector (1 live, 15 afterwards)",
+    "lookback_s": "how far back the newest sample may lie (120)",
+    "stale_s": "how far apart the samples behind one value of an expression may lie (60)",
+    "update_s": "how often the instrument behind the exporter renews its value, if you know better",
+    "modulus_j": "where the counters wrap, in J (RAPL: max_energy_range_uj / 1e6)",
+    "host": "the node that a series is of, by its labels: {instance}; for imports of several nodes",
+}
+SECRETS = ("password", "token")
+LIMIT_B = 64_000_000
+Key = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Hold what an entry asks for."""
+
+    label: str
+    config: Mapping[str, Any]
+    queries: tuple[Query, ...]
+    preset: str
+    lookback_s: float
+    stale_s: float
+    timeout_s: float
+    step_s: float | None
+    host: str
+
+    def step_ms(self, default_s: float) -> int:
+        """Return the step of expressions in ms."""
+        return max(round((self.step_s or default_s) * 1000), 1)
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """Check an entry. Raises ConfigError that says what fits."""
+    check_keys("prometheus", config, CONFIG)
+    label = wall.label_of(config)
+    preset = text(label, config, "preset")
+    _base_url(config)
+    _auth(config)
+    return Settings(
+        label,
+        config,
+        tuple(_queries(config, preset, f"meter {label}")),
+        preset or "",
+        seconds(label, config, "lookback_s", 120.0),
+        seconds(label, config, "stale_s", 60.0),
+        seconds(label, config, "timeout_s", 5.0),
+        seconds(label, config, "step_s", 1.0) if "step_s" in config else None,
+        text(label, config, "host") or "",
+    )
+
+
+def api_of(asked: Settings) -> Api:
+    """Return the way to the server; nothing is sent yet. Raises ConfigError, MissingDependency."""
+    config = asked.config
+    verify = config.get("verify", True)
+    if not isinstance(verify, bool | str):
+        raise ConfigError(f"verify is {verify!r}", where=f"meter {asked.label}", next="give false, or a file's path")
+    client = HttpClient(
+        _base_url(config),
+        auth=_auth(config),
+        timeout_s=asked.timeout_s,
+        verify=verify,
+        fingerprint=text(asked.label, config, "fingerprint"),
+        label=asked.label,
+        limit_b=LIMIT_B,
+    )
+    return Api(client, asked.label)
+
+
+def _base_url(config: Mapping[str, Any]) -> str:
+    label = wall.label_of(config)
+    given = (text(label, config, "address") or "").strip()
+    advice = 'set address = "http://HOST:9090"'
+    if not given:
+        raise ConfigError("no address is given", where=f"meter {label}", next=advice)
+    if "://" not in given:
+        given = f"http://{given}"
+    parts = urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise ConfigError("address is not a server's", where=f"meter {label}", next=advice)
+    if parts.username or parts.password:
+        raise ConfigError("address holds a user", where=f"meter {label}", next="set user and password instead")
+    return given.rstrip("/")
+
+
+def _auth(config: Mapping[str, Any]) -> Auth:
+    label = wall.label_of(config)
+    secret = {key: config.get(key) for key in SECRETS}
+    for key, value in secret.items():
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(
+                f"{key} is no text", where=f"meter {label}", next="give { env = NAME } or { file = PATH }"
+            )
+    user, password, token = text(label, config, "user"), secret["password"], secret["token"]
+    if token is not None and (user is not None or password is not None):
+        raise ConfigError("both a token and a password are given", where=f"meter {label}", next="give one of them")
+    if (user is None) != (password is None):
+        raise ConfigError("user and password belong together", where=f"meter {label}", next="give both")
+    if token is not None:
+        return Auth("bearer", password=token)
+    return Auth("basic", user, password) if user is not None and password is not None else Auth()
+
+
+def _queries(config: Mapping[str, Any], preset: str | None, where: str) -> list[Query]:
+    own, match = config.get("queries"), text(where, config, "match")
+    if (preset is None) == (own is None):
+        what = "both preset and queries are given" if preset else "neither preset nor queries are given"
+        raise ConfigError(what, where=where, next=f'set preset = "ipmi" ({", ".join(PRESETS)}), or queries = [...]')
+    feeds = wall.feeds_of(config, "node.ac")
+    found: list[Query] = []
+    if preset is not None:
+        if preset not in PRESETS:
+            raise ConfigError(f"there is no preset {preset!r}", where=where, next=nearest(preset, list(PRESETS)))
+        for row in PRESETS[preset]:
+            query = parse_query(row, feeds, where)
+            scope = feeds if query.scope == "node.ac" else query.scope
+            found.append(replace(query, scope=scope, query=_narrowed(query, match or ""), group=preset))
+    elif match is not None:
+        raise ConfigError("match goes with a preset", where=where, next="write the labels into the queries")
+    elif not isinstance(own, list) or not own:
+        raise ConfigError("queries is no list", where=where, next='give queries = [{query = "...", scope = "..."}]')
+    else:
+        found = [replace(parse_query(row, feeds, where), group=str(n)) for n, row in enumerate(own, 1)]
+    if "update_s" in config:
+        update_s = seconds(where, config, "update_s", 1.0)
+        found = [replace(query, update_s=update_s) for query in found]
+    return found
+
+
+def _narrowed(query: Query, match: str) -> str:
+    if query.plain:
+        return narrowed(query.query, match)
+    head, _, inner = query.query.rpartition("(")  # of the presets, all expressions end in "(selector)"
+    return f"{head}({narrowed(inner.removesuffix(')'), match)})" if inner else query.query
+
+
+@dataclass(slots=True)
+class Group:
+    """Hold the series that make one stream: by channel, the query's number and the series' labels."""
+
+    scope: str
+    parent: str
+    host: str
+    members: dict[str, tuple[int, Key]] = field(default_factory=dict)
+
+
+def grouped(asked: Settings, found: Sequence[Series]) -> list[Group]:
+    """Return the streams that the series of all queries make. Raises ConfigError where two series are one scope."""
+    groups: dict[tuple[str, str, str], Group] = {}
+    where = f"meter {asked.label}"
+    for number, (query, series) in enumerate(zip(asked.queries, found, strict=True)):
+        for key in sorted(series):
+            labels = {"label": asked.label} | dict(key)
+            scope = filled(query.scope, labels, where)
+            host = filled(asked.host, labels, where).partition(":")[0]
+            parent = filled(query.parent, labels, where)
+            group = groups.setdefault((query.group, host, scope), Group(scope, parent, host))
+            if query.name in group.members:
+                other, taken = group.members[query.name]
+                if other == number or not asked.preset:
+                    raise _twice(where, scope, dict(taken), dict(key))
+                continue  # an exporter's older and newer name for one thing: the first counts
+            group.members[query.name] = number, key
+    return sorted(groups.values(), key=lambda g: (g.host, scopes.order(g.scope)))
+
+
+def _twice(where: str, scope: str, one: Mapping[str, str], two: Mapping[str, str]) -> ConfigError:
+    differ = sorted(k for k in one.keys() | two.keys() if one.get(k) != two.get(k)) or ["nothing"]
+    shown = ", ".join(f"{k}: {one.get(k)!r} and {two.get(k)!r}" for k in differ[:4])
+    advice = f"narrow the query (match = '{differ[0]}=\"{one.get(differ[0], '')}\"'), or put the label into the scope"
+    return ConfigError(f"two series are both {scope}", where=where, why=f"they differ in {shown}", next=advice)
+
+
+def stream_of(asked: Settings, group: Group, names: Mapping[str, int], period_s: float, *, live: bool) -> Stream:
+    """Return the stream of a group; `names` counts those that cords of one scope have."""
+    queries = {name: asked.queries[number] for name, (number, _) in group.members.items()}
+    channels = [_spec(asked, query, group.scope, live=live) for query in queries.values()]
+    if live:
+        channels.append(Spec("age_s", "age", "s"))
+    table = "_".join(sorted(name.rpartition("_")[0] or name for name in queries))
+    feeds, parts = "", 0
+    if scopes.family(group.scope) == "outlet":
+        feeds = wall.feeds_of(asked.config, "node.ac")
+        parts = max(int(asked.config.get("parts") or 1), names.get("outlet", 1))
+    told = next(iter(queries.values()))
+    how = "raw samples" if all(q.plain for q in queries.values()) else "an expression, evaluated at steps"
+    return Stream(
+        f"{group.scope} {told.group}" if not asked.preset and len(asked.queries) > 1 else group.scope,
+        table,
+        group.scope,
+        period_s,
+        tuple(channels),
+        group.parent or feeds or None,
+        device=_device(dict(group.members[told.name][1])),
+        model=f"Prometheus: {told.query} ({how})",
+        sums=feeds,
+        parts=parts,
+    )
+
+
+def _device(labels: Mapping[str, str]) -> str:
+    return next((labels[k] for k in ("UUID", "uuid", "instance") if labels.get(k)), "")
+
+
+def _spec(asked: Settings, query: Query, scope: str, *, live: bool) -> Spec:
+    si, _, quantity, _ = UNITS[query.unit]
+    if query.kind == "state":
+        return Spec(query.name, quantity, si, update_s=query.update_s)
+    modulus = None if query.modulus is None else query.modulus * query.factor
+    if query.kind == "counter" and "modulus_j" in asked.config:
+        modulus = seconds(asked.label, asked.config, "modulus_j", 1.0)
+    reference = query.reference or "the entry states none"
+    if not query.plain:
+        reference += "; evaluated at steps, times are those of the samples behind it"
+    default = Accuracy(
+        "assumed" if query.gain else "unknown",
+        query.gain,
+        quantum=query.quantum * query.factor,
+        shared=f"{asked.label}:{scopes.family(scope)}",
+        reference=reference,
+    )
+    accuracy = wall.stated(asked.config, default)
+    if query.kind == "counter":
+        accuracy = replace(accuracy, offset=0.0)  # stated in W
+    return Spec(
+        query.name,
+        quantity,
+        si,
+        query.kind,
+        query.update_s,
+        query.window_s if query.kind == "power" else None,
+        modulus=modulus,
+        accuracy=accuracy,
+        # When a sample was scraped is known; how old the value was by then is not.
+        lag_s=query.update_s if live else 0.0,
+    )

@@ -1,0 +1,91 @@
+"""Find inlet temperature and fans of a Redfish chassis: by one answer where the service has one."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from joulelab.meters.redfish import values
+from joulelab.meters.redfish.values import Field, Step
+from joulelab.meters.redfish.walk import Walker, is_present, link
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Channel, unit, and where it stands.
+Channel = tuple[str, str, Field]
+FANS = 16  # each may cost a request of its own
+_INLET = re.compile(r"inlet|intake|ambient|front", re.IGNORECASE)
+_CELSIUS = (-50.0, 150.0)
+
+
+def cooling(walker: Walker, chassis: dict[str, Any]) -> list[Channel]:
+    """Return inlet temperature and fan speeds; empty where the chassis has none."""
+    return (
+        _thermal(walker.follow(chassis, "Thermal"), link(chassis, "Thermal"))
+        or _environment(walker.follow(chassis, "EnvironmentMetrics"), link(chassis, "EnvironmentMetrics"))
+        or _subsystem(walker, walker.follow(chassis, "ThermalSubsystem"))
+    )
+
+
+def _thermal(doc: dict[str, Any] | None, path: str | None) -> list[Channel]:
+    if doc is None or path is None:
+        return []
+    found: list[Channel] = []
+    rows = _rows(doc.get("Temperatures"))
+    for row in rows:
+        where = Field(path, ("Temperatures", values.member_step(rows, row), "ReadingCelsius"), limits=_CELSIUS)
+        if _is_inlet(row) and values.has(doc, where):
+            found.append(("temperature_c", "degC", where))
+            break
+    fans = _rows(doc.get("Fans"))
+    for row in (fan for fan in fans if is_present(fan)):
+        steps: tuple[Step, ...] = ("Fans", values.member_step(fans, row), "Reading")
+        is_share = row.get("ReadingUnits") == "Percent"
+        _add_fan(found, doc, Field(path, steps, 0.01 if is_share else 1.0), is_share=is_share)
+    return found
+
+
+def _environment(doc: dict[str, Any] | None, path: str | None) -> list[Channel]:
+    if doc is None or path is None:
+        return []
+    found: list[Channel] = []
+    inlet = Field(path, ("TemperatureCelsius", "Reading"), limits=_CELSIUS)
+    fans = _rows(doc.get("FanSpeedsPercent"))
+    for place, row in enumerate(fans):
+        if "SpeedRPM" in row:
+            _add_fan(found, doc, Field(path, ("FanSpeedsPercent", place, "SpeedRPM")), is_share=False)
+        else:
+            _add_fan(found, doc, Field(path, ("FanSpeedsPercent", place, "Reading"), 0.01), is_share=True)
+    if found and values.has(doc, inlet):  # alone it may be any sensor of the chassis
+        found.insert(0, ("temperature_c", "degC", inlet))
+    return found
+
+
+def _subsystem(walker: Walker, doc: dict[str, Any] | None) -> list[Channel]:
+    found: list[Channel] = []
+    metrics, path = walker.follow(doc, "ThermalMetrics"), link(doc, "ThermalMetrics")
+    inlet = Field(path or "", ("TemperatureSummaryCelsius", "Intake", "Reading"), limits=_CELSIUS)
+    if metrics is not None and values.has(metrics, inlet):
+        found.append(("temperature_c", "degC", inlet))
+    for where, fan in walker.each(walker.follow(doc, "Fans"))[:FANS]:
+        turns, share = Field(where, ("SpeedPercent", "SpeedRPM")), Field(where, ("SpeedPercent", "Reading"), 0.01)
+        if is_present(fan):
+            is_share = not values.has(fan, turns)
+            _add_fan(found, fan, share if is_share else turns, is_share=is_share)
+    return found
+
+
+def _add_fan(found: list[Channel], doc: dict[str, Any], field: Field, *, is_share: bool) -> None:
+    number = sum(name.startswith("fan") for name, _, _ in found) + 1
+    if number <= FANS and values.has(doc, field):
+        found.append((f"fan{number}_speed", "1", field) if is_share else (f"fan{number}_speed_rpm", "rpm", field))
+
+
+def _rows(listed: Any) -> list[dict[str, Any]]:
+    return [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+
+
+def _is_inlet(row: dict[str, Any]) -> bool:
+    names: Sequence[Any] = (row.get("PhysicalContext"), row.get("Name"))
+    return is_present(row) and any(isinstance(name, str) and _INLET.search(name) for name in names)

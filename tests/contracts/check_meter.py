@@ -133,7 +133,7 @@ def check_spec(spec: Spec) -> None:
 
 
 def read(meter: Meter, stream: Stream) -> Any:
-    """Return a row, the second time where the first fails: closing puts an instrument back that another one reads too."""
+    """Return a row, if need be the second time: closing puts an instrument back that another one reads too."""
     try:
         return meter.read(stream)
     except ReadFailed:

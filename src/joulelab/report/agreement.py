@@ -43,7 +43,7 @@ def agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]
         if not others:
             continue
         scope = f"{s.host}/{s.scope}" if several else s.scope
-        rows.append(AgreementRow(scope, _named(s.reading), s.energy, None, "believed", _lag(result, s, s.reading)))
+        rows.append(AgreementRow(scope, _named(s.reading), s.energy, None, "best", _lag(result, s, s.reading)))
         for c in others:
             off = c.difference.scaled(1 / s.energy.value) if s.energy.value > 0 else None
             rows.append(AgreementRow("", _named(c.other), c.other.energy, off, c.verdict, _lag(result, s, c.other)))
@@ -64,18 +64,15 @@ def _named(reading: Reading) -> str:
 
 
 def _lag(result: Result, scope: ScopeResult, reading: Reading) -> str:
-    """Return the lag of a meter in words: s, and whether it was taken out."""
+    """Return the lag (s) that was taken out of a meter's readings, with its interval."""
     meters = reading.meter.split("+")
     lags = [g for g in result.lags if g.host == scope.host and g.meter in meters and _covers(scope, g)]
-    known = [g for g in lags if g.u_s < float("inf")]
-    if not lags:
+    moved = [g.lag_s for g in lags if g.applied]
+    if not moved:
         return fmt.NOTHING
-    if not known or not any(g.applied for g in known):
-        return "none seen" if any(g.why == "none is seen" for g in known) else "unknown"
-    moved = [g.lag_s for g in known if g.applied]
-    least, most = f"{min(moved):+.2f}", f"{max(moved):+.2f}"
-    spread = least if least == most else f"{least} to {most}"
-    return f"{spread} ± {2 * max(g.u_s for g in known if g.applied):.2f}, taken out"
+    # Cords of one meter are read at once, so their lags are about the same.
+    half = max((max(moved) - min(moved)) / 2, 2 * max(g.u_s for g in lags if g.applied))
+    return f"{(max(moved) + min(moved)) / 2:+.2f} ± {half:.2f}"
 
 
 def _covers(scope: ScopeResult, lag: Lag) -> bool:
@@ -86,14 +83,14 @@ def _covers(scope: ScopeResult, lag: Lag) -> bool:
 def agreement_table(rows: list[AgreementRow]) -> Table:
     """Return meters of one scope with their energies, differences and verdicts."""
     joules, unit = fmt.column([r.energy.value for r in rows], "J")
-    table = make_table("scope", "meter", f"energy, {unit}", "off, %", "verdict", "lag, s", left=(0, 1, 4, 5))
+    table = make_table("scope", "meter", f"energy, {unit}", "off, %", "", "lag out, s", left=(0, 1, 4))
     for r in rows:
         width = r.energy.expanded
         energy = fmt.interval(r.energy.value / joules, None if width is None else width / joules)
         off = fmt.NOTHING
         if r.off is not None:
             both = r.off.expanded
-            off = f"{100 * r.off.value:+.1f}" + ("" if both is None else f" ± {100 * both:.1f}")
+            off = f"{100 * r.off.value:+.1f}" + ("" if both is None else f" ± {fmt.plain(100 * both, 2)}")
         table.add_row(r.scope, r.meter, energy, off, r.verdict, r.lag)
     return table
 

@@ -55,7 +55,8 @@ def test_without_files_nothing_is_loaded(tmp_path: Path) -> None:
         "assert not c.files and not c.entries\n"
         "print(sorted({'tomllib', 'difflib', 'joulelab.config.check', 'keyring'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    bare = {k: v for k, v in os.environ.items() if not k.startswith("COV")}  # coverage reads a TOML file itself
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=bare)
     assert done.stdout.strip() == "[]", done.stderr
 
 

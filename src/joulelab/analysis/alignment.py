@@ -131,7 +131,16 @@ def estimate(
     significantly larger than the smallest are all possible. Loads that repeat leave several: then it is poor. Lags are
     looked for within an eighth of the record, at least `least_s`, at most `reach_s`.
     """
-    reach = min(reach_s, max(float(fast.t[-1] - fast.t[0]) * REACH, least_s))
+    whole = float(fast.t[-1] - fast.t[0])
+    first = _within(slow, fast, min(reach_s, max(whole * REACH, least_s)))
+    if not first[3]:
+        return first
+    # The one step of a short record may lie where a long reach does not look.
+    second = _within(slow, fast, min(reach_s, max(whole * REACH / 4, least_s)))
+    return first if second[3] else second
+
+
+def _within(slow: Means, fast: Cumulative, reach: float) -> tuple[float, float, float, str]:
     fit = _Fit(slow, fast, reach)
     if fit.value.size < FEWEST:
         return 0.0, math.inf, 0.0, f"only {fit.value.size} readings"

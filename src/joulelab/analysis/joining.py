@@ -80,17 +80,19 @@ def _fast(scopes: list[ScopeChannels]) -> _Fast | None:
 def _aligned(scope: ScopeChannels, fast: _Fast | None, lags: list[Lag]) -> ScopeChannels:
     """Return a scope with the streams that lag behind their reference moved, as far as that is well known."""
     shifts: dict[tuple[str, str], Lag] = {}
-    for channel in sorted(scope.channels, key=lambda c: c.spec.kind != "power"):
+    # Of the channels of a stream the power with the shortest window tells the time best.
+    for channel in sorted(scope.channels, key=lambda c: (c.spec.kind != "power", c.spec.window_s or 0.0)):
         key = (channel.meter, channel.stream.name)
         reference = _reference(scope, channel, fast)
-        if key in shifts or reference is None:
+        if reference is None or (key in shifts and shifts[key].why in ("", NO_LAG)):
             continue
         against, curve = reference
         least = channel.spec.lag_s / 2 + channel.update_s + curve.step_s
         lag, u, correlation, why = estimate(means(channel, curve.base_ns), curve, least)
         if not why and abs(lag) <= 2 * u:
             why = NO_LAG
-        shifts[key] = Lag(scope.host, *key, scope.scope, against, lag, u, correlation, not why, why)
+        if key not in shifts or why in ("", NO_LAG):
+            shifts[key] = Lag(scope.host, *key, scope.scope, against, lag, u, correlation, not why, why)
     lags += shifts.values()
     moved = {key: lag for key, lag in shifts.items() if lag.applied}
     channels = (

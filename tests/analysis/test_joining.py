@@ -300,3 +300,12 @@ def test_a_rest_needs_a_time_that_both_were_read(node):
 def test_a_node_that_only_counts_has_a_rest_without_statistics(node):
     node.add("xcc", counter("node.dc"), FAST, 300 * FAST + 2 * joules(FAST))
     assert result(node).group("rest of node.dc").statistics is None
+
+
+def test_a_reading_that_waited_for_its_update_is_of_the_time_at_its_end(folder):
+    spec = Spec("power_w", "power", "W", "power", 0.1, 0.1, accuracy=METER)
+    stream = Stream("wt", "power", "node.ac", 0.1, (spec,), pace="instrument")
+    channels = load_channels(folder.add("analyzer", stream, FAST, watts(FAST)).close(START, END).open())[0].channels
+    readings = channels[0].readings
+    assert (readings.t0_ns == readings.t1_ns).all()
+    assert channels[0].curve.shift_s == pytest.approx(0.05)  # half of its window

@@ -83,7 +83,7 @@ def _covers(scope: ScopeResult, lag: Lag) -> bool:
 def agreement_table(rows: list[AgreementRow]) -> Table:
     """Return meters of one scope with their energies, differences and verdicts."""
     joules, unit = fmt.column([r.energy.value for r in rows], "J")
-    table = make_table("scope", "meter", f"energy, {unit}", "off, %", "", "lag out, s", left=(0, 1, 4))
+    table = make_table("scope", "meter", f"energy, {unit}", "off, %", "", "lag, s", left=(0, 1, 4))
     for r in rows:
         width = r.energy.expanded
         energy = fmt.interval(r.energy.value / joules, None if width is None else width / joules)

@@ -1,0 +1,108 @@
+"""Meters of one scope beside each other: which are shown, and in what words."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from joulelab.analysis.agreement import comparisons
+from joulelab.analysis.alignment import Lag
+from joulelab.analysis.result import GroupResult, Reading, Result, ScopeResult
+from joulelab.analysis.terms import Quantity
+from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
+from joulelab.report.console import make_console
+
+
+def reading(meter, joules, u, channel="power_w", known=True):
+    energy = Quantity(joules, {f"gain:{meter}": u}, known)
+    return Reading(meter, channel, "power", energy, "datasheet" if known else "unknown", "", False, 100, 1.0)
+
+
+def scope(name, best, *others, host="n1"):
+    return ScopeResult(name, host, None, "", "", best, best.energy.scaled(0.1), None, None, None, others)
+
+
+def result(*scopes, lags=(), groups=(), ratios=None) -> Result:
+    return Result(
+        "r", None, "n1", [], "closed", "exit", 0, None, "", 0, 10**10, scopes, tuple(groups), (), {}, {}, (), (),
+        lags=tuple(lags), comparisons=comparisons(scopes), ratios=ratios or {},
+    )  # fmt: skip
+
+
+def lag(meter, scope, by, *, applied=True, why="", u=0.03):
+    return Lag("n1", meter, scope, scope, "gpu", by, u, 0.99, applied, why)
+
+
+NODE = scope(
+    "node.ac",
+    reading("analyzer", 1000.0, 1.0),
+    reading("pdu1", 1010.0, 10.0),
+    reading("pdu1", 990.0, 50.0, "energy_j"),
+    reading("bmc", 1100.0, 15.0),
+    reading("plug", 1000.0, 1.0, known=False),
+)
+GPU = scope("gpu:0", reading("nvml", 100.0, 5.0), reading("redfish", 101.0, 5.0), reading("nvml", 99.0, 5.0, "x"))
+
+
+def test_the_best_channel_of_each_meter_at_the_wall_and_elsewhere_only_what_differs():
+    rows = agreement_rows(result(NODE, GPU))
+    assert [(r.scope, r.meter, r.verdict) for r in rows] == [
+        ("node.ac", "analyzer power_w", "best"),
+        ("", "pdu1 power_w", "agree"),
+        ("", "bmc power_w", "differ"),
+        ("", "plug power_w", "cannot tell"),
+    ]
+    off = scope("gpu:0", reading("nvml", 100.0, 1.0), reading("redfish", 120.0, 1.0))
+    assert [r.meter for r in agreement_rows(result(off))] == ["nvml power_w", "redfish power_w"]
+
+
+def test_every_channel_on_request():
+    rows = agreement_rows(result(NODE, GPU), every=True)
+    assert [r.meter for r in rows if r.scope == "" and r.meter.startswith("pdu1")] == ["pdu1 power_w", "pdu1 energy_j"]
+    assert "gpu:0" in [r.scope for r in rows]
+
+
+def test_scopes_of_several_hosts_are_named_with_them():
+    other = scope("node.ac", reading("a", 5.0, 0.1), reading("b", 5.0, 0.1), host="n2")
+    assert [r.scope for r in agreement_rows(result(NODE, other)) if r.scope] == ["n1/node.ac", "n2/node.ac"]
+
+
+@pytest.mark.parametrize(
+    ("lags", "words"),
+    [
+        ([], "-"),
+        ([lag("pdu1", "outlet:pdu1.1", 0.2), lag("pdu1", "outlet:pdu1.2", 0.3)], "+0.25 ± 0.06"),
+        ([lag("pdu1", "outlet:pdu1.1", 0.2), lag("pdu1", "outlet:pdu1.2", 0.6)], "+0.40 ± 0.20"),
+        ([lag("pdu1", "node.ac", 0.2, applied=False, why="the load repeats")], "-"),
+        ([lag("pdu1", "node.dc", 0.2)], "-"),
+    ],
+)
+def test_the_lag_that_was_taken_out(lags, words):
+    row = next(r for r in agreement_rows(result(NODE, lags=lags)) if r.meter == "pdu1 power_w")
+    assert row.lag == words
+
+
+def test_the_table_fits_a_terminal_and_nothing_of_nothing_is_no_share():
+    none = scope("node.dc", reading("a", 0.0, 0.1), reading("b", 0.0, 0.1))
+    out = io.StringIO()
+    console = make_console(out)
+    console.width = 80
+    console.print(agreement_table(agreement_rows(result(NODE, none))))
+    text = out.getvalue()
+    assert "+1.0 ± 2.0" in text
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_rest_and_supply_in_words():
+    rest = GroupResult(
+        "rest of node.ac", ("gpu:0",), Quantity(40.0, {"unseen:x": 30.0, "gain:y": 2.0}), Quantity(4.0), None
+    )
+    clear = GroupResult("rest of node.dc", ("gpu:0",), Quantity(40.0, {"gain:y": 2.0}), Quantity(4.0), None)
+    ratios = {"supply efficiency": Quantity(0.94, {"gain:y": 0.005}), "n2: supply efficiency": Quantity(0.9, {}, False)}
+    assert joined_lines(result(NODE, groups=[rest, clear], ratios=ratios)) == [
+        ("rest", "rest of node.ac: 40.0 ± 4.0 J if no load is in step with the sensors inside"),
+        ("supply", "efficiency 94.0 ± 1.0 % (node.dc / node.ac)"),
+        ("supply", "n2: efficiency 90.0 % (node.dc / node.ac)"),
+    ]

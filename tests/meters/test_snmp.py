@@ -148,13 +148,41 @@ def test_one_request_serves_all_streams_of_a_moment(steady):
         asked = []
         real = meter._poll.read
         meter._poll.read = lambda: asked.append(1) or real()
+        first, *others = meter.streams()
+        meter.read(first)
         begin = time.monotonic()
-        for stream in meter.streams():
+        for stream in others:
             meter.read(stream)
-        if time.monotonic() - begin < 0.2:  # not so slow that values are too old to share
+        if time.monotonic() - begin < 0.5:  # not so slow that values are too old to share
             assert len(asked) == 1
-        meter.read(meter.streams()[0])
+        meter.read(first)
         assert len(asked) >= 2, "the next reading is a new one"
+
+
+def test_a_slow_device_is_asked_once_for_all_streams_of_a_tick(bench):
+    with bench.served() as (server, config), opened(config, timeout_s=5.0, period_s=5.0) as meter:
+        asked = []
+        real = meter._poll.read
+        meter._poll.read = lambda: asked.append(1) or real()
+        first, *others = meter.streams()
+        assert len(others) > 3
+        with bench.changed(server, latency_s=0.7):
+            meter.read(first)
+            for stream in others:
+                assert len(meter.read(stream)) == len(stream.channels)
+        assert len(asked) == 1
+
+
+def test_an_answer_too_old_is_not_shared(steady):
+    with opened(steady, period_s=5.0) as meter:
+        asked = []
+        real = meter._poll.read
+        meter._poll.read = lambda: asked.append(1) or real()
+        first, second = meter.streams()[:2]
+        meter.read(first)
+        meter._read_ns -= 4 * 10**9
+        meter.read(second)
+        assert len(asked) == 2
 
 
 def test_it_dies_and_returns(bench):

@@ -29,6 +29,7 @@ CONFIG = {
     "fail_from_s": "from when on readings of device 0 fail",
     "fail_to_s": "until when",
     "raises": "what opening raises: unavailable, denied, bug",
+    "appears": "a file; until it is there, opening raises Unavailable",
     "chatty": "write to standard output, as libraries do (false)",
     "state": "also give a stream of state (false)",
 }
@@ -39,6 +40,8 @@ def open_meter(config: Mapping[str, Any]) -> Fake:
         os.write(1, b"hello from a library\n")
     time.sleep(config.get("hang_open_s", 0))
     problem = config.get("raises")
+    if not os.path.exists(config.get("appears", "/")):
+        raise Unavailable("no fake here yet", why="it starts")
     if problem == "unavailable":
         raise Unavailable("no fake here", why="asked not to be", next="ask again")
     if problem == "denied":

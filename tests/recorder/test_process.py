@@ -155,6 +155,19 @@ def test_every_meter_says_how_it_opened(tmp_path: Path) -> None:
     assert {e["meter"]: e["status"] for e in r.events("meter")} == {m["meter"]: m["status"] for m in said}
 
 
+def test_a_configured_meter_that_is_not_there_yet_is_tried_again(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    with Driven(
+        tmp_path, [fake(appears=str(there)) | {"paced": False}, fake(appears=str(there)) | {"name": "usual"}]
+    ) as r:
+        assert [m["status"] for m in r.hear("ready")["meters"]] == ["unavailable", "unavailable"]
+        there.touch()
+        until(lambda: len(r.rows()) > 2)
+        assert r.finish() == 0
+    assert [e["status"] for e in r.events("meter") if e["meter"] == "fake"] == ["unavailable", "open"]
+    assert [e["status"] for e in r.events("meter") if e["meter"] == "usual"] == ["unavailable"]
+
+
 def test_a_meter_that_hangs_in_opening_holds_up_nobody(tmp_path: Path) -> None:
     with Driven(tmp_path, [fake(hang_open_s=30), fake()]) as r:
         begun = time.monotonic()

@@ -214,9 +214,21 @@ def test_a_disk_that_stays_full_is_told_with_the_rows_it_cost(tmp_path: Path) ->
     assert [e["dropped_rows"] for e in events(tmp_path) if e["event"] == "disk"] == [0, 3]
 
 
-def test_secrets_are_taken_out_of_words_and_nowhere_else(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, HEADER, [], hidden=["event", "pdu1"])
-    told = {"event": "meter", "meter": "pdu1", "what": "no event of pdu1", "missing": [{"why": "pdu1"}], "t": 1}
+def test_secrets_are_taken_out_of_every_text_but_names(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, HEADER, [], hidden=["event", "pdu1", "", "pdu1-long"])
+    told = {"event": "meter", "meter": "pdu1", "what": "no event of pdu1-long", "missing": [{"why": "pdu1"}], "t": 1}
     line = json.loads(writer.line(told))
     assert line == {"event": "meter", "meter": "pdu1", "what": "no *** of ***", "missing": [{"why": "***"}], "t": 1}
     assert json.loads(Writer(tmp_path, HEADER, []).line(told)) == told
+
+
+def test_secrets_are_taken_out_of_values_at_any_depth_and_of_any_kind(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, HEADER, [], hidden=["hunter2"])
+    values = {"1.3.6": "hunter2", "deep": [{"x": ("a hunter2", b"hunter2")}], "meter": "hunter2", "number": 2}
+    line = writer.line({"t": 1, "event": "trap", "from": "hunter2", "text": "hunter2", "values": values})
+    assert b"hunter2" not in line
+    assert json.loads(line)["values"] == {
+        "1.3.6": "***", "deep": [{"x": ["a ***", "b'***'"]}], "meter": "***", "number": 2
+    }  # fmt: skip
+    ready = {"is": "ready", "meters": [{"meter": "hunter2", "status": "open", "what": "hunter2"}]}
+    assert json.loads(writer.line(ready))["meters"] == [{"meter": "hunter2", "status": "open", "what": "***"}]

@@ -48,6 +48,8 @@ def test_versions_one_and_two_and_informs_are_heard_each_by_its_listener(port, t
         send(tmp_path, "-v1", "-c", "one", to, ".1.3.6.1.4.1.318", "127.0.0.1", "6", "42", "", ".1.3.6.1.9.1", "s", "x")
         assert wait(first)[0].oid == "1.3.6.1.4.1.318.0.42"
         assert first[0].values["1.3.6.1.9.1"] == "x"
+        assert "one" not in first[0].values.values()  # pysnmp adds the community to a trap of version 1
+        assert "1.3.6.1.6.3.18.1.4.0" not in first[0].values
         binary = [".1.3.6.1.9.2", "x", "ff00"]
         done = send(tmp_path, "-v2c", "-c", "two", "-t", "5", to, "", OID, *binary, program="snmpinform")
         assert done.returncode == 0, "an inform is acknowledged"

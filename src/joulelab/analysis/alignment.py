@@ -22,6 +22,7 @@ MOST = 4_000  # readings looked at
 LAGS = 240  # lags tried on each pass
 CELLS = 1 << 20  # lags times readings that are worked out at once
 REACH = 1 / 8  # share of the record within which lags are looked for
+VARIES = 0.15  # relative standard deviation of a load that any meter around it must show
 REPEATS = "the load repeats"
 # Another lag is as good where it leaves twice as much unexplained, or 5 % of what can be explained.
 AS_GOOD, AS_GOOD_SHARE = 2.0, 0.05
@@ -31,7 +32,8 @@ AS_GOOD, AS_GOOD_SHARE = 2.0, 0.05
 class Lag:
     """Hold by how much (s) a stream lags behind a reference, its standard uncertainty, and whether it was applied.
 
-    `why` says why an estimate is poor or was not needed; `correlation` is that at the lag.
+    `why` says why an estimate is poor or was not needed; `correlation` is that at the lag. `lag_s` is beyond what was
+    expected, `total_s` with what its `Spec` allows for. A meter that does not follow the load at all is `doubted`.
     """
 
     host: str
@@ -44,6 +46,8 @@ class Lag:
     correlation: float
     applied: bool
     why: str = ""
+    doubted: bool = False
+    total_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,15 @@ def _rival(lags: Floats, left: Floats) -> float | None:
         if over.size and (back := np.flatnonzero(far[over[0] :] <= enough)).size:
             return float(lags[best + step * int(over[0] + back[0])])
     return None
+
+
+def varies(slow: Means, fast: Cumulative) -> bool:
+    """Return whether the fast ones show a load that varies much from one slow reading to the next."""
+    inside = (slow.middle - slow.width / 2 >= fast.t[0]) & (slow.middle + slow.width / 2 <= fast.t[-1])
+    if inside.sum() < FEWEST:
+        return False
+    seen = fast.means(slow.middle[inside], slow.width[inside])
+    return float(seen.std()) > VARIES * abs(float(seen.mean()))
 
 
 class _Fit:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.guided import GuidedCurve
+from joulelab.analysis.guided import DoubtedCurve, GuidedCurve, WatchedCurve
 from joulelab.analysis.power import Bounds, PowerCurve
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import coverage
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from joulelab.store.run import Run, TableInfo
     from joulelab.store.series import Series
 
-Curve = CounterCurve | PowerCurve | GuidedCurve | SumCurve
+Curve = CounterCurve | PowerCurve | GuidedCurve | WatchedCurve | DoubtedCurve | SumCurve
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Channel:
     @property
     def update_s(self) -> float:
         """Return how often the instrument refreshes, in s."""
-        curve = self.curve.slow if isinstance(self.curve, GuidedCurve) else self.curve
+        curve = self.curve.slow if isinstance(self.curve, (GuidedCurve, WatchedCurve)) else self.curve
         return curve.update_s if isinstance(curve, PowerCurve) else self.spec.update_s or 0.0
 
     def coverage(self, a_ns: int, b_ns: int) -> float:

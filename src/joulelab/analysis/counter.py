@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %
 HIDES_ALL_S = 0.5  # in half a second power may go anywhere and come back unseen, in a tenth of it a tenth of the way
+COARSE = 0.3  # a count of more than 30 % of what is used in one update
 CLEAN = 0.15  # a step known to within 15 % of its period gives a usable power of its own
 
 
@@ -176,6 +177,8 @@ class CounterCurve:
 
     def at(self, t_ns: int) -> tuple[float, float]:
         """Return C(t) in J and its standard uncertainty from the edge alone."""
+        if self.is_coarse:
+            return self._between_counts(t_ns)
         knots = self.knots(t_ns)
         s = (t_ns - self.base_ns) * 1e-9
         k = int(np.searchsorted(knots.t, s, side="right")) - 1
@@ -185,6 +188,26 @@ class CounterCurve:
         else:
             value, u = self._inside(knots, s, k, t_ns)
         return value, math.hypot(u, quantum)
+
+    @cached_property
+    def is_coarse(self) -> bool:
+        """Return whether one count is so much energy that the counter rests for several of its updates."""
+        tick, quantum = self.spec.update_s or 0.0, self.spec.accuracy.quantum
+        watts = self._usual_w
+        if self.power is not None:
+            watts = max(watts, float(self.power.readings.value.mean()))
+        return quantum > COARSE * max(watts * tick, 1e-9) and quantum > 1.0
+
+    def _between_counts(self, t_ns: int) -> tuple[float, float]:
+        """Return C(t) of a coarse counter: anything from what it shows to one count more, as old as its update."""
+        r, quantum = self.readings, self.spec.accuracy.quantum
+        i = int(np.searchsorted(r.t1_ns, t_ns, side="right")) - 1
+        k = max(i, 0)
+        value = float(self._unwrapped(slice(k, k + 1))[0])
+        watts = self._usual_w
+        late = (t_ns - (int(r.t0_ns[k]) + int(r.t1_ns[k])) / 2) * 1e-9 + (self.spec.update_s or 0.0) / 2
+        u = math.hypot(quantum / math.sqrt(12), watts * (abs(late) + (self.spec.update_s or 0.0)) / math.sqrt(12))
+        return value + quantum / 2 + watts * late, u
 
     def _outside(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float]:
         """Extrapolate where no step was seen beyond the edge: from idle to the power near it."""

@@ -8,63 +8,147 @@ readings sample F badly, and the gain of F not at all.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.power import PowerCurve
+from joulelab.analysis.power import Bounds, PowerCurve
 from joulelab.analysis.series import Readings, independent
 from joulelab.analysis.terms import Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
     from joulelab.analysis.alignment import Cumulative
+    from joulelab.analysis.counter import CounterCurve
     from joulelab.analysis.series import Floats, Ints
 
-FEWEST = 8  # readings from which a fit is made
+FEWEST = 6  # readings of the workload from which a fit is made
 EXPLAINED = 0.8  # share of the slow readings' variance that the fast ones must explain
+SLOPE_U = 0.1  # how far the ratio of slow to fast may differ from one moment to the next
+# Slow readings represent a load that the fast ones saw if their spread is about the same, and their mean by chance.
+SPREAD, CHANCE = (0.6, 1.6), 1.5
+LEAST = 0.2  # share of the true energy that readings at the wrong moments may make of it
+OFFSETS = 9  # moments within a step at which slow readings may really have been taken
 # Kinds of terms of the fast meters that the fit takes out, since the slow readings set its level.
-LEVEL = ("gain", "offset", "unseen", "break")
+LEVEL = ("gain", "offset", "unseen")
+
+
+@dataclass(frozen=True)
+class Guide:
+    """Hold the fast meters inside a slow one: together over time, and their energy with terms."""
+
+    curve: Cumulative
+    energy: Callable[[int, int], Quantity]
+
+    def means(self, slow: PowerCurve, late_s: float = 0.0) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """Return the fast mean power (W) over the window of each slow reading, and where both were read."""
+        t = slow.seconds(slice(0, len(slow.readings))) + (slow.base_ns - self.curve.base_ns) * 1e-9 - slow.shift_s
+        t = t - late_s
+        inside = (t - slow.window_s / 2 >= self.curve.t[0]) & (t + slow.window_s / 2 <= self.curve.t[-1])
+        return self.curve.means(t, np.full(t.size, slow.window_s)), inside
+
+    def unsampled(self, slow: PowerCurve, a_ns: int, b_ns: int, late_s: float = 0.0) -> float:
+        """Return the fast energy (J) of [a, b], less what it would be by readings at the slow ones' times."""
+        sampled = _like(slow, self.means(slow, late_s)[0])
+        return self.energy(a_ns, b_ns).value - float(sampled.at(b_ns)[0] - sampled.at(a_ns)[0])
+
+    def is_represented(self, slow: PowerCurve, a_ns: int, b_ns: int) -> bool:
+        """Return whether the slow readings of [a, b] are a fair sample of what the fast ones saw then."""
+        values, inside = self.means(slow)
+        during = inside & (slow.readings.t0_ns >= a_ns) & (slow.readings.t0_ns <= b_ns)
+        count = int(during.sum())
+        if count < FEWEST:
+            return False
+        base = self.curve.base_ns
+        t = np.arange((a_ns - base) * 1e-9, (b_ns - base) * 1e-9, max(self.curve.step_s, (b_ns - a_ns) * 1e-9 / 20_000))
+        dense = self.curve.means(t, np.full(t.size, slow.window_s))
+        spread = float(dense.std())
+        if spread <= 1e-3 * abs(float(dense.mean())):
+            return True
+        low, high = SPREAD
+        off = abs(float(values[during].mean() - dense.mean()))
+        return low <= float(values[during].std()) / spread <= high and off <= CHANCE * spread / math.sqrt(count)
 
 
 class GuidedCurve:
-    """Answer energies of a slow power channel, guided by `fast`: a cumulative energy and its energy with terms."""
+    """Answer energies of a slow power channel, guided by the fast ones inside it; fitted for the workload in [a, b]."""
 
-    def __init__(self, slow: PowerCurve, fast: Cumulative, energy: Callable[[int, int], Quantity]) -> None:
-        """Fit; raise ValueError where the fast ones do not explain the slow readings."""
+    def __init__(self, slow: PowerCurve, guide: Guide, a_ns: int, b_ns: int) -> None:
+        """Fit; raise ValueError where the fast ones do not explain the slow readings, or these sample them unfairly."""
         self.slow = slow
         self.readings = slow.readings
-        self._fast_energy = energy
-        t = slow.seconds(slice(0, len(slow.readings))) + (slow.base_ns - fast.base_ns) * 1e-9 - slow.shift_s
-        inside = (t - slow.window_s / 2 >= fast.t[0]) & (t + slow.window_s / 2 <= fast.t[-1])
+        self._guide = guide
+        values, inside = guide.means(slow)
         if inside.sum() < FEWEST:
             raise ValueError(f"only {inside.sum()} readings beside the fast ones")
-        guide = fast.means(t, np.full(t.size, slow.window_s))
-        self.offset_w, self.slope, self.slope_u = _fit(guide[inside], slow.readings.value[inside])
-        self._guide = self._like(guide)
-        self._rest = self._like(slow.readings.value - self.offset_w - self.slope * guide)
-
-    def _like(self, value: Floats) -> PowerCurve:
-        r, spec = self.readings, replace(self.slow.spec, limits=None)
-        return PowerCurve(Readings(r.t0_ns, r.t1_ns, value), spec, name=self.slow.name, step_s=self.slow.step_s)
+        if not guide.is_represented(slow, a_ns, b_ns):
+            raise ValueError("the slow readings are no fair sample of what the fast ones saw")
+        self.offset_w, self.slope, slope_u = _fit(values[inside], slow.readings.value[inside])
+        self.slope_u = math.hypot(slope_u, SLOPE_U * self.slope)
+        self._rest = _like(slow, slow.readings.value - self.offset_w - self.slope * values)
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms."""
         span, shared = (b_ns - a_ns) * 1e-9, self.slow.spec.accuracy.shared or self.slow.name
-        fast = self._fast_energy(a_ns, b_ns)
+        fast = self._guide.energy(a_ns, b_ns)
         rest = self._rest.energy(a_ns, b_ns, steps_ns=steps_ns).without("gain", "offset", "quantum", "unseen")
         plain = self.slow.energy(a_ns, b_ns, steps_ns=steps_ns)
-        between = fast.value - float(self._guide.at(b_ns)[0] - self._guide.at(a_ns)[0])
         value = self.offset_w * span + self.slope * fast.value + rest.value
         terms = {s: u for s, u in plain.terms.items() if s.startswith(("gain:", "offset:", "quantum:", "unseen:"))}
         terms = {s: u * value / plain.value if s.startswith("gain:") and plain.value else u for s, u in terms.items()}
         terms |= rest.terms
-        terms[f"guide:{shared}"] = self.slope_u * abs(between)
+        terms[f"guide:{shared}"] = self.slope_u * abs(self._guide.unsampled(self.slow, a_ns, b_ns))
         for source, u in fast.without(*LEVEL).terms.items():
             terms[source] = terms.get(source, 0.0) + self.slope * u
         return Quantity(value, {s: u for s, u in terms.items() if u}, plain.known)
+
+
+class WatchedCurve:
+    """Answer energies of a slow power channel as they are, with what the fast ones show that its readings miss.
+
+    It is not guided: a load in step with the readings, or an unknown lag, would make a fit wrong and sure of itself.
+    """
+
+    def __init__(self, slow: PowerCurve, guide: Guide) -> None:
+        self.slow = slow
+        self.readings = slow.readings
+        self._guide = guide
+
+    def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
+        """Return the energy of [a, b] in J with all its terms."""
+        plain, fast = self.slow.energy(a_ns, b_ns, steps_ns=steps_ns), self._guide.energy(a_ns, b_ns)
+        reach, bound = self.slow.step_s / 2, 0.0
+        for late in np.linspace(-reach, reach, OFFSETS) if fast.value > 0 else ():
+            missed = self._guide.unsampled(self.slow, a_ns, b_ns, float(late))
+            # What such readings make of the fast ones' energy, these may make of their own: in proportion.
+            sampled = max(fast.value - missed, LEAST * fast.value)
+            bound = max(bound, abs(plain.value * missed / sampled))
+        terms = {**plain.terms, f"alias:{self.slow.name}": bound / math.sqrt(3)}
+        return Quantity(plain.value, {s: u for s, u in terms.items() if u}, plain.known)
+
+
+class DoubtedCurve:
+    """Answer energies of a meter that does not follow the load inside it: as it reads, without an interval."""
+
+    def __init__(self, curve: PowerCurve | CounterCurve) -> None:
+        self.plain = curve
+        self.readings = curve.readings
+
+    def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
+        """Return the energy of [a, b] in J; its accuracy is not known."""
+        found = self.plain.energy(a_ns, b_ns, steps_ns=steps_ns)
+        return Quantity(found.value, found.terms, known=False)
+
+
+def _like(slow: PowerCurve, value: Floats) -> PowerCurve:
+    """Return a curve of other values at the times of the slow readings."""
+    r, spec = slow.readings, replace(slow.spec, limits=None)
+    bounds = Bounds(float(value.min()), float(value.max()))
+    return PowerCurve(Readings(r.t0_ns, r.t1_ns, value), spec, name=slow.name, bounds=bounds, step_s=slow.step_s)
 
 
 def _fit(x: Floats, y: Floats) -> tuple[float, float, float]:

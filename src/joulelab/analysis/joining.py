@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.alignment import REPEATS, Cumulative, Lag, cumulative, estimate, means, summed
+from joulelab.analysis.alignment import REPEATS, Cumulative, Lag, cumulative, estimate, means, summed, varies
 from joulelab.analysis.channels import Channel, ScopeChannels
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.guided import GuidedCurve
+from joulelab.analysis.guided import DoubtedCurve, Guide, GuidedCurve, WatchedCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.sums import sums_of
 from joulelab.analysis.terms import Quantity, total
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 INSIDE = ("gpu", "cpu", "dram")
 AROUND = ("node.dc", "node.ac", "psu", "psu.dc", "outlet", "rack")
 SLOWER = 2.0  # a meter read so many times more seldom than those inside is guided by them
+FOLLOWS = 0.5  # correlation below which a meter does not follow a load that varies
 NO_LAG = "none is seen"
 SLOW_WORTH = 3.0
 COVERED = 0.98  # share of a record that the fast ones must have seen to guide
@@ -54,8 +55,9 @@ def join(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> Joined:
     lags: list[Lag] = []
     fast = {host: _fast([s for s in scopes if s.host == host]) for host in {s.host for s in scopes}}
     aligned = [_aligned(s, fast[s.host], lags) for s in scopes]
+    doubted = {(g.host, g.meter, g.stream) for g in lags if g.doubted}
     timed = {(g.host, g.meter, g.stream) for g in lags if g.applied or g.why == NO_LAG or g.why.startswith(REPEATS)}
-    guided = [_guided(s, fast[s.host], a_ns, b_ns, timed) for s in aligned]
+    guided = [_guided(s, fast[s.host], (a_ns, b_ns), timed, doubted) for s in aligned]
     sums, incomplete = sums_of(guided)
     found = {(s.host, s.scope): s for s in guided}
     for (host, scope), channels in sums.items():
@@ -88,11 +90,14 @@ def _aligned(scope: ScopeChannels, fast: _Fast | None, lags: list[Lag]) -> Scope
             continue
         against, curve = reference
         least = channel.spec.lag_s / 2 + channel.update_s + curve.step_s
-        lag, u, correlation, why = estimate(means(channel, curve.base_ns), curve, least)
+        shown = means(channel, curve.base_ns)
+        lag, u, correlation, why = estimate(shown, curve, least)
         if not why and abs(lag) <= 2 * u:
             why = NO_LAG
         if key not in shifts or why in ("", NO_LAG):
-            shifts[key] = Lag(scope.host, *key, scope.scope, against, lag, u, correlation, not why, why)
+            doubted = correlation < FOLLOWS and varies(shown, curve) and family(scope.scope) in AROUND
+            found = Lag(scope.host, *key, scope.scope, against, lag, u, correlation, not why, why, doubted)
+            shifts[key] = replace(found, total_s=lag + channel.spec.lag_s / 2)
     lags += shifts.values()
     moved = {key: lag for key, lag in shifts.items() if lag.applied}
     channels = (
@@ -133,29 +138,42 @@ def _moved(channel: Channel, lag: Lag) -> Channel:
 
 
 def _guided(
-    scope: ScopeChannels, fast: _Fast | None, a_ns: int, b_ns: int, timed: set[tuple[str, str, str]]
+    scope: ScopeChannels,
+    fast: _Fast | None,
+    workload: tuple[int, int],
+    timed: set[tuple[str, str, str]],
+    doubted: set[tuple[str, str, str]],
 ) -> ScopeChannels:
-    """Return a scope around others with its slow powers guided by the fast ones inside, where these explain them.
+    """Return a scope around others with its slow powers guided, or watched, by the fast ones inside.
 
     `timed` are the streams whose lag is known: guided at the wrong time, a slow meter would be wrong and sure of it.
     """
     if fast is None or family(scope.scope) not in AROUND:
         return scope
-    if min(c.coverage(a_ns, b_ns) for c in fast.channels) < COVERED:
-        return scope
-    channels = (_with_guide(c, fast) if (c.host, c.meter, c.stream.name) in timed else c for c in scope.channels)
+    covered = min(c.coverage(*workload) for c in fast.channels) >= COVERED
+    channels = []
+    for channel in scope.channels:
+        stream = (channel.host, channel.meter, channel.stream.name)
+        if stream in doubted:
+            assert isinstance(channel.curve, (PowerCurve, CounterCurve))
+            channels.append(replace(channel, curve=DoubtedCurve(channel.curve)))
+        else:
+            channels.append(_with_guide(channel, fast, workload, timed=stream in timed) if covered else channel)
     return replace(scope, channels=tuple(channels))
 
 
-def _with_guide(channel: Channel, fast: _Fast) -> Channel:
+def _with_guide(channel: Channel, fast: _Fast, workload: tuple[int, int], *, timed: bool) -> Channel:
     slowest = max(max(c.step_s, c.update_s) for c in fast.channels)
     curve = channel.curve
     if not isinstance(curve, PowerCurve) or max(curve.step_s, curve.update_s) < SLOWER * slowest:
         return channel
+    guide = Guide(fast.curve, fast.energy)
     try:
-        return replace(channel, curve=GuidedCurve(curve, fast.curve, fast.energy))
+        if timed:
+            return replace(channel, curve=GuidedCurve(curve, guide, *workload))
     except ValueError:
-        return channel  # it stands alone
+        pass  # it stands alone
+    return channel if curve.window_s >= curve.step_s else replace(channel, curve=WatchedCurve(curve, guide))
 
 
 def _ranked(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:

@@ -74,6 +74,8 @@ class PowerCurve:
         self.update_s = spec.update_s if spec.update_s is not None else self.step_s
         self.window_s = spec.window_s or 0.0
         self.shift_s = (self.update_s + self.window_s + spec.lag_s) / 2
+        self.bounded = bounds is not None or spec.limits is not None
+        self.aligned = lag_u_s is not None
         self.bounds = bounds if bounds is not None else self._default_bounds()
         self._prefix = self._prefixes()
         self.period_s = self._period()
@@ -96,7 +98,11 @@ class PowerCurve:
     def _gap_w(self) -> float:
         """Return the range of power (W) that a gap may hide: that of nearly all readings, widened."""
         seen = self.readings.value[:: len(self.readings) // 100_000 + 1]
-        low, high = self.bounds.widened(float(np.percentile(seen, 5)), float(np.percentile(seen, 95)))
+        low, high = float(np.percentile(seen, 5)), float(np.percentile(seen, 95))
+        if self.bounded:
+            low, high = self.bounds.widened(low, high)
+        else:  # nobody states limits: it may have been off, or as far above what was seen as means may be
+            low, high = min(low, 0.0), high + max((high - low) * BEYOND_MEANS, high * RIPPLE)
         return high - low
 
     def seconds(self, sel: slice) -> Floats:
@@ -180,8 +186,24 @@ class PowerCurve:
         low, high = self.bounds.widened(low, high)
         return (high - low) * (self.update_s / 2 + step / 2 + self.window_s / 4) / math.sqrt(3)
 
+    def _lag_term(self, a_ns: int, b_ns: int) -> float:
+        """Return what an unknown age of the readings is worth (J): the same age at both edges, so it subtracts.
+
+        A lag of seconds may move a whole short run: then the powers around both edges bound it.
+        """
+        if self.aligned or self.spec.lag_s <= 0:
+            return self._lag_u(b_ns) - self._lag_u(a_ns)
+        reach = round((self.spec.lag_s / 2 + self.update_s + self.step_s) * 1e9)
+        shift, r = round(self.shift_s * 1e9), self.readings
+        ends = [r.value[r.between(t + shift - reach, t + shift + reach)] for t in (a_ns, b_ns)]
+        if not all(part.size for part in ends):
+            ends = [r.value, r.value]
+        a, b = ends
+        most = max(float(b.max() - a.min()), float(a.max() - b.min()))
+        return most * math.hypot(self.update_s / 2 / math.sqrt(3), self.lag_u_s)
+
     def _lag_u(self, t_ns: int) -> float:
-        """Return what an unknown age of the readings is worth at t (J): the same age at both edges, so it subtracts."""
+        """Return what an unknown age of the readings is worth at one edge (J)."""
         i = int(np.searchsorted(self.readings.t0_ns, t_ns + int(self.shift_s * 1e9)))
         age_u = math.hypot(self.update_s / 2 / math.sqrt(3), self.lag_u_s)
         return float(self.readings.value[min(i, len(self.readings) - 1)]) * age_u
@@ -224,7 +246,7 @@ class PowerCurve:
         terms = {
             f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
             f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
-            f"lag:{self.name}": self._lag_u(b_ns) - self._lag_u(a_ns),
+            f"lag:{self.name}": self._lag_term(a_ns, b_ns),
             f"gap:{self.source}:{a_ns}": self._gap_w * math.sqrt(gaps / 12) if gaps > 0 else 0.0,
             f"unseen:{shared}": unseen_u(value, span, self.hidden_share(steps), self.bounds),
         }

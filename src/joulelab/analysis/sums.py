@@ -68,6 +68,9 @@ def _sum(scope: str, parts: list[Channel]) -> Channel:
     meters = "+".join(dict.fromkeys(part.meter for part in parts))
     members = ", ".join(part.stream.scope for part in parts)
     stream = replace(first.stream, name=f"sum of {members}", scope=scope, parent=None, sums="", parts=0)
+    frozen = any(part.frozen for part in parts)
     unknown = next((p.spec.accuracy for p in parts if p.spec.accuracy.source == "unknown"), first.spec.accuracy)
     spec = replace(first.spec, accuracy=unknown, limits=None)
-    return replace(first, meter=meters, stream=stream, spec=spec, curve=SumCurve(parts), members=tuple(parts))
+    return replace(
+        first, meter=meters, stream=stream, spec=spec, curve=SumCurve(parts), members=tuple(parts), frozen=frozen
+    )

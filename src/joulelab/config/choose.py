@@ -96,7 +96,7 @@ def check_name(config: Config, name: str) -> None:
                 else "it is not for this host, or is wrong"
             )
             raise ConfigError(f"entry {name} is not used here", where=str(table.source), why=why) from None
-        valid = [*(entry.name for entry in config.entries), *meters.names()]
+        valid = [*(entry.name for entry in config.entries), *meters.names(), *meters.archives()]
         raise ConfigError(f"there is no meter {name!r}", where="meters", next=meters.nearest(name, valid)) from None
 
 

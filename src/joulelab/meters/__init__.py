@@ -2,6 +2,7 @@
 
 A meter module has a line `SUMMARY`, a mapping `CONFIG` (key: what it means), a line `PRIVILEGE` (what reading needs),
 a line `TRIED` (on what it was tried), and `open_meter(config) -> Meter`; `DEFAULT = False` if it opens on request only.
+It may have `check(config) -> None`, which refuses wrong settings before a run starts (see `MeterModule`).
 See README.md here for how to add one. Imports neither numpy nor duckdb.
 """
 
@@ -24,7 +25,12 @@ GROUP = "joulelab.meters"
 
 
 class MeterModule(Protocol):
-    """Describe what a meter's module (or entry point) has."""
+    """Describe what a meter's module (or entry point) has.
+
+    Optional: `check(config) -> None`, called for an entry of the configuration before a run starts. It raises
+    ConfigError for settings that cannot be right, and neither asks the network nor loads a client library. Secrets are
+    not resolved yet: in their place stands a text of no meaning.
+    """
 
     SUMMARY: str
     CONFIG: Mapping[str, str]
@@ -44,7 +50,7 @@ def find(name: str) -> MeterModule:
     for point in _outside():
         if point.name == name:
             return _load(point)
-    raise ConfigError(f"there is no meter {name!r}", where="meters", next=nearest(name, names()))
+    raise ConfigError(f"there is no meter {name!r}", where="meters", next=nearest(name, [*names(), *archives()]))
 
 
 def names() -> list[str]:
@@ -53,6 +59,14 @@ def names() -> list[str]:
 
     inside = [module.name for module in pkgutil.iter_modules(__path__) if _is_meter(module.name)]
     return inside + sorted({point.name for point in _outside()} - set(inside))
+
+
+def archives() -> list[str]:
+    """Return the names of sources that are only asked after a run; nothing is imported for it."""
+    import pkgutil
+
+    found = ((module.name, _text(module.name)) for module in pkgutil.iter_modules(__path__))
+    return [n for n, text in found if _has_line(text, "def open_archive(") and not _has_line(text, "def open_meter(")]
 
 
 def defaults() -> list[str]:
@@ -86,10 +100,16 @@ def open_meter(name: str, config: Mapping[str, Any]) -> Meter:
 def nearest(wrong: str, valid: list[str]) -> str:
     """Return advice for a wrong name: the nearest valid one if there is one, and all of them."""
     import difflib
+    from os.path import commonprefix
 
-    close = difflib.get_close_matches(wrong, valid, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(wrong, valid, n=5, cutoff=0.5)
     listed = ", ".join(valid)
-    return f"did you mean {close[0]!r}? valid: {listed}" if close else f"valid: {listed}"
+    if not close:
+        return f"valid: {listed}"
+    # Of equally near ones, people mean the one that begins alike.
+    likes = {one: difflib.SequenceMatcher(None, one, wrong).ratio() for one in close}
+    best = max(close, key=lambda one: likes[one] + 0.02 * len(commonprefix([one, wrong])))
+    return f"did you mean {best!r}? valid: {listed}"
 
 
 def _import(name: str) -> MeterModule | None:

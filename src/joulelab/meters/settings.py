@@ -25,8 +25,14 @@ def number(meter: str, config: Mapping[str, Any], key: str, default: float, *, a
     """Return a finite number greater than `above`. Raises ConfigError."""
     value = config.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < float("inf"):
-        raise ConfigError(f"{key} is {value!r}", where=f"meter {meter}", next=f"give a number above {above:g}")
+        raise ConfigError(f"{key} is {value!r}", where=f"meter {meter}", next=_range(above))
     return float(value)
+
+
+def _range(above: float) -> str:
+    if above == float("-inf"):
+        return "give a number"
+    return f"give a number above {above:g}" if above >= 0 else "give a number, 0 or more"
 
 
 def text(meter: str, config: Mapping[str, Any], key: str, default: str | None = None) -> str | None:

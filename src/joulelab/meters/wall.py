@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from joulelab.core.errors import ConfigError
-from joulelab.meters.settings import number, text
+from joulelab.core.scope import FAMILIES, family
+from joulelab.meters import nearest
+from joulelab.meters.settings import number, seconds, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +30,13 @@ COMMON = {
 
 # A BMC shows power 1 to 4 s late and does not say by how much; the analysis finds it where meters inside allow.
 BMC_LAG_S = 4.0
+
+# Families of scopes of which there is one for each device.
+NUMBERED = ("gpu", "cpu", "core", "uncore", "dram", "psu.dc", "psu", "outlet")
+# What has no energy of its own: only states are of these.
+STATES_OF = ("host", "node", "phase", "bank")
+# Keys that say where an instrument is.
+ADDRESSES = ("address", "resource", "url")
 
 
 class Place(TypedDict):
@@ -54,8 +63,41 @@ def place(config: Mapping[str, Any], feeds: str, piece: str = "", pieces: int = 
 
 
 def feeds_of(config: Mapping[str, Any], default: str) -> str:
-    """Return the scope that a meter feeds. Raises ConfigError."""
-    return text(label_of(config), config, "feeds", default) or default
+    """Return the scope that a meter feeds. Raises ConfigError with the nearest one."""
+    given = text(label_of(config), config, "feeds")
+    return check_scope(given, f"meter {label_of(config)}", "feeds") if given else default
+
+
+def check_scope(scope: str, where: str, key: str = "scope", also: tuple[str, ...] = ()) -> str:
+    """Return a scope whose family is known, or one of `also`; {label} may stand in it. Raises ConfigError."""
+    name = family(scope)
+    if (name in FAMILIES or name in also or "{" in name) and not scope.endswith((":", "/")):
+        return scope
+    valid = [f"{one}:N" if one in NUMBERED else one for one in (*FAMILIES, *also)]
+    raise ConfigError(f"{key} is {scope!r}", where=where, why="there is no such scope", next=nearest(scope, valid))
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Check what all node-level meters share. Raises ConfigError."""
+    label = label_of(config)
+    for key in ADDRESSES:
+        refuse_login(config, key)
+    feeds_of(config, "")
+    for key in ("period_s", "timeout_s"):
+        seconds(label, config, key, 1.0)
+    parts = config.get("parts", 1)
+    if isinstance(parts, bool) or not isinstance(parts, int) or parts < 0:
+        raise ConfigError(f"parts is {parts!r}", where=f"meter {label}", next="give a whole number")
+    _stated(config, 0.0, 0.0)
+    text(label, config, "reference")
+
+
+def refuse_login(config: Mapping[str, Any], key: str = "address") -> None:
+    """Refuse a user or password in an address, without a word of it. Raises ConfigError."""
+    if "@" in str(config.get(key, "")):
+        why = "what stands before @ would be stored and shown"
+        advice = 'leave it out; where a login is needed, set user = "NAME" and password = { env = "NAME" }'
+        raise ConfigError(f"{key} holds a login", where=f"meter {label_of(config)}", why=why, next=advice)
 
 
 def label_of(config: Mapping[str, Any]) -> str:
@@ -66,6 +108,7 @@ def label_of(config: Mapping[str, Any]) -> str:
 def address(config: Mapping[str, Any], default_port: int) -> tuple[str, int]:
     """Return host and port of `address`: `pdu1`, `10.0.0.5:1161`, `[fe80::1]:161`. Raises ConfigError."""
     label = label_of(config)
+    refuse_login(config)
     given = text(label, config, "address")
     if not given or not given.strip():
         raise ConfigError("no address is given", where=f"meter {label}", next='set address = "HOST" or "HOST:PORT"')
@@ -81,11 +124,19 @@ def address(config: Mapping[str, Any], default_port: int) -> tuple[str, int]:
 
 
 def stated(config: Mapping[str, Any], default: Accuracy) -> Accuracy:
-    """Return the accuracy that the user states, where one does. Raises ConfigError."""
+    """Return the accuracy that the user states, where one does: assumed unless it is said whence. Raises ConfigError."""
     if "gain" not in config and "offset_w" not in config:
         return default
-    label = label_of(config)
-    gain = number(label, config, "gain", default.gain, above=-1e-12)
-    offset = number(label, config, "offset_w", default.offset, above=-1e-12)
-    said = text(label, config, "reference") or "stated in the configuration"
+    gain, offset = _stated(config, default.gain, default.offset)
+    said = text(label_of(config), config, "reference")
+    if not said:
+        return replace(default, source="assumed", gain=gain, offset=offset, reference="stated without a reference")
     return replace(default, source="calibrated", gain=gain, offset=offset, reference=said)
+
+
+def _stated(config: Mapping[str, Any], gain: float, offset: float) -> tuple[float, float]:
+    label = label_of(config)
+    given = config.get("gain", gain)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1:
+        raise ConfigError(f"gain is {given!r}", where=f"meter {label}", next="give a fraction: 0.01 for 1 %")
+    return float(given), number(label, config, "offset_w", offset, above=-1e-12)

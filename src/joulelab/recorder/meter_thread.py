@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Meter
 
 REOPEN_FIRST_S = 1.0
+# What is configured and not there now may be starting; it is waited for more patiently.
+ABSENT_FIRST_S = 2.0
 REOPEN_LAST_S = 60.0
 
 
@@ -41,7 +43,7 @@ class MeterThread:
         self.sampler: Sampler | None = None
         self.status: dict[str, Any] | None = None
         self.ended = False
-        self._may_pass = True
+        self._may_pass, self._first_s = True, REOPEN_FIRST_S
         self._plan, self._wanted, self._events = plan, wanted, events
         self._add_tables, self._done = add_tables, done
         self._thread = threading.Thread(target=self._main, name=wanted.name, daemon=True)
@@ -52,9 +54,11 @@ class MeterThread:
 
     def _main(self) -> None:
         try:
-            delay_s = REOPEN_FIRST_S
-            while not self._open() and self._may_pass and self._pause(delay_s):
-                delay_s = min(2 * delay_s, REOPEN_LAST_S)
+            delay_s = 0.0
+            while not self._open() and self._may_pass:
+                delay_s = min(max(2 * delay_s, self._first_s), REOPEN_LAST_S)
+                if not self._pause(delay_s):
+                    break
             if self.sampler is not None:
                 try:
                     self.sampler.run()
@@ -101,7 +105,11 @@ class MeterThread:
 
     def _report(self, error: Exception) -> None:
         """Record why a meter is not open, and whether that may pass."""
-        self._may_pass = not isinstance(error, (Unavailable, Denied, ConfigError, MissingDependency, ImportError))
+        absent = isinstance(error, Unavailable)
+        final = isinstance(error, (Denied, ConfigError, MissingDependency, ImportError))
+        # What a run tries by itself is not there for good; what somebody configured may come yet.
+        self._may_pass = not final and not (absent and self._wanted.paced)
+        self._first_s = ABSENT_FIRST_S if absent else REOPEN_FIRST_S
         status = "failed"
         if isinstance(error, Denied):
             status = "denied"

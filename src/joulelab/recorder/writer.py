@@ -22,8 +22,8 @@ WRITE_NS = 2 * NS // 5
 SYNC_NS = NS
 CHUNK = 1 << 20
 EVENTS_LIMIT = 4 << 20
-# What is told in words; only there a secret may have got in.
-WORDS = ("what", "why", "next", "reason", "error")
+# What an event is and of which meter: words of joulelab and of the configuration, by which events are found again.
+NAMES = ("is", "event", "meter", "stream", "status")
 
 
 class Writer:
@@ -44,7 +44,7 @@ class Writer:
         self.header = header
         self.events = events
         self.limit = limit
-        self._hidden = tuple(hidden)
+        self._hidden = tuple(sorted(filter(None, hidden), key=len, reverse=True))
         self.tables: list[Table] = []
         self._now, self._open_journal = now, open_journal
         self._journals: dict[Table, JournalWriter] = {}
@@ -59,8 +59,9 @@ class Writer:
 
     def line(self, event: Event) -> bytes:
         """Return an event or message as one line, without secrets, should a meter have told one."""
-        told = _cleaned(event, self._hidden) if self._hidden else event
-        return json.dumps(told, separators=(",", ":"), default=str).encode() + b"\n"
+        told = _told(event, self._hidden) if self._hidden else event
+        plain = json.dumps(told, separators=(",", ":"), default=lambda value: _cleaned(str(value), self._hidden))
+        return plain.encode() + b"\n"
 
     @property
     def dropped(self) -> int:
@@ -172,11 +173,17 @@ class Writer:
             os.close(fd)
 
 
+def _told(event: Event, hidden: Sequence[str]) -> Event:
+    """Return an event, or a message with `meters`, without secrets; its names stay."""
+    clean = {k: v if k in NAMES else _cleaned(v, hidden) for k, v in event.items() if k != "meters"}
+    return clean | ({"meters": [_told(item, hidden) for item in event["meters"]]} if "meters" in event else {})
+
+
 def _cleaned(data: Any, hidden: Sequence[str]) -> Any:
-    """Return plain data with secrets taken out of what is said in words."""
+    """Return plain data with secrets taken out of every text in it."""
     if isinstance(data, dict):
-        return {k: _cleaned(v, hidden) if k in WORDS or not isinstance(v, str) else v for k, v in data.items()}
-    if isinstance(data, list):
+        return {k: _cleaned(v, hidden) for k, v in data.items()}
+    if isinstance(data, (list, tuple)):
         return [_cleaned(item, hidden) for item in data]
     if isinstance(data, str):
         for secret in hidden:

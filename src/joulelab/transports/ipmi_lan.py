@@ -24,6 +24,7 @@ PORT = 623
 PRIVILEGES = {"user": 2, "operator": 3, "administrator": 4}
 CIPHERS = (3, 17)
 LOGIN_S = 15.0
+AGAIN_S = 30.0  # how long a login that worked before may go on in the background
 _PUMP_S = 0.01  # how late a command may be sent while another BMC's answer is awaited
 IDLE_S = 25.0  # BMCs end a session that was idle for a minute, some earlier
 
@@ -153,10 +154,13 @@ class Lan:
         self._owner = shared_owner()
         self._session: Any = None
         self._login: Future[dict[str, Any]] | None = None
+        self._late: Future[dict[str, Any]] | None = None  # of a command whose answer did not come in time
+        self._known = False  # whether this login worked before
         self._login_ns = self._used_ns = 0
 
     def raw(self, netfn: int, command: int, data: bytes, until_ns: int) -> tuple[int, bytes]:
         """Return completion code and data. Raises ReadFailed, Denied, Unavailable."""
+        self._take_late(until_ns)
         self._ensure(until_ns)
         session = self._session
         answered: Future[dict[str, Any]] | None = None
@@ -164,7 +168,7 @@ class Lan:
             answered = self._owner.call(lambda: self._owner.send(session, netfn, command, data), LOGIN_S)
             answer = answered.result(_left_s(until_ns))
         except TimeoutError:
-            self._drop(answered)
+            self._late = answered  # it may just be slow: the session is kept until the next command
             raise ReadFailed(
                 "the BMC did not answer in time", where=self.where, why="it is busy, restarting or cut off"
             ) from None
@@ -179,7 +183,20 @@ class Lan:
 
     def close(self) -> None:
         """Log out."""
-        self._drop(None)
+        self._drop(self._late)
+
+    def _take_late(self, until_ns: int) -> None:
+        """Wait for the answer that did not come in time, half of the time that is left; then the session is lost."""
+        late, self._late = self._late, None
+        if late is None:
+            return
+        try:
+            answer = late.result(_left_s(until_ns) / 2)
+        except TimeoutError:
+            answer = {}
+        if "data" not in answer:
+            self._drop(late)
+        self._used_ns = monotonic_ns()
 
     def _ensure(self, until_ns: int) -> None:
         """Have a session that is logged in, or raise ReadFailed while the login goes on."""
@@ -195,14 +212,15 @@ class Lan:
             said = login.result(_left_s(until_ns))
         except TimeoutError:
             context = session.sessioncontext
-            if monotonic_ns() - self._login_ns > LOGIN_S * NS:
+            if monotonic_ns() - self._login_ns > (AGAIN_S if self._known else LOGIN_S) * NS:
                 self._drop(login)
-            raise no_answer(self.where, context) from None
+            raise no_answer(self.where, context, again=self._known) from None
         self._login = None
         if "error" in said:
             context = session.sessioncontext
             self._drop(login)
-            raise login_error(self.where, str(said["error"]), context, self._account.user)
+            raise login_error(self.where, str(said["error"]), context, self._account.user, again=self._known)
+        self._known = True
 
     def _begin(self) -> None:
         account = self._account
@@ -221,7 +239,7 @@ class Lan:
         return monotonic_ns() - self._used_ns > IDLE_S * NS
 
     def _drop(self, future: Future[Any] | None) -> None:
-        session, self._session, self._login = self._session, None, None
+        session, self._session, self._login, self._late = self._session, None, None, None
         if session is None:
             return
         owner = self._owner

@@ -10,7 +10,7 @@ from joulelab.core.errors import Denied, MeterError, ReadFailed, Unavailable
 _ASK = bytes.fromhex("0600ff07 00 00000000 00000000 09 2018c8 8100 38 8e04 b5".replace(" ", ""))
 
 
-def login_error(where: str, said: str, context: str | None, user: str) -> MeterError:
+def login_error(where: str, said: str, context: str | None, user: str, *, again: bool = False) -> MeterError:
     """Return the error that stands for what pyghmi says of a failed login."""
     low = said.lower()
     if "incorrect password" in low or "invalid integrity check" in low or "rakp4 integrity" in low:
@@ -46,13 +46,16 @@ def login_error(where: str, said: str, context: str | None, user: str) -> MeterE
             "the BMC has no free session", where=where, why="all are in use; idle ones end after a minute"
         )
     if low in ("timeout", "session failed to initialize", "none"):
-        return no_answer(where, context)
+        return no_answer(where, context, again=again)
     return ReadFailed("the login on the BMC failed", where=where, why="it broke off the login")
 
 
-def no_answer(where: str, context: str | None) -> ReadFailed:
-    """Return the error for a login that got no answer, by the step at which it stopped."""
+def no_answer(where: str, context: str | None, *, again: bool = False) -> ReadFailed:
+    """Return the error for a login that got no answer (yet), by its step; `again`: the same login worked before."""
     advice = "run joulelab doctor with the name of the meter"
+    if again and context in ("OPENSESSION", "EXPECTINGRAKP2", "EXPECTINGRAKP4", "ESTABLISHED"):
+        why = "it answers slowly or is restarting; logging in goes on"
+        return ReadFailed("the BMC is not logged in on again yet", where=where, why=why, next=advice)
     if context == "EXPECTINGRAKP2":
         why = "it answers, but not to the user's name: an unknown user, or it is restarting"
         return ReadFailed("the BMC did not finish the login", where=where, why=why, next=advice)

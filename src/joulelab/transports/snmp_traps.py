@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 TRAP_OID = "1.3.6.1.6.3.1.1.4.1.0"
 _UPTIME = "1.3.6.1.2.1.1.3.0"
+# What pysnmp adds to a trap of version 1: the community in plain text.
+_COMMUNITY = "1.3.6.1.6.3.18.1.4.0"
 _START_S = 20.0
 
 
@@ -132,7 +134,7 @@ class Receiver:
     def _came(self, message: dict[str, Any], pairs: Any) -> None:
         """Hand a trap to the listeners of its port and login: those at its address, or the only one there is."""
         source = str(message["transportAddress"][0])
-        values = {str(name): _plain(value) for name, value in pairs}
+        values = {str(name): _plain(value) for name, value in pairs if str(name) != _COMMUNITY}
         oid = str(values.pop(TRAP_OID, ""))
         values.pop(_UPTIME, None)
         trap = Trap(monotonic_ns(), source, oid, values)

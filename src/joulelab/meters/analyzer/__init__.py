@@ -13,7 +13,7 @@ from joulelab.meters import wall
 from joulelab.meters.analyzer import answers as answers
 from joulelab.meters.analyzer import setup as setup
 from joulelab.meters.analyzer.accuracy import relative
-from joulelab.meters.analyzer.config import Options, parse
+from joulelab.meters.analyzer.config import Options, check_resource, parse
 from joulelab.meters.analyzer.pace import Pace
 from joulelab.meters.analyzer.streams import STATED_AT, Stated, build, widest
 from joulelab.meters.hooks import Missing
@@ -51,6 +51,11 @@ _LOOK_SERIAL_NS = 10 * NS
 _ADVISE_AFTER = 10  # readings in a row
 _LIMIT = 0.01
 _SET_UP = 3  # times timeout_s, for some thirty questions
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Check an entry before a run. Raises ConfigError."""
+    check_resource(parse(config, CONFIG))
 
 
 def open_meter(config: Mapping[str, Any]) -> Meter:

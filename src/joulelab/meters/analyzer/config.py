@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError
 from joulelab.meters.analyzer.setup import Wishes
 from joulelab.meters.settings import check_keys, number, seconds, text
+from joulelab.meters.wall import refuse_login
 from joulelab.transports.scpi import FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RATES_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+INTERFACES = ("TCPIP", "ASRL", "USB", "GPIB")
 BAUD_RATES = (1200, 2400, 4800, 9600, 19200, 38400, 57600)
 
 
@@ -36,6 +38,7 @@ def parse(config: Mapping[str, Any], known: Mapping[str, str]) -> Options:
     check_keys("analyzer", config, known)
     label = str(config.get("label") or "analyzer")
     where = f"meter {label}"
+    refuse_login(config, "resource")
     resource = text(label, config, "resource")
     if not resource or not resource.strip():
         raise ConfigError("no resource is given", where=where, next=f"set resource to one of {FORMS}")
@@ -60,6 +63,13 @@ def parse(config: Mapping[str, Any], known: Mapping[str, str]) -> Options:
     ct_gain = number(label, config, "ct_gain", 0.0, above=-1e-12) if "ct_gain" in config else None
     named = {**config, "label": label}
     return Options(named, label, where, resource.strip(), timeout_s, _baud(label, config), ct_gain, wishes)
+
+
+def check_resource(options: Options) -> None:
+    """Refuse what names no interface that there is; pyvisa looks closer when it is opened. Raises ConfigError."""
+    given = options.resource.upper()
+    if not given.startswith(INTERFACES) or (given.startswith("TCPIP") and "::" not in given):
+        raise ConfigError(f"resource is {options.resource!r}", where=options.where, next=f"use one of {FORMS}")
 
 
 def rate_for(label: str, config: Mapping[str, Any]) -> float:

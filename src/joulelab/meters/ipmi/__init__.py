@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import Denied, JoulelabError, MeterError, ReadFailed, Unavailable
@@ -10,7 +9,9 @@ from joulelab.meters import wall
 from joulelab.meters.hooks import Missing
 from joulelab.meters.ipmi import sensors as ipmi_sensors
 from joulelab.meters.ipmi import settings as ipmi_settings
+from joulelab.meters.ipmi.cooling import READING, Cooling
 from joulelab.meters.ipmi.streams import Streams
+from joulelab.meters.ipmi.watched import Watched
 from joulelab.meters.settings import check_keys
 from joulelab.transports import ipmi, ipmi_parse
 from joulelab.transports.ipmi_lan import PORT
@@ -47,8 +48,13 @@ CONFIG = wall.COMMON | {
 LENOVO = (19046, 20301)  # Lenovo, and IBM before
 _DCMI = (0x2C, 0x02, b"\xdc\x01\x00\x00")
 _XCC = (0x3A, 0x32, b"\x04\x02\x00\x00\x00")
-_READING = (0x04, 0x2D)
 _OPENING = 5  # timeouts that opening may take for a login
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Check an entry before a run. Raises ConfigError."""
+    check_keys("ipmi", config, CONFIG)
+    ipmi_settings.check(config)
 
 
 def open_meter(config: Mapping[str, Any]) -> Meter:
@@ -68,11 +74,11 @@ class IpmiMeter:
 
     def __init__(self, link: ipmi.Link, chosen: Settings, config: Mapping[str, Any]) -> None:
         """Find what is to be read. Raises MeterError where it is not there."""
-        self._link, self._set = link, chosen
+        self._link, self._set = Watched(link, chosen.period_s), chosen
         self._missing: list[Missing] = []
         self._rows: dict[str, Callable[[int], Sequence[float]]] = {}
         self._streams: list[Stream] = []
-        device = ipmi.ask(link, 0x06, 0x01, b"", ipmi.deadline(_OPENING * chosen.timeout_s))
+        device = ipmi.ask(self._link, 0x06, 0x01, b"", ipmi.deadline(_OPENING * chosen.timeout_s))
         self._maker = ipmi_parse.manufacturer(device)
         self._make = Streams(config, chosen, link.where, self._maker)
         self._sensors = self._find_sensors() if _needs_sensors(chosen) else []
@@ -87,7 +93,12 @@ class IpmiMeter:
 
     def read(self, stream: Stream) -> Sequence[float]:
         """Return a row within the timeout. Raises ReadFailed, Denied."""
-        return self._rows[stream.name](ipmi.deadline(self._set.timeout_s))
+        self._link.begin(stream.name)
+        try:
+            return self._rows[stream.name](ipmi.deadline(self._set.timeout_s))
+        except MeterError:
+            self._link.end(stream.name)
+            raise
 
     def missing(self) -> Sequence[Missing]:
         """Return what the BMC has not, or does not give."""
@@ -194,14 +205,14 @@ class IpmiMeter:
         ]
         found = [sensor for sensor in wanted if self._answers(sensor)]
         if found:
-            self._put(self._make.cooling(found), lambda until: self._cooling(found, until))
+            self._put(self._make.cooling(found), Cooling(self._link, found, self._make.state).row)
 
     def _answers(self, sensor: Sensor) -> bool:
         """Tell whether a sensor has a reading now, and note where it has none: not plugged in, or not measured."""
-        code, data = self._link.raw(*_READING, bytes([sensor.number]), ipmi.deadline(self._set.timeout_s))
+        code, data = self._link.raw(*READING, bytes([sensor.number]), ipmi.deadline(self._set.timeout_s))
         try:
             if code:
-                raise ipmi.refused(self._link.where, *_READING, code)
+                raise ipmi.refused(self._link.where, *READING, code)
             ipmi_parse.reading(sensor, data)
         except MeterError as error:
             if not code and not ipmi_parse.is_reading(data):
@@ -246,23 +257,8 @@ class IpmiMeter:
 
         return row
 
-    def _cooling(self, sensors: Sequence[Sensor], until_ns: int) -> Sequence[float]:
-        row: list[float] = []
-        for sensor in sensors:
-            code, data = self._link.raw(*_READING, bytes([sensor.number]), until_ns)
-            try:
-                row.append(self._make.state(sensor, ipmi_parse.reading(sensor, data)) if not code else nan)
-            except ReadFailed:
-                if not ipmi_parse.is_reading(data):  # malformed, which says nothing of the sensor
-                    raise
-                row.append(nan)
-        if all(map(isnan, row)):
-            why = "neither a temperature nor a fan has a reading"
-            raise ReadFailed("the BMC gives no reading of cooling now", where=self._link.where, why=why)
-        return row
-
     def _value(self, sensor: Sensor, until_ns: int) -> float:
-        return ipmi_parse.reading(sensor, ipmi.ask(self._link, *_READING, bytes([sensor.number]), until_ns))
+        return ipmi_parse.reading(sensor, ipmi.ask(self._link, *READING, bytes([sensor.number]), until_ns))
 
 
 def _needs_sensors(chosen: Settings) -> bool:

@@ -64,6 +64,16 @@ def settings(config: Mapping[str, Any]) -> Settings:
     )
 
 
+def check(config: Mapping[str, Any]) -> None:
+    """Check all of a configuration that can be checked without the BMC. Raises ConfigError."""
+    for source in settings(config).sources or ():
+        wall.check_scope(source.feeds, f"meter {wall.label_of(config)}", "feeds")
+    if interface(config) == "lan":
+        account(config)
+    else:
+        _command(config)
+
+
 def interface(config: Mapping[str, Any]) -> str:
     """Return `lan` or `in-band`: what is said, or LAN where an address is given. Raises ConfigError."""
     usual = "lan" if "address" in config else "in-band"

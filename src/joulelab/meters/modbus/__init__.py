@@ -25,7 +25,12 @@ TRIED = "the simulated node; not on hardware"
 DEFAULT = False
 SECRETS: tuple[str, ...] = ()
 
-__all__ = ["CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "diagnose", "open_meter"]
+__all__ = ["CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "check", "diagnose", "open_meter"]
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Check an entry before a run. Raises ConfigError."""
+    setup(config)
 
 
 def open_meter(config: Mapping[str, Any]) -> Meter:

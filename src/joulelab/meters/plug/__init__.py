@@ -53,15 +53,37 @@ class Source(Protocol):
         ...
 
 
-def open_meter(config: Mapping[str, Any]) -> Meter:
-    """Read the plug once. Raises ReadFailed, Denied, Unavailable, ConfigError."""
+def check(config: Mapping[str, Any]) -> None:
+    """Check an entry before a run. Raises ConfigError."""
     check_keys("plug", config, CONFIG)
     label = wall.label_of(config)
+    _period_s(config, label)
+    kind, via, _ = _kinds(config, label)
+    for key in ("user", "password"):
+        text(label, config, key)
+    if via == "mqtt":
+        _topic(config, label, kind)
+    elif kind == "shelly":
+        _choice(config, "component", tuple(values.SHELLY), "", label)
+    wall.address(config, 1883 if via == "mqtt" else 80)
+    seconds(label, config, "timeout_s", TIMEOUT_S)
+    seconds(label, config, "update_s", TELE_S)
+
+
+def _period_s(config: Mapping[str, Any], label: str) -> float:
     period_s = seconds(label, config, "period_s", PERIOD_S)
     if period_s < LEAST_PERIOD_S:
         raise ConfigError(
             f"period_s is {period_s:g}", where=f"meter {label}", next=f"give {LEAST_PERIOD_S:g} or more: plugs are slow"
         )
+    return period_s
+
+
+def open_meter(config: Mapping[str, Any]) -> Meter:
+    """Read the plug once. Raises ReadFailed, Denied, Unavailable, ConfigError."""
+    check_keys("plug", config, CONFIG)
+    label = wall.label_of(config)
+    period_s = _period_s(config, label)
     source = _source(config, label)
     try:
         first, age_s = _named(source, label)
@@ -213,12 +235,18 @@ def _is_kind(host: str, port: int, kind: str) -> bool:
         client.close()
 
 
-def _source(config: Mapping[str, Any], label: str) -> Source:
+def _kinds(config: Mapping[str, Any], label: str) -> tuple[str, str, int]:
+    """Return what plug it is, how it is asked, and its channel. Raises ConfigError."""
     kind = _choice(config, "kind", ("shelly", "tasmota"), None, label)
     via = _choice(config, "via", ("http", "mqtt"), "http", label)
     channel = config.get("channel", 0)
     if type(channel) is not int or channel < 0:
         raise ConfigError(f"channel is {channel!r}", where=f"meter {label}", next="give 0, 1, ...")
+    return kind, via, channel
+
+
+def _source(config: Mapping[str, Any], label: str) -> Source:
+    kind, via, channel = _kinds(config, label)
     user, password = text(label, config, "user") or "", text(label, config, "password") or ""
     timeout_s = seconds(label, config, "timeout_s", TIMEOUT_S)
     if via == "mqtt":
@@ -241,13 +269,7 @@ def _source(config: Mapping[str, Any], label: str) -> Source:
 def _listener(
     config: Mapping[str, Any], label: str, kind: str, channel: int, user: str, password: str, timeout_s: float
 ) -> Source:
-    topic = text(label, config, "topic")
-    if kind != "tasmota" or not topic or set(topic) & set("+#"):
-        raise ConfigError(
-            "via = mqtt is for a Tasmota with a topic",
-            where=f"meter {label}",
-            next='set kind = "tasmota" and topic = "..." (in %topic% of its MQTT page)',
-        )
+    topic = _topic(config, label, kind)
     host, port = wall.address(config, 1883)
     update_s = seconds(label, config, "update_s", TELE_S)
     topics = (f"tele/{topic}/SENSOR", f"stat/{topic}/STATUS10", f"stat/{topic}/STATUS8")
@@ -255,9 +277,23 @@ def _listener(
     return TasmotaListener(listener, topic, channel, update_s, timeout_s)
 
 
+def _topic(config: Mapping[str, Any], label: str, kind: str) -> str:
+    topic = text(label, config, "topic")
+    if kind != "tasmota" or not topic or set(topic) & set("+#"):
+        raise ConfigError(
+            "via = mqtt is for a Tasmota with a topic",
+            where=f"meter {label}",
+            next='set kind = "tasmota" and topic = "..." (in %topic% of its MQTT page)',
+        )
+    return topic
+
+
 def _choice(config: Mapping[str, Any], key: str, fitting: tuple[str, ...], default: str | None, label: str) -> str:
     value = config.get(key, default)
-    if value not in fitting and (default is None or value != default):
+    if value is None:
+        advice = f'set {key} = {" or ".join(f"{one!r}" for one in fitting)}'
+        raise ConfigError(f"no {key} is given", where=f"meter {label}", next=advice)
+    if value not in fitting and value != default:
         raise ConfigError(f"{key} is {value!r}", where=f"meter {label}", next=f"give {' or '.join(fitting)}")
     return str(value)
 

@@ -14,7 +14,7 @@ from joulelab.core.spec import Fetched
 from joulelab.meters.prometheus import doctor
 from joulelab.meters.prometheus.api import nothing_found
 from joulelab.meters.prometheus.query import selectors
-from joulelab.meters.prometheus.setup import CONFIG, SECRETS, Settings, api_of, grouped, settings_of, stream_of
+from joulelab.meters.prometheus.setup import CONFIG, SECRETS, Settings, api_of, check_settings, grouped, settings_of, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,10 +30,26 @@ PRIVILEGE = "read access to the server's HTTP API"
 TRIED = "Debian's prometheus and victoria-metrics with the simulated node's exporters; not on hardware"
 DEFAULT = False
 
-__all__ = ["CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "diagnose", "open_archive", "open_meter"]
+__all__ = [
+    "CONFIG",
+    "DEFAULT",
+    "PRIVILEGE",
+    "SECRETS",
+    "SUMMARY",
+    "TRIED",
+    "check",
+    "diagnose",
+    "open_archive",
+    "open_meter",
+]
 # A sample is looked for so far outside of an interval.
 MARGIN_S = 300.0
 DAY_S = 86_400.0
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Check an entry before a run. Raises ConfigError."""
+    check_settings(config)
 
 
 def open_meter(config: Mapping[str, Any]) -> Meter:

@@ -14,7 +14,7 @@ from joulelab.meters.prometheus.api import Api
 from joulelab.meters.prometheus.presets import PRESETS
 from joulelab.meters.prometheus.query import UNITS, Query, filled, narrowed, parse_query
 from joulelab.meters.settings import check_keys, seconds, text
-from joulelab.transports.http import Auth, HttpClient
+from joulelab.transports.http import Auth, HttpClient, plain_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,12 +82,31 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     )
 
 
+def check_settings(config: Mapping[str, Any]) -> None:
+    """Check all of an entry that can be checked without its server. Raises ConfigError."""
+    asked = settings_of(config)
+    _verify(config)
+    pin = text(asked.label, config, "fingerprint")
+    if pin is not None:
+        plain_fingerprint(pin, asked.label)
+    seconds(asked.label, config, "modulus_j", 1.0)
+    for query in asked.queries:
+        also = wall.STATES_OF if query.kind == "state" else ()
+        wall.check_scope(query.scope, f"meter {asked.label}", also=also)
+
+
+def _verify(config: Mapping[str, Any]) -> bool | str:
+    verify = config.get("verify", True)
+    if not isinstance(verify, bool | str):
+        where = f"meter {wall.label_of(config)}"
+        raise ConfigError(f"verify is {verify!r}", where=where, next="give false, or a file's path")
+    return verify
+
+
 def api_of(asked: Settings) -> Api:
     """Return the way to the server; nothing is sent yet. Raises ConfigError, MissingDependency."""
     config = asked.config
-    verify = config.get("verify", True)
-    if not isinstance(verify, bool | str):
-        raise ConfigError(f"verify is {verify!r}", where=f"meter {asked.label}", next="give false, or a file's path")
+    verify = _verify(config)
     client = HttpClient(
         _base_url(config),
         auth=_auth(config),
@@ -102,17 +121,20 @@ def api_of(asked: Settings) -> Api:
 
 def _base_url(config: Mapping[str, Any]) -> str:
     label = wall.label_of(config)
+    wall.refuse_login(config)
     given = (text(label, config, "address") or "").strip()
     advice = 'set address = "http://HOST:9090"'
     if not given:
         raise ConfigError("no address is given", where=f"meter {label}", next=advice)
     if "://" not in given:
         given = f"http://{given}"
-    parts = urlsplit(given)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+    try:
+        parts = urlsplit(given)
+        good = parts.scheme in ("http", "https") and parts.hostname and not parts.query and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number
+        good = False
+    if not good:
         raise ConfigError("address is not a server's", where=f"meter {label}", next=advice)
-    if parts.username or parts.password:
-        raise ConfigError("address holds a user", where=f"meter {label}", next="set user and password instead")
     return given.rstrip("/")
 
 

@@ -15,7 +15,7 @@ from joulelab.meters.redfish import values as values
 from joulelab.meters.redfish.plan import SOURCES, Plan, Wanted, plans
 from joulelab.meters.redfish.walk import ROOT, Walker, link
 from joulelab.meters.settings import check_keys, number, seconds, text
-from joulelab.transports.http import NO_ANSWER, REFUSED, Auth, HttpClient
+from joulelab.transports.http import NO_ANSWER, REFUSED, Auth, HttpClient, plain_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +44,17 @@ PERIOD_S, LEAST_PERIOD_S, TIMEOUT_S = 1.0, 0.5, 5.0
 FRESH_NS = NS // 10
 
 
+def check(config: Mapping[str, Any]) -> None:
+    """Check an entry before a run. Raises ConfigError."""
+    check_keys("redfish", config, CONFIG)
+    label = wall.label_of(config)
+    _wanted(config, label)
+    _way(config)
+    pin = text(label, config, "fingerprint")
+    if pin is not None:
+        plain_fingerprint(pin, label)
+
+
 def open_meter(config: Mapping[str, Any]) -> Meter:
     """Log in, walk the service and plan the readings. Raises ReadFailed, Denied, Unavailable, ConfigError."""
     check_keys("redfish", config, CONFIG)
@@ -62,6 +73,20 @@ def open_meter(config: Mapping[str, Any]) -> Meter:
 
 def connect(config: Mapping[str, Any]) -> HttpClient:
     """Return a client for the configured BMC; nothing is sent yet. Raises ConfigError, MissingDependency."""
+    url, auth, verify = _way(config)
+    label = wall.label_of(config)
+    return HttpClient(
+        url,
+        auth=auth,
+        timeout_s=seconds(label, config, "timeout_s", TIMEOUT_S),
+        verify=verify,
+        fingerprint=text(label, config, "fingerprint"),
+        label=label,
+    )
+
+
+def _way(config: Mapping[str, Any]) -> tuple[str, Auth, bool | str]:
+    """Return where the BMC is, how to log in and what certificate to trust. Raises ConfigError."""
     label = wall.label_of(config)
     given = text(label, config, "address") or ""
     scheme = "http" if given.strip().startswith("http://") else "https"
@@ -76,14 +101,8 @@ def connect(config: Mapping[str, Any]) -> HttpClient:
     verify = config.get("verify", True)
     if not isinstance(verify, bool | str):
         raise ConfigError(f"verify is {verify!r}", where=f"meter {label}", next="give true, false or a CA file")
-    return HttpClient(
-        f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}",
-        auth=Auth(kind, user, password),  # type: ignore[arg-type]
-        timeout_s=seconds(label, config, "timeout_s", TIMEOUT_S),
-        verify=verify,
-        fingerprint=text(label, config, "fingerprint"),
-        label=label,
-    )
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return url, Auth(kind, user, password), verify  # type: ignore[arg-type]
 
 
 def service(client: HttpClient) -> dict[str, Any]:

@@ -44,6 +44,20 @@ DEFAULT = False
 SECRETS: tuple[str, ...] = ()
 
 
+def check(config: Mapping[str, Any]) -> None:
+    """Check an entry before a run. Raises ConfigError."""
+    check_keys("slurm", config, CONFIG)
+    label = label_of(config)
+    if config.get("job") != "self":  # where that is meant, the run may be in a job or not
+        _job(config)
+    _node_names(config)
+    _attempt(config)
+    for key in ("timeout_s", "period_s", "frequency_s"):
+        seconds(label, config, key, 1.0)
+    number(label, config, "settle_s", 10.0, above=-1e-12)
+    text(label, config, "slurm_conf")
+
+
 def open_archive(config: Mapping[str, Any]) -> JobArchive:
     """Find the job that `config` names. Raises Unavailable, Denied, ReadFailed, ConfigError."""
     slurm = _open(config)
@@ -208,11 +222,16 @@ def _sampling(config: Mapping[str, Any], slurm: Slurm) -> Sampling:
 
 
 def _finder(config: Mapping[str, Any], slurm: Slurm, job: str, sampling: Sampling) -> Finder:
-    label, attempt = label_of(config), config.get("attempt")
-    if attempt is not None and (not isinstance(attempt, int) or isinstance(attempt, bool) or attempt < 1):
-        raise ConfigError(f"attempt is {attempt!r}", where=f"meter {label}", next="give a number from 1")
+    label, attempt = label_of(config), _attempt(config)
     settle_s = number(label, config, "settle_s", 10.0, above=-1e-12)
     return Finder(slurm, job, label, sampling, settle_s=settle_s, attempt=attempt)
+
+
+def _attempt(config: Mapping[str, Any]) -> int | None:
+    attempt = config.get("attempt")
+    if attempt is not None and (not isinstance(attempt, int) or isinstance(attempt, bool) or attempt < 1):
+        raise ConfigError(f"attempt is {attempt!r}", where=f"meter {label_of(config)}", next="give a number from 1")
+    return attempt
 
 
 def _job(config: Mapping[str, Any]) -> str | None:

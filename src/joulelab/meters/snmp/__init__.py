@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from joulelab.transports.snmp import Session, Value
     from joulelab.transports.snmp_traps import Listener, Trap
 
-__all__ = ["CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "diagnose", "open_meter"]
+__all__ = ["CONFIG", "DEFAULT", "PRIVILEGE", "SECRETS", "SUMMARY", "TRIED", "check", "diagnose", "open_meter"]
 
 SUMMARY = "rack PDU outlets and units, UPS: power, energy, phases (SNMP v2c and v3)"
 PRIVILEGE = "a community or user that may read; port 162 for traps needs root"
@@ -34,12 +34,18 @@ TRIED = "the simulated node (net-snmp's snmpd); not on hardware"
 DEFAULT = False
 # Devices are small computers: even where the recorder asks faster, they are asked no more often than this.
 GENTLE_S = 0.1
-# Streams share one request where its answer came within this part of an update, so that their times hardly differ.
-_SHARED_PART = 0.05
+# Streams share one answer, or one failure, for so much of a period: those of one tick then show one moment, and a slow
+# device is asked once for all of them.
+_SHARED_PART = 0.6
 _TRAPS_KEPT = 1_000
 _ASKED_AGAIN = 2
 # Hundreds of threads that open at once only wake each other: so many at a time are quicker.
 _OPENING = threading.BoundedSemaphore(16)
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Check an entry before a run. Raises ConfigError."""
+    settings(config)
 
 
 def open_meter(config: Mapping[str, Any]) -> Meter:
@@ -119,7 +125,7 @@ class SnmpMeter:
         self._error: MeterError | None = None
         self._left: set[str] = set()  # streams that have not had the values read last
         self._asked_ns = self._read_ns = 0
-        self._fresh_ns = round(min(wanted.period_s / 2, 0.5) * NS)
+        self._fresh_ns = round(_SHARED_PART * wanted.period_s * NS)
         self._traps: deque[dict[str, Any]] = deque(maxlen=_TRAPS_KEPT)
         self._missing: list[Missing] = []
         self._listener = self._listen()
@@ -134,7 +140,7 @@ class SnmpMeter:
             self._left.discard(stream.name)
         else:
             self._fetch()
-            self._left = set(self._pieces) - {stream.name} if self._may_share() else set()
+            self._left = set(self._pieces) - {stream.name}
         if self._error is not None:
             raise self._error
         values, sentinels = self._values, self._sentinels
@@ -175,10 +181,6 @@ class SnmpMeter:
         except MeterError as error:
             self._error = error
         self._read_ns = monotonic_ns()
-
-    def _may_share(self) -> bool:
-        """Return whether other streams may have these values: a failure is one for all, an answer if it was quick."""
-        return self._error is not None or self._read_ns - self._asked_ns < _SHARED_PART * self._wanted.update_s * NS
 
     def _listen(self) -> Listener | None:
         wanted = self._wanted

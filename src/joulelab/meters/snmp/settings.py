@@ -149,7 +149,7 @@ def _rows(label: str, config: Mapping[str, Any], key: str) -> tuple[int | str, .
 def _is_row(value: Any) -> bool:
     if isinstance(value, bool):
         return False
-    return isinstance(value, int) or (isinstance(value, str) and bool(value.strip()))
+    return (isinstance(value, int) and value >= 0) or (isinstance(value, str) and bool(value.strip()))
 
 
 def _flag(label: str, config: Mapping[str, Any], key: str, *, default: bool) -> bool:

@@ -1,0 +1,52 @@
+"""A meter's thread: which failures of opening it tries again."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.recorder.driving import until
+
+from joulelab.core.errors import ConfigError, Denied, MissingDependency, ReadFailed, Unavailable
+from joulelab.recorder.meter_thread import MeterThread
+from joulelab.recorder.plan import MeterPlan, Plan
+from joulelab.recorder.requests import Request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.core.errors import JoulelabError
+
+
+@pytest.mark.parametrize(
+    ("raised", "paced", "final"),
+    [
+        (Unavailable, False, False),
+        (Unavailable, True, True),
+        (ReadFailed, False, False),
+        (ReadFailed, True, False),
+        (Denied, False, True),
+        (ConfigError, False, True),
+        (MissingDependency, False, True),
+    ],
+)
+def test_what_may_pass_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: type[JoulelabError], paced: bool, final: bool
+) -> None:
+    monkeypatch.setattr("joulelab.recorder.meter_thread.ABSENT_FIRST_S", 0.01)
+    monkeypatch.setattr("joulelab.recorder.meter_thread.REOPEN_FIRST_S", 0.01)
+    tried: list[int] = []
+
+    def refuse(*_: object) -> None:
+        tried.append(1)
+        raise raised("no")
+
+    monkeypatch.setattr("joulelab.recorder.meter_thread.open_meter", refuse)
+    wanted = MeterPlan("x", "x", {}, paced=paced)
+    thread = MeterThread(Plan(tmp_path, "h", os.getpid()), wanted, [], add_tables=lambda _: None, done=lambda _: None)
+    thread.start()
+    until(lambda: thread.ended if final else len(tried) > 2)
+    assert (len(tried) == 1) is final
+    thread.inbox.put(Request("stop"))
+    until(lambda: thread.ended)

@@ -61,7 +61,7 @@ def served(seed: int, seconds: float, *, gains: bool) -> list[Outcome]:
         for check in result.checks:
             if check.name in ("silent meter", "gaps", "cords", "meters disagree", "source"):
                 print(f"  seed {seed}: {check.name}: {check.message}")
-        return outcomes(result, twin.truth)
+        return outcomes(result, twin.truth, gains=gains)
 
 
 def virtual(seed: int, seconds: float, *, gains: bool) -> list[Outcome]:
@@ -69,7 +69,7 @@ def virtual(seed: int, seconds: float, *, gains: bool) -> list[Outcome]:
     with tempfile.TemporaryDirectory() as folder:
         result, truth = measure(Path(folder), seed, seconds, gains=gains)
         with truth:
-            return outcomes(result, truth)
+            return outcomes(result, truth, gains=gains)
 
 
 def main() -> int:

@@ -219,12 +219,16 @@ def _wall(recorder: Recorder, truth: Truth, rng: np.random.Generator, span: floa
     recorder.write(wall.meter, "power", rows)
 
 
-def outcomes(result: Result, truth: Truth) -> list[Outcome]:
-    """Compare every figure of a result with the truth: each meter at its own point, rest and efficiency."""
+def outcomes(result: Result, truth: Truth, *, gains: bool = True) -> list[Outcome]:
+    """Compare every figure of a result with the truth: each meter at its own point, rest and efficiency.
+
+    Without `gains` the intervals are without gain and offset too, so that these hide nothing.
+    """
     a, b = result.start_ns, result.end_ns
     found = []
 
     def add(name: str, q: Quantity, true: float) -> None:
+        q = q if gains else q.without("gain", "offset")
         if q.known:
             found.append(Outcome(name, q.value, 2 * q.u, true))
 

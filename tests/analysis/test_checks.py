@@ -220,6 +220,22 @@ def test_without_energy_there_is_nothing_to_compare(folder):
     assert not checks(folder, "meters disagree")
 
 
+def test_a_meter_that_opened_late_says_why(folder):
+    late = T[T > 12]
+    steady(folder).add("pdu", power("node.ac"), late, np.full(late.size, 900.0))
+    folder.event(1.0, "meter", meter="pdu", status="failed", what="the port is closed")
+    folder.event(12.0, "meter", meter="pdu", status="open", what="")
+    found = [m for _, m, _ in checks(folder, "gaps")]
+    assert len(found) == 1
+    assert found[0].endswith("of the time without readings (pdu opened late: the port is closed)")
+
+
+def test_problems_of_a_source_are_told(folder):
+    steady(folder).event(1.0, "problem", meter="log", what="7 lines are no numbers")
+    folder.event(2.0, "problem", what="of the recording itself")
+    assert [m for _, m, _ in checks(folder, "source")] == ["log: 7 lines are no numbers"]
+
+
 # Held back, caps.
 
 

@@ -294,3 +294,23 @@ def test_a_counter_of_a_machine_that_is_up_for_months():
     curve = CounterCurve(Readings(t0, t0 + 1_000, falls), spec, name="c")
     a, b = int(t0[10]), int(t0[490])
     assert curve.energy(a, b).value == pytest.approx(100 * (b - a) * 1e-9, rel=1e-3)
+
+
+# Coarse counts.
+
+
+@pytest.mark.parametrize("watts", [300.0, 1165.0, 4000.0])
+@pytest.mark.parametrize("length", [2.0, 4.0, 15.0, 60.0])
+def test_a_count_of_a_watt_hour_is_known_to_about_that(watts, length):
+    """Whatever the phase: a counter that shows whole Wh, updated once a second."""
+    inside, widths = [], []
+    for phase in np.arange(0, 3600, 133.0):
+        t = np.arange(0.3, 80, 1.0)
+        shown = np.floor((phase + watts * np.floor(t)) / 3600) * 3600
+        found = CounterCurve(readings(t, shown), counter_spec(1.0, quantum=3600.0), name="c").energy(
+            ns(5), ns(5 + length)
+        )
+        inside.append(abs(found.value - watts * length) <= found.expanded)
+        widths.append(found.expanded)
+    assert np.mean(inside) >= 0.95
+    assert max(widths) < 4 * 3600 + 4 * watts

@@ -7,10 +7,12 @@ import math
 import numpy as np
 import pytest
 from tests.analysis.folders import METER, Folder, counter, gpu, power
+from tests.analysis.virtual import ns
 
+from joulelab.analysis.alignment import cumulative
 from joulelab.analysis.analyse import analyse
 from joulelab.analysis.channels import load_channels
-from joulelab.analysis.guided import GuidedCurve
+from joulelab.analysis.guided import Guide, GuidedCurve
 from joulelab.analysis.joining import join
 from joulelab.analysis.sums import SumCurve
 from joulelab.core.spec import Accuracy, Spec, Stream
@@ -105,6 +107,23 @@ def test_a_cord_that_is_missing_leaves_no_sum_and_is_told(node):
     assert told[0].message == "node.ac: 1 of 2 outlets are read (power_w of pdu1), so there is no sum"
 
 
+def test_cords_that_make_no_whole_are_in_no_sum_with_what_is_inside(node):
+    node.add("pdu1", cord(1, 2), SLOW, 500 + 0 * SLOW)
+    assert result(node).group("measured").scopes == ("gpu:0",)
+
+
+def test_cords_alone_stand_for_themselves(folder):
+    folder.add("pdu1", cord(1, 2), SLOW, 500 + 0 * SLOW)
+    assert result(folder).group("measured").scopes == ("outlet:pdu1.1",)
+
+
+def test_a_rack_holds_the_nodes_of_all_hosts(folder):
+    for host in ("node1", "node2"):
+        folder.add("bmc", power("node.ac"), FAST, 500 + 0 * FAST, host=host)
+    folder.add("pdu", power("rack"), FAST, 1100 + 0 * FAST)
+    assert result(folder).group("measured").scopes == ("rack",)
+
+
 def test_supplies_are_counted_by_the_meter_that_lists_them(node):
     for meter in ("ipmi", "redfish"):
         for number in (1, 2):
@@ -121,8 +140,6 @@ def test_supplies_are_counted_by_the_meter_that_lists_them(node):
 
 
 def join_of(folder):
-    from tests.analysis.virtual import ns
-
     return join(load_channels(folder.open()), ns(START), ns(END)).scopes
 
 
@@ -226,13 +243,86 @@ def test_a_guide_with_a_hole_is_none(folder):
 
 
 def test_a_fit_needs_readings_beside_the_fast_ones(node):
-    from joulelab.analysis.alignment import cumulative
-
     run = node.add("pdu", slow_power("node.ac"), SLOW[:3], SLOW[:3]).close(START, END).open()
     found = {s.scope: s for s in load_channels(run)}
-    fast = cumulative(found["gpu:0"].best, 0)
+    guide = Guide(cumulative(found["gpu:0"].best, 0), found["gpu:0"].best.energy)
     with pytest.raises(ValueError, match="only"):
-        GuidedCurve(found["node.ac"].best.curve, fast, found["gpu:0"].best.energy)
+        GuidedCurve(found["node.ac"].best.curve, guide, ns(START), ns(END))
+
+
+def in_step(folder, *, period, poll, window, beside=True, phase=0.0):
+    """Record a load that repeats in step with the poll of a node's meter."""
+
+    def load(t):
+        on = (t >= START) & (t < END) & ((t - START) % period < 0.4 * period)
+        return np.where(on, 600.0, 100.0)
+
+    used = np.concatenate(([0.0], np.cumsum(load(FINE[:-1]) * 0.001)))
+    at = np.arange(phase, 100, poll)
+    shown = np.array(
+        [load(at)] if window == 0 else [(np.interp(at, FINE, used) - np.interp(at - window, FINE, used)) / window]
+    )
+    if beside:
+        folder.add("nvml", gpu(0), FAST, np.interp(FAST, FINE, used), load(FAST - 0.05))
+    stream = slow_power(
+        "node.ac", update=window or 0.0, window=window, period=poll, given=Accuracy("datasheet", 0.001, shared="p")
+    )
+    folder.add("pdu", stream, at, 300 + 1.2 * shown[0])
+    true = 300 * (END - START) + 1.2 * (np.interp(END, FINE, used) - np.interp(START, FINE, used))
+    return result(folder), true
+
+
+@pytest.mark.parametrize(("period", "poll", "window"), [(1.0, 1.0, 0.0), (1.0, 1.0, 0.5), (5.0, 5.0, 1.0)])
+@pytest.mark.parametrize("phase", [0.1, 0.3, 0.5, 0.8])
+def test_a_load_in_step_with_the_poll_is_no_guide_and_its_bound_stays(folder, period, poll, window, phase):
+    found, true = in_step(folder, period=period, poll=poll, window=window, phase=phase)
+    energy = scope(found, "node.ac").energy
+    assert "guide" not in energy.budget()
+    assert energy.budget().get("alias", 0.0) > 0
+    assert abs(energy.value - true) <= energy.expanded
+
+
+@pytest.mark.parametrize("stuck", [True, False])
+def test_a_meter_that_does_not_follow_the_load_is_not_believed(node, stuck):
+    other = np.full(SLOW.size, 1000.0) if stuck else 1000 + 300 * np.sin(SLOW * 2.1)
+    node.add("pdu", slow_power("node.ac", given=Accuracy("datasheet", 0.001, shared="pdu")), SLOW, other)
+    node.add("bmc", slow_power("node.ac"), SLOW, 300 + 2 * mean(SLOW - 0.5, 1.0))
+    found = result(node)
+    whole = scope(found, "node.ac")
+    assert whole.reading.meter == "bmc"
+    assert whole.others[0].energy.expanded is None
+    told = [c for c in found.checks if c.name == "does not follow"]
+    assert [(c.status, c.next) for c in told] == [("failed", "joulelab doctor pdu")]
+    assert told[0].message == "node.ac: pdu does not follow the load of gpu inside it, so it is not believed"
+
+
+def test_a_stream_of_which_no_channel_follows_is_told_once(node):
+    specs = (
+        Spec("power_w", "power", "W", "power", 1.0, 1.0, accuracy=METER),
+        Spec("energy_j", "energy", "J", "counter", 1.0, accuracy=METER),
+    )
+    stuck = np.full(SLOW.size, 1000.0)
+    node.add("pdu", Stream("s", "power", "node.ac", 1.0, specs), SLOW, stuck, stuck)
+    found = result(node)
+    assert [(g.meter, g.doubted) for g in found.lags] == [("pdu", True)]
+
+
+def test_few_readings_and_steady_loads_are_represented_or_not(folder):
+    steady = np.full(FAST.size, 300.0)
+    folder.add("nvml", gpu(0), FAST, 300 * FAST, steady)
+    folder.add("pdu", slow_power("node.ac"), SLOW, 900 + 0 * SLOW)
+    found = {s.scope: s for s in load_channels(folder.close(START, END).open())}
+    guide = Guide(cumulative(found["gpu:0"].best, 0), found["gpu:0"].best.energy)
+    curve = found["node.ac"].best.curve
+    assert guide.is_represented(curve, ns(START), ns(END))
+    assert not guide.is_represented(curve, ns(START), ns(START + 3))
+
+
+def test_what_cannot_be_is_told(node):
+    node.add("pdu", power("node.ac"), FAST, 0.8 * mean(FAST - 0.05, 0.1))
+    node.add("bmc", power("node.dc", given=Accuracy("datasheet", 0.01, shared="b")), FAST, 1.2 * mean(FAST - 0.05, 0.1))
+    told = {c.message.partition(" is below")[0] for c in result(node).checks if c.name == "impossible"}
+    assert told == {"rest of node.ac", "supply loss"}
 
 
 # Which is believed, and what the others say.

@@ -187,7 +187,8 @@ def test_a_gap_that_takes_most_of_the_time_is_a_gap():
     for step_s in (None, 0.1):
         p = curve(t, watts, power_spec(0.1, 0.1), step_s=step_s)
         assert p.step_s == pytest.approx(0.1)
-        assert p.energy(ns(1), ns(19)).budget()["gap"] == pytest.approx(12.1 * 400 / math.sqrt(12), rel=0.05)
+        # From nothing to a quarter of the range beyond what was seen: nobody states limits.
+        assert p.energy(ns(1), ns(19)).budget()["gap"] == pytest.approx(12.1 * 600 / math.sqrt(12), rel=0.05)
 
 
 def test_the_step_that_was_asked_for_decides_what_a_gap_is():
@@ -368,3 +369,19 @@ def test_hardly_a_reading_and_no_limits_give_no_interval():
     assert p.energy(ns(50), ns(170)).known
     bounded = curve(t, np.array([100.0, 100.0, 500.0, 500.0]), power_spec(1.0, 1.0, limits=(50, 700)), step_s=60.0)
     assert bounded.energy(ns(70), ns(110)).known
+
+
+def test_a_lag_of_seconds_may_move_a_whole_short_run():
+    t = np.arange(0, 40, 1.0)
+    watts = np.where((t > 20) & (t <= 23), 800.0, 200.0)
+    p = curve(t, watts, replace(power_spec(1.0, 1.0), lag_s=4.0))
+    found = p.energy(ns(19), ns(22))
+    assert abs(found.value - (3 * 800.0)) < found.expanded
+    far = p.energy(ns(100), ns(103))  # nothing was read there: the whole record bounds it
+    assert far.terms["lag:p"] > 0
+
+
+def test_a_gap_between_equal_readings_hides_what_it_may_where_nobody_states_limits():
+    t = np.concatenate((np.arange(0, 5, 1.0), np.arange(95, 100, 1.0)))
+    p = curve(t, np.full(t.size, 300.0), power_spec(1.0, 1.0), step_s=1.0)
+    assert p.energy(ns(0), ns(99)).budget()["gap"] > 0.2 * 300 * 90

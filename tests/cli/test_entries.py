@@ -16,6 +16,7 @@ from tests.config.conftest import INSTRUMENT
 from tests.config.instrument import RIGHT
 
 from joulelab.cli import add as adding
+from joulelab.cli.doctor import without_doctor
 from joulelab.store.folder import list_runs, read_meta
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ def test_a_meter_that_talks_too_much_is_not_stored(tmp_path: Path) -> None:
         ('adress = "x"\n', {"PW": RIGHT}, "joulelab.toml:5: unknown key 'adress'; did you mean 'address'?"),
         ("[runn]\n", {"PW": RIGHT}, "joulelab.toml:5: unknown table or key 'runn'; did you mean 'run'?"),
         ("x = \n", {"PW": RIGHT}, "not a TOML file"),
+        ('feeds = "nodeac"\n', {"PW": RIGHT}, "joulelab.toml:5: feeds is 'nodeac' (there is no such scope); did you"),
+        ('period_s = "fast"\n', {"PW": RIGHT}, "joulelab.toml:5: period_s is 'fast'"),
+        ('[meters.b]\nmeter = "plug"\naddress = "h"\n', {"PW": RIGHT}, "joulelab.toml:5: no kind is given"),
     ],
 )
 def test_a_wrong_configuration_refuses_the_run(tmp_path: Path, more: str, environ: dict[str, str], said: str) -> None:
@@ -309,3 +313,38 @@ def test_archives_are_opened_and_listed(call: Call, here: Path) -> None:
     assert "not configured" in call("meters", "file").output
     assert "-> joulelab meters --add snmp address=..." in call("meters", "snmp").output
     assert "-> joulelab meters --add snmp address=..." in call("doctor", "snmp", code=1).output
+
+
+def test_doctor_suggests_entries_first_and_knows_archives(call: Call, here: Path) -> None:
+    configure(here)
+    said = call("doctor", "pdu2", code=2).output
+    assert "did you mean 'pdu1'? valid: pdu1, " in said
+    assert "file" in said.partition("valid:")[2]
+    assert "did you mean 'file'?" in call("doctor", "fil", code=2).output
+    assert "-> joulelab meters --add file path=..." in call("doctor", "file", code=1).output
+
+
+@pytest.mark.parametrize(
+    ("advice", "left"),
+    [
+        ("run joulelab doctor with its name", ""),
+        ("run joulelab doctor, which tells the cause apart", ""),
+        ("run joulelab doctor pdu1: it tries other units, functions and addresses", ""),
+        ("run joulelab doctor rapl, or let every user read it: chmod", "let every user read it: chmod"),
+        ("it is tried again; see joulelab doctor nvml", "it is tried again"),
+        ("ask for read access, or run as root: joulelab doctor nvml", "ask for read access, or run as root"),
+        ("pdu1: refused (why); run joulelab doctor with its name", "pdu1: refused (why)"),
+        ("is it on?", "is it on?"),
+    ],
+)
+def test_doctor_does_not_send_to_itself(advice: str, left: str) -> None:
+    assert without_doctor(advice) == left
+
+
+def test_what_a_run_would_refuse_is_not_added(call: Call, here: Path) -> None:
+    words = ("meters", "--add", INSTRUMENT, "--name", "new", "address=here", "password=env:PW")
+    assert "did you mean 'node.ac'?" in call(*words, "feeds=nodeac", code=2).output
+    said = call("meters", "--add", "redfish", "address=https://root:calvin@h", "password=env:PW", code=2).output
+    assert "address holds a login" in said
+    assert "calvin" not in said
+    assert not (here / "home").exists()

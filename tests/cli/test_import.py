@@ -160,6 +160,9 @@ def test_entries_are_asked_beside_a_file(
         (["csv", "LOG", "--map", "w=node.ac:W"], "no column of time stamps"),
         (["csv", "LOG", "--time", "t", "--map", "x=node.ac:W"], "there is no column 'x'"),
         (["csv", "LOG", "--time", "t", "--map", "w"], "maps nothing"),
+        (["csv", "LOG", "--time", "t", "--map", "w=nodeac:W"], "did you mean 'node.ac'?"),
+        (["csv", "LOG", "--time", "t", "--map", "w=node:W"], "there is no such scope"),
+        (["prometheus", "address=http://a:b-secret@h", "preset=dcgm"], "address holds a login"),
         (["csv", "LOG", "--time", "t", "--map", "w=node.ac:W", "delimeter=;"], "did you mean 'delimiter'"),
         (["csv", "LOG", "--time", "t", "--map", "w=node.ac:W", "--from", "noon"], "'noon' is no time"),
         (["csv", "LOG", "--time", "t", "--map", "w=node.ac:W", "--from", "2", "--to", "1"], "the interval is empty"),
@@ -175,6 +178,40 @@ def test_what_is_wrong_is_said(call: Call, log: Path, runs: Path, words: list[st
     done = call("import", *(str(log) if w == "LOG" else w for w in words), code=2)
     assert said in done.output
     assert not list(runs.glob("*/run.json"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("t;w\n" + "".join(f"{START + k};200,5\n" for k in range(9)), 'decimal=","'),
+        ("t;w\n" + "".join(f"{START + k};{200 if k == 3 else '200,5 W'}\n" for k in range(9)), 'decimal=","'),
+        ("t;w\n" + "".join(f"{START + k};1.200,5\n" for k in range(9)), 'decimal="," thousands="."'),
+        ("t,w\n" + "".join(f"{START + k},200,5\n" for k in range(9)), 'for decimal commas, decimal=","'),
+        (
+            "t,w\n" + "".join(f"{START + k},broken\n" for k in range(9)),
+            "9 cells are no numbers; first: line 2, 'broken'",
+        ),
+    ],
+)
+def test_a_file_whose_numbers_cannot_be_read(call: Call, tmp_path: Path, runs: Path, text: str, said: str) -> None:
+    path = tmp_path / "commas.csv"
+    path.write_text(text)
+    words = ("import", "csv", path, "--time", "t=unix", "--map", "w=node.ac:W")
+    done = call(*words, code=1)
+    assert said in done.output
+    assert not any(word in done.output for word in ("no power meter", "doctor", "twin"))
+    assert not list(runs.glob("*/run.json"))
+    if "thousands" not in said and ";" in text:
+        found = result(call(*words, "decimal=,", "--json"))
+        assert scope(found, "node.ac")["reading"]["energy"]["value"] == pytest.approx(8 * 200.5, rel=0.01)
+
+
+def test_what_has_no_energy_is_said_to_have_none(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "inlet.csv"
+    path.write_text("t,c\n" + "".join(f"{START + k},{20 + k}\n" for k in range(9)))
+    said = call("import", "csv", path, "--time", "t=unix", "--map", "c=node:C").output
+    assert "imported, without any energy" in said
+    assert not any(word in said for word in ("no power meter", "doctor", "twin"))
 
 
 def test_a_file_that_is_not_there(call: Call, runs: Path) -> None:

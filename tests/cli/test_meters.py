@@ -78,7 +78,7 @@ def test_doctor_names_what_is_not_there(call: Call, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("JOULELAB_POWERCAP", str(tmp_path / "nothing"))
     text = call("doctor", "rapl", "--for", "50ms", code=1).output
     assert "unavailable: there are no RAPL zones" in text
-    assert "there is no meter" in call("doctor", "rapple", code=1).output
+    assert "there is no meter" in call("doctor", "rapple", code=2).output
 
 
 def test_doctor_shows_how_to_grant_access(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,14 @@ class Remote:
         return json.loads(line)
 
 
+@pytest.fixture(autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep the state of instruments away from that of whoever runs the tests."""
+    home = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    return home
+
+
 @pytest.fixture
 def remote() -> Iterator[Callable[..., Remote]]:
     """Open a meter in another process with more environment."""

@@ -9,6 +9,7 @@ import pytest
 from joulelab.core.errors import ReadFailed, Unavailable
 from joulelab.meters.analyzer import CONFIG, Analyzer, setup
 from joulelab.meters.analyzer.config import parse
+from joulelab.meters.analyzer.kept import Kept
 from joulelab.twins import profile
 from joulelab.twins.model import Node
 from joulelab.twins.servers._scpi import Instrument
@@ -41,7 +42,7 @@ class Pairs:
 
 def talk_to(*pairs):
     link = Pairs(*pairs)
-    return link, setup.Dialogue(link, "x", {}, 5.0)
+    return link, setup.Dialogue(link, "x", Kept(), 5.0)
 
 
 def test_only_what_differs_is_set_and_all_of_it_is_put_back():
@@ -58,7 +59,8 @@ def test_only_what_differs_is_set_and_all_of_it_is_put_back():
     )
     talk.ensure([(":COMM:HEAD", "0")])
     talk.ensure([(":INP:VOLT:RANG", "300"), (":NUM:NORM:ITEM1", "P,1"), (":RATE", "0.1")])
-    setup.put_back(link, talk.found, started=True)
+    talk.kept.started = True
+    setup.put_back(link, talk.kept)
     link.close()
 
 
@@ -93,7 +95,7 @@ def test_a_refused_setting_is_said():
 
 
 def test_setting_up_has_an_end():
-    talk = setup.Dialogue(Pairs(), "x", {}, -1.0)
+    talk = setup.Dialogue(Pairs(), "x", Kept(), -1.0)
     with pytest.raises(ReadFailed, match="too long"):
         talk.ask([":RATE"])
 

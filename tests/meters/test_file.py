@@ -409,7 +409,7 @@ def test_yokotool(tmp_path: Path) -> None:
         ({"columns": [{"column": "watts", "scope": "node.ac"}]}, "has no unit"),
         ({"columns": [{"column": "watts", "scope": "node.ac", "unit": "horse"}]}, "is 'horse'"),
         ({"columns": [{"column": "watts", "scope": "node.ac", "unit": "A", "kind": "power"}]}, "is no power"),
-        ({"columns": [{"column": "watts", "scope": "a:{device}", "unit": "W"}]}, "needs a device"),
+        ({"columns": [{"column": "watts", "scope": "gpu:{device}", "unit": "W"}]}, "needs a device"),
         ({"columns": [{"column": "watts", "scope": "gpu:0", "unit": "W", "limits": [5, 1]}]}, "limits is"),
         ({"columns": []}, "no column is mapped"),
         ({"columns": "watts"}, "list of tables"),
@@ -482,3 +482,13 @@ def test_neither_numpy_nor_duckdb_is_imported() -> None:
     code = "import sys, joulelab.meters.file; print({'numpy', 'duckdb'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_columns_of_two_families_are_wrong_on_their_own(tmp_path: Path) -> None:
+    """AC and DC of one file are of two instruments: their errors must not cancel in the supply's efficiency."""
+    columns = [{"column": name, "scope": f"node.{name}", "unit": "W"} for name in ("ac", "dc")]
+    found = everything(opened(tmp_path, log("100,90", "100,90", head="t,ac,dc"), columns=columns, gain=0.02))
+    ac, dc = (f.stream.channels[0].accuracy for f in found)
+    assert ac.shared.endswith(":node.ac")
+    assert dc.shared.endswith(":node.dc")
+    assert (ac.source, ac.gain) == ("assumed", 0.02)

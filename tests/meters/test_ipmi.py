@@ -292,6 +292,62 @@ def test_a_login_that_outlasts_the_timeout_goes_on(serve, opened):
     assert eventually(lambda: meter.read(streams["dcmi"]))[0] > 100
 
 
+def test_cooling_of_a_slow_bmc_costs_no_power(serve, opened):
+    server = serve()
+    meter, streams = opened(entry(server, timeout_s=2.0))
+    again(server, latency_s=0.3)  # seven sensors take longer than one reading may
+    cooling = streams.pop("cooling")
+    eventually(lambda: meter.read(streams["dcmi"]))
+    session = meter._link._link._session
+    seen = set()
+    for _ in range(8):
+        begin = time.monotonic()
+        row = meter.read(cooling)
+        assert time.monotonic() - begin < 2.5
+        seen |= {i for i, value in enumerate(row) if not isnan(value)}
+        assert meter.read(streams["dcmi"])[0] > 100
+        if len(seen) == len(cooling.channels):
+            break
+    assert len(seen) == len(cooling.channels), "all have their turn"
+    assert meter._link._link._session is session
+
+
+def test_a_session_that_answers_late_is_kept(serve, opened):
+    server = serve(latency_s=0.3)
+    meter, streams = opened(entry(server, timeout_s=2.0, **ONLY_DCMI))
+    lan = meter._link._link
+    session = lan._session
+    with pytest.raises(ReadFailed, match="in time"):
+        lan.raw(0x06, 0x01, b"", monotonic_ns() + NS // 20)
+    assert lan._session is session
+    assert meter.read(streams["dcmi"])[0] > 100
+    assert lan._session is session
+
+
+def test_all_streams_of_a_dead_bmc_fail_together(serve, opened):
+    server = serve()
+    meter, streams = opened(entry(server, timeout_s=1.0, period_s=5.0))
+    first, *others = streams.values()
+    assert len(others) > 4
+    meter.read(first)
+    server.kill()
+    with pytest.raises(ReadFailed) as told:
+        meter.read(first)
+    begin = time.monotonic()
+    for stream in others:
+        with pytest.raises(ReadFailed) as same:
+            meter.read(stream)
+        assert str(same.value) == str(told.value)
+    assert time.monotonic() - begin < 0.9, "they do not wait again"
+    begin = time.monotonic()
+    with pytest.raises(ReadFailed):
+        meter.read(others[0])
+    assert time.monotonic() - begin > 0.5, "the next reading is an attempt of its own"
+    server.start()
+    for stream in streams.values():
+        assert len(eventually(lambda stream=stream: meter.read(stream))) == len(stream.channels)
+
+
 def test_dropped_packets_are_sent_again(serve, opened):
     meter, streams = opened(entry(serve(drop_share=0.05), timeout_s=8.0, **ONLY_DCMI))
     assert all(eventually(lambda: meter.read(streams["dcmi"]))[0] > 100 for _ in range(10))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
@@ -40,7 +41,7 @@ def open_meter(config: Mapping[str, Any]) -> Fake:
         os.write(1, b"hello from a library\n")
     time.sleep(config.get("hang_open_s", 0))
     problem = config.get("raises")
-    if not os.path.exists(config.get("appears", "/")):
+    if not Path(config.get("appears", "/")).exists():
         raise Unavailable("no fake here yet", why="it starts")
     if problem == "unavailable":
         raise Unavailable("no fake here", why="asked not to be", next="ask again")

@@ -213,3 +213,6 @@ def test_failed_logins_in_own_words(said, kind, words):
 def test_where_a_login_stopped_is_told():
     said = {str(no_answer("BMC x", context)) for context in ("EXPECTINGRAKP2", "OPENSESSION", None)}
     assert len(said) == 3
+    again = str(no_answer("BMC x", "EXPECTINGRAKP2", again=True))
+    assert "slowly" in again
+    assert "user" not in again, "the same user logged in before"

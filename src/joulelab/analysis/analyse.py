@@ -69,6 +69,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     facts = Facts(
         run.state, a, b, interval.idle, scopes, results, events, gaps,
         unread=_unread(run, scopes), incomplete=tuple(joined.incomplete), imported=end.get("outcome") == "imported",
+        lags=joined.lags, groups=groups,
     )  # fmt: skip
     return Result(
         run=str(meta.get("id", run.path.name)),
@@ -89,7 +90,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         load=_load(run, a, b) | _used(events),
         gaps=gaps,
         checks=tuple(all_checks(facts)),
-        missing=tuple(_missing(events)),
+        missing=tuple(_missing(events, meta)),
         lags=tuple(joined.lags),
         comparisons=comparisons(results),
         ratios=ratios,
@@ -251,13 +252,18 @@ def _used(events: list[dict[str, Any]]) -> dict[str, float]:
     return {f"workload.{k}": float(ended[k]) for k in keys if k in ended}
 
 
-def _missing(events: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return meters that are not open in the end, and what those that are cannot measure."""
+def _missing(events: list[dict[str, Any]], meta: dict[str, Any]) -> list[dict[str, str]]:
+    """Return meters that are not open in the end, and what those that are cannot measure.
+
+    One that the configuration names is wanted: it is `absent` where others are merely unavailable here.
+    """
+    wanted = {str(entry.get("name")) for entry in (meta.get("options") or {}).get("configured") or ()}
     lacking: list[dict[str, Any]] = []
     last = {e.get("meter"): e for e in events if e.get("event") == "meter"}
     for event in last.values():
         if event.get("status") != "open":
-            lacking.append(event)
+            absent = event.get("meter") in wanted and event.get("status") == "unavailable"
+            lacking.append({**event, "status": "absent"} if absent else event)
         for part in event.get("missing") or ():
             what = f"{part.get('scope', '')}: {part.get('what', '')}"
             lacking.append({**part, "meter": event.get("meter"), "status": "missing", "what": what})

@@ -11,7 +11,7 @@ from joulelab.analysis.result import GroupResult, ScopeResult
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import power_statistics
 from joulelab.analysis.terms import Quantity, total
-from joulelab.core.scope import ancestors, family, parent, roots
+from joulelab.core.scope import CORDS, ancestors, family, parent, roots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +51,9 @@ def breakdown(
     # What psys covers is up to the board's maker: where packages are measured it stands beside them, in no sum.
     hosts = {s.host for s in scopes if family(s.scope) == "cpu" and not s.reading.estimate}
     summed = {k: s for k, s in keys.items() if family(s.scope) != "psys" or s.host not in hosts}
+    # Cords that make no whole hold some of what is measured inside: alone they stand for themselves, else in no sum.
+    others = {s.host for s in summed.values() if family(s.scope) not in CORDS}
+    summed = {k: s for k, s in summed.items() if family(s.scope) not in CORDS or s.host not in others}
     if summed:
         groups.append(_group("measured", top(summed), span))
     known = {(c.host, c.scope): c for c in channels}
@@ -75,6 +78,7 @@ def breakdown(
 def _tree(keys: dict[str, ScopeResult]) -> dict[str, str | None]:
     """Return what contains each scope, completed by containers that were not measured: node.ac holds a GPU anyway."""
     tree = {k: f"{s.host}/{s.parent}" if s.parent else None for k, s in keys.items()}
+    racks = [k for k, s in keys.items() if family(s.scope) == "rack"]
     for key in keys:
         above = tree[key]
         while above is not None and above not in tree:
@@ -82,7 +86,11 @@ def _tree(keys: dict[str, ScopeResult]) -> dict[str, str | None]:
             held = parent(scope, None)
             tree[above] = f"{host}/{held}" if held else None
             above = tree[above]
-    return tree
+    # A rack is read by one host and holds the nodes of all.
+    return {
+        k: racks[0] if racks and held and held.endswith("/rack") and held not in keys else held
+        for k, held in tree.items()
+    }
 
 
 def _group(name: str, members: list[ScopeResult], span: float) -> GroupResult:

@@ -10,12 +10,13 @@ import numpy as np
 from joulelab.analysis.agreement import comparisons
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.periodic import FEWEST_STEPS
-from joulelab.analysis.result import Check, CheckStatus, ScopeResult
+from joulelab.analysis.result import Check, CheckStatus, GroupResult, ScopeResult
 from joulelab.core.scope import CORDS, family
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from joulelab.analysis.alignment import Lag
     from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.gaps import Gap
     from joulelab.analysis.series import Floats
@@ -48,6 +49,8 @@ class Facts:
     unread: Sequence[str] = ()
     incomplete: Sequence[str] = ()
     imported: bool = False
+    lags: Sequence[Lag] = ()
+    groups: Sequence[GroupResult] = ()
 
     def named(self, kind: str) -> list[Mapping[str, Any]]:
         """Return the events of one kind."""
@@ -141,10 +144,17 @@ def _gaps(facts: Facts) -> Iterator[Check]:
         if lost <= GAP_WARNING:
             continue
         names = streams[s.host, s.scope]
-        reasons = {g.reason for g in facts.gaps if (g.meter, g.stream) in names} or {"no readings"}
+        reasons = {g.reason for g in facts.gaps if (g.meter, g.stream) in names}
+        reasons = reasons or _not_open(facts, {meter for meter, _ in names}) or {"no readings"}
         status: CheckStatus = "failed" if lost > GAP_FAILED else "warning"
         message = f"{s.scope}: {lost:.0%} of the time without readings ({'; '.join(sorted(reasons))})"
         yield Check("gaps", status, message, "" if facts.imported else f"joulelab doctor {s.reading.meter}")
+
+
+def _not_open(facts: Facts, meters: set[str]) -> set[str]:
+    """Return why meters were not open at first, in their own words."""
+    said = (e for e in facts.named("meter") if e.get("meter") in meters and e.get("status") != "open")
+    return {f"{e.get('meter')} opened late: {e.get('what') or e.get('status')}" for e in said}
 
 
 def _unseen(facts: Facts) -> Iterator[Check]:
@@ -200,6 +210,24 @@ def _problems(facts: Facts) -> Iterator[Check]:
     # Those of the recording itself have been told when it ended.
     for event in (e for e in facts.named("problem") if e.get("meter")):
         yield Check("source", "warning", f"{event['meter']}: {event.get('what', '')}")
+
+
+def _doubted(facts: Facts) -> Iterator[Check]:
+    named = {(c.meter, c.stream.name): s.scope for s in facts.channels for c in s.channels if not c.members}
+    for lag in facts.lags:
+        if lag.doubted and (lag.meter, lag.stream) in named:
+            message = (
+                f"{lag.scope}: {lag.meter} does not follow the load of {lag.against} inside it, so it is not believed"
+            )
+            yield Check("does not follow", "failed", message, "" if facts.imported else f"joulelab doctor {lag.meter}")
+
+
+def _possible(facts: Facts) -> Iterator[Check]:
+    for group in facts.groups:
+        less = group.energy.value + 2 * group.energy.u < 0
+        if less and group.energy.known and (group.name.startswith("rest ") or group.name == "supply loss"):
+            message = f"{group.name} is below zero beyond its interval: a meter is wrong, or covers something else"
+            yield Check("impossible", "failed", message, "joulelab show RUN --scopes")
 
 
 def _cords(facts: Facts) -> Iterator[Check]:
@@ -320,6 +348,8 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     _counters,
     _agreement,
     _cords,
+    _doubted,
+    _possible,
     _problems,
     _held_back,
     _caps,

@@ -206,7 +206,8 @@ class CounterCurve:
         value = float(self._unwrapped(slice(k, k + 1))[0])
         watts = self._usual_w
         late = (t_ns - (int(r.t0_ns[k]) + int(r.t1_ns[k])) / 2) * 1e-9 + (self.spec.update_s or 0.0) / 2
-        u = math.hypot(quantum / math.sqrt(12), watts * (abs(late) + (self.spec.update_s or 0.0)) / math.sqrt(12))
+        # So that the interval of two edges reaches just to one count, which they cannot be off by more than.
+        u = math.hypot(quantum / math.sqrt(8), watts * (abs(late) + (self.spec.update_s or 0.0)) / math.sqrt(12))
         return value + quantum / 2 + watts * late, u
 
     def _outside(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float]:

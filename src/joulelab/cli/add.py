@@ -15,7 +15,7 @@ import click
 
 from joulelab.cli.entries import Opener, configuration
 from joulelab.cli.options import print_json
-from joulelab.config.check import NAME, entry_of
+from joulelab.config.check import NAME, check_values, entry_of
 from joulelab.config.entry import Source, Table
 from joulelab.config.files import NAMED, SYSTEM, project_file, user_file
 from joulelab.config.modules import module_of
@@ -70,6 +70,7 @@ def _tried(table: Table, module: Any) -> tuple[Opener, list[Reading]]:
     while True:
         opener = Opener(entry_of(table))
         try:
+            check_values(opener.entry)  # what a run would refuse is not written down
             meter = opener.open()
             try:
                 return opener, _read(meter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import click
 
 from joulelab.cli.options import Duration, config_option, json_option, print_json
 from joulelab.config.choose import check_name
+from joulelab.config.modules import is_inside, module_of
 from joulelab.config.secrets import shown
 from joulelab.core.errors import ConfigError, Denied, JoulelabError
 
@@ -70,14 +72,14 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
 
 
 def _targets(config: Config, names: tuple[str, ...]) -> tuple[list[str], list[Entry]]:
-    """Return the meters to examine that are not configured, and the entries; wrong names are told when opened."""
+    """Return the meters to examine that are not configured, and the entries. Raises ConfigError for another name."""
     from joulelab import meters
 
     entries = [e for e in config.entries if not names or e.name in names or e.meter in names]
     covered = {word for e in entries for word in (e.name, e.meter)} | (set() if names else set(config.off))
     for name in names:
-        if name in config.tables and name not in covered:
-            check_name(config, name)  # raises: it is switched off, or for another host
+        if name not in covered and not is_inside(name):
+            check_name(config, name)  # raises: it is switched off, for another host, or nothing has that name
     return [name for name in names or meters.defaults() if name not in covered], entries
 
 
@@ -108,7 +110,8 @@ def examine_entry(entry: Entry, seconds: float) -> dict[str, Any]:
     try:
         meter = opener.open()
     except JoulelabError as error:
-        return _refused(entry.name, error) | about | {"found": [*opener.diagnose(), *opener.warnings]}
+        found = [without_doctor(text) for text in (*opener.diagnose(), *opener.warnings)]
+        return _refused(entry.name, error) | about | {"found": found}
     if not hasattr(meter, "streams"):
         meter.close()
         return _blank(entry.name) | about | {"advice": ["it opens; it is asked after a run"]}
@@ -124,7 +127,13 @@ def _blank(name: str) -> dict[str, Any]:
 
 def _refused(name: str, error: JoulelabError) -> dict[str, Any]:
     status = "denied" if isinstance(error, Denied) else "unavailable"
-    return _blank(name) | {"status": status, "what": error.what, "why": error.why or "", "next": error.next or ""}
+    then = without_doctor(error.next or "")
+    return _blank(name) | {"status": status, "what": error.what, "why": error.why or "", "next": then}
+
+
+def without_doctor(text: str) -> str:
+    """Return advice without the part that sends people here."""
+    return re.sub(r"(?:; |: )?(?:(?:run|see) )?joulelab doctor\b.*?(?:, or |(?=;)|$)", "", text).removeprefix("; ")
 
 
 def _examined(name: str, meter: Meter, seconds: float, *, polite: bool = False) -> dict[str, Any]:
@@ -144,11 +153,10 @@ def _examined(name: str, meter: Meter, seconds: float, *, polite: bool = False) 
 
 def _adding(name: str) -> str | None:
     """Return the command that configures a meter, None where there is no such meter or it needs none."""
-    from joulelab import meters
     from joulelab.meters.catalog import add_command, is_configured
 
     try:
-        module = meters.find(name)
+        module = module_of(name)
     except JoulelabError:
         return None
     return add_command(name, module) if is_configured(module) else None
@@ -178,7 +186,7 @@ def advice(health: MeterHealth, slow_s: float = SLOW_READ_S) -> list[str]:
             said.append(f"{c.scope} {c.channel} did not change at all: idle, or it does not work")
     if health.late_s > LATE_S:
         said.append(f"this machine is busy: readings start {health.late_s * 1000:.0f} ms late; leave a core free")
-    said += [f"{count} readings failed: {words}" for words, count in health.errors.items()]
+    said += [f"{count} readings failed: {without_doctor(words)}" for words, count in health.errors.items()]
     return said
 
 

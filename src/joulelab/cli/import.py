@@ -169,5 +169,11 @@ def _show(imported: Imported, *, as_json: bool) -> None:
 
     result = result_of(imported.run)
     named = handle(imported.run)
-    print_result(make_console(sys.stdout), result, imported.run, handle=named)
+    if result.energy is None:  # what a run says then is about meters of this machine
+        click.echo("imported, without any energy: none of the sources gave a power or an energy for that interval")
+        for text in imported.problems:
+            click.echo(f"  {text}")
+        click.echo(f"-> joulelab show {named}")
+    else:
+        print_result(make_console(sys.stdout), result, imported.run, handle=named)
     write_cache(imported.run, result)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from joulelab.config.entry import Entry
 from joulelab.config.modules import is_inside, is_live, is_usual, module_of
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.meters import nearest
+from joulelab.meters import nearest, settings, wall
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from joulelab.config.entry import Config, Table
 
@@ -23,6 +23,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 FEEDS = "node.ac"
 # The keys that name cords of what an entry feeds.
 CORDS = ("outlets", "inlets")
+# What stands in the place of a secret while an entry is checked: long enough for SNMPv3, short enough for IPMI.
+PLACEHOLDER = "not-resolved"
+LOGIN = re.compile(r"://[^/\s]*@")
 
 
 def add(config: Config, table: Table, host: str) -> None:
@@ -32,7 +35,59 @@ def add(config: Config, table: Table, host: str) -> None:
     if not values.get("enabled", True):
         config.off += [table.name] if "meter" not in values and is_inside(table.name) else []
     elif is_for(values.get("node", "*"), host):
-        config.entries.append(entry_of(table))
+        entry = entry_of(table)
+        _check_values(entry, table)
+        config.entries.append(entry)
+
+
+def check_values(entry: Entry) -> None:
+    """Check an entry's values, as its module does, without its secrets and without the instrument. Raises ConfigError.
+
+    What is wrong stands under `meter NAME`; `add` says where in the files.
+    """
+    module = module_of(entry.meter)
+    known = getattr(module, "CONFIG", {})
+    values = {key: PLACEHOLDER if key in entry.secrets else value for key, value in entry.settings.items()}
+    values |= {"label": entry.name} | ({"parts": entry.parts} if entry.parts and "parts" not in values else {})
+    for key in ("period_s", "slow_period_s", "timeout_s"):
+        settings.seconds(entry.name, values, key, 1.0)
+    if "devices" in known:
+        settings.devices(entry.name, values)
+    if "feeds" in known:
+        wall.check(values)
+    check = getattr(module, "check", None)
+    if callable(check):
+        try:
+            check(values)
+        except JoulelabError:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise ConfigError("its values cannot be checked", where=f"meter {entry.name}", why=why) from error
+
+
+def _check_values(entry: Entry, table: Table) -> None:
+    try:
+        check_values(entry)
+    except JoulelabError as error:
+        where = table.at(_key_of(error, table))
+        more = re.sub(r"^(meter )+", "", error.where or "")
+        if more not in ("", entry.meter, entry.name):
+            where += f", {more}"  # such as a profile's file, a register
+        raise ConfigError(error.what, where=where, why=error.why, next=error.next) from error
+
+
+def _key_of(error: JoulelabError, table: Table) -> str:
+    """Return the key of an entry that an error is about: one that it names, or the one that holds that."""
+    words = [form for word in re.findall(r"\w+", error.what) for form in (word, f"{word}s")]
+    inside = {word: key for key, value in table.values.items() for word in _keys_inside(value)}
+    return next((word for word in words if word in table.values), next((inside[w] for w in words if w in inside), ""))
+
+
+def _keys_inside(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        return {str(key) for key in value}.union(*map(_keys_inside, value.values()))
+    return set().union(*map(_keys_inside, value)) if isinstance(value, list) else set()
 
 
 def entry_of(table: Table) -> Entry:
@@ -42,18 +97,19 @@ def entry_of(table: Table) -> Entry:
         module = module_of(meter)
     except JoulelabError as error:
         raise ConfigError(error.what, where=table.at("meter"), why=error.why, next=error.next) from error
-    settings = {key: value for key, value in table.values.items() if key not in OWN}
+    given = {key: value for key, value in table.values.items() if key not in OWN}
     known = getattr(module, "CONFIG", None)
     if known is not None:
-        _check_keys(table, settings, known)
+        _check_keys(table, given, known)
+    _refuse_logins(table, given, getattr(module, "SECRETS", ()))
     return Entry(
         table.name,
         meter,
         table.source,
-        settings,
+        given,
         table.sources,
         secrets=tuple(getattr(module, "SECRETS", ())),
-        feeds=str(settings.get("feeds") or FEEDS) if known is None or "feeds" in known else "",
+        feeds=str(given.get("feeds") or FEEDS) if known is None or "feeds" in known else "",
         parts=_cords(table),
         live=is_live(module),
         usual=is_usual(module),
@@ -122,11 +178,21 @@ def _perhaps(table: Table) -> str:
     return f"did you mean 'meter' by {close[0]!r}?" if close else ""
 
 
-def _check_keys(table: Table, settings: Mapping[str, Any], known: Mapping[str, str]) -> None:
+def _check_keys(table: Table, given: Mapping[str, Any], known: Mapping[str, str]) -> None:
     valid = [*OWN, *(key for key in known if key != "label")]
-    for key in settings:
+    for key in given:
         if key not in valid:
             raise ConfigError(f"unknown key {key!r}", where=table.at(key), next=nearest(key, valid))
+
+
+def _refuse_logins(table: Table, given: Mapping[str, Any], secrets: Sequence[str]) -> None:
+    """Refuse a user or password in an address, without a word of it."""
+    for key, value in given.items():
+        if key in wall.ADDRESSES or (key not in secrets and isinstance(value, str) and LOGIN.search(value)):
+            try:
+                wall.refuse_login(given, key)
+            except ConfigError as error:
+                raise ConfigError(error.what, where=table.at(key), why=error.why, next=error.next) from None
 
 
 def _cords(table: Table) -> int:

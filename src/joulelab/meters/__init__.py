@@ -100,16 +100,20 @@ def open_meter(name: str, config: Mapping[str, Any]) -> Meter:
 def nearest(wrong: str, valid: list[str]) -> str:
     """Return advice for a wrong name: the nearest valid one if there is one, and all of them."""
     import difflib
-    from os.path import commonprefix
 
     close = difflib.get_close_matches(wrong, valid, n=5, cutoff=0.5)
     listed = ", ".join(valid)
     if not close:
         return f"valid: {listed}"
     # Of equally near ones, people mean the one that begins alike.
-    likes = {one: difflib.SequenceMatcher(None, one, wrong).ratio() for one in close}
-    best = max(close, key=lambda one: likes[one] + 0.02 * len(commonprefix([one, wrong])))
+    best = max(close, key=lambda one: difflib.SequenceMatcher(None, one, wrong).ratio() + 0.02 * _alike(one, wrong))
     return f"did you mean {best!r}? valid: {listed}"
+
+
+def _alike(one: str, other: str) -> int:
+    """Return how many letters two names begin with in common."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((k for k, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _import(name: str) -> MeterModule | None:

@@ -124,7 +124,7 @@ def address(config: Mapping[str, Any], default_port: int) -> tuple[str, int]:
 
 
 def stated(config: Mapping[str, Any], default: Accuracy) -> Accuracy:
-    """Return the accuracy that the user states, where one does: assumed unless it is said whence. Raises ConfigError."""
+    """Return the accuracy that the user states, if any: assumed where no reference is given. Raises ConfigError."""
     if "gain" not in config and "offset_w" not in config:
         return default
     gain, offset = _stated(config, default.gain, default.offset)

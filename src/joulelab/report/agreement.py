@@ -39,7 +39,7 @@ def agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]
     for s in result.scopes:
         others = [c for c in result.comparisons if (c.host, c.scope) == (s.host, s.scope)]
         if not every:
-            others = _worth_showing(s, others)
+            others = _worth_showing(s, others, imported=result.outcome == "imported")
         if not others:
             continue
         scope = f"{s.host}/{s.scope}" if several else s.scope
@@ -50,8 +50,9 @@ def agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]
     return rows
 
 
-def _worth_showing(scope: ScopeResult, others: list[Comparison]) -> list[Comparison]:
-    wall = family(scope.scope) in ("node.ac", "node.dc", "rack")
+def _worth_showing(scope: ScopeResult, others: list[Comparison], *, imported: bool) -> list[Comparison]:
+    # Who imports two meters of one GPU wants to see them compared.
+    wall = family(scope.scope) in ("node.ac", "node.dc", "rack") or imported
     best: dict[str, Comparison] = {}
     for c in others:  # the narrowest comes first
         if c.other.meter != scope.reading.meter and (wall or c.verdict == "differ"):
@@ -67,7 +68,7 @@ def _lag(result: Result, scope: ScopeResult, reading: Reading) -> str:
     """Return the lag (s) that was taken out of a meter's readings, with its interval."""
     meters = reading.meter.split("+")
     lags = [g for g in result.lags if g.host == scope.host and g.meter in meters and _covers(scope, g)]
-    moved = [g.lag_s for g in lags if g.applied]
+    moved = [g.total_s for g in lags if g.applied]
     if not moved:
         return fmt.NOTHING
     # Cords of one meter are read at once, so their lags are about the same.

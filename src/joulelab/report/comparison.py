@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.terms import Quantity
+from joulelab.analysis.result import GroupResult
+from joulelab.analysis.terms import Quantity, total
+from joulelab.core.scope import family
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
@@ -87,6 +89,10 @@ class Comparison:
                 if self.same_devices
                 else "Different devices were measured: nothing cancels in the ratio."
             )
+        wholes = self.a.group("measured"), self.b.group("measured")
+        if wholes[0] and wholes[1] and _families(wholes[0]) != _families(wholes[1]) and common(self.a, self.b):
+            what = " + ".join(common(self.a, self.b))
+            said.insert(0, f"A and B were not measured at the same points; compared is what both have: {what}.")
         energy = self.line("energy")
         if energy is not None and energy.ratio is not None and "unseen" in energy.ratio.budget():
             known = energy.ratio.without("unseen")
@@ -111,6 +117,8 @@ class Comparison:
 
     def _why_not(self) -> str:
         without = [label for label, run in (("A", self.a), ("B", self.b)) if run.energy is None]
+        if not without and not self.line("energy"):
+            return "nothing was measured in both"
         return f"no power meter was read in {' and '.join(without)}" if without else "one of them is zero"
 
 
@@ -119,28 +127,64 @@ def compare(a: Result, b: Result) -> Comparison:
     same = devices(a) == devices(b) and bool(devices(a))
     keep = ("gain:",) if same else ()
     lines = []
-    if a.energy is not None and b.energy is not None:
-        estimate = any(g.estimate for r in (a, b) for g in r.groups if g.name == "measured")
-        lines.append(_line("energy", "J", a.energy, b.energy, keep, estimate=estimate))
+    whole_a, whole_b = _wholes(a, b)
+    if whole_a and whole_b:
+        estimate = whole_a.estimate or whole_b.estimate
+        lines.append(_line("energy", "J", whole_a.energy, whole_b.energy, keep, estimate=estimate))
     for group in a.groups:
         other = b.group(group.name)
         if group.name != "measured" and other is not None:
             estimate = group.estimate or other.estimate
             lines.append(_line(f"  {group.name}", "J", group.energy, other.energy, keep, estimate=estimate))
-    whole_a, whole_b = a.group("measured"), b.group("measured")
     if whole_a and whole_b and whole_a.net and whole_b.net:
         lines.append(_line("net of idle", "J", whole_a.net, whole_b.net, keep))
     lines.append(_line("time", "s", Quantity(a.duration_s), Quantity(b.duration_s), ()))
     if whole_a and whole_b:
         estimate = whole_a.estimate or whole_b.estimate
         lines.append(_line("mean power", "W", whole_a.mean_w, whole_b.mean_w, keep, estimate=estimate))
-    per_a, per_b = a.per_work(), b.per_work()
+    per_a, per_b = (_per_work(r, whole) for r, whole in ((a, whole_a), (b, whole_b)))
     lines += [_line(f"per {n.removesuffix('s')}", "J", per_a[n], per_b[n], keep) for n in per_a if n in per_b]
     rates = {n for n in a.work if b.work.get(n)} if a.duration_s > 0 and b.duration_s > 0 else set()
     for name in (n for n in a.work if n in rates):
         per_s = Quantity(a.work[name] / a.duration_s), Quantity(b.work[name] / b.duration_s)
         lines.append(_line(f"{name}/s", "", *per_s, ()))
     return Comparison(a, b, tuple(lines), same)
+
+
+def _wholes(a: Result, b: Result) -> tuple[GroupResult | None, GroupResult | None]:
+    """Return what is compared of each: all that was measured, or what both have of it."""
+    wholes = a.group("measured"), b.group("measured")
+    if wholes[0] is None or wholes[1] is None or _families(wholes[0]) == _families(wholes[1]):
+        return wholes
+    names = common(a, b)
+    return (_sum(a, names), _sum(b, names)) if names else (None, None)
+
+
+def _families(group: GroupResult) -> set[str]:
+    return {family(scope) for scope in group.scopes}
+
+
+def common(a: Result, b: Result) -> tuple[str, ...]:
+    """Return the families that both have and that can be compared where all that was measured cannot."""
+    both = [g.name for g in a.groups if b.group(g.name) is not None]
+    for node in ("rack", "node.ac", "node.dc"):
+        if node in both:
+            return (node,)
+    return tuple(name for name in both if name in ("gpu", "cpu", "dram"))
+
+
+def _sum(result: Result, names: tuple[str, ...]) -> GroupResult:
+    groups = [g for g in result.groups if g.name in names]
+    energy = total(g.energy for g in groups)
+    nets = [g.net for g in groups]
+    net = total(n for n in nets if n is not None) if all(n is not None for n in nets) else None
+    scopes = tuple(scope for g in groups for scope in g.scopes)
+    mean = energy.scaled(1 / max(result.duration_s, 1e-9))
+    return GroupResult("compared", scopes, energy, mean, net, any(g.estimate for g in groups))
+
+
+def _per_work(result: Result, whole: GroupResult | None) -> dict[str, Quantity]:
+    return {} if whole is None else {n: whole.energy.scaled(1 / done) for n, done in result.work.items() if done > 0}
 
 
 def devices(result: Result) -> frozenset[tuple[str, ...]]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import DeviceLost, JoulelabError, ReadFailed, Unavailable
-from joulelab.meters import wall
 from joulelab.meters.analyzer import answers as answers
 from joulelab.meters.analyzer import setup as setup
 from joulelab.meters.analyzer.accuracy import relative
-from joulelab.meters.analyzer.config import Options, check_resource, parse
+from joulelab.meters.analyzer.config import CONFIG, Options, check_resource, parse
+from joulelab.meters.analyzer.kept import Kept
 from joulelab.meters.analyzer.pace import Pace
 from joulelab.meters.analyzer.streams import STATED_AT, Stated, build, widest
 from joulelab.meters.hooks import Missing
@@ -30,20 +30,6 @@ PRIVILEGE = "none over the network; the device's group for serial (dialout) and 
 TRIED = "the simulated node; not on hardware"
 DEFAULT = False
 SECRETS: tuple[str, ...] = ()
-CONFIG = wall.COMMON | {
-    "resource": "where it is, as VISA writes it: TCPIP::HOST::INSTR, TCPIP::HOST::PORT::SOCKET, ASRL/dev/ttyS0::INSTR",
-    "period_s": "seconds between readings, which is its update interval: 0.1 0.25 0.5 1 2 5 10 20 (0.1)",
-    "keep_rate": "true: leave its update interval as it is set",
-    "voltage_v": 'voltage range in V, "keep" (default) or "auto"',
-    "current_a": 'current range in A, "keep" (default) or "auto"',
-    "crest_factor": "3 or 6; what is set otherwise",
-    "ct_ratio": "ratio of a current transformer (100:5 A is 20), set on the instrument",
-    "ct_gain": "how far the transformer may be off, as a fraction (0.002 for class 0.2)",
-    "elements": '"each" (default): a stream per element, which are summed; "sum": the instrument\'s own sum',
-    "integration": '"auto" (default): started if it stands at its beginning; "off": not used',
-    "wait": '"instrument" (default): it holds its answer until the next update; "poll": its status is asked',
-    "baud_rate": "of a serial port (9600)",
-}
 
 # Ranges are looked at again after so long.
 _LOOK_NS = NS
@@ -84,12 +70,12 @@ class Analyzer:
         self._connect = connect
         self._where = options.where
         self._events: list[dict[str, Any]] = []
-        self._found: dict[str, str] = {}
+        self._kept = Kept()
         self._missing: list[Missing] = []
         self._link: Link | None = None
         self._rate_header = ":RATE"
         self._poll = options.wishes.poll
-        self._started = self._closed = False
+        self._closed = False
         self._redundant = False
         self._waiting: dict[str, Sequence[float]] = {}
         self._last: list[answers.Element] = []
@@ -155,8 +141,8 @@ class Analyzer:
         self._link = self._connect()
         talk = self._talk(limit_s)
         state = setup.set_up(talk, self._options.wishes, self._rate_header)
-        if self._options.wishes.integrate and setup.start_integration(talk, state):
-            self._started = True
+        if self._options.wishes.integrate:
+            setup.start_integration(talk, state)
         return state
 
     def _rate_is_unknown(self) -> bool:
@@ -174,7 +160,7 @@ class Analyzer:
 
     def _talk(self, limit_s: float) -> Dialogue:
         assert self._link is not None
-        return setup.Dialogue(self._link, self._where, self._found, limit_s)
+        return setup.Dialogue(self._link, self._where, self._kept, limit_s)
 
     def _reattach(self) -> None:
         """Connect again after a failure; a reset integral shows by itself. Raises ReadFailed, DeviceLost."""
@@ -204,11 +190,13 @@ class Analyzer:
     def _release(self) -> None:
         link, self._link = self._link, None
         if link is None:
+            self._kept.release()
             return
         try:
-            setup.put_back(link, self._found, started=self._started)
+            setup.put_back(link, self._kept)
         except ReadFailed as error:
             logging.getLogger(__name__).warning("what was set is not put back: %s", error)
+            self._kept.release()
             link.abandon()
         else:
             link.close()
@@ -342,6 +330,8 @@ class Analyzer:
         facts |= {"redundant": self._redundant, "integration": state.integration}
         said = f"{identity.maker} {identity.model} {identity.serial} {identity.firmware}"
         self._say("found", said, **facts)
+        if self._kept.problem:
+            self._say("not-kept", f"what was found would be lost with this process: {self._kept.problem}")
         if state.auto:
             text = f"auto range is on: readings drop out while it switches; {STATED_AT}"
             self._say("auto-range", text, next="set voltage_v and current_a")

@@ -8,12 +8,26 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError
 from joulelab.meters.analyzer.setup import Wishes
 from joulelab.meters.settings import check_keys, number, seconds, text
-from joulelab.meters.wall import refuse_login
+from joulelab.meters.wall import COMMON, refuse_login
 from joulelab.transports.scpi import FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+CONFIG = COMMON | {
+    "resource": "where it is, as VISA writes it: TCPIP::HOST::INSTR, TCPIP::HOST::PORT::SOCKET, ASRL/dev/ttyS0::INSTR",
+    "period_s": "seconds between readings, which is its update interval: 0.1 0.25 0.5 1 2 5 10 20 (0.1)",
+    "keep_rate": "true: leave its update interval as it is set",
+    "voltage_v": 'voltage range in V, "keep" (default) or "auto"',
+    "current_a": 'current range in A, "keep" (default) or "auto"',
+    "crest_factor": "3 or 6; what is set otherwise",
+    "ct_ratio": "ratio of a current transformer (100:5 A is 20), set on the instrument",
+    "ct_gain": "how far the transformer may be off, as a fraction (0.002 for class 0.2)",
+    "elements": '"each" (default): a stream per element, which are summed; "sum": the instrument\'s own sum',
+    "integration": '"auto" (default): started if it stands at its beginning; "off": not used',
+    "wait": '"instrument" (default): it holds its answer until the next update; "poll": its status is asked',
+    "baud_rate": "of a serial port (9600)",
+}
 RATES_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 INTERFACES = ("TCPIP", "ASRL", "USB", "GPIB")
 BAUD_RATES = (1200, 2400, 4800, 9600, 19200, 38400, 57600)

@@ -14,6 +14,8 @@ from joulelab.meters.analyzer.accuracy import MODELS, SUMMED, Model, Ranges, all
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from joulelab.meters.analyzer.kept import Kept
+
 UPDATED = 1  # the bit of the event register that an update sets
 OVER = {6: "voltage or current", 7: "voltage peak", 8: "current peak"}  # of element 1; three bits per element
 _AUTO = (":INP:VOLT:AUTO", ":INP:CURR:AUTO")
@@ -75,10 +77,10 @@ class State:
 class Dialogue:
     """Ask and set; remember what was found, so that it can be put back. Raises ReadFailed after the deadline."""
 
-    def __init__(self, link: Link, where: str, found: dict[str, str], limit_s: float) -> None:
+    def __init__(self, link: Link, where: str, kept: Kept, limit_s: float) -> None:
         self.link = link
         self.where = where
-        self.found = found
+        self.kept = kept
         self._compound = True
         self._until_ns = monotonic_ns() + round(limit_s * NS)
 
@@ -102,11 +104,13 @@ class Dialogue:
         """Set what is not so yet, and remember what it was."""
         values = self.ask([header for header, _ in wanted])
         changes = [(h, w, value) for (h, w), value in zip(wanted, values, strict=True) if not same(value, w)]
+        for header, _, before in changes:
+            self.kept.found.setdefault(header, before)
+        if changes:
+            self.kept.save()
         for k in range(0, len(changes), _BATCH):
             self._check_time()
             self.link.write(";".join(f"{header} {value}" for header, value, _ in changes[k : k + _BATCH]))
-        for header, _, before in changes:
-            self.found.setdefault(header, before)
 
     def check_errors(self) -> None:
         """Refuse to go on where the instrument did not take a setting. Raises Unavailable."""
@@ -148,11 +152,17 @@ def set_up(talk: Dialogue, wishes: Wishes, rate_header: str) -> State:
     where = wishes.where
     identity = answers.parse_identity(talk.link.query("*IDN?"), tuple(MODELS), where)
     model = MODELS[identity.model.upper()]
+    talk.kept.begin(identity.serial if identity.serial.strip("0 ") else where)
     options = talk.link.query("*OPT?").strip()[:60]
     talk.link.write("*CLS")
     talk.ensure([(":COMM:HEAD", "0")])
     talk.ensure([(":SYST:COMM:COMM", "WT300"), (":COMM:REM", "1")])
     integration = answers.parse_state(talk.link.query(":INTEG:STAT?"), where)
+    if talk.kept.integrates:
+        if integration == "STAR":  # started by a process that is gone, for nobody any more
+            _end_integration(talk.link)
+            integration = answers.parse_state(talk.link.query(":INTEG:STAT?"), where)
+        talk.kept.integrates = talk.kept.started = False
     if integration != "STAR":  # while one runs, the instrument takes no such setting
         _set_measurement(talk, model, wishes, rate_header)
     state = _read_back(talk, identity, model, rate_header)
@@ -261,17 +271,23 @@ def start_integration(talk: Dialogue, state: State) -> bool:
     if state.integration != "RES":
         return False
     talk.ensure([(":INTEG:MODE", "NORM"), (":INTEG:TIM", "0,0,0")])
+    talk.kept.started = True
+    talk.kept.save()
     talk.link.write(":INTEG:STAR")
     talk.check_errors()
     state.integration = "STAR"
     return True
 
 
-def put_back(link: Link, found: dict[str, str], *, started: bool) -> None:
-    """Put back what was found, the last change first. Raises ReadFailed."""
-    if started:
-        link.write(":INTEG:STOP")
-        link.write(":INTEG:RES")
-    for header in reversed(found):
-        link.write(f"{header} {found[header]}")
-    found.clear()
+def put_back(link: Link, kept: Kept) -> None:
+    """Put back what was found, the last change first, and keep it no longer. Raises ReadFailed."""
+    if kept.started:
+        _end_integration(link)
+    for header in reversed(kept.found):
+        link.write(f"{header} {kept.found[header]}")
+    kept.clear()
+
+
+def _end_integration(link: Link) -> None:
+    link.write(":INTEG:STOP")
+    link.write(":INTEG:RES")

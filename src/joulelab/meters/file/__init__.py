@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.core.spec import Fetched
-from joulelab.meters import wall
-from joulelab.meters.file.layout import Layout, Names, layout_of
+from joulelab.meters import nearest, wall
+from joulelab.meters.file.layout import Layout, Names, check_tables, layout_of
 from joulelab.meters.file.presets import PRESETS, preset
 from joulelab.meters.file.source import CsvSource, ParquetSource, sha256
-from joulelab.meters.file.streams import Track, fetched
+from joulelab.meters.file.streams import Track, fetched, unreadable
 from joulelab.meters.file.times import BadStamp, Clock, guess, zone_of
 from joulelab.meters.settings import check_keys, seconds, text
 
@@ -47,14 +47,29 @@ CONFIG = {k: v for k, v in wall.COMMON.items() if k != "timeout_s"} | {
 Source = CsvSource | ParquetSource
 
 
+def check(config: Mapping[str, Any]) -> None:
+    """Check an entry before it is used; the file need not be there yet. Raises ConfigError."""
+    _path(config)
+    known = config.get("preset")
+    if known is not None and known not in PRESETS:
+        where = f"meter {wall.label_of(config)}"
+        raise ConfigError(f"there is no preset {known!r}", where=where, next=nearest(str(known), list(PRESETS)))
+    _form(Path("x.csv"), config)
+    check_tables(config)
+
+
 def open_archive(config: Mapping[str, Any]) -> FileArchive:
     """Open a file and check its columns. Raises ConfigError, Unavailable, Denied."""
+    return FileArchive(_path(config), dict(config))
+
+
+def _path(config: Mapping[str, Any]) -> Path:
     check_keys("file", config, CONFIG)
     label = wall.label_of(config)
     given = text(label, config, "path")
     if not given:
         raise ConfigError("no path is given", where=f"meter {label}", next='set path = "power.csv"')
-    return FileArchive(Path(given).expanduser(), dict(config))
+    return Path(given).expanduser()
 
 
 class FileArchive:
@@ -134,8 +149,11 @@ class FileArchive:
             track.add(t_ns, line, cells, layout.columns)
         if not tracks:
             why = f"{bad_times} rows without a time stamp, first {first_bad}" if bad_times else "no row fits"
-            raise ReadFailed("the file has no rows to read", where=str(self.path), why=why)
+            raise ReadFailed("the file has no rows to read", where=str(self.path), why=why, next=self._shapes())
         found = list(tracks.values())
+        wrong = unreadable(found, layout)
+        if wrong is not None:
+            raise ReadFailed(wrong[0], where=str(self.path), why=wrong[1], next=wrong[2])
         problems = [*self._problems(clock, found)]
         if bad_times:
             problems.append(f"{bad_times} rows are left out: no time stamp ({first_bad})")
@@ -149,6 +167,14 @@ class FileArchive:
         zone = zone_of(time.zone, str(self.path)) if time.zone else None
         decimal = getattr(self._source, "decimal", ".")
         return Clock(form, zone, time.start_ns, decimal)
+
+    def _shapes(self) -> str | None:
+        """Return advice where rows have other numbers of cells than the header."""
+        if not self._source.faults.shape:
+            return None
+        count, line = self._source.faults.shape, self._source.faults.first_line
+        advice = 'set delimiter=";" and, for decimal commas, decimal=","'
+        return f"{count} rows have another number of cells than the header (first: line {line}): {advice}"
 
     def _problems(self, clock: Clock | None, tracks: Sequence[Track]) -> list[str]:
         said, name = [], self.path.name
@@ -184,10 +210,16 @@ def _new_track(host: str, device: str, layout: Layout) -> Track:
 
 
 def _source(path: Path, config: Mapping[str, Any]) -> Source:
+    form = _form(path, config)
+    return ParquetSource(path) if form is None else CsvSource(path, *form)
+
+
+def _form(path: Path, config: Mapping[str, Any]) -> tuple[str | None, int | None, str, str | None, str] | None:
+    """Return how a CSV file is written, None for Parquet. Raises ConfigError."""
     label = wall.label_of(config)
     form = text(label, config, "format") or ("parquet" if path.suffix.lower() in (".parquet", ".pq") else "csv")
     if form == "parquet":
-        return ParquetSource(path)
+        return None
     if form != "csv":
         raise ConfigError(f"format is {form!r}", where=f"meter {label}", next="csv or parquet")
     decimal = text(label, config, "decimal", ".") or "."
@@ -200,4 +232,4 @@ def _source(path: Path, config: Mapping[str, Any]) -> Source:
     if delimiter is not None and len(delimiter) != 1:
         raise ConfigError(f"delimiter is {delimiter!r}", where=f"meter {label}", next="give one character")
     comment = text(label, config, "comment", "#")
-    return CsvSource(path, delimiter, header, comment or "", text(label, config, "encoding"), decimal)
+    return delimiter, header, comment or "", text(label, config, "encoding"), decimal

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
+from joulelab.core.scope import family
 from joulelab.core.spec import Accuracy, Kind, Spec
+from joulelab.meters import nearest
 from joulelab.meters.file.cells import UNITS, Cells, clean, unit_of
 from joulelab.meters.file.times import check_format, utc_ns, zone_of
 from joulelab.meters.settings import check_keys, number
-from joulelab.meters.wall import label_of, place, stated
+from joulelab.meters.wall import STATES_OF, check_scope, label_of, place, stated
 
 UNSTATED = Accuracy("unknown", reference="the file does not say what measured it; give gain and reference")
 TIME_KEYS = {
@@ -190,11 +192,48 @@ def _column(config: Mapping[str, Any], table: Mapping[str, Any], names: Names) -
     column = str(table.get("column", ""))
     index = names.index(column)
     kind, cells = _kind_and_cells(config, table, names, index)
-    spec = _spec(config, {**table, "column": column}, kind, cells, names.where)
-    at = place({**config, "feeds": table["scope"], "parts": 0} if table.get("scope") else config, "node.ac")
+    scope = _scope(table, names.where, state=kind == "state")
+    at = place({**config, "feeds": "", "parts": 0} if scope else config, scope or "node.ac")
+    spec = _spec(config, {**table, "column": column}, kind, cells, names.where, family(at["scope"]))
     parts = int(number(names.where, table, "parts", at["parts"], above=-1))
     parent, sums = table.get("parent", at["parent"]), str(table.get("sums") or at["sums"])
     return Column(index, column, at["scope"], spec, cells, parent, sums, parts)
+
+
+def _scope(table: Mapping[str, Any], where: str, *, state: bool) -> str:
+    """Return what a column covers, and what it sums to, if that is said; of a state it may be more."""
+    for key in ("sums", "parent"):
+        if table.get(key):
+            check_scope(str(table[key]), where, key)
+    given = str(table.get("scope") or "")
+    return check_scope(given, where, also=STATES_OF if state else ("host",)) if given else ""
+
+
+def check_tables(config: Mapping[str, Any]) -> None:
+    """Check what can be known of columns, filters and times without the file. Raises ConfigError."""
+    where = f"meter {label_of(config)}"
+    for table in _tables(config, "columns", where):
+        check_keys(where, table, COLUMN_KEYS)
+        unit = unit_of(str(table["unit"])) if table.get("unit") else None
+        if table.get("unit") and unit is None:
+            raise ConfigError(f"unit is {table['unit']!r}", where=where, next=nearest(str(table["unit"]), list(UNITS)))
+        if table.get("kind") not in (None, "power", "counter", "state"):
+            raise ConfigError(f"kind is {table['kind']!r}", where=where, next="power, counter or state")
+        _scope(table, where, state=table.get("kind") == "state" or (unit is not None and unit.si not in ("W", "J")))
+        stated({**config, **table}, UNSTATED)
+        _limits(table.get("limits"), where)
+        for key in ("update_s", "window_s", "seen", "modulus"):
+            number(where, table, key, 1.0, above=-1e-12)
+    for table in _tables(config, "where", where):
+        check_keys(where, table, WHERE_KEYS)
+    time = config.get("time")
+    if isinstance(time, Mapping):
+        check_keys(where, time, TIME_KEYS)
+        if time.get("zone"):
+            zone_of(str(time["zone"]), where)
+        if time.get("format") is not None:
+            check_format(str(time["format"]), where)
+    number(where, config, "clock_offset_s", 0.0, above=float("-inf"))
 
 
 def _kind_and_cells(
@@ -231,17 +270,19 @@ def _kind_and_cells(
     return kind, cells
 
 
-def _spec(config: Mapping[str, Any], table: Mapping[str, Any], kind: Kind, cells: Cells, where: str) -> Spec:
-    unit, label = cells.unit, label_of(config)
+def _spec(
+    config: Mapping[str, Any], table: Mapping[str, Any], kind: Kind, cells: Cells, where: str, covers: str
+) -> Spec:
+    unit = cells.unit
     usual = {"power": "power_w", "counter": "energy_j" if unit.si == "J" else clean(str(table["column"]))}
     suffix = "" if unit.si == "1" else f"_{clean(unit.si).removeprefix('deg')}"
     own = clean(_bare(str(table["column"])))
     name = str(table.get("name") or usual.get(kind) or (own if own.endswith(suffix) else own + suffix))
     accuracy = stated({**config, **table}, UNSTATED) if kind != "state" else Accuracy()
     if kind != "state" and not accuracy.shared:
-        accuracy = Accuracy(
-            accuracy.source, accuracy.gain, accuracy.offset if kind == "power" else 0.0, 0.0, label, accuracy.reference
-        )
+        # One file may hold several instruments: what is wrong in common is so within a family only.
+        offset = accuracy.offset if kind == "power" else 0.0
+        accuracy = replace(accuracy, offset=offset, quantum=0.0, shared=f"{label_of(config)}:{covers}")
     seconds = {k: number(where, table, k, 0.0, above=-1e-12) if k in table else None for k in ("update_s", "window_s")}
     modulus = number(where, table, "modulus", 0.0, above=0.0) * unit.factor if "modulus" in table else None
     return Spec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 HOLD = 3.0  # a reading stands for so many usual steps; what is longer is a gap, as in the analysis
 MOST_GAPS = 1000  # gaps of a stream that are told one by one
+# A number with a decimal comma, maybe with points between thousands, maybe with a unit.
+_COMMA = re.compile(r"[-+]?\d[\d. ']*,\d+(?:[eE][-+]?\d+)?\s*[A-Za-z]*")
+_THOUSANDS = ' thousands="."'
 Event = dict[str, Any]
 Row = tuple[int, int, Sequence[float]]
 
@@ -129,6 +133,33 @@ def fetched(track: Track, layout: Layout, period_s: float | None) -> list[Fetche
         rows = Rows(track.times, [track.values[k] for k in members])
         found.append(Fetched(stream, rows, track.host, events))
     return found
+
+
+def unreadable(tracks: Sequence[Track], layout: Layout) -> tuple[str, str, str] | None:
+    """Return what, why and next where powers and energies hold text in place of numbers; None where they are read.
+
+    Where most of a column's values have a decimal comma, the few that are whole numbers do not make it readable.
+    """
+    mapped = [k for k, column in enumerate(layout.columns) if column.spec.kind != "state"]
+    bad = {k: [b for t in tracks for b in t.bad if b.column == k] for k in mapped}
+    if not any(bad.values()):
+        return None
+    good = {k: sum(not isnan(v) for t in tracks for v in t.values[k]) for k in mapped}
+    for k, cells in bad.items():
+        marked = [b for b in cells if _COMMA.fullmatch(b.text)]
+        if len(marked) > good[k]:
+            more = _THOUSANDS if any("." in b.text for b in marked) else ""
+            return _no_numbers(layout.columns[k], cells, f'declare the decimal comma: decimal=","{more}')
+    if any(good.values()):
+        return None
+    k = next(k for k in mapped if bad[k])
+    advice = "map another column, or say how numbers are written: decimal, thousands, missing"
+    return _no_numbers(layout.columns[k], bad[k], advice)
+
+
+def _no_numbers(column: Column, cells: Sequence[Bad], advice: str) -> tuple[str, str, str]:
+    first = f"first: line {cells[0].line}, {cells[0].text!r}"
+    return f"{column.name!r} cannot be read", f"{len(cells)} cells are no numbers; {first}", advice
 
 
 def _good(order: Sequence[int], columns: Sequence[Sequence[float]]) -> list[int]:

@@ -291,7 +291,7 @@ def _topic(config: Mapping[str, Any], label: str, kind: str) -> str:
 def _choice(config: Mapping[str, Any], key: str, fitting: tuple[str, ...], default: str | None, label: str) -> str:
     value = config.get(key, default)
     if value is None:
-        advice = f'set {key} = {" or ".join(f"{one!r}" for one in fitting)}'
+        advice = f"set {key} = {' or '.join(f'{one!r}' for one in fitting)}"
         raise ConfigError(f"no {key} is given", where=f"meter {label}", next=advice)
     if value not in fitting and value != default:
         raise ConfigError(f"{key} is {value!r}", where=f"meter {label}", next=f"give {' or '.join(fitting)}")

@@ -14,7 +14,16 @@ from joulelab.core.spec import Fetched
 from joulelab.meters.prometheus import doctor
 from joulelab.meters.prometheus.api import nothing_found
 from joulelab.meters.prometheus.query import selectors
-from joulelab.meters.prometheus.setup import CONFIG, SECRETS, Settings, api_of, check_settings, grouped, settings_of, stream_of
+from joulelab.meters.prometheus.setup import (
+    CONFIG,
+    SECRETS,
+    Settings,
+    api_of,
+    check_settings,
+    grouped,
+    settings_of,
+    stream_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -31,7 +32,7 @@ def result(*scopes, lags=(), groups=(), ratios=None) -> Result:
 
 
 def lag(meter, scope, by, *, applied=True, why="", u=0.03):
-    return Lag("n1", meter, scope, scope, "gpu", by, u, 0.99, applied, why)
+    return Lag("n1", meter, scope, scope, "gpu", by - 2.0, u, 0.99, applied, why, total_s=by)
 
 
 NODE = scope(
@@ -55,6 +56,11 @@ def test_the_best_channel_of_each_meter_at_the_wall_and_elsewhere_only_what_diff
     ]
     off = scope("gpu:0", reading("nvml", 100.0, 1.0), reading("redfish", 120.0, 1.0))
     assert [r.meter for r in agreement_rows(result(off))] == ["nvml power_w", "redfish power_w"]
+
+
+def test_who_imports_two_meters_of_a_gpu_sees_them_compared():
+    rows = agreement_rows(replace(result(GPU), outcome="imported"))
+    assert [(r.meter, r.verdict) for r in rows] == [("nvml power_w", "best"), ("redfish power_w", "agree")]
 
 
 def test_every_channel_on_request():

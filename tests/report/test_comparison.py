@@ -12,6 +12,8 @@ from joulelab.report.comparison import ONE_RUN_EACH, compare, devices
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from joulelab.analysis.result import Result
+
 
 def test_gain_cancels_on_the_same_devices(runs: Path) -> None:
     a = result_of(make_run(runs, gpu_w=300.0))
@@ -96,3 +98,24 @@ def test_a_zero_cannot_be_divided_by(runs: Path) -> None:
     assert energy is not None
     assert energy.ratio is None
     assert energy.verdict() == "cannot be compared"
+
+
+def at_the_wall(result: Result, *names: str) -> Result:
+    """Return a result of which only some families were measured, the last one counted."""
+    groups = [replace(g, name=n, scopes=(n,)) for n in names for g in result.groups if g.name == "measured"]
+    return replace(result, groups=(*groups, replace(groups[-1], name="measured")))
+
+
+def test_the_wall_is_not_compared_with_the_inside(runs: Path) -> None:
+    result = result_of(make_run(runs))
+    wall, inside = at_the_wall(result, "gpu", "node.ac"), at_the_wall(result, "gpu")
+    both = compare(wall, inside)
+    energy = both.line("energy")
+    assert energy is not None
+    assert energy.a.value == pytest.approx(energy.b.value)
+    assert both.notes()[0] == "A and B were not measured at the same points; compared is what both have: gpu."
+    nodes = compare(at_the_wall(result, "gpu", "node.dc", "node.ac"), at_the_wall(result, "gpu", "node.dc"))
+    assert "compared is what both have: node.dc." in nodes.notes()[0]
+    nothing = compare(at_the_wall(result, "node.ac"), inside)
+    assert nothing.line("energy") is None
+    assert "nothing was measured in both" in nothing.verdict()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 NODE_SOURCES = ("environment", "power", "sensors")
 SOURCES = (*NODE_SOURCES, "supplies", "gpus", "cooling")
 COOLING_S = 5.0
+# What is not the power of the node or its supplies is looked for until opening has taken so long, unless asked for.
+LOOK_S = 6.0
 ASSUMED_GAIN = 0.05
 _GPU = re.compile(r"gpu.*?(\d+)$", re.IGNORECASE)
 _BOARD = re.compile(r"total_?(gpu|hsc)", re.IGNORECASE)
@@ -71,12 +73,15 @@ def plans(walker: Walker, wanted: Wanted) -> tuple[list[Plan], list[Missing]]:
         ("gpus", lambda: _gpus(walker, wanted)),
         ("cooling", lambda: _cooling(walker, wanted, body, model)),
     ]
-    for name, plan in parts:
+    for name, look in parts:
         if wanted.wants(name):
+            beside = name != "supplies" and wanted.sources is None and any(plan.measures for plan in found)
+            walker.limit_s = LOOK_S if beside else None
             try:
-                found += plan()
+                found += look()
             except (ReadFailed, Unavailable) as error:  # the node's power is worth more than what fails beside it
                 missing.append(Missing.from_error(name, error))
+    walker.limit_s = None
     if not any(plan.measures for plan in found) and not (found and wanted.sources == ("cooling",)):
         raise _nothing(missing, wanted)
     return _evenly_stepped(found), missing

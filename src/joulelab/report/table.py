@@ -103,6 +103,8 @@ def headline(result: Result) -> str:
     took = fmt.duration(result.duration_s)
     energy, whole = result.energy, result.group("measured")
     if energy is None or whole is None:
+        if result.outcome == "imported":
+            return f"no energy: there is neither power nor energy in what was imported. It covers {took}"
         return f"no energy measured: no power meter can be read here. It took {took}"
     text = fmt.quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
     so_far = " so far" if result.state == "live" else ""
@@ -291,6 +293,8 @@ def missing_lines(result: Result) -> list[tuple[str, str]]:
 def closing_lines(result: Result, folder: Path, name: str) -> list[tuple[str, str]]:
     """Return where the run is and what to type next."""
     lines = [("run", str(folder))]
+    if not result.scopes and result.outcome == "imported":
+        return lines
     if not result.scopes:
         command = shlex.join(result.command)
         lines.append(("try", f"joulelab twin -- joulelab run -- {command}   # a simulated node"))

@@ -1,8 +1,13 @@
-"""Start all tests alike: who ignores signals for us (nohup, a background job) must not decide how they end."""
+"""Start all tests alike: who ignores signals for us (nohup, a background job), or has state of its own, must not matter."""
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
+
+# The state of instruments is kept away from that of whoever runs the tests.
+os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="joulelab-tests-state-"))
 
 for number in (
     signal.SIGHUP,

@@ -1,4 +1,4 @@
-"""Start all tests alike: who ignores signals for us (nohup, a background job), or has state of its own, must not matter."""
+"""Start all tests alike: who ignores signals for us (nohup, a background job), or has state, must not matter."""
 
 from __future__ import annotations
 

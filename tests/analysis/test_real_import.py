@@ -148,6 +148,11 @@ def test_nvidia_smi_and_a_meter_are_two_meters_of_one_gpu(tmp_path: Path, log: s
         ("nvidia-smi", "power_instant_w"),
         ("meter", "power_w"),
     }
+    (lag,) = result.lags
+    assert lag.why in ("", "none is seen"), lag
+    assert abs(lag.lag_s) < 0.05, "beyond half its period and window, which were declared"
+    stated = {c.other.channel: c.difference.value / c.best.energy.value for c in result.comparisons}
+    assert all(-0.09 < share < -0.02 for share in stated.values()), stated
     drawn = float(np.sum((watts[1:] + watts[:-1]) / 2 * np.diff(t)) / 1000)
     assert readings["meter", "power_w"].energy.value == pytest.approx(drawn, rel=0.002)
     for channel in ("power_average_w", "power_instant_w"):

@@ -199,7 +199,9 @@ def _wait(server: TwinServer, seconds: float | None, signals: _Signals) -> None:
     "--flaw", "flaws", multiple=True, metavar="KEY=VALUE", help="Give the GPUs' meters a flaw; gpu:2.KEY=VALUE for one."
 )
 @click.option("--wall", "everything", is_flag=True, help="Serve all meters of the node too: BMC, PDU, analyzer ...")
-@click.option("--serve", "some", metavar="NAME,...", help="Serve some: analyzer,bmc,modbus,pdu,plug,prometheus,redfish.")
+@click.option(
+    "--serve", "some", metavar="NAME,...", help="Serve some of analyzer,bmc,modbus,pdu,plug,prometheus,redfish."
+)
 @click.option(
     "--wall-flaw",
     "wall_flaws",

@@ -32,6 +32,7 @@ SLOPE_U = 0.1  # how far the ratio of slow to fast may differ from one moment to
 # Slow readings represent a load that the fast ones saw if their spread is about the same, and their mean by chance.
 SPREAD, CHANCE = (0.6, 1.6), 1.5
 LEAST = 0.2  # share of the true energy that readings at the wrong moments may make of it
+SEES_ALL = 0.95  # share of the time that a meter must see so that no load is in step with its readings
 OFFSETS = 9  # moments within a step at which slow readings may really have been taken
 # Kinds of terms of the fast meters that the fit takes out, since the slow readings set its level.
 LEVEL = ("gain", "offset", "unseen")
@@ -85,7 +86,8 @@ class GuidedCurve:
         values, inside = guide.means(slow)
         if inside.sum() < FEWEST:
             raise ValueError(f"only {inside.sum()} readings beside the fast ones")
-        if not guide.is_represented(slow, a_ns, b_ns):
+        # Windows that follow each other without a pause see all there is; others may be in step with the load.
+        if slow.window_s < SEES_ALL * slow.step_s and not guide.is_represented(slow, a_ns, b_ns):
             raise ValueError("the slow readings are no fair sample of what the fast ones saw")
         self.offset_w, self.slope, slope_u = _fit(values[inside], slow.readings.value[inside])
         self.slope_u = math.hypot(slope_u, SLOPE_U * self.slope)

@@ -40,6 +40,7 @@ def test_the_recorder_ends_with_a_process_that_never_left_its_block(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     (run,) = list_runs(tmp_path)
     until(lambda: recorders_in(run) == [], 3)
+    until(lambda: run_state(run) is RunState.KILLED, 5)
     assert run_state(run) is RunState.KILLED
 
 

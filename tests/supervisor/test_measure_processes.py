@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,6 +41,7 @@ def test_the_recorder_ends_with_a_process_that_never_left_its_block(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     (run,) = list_runs(tmp_path)
     until(lambda: recorders_in(run) == [], 3)
+    time.sleep(1)  # it may have been about to write its first rows when its owner ended
     until(lambda: run_state(run) is RunState.KILLED, 5)
     assert run_state(run) is RunState.KILLED
 

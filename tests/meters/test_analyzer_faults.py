@@ -136,7 +136,7 @@ def test_updates_that_do_not_come_are_counted(bench):
     updates = (time.monotonic() - begin) / 0.1
     missed = rows[-1]["missed"] - first["missed"]
     assert missed >= 1
-    assert len(rows) + 1 + missed == pytest.approx(updates, abs=6)  # a busy machine blurs both ends
+    assert len(rows) + 1 + missed == pytest.approx(updates, abs=2.5)
 
 
 def test_updates_missed_by_a_busy_host_are_counted(bench):

@@ -49,8 +49,9 @@ class Pace:
         if self._grid_ns is None:
             self._grid_ns, self._index = float(end_ns), 0
             self.update_ns = end_ns
-            self._check_seconds(integrated_s)
+            self._check_seconds(integrated_s, self._index)
             return True
+        earliest = self._index + 1
         waited = end_ns - begin_ns > _WAITED * self._period_ns
         place = (end_ns - self._grid_ns) / self._period_ns
         index = round(place) if waited else math.floor(place + _WAITED)
@@ -68,7 +69,7 @@ class Pace:
             self.update_ns = end_ns
         else:
             self.update_ns = min(end_ns, round(self._grid_ns + self._index * self._period_ns))
-        self._check_seconds(integrated_s)
+        self._check_seconds(integrated_s, earliest)
         return True
 
     def _early(self) -> None:
@@ -81,8 +82,11 @@ class Pace:
             self._grid_ns -= self._period_ns
             self._index += 1
 
-    def _check_seconds(self, integrated_s: float) -> None:
-        """Compare the count with the instrument's seconds, each time that they advance."""
+    def _check_seconds(self, integrated_s: float, earliest: int) -> None:
+        """Compare the count with the instrument's seconds, each time that they advance.
+
+        A second is seen where it is first read, and may have begun at any update since the last reading (`earliest`).
+        """
         before, self._last_s = self._last_s, integrated_s
         if math.isnan(integrated_s) or math.isnan(before):
             return
@@ -92,7 +96,7 @@ class Pace:
         if integrated_s == before:
             return
         if self._second is None:
-            self._second = (integrated_s, self._index)
+            self._second = (integrated_s, earliest)
             return
         began_s, began = self._second
         behind = (integrated_s - began_s) * NS / self._period_ns - (self._index - began)

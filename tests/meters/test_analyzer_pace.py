@@ -127,3 +127,13 @@ def test_a_gap_is_not_missed():
     assert pace.update(9_000 * MS, 9_090 * MS, same=False)
     assert pace.missed == 0
     assert pace.update_ns == 9_090 * MS
+
+
+def test_a_second_that_is_seen_late_makes_nothing_missed():
+    """Updates 9 to 11 do not come, so second 1 is first read at 12; second 2 is read in time."""
+    pace = Pace(0.1)
+    read = [n for n in range(1, 32) if n not in (9, 10, 11)]
+    for number in read:
+        at = number * 100_000_000
+        assert pace.update(at - 50_000_000, at, same=False, integrated_s=float(number // 10))
+    assert pace.missed == 3

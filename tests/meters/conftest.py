@@ -5,13 +5,20 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.meters.analyzer_bench import Bench
 
 from joulelab.core.spec import Stream
+from joulelab.twins import profile
+from joulelab.twins.model import Node
 from joulelab.twins.serve import TwinServer
+from joulelab.twins.servers._scpi_readings import AnalyzerFlaws
+from joulelab.twins.servers.analyzer import serve
+from joulelab.twins.truth import Truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -94,5 +101,25 @@ def twin() -> Iterator[Callable[..., TwinServer]]:
             if server.missing is not None:
                 pytest.skip(str(server.missing))
             return server
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Truth]:
+    """Hold what truly happens on a node under half of its load; modules with a node of their own define their own."""
+    path = tmp_path_factory.mktemp("node") / "truth"
+    with Truth.create(path, Node(), profiles={"gpu": profile.constant(0.5)}) as truth:
+        time.sleep(0.3)  # the first updates of its instruments have come
+        yield truth
+
+
+@pytest.fixture
+def bench(truth: Truth, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Serve an analyzer in this process; return how to open meters and links to it."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**flaws: Any) -> Bench:
+            return Bench(stack, stack.enter_context(serve(truth, tmp_path, AnalyzerFlaws(**flaws), 0)))
 
         yield start

@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from itertools import pairwise
 
 import pytest
-from tests.meters.analyzer_bench import CHANNELS, Bench, now_s, rows_of, told
+from tests.meters.analyzer_bench import CHANNELS, now_s, rows_of, told
 
 from joulelab.core.errors import ConfigError, Unavailable
-from joulelab.twins import profile
-from joulelab.twins.model import Node
-from joulelab.twins.servers._scpi_readings import AnalyzerFlaws
-from joulelab.twins.servers.analyzer import serve
-from joulelab.twins.truth import Truth
-
-
-@pytest.fixture(scope="module")
-def truth(tmp_path_factory):
-    path = tmp_path_factory.mktemp("analyzer") / "truth"
-    with Truth.create(path, Node(), profiles={"gpu": profile.constant(0.5)}) as truth:
-        time.sleep(0.3)  # its first updates have come
-        yield truth
-
-
-@pytest.fixture
-def bench(truth, tmp_path):
-    """Serve an analyzer in this process; return how to open meters and links to it."""
-    with contextlib.ExitStack() as stack:
-
-        def start(**flaws):
-            return Bench(stack, stack.enter_context(serve(truth, tmp_path, AnalyzerFlaws(**flaws), 0)))
-
-        yield start
 
 
 @pytest.mark.parametrize("transport", ["socket", "vxi11"])

@@ -9,36 +9,12 @@ import threading
 import time
 
 import pytest
-from tests.meters.analyzer_bench import Bench, now_s, rows_of, told
+from tests.meters.analyzer_bench import now_s, rows_of, told
 
 from joulelab.core.errors import ConfigError, Denied, DeviceLost, MeterError, ReadFailed, Unavailable
 from joulelab.meters import analyzer
 from joulelab.transports import scpi, scpi_probe
-from joulelab.twins import profile
-from joulelab.twins.model import Node
-from joulelab.twins.servers._scpi_readings import AnalyzerFlaws
-from joulelab.twins.servers.analyzer import serve
 from joulelab.twins.servers.process import ServerProcess
-from joulelab.twins.truth import Truth
-
-
-@pytest.fixture(scope="module")
-def truth(tmp_path_factory):
-    path = tmp_path_factory.mktemp("analyzer") / "truth"
-    with Truth.create(path, Node(), profiles={"gpu": profile.constant(0.5)}) as truth:
-        time.sleep(0.3)  # its first updates have come
-        yield truth
-
-
-@pytest.fixture
-def bench(truth, tmp_path):
-    """Serve an analyzer in this process; return how to open meters and links to it."""
-    with contextlib.ExitStack() as stack:
-
-        def start(**flaws):
-            return Bench(stack, stack.enter_context(serve(truth, tmp_path, AnalyzerFlaws(**flaws), 0)))
-
-        yield start
 
 
 def test_dies_and_returns(truth, tmp_path):

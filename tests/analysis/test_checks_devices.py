@@ -1,0 +1,196 @@
+"""Each doubt of the referee about devices and the machine: raised where it should be, and only there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.analysis.doubts import END, SECONDS, T, checks, only, steady
+from tests.analysis.folders import Folder, counter, gpu, power, state
+from tests.analysis.virtual import ns
+
+from joulelab.analysis.analyse import analyse
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with one GPU at a steady 300 W."""
+    return Folder(tmp_path)
+
+
+# Held back, caps.
+
+
+@pytest.mark.parametrize(
+    ("bits", "found"),
+    [
+        (0x0, []),
+        (0x1, []),  # idle
+        (0x4, [("note", "power cap")]),
+        (0x8, [("warning", "hardware slowdown")]),
+        (0x60, [("warning", "software thermal"), ("warning", "hardware thermal")]),
+        (0x80, [("warning", "power brake")]),
+    ],
+)
+def test_a_device_that_was_held_back(folder, bits, found):
+    steady(folder).add("nvml", state(0, "throttle"), SECONDS, np.where(SECONDS > 10, bits, 0))
+    assert [(s, m) for s, m, _ in checks(folder, "throttled")] == [
+        (s, f"gpu:0: held back by {name} in 50% of the readings") for s, name in found
+    ]
+
+
+def capped(folder, enforced, requested, watts=300.0):
+    values = [np.broadcast_to(v, SECONDS.shape) for v in (enforced, requested)]
+    return steady(folder, watts).add("nvml", state(0, "cap_enforced_w", "cap_requested_w"), SECONDS, *values)
+
+
+def test_a_cap_that_is_not_what_was_asked_for(folder):
+    capped(folder, 350.0, 400.0)
+    assert only(folder, "cap")[1] == "gpu:0: 350 W is enforced, 400 W was requested"
+
+
+def test_a_cap_that_was_changed(folder):
+    moved = np.where(SECONDS > 10, 350.0, 400.0)
+    capped(folder, moved, moved)
+    assert only(folder, "cap")[1] == "gpu:0: the cap changed during the run (350 to 400 W)"
+    amd = steady(Folder(folder.path.parent)).add("amdsmi", state(0, "cap_requested_w"), SECONDS, moved)
+    assert only(amd, "cap")[1] == "gpu:0: the cap changed during the run (350 to 400 W)"
+
+
+@pytest.mark.parametrize(("watts", "told"), [(300.0, False), (312.0, False), (330.0, True)])
+def test_a_cap_that_is_not_kept(folder, watts, told):
+    capped(folder, 300.0, 300.0, watts)
+    found = checks(folder, "cap not enforced")
+    assert bool(found) is told
+    assert all(s == "failed" and m == "gpu:0: 330 W on average above the cap of 300 W" for s, m, _ in found)
+
+
+def test_the_cap_is_compared_with_the_mean_over_time_not_over_readings(folder):
+    """250 quick readings at the start, above the cap; ten seconds below it."""
+    t = np.sort(np.concatenate((T, np.arange(5.0, 5.5, 0.002))))
+    watts = np.where((t > 4.9) & (t < 5.6), 600.0, 200.0)
+    folder.add("nvml", gpu(0), t, np.concatenate(([0.0], np.cumsum(watts[:-1] * np.diff(t)))), watts)
+    folder.add("nvml", state(0, "cap_enforced_w"), SECONDS, np.full(SECONDS.size, 300.0))
+    assert not checks(folder, "cap not enforced")
+
+
+def test_a_cap_on_a_device_without_power_or_a_run_without_length(folder):
+    folder.add("amdsmi", counter("gpu:0"), T, 900 * T)
+    folder.add("amdsmi", state(0, "cap_enforced_w"), SECONDS, np.full(SECONDS.size, 300.0))
+    assert not checks(folder, "cap not enforced")
+    empty = capped(Folder(folder.path.parent), 300.0, 300.0, 900.0).close(5.5, 5.5)
+    assert not checks(empty, "cap not enforced")
+
+
+# Devices that were not used.
+
+
+def loaded(folder, *loads):
+    for k, load in enumerate(loads):
+        steady(folder, 60.0 if load < 0.01 else 300.0, index=k)
+        folder.add("nvml", state(k, "load"), [2.0, 6.0, 9.0, 12.0], [0.9, 0.0, load, 0.0])
+    return folder
+
+
+def test_gpus_that_did_nothing_beside_others_that_did(folder):
+    loaded(folder, 0.0, 0.9, 0.005)
+    steady(folder, index=3)  # nobody knows what it did
+    status, message, _ = only(folder, "idle GPUs")
+    assert (status, message) == ("note", "gpu:0, gpu:2: idle all the time, 17% of the GPUs' energy")
+
+
+@pytest.mark.parametrize("loads", [(0.0, 0.0), (0.5, 0.9)])
+def test_all_or_none_idle_is_nothing_to_note(folder, loads):
+    assert not checks(loaded(folder, *loads), "idle GPUs")
+
+
+def test_gpus_that_the_workload_does_not_see(folder):
+    rows = [{"scope": "gpu:0", "visible": True}, {"scope": "gpu:1", "visible": False}]
+    steady(folder).event(0.1, "devices", meter="nvml", gpus=rows)
+    assert only(folder, "hidden GPUs")[1].startswith("gpu:1: hidden from the workload")
+    seen = steady(Folder(folder.path.parent)).event(0.1, "devices", meter="nvml", gpus=rows[:1])
+    assert not checks(seen, "hidden GPUs")
+
+
+# Other processes.
+
+
+def test_processes_that_were_there_before_are_not_the_workloads(folder):
+    steady(folder)
+    folder.event(1.0, "process", scope="gpu:0", pids=[11, 12]).event(2.0, "process", scope="gpu:0", pids=[12])
+    folder.event(5.0, "workload", pid=77).event(7.0, "tree", pids=[78])
+    folder.event(6.0, "process", scope="gpu:0", pids=[12, 77, 78])
+    folder.event(17.0, "process", scope="gpu:0", pids=[99])  # after the end
+    assert only(folder, "other processes")[1] == "gpu:0: processes that are not the workload's were there (12)"
+
+
+def test_processes_that_come_meanwhile(folder):
+    steady(folder).event(5.0, "workload", pid=77).event(6.0, "process", scope="gpu:1", pids=[*range(80, 90), 77])
+    said = "gpu:1: processes that are not the workload's were there (80, 81, 82, 83, 84)"
+    assert only(folder, "other processes")[1] == said
+
+
+def test_the_workloads_own_processes_are_no_strangers(folder):
+    steady(folder).event(5.0, "workload").event(5.5, "tree", pids=[77, 78])
+    folder.event(6.0, "process", scope="gpu:0", pids=[77, 78]).event(1.0, "process", scope="gpu:0", pids=[])
+    assert not checks(folder, "other processes")
+
+
+# Idle, late.
+
+
+@pytest.mark.parametrize(("rise", "told"), [(0.0, False), (3.0, False), (30.0, True), (-20.0, True)])
+def test_idle_power_that_drifts(folder, rise, told):
+    watts = 100 + rise * (T > 2.5)
+    folder.add("rapl", counter("cpu:0"), T, np.concatenate(([0.0], np.cumsum(watts[:-1] * 0.1))))
+    folder.event(4.5, "idle", **{"from": ns(0.5), "to": ns(4.5)})
+    found = checks(folder, "idle drifted")
+    assert bool(found) is told
+    for status, message, _ in found:
+        assert status == "warning"
+        assert message.startswith("cpu:0: idle power drifted by ")
+        assert float(message.split()[5]) == pytest.approx(rise, abs=2)
+
+
+def test_a_drift_that_the_meter_cannot_tell_is_none(folder):
+    """Two readings of a slow meter, one in each half: they may differ by what lies between readings."""
+    slow = power("node.ac")
+    slow = replace(slow, period_s=3.0, channels=(replace(slow.channels[0], update_s=3.0, window_s=0.0),))
+    folder.add("bmc", slow, np.arange(0, 20, 3.0), [100.0, 140.0, 500, 500, 500, 500, 500])
+    folder.event(4.5, "idle", **{"from": ns(0.5), "to": ns(4.5)})
+    assert not checks(folder, "idle drifted")
+
+
+@pytest.mark.parametrize(("missed", "told"), [(3, False), (4, False), (40, True)])
+def test_readings_that_were_skipped(folder, missed, told):
+    steady(folder)
+    for _ in range(2):
+        folder.event(16.0, "late", meter="nvml", count=missed, missed=missed, worst_ns=1, ticks=1000)
+    folder.event(16.0, "late", meter="rapl", count=0, missed=0, worst_ns=0, ticks=100)
+    found = checks(folder, "late")
+    assert [(s, m) for s, m, _ in found] == (
+        [("note", f"nvml: {2 * missed} readings were skipped: the machine was busy, or it is slow")] if told else []
+    )
+
+
+def test_a_run_whose_end_a_full_disk_took_still_says_how_the_workload_ended(folder):
+    steady(folder).event(8.0, "workload-end", end_ns=END, exit_code=9, signal=None)
+    result = analyse(folder.open())
+    assert (result.outcome, result.exit_code) == ("exit", 9)
+    (found,) = [c for c in result.checks if c.name == "ending"]
+    assert "could not be recorded" in found.message
+
+
+def test_a_meter_that_never_opened_is_missed(folder):
+    steady(folder).event(0.5, "meter", meter="nvml", status="opening", why="it has not answered yet")
+    status, message, following = only(folder, "silent meter")
+    assert status == "failed"
+    assert "missing from every sum" in message
+    assert following == "joulelab doctor nvml"
+    assert [m["meter"] for m in analyse(folder.open()).missing] == ["nvml"]
+
+
+def test_a_meter_that_opened_late_is_not(folder):
+    steady(folder).event(0.5, "meter", meter="nvml", status="opening").event(0.9, "meter", meter="nvml", status="open")
+    assert checks(folder, "silent meter") == []

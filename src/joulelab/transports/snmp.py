@@ -36,6 +36,7 @@ _VALUE_BYTES = 8
 _BULK = 20
 _WALK_ROWS = 5_000
 _DATAGRAM = 65_535
+SENDS = 4  # datagrams get lost: so often is a request sent within its time
 _TOO_BIG, _GEN_ERR, _NO_ACCESS, _AUTHORIZATION = 1, 5, 6, 16
 
 
@@ -207,7 +208,7 @@ class Session:
     def _exchange(
         self, message: bytes, request_id: int, deadline_ns: int, usm: Usm | None
     ) -> tuple[ber.Pdu, Security | None]:
-        """Send a message, once more at half time, and return the answer to it."""
+        """Send a message, again at each quarter of the time, and return the answer to it."""
         try:
             found = self._wait(message, request_id, deadline_ns, usm)
         except ConnectionRefusedError:
@@ -225,7 +226,7 @@ class Session:
         opened = self._opened()
         reason: MeterError | None = None
         begin = monotonic_ns()
-        for until in ((begin + deadline_ns) // 2, deadline_ns):
+        for until in (begin + (deadline_ns - begin) * n // SENDS for n in range(1, SENDS + 1)):
             opened.send(message)
             while (left := until - monotonic_ns()) > 0:
                 opened.settimeout(left / NS)

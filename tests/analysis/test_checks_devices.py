@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.analysis.doubts import END, SECONDS, T, checks, only, steady
-from tests.analysis.folders import Folder, counter, gpu, power, state
+from tests.analysis.folders import Folder, counter, power, state
 from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse
@@ -19,7 +19,7 @@ def folder(tmp_path):
     return Folder(tmp_path)
 
 
-# Held back, caps.
+# Held back.
 
 
 @pytest.mark.parametrize(
@@ -38,49 +38,6 @@ def test_a_device_that_was_held_back(folder, bits, found):
     assert [(s, m) for s, m, _ in checks(folder, "throttled")] == [
         (s, f"gpu:0: held back by {name} in 50% of the readings") for s, name in found
     ]
-
-
-def capped(folder, enforced, requested, watts=300.0):
-    values = [np.broadcast_to(v, SECONDS.shape) for v in (enforced, requested)]
-    return steady(folder, watts).add("nvml", state(0, "cap_enforced_w", "cap_requested_w"), SECONDS, *values)
-
-
-def test_a_cap_that_is_not_what_was_asked_for(folder):
-    capped(folder, 350.0, 400.0)
-    assert only(folder, "cap")[1] == "gpu:0: 350 W is enforced, 400 W was requested"
-
-
-def test_a_cap_that_was_changed(folder):
-    moved = np.where(SECONDS > 10, 350.0, 400.0)
-    capped(folder, moved, moved)
-    assert only(folder, "cap")[1] == "gpu:0: the cap changed during the run (350 to 400 W)"
-    amd = steady(Folder(folder.path.parent)).add("amdsmi", state(0, "cap_requested_w"), SECONDS, moved)
-    assert only(amd, "cap")[1] == "gpu:0: the cap changed during the run (350 to 400 W)"
-
-
-@pytest.mark.parametrize(("watts", "told"), [(300.0, False), (312.0, False), (330.0, True)])
-def test_a_cap_that_is_not_kept(folder, watts, told):
-    capped(folder, 300.0, 300.0, watts)
-    found = checks(folder, "cap not enforced")
-    assert bool(found) is told
-    assert all(s == "failed" and m == "gpu:0: 330 W on average above the cap of 300 W" for s, m, _ in found)
-
-
-def test_the_cap_is_compared_with_the_mean_over_time_not_over_readings(folder):
-    """250 quick readings at the start, above the cap; ten seconds below it."""
-    t = np.sort(np.concatenate((T, np.arange(5.0, 5.5, 0.002))))
-    watts = np.where((t > 4.9) & (t < 5.6), 600.0, 200.0)
-    folder.add("nvml", gpu(0), t, np.concatenate(([0.0], np.cumsum(watts[:-1] * np.diff(t)))), watts)
-    folder.add("nvml", state(0, "cap_enforced_w"), SECONDS, np.full(SECONDS.size, 300.0))
-    assert not checks(folder, "cap not enforced")
-
-
-def test_a_cap_on_a_device_without_power_or_a_run_without_length(folder):
-    folder.add("amdsmi", counter("gpu:0"), T, 900 * T)
-    folder.add("amdsmi", state(0, "cap_enforced_w"), SECONDS, np.full(SECONDS.size, 300.0))
-    assert not checks(folder, "cap not enforced")
-    empty = capped(Folder(folder.path.parent), 300.0, 300.0, 900.0).close(5.5, 5.5)
-    assert not checks(empty, "cap not enforced")
 
 
 # Devices that were not used.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.agreement import comparisons
+from joulelab.analysis.caps import cap_checks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.periodic import FEWEST_STEPS
 from joulelab.analysis.result import Check, CheckStatus, GroupResult, ScopeResult
@@ -245,27 +246,6 @@ def _held_back(facts: Facts) -> Iterator[Check]:
                 yield Check("throttled", status, f"{scope.scope}: held back by {name} in {share:.0%} of the readings")
 
 
-def _caps(facts: Facts) -> Iterator[Check]:
-    for scope in facts.channels:
-        e, r = facts.seen(scope, "cap_enforced_w"), facts.seen(scope, "cap_requested_w")
-        if e.size and r.size and abs(float(e[-1]) - float(r[-1])) > 1:
-            message = f"{scope.scope}: {e[-1]:.0f} W is enforced, {r[-1]:.0f} W was requested"
-            yield Check("cap", "warning", message, "nvidia-smi -q -d POWER")
-        if r.size and float(np.ptp(r)) > 1:
-            yield Check(
-                "cap", "warning", f"{scope.scope}: the cap changed during the run ({r.min():.0f} to {r.max():.0f} W)"
-            )
-        power, span = scope.power(), (facts.end_ns - facts.start_ns) * 1e-9
-        if e.size and power is not None and span > 0:
-            mean = power.energy(facts.start_ns, facts.end_ns).value / span
-            if mean > 1.05 * float(e.max()):
-                yield Check(
-                    "cap not enforced",
-                    "failed",
-                    f"{scope.scope}: {mean:.0f} W on average above the cap of {e.max():.0f} W",
-                )
-
-
 def _idle_gpus(facts: Facts) -> Iterator[Check]:
     gpus = [(c, s) for c, s in zip(facts.channels, facts.scopes, strict=True) if s.scope.startswith("gpu:")]
     idle = [s for c, s in gpus if (load := facts.seen(c, "load")).size and float(load.max()) < IDLE_LOAD]
@@ -352,7 +332,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     _possible,
     _problems,
     _held_back,
-    _caps,
+    cap_checks,
     _idle_gpus,
     _hidden,
     _strangers,

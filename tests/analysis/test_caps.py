@@ -1,0 +1,120 @@
+"""Each doubt of the referee about caps: raised where it should be, and only there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.analysis.doubts import SECONDS, T, checks, only, steady
+from tests.analysis.folders import Folder, counter, gpu, state
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Folder(tmp_path)
+
+
+def capped(folder, enforced, requested, watts=300.0):
+    values = [np.broadcast_to(v, SECONDS.shape) for v in (enforced, requested)]
+    return steady(folder, watts).add("nvml", state(0, "cap_enforced_w", "cap_requested_w"), SECONDS, *values)
+
+
+def test_a_cap_that_is_not_what_was_asked_for(folder):
+    capped(folder, 350.0, 400.0)
+    assert only(folder, "cap")[1] == "gpu:0: 350 W is enforced, 400 W was requested"
+
+
+def test_a_cap_that_was_changed(folder):
+    moved = np.where(SECONDS > 10, 350.0, 400.0)
+    capped(folder, moved, moved)
+    assert only(folder, "cap")[1] == "gpu:0: the cap changed during the run (350 to 400 W)"
+    amd = steady(Folder(folder.path.parent)).add("amdsmi", state(0, "cap_requested_w"), SECONDS, moved)
+    assert only(amd, "cap")[1] == "gpu:0: the cap changed during the run (350 to 400 W)"
+
+
+@pytest.mark.parametrize(("watts", "told"), [(300.0, False), (312.0, False), (330.0, True)])
+def test_a_cap_that_is_not_kept(folder, watts, told):
+    capped(folder, 300.0, 300.0, watts)
+    found = checks(folder, "cap not enforced")
+    assert bool(found) is told
+    assert all(s == "failed" and m == "gpu:0: 330 W on average above the cap of 300 W" for s, m, _ in found)
+
+
+def test_the_cap_is_compared_with_the_mean_over_time_not_over_readings(folder):
+    """250 quick readings at the start, above the cap; ten seconds below it."""
+    t = np.sort(np.concatenate((T, np.arange(5.0, 5.5, 0.002))))
+    watts = np.where((t > 4.9) & (t < 5.6), 600.0, 200.0)
+    folder.add("nvml", gpu(0), t, np.concatenate(([0.0], np.cumsum(watts[:-1] * np.diff(t)))), watts)
+    folder.add("nvml", state(0, "cap_enforced_w"), SECONDS, np.full(SECONDS.size, 300.0))
+    assert not checks(folder, "cap not enforced")
+
+
+def test_a_cap_on_a_device_without_power_or_a_run_without_length(folder):
+    folder.add("amdsmi", counter("gpu:0"), T, 900 * T)
+    folder.add("amdsmi", state(0, "cap_enforced_w"), SECONDS, np.full(SECONDS.size, 300.0))
+    assert not checks(folder, "cap not enforced")
+    empty = capped(Folder(folder.path.parent), 300.0, 300.0, 900.0).close(5.5, 5.5)
+    assert not checks(empty, "cap not enforced")
+
+
+# Caps that the run itself asked for.
+
+
+def asked(folder, watts=170.0, second=4.0, **more):
+    known = {"scope": "gpu:0", "asked": watts, "requested": watts, "found": 250.0, "default": 260.0, "unit": "W"}
+    return folder.event(second, "cap-set", **(known | more))
+
+
+def test_a_cap_that_stays_is_not_doubted(folder):
+    asked(capped(folder, 170.0, 170.0, 160.0))
+    assert not checks(folder, "cap")
+
+
+def test_a_cap_that_vanishes_is_marked(folder):
+    fallen = np.where(SECONDS > 10, 260.0, 170.0)
+    asked(capped(folder, fallen, fallen, 160.0))
+    status, message, advice = only(folder, "cap")
+    assert status == "failed"
+    assert message == "gpu:0: the cap of 170 W vanished: the device fell back to its default of 260 W during the run"
+    assert "nvidia-smi -pm 1" in advice
+
+
+def test_a_cap_that_somebody_else_changed_is_marked(folder):
+    moved = np.where(SECONDS > 10, 200.0, 170.0)
+    asked(capped(folder, moved, moved, 160.0), default=None)
+    assert only(folder, "cap")[:2] == (
+        "failed",
+        "gpu:0: the cap of 170 W was changed by somebody else to 200 W during the run",
+    )
+
+
+def test_caps_that_tuning_changes_are_its_own(folder):
+    moved = np.where(SECONDS > 10, 200.0, 170.0)
+    asked(asked(capped(folder, moved, moved, 160.0)), 200.0, 10.0)
+    assert not checks(folder, "cap")
+    other = capped(Folder(folder.path.parent), moved, moved, 160.0)
+    asked(asked(other), 210.0, 10.0)
+    assert "the cap of 170 and 210 W was changed" in only(other, "cap")[1]
+
+
+def test_an_enforced_cap_below_the_one_asked_for_fails(folder):
+    asked(capped(folder, 150.0, 170.0, 140.0))
+    assert only(folder, "cap")[:2] == ("failed", "gpu:0: 150 W is enforced, 170 W was requested")
+
+
+def test_locked_clocks_are_no_cap(folder):
+    asked(capped(folder, 260.0, 260.0, 140.0), 1.2e9, unit="Hz")
+    assert not checks(folder, "cap")
+
+
+def test_a_keeper_that_died_is_told_and_its_blink_forgiven(folder):
+    blink = np.where((SECONDS > 9) & (SECONDS < 10), 250.0, 170.0)
+    asked(capped(folder, blink, blink, 160.0)).event(9.4, "keeper-died")
+    assert not checks(folder, "cap")
+    assert "another put back what was found" in only(folder, "keeper")[1]
+
+
+@pytest.mark.parametrize("outcome", ["restored", "as found", "left", "failed"])
+def test_what_was_not_put_back_is_marked(folder, outcome):
+    asked(capped(folder, 170.0, 170.0, 160.0)).event(15.1, "cap-restored", outcome=outcome, said="gpu:0: as it is")
+    found = [(s, m) for s, m, _ in checks(folder, "cap")]
+    assert found == ([("warning", "gpu:0: as it is")] if outcome in ("left", "failed") else [])

@@ -42,6 +42,7 @@ def test_channels_of_a_simulated_tree(twin):
     (row,) = catalog.survey({"rapl": {"root": server.environment["JOULELAB_POWERCAP"]}}, names=["rapl"])
     assert [(c.scope, c.spec.quantity, c.period_s) for c in row.channels] == [
         ("cpu:0", "energy", 0.1),
+        ("cpu:0", "cap", 1.0),
         ("core:0", "energy", 0.1),
         ("dram:0", "energy", 0.1),
     ]

@@ -226,6 +226,20 @@ def test_every_fix_is_a_command_for_this_tree():
     assert any("setcap cap_dac_read_search=ep /usr/bin/python3.11" in c for c in commands)
 
 
+def test_the_cap_of_a_package_is_read_where_it_has_one(tmp_path):
+    tree(tmp_path, XEON)
+    limit = tmp_path / "intel-rapl:0" / "constraint_1_power_limit_uw"
+    limit.write_text("120000000\n")
+    (tmp_path / "intel-rapl:0" / "constraint_1_name").write_text("long_term\n")
+    meter = opened(tmp_path)
+    (stream,) = [s for s in meter.streams() if s.table == "state"]
+    assert (stream.scope, [c.name for c in stream.channels]) == ("cpu:0", ["cap_requested_w"])
+    assert meter.read(stream) == (120.0,)
+    limit.write_text("80000000\n")
+    assert meter.read(stream) == (80.0,)
+    meter.close()
+
+
 def test_follows_the_simulated_node_through_a_wrap(twin, remote):
     flaws = PowercapFlaws(base_uj=RANGE_UJ - 20_000_000)
     server = twin(Node(gpus=(), psys=True), profiles={"cpu": profile.constant(0.5)}, powercap=flaws)

@@ -14,7 +14,7 @@ from joulelab.core.errors import Denied, MeterError, Unavailable
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.meters.hooks import Missing
 from joulelab.meters.settings import check_keys, seconds, text
-from joulelab.transports.powercap import Zone, zones
+from joulelab.transports.powercap import Zone, constraints, zones
 from joulelab.transports.sysfs import OpenFile, read_text
 
 if TYPE_CHECKING:
@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Meter
 
-SUMMARY = "CPU packages, DRAM, cores, platform: energy counters (RAPL by powercap)"
+SUMMARY = "CPU packages, DRAM, cores, platform: energy counters; caps (RAPL by powercap)"
 PRIVILEGE = "read access to energy_uj: root, or an administrator's rule"
 TRIED = "trees of files and the simulated node; not on hardware"
 ROOT = "/sys/class/powercap"
 CONFIG = {
     "period_s": "seconds between readings (0.1)",
+    "slow_period_s": "seconds between readings of the caps (1)",
     "root": f"the powercap tree ({ROOT})",
 }
 # The kernel refuses the counters to users since CVE-2020-8694: they let one user watch another's work.
 GRANT = "sudo chmod a+r {root}/intel-rapl*/energy_uj"
+CAP = Spec("cap_requested_w", "cap", "W")
 _STEP_S = 0.001
 _STUDIES = "Desrochers, Paradis, Weaver (MEMSYS 2016); Khan et al., RAPL in Action (2018)"
 
@@ -50,7 +52,7 @@ def open_meter(config: Mapping[str, Any]) -> Meter:
             next="sudo modprobe intel_rapl_msr (bare metal only), or try the simulated node: joulelab twin",
         )
     cpu = cpu_facts(Path("/proc/cpuinfo")) if str(root) == ROOT else CpuFacts()
-    return RaplMeter(found, root, period_s, cpu)
+    return RaplMeter(found, root, (period_s, seconds("rapl", config, "slow_period_s", 1.0)), cpu)
 
 
 def fixes(root: str = ROOT, python: str = "/usr/bin/python3") -> list[tuple[str, str]]:
@@ -89,7 +91,7 @@ def cpu_facts(cpuinfo: Path) -> CpuFacts:
 class RaplMeter:
     """Read each zone's counter in J; a zone that may not be read is told by `missing`."""
 
-    def __init__(self, found: Sequence[Zone], root: Path, period_s: float, cpu: CpuFacts) -> None:
+    def __init__(self, found: Sequence[Zone], root: Path, periods_s: tuple[float, float], cpu: CpuFacts) -> None:
         """Open every zone that can be read. Raises Denied, Unavailable where none can."""
         self._files: dict[str, OpenFile] = {}
         self._streams: list[Stream] = []
@@ -108,18 +110,20 @@ class RaplMeter:
         try:
             kept = self._without_mirrors(opened)
             for (zone, file), update_s in zip(kept, steps_s([file for _, file in kept]), strict=True):
-                self._add(zone, file, (period_s, update_s), cpu, platform=platform)
+                self._add(zone, file, (periods_s[0], update_s), cpu, platform=platform)
+                if zone.kind == "package":
+                    self._add_cap(zone, periods_s[1], platform=platform)
         except MeterError:  # one failed just now: the whole is opened again later
             for _, file in opened:
                 file.close()
             raise
 
     def streams(self) -> Sequence[Stream]:
-        """Return one stream per zone."""
+        """Return one stream per zone, and one for the cap of each package."""
         return self._streams
 
     def read(self, stream: Stream) -> Sequence[float]:
-        """Return the counter in J. Raises ReadFailed, Denied, DeviceLost."""
+        """Return the counter in J, or the cap in W. Raises ReadFailed, Denied, DeviceLost."""
         return (self._files[stream.name].number() / 1e6,)
 
     def missing(self) -> Sequence[Missing]:
@@ -162,6 +166,20 @@ class RaplMeter:
         self._streams.append(
             Stream(scope, "energy", scope, times_s[0], (spec,), parent, device=device, model=cpu.model)
         )
+
+    def _add_cap(self, zone: Zone, period_s: float, *, platform: bool) -> None:
+        """Watch the cap of a package, where it has one: it may be changed, by us or by others."""
+        limit = constraints(zone).get("long_term")
+        scope, parent = scope_of(zone, platform=platform)
+        name = f"{scope}.state"
+        if limit is None or name in self._files:
+            return
+        try:
+            self._files[name] = OpenFile(limit.path, "rapl", 32)
+        except MeterError as error:
+            self._missing.append(Missing(f"{scope} cap", error.what, error.why or ""))
+            return
+        self._streams.append(Stream(name, "state", scope, period_s, (CAP,), parent, device=zone.path.name))
 
 
 def scope_of(zone: Zone, *, platform: bool) -> tuple[str, str | None]:

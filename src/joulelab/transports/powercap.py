@@ -1,20 +1,27 @@
-"""List the energy zones of the kernel's powercap tree (RAPL), each once."""
+"""List the energy zones of the kernel's powercap tree (RAPL), each once, and read and write their limits."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulelab.transports.sysfs import read_number, read_text
+from joulelab.core.errors import Denied, DeviceLost, JoulelabError, ReadFailed, Refused
+from joulelab.transports.sysfs import failure, read_number, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _DIRECTORY = re.compile(r"(?P<control>intel-rapl(?:-mmio)?)(?P<numbers>(?::\d+)+)$")
 _PACKAGE = re.compile(r"package-(?P<package>\d+)(?:-die-(?P<die>\d+))?$")
+_CONSTRAINT = re.compile(r"constraint_(\d+)_name$")
 # The energy registers behind RAPL have 32 bits.
 _REGISTER = 2**32
+_LOCKED = frozenset({errno.EIO, errno.ENODATA, errno.EACCES, errno.EPERM})
+_RANGE = frozenset({errno.EINVAL, errno.ERANGE, errno.EOVERFLOW})
+_GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,15 @@ class Zone:
         return "package" if self.name.startswith("package-") else self.name
 
 
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """Name the file of one limit (uW), and the lowest and highest that the kernel tells (W); 0 where it does not."""
+
+    path: Path
+    lowest_w: float = 0.0
+    highest_w: float = 0.0
+
+
 def zones(root: Path) -> list[Zone]:
     """Return the zones below a powercap root, in their order, those that two interfaces show taken once."""
     found: dict[tuple[object, ...], Zone] = {}
@@ -43,6 +59,75 @@ def zones(root: Path) -> list[Zone]:
         if zone is not None and not (key in found and _is_mmio(path)):
             found[key if key not in found else (*key, path.name)] = zone
     return list(found.values())
+
+
+def mirrors(root: Path, zone: Zone) -> list[Zone]:
+    """Return the zones by which another interface limits the same package: the lower limit is in force."""
+    others = (_zone(path, root) for path in _directories(root) if path.name != zone.path.name)
+    alike = (zone.kind, zone.package, zone.die)
+    return [other for other in others if other is not None and (other.kind, other.package, other.die) == alike]
+
+
+def constraints(zone: Zone) -> dict[str, Constraint]:
+    """Return the limits of a zone by name (long_term, short_term, peak_power): kernels number them as they like."""
+    found = {}
+    try:
+        names = sorted(path for path in zone.path.iterdir() if _CONSTRAINT.match(path.name))
+    except OSError:
+        return {}
+    for path in names:
+        stem = path.name.removesuffix("_name")
+        if (zone.path / f"{stem}_power_limit_uw").exists():
+            lowest, highest = (read_number(zone.path / f"{stem}_{end}_power_uw") or 0 for end in ("min", "max"))
+            limit = zone.path / f"{stem}_power_limit_uw"
+            found[read_text(path) or stem] = Constraint(limit, max(lowest, 0) / 1e6, max(highest, 0) / 1e6)
+    return found
+
+
+def read_value(path: Path) -> int:
+    """Return the number in a file of a zone. Raises Denied, DeviceLost, ReadFailed."""
+    try:
+        content = path.read_text()
+        return int(content)
+    except OSError as error:
+        raise failure(error, path, "powercap") from error
+    except ValueError as error:
+        raise ReadFailed(f"{path} does not hold a number", where="powercap", why=repr(content[:40])) from error
+
+
+def write_value(path: Path, number: int) -> None:
+    """Write a number in one call. Raises Denied, Refused (locked, out of range), DeviceLost, ReadFailed."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC)
+    except OSError as error:
+        raise unwritten(error, path, opening=True) from error
+    try:
+        os.write(descriptor, f"{number}\n".encode())
+    except OSError as error:
+        raise unwritten(error, path, opening=False) from error
+    finally:
+        os.close(descriptor)
+
+
+def unwritten(error: OSError, path: Path, *, opening: bool) -> JoulelabError:
+    """Return joulelab's error for a limit that cannot be written: a lock refuses the write, a mode the opening."""
+    what, where = f"{path} cannot be written", "powercap"
+    why = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno == errno.EROFS:
+        why += ": sysfs is mounted read-only, as in most containers"
+        return Denied(what, where=where, why=why, next="run it, or capd, on the host")
+    if opening and error.errno in _LOCKED:
+        user = os.geteuid()
+        why += ": this container may not" if user == 0 else f": user {user} is not root, and only root may set limits"
+        return Denied(what, where=where, why=why, next="run it as root, or ask for capd: sudo joulelab capd")
+    if error.errno in _LOCKED:
+        why += ": the firmware has locked its limits"
+        return Refused(what, where=where, why=why, next="unlock them in the firmware's setup (power limit lock)")
+    if error.errno in _RANGE:
+        return Refused(what, where=where, why=f"{why}: out of range", next="joulelab cap status tells the range")
+    if error.errno in _GONE:
+        return DeviceLost(what, where=where, why=why, next="run joulelab doctor rapl")
+    return ReadFailed(what, where=where, why=why, next="see dmesg for intel_rapl")
 
 
 def modulus_j(max_range_uj: int | None) -> float | None:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if words[:1] == ["run"]:
+    measures = words[:1] == ["run"] or (words[:1] == ["cap"] and "--" in words)
+    if measures:
         _die_by_signals()
-    early = _recorder() if words[:1] == ["run"] and len(words) > 1 and words[1] not in ("-h", "--help") else []
+    early = _recorder() if measures and len(words) > 1 and words[1] not in ("-h", "--help") else []
     try:
         from joulelab.cli.group import run_commands
 

@@ -28,8 +28,13 @@ COMMANDS = {
     "export": "Write the samples of a run as CSV, Parquet or JSON.",
     "query": "Answer SQL over all runs.",
     "import": "Make a run of what was measured elsewhere.",
+    "cap": "Run a command under power caps, measured; afterwards the caps are what they were before.",
 }
+# These do not put back caps that were left behind: they deal with that themselves, or see another machine.
+LOOK_AWAY = ("cap", "capd", "mark", "twin")
 OWN_FAILURE = 125
+# Their exit code is the workload's, so their own failures have one that is seldom a workload's.
+RUNNING = ("run", "cap")
 SIGPIPE_CODE, INTERRUPTED_CODE = 141, 130
 
 
@@ -71,7 +76,7 @@ class Commands(click.Group):
         except JoulelabError as error:
             click.echo(f"joulelab: {error}", err=True)
             usual = 2 if isinstance(error, ConfigError) else 1
-            ctx.exit(OWN_FAILURE if ctx.invoked_subcommand == "run" else usual)
+            ctx.exit(OWN_FAILURE if ctx.invoked_subcommand in RUNNING else usual)
         except BrokenPipeError:
             _close_output()
             ctx.exit(SIGPIPE_CODE)
@@ -79,11 +84,16 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="joulelab %(version)s")
-def commands() -> None:
+@click.pass_context
+def commands(ctx: click.Context) -> None:
     """Measure what a command costs in energy, and say how far to trust the figure.
 
     joulelab run -- python train.py
     """
+    if ctx.invoked_subcommand not in LOOK_AWAY:
+        from joulelab.supervisor.leftovers import put_back
+
+        put_back(os.environ, lambda said: click.echo(f"joulelab: {said}", err=True))
 
 
 def run_commands(words: list[str], early: list[Spawned]) -> int:
@@ -94,7 +104,7 @@ def run_commands(words: list[str], early: list[Spawned]) -> int:
     except click.ClickException as error:
         _say(error)
         # Any other code could be taken for the workload's.
-        return OWN_FAILURE if words[:1] == ["run"] else error.exit_code
+        return OWN_FAILURE if words[:1] and words[0] in RUNNING else error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED_CODE
     except BrokenPipeError:

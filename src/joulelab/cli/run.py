@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,12 @@ import click
 from joulelab.cli.options import Duration, Pair, config_option, handle, json_option, runs_option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
     from joulelab.config.choose import Chosen
+    from joulelab.control.client import Wish
+    from joulelab.supervisor.capping import Companion
     from joulelab.supervisor.options import RunOptions
     from joulelab.supervisor.run import Outcome
     from joulelab.supervisor.spawn import Spawned
@@ -23,41 +29,50 @@ if TYPE_CHECKING:
 NEEDED = ("joulelab.report.cache", "joulelab.report.table")
 
 
+# What `run` and all that run a command like it have in common.
+RUN_OPTIONS = (
+    click.option("--name", metavar="NAME", help="Name the run, to find it again."),
+    click.option("--label", "labels", multiple=True, type=Pair(), help="Attach a label; may be given several times."),
+    click.option("--period", type=Duration(), show_default="0.1", help="Time between readings of power."),
+    click.option("--idle", type=Duration(), help="Measure idle power this long before the command."),
+    click.option("--tail", type=Duration(), show_default="0.3", help="Wait so long for slow meters at the end."),
+    click.option(
+        "--meter", "meters", multiple=True, metavar="NAME", help="Read only these: entries or kinds of meters."
+    ),
+    click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Leave these meters out."),
+    config_option,
+    click.option("--estimate", is_flag=True, help="Add an estimate (load x rated power); it is marked as such."),
+    click.option(
+        "--rated-cpu", type=click.FloatRange(min=0, min_open=True), metavar="W", help="Rated power of all CPUs."
+    ),
+    click.option(
+        "--capture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Keep a copy of its output."
+    ),
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Write the JSON here, beside the table.",
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="Print no table."),
+    json_option,
+    runs_option,
+)
+
+
+def run_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `run`."""
+    for option in reversed(RUN_OPTIONS):
+        function = option(function)
+    return function
+
+
 @click.command("run", context_settings={"allow_interspersed_args": False})
-@click.option("--name", metavar="NAME", help="Name the run, to find it again.")
-@click.option("--label", "labels", multiple=True, type=Pair(), help="Attach a label; may be given several times.")
-@click.option("--period", type=Duration(), show_default="0.1", help="Time between readings of power.")
-@click.option("--idle", type=Duration(), help="Measure idle power this long before the command.")
-@click.option("--tail", type=Duration(), show_default="0.3", help="Wait so long for slow meters at the end.")
-@click.option("--meter", "meters", multiple=True, metavar="NAME", help="Read only these: entries or kinds of meters.")
-@click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Leave these meters out.")
-@config_option
-@click.option("--estimate", is_flag=True, help="Add an estimate (load x rated power); it is marked as such.")
-@click.option("--rated-cpu", type=click.FloatRange(min=0, min_open=True), metavar="W", help="Rated power of all CPUs.")
-@click.option(
-    "--capture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Keep a copy of its output."
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write the JSON here, beside the table.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print no table.")
-@json_option
-@runs_option
+@run_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD...")
 @click.pass_obj
-def command(
-    early: list[Spawned] | None,
-    /,
-    words: tuple[str, ...],
-    as_json: bool,
-    output: Path | None,
-    quiet: bool,
-    **given: Any,
-) -> None:
+def command(early: list[Spawned] | None, /, words: tuple[str, ...], **given: Any) -> None:
     """Measure a command.
 
     Its input, output, signals and exit code stay as they are without joulelab; the table goes to standard error.
@@ -66,13 +81,28 @@ def command(
     """
     if not words:
         raise click.UsageError("there is no command to measure; type `joulelab run -- CMD`")
+    execute(words, early, **given)
+
+
+def execute(
+    words: tuple[str, ...],
+    early: list[Spawned] | None,
+    *,
+    as_json: bool,
+    output: Path | None,
+    quiet: bool,
+    caps: Sequence[Wish] = (),
+    companion: Companion | None = None,
+    **given: Any,
+) -> NoReturn:
+    """Run a command by the options of `run_options`, print what it used, and leave as it did."""
     if given["rated_cpu"] is not None and not given["estimate"]:
         raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
     from joulelab.supervisor.run import run_command
     from joulelab.supervisor.signals import SignalBox
     from joulelab.supervisor.workload import inherited, leave
 
-    options = _options(**given)
+    options = replace(_options(**given), caps=tuple(caps))
     with SignalBox() as signals:  # left only where the command could not even be tried; else leave() ends us inside
         outcome = run_command(
             words,
@@ -81,6 +111,7 @@ def command(
             say=_say,
             signals=signals,
             spawned=early.pop() if early else None,
+            companion=companion,
         )
         try:
             with signals.interruptible():

@@ -187,6 +187,7 @@ def _wait(server: TwinServer, seconds: float | None, signals: _Signals) -> None:
 @click.option("--gpus", type=click.IntRange(0, 64), help="Number of GPUs.  [default: 8]")
 @click.option("--gpu-model", metavar="NAME", help="h100, a100, v100, rtx6000 or rtx3090.  [default: h100]")
 @click.option("--load", is_flag=True, help="Follow this machine's CPU load. This is the default without --profile.")
+@click.option("--idle", is_flag=True, help="Let it idle, for simulated jobs: python -m joulelab.twins.job.")
 @click.option(
     "--profile",
     "profiles",
@@ -215,19 +216,7 @@ def _wait(server: TwinServer, seconds: float | None, signals: _Signals) -> None:
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[NODE] [-- CMD...]")
 @click.pass_context
 def command(
-    context: click.Context,
-    gpus: int | None,
-    gpu_model: str | None,
-    load: bool,
-    profiles: tuple[str, ...],
-    flaws: tuple[str, ...],
-    everything: bool,
-    some: str | None,
-    wall_flaws: tuple[str, ...],
-    file: Path | None,
-    seconds: float | None,
-    as_json: bool,
-    words: tuple[str, ...],
+    context: click.Context, /, seconds: float | None, as_json: bool, words: tuple[str, ...], **given: Any
 ) -> None:
     """Serve a simulated node that NVML and RAPL tools take for a real one.
 
@@ -236,34 +225,50 @@ def command(
     Without CMD it prints what to export and serves until Ctrl-C; with CMD it runs that with the node in sight and
     returns its exit code.
     """
-    from joulelab.twins.serve import TwinServer
-
-    given = words
-    words, file, counted = _node(words, file)
-    gpus, gpu_model = counted or (gpus, gpu_model)
-    everything = everything or (given != words and some is None)
-    if load and profiles:
-        raise _Failure("twin: --load and --profile exclude each other; drop one of the two")
-    if words and seconds is not None:
+    rest, given["file"], counted = _node(words, given["file"])
+    if counted is not None:
+        given["gpus"], given["gpu_model"] = counted
+    given["everything"] = given["everything"] or (rest != words and given["some"] is None)
+    if sum(map(bool, (given["load"], given["idle"], given["profiles"]))) > 1:
+        raise _Failure("twin: --load, --idle and --profile exclude each other; keep one of them")
+    if rest and seconds is not None:
         raise _Failure("twin: --for and a command exclude each other; the twin ends with its command")
     try:
-        described = _described(gpus, gpu_model, profiles, flaws, file)
-        scripted = {} if load else described.profiles
-        server = TwinServer(
-            described.node,
-            profiles=scripted,
-            follow=not scripted,
-            powercap=described.powercap,
-            wall=_wall(everything, some, wall_flaws),
-        )
-        with _Signals() as signals, server:
-            if as_json or not words:
+        with _Signals() as signals, _server(**given) as server:
+            if as_json or not rest:
                 _announce(server, as_json)
             else:
                 for name, why in _without(server).items():
                     click.echo(f"twin: without {name}: {why}", err=True)
-            if words:
-                context.exit(_run(server, words, signals))
+            if rest:
+                context.exit(_run(server, rest, signals))
             _wait(server, seconds, signals)
     except JoulelabError as error:
         raise _Failure(str(error)) from error
+
+
+def _server(
+    *,
+    gpus: int | None,
+    gpu_model: str | None,
+    load: bool,
+    idle: bool,
+    profiles: tuple[str, ...],
+    flaws: tuple[str, ...],
+    everything: bool,
+    some: str | None,
+    wall_flaws: tuple[str, ...],
+    file: Path | None,
+) -> TwinServer:
+    """Return the twin that the options describe. Raises ConfigError."""
+    from joulelab.twins.serve import TwinServer
+
+    described = _described(gpus, gpu_model, profiles, flaws, file)
+    scripted = {} if load or idle else described.profiles
+    return TwinServer(
+        described.node,
+        profiles=scripted,
+        follow=not (scripted or idle),
+        powercap=described.powercap,
+        wall=_wall(everything, some, wall_flaws),
+    )

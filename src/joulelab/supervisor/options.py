@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.config.choose import Chosen
+    from joulelab.control.client import Wish
 
 RUNS = "JOULELAB_RUNS"
 RUN = "JOULELAB_RUN"
@@ -43,8 +44,9 @@ class RunOptions:
     comes on top (an estimate, what is configured); both may hold secrets. `configured` are the names of entries of the
     configuration, each with its module and what it feeds. `idle_s` is recorded before the workload, `tail_s` bounds the
     wait for meters after it. Meters have `open_s` to answer; the workload starts after `ready_s` even if the recorder
-    is late, and the recorder is killed if it has not flushed `flush_s` after the tail. `preload` names modules that
-    the caller will need then, to be imported meanwhile.
+    is late, and the recorder is killed if it has not flushed `flush_s` after the tail. `caps` are set before the
+    workload starts and put back after it. `preload` names modules that the caller will need then, to be imported
+    meanwhile.
     """
 
     runs: Path
@@ -62,6 +64,7 @@ class RunOptions:
     edge_s: float = 1.0
     flush_s: float = 6.0
     capture: Path | None = None
+    caps: Sequence[Wish] = ()
     analyse: bool = True
     seal_limit: int = 64 << 20
     seal_from_s: float = 60.0
@@ -73,6 +76,7 @@ class RunOptions:
         chosen = {k: getattr(self, k) for k in kept}
         chosen["meters"] = None if self.meters is None else [m["meter"] for m in self.meters]
         chosen["configured"] = [dict(entry) for entry in self.configured]
+        chosen["caps"] = [{"device": w.device, "value": w.value, "unit": w.unit} for w in self.caps]
         return chosen | {"estimate": any(m["meter"] == "estimate" for m in self.also)}
 
     def reading(self, chosen: Chosen) -> RunOptions:

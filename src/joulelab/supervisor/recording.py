@@ -42,6 +42,7 @@ class Recording:
 
     def __init__(self, options: RunOptions, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self.options = options
+        self.command = list(command)
         self.host = host_name()
         self.run: Path | None = None
         self.problems: list[str] = []

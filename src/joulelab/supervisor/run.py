@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import WorkloadError
+from joulelab.core.errors import JoulelabError, WorkloadError
 from joulelab.core.process import is_pending, is_stopped
+from joulelab.supervisor.capping import Capping
 from joulelab.supervisor.closing import close_run, preload
 from joulelab.supervisor.recording import Recording
 from joulelab.supervisor.signals import ENDING, REPORT_NS, Forwarder, Signal, SignalBox
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.result import Result
+    from joulelab.supervisor.capping import Companion
     from joulelab.supervisor.options import RunOptions
     from joulelab.supervisor.spawn import Spawned
 
@@ -35,6 +37,7 @@ PRELOAD_NS = NS
 SWITCH_INTERVAL_S = 0.0005
 CAPTURE_NS = 5_000_000
 PAUSE_NS = NS
+REFUSED_CODE = 125  # our own failure, as shells and `env` have it
 
 
 @dataclass(slots=True)
@@ -53,7 +56,7 @@ class Outcome:
     run: Path | None = None
     result: Result | None = None
     problems: list[str] = field(default_factory=list)
-    error: WorkloadError | None = None
+    error: JoulelabError | None = None
 
 
 def run_command(
@@ -64,17 +67,19 @@ def run_command(
     say: Callable[[str], None],
     signals: SignalBox,
     spawned: Spawned | None = None,
+    companion: Companion | None = None,
 ) -> Outcome:
     """Run a command and record it; `say` hears problems while it runs. Main thread only.
 
     `signals` is open, and best stays so until the caller leaves with the command's outcome: what arrives after the
     command's end then cannot replace it. `spawned` is a recorder that was started early, to load while its caller does.
+    `companion` goes along with the workload. Where caps are refused, the command does not start.
     """
     recording = Recording(options, argv, environ)
     for problem in recording.problems:
         with contextlib.suppress(Exception):  # a message that cannot be printed stops nothing
             say(f"not recorded: {problem}")
-    supervision = _Supervision(argv, environ, recording, signals, spawned)
+    supervision = _Supervision(argv, environ, recording, signals, spawned, companion)
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
@@ -85,6 +90,7 @@ def run_command(
         outcome = supervision.rescue()
     finally:
         sys.setswitchinterval(interval_s)
+        supervision.capping.release()
         supervision.witness.close()
     outcome.run = recording.run
     analyse = options.analyse and outcome.kind in ("exit", "signal")
@@ -101,9 +107,12 @@ class _Supervision:
         recording: Recording,
         signals: SignalBox,
         spawned: Spawned | None,
+        companion: Companion | None,
     ) -> None:
         self.argv = argv
         self.spawned = spawned
+        self.companion = companion
+        self.capping = Capping(recording.options.caps, environ, recording)
         self.environ = environ
         self.recording = recording
         self.signals = signals
@@ -126,16 +135,27 @@ class _Supervision:
             begin = monotonic_ns()
             self.wait(lambda: bool(self.stopped_by), begin + round(options.idle_s * NS))
             recording.event("idle", **{"from": begin, "to": monotonic_ns()})
-        if not self.stopped_by:
+        capped = not self.stopped_by and self._cap()
+        if capped:
             recording.wait_edge(self.wait)
         if self.stopped_by:
             self.outcome.kind, self.outcome.signal = "interrupted", self.stopped_by
-        else:
+        elif capped:
             self._work(options)
+        self.capping.release()
         recording.finish(self.wait, options.tail_s if self.outcome.kind in ("exit", "signal") else 0.0)
         self._finish_capture()
         recording.close(self._end())
         return self.outcome
+
+    def _cap(self) -> bool:
+        """Set the caps that are asked for; a command whose caps are refused is not started."""
+        try:
+            self.capping.apply()
+        except JoulelabError as error:
+            self.outcome.exit_code, self.outcome.error = REFUSED_CODE, error
+            return False
+        return True
 
     def rescue(self) -> Outcome:
         """Start the workload if that has not been done, and wait for it, without recording."""
@@ -173,8 +193,14 @@ class _Supervision:
         assert self.outcome.start_ns is not None
         self.recording.workload(self.pid, self.outcome.start_ns)
         self._preload_ns = self.outcome.start_ns + PRELOAD_NS if options.analyse and self.recording.run else None
-        self.wait(lambda: self.ending is not None, 1 << 62)
-        self._note_end()
+        if self.companion is not None:
+            self.companion.begin(self.recording, self.capping)
+        try:
+            self.wait(lambda: self.ending is not None, 1 << 62)
+            self._note_end()
+        finally:
+            if self.companion is not None:
+                self.companion.end()
 
     def _start(self, capture: Capture | None) -> bool:
         outcome = self.outcome
@@ -220,10 +246,17 @@ class _Supervision:
 
     def _turn(self, until_ns: int, *, serve: bool = True) -> None:
         """Sleep until something happens or a time is reached, then deal with it."""
-        due = [until_ns, self.recording.due_ns, self.forwarder.due_ns, self._continue_ns, self._preload_ns]
+        due = [
+            until_ns,
+            self.recording.due_ns,
+            self.capping.due_ns,
+            self.forwarder.due_ns,
+            self._continue_ns,
+            self._preload_ns,
+        ]
         left = min(t for t in due if t is not None) - monotonic_ns()
         poll = select.poll()
-        for fd in (self.signals.fd, *(self.recording.fds if serve else ())):
+        for fd in (self.signals.fd, *((*self.recording.fds, *self.capping.fds) if serve else ())):
             poll.register(fd, select.POLLIN)
         began, wait_ms = monotonic_ns(), max(0, min(-(-left // 1_000_000), 60_000))
         poll.poll(wait_ms)
@@ -232,6 +265,7 @@ class _Supervision:
             self._look_at_workload()
         if serve:
             self.recording.serve()
+            self.capping.serve()
         for each in arrived:
             self._handle(each)
         self.forwarder.decide(self.recording.reported)

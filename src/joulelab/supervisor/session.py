@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.marks import local_rank
 from joulelab.supervisor import phases
+from joulelab.supervisor.leftovers import put_back
 from joulelab.supervisor.recording import Recording
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Session:
         self._restore: dict[str, str | None] = {}
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watch: threading.Thread | None = None
+        put_back(os.environ, _log.warning)
         self.recording = Recording(options, [sys.executable, *sys.argv], os.environ)
         try:
             self.recording.start()

@@ -10,7 +10,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from joulelab.core.errors import Denied, DeviceLost, MeterError, ReadFailed, Unavailable
+from joulelab.core.errors import Denied, DeviceLost, JoulelabError, MeterError, ReadFailed, Refused, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,10 @@ _NOT_THERE: Final = frozenset({0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 # amdsmi_status_t
 _ABSENT: Final = frozenset({2, 3, 40, 55})  # not supported, not yet implemented, no data, setting unavailable
 _NO_PERMISSION: Final = 10
+_RANGE: Final = frozenset({1, 17})  # invalid parameters, input out of bounds
 _LOST: Final = frozenset({31, 34, 52})  # device not found, driver not loaded, file not found
+_LARGEST_W: Final = 1e4
+_SOCKET: Final = 0  # the sensor of the whole socket
 _ADVICE: Final = "install ROCm's amd-smi-lib and the amdgpu driver"
 
 
@@ -117,6 +120,24 @@ class AmdSmi:
         """Return the power cap that is set (W)."""
         return _watts((self._call("cap", gpu, self._library.amdsmi_get_power_cap_info) or {}).get("power_cap"))
 
+    def caps_w(self, gpu: AmdGpu) -> tuple[float, float, float, float]:
+        """Return the cap that is set, the lowest, the highest, the default (W); NaN for what is not told."""
+        answer = self._call("cap", gpu, self._library.amdsmi_get_power_cap_info) or {}
+        names = ("power_cap", "min_power_cap", "max_power_cap", "default_power_cap")
+        now, lowest, highest, default = (_watts(answer.get(name)) for name in names)
+        return now, lowest, highest, default
+
+    def set_cap_w(self, gpu: AmdGpu, cap_w: float) -> None:
+        """Set the power cap (W). Raises Refused (not supported, out of range), Denied, ReadFailed, DeviceLost."""
+        what = f"a cap of {cap_w:.10g} W cannot be set on gpu:{gpu.index}"
+        try:
+            # It takes the unit that it tells caps in, whichever that is.
+            shown = value(self._library.amdsmi_get_power_cap_info(gpu.handle).get("max_power_cap"))
+            number = round(cap_w * 1e6) if shown > _LARGEST_W else round(cap_w)
+            self._library.amdsmi_set_power_cap(gpu.handle, _SOCKET, number)
+        except self._error as error:
+            raise _setting(getattr(error, "err_code", None), error, what) from error
+
     def pids(self, gpu: AmdGpu) -> tuple[int, ...] | None:
         """Return the processes on the GPU, None where that is not told."""
         answer = self._call("processes", gpu, self._library.amdsmi_get_gpu_process_list)
@@ -150,7 +171,7 @@ class AmdSmi:
 def _watts(cap: Any) -> float:
     # Microwatts on bare metal, watts for the host of virtual machines: no cap is below 10 mW or above 10 kW.
     number = value(cap)
-    return number / 1e6 if number > 1e4 else number
+    return number / 1e6 if number > _LARGEST_W else number
 
 
 def _load() -> Any:
@@ -196,6 +217,21 @@ def _reading(code: int | None, error: Exception, what: str) -> MeterError:
     if code in _LOST:
         return DeviceLost(what, where="amdsmi", why=_text(error), next="see dmesg for amdgpu; reset or reboot")
     return ReadFailed(what, where="amdsmi", why=_text(error), next="it is tried again")
+
+
+def _setting(code: int | None, error: Exception, what: str) -> JoulelabError:
+    if code in _ABSENT:
+        why = f"{_text(error)}: this GPU, its driver or its virtual machine does not take it"
+        return Refused(what, where="amdsmi", why=why, next="see what it takes: amd-smi static --limit")
+    if code in _RANGE:
+        advice = "joulelab cap status tells the range"
+        return Refused(what, where="amdsmi", why=f"{_text(error)}: out of range", next=advice)
+    if code == _NO_PERMISSION:
+        user = os.geteuid()
+        whose = f"user {user} is not root" if user else "although this is root: a container or a virtual machine"
+        advice = "run it as root, or ask for capd: sudo joulelab capd"
+        return Denied(what, where="amdsmi", why=f"{_text(error)}: {whose}", next=advice)
+    return _reading(code, error, what)
 
 
 def _text(error: Exception) -> str:

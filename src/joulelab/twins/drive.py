@@ -1,4 +1,4 @@
-"""Move a twin while it is served: follow this machine's load, or go on with a script."""
+"""Move a twin while it is served: follow this machine's load, go on with a script, or look after simulated jobs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import psutil
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError
 from joulelab.twins import script
+from joulelab.twins.jobs import LEAD_S, Board
 from joulelab.twins.truth import HORIZON_S, Truth
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from joulelab.twins.profile import Profile
 
 PERIOD_S = 0.05
-# A segment begins this much later than it is written, so that nobody has already read the time it changes.
-LEAD_S = 0.02
 
 
 def machine_load() -> float:
@@ -111,3 +110,16 @@ class ScriptDriver(Driver):
                 self._truth.append(leaf, t_ns, start_w, end_w)
             self._until_s += self._chunk_s
         return self._chunk_s / 8
+
+
+class JobDriver(Driver):
+    """Let the GPUs of simulated jobs idle that ended without a word."""
+
+    def __init__(self, truth: Truth, *, period_s: float = 5 * PERIOD_S) -> None:
+        super().__init__(period_s)
+        self._board = Board(truth)
+
+    def step(self) -> float:
+        """Look for jobs that are gone."""
+        self._board.sweep()
+        return self._period_s

@@ -50,6 +50,9 @@ class Flaws:
     hang_for_s: float = 0.0
     reset_at_s: float | None = None  # the counter falls to zero
     refuse_caps: bool = False
+    caps_supported: bool = True  # else caps can neither be set nor read, as on some laptops; clocks can be locked
+    ignore_caps: bool = False  # setting one succeeds and changes nothing
+    unenforced_caps: bool = False  # shown as requested and enforced, but power is not limited
     refuse_processes: bool = False
     outside_cap_w: float | None = None  # a lower cap set out of band: enforced, not requested
     outside_cap_at_s: float = 0.0

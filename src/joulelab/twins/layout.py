@@ -49,7 +49,7 @@ FLAWS = _type(
     ("lost_ns", "i8"), ("fail_ns", "i8"), ("fail_until_ns", "i8"), ("hang_ns", "i8"), ("hang_until_ns", "i8"),
     ("reset_ns", "i8"), ("outside_cap_ns", "i8"), ("outside_cap_mw", "i8"), ("forget_cap_ns", "i8"),
     ("counter", "u4"), ("plain", "u4"), ("refuse_caps", "u4"), ("refuse_processes", "u4"),
-    ("generation", "u4"),
+    ("no_caps", "u4"), ("ignore_caps", "u4"), ("unenforced_caps", "u4"), ("generation", "u4"),
 )  # fmt: skip
 STATE = _type(
     ("sequence", "u4"), ("processes", "u4"), ("instances", "u4"), ("mig_mode", "u4"), ("persistence", "u4"),

@@ -10,11 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from joulelab.core.clock import boot_id
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.process import start_ticks
-from joulelab.twins.drive import Driver, LoadDriver, ScriptDriver, machine_load
+from joulelab.twins.drive import Driver, JobDriver, LoadDriver, ScriptDriver, machine_load
+from joulelab.twins.jobs import folder_of
 from joulelab.twins.model import Node
+from joulelab.twins.owner import is_gone, owner
 from joulelab.twins.servers import nvml
 from joulelab.twins.servers.powercap import PowercapFlaws, PowercapServer
 from joulelab.twins.truth import Truth
@@ -32,7 +32,8 @@ PREFIX = "joulelab-twin-"
 class TwinServer:
     """Serve a node from the beginning of the block to its end.
 
-    `profiles` script it; with `follow` it follows this machine's load instead. `wall` names the node-level meters to
+    `profiles` script it; with `follow` it follows this machine's load instead; with neither it idles, and simulated
+    jobs (`python -m joulelab.twins.job`) may run on it. `wall` names the node-level meters to
     serve, each with its flaws; once it serves, the attribute `wall` is what serves them (None: there are none).
     `environment` is what to export so that other programs see it, `truth` what truly happens, `missing` why there is
     no NVML library (None: there is one).
@@ -75,13 +76,16 @@ class TwinServer:
             sweep(parent)
             self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
-            (self.directory / "owner").write_text(json.dumps(_owner(os.getpid())))
-            room = {"room": LIVE_ROOM} if self._follow or ScriptDriver.is_needed(self._profiles) else {}
+            (self.directory / "owner").write_text(json.dumps(owner(os.getpid())))
+            room = {"room": LIVE_ROOM} if self._is_moved() else {}
             path = self.directory / "truth"
             self.truth = stack.enter_context(
                 Truth.create(path, self._node, profiles=self._profiles, start_ns=self._start_ns, **room)
             )
-            self.environment = {"JOULELAB_TWIN": str(path)} | self._place_library()
+            # Twins have the same devices: the state of one is nobody else's.
+            state = self.directory / "state"
+            state.mkdir()
+            self.environment = {"JOULELAB_TWIN": str(path), "JOULELAB_STATE": str(state)} | self._place_library()
             if self._node.packages or self._node.psys:
                 self.powercap = stack.enter_context(
                     PowercapServer(self.truth, self.directory / "powercap", self._powercap)
@@ -112,11 +116,18 @@ class TwinServer:
         others = self._inherited.get("LD_LIBRARY_PATH")
         return {"LD_LIBRARY_PATH": f"{folder}:{others}" if others else str(folder)}
 
+    def _is_moved(self) -> bool:
+        """Return whether anything is written after the start: by a driver, or by jobs."""
+        return self._follow or not self._profiles or ScriptDriver.is_needed(self._profiles)
+
     def _driver(self) -> Driver | None:
         if self._follow:
             return LoadDriver(self.truth, load=self._load)
         if ScriptDriver.is_needed(self._profiles):
             return ScriptDriver(self.truth, self._profiles)
+        if not self._profiles:
+            folder_of(self.truth).mkdir()
+            return JobDriver(self.truth)
         return None
 
 
@@ -126,15 +137,5 @@ def sweep(parent: Path) -> None:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
-            told = json.loads((folder / "owner").read_text())
-            here = _owner(int(told["pid"]))
-            # A process in another container cannot be seen: nothing is known of it.
-            unseen = told["boot"] == here["boot"] and told["space"] != here["space"]
-            if told != here and not unseen:
+            if is_gone(json.loads((folder / "owner").read_text())):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _owner(pid: int) -> dict[str, int | str | None]:
-    """Return what identifies a process: number, start in ticks, boot, and the space that its number is of."""
-    space = Path("/proc/self/ns/pid").readlink()
-    return {"pid": pid, "ticks": start_ticks(pid), "boot": boot_id(), "space": str(space)}

@@ -189,7 +189,7 @@ class Truth:
         if state == cache.state:
             return cache.curve
         rows = self._array(layout.SEGMENT, int(leaf["segments_at"]), count)
-        caps = self._caps(index)
+        caps = self._limits(index)
         begin = cache.changed_from(rows, caps, count)
         if begin is not None:
             cache.curve.replace_from(pieces(rows, caps, begin))
@@ -232,6 +232,13 @@ class Truth:
             os.pwrite(self._fd, rows.tobytes(), at + count * rows.itemsize)
             record["segments"] = count + len(rows)
 
+    def last(self, leaf: str) -> tuple[int, float]:
+        """Return since when (ns) a leaf would draw its last power for ever, and that power (W), not clipped."""
+        record = self._leaves[self._index(leaf)]
+        at = int(record["segments_at"]) + (int(record["segments"]) - 1) * layout.SEGMENT.itemsize
+        row = self._array(layout.SEGMENT, at, 1)[0]
+        return int(row["t_ns"]), float(row["start_w"])
+
     def room(self, leaf: str) -> float:
         """Return the share of a leaf's segments that is still free."""
         record = self._leaves[self._index(leaf)]
@@ -265,6 +272,24 @@ class Truth:
             times, requested, enforced = self._caps(int(self._gpu(gpu)["leaf"]))
             index = int(np.searchsorted(times, t_ns, side="right")) - 1
             return float(requested[index]), float(enforced[index])
+
+    def limit_w(self, gpu: int, t_ns: int) -> float:
+        """Return the cap that holds the power of a GPU down (W) at a time, infinite where caps are not enforced."""
+        with self._lock:
+            times, _, limits = self._limits(int(self._gpu(gpu)["leaf"]))
+            return float(limits[int(np.searchsorted(times, t_ns, side="right")) - 1])
+
+    def locked_mhz(self, gpu: int) -> int | None:
+        """Return the highest SM clock that a GPU is locked to (MHz) now, None where it is not."""
+        return int(self._gpu(gpu)["state"]["sm_lock_max_mhz"]) or None
+
+    def _limits(self, index: int) -> Caps:
+        """Return the same as `_caps`, with no limit where caps are shown but not enforced."""
+        times, requested, enforced = self._caps(index)
+        gpu = self._gpu_of(index)
+        if gpu is not None and self._gpus[gpu]["flaws"]["unenforced_caps"]:
+            enforced = np.full_like(enforced, np.inf)
+        return times, requested, enforced
 
     def _caps(self, index: int) -> Caps:
         """Return from when on which caps (W) are requested and enforced on a leaf."""

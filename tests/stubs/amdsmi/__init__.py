@@ -113,9 +113,23 @@ def amdsmi_get_power_info(processor_handle):
 
 def amdsmi_get_power_cap_info(processor_handle):
     gpu = _gpu(processor_handle, "cap")
-    cap = gpu.get("cap_uw", 750_000_000)
-    limits = {"min_power_cap": 0, "max_power_cap": 750_000_000}
-    return {"power_cap": cap, "default_power_cap": 750_000_000, "dpm_cap": 2100} | limits
+    scale = 1_000_000 if gpu.get("in_watts") else 1
+    lowest, highest = gpu.get("caps_uw", (0, 750_000_000))
+    caps = {"power_cap": gpu.get("cap_uw", 750_000_000), "default_power_cap": gpu.get("default_uw", 750_000_000)}
+    caps |= {"min_power_cap": lowest, "max_power_cap": highest}
+    return {name: cap // scale for name, cap in caps.items()} | {"dpm_cap": 2100}
+
+
+def amdsmi_set_power_cap(processor_handle, sensor_ind, cap):
+    gpu = _gpu(processor_handle, "set_cap")
+    assert (type(sensor_ind), type(cap), sensor_ind) == (int, int, 0)
+    cap_uw = cap * (1_000_000 if gpu.get("in_watts") else 1)
+    lowest, highest = gpu.get("caps_uw", (0, 750_000_000))
+    if not lowest <= cap_uw <= highest:
+        raise AmdSmiLibraryException(1)
+    described = _described()
+    described["gpus"][processor_handle]["cap_uw"] = cap_uw
+    Path(os.environ["AMDSMI_STUB"]).write_text(json.dumps(described))
 
 
 def amdsmi_get_gpu_activity(processor_handle):

@@ -120,7 +120,7 @@ API result nvmlDeviceGetSupportedGraphicsClocks(device d, unsigned memory, unsig
 static unsigned long long reasons(const struct gpu *gpu, int64_t now) {
     unsigned long long bits = load_percent(gpu, now) ? 0 : 1;
     if (gpu->state.sm_lock_max_mhz) bits |= 2;
-    if (true_watts(gpu, now, 0) > (double)enforced_cap_mw(gpu, now) / 1000) bits |= 4;
+    if (true_watts(gpu, now, 0) > true_watts(gpu, now, 1)) bits |= 4;
     return bits;
 }
 

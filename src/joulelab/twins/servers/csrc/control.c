@@ -6,15 +6,17 @@
 GIVE(nvmlDeviceGetPowerUsage, unsigned, 1, plain_mw(d->gpu, now))
 #define COUNTS (gpu->flaws.counter != TWIN_COUNTER_NONE)
 GIVE(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, COUNTS, counter_mj(d->gpu, now))
-GIVE(nvmlDeviceGetPowerManagementMode, unsigned, 1, 1)
-GIVE(nvmlDeviceGetPowerManagementLimit, unsigned, 1, requested_cap_mw(gpu, now))
-GIVE(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, 1, gpu->default_cap_mw)
-GIVE(nvmlDeviceGetEnforcedPowerLimit, unsigned, 1, enforced_cap_mw(gpu, now))
+GIVE(nvmlDeviceGetPowerManagementMode, unsigned, 1, !gpu->flaws.no_caps)
+#define CAPS (!gpu->flaws.no_caps)
+GIVE(nvmlDeviceGetPowerManagementLimit, unsigned, CAPS, requested_cap_mw(gpu, now))
+GIVE(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, CAPS, gpu->default_cap_mw)
+GIVE(nvmlDeviceGetEnforcedPowerLimit, unsigned, CAPS, enforced_cap_mw(gpu, now))
 GIVE(nvmlDeviceGetPersistenceMode, unsigned, 1, gpu->state.persistence)
 GIVE(nvmlDeviceGetComputeMode, unsigned, 1, gpu->state.compute_mode)
 
 API result nvmlDeviceGetPowerManagementLimitConstraints(device d, unsigned *lowest, unsigned *highest) {
     ENTER_WHOLE(d, lowest && highest);
+    if (!CAPS) return NOT_SUPPORTED;
     *lowest = (unsigned)gpu->min_cap_mw;
     *highest = (unsigned)gpu->max_cap_mw;
     return SUCCESS;
@@ -27,8 +29,9 @@ API result nvmlDeviceGetPowerManagementLimitConstraints(device d, unsigned *lowe
 
 API result nvmlDeviceSetPowerManagementLimit(device d, unsigned cap_mw) {
     ENTER_TO_SET(d);
+    if (!CAPS) return NOT_SUPPORTED;
     if (cap_mw < gpu->min_cap_mw || cap_mw > gpu->max_cap_mw) return INVALID_ARGUMENT;
-    return request_cap(gpu, cap_mw);
+    return gpu->flaws.ignore_caps ? SUCCESS : request_cap(gpu, cap_mw);
 }
 
 struct power_value {
@@ -139,6 +142,7 @@ struct field_value {
 static result read_field(device d, const struct gpu *gpu, int64_t now, struct field_value *v) {
     v->type = AS_UINT;
     if (v->scope != 0) return NOT_SUPPORTED; /* only the whole GPU is metered, not its memory or module */
+    if (v->field >= CAP_LOWEST && v->field <= CAP_REQUESTED && !CAPS) return NOT_SUPPORTED;
     switch (v->field) {
     case ENERGY_SINCE_LOAD:
         if (!COUNTS) return NOT_SUPPORTED;

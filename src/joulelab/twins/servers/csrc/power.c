@@ -61,6 +61,12 @@ static int64_t enforced(const struct gpu *gpu, int64_t t, int64_t *next) {
     return outside <= t && gpu->flaws.outside_cap_mw < cap ? gpu->flaws.outside_cap_mw : cap;
 }
 
+/* Return the cap that power is held below, in W, and when it will next change. */
+static double limit(const struct gpu *gpu, int64_t t, int64_t *next) {
+    double cap = (double)enforced(gpu, t, next) / 1000;
+    return gpu->flaws.unenforced_caps ? INFINITY : cap;
+}
+
 int64_t requested_cap_mw(const struct gpu *gpu, int64_t t) { return requested(gpu, t, &(int64_t){0}); }
 int64_t enforced_cap_mw(const struct gpu *gpu, int64_t t) { return enforced(gpu, t, &(int64_t){0}); }
 
@@ -68,7 +74,7 @@ double true_watts(const struct gpu *gpu, int64_t t, int clipped) {
     uint64_t count;
     const struct segment *s = segments(gpu, &count);
     double watts = watts_in(s, count, segment_at(gpu, s, count, t), t);
-    return clipped ? fmin(watts, (double)enforced_cap_mw(gpu, t) / 1000) : watts;
+    return clipped ? fmin(watts, limit(gpu, t, &(int64_t){0})) : watts;
 }
 
 /* Area in J below both a line and a cap. */
@@ -88,7 +94,7 @@ double true_joules(const struct gpu *gpu, int64_t a, int64_t b, int clipped) {
     double total = 0, cap = INFINITY;
     int64_t cap_until = clipped ? a : TWIN_NEVER;
     while (a < b) {
-        if (a >= cap_until) cap = (double)enforced(gpu, a, &cap_until) / 1000;
+        if (a >= cap_until) cap = limit(gpu, a, &cap_until);
         int64_t end = b < cap_until ? b : cap_until;
         if (a < s[i].t_ns) {
             if (s[i].t_ns < end) end = s[i].t_ns;

@@ -1,0 +1,75 @@
+"""Choose the best cell for a goal, and tell which cells cannot be told apart from it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from joulelab.analysis.cells import Means, energy_ratio, time_ratio
+from joulelab.analysis.products import ONE, surely_more
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulelab.analysis.goal import Goal, Within
+    from joulelab.analysis.terms import Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Hold the best cell of a line for a goal (`line` None: of all lines) and those that cannot be told apart from it.
+
+    `score` is what was made small: J, s, J s, J s², or 1 at the reference. `improvement` is its share saved against the
+    reference (for gain-loss: the gain minus the loss). `within` says of each cell whether it keeps the slowdown limit.
+    """
+
+    goal: Goal
+    line: str | None
+    cell: str
+    score: Quantity
+    improvement: Quantity | None
+    tied: tuple[str, ...]
+    within: Mapping[str, Within] = field(default_factory=dict)
+
+
+def best_of(goal: Goal, line: str | None, cells: Mapping[str, Means], reference: Means | None) -> Best | None:
+    """Return the best of the cells, None where none can be judged by the goal."""
+    against = {key: ratios for key, m in cells.items() if (ratios := _ratios(goal, m, reference))}
+    scores = _scores(goal, cells, against)
+    within: dict[str, Within] = {}
+    if goal.slowdown is not None:
+        within = {key: goal.within(against[key][1] - ONE) for key in scores}
+    allowed = [key for key in scores if goal.slowdown is None or against[key][1].value - 1 <= goal.slowdown]
+    if not allowed:
+        return None
+    best = min(allowed, key=lambda key: scores[key].value)
+    possible = [key for key in scores if key != best and within.get(key) != "not"]
+    tied = tuple(
+        k for k in possible if not surely_more(_difference(goal, cells[k], cells[best], scores[k], scores[best]))
+    )
+    improvement = ONE - goal.score(*against[best]) if best in against else None
+    return Best(goal, line, best, scores[best], improvement, tied, within)
+
+
+def _scores(
+    goal: Goal, cells: Mapping[str, Means], against: Mapping[str, tuple[Quantity, Quantity]]
+) -> dict[str, Quantity]:
+    """Return what shall be small of each cell that can be judged."""
+    if goal.needs_reference:
+        return {key: goal.score(*ratios) for key, ratios in against.items()}
+    return {key: goal.score(m.energy or ONE, m.time) for key, m in cells.items() if _ratios(goal, m, m)}
+
+
+def _ratios(goal: Goal, cell: Means, reference: Means | None) -> tuple[Quantity, Quantity] | None:
+    """Return energy and time against a reference; None where the goal needs what is not there."""
+    if reference is None:
+        return None
+    energy = energy_ratio(cell, reference) if goal.needs_energy else ONE
+    time = time_ratio(cell, reference)
+    return None if energy is None or time is None else (energy, time)
+
+
+def _difference(goal: Goal, cell: Means, best: Means, score: Quantity, lowest: Quantity) -> Quantity:
+    """Return how much worse a cell is: for goals without a reference as a share of the best, so that gains cancel."""
+    ratios = None if goal.name in ("eds", "gain-loss") else _ratios(goal, cell, best)
+    return score - lowest if ratios is None else goal.score(*ratios) - ONE

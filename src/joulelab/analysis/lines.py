@@ -1,0 +1,156 @@
+"""Sort the cells of a study into lines, find what each line is compared with, and per what. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from joulelab.analysis.cells import Cell
+
+AXES = ("cap", "clock", "cpu_cap")
+SAME_WORK = 1e-3  # amounts of work that differ by less are the same
+NUMBER = re.compile(r"([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?) *(?:%|W|[MG]?Hz)?", re.IGNORECASE)
+LARGEST_SHARE = 2.0  # a cap up to this is a share of the default: no device has one of two watts
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Hold cells that differ by one knob (`axis`, None if by several), in its order, and what they are compared with.
+
+    `per` is the kind of work that energy and time are divided by before they are compared, None if they are not.
+    """
+
+    key: str
+    knobs: Mapping[str, Any]
+    axis: str | None
+    cells: tuple[str, ...]
+    reference: str | None
+    per: str | None = None
+
+
+def find_lines(cells: Sequence[Cell], reference: Mapping[str, Any] | None = None) -> list[Line]:
+    """Return the lines in the order of their first cells. Raises ConfigError for a reference that is no cell."""
+    if reference is not None and not _matching(cells, reference):
+        known = {name: list(dict.fromkeys(c.knobs.get(name) for c in cells)) for name in _names(cells)}
+        raise ConfigError(f"no cell has {knob_text(reference)}", where="reference", next=f"the knobs are {known}")
+    axis = find_axis(cells)
+    several = axis is None or axis not in AXES
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault("" if several else knob_text(_others(cell, axis)), []).append(cell)
+    pers = _bases(list(groups.values()))
+    lines = []
+    for (key, members), per in zip(groups.items(), pers, strict=True):
+        ordered = members if axis is None else sorted(members, key=lambda c: level(c.knobs.get(axis)))
+        chosen = _reference(members, cells, axis, reference)
+        knobs = {} if several else _others(members[0], axis)
+        lines.append(Line(key, knobs, axis, tuple(c.key for c in ordered), chosen.key if chosen else None, per))
+    return lines
+
+
+def find_axis(cells: Sequence[Cell]) -> str | None:
+    """Return the knob that lines go along: a cap or clock that varies, else the only knob that does."""
+    varying = [n for n in _names(cells) if len({repr(c.knobs.get(n)) for c in cells}) > 1]
+    present = [n for n in AXES if any(n in c.knobs for c in cells)]
+    caps = [n for n in AXES if n in varying] or present
+    if caps:
+        return caps[0]
+    return varying[0] if len(varying) == 1 else None
+
+
+def level(value: Any) -> float:
+    """Return where a value of a knob lies, units left off; what is not a number (no cap at all) is above all."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    found = NUMBER.fullmatch(str(value).strip())
+    return float(found[1]) if found else math.inf
+
+
+def knob_text(knobs: Mapping[str, Any]) -> str:
+    """Return knobs as people write them: `gpus=8 batch=256`, `cap=170 W`."""
+    return " ".join(f"{name}={knob_value(name, value)}" for name, value in knobs.items())
+
+
+def knob_value(name: str, value: Any) -> str:
+    """Return one value of a knob with its unit: `170 W`, `1200 MHz`, `8`."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return str(value)
+    factor, unit = scale(name, [value])
+    return f"{value / factor:g} {unit}".rstrip()
+
+
+def scale(name: str, values: Iterable[float]) -> tuple[float, str]:
+    """Return what to divide the values of a knob by, and the unit they then have."""
+    if name == "clock":
+        return 1e6, "MHz"
+    if name not in AXES:
+        return 1.0, ""
+    return (0.01, "%") if all(0 < v <= LARGEST_SHARE for v in values) else (1.0, "W")
+
+
+def _names(cells: Sequence[Cell]) -> list[str]:
+    return list(dict.fromkeys(name for c in cells for name in c.knobs))
+
+
+def _others(cell: Cell, axis: str | None) -> dict[str, Any]:
+    return {name: value for name, value in cell.knobs.items() if name != axis}
+
+
+def _matching(cells: Sequence[Cell], wanted: Mapping[str, Any]) -> list[Cell]:
+    return [c for c in cells if all(n in c.knobs and same_value(c.knobs[n], v) for n, v in wanted.items())]
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Return whether two values of a knob are the same; numbers may come as text."""
+    return bool(a == b) or f"{a:g}" == str(b) if isinstance(a, (int, float)) else str(a) == str(b)
+
+
+def _reference(
+    members: Sequence[Cell], cells: Sequence[Cell], axis: str | None, wanted: Mapping[str, Any] | None
+) -> Cell | None:
+    """Return what a line is compared with: what is asked for, else its highest cap, else its first cell."""
+    found = list(members)
+    if wanted is not None:
+        # A reference that names other knobs than the axis is one for all lines; a cap alone is looked for in each.
+        elsewhere = not set(wanted) <= {axis} and comparable(cells)
+        found = _matching(members, wanted) or (_matching(cells, wanted) if elsewhere else [])
+    if not found:
+        return None
+    return max(found, key=lambda c: level(c.knobs.get(axis))) if axis in AXES else found[0]
+
+
+def comparable(cells: Sequence[Cell]) -> bool:
+    """Return whether all cells can be compared: none reports work, or all report one kind of it."""
+    return bool(_kinds(cells)) or not any(t.work for c in cells for t in c.trials)
+
+
+def _bases(groups: Sequence[Sequence[Cell]]) -> list[str | None]:
+    """Return the kind of work to compare by for each line: one for all where they share one."""
+    everything = [c for group in groups for c in group]
+    if comparable(everything):
+        return [_base(everything)] * len(groups)
+    return [_base(group) for group in groups]
+
+
+def _base(cells: Sequence[Cell]) -> str | None:
+    """Return None where some kind of work is the same in all trials, else the first that all report."""
+    kinds = _kinds(cells)
+    return None if any(_is_same(cells, kind) for kind in kinds) else next(iter(kinds), None)
+
+
+def _kinds(cells: Sequence[Cell]) -> list[str]:
+    """Return the kinds of work that all trials report, in the order of the first."""
+    trials = [t for c in cells for t in c.trials]
+    return [k for k in (trials[0].work if trials else {}) if all(t.work.get(k, 0.0) > 0 for t in trials)]
+
+
+def _is_same(cells: Sequence[Cell], kind: str) -> bool:
+    amounts = [t.work[kind] for c in cells for t in c.trials]
+    return max(amounts) - min(amounts) <= SAME_WORK * max(amounts)

@@ -1,0 +1,217 @@
+"""Judge the cells of a study: every metric against a reference, the best per goal, what cannot be told apart. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from joulelab.analysis.cells import (
+    Cell,
+    Means,
+    Trial,
+    deviation,
+    energy_ratio,
+    idle_share,
+    means,
+    per_work,
+    rate,
+    time_ratio,
+)
+from joulelab.analysis.choice import Best, best_of
+from joulelab.analysis.goal import Goal, eds
+from joulelab.analysis.lines import Line, comparable, find_lines
+from joulelab.analysis.pareto import Front, front_of
+from joulelab.analysis.products import ONE, product
+from joulelab.analysis.scaling import Scaling, find_scaling
+from joulelab.analysis.study_notes import notes_of
+from joulelab.analysis.terms import Quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Cell", "CellMetrics", "Summary", "Trial", "summarise"]
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CellMetrics:
+    """Hold every metric of a cell; None where there is no energy, no run or no reference.
+
+    Energy in J, time in s, EDP in J s, ED2P in J s², per unit of work (squared, cubed) if the line compares per work;
+    gains and losses are shares of one. `compared` are energy and time as they are compared.
+    """
+
+    key: str
+    knobs: Mapping[str, Any]
+    line: str
+    trials: tuple[Trial, ...] = ()
+    energy: Quantity | None = None
+    time: Quantity | None = None
+    mean_w: Quantity | None = None
+    energy_deviation: float | None = None
+    time_deviation: float | None = None
+    compared: Means | None = None
+    gain: Quantity | None = None
+    loss: Quantity | None = None
+    gain_minus_loss: Quantity | None = None
+    edp: Quantity | None = None
+    edp_gain: Quantity | None = None
+    ed2p: Quantity | None = None
+    ed2p_gain: Quantity | None = None
+    eds: Mapping[float, Quantity] = field(default_factory=dict)
+    eds_gain: Mapping[float, Quantity] = field(default_factory=dict)
+    per_work: Mapping[str, Quantity] = field(default_factory=dict)
+    rate: Mapping[str, Quantity] = field(default_factory=dict)
+    idle_share: Quantity | None = None
+
+    @property
+    def n(self) -> int:
+        """Return the number of repeats."""
+        return len(self.trials)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Hold everything that is told of a study. `reference` is what all lines together are compared with."""
+
+    cells: tuple[CellMetrics, ...]
+    lines: tuple[Line, ...]
+    goals: tuple[Goal, ...]
+    ks: tuple[float, ...]
+    best: tuple[Best, ...]
+    fronts: tuple[Front, ...]
+    scaling: tuple[Scaling, ...]
+    notes: tuple[str, ...]
+    reference: str | None = None
+
+    def cell(self, key: str) -> CellMetrics:
+        """Return a cell by its key. Raises KeyError."""
+        return {c.key: c for c in self.cells}[key]
+
+    def of_line(self, line: Line) -> tuple[CellMetrics, ...]:
+        """Return the cells of a line, in its order."""
+        by_key = {c.key: c for c in self.cells}
+        return tuple(by_key[key] for key in line.cells)
+
+    def best_for(self, goal: Goal, line: str | None = None) -> Best | None:
+        """Return the best cell of a line for a goal, or of all lines; None where none can be judged."""
+        if line is None and len(self.lines) == 1:
+            line = self.lines[0].key
+        return next((b for b in self.best if b.goal == goal and b.line == line), None)
+
+    def front_for(self, line: str | None = None) -> Front | None:
+        """Return the Pareto front of a line, or of all lines together."""
+        if line is None and len(self.lines) == 1:
+            line = self.lines[0].key
+        return next((f for f in self.fronts if f.line == line), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, quantities as value, expanded uncertainty and budget."""
+        plain: dict[str, Any] = _plain(self)
+        return {"schema": SCHEMA} | plain
+
+
+def summarise(
+    cells: Sequence[Cell],
+    *,
+    goals: Sequence[Goal] = (),
+    reference: Mapping[str, Any] | None = None,
+    ks: Sequence[float] = (1.5, 2.0),
+) -> Summary:
+    """Return every metric of every cell, and what follows. Raises ConfigError for a reference that is no cell."""
+    lines = find_lines(cells, reference)
+    by_key = {c.key: c for c in cells}
+    line_of = {key: line for line in lines for key in line.cells}
+    every_k = tuple(sorted({*ks, *(g.k for g in goals if g.k is not None)}))
+    compared = {k: m for k, line in line_of.items() if (m := means(by_key[k], line.per)) is not None}
+    metrics = tuple(_measure(c, line_of[c.key], compared, every_k) for c in cells)
+    groups = [(line.key, line.reference, {k: compared[k] for k in line.cells if k in compared}) for line in lines]
+    together = len(lines) > 1 and comparable(cells)
+    overall = _fastest(lines, compared) if together else None
+    everything = [*groups, (None, overall, compared)] if together else groups
+    best = [best_of(g, key, of, compared.get(ref or "")) for g in goals for key, ref, of in everything]
+    return Summary(
+        cells=metrics,
+        lines=tuple(lines),
+        goals=tuple(goals),
+        ks=every_k,
+        best=tuple(b for b in best if b is not None),
+        fronts=tuple(front_of(key, of) for key, _, of in everything if of),
+        scaling=tuple(find_scaling(cells, compared)) if comparable(cells) else (),
+        notes=notes_of(cells, lines, every_k),
+        reference=overall,
+    )
+
+
+def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence[float]) -> CellMetrics:
+    whole, own = means(cell), compared.get(cell.key)
+    if whole is None or own is None:
+        return CellMetrics(cell.key, cell.knobs, line.key)
+    energies = [t.energy.value for t in cell.trials if t.energy is not None]
+    kinds = dict.fromkeys(kind for t in cell.trials for kind in t.work)
+    edp = None if own.energy is None else product(own.energy, own.time)
+    reference = compared.get(line.reference or "")
+    return CellMetrics(
+        key=cell.key,
+        knobs=cell.knobs,
+        line=line.key,
+        trials=cell.trials,
+        energy=whole.energy,
+        time=whole.time,
+        mean_w=None if whole.energy is None or whole.time.value <= 0 else whole.energy.ratio(whole.time),
+        energy_deviation=deviation(energies),
+        time_deviation=deviation([t.time_s for t in cell.trials]),
+        compared=own,
+        edp=edp,
+        ed2p=None if edp is None else product(edp, own.time),
+        per_work={kind: q for kind in kinds if (q := per_work(cell, kind)) is not None},
+        rate={kind: q for kind in kinds if (q := rate(cell, kind)) is not None},
+        idle_share=idle_share(cell),
+        **({} if reference is None else _against(own, reference, ks)),
+    )
+
+
+def _against(own: Means, reference: Means, ks: Sequence[float]) -> dict[str, Any]:
+    """Return the metrics that compare a cell with its reference."""
+    energy, time = energy_ratio(own, reference), time_ratio(own, reference)
+    if time is None:
+        return {}
+    found: dict[str, Any] = {"loss": time - ONE}
+    if energy is None:
+        return found
+    edp = product(energy, time)
+    sums = {k: eds(energy, time, k) for k in ks}
+    return found | {
+        "gain": ONE - energy,
+        "gain_minus_loss": ONE + ONE - energy - time,
+        "edp_gain": ONE - edp,
+        "ed2p_gain": ONE - product(edp, time),
+        "eds": sums,
+        "eds_gain": {k: ONE - q for k, q in sums.items()},
+    }
+
+
+def _fastest(lines: Sequence[Line], compared: Mapping[str, Means]) -> str | None:
+    """Return the reference of the line whose reference is fastest: what one would run without asking for energy."""
+    references = [line.reference for line in lines if line.reference in compared]
+    return min(references, key=lambda key: compared[key or ""].time.value, default=None)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Goal):
+        return value.text
+    if isinstance(value, Quantity):
+        return _plain(value.to_json())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {f"{k:g}" if isinstance(k, float) else str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, frozenset)):
+        return [_plain(v) for v in value]
+    if isinstance(value, CellMetrics):
+        return {"n": value.n} | {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
+    if hasattr(value, "__dataclass_fields__"):
+        return {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
+    return value

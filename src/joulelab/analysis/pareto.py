@@ -1,0 +1,40 @@
+"""Find the cells of which no other is both faster and thriftier. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from joulelab.analysis.cells import Means, energy_ratio, time_ratio
+from joulelab.analysis.products import ONE, surely_more
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Hold the Pareto front of a line (None: of all), by time; `unsure` are behind it only within the uncertainty."""
+
+    line: str | None
+    cells: tuple[str, ...]
+    unsure: tuple[str, ...]
+
+
+def front_of(line: str | None, cells: Mapping[str, Means]) -> Front:
+    """Return the front of time and energy, and the dominated cells that may be on it for all that is known."""
+    points = {k: (m.time.value, m.energy.value) for k, m in cells.items() if m.energy is not None}
+    behind = {k for k, p in points.items() if any(_dominates(q, p) for q in points.values())}
+    front = sorted((k for k in points if k not in behind), key=lambda k: points[k])
+    unsure = [k for k in points if k in behind and not any(_surely(cells[d], cells[k]) for d in points)]
+    return Front(line, tuple(front), tuple(unsure))
+
+
+def _dominates(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    return a != b and a[0] <= b[0] and a[1] <= b[1]
+
+
+def _surely(a: Means, b: Means) -> bool:
+    """Return whether a is better than b in time and in energy, both beyond their uncertainty."""
+    ratios = time_ratio(b, a), energy_ratio(b, a)
+    return all(r is not None and surely_more(r - ONE) for r in ratios)

@@ -1,0 +1,68 @@
+"""Tell what more GPUs bring: speed-up, efficiency, and what it costs in energy. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from joulelab.analysis.cells import Means, energy_ratio, time_ratio
+from joulelab.analysis.lines import knob_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.analysis.cells import Cell
+    from joulelab.analysis.terms import Quantity
+
+KNOB = "gpus"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPoint:
+    """Hold one GPU count: speed-up, speed-up per GPU added (efficiency) and energy, against the fewest GPUs."""
+
+    cell: str
+    gpus: float
+    speedup: Quantity
+    efficiency: Quantity
+    energy_ratio: Quantity | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Hold the GPU counts of cells that are otherwise equal; the first point is what the others are compared with."""
+
+    key: str
+    knobs: Mapping[str, Any]
+    points: tuple[ScalingPoint, ...]
+
+
+def find_scaling(cells: Sequence[Cell], means: Mapping[str, Means]) -> list[Scaling]:
+    """Return the scaling over GPU counts for each set of the other knobs that has at least two of them."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.key in means and isinstance(cell.knobs.get(KNOB), (int, float)):
+            groups.setdefault(knob_text(_others(cell)), []).append(cell)
+    found = []
+    for key, members in groups.items():
+        points = _points(sorted(members, key=lambda c: float(c.knobs[KNOB])), means)
+        if len(points) > 1:
+            found.append(Scaling(key, _others(members[0]), tuple(points)))
+    return found
+
+
+def _points(members: Sequence[Cell], means: Mapping[str, Means]) -> list[ScalingPoint]:
+    first = members[0]
+    base, fewest = means[first.key], float(first.knobs[KNOB])
+    points = []
+    for cell in members:
+        count, own = float(cell.knobs[KNOB]), means[cell.key]
+        speedup = time_ratio(base, own)
+        if speedup is not None and count > 0 and fewest > 0:
+            efficiency = speedup.scaled(fewest / count)
+            points.append(ScalingPoint(cell.key, count, speedup, efficiency, energy_ratio(own, base)))
+    return points
+
+
+def _others(cell: Cell) -> dict[str, Any]:
+    return {name: value for name, value in cell.knobs.items() if name != KNOB}

@@ -1,0 +1,83 @@
+"""Show how a study gets on: a line per slot on standard error, and a bar below where that is a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+import click
+
+from joulelab.report import format as fmt
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from joulelab.study.drive import Told
+
+
+class Shown:
+    """Print news of slots; a bar only on a terminal."""
+
+    def __init__(self, file: TextIO, total: int, *, scope: str | None = None) -> None:
+        self._file, self._total, self._scope = file, total, scope
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        """Begin the bar."""
+        if self._file.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[left]}"),
+            )
+            console = Console(file=self._file, markup=False, highlight=False)
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("slots", total=self._total, left="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, told: Told) -> None:
+        """Print one piece of news."""
+        left = "" if told.left_s is None else f"{fmt.duration(told.left_s)} left"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=told.finished, total=told.total, left=left)
+        self.say(news(told, self._scope))
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone stops nothing
+            if self._bar is not None:
+                self._bar.console.print(text, soft_wrap=True)
+            else:
+                click.echo(text, file=self._file)
+
+
+def news(told: Told, scope: str | None = None) -> str:
+    """Return what happened to a slot in one line: cell, time, energy, time left."""
+    width = len(str(told.total))
+    parts = [f"[{told.finished:>{width}}/{told.total}] {told.cell.shown} ({told.slot.name})"]
+    if told.trial is not None:
+        energy = told.trial.energy(scope)
+        used = "no energy" if energy is None else fmt.quantity(energy.value, energy.expanded, "J")
+        parts.append(f"{'' if told.what == 'done' else told.what + ': '}{fmt.duration(told.trial.time_s)}, {used}")
+    else:
+        parts.append(told.what + (f" ({told.why})" if told.why else ""))
+    cooled = told.details.get("cooled", {})
+    if cooled.get("reason") == "limit":
+        parts.append(f"still at {cooled.get('to_c')} degC after {fmt.duration(cooled['took_s'])} of cooling")
+    if told.details.get("outlived"):
+        parts.append(f"{told.details['outlived']} processes outlived the command and were ended")
+    parts += [str(problem) for problem in told.details.get("problems", ())]
+    if told.left_s is not None and told.what in ("done", "failed", "interrupted"):
+        parts.append(f"{fmt.duration(told.left_s)} left")
+    return ": ".join(parts[:2]) + "".join(f"; {part}" for part in parts[2:])

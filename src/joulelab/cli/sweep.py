@@ -1,0 +1,354 @@
+"""Run a command under every cap, GPU count and setting, and find the best: `joulelab sweep`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulelab.cli.options import Duration, Pair, config_option, json_option, print_json
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulelab.analysis.metrics import Summary
+    from joulelab.study.drive import Outcome
+    from joulelab.study.folder import Plan, Study
+    from joulelab.study.results import Results
+
+ASK_FROM = 20
+FAILED_CODE = 1
+
+
+class Cooling(click.ParamType[tuple[str, float]]):
+    """Take a temperature of the GPUs (`45C`) or a time (`60s`)."""
+
+    name = "45C|60s"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        """Return `cool_c` with degC, or `cool_s` with s."""
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:°|deg)?C\s*", str(value))
+        if match:
+            return "cool_c", float(match[1])
+        return "cool_s", Duration().convert(value, param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Hold what is asked for beside the plan."""
+
+    folder: Path
+    name: str
+    seed: int | None
+    dry_run: bool
+    retry: bool
+    yes: bool
+    as_json: bool
+    figures: bool | None
+
+
+@click.command("sweep", context_settings={"allow_interspersed_args": False})
+@click.option("--cap", metavar="W|%", help="GPU caps: 100:260:10, 150,200 or 60%:100%:10% of the default.")
+@click.option("--gpus", metavar="N,...", help="How many of the visible GPUs the command uses: 1,2,4,8.")
+@click.option("--clock", metavar="MHZ", help="Lock GPU clocks at most here: 900:1980:120.")
+@click.option("--cpu-cap", metavar="W|%", help="Caps of every CPU package.")
+@click.option("--set", "knobs", multiple=True, type=Pair(), metavar="NAME=V,...", help="Any other knob: batch=256,512.")
+@click.option("--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each cell.")
+@click.option("--goal", "goals", multiple=True, help="energy, time, edp, ed2p, eds:K, gain-loss, energy@slowdown=5%.")
+@click.option(
+    "--reference", multiple=True, type=Pair(), metavar="KNOB=V", help="What others are compared with: cap=260."
+)
+@click.option("--scope", metavar="SCOPE", help="Whose energy counts: node.ac, gpu.  [default: everything measured]")
+@click.option(
+    "--work", multiple=True, metavar="REGEX", help="Work done, in the output: 'tokens: (\\d+)'; the last counts."
+)
+@click.option("--work-sum", is_flag=True, help="Add all matches of --work instead.")
+@click.option("--idle", type=Duration(), help="Measure idle power this long before each run.")
+@click.option("--warmup", type=click.IntRange(min=0), default=0, help="Runs of the first cell that are not counted.")
+@click.option("--cool", type=Cooling(), help="Before each run, wait for the GPUs to be no warmer, or for a time.")
+@click.option("--cool-limit", type=Duration(), default="10m", show_default=True, help="Wait so long at most.")
+@click.option("--timeout", type=Duration(0.001), help="End a run that takes longer; it counts as failed.")
+@click.option("--seed", type=int, help="Seed of the random order; drawn and stored unless given.")
+@click.option("--name", metavar="NAME", help="Name of the study.  [default: from the command]")
+@click.option(
+    "--studies", type=click.Path(path_type=Path), envvar="JOULELAB_STUDIES", default="joulelab-studies",
+    show_default=True, metavar="DIR", help="Store of studies (JOULELAB_STUDIES).",
+)  # fmt: skip
+@click.option("--period", type=Duration(0.001), show_default="0.1", help="Time between readings of power.")
+@click.option("--meter", "meters", multiple=True, metavar="NAME", help="Read only these: entries or kinds of meters.")
+@click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Leave these meters out.")
+@config_option
+@click.option("--dry-run", is_flag=True, help="Only show every slot in order.")
+@click.option("--report", "only_report", is_flag=True, help="Only show the results of what is there.")
+@click.option("--retry", is_flag=True, help="Run slots that failed again.")
+@click.option("--figures/--no-figures", default=None, help="Draw figures.  [default: if matplotlib is installed]")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@json_option
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
+@click.pass_context
+def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> None:
+    """Run a command under every cap, GPU count and setting; tell the best.
+
+    joulelab sweep --cap 100:260:10 --gpus 1,2,4,8 --repeat 10 --goal edp -- python train.py --gpus {gpus}
+
+    joulelab sweep --cap 60%:100%:10% --set batch=256,512 --work 'tokens: (\\d+)' -- ./serve --batch {batch}
+
+    Every combination is a cell, every repeat of a cell a slot; their order is random within each repeat. Interrupted,
+    the same command goes on; more caps or repeats add to what is there. {name} is a placeholder, {{name}} a literal
+    {name}; other braces stay as they are.
+    """
+    if given["only_report"]:
+        ctx.exit(_report(words, given))
+    if not words:
+        raise click.UsageError("there is no command to sweep; type `joulelab sweep --cap 100:260:10 -- CMD`")
+    plan = _plan(words, given)
+    ctx.exit(_sweep(plan, _wanted(plan, given)))
+
+
+def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
+    """Return what is asked for. Raises ConfigError."""
+    from joulelab.analysis.goal import Goal
+    from joulelab.study.folder import Plan
+    from joulelab.study.matrix import Knob, Workload, cells, find_reference
+    from joulelab.study.work import WorkPattern
+
+    named = [(name, given[name], f"--{name.replace('_', '-')}") for name in ("cap", "gpus", "clock", "cpu_cap")]
+    knobs = [Knob.parse(name, text, where) for name, text, where in named if text is not None]
+    for name, text in given["knobs"]:
+        own = next((where for own, _, where in named if own == name), None)
+        if own is not None:
+            raise ConfigError(f"{name} is not set by --set", where=f"--set {name}", next=f"type {own} {text}")
+        knobs.append(Knob.parse(name, text))
+    workload = Workload(words)
+    return Plan(
+        workload=workload,
+        cells=cells(workload, knobs),
+        repeats=given["repeat"],
+        warmup=given["warmup"],
+        settings=_settings(given),
+        goals=tuple(Goal.parse(text).text for text in given["goals"] or ("energy", "edp")),
+        reference=find_reference(dict(given["reference"]), knobs),
+        work=tuple(WorkPattern.parse(text, add=given["work_sum"]).to_json() for text in given["work"]),
+        scope=given["scope"],
+    )
+
+
+def _settings(given: Mapping[str, Any]) -> Any:
+    from joulelab.study.folder import Settings
+
+    cooling = {} if given["cool"] is None else {given["cool"][0]: given["cool"][1]}
+    config = given["config"]
+    return Settings(
+        idle_s=given["idle"],
+        period_s=given["period"],
+        meters=given["meters"],
+        without=given["without"],
+        config=None if config is None else str(config.absolute()),
+        cool_limit_s=given["cool_limit"],
+        timeout_s=given["timeout"],
+        **cooling,
+    )
+
+
+def _wanted(plan: Plan, given: Mapping[str, Any]) -> Wanted:
+    from joulelab.study.folder import default_name
+
+    name = given["name"] or default_name(plan.workload)
+    kept = {key: given[key] for key in ("seed", "dry_run", "retry", "yes", "as_json", "figures")}
+    return Wanted(folder=given["studies"].absolute() / name, name=name, **kept)
+
+
+def _sweep(plan: Plan, wanted: Wanted) -> int:
+    from joulelab.study.check import check_plan
+    from joulelab.study.folder import join_study
+
+    for warning in check_plan(plan, os.environ):
+        _say(warning)
+    if wanted.dry_run:
+        return _show_plan(plan, wanted)
+    if not _agreed(plan, wanted):
+        return FAILED_CODE
+    study = join_study(wanted.folder, wanted.name, plan, wanted.seed)
+    outcome = _drive(study, plan, wanted)
+    if outcome.stopped_by is not None:
+        _say(f"interrupted: {outcome.done} of {outcome.total} slots are done; type the same again to go on")
+        return 128 + outcome.stopped_by
+    if outcome.error is not None:
+        _say(f"{outcome.error}")
+        _say(f"stopped: {outcome.done} of {outcome.total} slots are done; type the same again to go on")
+        return FAILED_CODE
+    _conclude(study, plan, wanted)
+    if outcome.failed:
+        _say(f"{outcome.failed} of {outcome.total} slots failed; type the same with --retry to run them again")
+    return FAILED_CODE if outcome.failed else 0
+
+
+def _drive(study: Study, plan: Plan, wanted: Wanted) -> Outcome:
+    from joulelab.cli.progress import Shown
+    from joulelab.study.drive import Driver, Stop
+    from joulelab.study.executors import open_executor
+    from joulelab.supervisor.leftovers import put_back
+    from joulelab.supervisor.workload import inherited
+
+    executor = open_executor("local", inherited(os.environ))
+    cells = {cell.key: cell for cell in plan.cells}
+    slots = len(cells) * plan.repeats
+    _say(f"{len(cells)} cells x {plan.repeats} = {slots} slots in {_short(study.folder)}, seed {study.seed}")
+    try:
+        with Stop() as stop, Shown(sys.stderr, slots, scope=plan.scope) as shown:
+            driver = Driver(study, cells, plan.repeats, executor, shown, warmup=plan.warmup, retry=wanted.retry)
+            return driver.run(stop)
+    finally:
+        executor.close()
+        put_back(os.environ, _say)
+
+
+def _agreed(plan: Plan, wanted: Wanted) -> bool:
+    """Ask before a long sweep, on a terminal."""
+    slots = len(plan.cells) * plan.repeats
+    if wanted.yes or slots < ASK_FROM or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    return click.confirm(f"{len(plan.cells)} cells x {plan.repeats} = {slots} slots; go on?", default=True, err=True)
+
+
+def _show_plan(plan: Plan, wanted: Wanted) -> int:
+    from joulelab.report import format as fmt
+    from joulelab.study.drive import plan as planned
+    from joulelab.study.folder import FILE, Study, open_study
+    from joulelab.study.progress import Pace
+
+    drawn = int.from_bytes(os.urandom(4)) if wanted.seed is None else wanted.seed
+    there = (wanted.folder / FILE).exists()
+    study = open_study(wanted.folder) if there else Study(wanted.folder, {"name": wanted.name, "seed": drawn})
+    cells = {cell.key: cell for cell in plan.cells}
+    slots = planned(study, list(cells), plan.repeats)
+    pace = Pace()
+    for slot in slots:
+        pace.add_slot(slot.folder)
+    left = [slot.folder.parent.name for slot in slots if slot.state.value not in ("done", "failed")]
+    left_s = pace.left_s(left)
+    rows = [(slot.folder.name, cells[slot.folder.parent.name], slot) for slot in slots]
+    if wanted.as_json:
+        each = [
+            {"cell": c.key, "knobs": c.values(), "slot": n, "state": s.state.value, "command": c.argv()}
+            for n, c, s in rows
+        ]
+        print_json({"study": study.name, "seed": study.seed, "left_s": left_s, "slots": each})
+        return 0
+    for number, (name, cell, slot) in enumerate(rows, 1):
+        click.echo(f"{number:>{len(str(len(rows)))}}  {name}  {cell.shown}  {slot.state.value}")
+    expected = "" if left_s is None else f", about {fmt.duration(left_s)}"
+    seed = "" if there or wanted.seed is not None else "; --seed makes it this order"
+    click.echo(f"{len(left)} of {len(rows)} slots to run{expected}; seed {study.seed}{seed}")
+    return 0
+
+
+def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
+    from joulelab.study.folder import default_name, open_study
+    from joulelab.study.matrix import Workload
+
+    if not words and not given["name"]:
+        raise click.UsageError("--report needs the study's --name, or its command")
+    name = given["name"] or default_name(Workload(words))
+    study = open_study(given["studies"].absolute() / name)
+    chosen = {"goals": list(given["goals"]), "scope": given["scope"], "reference": _values(study, given["reference"])}
+    if given["work"]:
+        from joulelab.study.work import WorkPattern
+
+        chosen["work"] = [WorkPattern.parse(text, add=given["work_sum"]).to_json() for text in given["work"]]
+    study.data |= {key: value for key, value in chosen.items() if value}
+    results, summary = _summary(study)
+    _show(study, results, summary, as_json=given["as_json"], figures=given["figures"])
+    return 0
+
+
+def _values(study: Study, pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """Return the reference that is asked for, as values of the study's knobs. Raises ConfigError."""
+    from joulelab.study.matrix import Knob, find_reference
+    from joulelab.study.values import Value
+
+    there: dict[str, dict[str, Value]] = {}
+    for cell in study.cells().values():
+        for name, value in cell.knobs.items():
+            there.setdefault(name, {})[value.text] = value
+    return find_reference(dict(pairs), [Knob(name, tuple(values.values())) for name, values in there.items()])
+
+
+def _conclude(study: Study, plan: Plan, wanted: Wanted) -> None:
+    results, summary = _summary(study, plan)
+    _show(study, results, summary, as_json=wanted.as_json, figures=wanted.figures)
+
+
+def _summary(study: Study, plan: Plan | None = None) -> tuple[Results, Summary]:
+    """Work out everything from the study's folder."""
+    from joulelab.analysis.goal import Goal
+    from joulelab.analysis.metrics import summarise
+    from joulelab.study.results import gather
+    from joulelab.study.work import WorkPattern
+
+    data = study.data
+    work = [WorkPattern.from_json(each) for each in data["work"]]
+    planned = {cell.key for cell in plan.cells} if plan else set()
+    results = gather(study, scope=data["scope"], work=work, planned=planned)
+    goals = [Goal.parse(text) for text in data["goals"]]
+    return results, summarise(results.cells, goals=goals, reference=data["reference"] or None)
+
+
+def _show(study: Study, results: Results, summary: Summary, *, as_json: bool, figures: bool | None) -> None:
+    """Write the files of a study, and print its table."""
+    files = _write(study, results, summary, figures=figures)
+    if as_json:
+        told = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
+        print_json({**told, **summary.to_json(), "notes": [*summary.notes, *results.notes], "slots": results.rows})
+        return
+    from joulelab.report.console import make_console
+    from joulelab.report.study import print_study
+
+    print_study(make_console(sys.stdout), summary)
+    sys.stdout.flush()
+    for note in results.notes:
+        _say(note)
+    _say(f"written: {', '.join(str(_short(file)) for file in files)}")
+
+
+def _write(study: Study, results: Results, summary: Summary, *, figures: bool | None) -> list[Path]:
+    from joulelab.core.errors import MissingDependency
+    from joulelab.report.study_csv import cells_csv
+    from joulelab.study.results import slots_csv
+
+    written = []
+    for name, text in (("results.csv", cells_csv(summary)), ("slots.csv", slots_csv(results.rows))):
+        part = study.folder / f".{name}.{os.getpid()}"
+        part.write_text(text, encoding="utf-8")
+        part.replace(study.folder / name)
+        written.append(study.folder / name)
+    if figures is False:
+        return written
+    try:
+        from joulelab.report.figures import draw
+
+        draw(summary, study.folder / "figures")
+        written.append(study.folder / "figures")
+    except MissingDependency as error:
+        if figures:
+            raise
+        _say(str(error))
+    return written
+
+
+def _say(text: str) -> None:
+    click.echo(f"joulelab: {text}", err=True)
+
+
+def _short(path: Path) -> Path:
+    from joulelab.cli.run import short_path
+
+    return short_path(path)

@@ -1,0 +1,1 @@
+"""Set caps, and put back what was found."""

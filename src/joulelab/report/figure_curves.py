@@ -1,0 +1,208 @@
+"""Make the curves that figures show from a study: what lies where, with which bars and marks. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from joulelab.analysis.choice import best_of
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.lines import knob_text, level, scale
+from joulelab.report import format as fmt
+from joulelab.report.study_rows import short_name, shown_scaling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from joulelab.analysis.lines import Line
+    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.scaling import ScalingPoint
+    from joulelab.analysis.terms import Quantity
+
+BARS = "Bars: expanded uncertainty, k = 2."
+NO_BARS = "No bars: one run each, or a meter of unknown accuracy."
+MARKS = "Star: best. Ring: not told apart from it. Square: reference."
+FRONT_MARKS = "Line: Pareto front. Ring: behind it only within the uncertainty. Square: reference."
+HALF = "The gain by EDS(2) is by algebra half of gain minus loss."
+AXIS_NAMES = {"cap": "power cap", "cpu_cap": "CPU power cap", "clock": "GPU clock", "gpus": "GPUs"}
+MOST_SCALINGS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Hold the points of one line of cells; `best`, `tied`, `reference` and `front` are positions in them."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    bars: tuple[float, ...] | None
+    x_bars: tuple[float, ...] | None = None
+    names: tuple[str, ...] = ()
+    best: int | None = None
+    tied: tuple[int, ...] = ()
+    reference: int | None = None
+    front: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Hold one pair of axes: `ticks` are names in place of numbers; `level` is a line across, where nothing changes."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    curves: tuple[Curve, ...]
+    note: str
+    ticks: tuple[str, ...] | None = None
+    joined: bool = True
+    level: float | None = None
+    one_front: bool = True
+
+    @property
+    def crowded(self) -> bool:
+        """Return whether the names under the axis need room."""
+        return self.ticks is not None and sum(len(t) + 2 for t in self.ticks) > 80
+
+
+def panels_of(summary: Summary) -> list[Panel]:
+    """Return energy, time, EDP, their gains, EDS(k) and gain minus loss, as far as there is data for them."""
+    per = summary.lines[0].per if summary.lines else None
+    unit = f" per {per.removesuffix('s')}" if per else ""
+    wanted: list[tuple[str, str, str, Goal, Any]] = [
+        ("energy", f"energy{unit}", "J", Goal("energy"), lambda c: c.compared and c.compared.energy),
+        ("time", f"time{unit}", "s", Goal("time"), lambda c: c.compared and c.compared.time),
+        ("edp", f"energy-delay product{unit}{' squared' if per else ''}", "J s", Goal("edp"), lambda c: c.edp),
+    ]
+    wanted += [
+        ("energy-gain", "energy gain", "%", Goal("energy"), lambda c: c.gain),
+        ("time-loss", "time loss", "%", Goal("time"), lambda c: c.loss),
+        ("edp-gain", "gain by EDP", "%", Goal("edp"), lambda c: c.edp_gain),
+    ]
+    wanted += [
+        (f"eds-{k:g}", f"gain by EDS({k:g})", "%", Goal("eds", k), lambda c, k=k: c.eds_gain.get(k)) for k in summary.ks
+    ]
+    wanted.append(("gain-minus-loss", "gain minus loss", "%", Goal("gain-loss"), lambda c: c.gain_minus_loss))
+    panels = [_panel(summary, *each) for each in wanted]
+    return [p for p in panels if p.curves]
+
+
+def pareto_of(summary: Summary) -> Panel | None:
+    """Return energy over time, with the front of all cells that can be compared; None without energies."""
+    overall = summary.front_for()
+    fronts = {line.key: overall or summary.front_for(line.key) for line in summary.lines}
+    rows = [c for c in summary.cells if c.compared is not None and c.compared.energy is not None]
+    if not rows:
+        return None
+    factor, unit = fmt.column([c.compared.energy.value for c in rows if c.compared and c.compared.energy], "J")
+    curves = []
+    for line in summary.lines:
+        of = [c for c in summary.of_line(line) if c in rows]
+        front = fronts[line.key]
+        if not of or front is None:
+            continue
+        keys = [c.key for c in of]
+        energies = [c.compared.energy for c in of if c.compared is not None and c.compared.energy is not None]
+        times = [c.compared.time for c in of if c.compared is not None]
+        curves.append(
+            Curve(
+                knob_text(line.knobs),
+                tuple(q.value for q in times),
+                tuple(q.value / factor for q in energies),
+                _bars(energies, factor),
+                _bars(times, 1.0),
+                tuple(short_name(summary, key, line) for key in keys),
+                tied=tuple(keys.index(k) for k in front.unsure if k in keys),
+                reference=keys.index(line.reference) if line.reference in keys else None,
+                front=tuple(keys.index(k) for k in front.cells if k in keys),
+            )
+        )
+    per = summary.lines[0].per
+    of_work = f" per {per.removesuffix('s')}" if per else ""
+    labels = f"time{of_work}, s", f"energy{of_work}, {unit}"
+    note, one = f"{_said(curves)} {FRONT_MARKS}", overall is not None
+    return Panel("pareto", "Time and energy", *labels, tuple(curves), note, joined=False, one_front=one)
+
+
+def scaling_panels(summary: Summary) -> list[Panel]:
+    """Return speed-up, efficiency and energy over GPU counts, at the caps that matter; none without counts."""
+    scalings = (shown_scaling(summary) or list(summary.scaling))[:MOST_SCALINGS]
+    if not scalings:
+        return []
+    wanted: list[tuple[str, str, float, Callable[[ScalingPoint], Quantity | None]]] = [
+        ("speed-up", "speed-up", 1.0, lambda p: p.speedup),
+        ("efficiency", "efficiency, %", 0.01, lambda p: p.efficiency),
+        ("energy", "energy ratio", 1.0, lambda p: p.energy_ratio),
+    ]
+    panels = []
+    for name, label, factor, pick in wanted:
+        curves = []
+        for s in scalings:
+            points = [(p.gpus, q) for p in s.points if (q := pick(p)) is not None]
+            if points:
+                x, quantities = zip(*points, strict=True)
+                y = tuple(q.value / factor for q in quantities)
+                curves.append(Curve(s.key, tuple(x), y, _bars(quantities, factor)))
+        if curves:
+            panels.append(Panel(name, "", "GPUs", label, tuple(curves), _said(curves)))
+    return panels
+
+
+def _panel(summary: Summary, name: str, title: str, unit: str, goal: Goal, pick: Any) -> Panel:
+    share = unit == "%"
+    values = [q.value for c in summary.cells if (q := pick(c)) is not None]
+    factor, prefixed = (0.01, "%") if share else (1.0, "s") if unit == "s" else fmt.column(values, unit)
+    places, x_label, ticks = _places(summary)
+    made = [_curve(summary, line, goal, pick, factor, places) for line in summary.lines]
+    curves = tuple(c for c in made if c.x)
+    note = f"{_said(curves)} {MARKS}"
+    if name == "gain-minus-loss" or goal.k == 2.0:
+        note += f" {HALF}"
+    heading = f"{title[:1].upper()}{title[1:]}"
+    joined = all(line.axis is not None for line in summary.lines)
+    level = 0.0 if share else None
+    return Panel(name, heading, x_label, f"{title}, {prefixed}", curves, note, ticks, joined=joined, level=level)
+
+
+def _curve(summary: Summary, line: Line, goal: Goal, pick: Any, factor: float, places: dict[str, float]) -> Curve:
+    rows = [(c.key, q) for c in summary.of_line(line) if (q := pick(c)) is not None]
+    keys, quantities = [key for key, _ in rows], [q for _, q in rows]
+    means = {c.key: c.compared for c in summary.of_line(line) if c.compared is not None}
+    reference = summary.cell(line.reference).compared if line.reference else None
+    best = best_of(goal, line.key, means, reference)
+    return Curve(
+        knob_text(line.knobs),
+        tuple(places[key] for key in keys),
+        tuple(q.value / factor for q in quantities),
+        _bars(quantities, factor),
+        best=keys.index(best.cell) if best and best.cell in keys else None,
+        tied=tuple(keys.index(key) for key in best.tied if key in keys) if best else (),
+        reference=keys.index(line.reference) if line.reference in keys else None,
+    )
+
+
+def _places(summary: Summary) -> tuple[dict[str, float], str, tuple[str, ...] | None]:
+    """Return where each cell lies along the axis, the axis' label, and names where the knob is not a number."""
+    axis = summary.lines[0].axis if summary.lines else None
+    if axis is None:
+        names = [knob_text(c.knobs) or c.key for c in summary.cells]
+        return {c.key: float(k) for k, c in enumerate(summary.cells)}, "", tuple(names)
+    values = {c.key: c.knobs.get(axis) for c in summary.cells}
+    title = AXIS_NAMES.get(axis, axis)
+    if all(math.isfinite(level(v)) for v in values.values()):
+        factor, unit = scale(axis, [level(v) for v in values.values()])
+        label = f"{title}, {unit}" if unit else title
+        return {key: level(v) / factor for key, v in values.items()}, label, None
+    ordered = sorted(dict.fromkeys(values.values()), key=level)
+    return {key: float(ordered.index(v)) for key, v in values.items()}, title, tuple(str(v) for v in ordered)
+
+
+def _bars(quantities: Sequence[Quantity], factor: float) -> tuple[float, ...] | None:
+    """Return the expanded uncertainties, None where no point has one."""
+    reach = tuple((q.expanded or 0.0) / factor for q in quantities)
+    return reach if any(reach) else None
+
+
+def _said(curves: Sequence[Curve]) -> str:
+    return BARS if any(c.bars for c in curves) else NO_BARS

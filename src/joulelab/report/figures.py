@@ -1,0 +1,135 @@
+"""Draw the figures of a study: energy, time, EDP, EDS(k) and gain minus loss against the cap; Pareto front; scaling.
+
+matplotlib is imported when called, and nothing of pyplot: no window, no state that outlives the call.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.errors import MissingDependency
+from joulelab.report.figure_curves import panels_of, pareto_of, scaling_panels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from joulelab.analysis.metrics import Summary
+    from joulelab.report.figure_curves import Curve, Panel
+
+# Okabe and Ito's colours, told apart by people with any kind of colour vision; markers and dashes say it again.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "^", "D", "v", "P", "X", "<")
+DASHES = ("-", "--", "-.", ":")
+FORMATS = ("svg", "png")
+STYLE: Any = {
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "joulelab",  # the same study gives the same file
+    "pdf.fonttype": 42,
+}
+NOTE_WIDTH = 105
+MOST_LABELS = 12
+
+
+def draw(summary: Summary, folder: Path, *, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write every figure that the study has data for into a folder; return the files. Raises MissingDependency."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        install = 'pip install "joulelab[figures]"'
+        raise MissingDependency("figures need matplotlib, which is not installed", next=install) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    pareto, scaling = pareto_of(summary), scaling_panels(summary)
+    written: list[Path] = []
+    with mpl.rc_context(STYLE):
+        for panel in [*panels_of(summary), *([pareto] if pareto else [])]:
+            figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+            _draw_panel(figure.subplots(), panel)
+            written += _save(figure, panel.note, folder / panel.name, formats)
+        if scaling:
+            figure = Figure(figsize=(3.4 * len(scaling), 3.6), layout="constrained")
+            for axes, panel in zip(figure.subplots(1, len(scaling), squeeze=False)[0], scaling, strict=True):
+                _draw_panel(axes, panel)
+            written += _save(figure, scaling[0].note, folder / "scaling", formats)
+    return written
+
+
+def _save(figure: Figure, note: str, stem: Path, formats: Sequence[str]) -> list[Path]:
+    # The note is part of the figure: a bar without its coverage factor says nothing.
+    width = round(NOTE_WIDTH * figure.get_figwidth() / 6.4)
+    figure.supxlabel("\n".join(textwrap.wrap(note, width)), fontsize=7, color="#444444", x=0.01, ha="left")
+    paths = []
+    for kind in formats:
+        path = stem.with_name(f"{stem.name}.{kind}")
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+        figure.savefig(path, format=kind, dpi=200, metadata=undated)
+        paths.append(path)
+    return paths
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    for k, curve in enumerate(panel.curves):
+        _draw_curve(axes, curve, k, joined=panel.joined)
+    if panel.name == "pareto":
+        _draw_front(axes, panel)
+    if panel.level is not None:
+        axes.axhline(panel.level, color="#777777", linewidth=0.8, zorder=1)
+    if panel.name == "speed-up":
+        counts = sorted({x for curve in panel.curves for x in curve.x})
+        axes.plot(counts, [x / counts[0] for x in counts], color="#777777", linewidth=0.8, linestyle=":", label="ideal")
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    axes.set_title(panel.title, loc="left", fontsize=10)
+    if panel.ticks is not None:
+        turn: Any = {"rotation": 30, "ha": "right"} if panel.crowded else {}
+        axes.set_xticks(range(len(panel.ticks)), panel.ticks, **turn)
+    if panel.x_label == "GPUs":
+        axes.set_xticks(sorted({x for curve in panel.curves for x in curve.x}))
+    if any(curve.label for curve in panel.curves):
+        axes.legend(fontsize=8, framealpha=0.8, ncols=1 + len(panel.curves) // 6)
+
+
+def _draw_curve(axes: Axes, curve: Curve, k: int, *, joined: bool) -> None:
+    colour = COLOURS[k % len(COLOURS)]
+    axes.errorbar(
+        curve.x,
+        curve.y,
+        yerr=curve.bars,
+        xerr=curve.x_bars,
+        label=curve.label or None,
+        color=colour,
+        linestyle=DASHES[k % len(DASHES)] if joined else "none",
+        marker=MARKERS[k % len(MARKERS)],
+        markersize=4,
+        linewidth=1.2,
+        capsize=2,
+        elinewidth=0.9,
+    )
+    marks: list[tuple[int, Any]] = [(i, {"marker": "o", "mfc": "none", "mec": colour, "ms": 10}) for i in curve.tied]
+    if curve.reference is not None:
+        marks.append((curve.reference, {"marker": "s", "mfc": "none", "mec": colour, "ms": 9, "mew": 1.4}))
+    if curve.best is not None:
+        marks.append((curve.best, {"marker": "*", "mfc": colour, "mec": "black", "ms": 13, "mew": 0.7, "zorder": 5}))
+    for at, how in marks:
+        axes.plot([curve.x[at]], [curve.y[at]], linestyle="none", **how)
+
+
+def _draw_front(axes: Axes, panel: Panel) -> None:
+    """Join the front and name its cells, not more of them than can be read."""
+    each = [[(curve.x[i], curve.y[i], curve.names[i]) for i in curve.front] for curve in panel.curves]
+    for points in [sum(each, [])] if panel.one_front else each:
+        ordered = sorted(points)
+        axes.plot([p[0] for p in ordered], [p[1] for p in ordered], color="#777777", linewidth=1.0, zorder=1)
+        for x, y, name in ordered[:: max(-(-len(ordered) // MOST_LABELS), 1)]:
+            axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)

@@ -1,0 +1,87 @@
+"""Print the summary of a study: a table per line of cells, the best per goal, the Pareto front, scaling, notes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from joulelab.report import study_rows as rows
+from joulelab.report.console import make_table, print_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from joulelab.analysis.lines import Line
+    from joulelab.analysis.metrics import Summary
+    from joulelab.report.study_rows import Column
+
+COVERAGE = "Intervals are expanded uncertainties (k = 2). * is what the others are compared with."
+GAP = 2
+
+
+def print_study(console: Console, summary: Summary, *, every: bool = False) -> None:
+    """Print everything that a summary says; `every` shows the scaling at all caps."""
+    for line in summary.lines:
+        _print_line(console, summary, line)
+    if len(summary.lines) > 1:
+        facts = [(b.goal.text, rows.best_text(summary, b)) for b in summary.best if b.line is None]
+        front = rows.front_text(summary, None)
+        _print_best(console, "All lines together, best for", facts + ([("Pareto", front)] if front else []))
+    scalings = rows.shown_scaling(summary, every=every)
+    if scalings:
+        console.print()
+        console.print(Text("Scaling, compared with the fewest GPUs", style="bold"))
+        console.print(_table(rows.scaling_columns(scalings)))
+    console.print()
+    print_facts(console, [("note", note) for note in (COVERAGE, *summary.notes)])
+
+
+def _print_line(console: Console, summary: Summary, line: Line) -> None:
+    label = rows.label_column(summary, line)
+    bold = [any(b.cell == key for b in summary.best if b.line == line.key) for key in line.cells]
+    console.print()
+    console.print(Text(rows.line_title(summary, line), style="bold"))
+    measured, compared = rows.measured_columns(summary, line), rows.compared_columns(summary, line)
+    for columns in _fitting(label, measured, console.width) + _fitting(label, compared, console.width):
+        console.print()
+        console.print(_table([label, *columns], bold))
+    facts = [(b.goal.text, rows.best_text(summary, b)) for b in summary.best if b.line == line.key]
+    front = rows.front_text(summary, line)
+    _print_best(console, "Best for", facts + ([("Pareto", front)] if front else []))
+
+
+def _print_best(console: Console, title: str, facts: Sequence[tuple[str, str]]) -> None:
+    if not facts:
+        return
+    console.print()
+    console.print(Text(f"{title}:"))
+    print_facts(console, facts, label=max(len(name) for name, _ in facts))
+
+
+def _fitting(label: Column, columns: Sequence[Column], width: int) -> list[list[Column]]:
+    """Return the columns in as many tables as the width asks for: nothing is cut off."""
+    tables: list[list[Column]] = []
+    left = 0
+    for column in columns:
+        need = _width(column) + GAP
+        if not tables or need > left:
+            tables.append([])
+            left = width - _width(label) - GAP
+        tables[-1].append(column)
+        left -= need
+    return tables
+
+
+def _width(column: Column) -> int:
+    return max(len(text) for text in (*column.head.splitlines(), *column.cells))
+
+
+def _table(columns: Sequence[Column], bold: Sequence[bool] = ()) -> Table:
+    table = make_table(*(c.head for c in columns), left=())
+    for k, cells in enumerate(zip(*(c.cells for c in columns), strict=True)):
+        table.add_row(*cells, style="bold" if bold and bold[k] else "")
+    return table

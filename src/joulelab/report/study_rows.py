@@ -1,0 +1,209 @@
+"""Choose what of a study is shown and in which words: columns of metrics, the best cells, scaling. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from joulelab.analysis.lines import AXES, knob_text, knob_value, scale
+from joulelab.report import format as fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from joulelab.analysis.choice import Best
+    from joulelab.analysis.lines import Line
+    from joulelab.analysis.metrics import CellMetrics, Summary
+    from joulelab.analysis.scaling import Scaling
+    from joulelab.analysis.terms import Quantity
+
+HALVED = 2.0  # EDS of this k is half of gain minus loss: shown once, by its name
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Hold one metric of the cells of a line: heading (of one or two lines) with its unit, and what is in each row."""
+
+    head: str
+    cells: tuple[str, ...]
+
+
+def line_title(summary: Summary, line: Line) -> str:
+    """Return which cells these are, and what they are compared with."""
+    title = knob_text(line.knobs) or "all cells"
+    idle = set(_idle(summary, line).cells)
+    if len(idle) == 1 and idle != {fmt.NOTHING}:
+        title += f" · {idle.pop()} % of the devices idle"
+    if line.reference is None:
+        return title
+    knobs = summary.cell(line.reference).knobs
+    # The knobs that the line does not say already.
+    return f"{title} · compared with {knob_text({k: v for k, v in knobs.items() if line.knobs.get(k) != v})}"
+
+
+def label_column(summary: Summary, line: Line) -> Column:
+    """Return what tells the cells of a line apart; the reference has a star."""
+    rows = summary.of_line(line)
+    if line.axis is None:
+        names, head = [knob_text(r.knobs) or r.key for r in rows], ""
+    else:
+        values = [r.knobs.get(line.axis) for r in rows]
+        names = [knob_value(line.axis, v) for v in values]
+        numbers = [v for v in values if isinstance(v, (int, float))]
+        unit = scale(line.axis, numbers)[1] if len(numbers) == len(values) else ""
+        names = [n.removesuffix(f" {unit}") for n in names] if unit else names
+        head = f"{line.axis}, {unit}" if unit else line.axis
+    return Column(head, tuple(f"{n}*" if r.key == line.reference else n for n, r in zip(names, rows, strict=True)))
+
+
+def measured_columns(summary: Summary, line: Line) -> list[Column]:
+    """Return repeats, energy, time and mean power, and energy per unit of work."""
+    rows = summary.of_line(line)
+    columns = [
+        Column("n", tuple(str(r.n) for r in rows)),
+        _absolute("energy", "J", [r.energy for r in rows]),
+        _absolute("time", "s", [r.time for r in rows]),
+        _absolute("mean", "W", [r.mean_w for r in rows]),
+    ]
+    kinds = dict.fromkeys(kind for r in rows for kind in r.per_work)
+    columns += [_absolute(f"per {k.removesuffix('s')}", "J", [r.per_work.get(k) for r in rows]) for k in kinds]
+    idle = _idle(summary, line)
+    return [*columns, idle] if len(set(idle.cells)) > 1 else columns
+
+
+def compared_columns(summary: Summary, line: Line) -> list[Column]:
+    """Return gain, loss, gain minus loss and the gains by EDP, EDS and ED2P, in percent; EDS(2) is half the third."""
+    rows = summary.of_line(line)
+    half = "\n= 2 EDS(2)" if HALVED in summary.ks else ""
+    picks: list[tuple[str, Callable[[CellMetrics], Quantity | None]]] = [
+        ("gain, %", lambda r: r.gain),
+        ("loss, %", lambda r: r.loss),
+        (f"gain-loss{half}", lambda r: r.gain_minus_loss),
+        ("EDP gain", lambda r: r.edp_gain),
+    ]
+    picks += [(f"EDS({k:g})", lambda r, k=k: r.eds_gain.get(k)) for k in summary.ks if k != HALVED]  # type: ignore[misc]
+    if any(goal.name == "ed2p" for goal in summary.goals):
+        picks.append(("ED2P gain", lambda r: r.ed2p_gain))
+    columns = [_percent(head, [pick(r) for r in rows]) for head, pick in picks]
+    return [c for c in columns if any(cell != fmt.NOTHING for cell in c.cells)]
+
+
+def best_column(summary: Summary, line: Line) -> Column:
+    """Return for which goals a cell is the best, or cannot be told apart from it (~)."""
+    written = []
+    for key in line.cells:
+        of = [b for b in summary.best if b.line == line.key]
+        words = [b.goal.text for b in of if b.cell == key] + [f"~{b.goal.text}" for b in of if key in b.tied]
+        written.append(" ".join(words))
+    return Column("best for (~ not told apart)", tuple(written))
+
+
+def best_text(summary: Summary, best: Best) -> str:
+    """Return the best cell for a goal in a sentence: how much better than the reference, and what is as good."""
+    line = next((each for each in summary.lines if each.key == best.line), None)
+    text = short_name(summary, best.cell, line)
+    against = summary.reference if line is None else line.reference
+    if best.improvement is not None and against is not None and best.cell != against:
+        word = "gain minus loss" if best.goal.name == "gain-loss" else "gain"
+        change = fmt.change(best.improvement.value, best.improvement.expanded)
+        text += f", {word} {change} against {short_name(summary, against, line)}"
+    elif best.cell == against:
+        text += ", the reference itself"
+    if best.within.get(best.cell) == "possibly":
+        text += "; its slowdown may be above the limit"
+    if best.tied:
+        text += f"; not told apart: {names_text(summary, best.tied, line, also=best.cell)}"
+    if best.goal.k == HALVED and any(goal.name == "gain-loss" for goal in summary.goals):
+        text += " (the same as gain-loss, halved)"
+    return text
+
+
+def short_name(summary: Summary, key: str, line: Line | None) -> str:
+    """Return a cell by what tells it apart in its line, or by all its knobs."""
+    knobs = summary.cell(key).knobs
+    if line is None or line.axis is None or line.axis not in knobs or key not in line.cells:
+        return knob_text(knobs) or key
+    value = knob_value(line.axis, knobs[line.axis])
+    return value if line.axis in AXES else f"{line.axis}={value}"
+
+
+def names_text(summary: Summary, keys: Sequence[str], line: Line | None, *, also: str | None = None) -> str:
+    """Return cells by name, neighbours as a range: `140 W to 190 W, 260 W`; `also` does not break a range."""
+    if line is None:
+        lines = [each for each in summary.lines if set(each.cells) & set(keys)]
+        of = [[key for key in each.cells if key in keys] for each in lines]
+        return "; ".join(
+            f"{each.key} {names_text(summary, o, each, also=also)}" for each, o in zip(lines, of, strict=True)
+        )
+    runs: list[list[str]] = [[]]
+    for key in line.cells:
+        if key in keys:
+            runs[-1].append(key)
+        elif key != also and runs[-1]:
+            runs.append([])
+    written = []
+    for run in runs:
+        names = [short_name(summary, key, line) for key in run]
+        written += [f"{names[0]} to {names[-1]}"] if len(names) > 2 else names
+    return ", ".join(written)
+
+
+def front_text(summary: Summary, line: Line | None) -> str:
+    """Return the Pareto front in words, empty where there is none."""
+    front = summary.front_for(None if line is None else line.key)
+    if front is None or not front.cells:
+        return ""
+    text = names_text(summary, front.cells, line)
+    return f"{text}; perhaps also {names_text(summary, front.unsure, line)}" if front.unsure else text
+
+
+def shown_scaling(summary: Summary, *, every: bool = False) -> list[Scaling]:
+    """Return the scalings worth showing: those with a reference or a cell that is best for the first goal, or all."""
+    marked = {line.reference for line in summary.lines}
+    marked |= {b.cell for b in summary.best if b.goal == summary.goals[0]}
+    return [s for s in summary.scaling if every or any(p.cell in marked for p in s.points)]
+
+
+def scaling_columns(scalings: Sequence[Scaling]) -> list[Column]:
+    """Return GPU count, speed-up, efficiency and energy against the fewest GPUs, for each set of the other knobs."""
+    points = [p for s in scalings for p in s.points]
+    columns = [
+        Column("gpus", tuple(f"{p.gpus:g}" for p in points)),
+        Column("speed-up", tuple(_interval(p.speedup, 1.0) for p in points)),
+        _percent("efficiency, %", [p.efficiency for p in points]),
+        Column("energy ratio", tuple(_interval(p.energy_ratio, 1.0) for p in points)),
+    ]
+    if not any(s.key for s in scalings):
+        return columns
+    return [Column("", tuple("" if k else s.key for s in scalings for k in range(len(s.points)))), *columns]
+
+
+def _idle(summary: Summary, line: Line) -> Column:
+    return _percent("idle share, %", [r.idle_share for r in summary.of_line(line)])
+
+
+def _absolute(name: str, unit: str, values: Sequence[Quantity | None]) -> Column:
+    # Seconds are what the papers print; kiloseconds nobody reads.
+    sizes = [None if v is None else v.value for v in values]
+    factor, prefixed = (1.0, unit) if unit == "s" else fmt.column(sizes, unit)
+    return Column(f"{name}, {prefixed}", tuple(_interval(v, factor) for v in values))
+
+
+def _percent(head: str, values: Iterable[Quantity | None]) -> Column:
+    return Column(head, tuple(_share(v) for v in values))
+
+
+def _share(q: Quantity | None) -> str:
+    if q is None:
+        return fmt.NOTHING
+    if q.value == 0 and not q.expanded:
+        return "0"
+    return fmt.change(q.value, q.expanded).removesuffix(" %").removeprefix("+")
+
+
+def _interval(q: Quantity | None, factor: float) -> str:
+    if q is None:
+        return fmt.NOTHING
+    if q.expanded == 0:
+        return fmt.plain(q.value / factor)  # one run: no spread is known, and the notes say so
+    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)

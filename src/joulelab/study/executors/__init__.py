@@ -1,0 +1,62 @@
+"""Find executors: modules of this package by their name. One runs slots somewhere: on this machine, on a cluster.
+
+A module has a line `SUMMARY` and `open_executor(environ) -> Executor`. An executor starts there
+`python -m joulelab.study.slot FOLDER`; everything else is done by that process and read from the folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Hold a slot whose process has ended: what it told (None where it told nothing), and what else is known."""
+
+    slot: Path
+    told: Mapping[str, Any] | None
+    said: str = ""
+
+
+class Executor(Protocol):
+    """Run slots somewhere."""
+
+    at_once: int
+
+    def submit(self, slot: Path) -> None:
+        """Start a slot; returns at once. Raises JoulelabError."""
+        ...
+
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended]:
+        """Return the slots that have ended, waiting so long at most, or until a descriptor of `also` is readable."""
+        ...
+
+    def cancel(self, slot: Path) -> None:
+        """End a slot in good order, within bounds; called again, at once. Returns before it has ended."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held; slots that run go on."""
+        ...
+
+
+def names() -> list[str]:
+    """Return the names of the executors."""
+    return [module.name for module in pkgutil.iter_modules(__path__)]
+
+
+def open_executor(name: str, environ: Mapping[str, str]) -> Executor:
+    """Open an executor by its name. Raises ConfigError."""
+    if name not in names():
+        raise ConfigError(f"there is no executor {name!r}", where="study", why=f"there are {', '.join(names())}")
+    opened: Executor = importlib.import_module(f"{__name__}.{name}").open_executor(environ)
+    return opened

@@ -1,0 +1,215 @@
+"""Own a study's folder: what is to be run, and the cells. There is no index: cells and slots are folders."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import clock_pair
+from joulelab.core.errors import ConfigError, NewerSchema, StoreError
+from joulelab.core.version import __version__
+from joulelab.store.folder import read_json, write_json_atomic
+from joulelab.store.redact import redact
+from joulelab.study.matrix import PlannedCell, Workload, template_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from joulelab.study.values import Value
+
+SCHEMA = 1
+FILE = "study.json"
+CELL = "cell.json"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Say how slots are run; none of it is part of a cell's identity. Times in s, temperature in degC.
+
+    `meters` None reads the usual ones; `cool_c` is waited for at most `cool_limit_s`, `cool_s` in any case. `timeout_s`
+    bounds the workload.
+    """
+
+    idle_s: float | None = None
+    period_s: float | None = None
+    meters: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    config: str | None = None
+    cool_c: float | None = None
+    cool_s: float = 0.0
+    cool_limit_s: float = 600.0
+    timeout_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Settings:
+        """Take what `to_json` gave; what another version wrote is left out."""
+        known = {f.name for f in fields(cls)}
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Say what a study shall run, and how it is judged."""
+
+    workload: Workload
+    cells: Sequence[PlannedCell]
+    repeats: int = 1
+    warmup: int = 0
+    settings: Settings = field(default_factory=Settings)
+    goals: tuple[str, ...] = ()
+    reference: Mapping[str, Any] = field(default_factory=dict)
+    work: tuple[Mapping[str, Any], ...] = ()
+    scope: str | None = None
+
+
+class Study:
+    """Hold a study's folder and what its `study.json` says."""
+
+    def __init__(self, folder: Path, data: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.data = dict(data)
+
+    @property
+    def name(self) -> str:
+        """Return the study's name."""
+        return str(self.data["name"])
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of the order."""
+        return int(self.data["seed"])
+
+    @property
+    def settings(self) -> Settings:
+        """Return how slots are run."""
+        return Settings.from_json(self.data["settings"])
+
+    def slot(self, key: str, repeat: int, kind: str = "r") -> Path:
+        """Return the folder of a slot; `kind` is `r` for a repeat and `w` for a warm-up."""
+        return self.folder / "cells" / key / f"{kind}{repeat:02d}"
+
+    def cells(self) -> dict[str, PlannedCell]:
+        """Return every cell that the folder holds, by key. Raises StoreError."""
+        found = {}
+        for file in sorted((self.folder / "cells").glob(f"*/{CELL}")):
+            found[file.parent.name] = PlannedCell.from_json(read_json(file))
+        return found
+
+    def add_cells(self, planned: Iterable[PlannedCell]) -> None:
+        """Make the folders of cells that are not there yet. Raises StoreError."""
+        for cell in planned:
+            folder = self.folder / "cells" / cell.key
+            if not (folder / CELL).exists():
+                _make(folder)
+                write_json_atomic(folder / CELL, {"schema": SCHEMA, **cell.to_json()})
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep others from setting slots of this study aside, or from changing `study.json`, meanwhile."""
+        with locked(self.folder):
+            yield
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a study's folder."""
+    fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def default_name(workload: Workload) -> str:
+    """Return a name made of a command's first words and a short hash of the whole."""
+    words = []
+    for word in redact(workload.command):
+        stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(word).stem if "{" not in word else "").strip("-").lower()
+        if stem and not word.startswith("-"):
+            words.append(stem)
+    return "-".join([*words[:2], template_hash(workload)])[:80].strip("-")
+
+
+def open_study(folder: Path) -> Study:
+    """Open a study that is there. Raises StoreError, NewerSchema."""
+    if not (folder / FILE).is_file():
+        raise StoreError("there is no study", where=str(folder), why=f"no {FILE} in it", next="joulelab sweep --help")
+    data = read_json(folder / FILE)
+    if data.get("schema", 0) > SCHEMA:
+        raise NewerSchema("written by a newer joulelab", where=str(folder), next="update joulelab")
+    return Study(folder, data)
+
+
+def join_study(folder: Path, name: str, plan: Plan, seed: int | None) -> Study:
+    """Make a study's folder, or go on with the one that is there; what is planned now is added to it.
+
+    Raises ConfigError for a study of another command or seed, StoreError.
+    """
+    if NAME.fullmatch(name) is None:
+        raise ConfigError(f"{name!r} cannot name a study", where="--name", next="letters, digits, . _ and -")
+    _make(folder)
+    with locked(folder):
+        before = open_study(folder).data if (folder / FILE).exists() else None
+        data = _described(name, plan, seed, before)
+        _check_same(folder, before, plan, seed)
+        write_json_atomic(folder / FILE, data)
+        study = Study(folder, data)
+        study.add_cells(plan.cells)
+    return study
+
+
+def _described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    drawn = int.from_bytes(os.urandom(4)) if seed is None else seed
+    knobs: dict[str, dict[str, Value]] = {}
+    for cell in plan.cells:
+        for knob, value in cell.knobs.items():
+            knobs.setdefault(knob, {})[value.text] = value
+    return {
+        "schema": SCHEMA,
+        "name": name,
+        "seed": before["seed"] if before else drawn,
+        "created": before["created"] if before else asdict(clock_pair()),
+        "joulelab": __version__,
+        **plan.workload.to_json(),
+        "knobs": {knob: [v.to_json() for v in there.values()] for knob, there in knobs.items()},
+        "repeats": plan.repeats,
+        "warmup": plan.warmup,
+        "settings": plan.settings.to_json(),
+        "goals": list(plan.goals),
+        "reference": dict(plan.reference),
+        "work": [dict(w) for w in plan.work],
+        "scope": plan.scope,
+    }
+
+
+def _check_same(folder: Path, before: Mapping[str, Any] | None, plan: Plan, seed: int | None) -> None:
+    if before is None:
+        return
+    if Workload.from_json(before) != plan.workload:
+        raise ConfigError(
+            "the study there is of another command",
+            where=str(folder),
+            why=" ".join(redact(before["command"])),
+            next="choose another --name",
+        )
+    if seed is not None and seed != before["seed"]:
+        raise ConfigError(f"the study there has the seed {before['seed']}", where=str(folder), next="leave out --seed")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError("cannot make a folder", where=str(folder), why=error.strerror, next="set --studies") from error

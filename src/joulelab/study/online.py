@@ -1,0 +1,278 @@
+"""Tune inside one run: try caps in windows between reports of work, while the workload goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import JoulelabError, MeterError
+from joulelab.study.worklog import WorkLog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from joulelab.analysis.goal import Goal
+    from joulelab.control.client import Held
+    from joulelab.study.grid import Grid
+    from joulelab.study.search import Choice, Search
+    from joulelab.study.window import Window
+    from joulelab.supervisor.capping import Capping
+    from joulelab.supervisor.recording import Recording
+
+POLL_S, WATCH_S = 0.25, 1.0
+JOIN_S = 10.0
+COVER_NS = 3 * NS  # how long readings may take to reach the disk
+LEAST_REPORTS, LEAST_LINES = 5, 2
+RETAKES = 2  # of a window in which work stood still
+STEADY_WINDOWS = 10
+AGREE, DISAGREE = 0.02, 0.10  # windows that differ by less agree anyhow; by more, they do not
+DRIFT = 0.01
+TRIALS = 10
+
+
+class _Ended(Exception):
+    """The workload has ended."""
+
+
+@dataclass(slots=True)
+class State:
+    """Hold what tuning has seen and done so far; times in monotonic ns, caps in W."""
+
+    windows: list[Window] = field(default_factory=list)
+    stays: list[tuple[float, int]] = field(default_factory=list)  # a cap, and since when it is set
+    choice: Choice | None = None
+    chosen_ns: int = 0
+    drift: tuple[float, float] | None = None  # time and energy per work at the end, against those at the beginning
+    revisits: int = 0
+    scopes: list[str] | None = None
+    notes: list[str] = field(default_factory=list)
+    problem: str = ""
+
+
+class Online:
+    """Try caps while a workload runs, and keep the best for the rest of it. Nothing that fails here reaches it."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        goal: Goal,
+        *,
+        trials: int | None = None,
+        window_s: float = 5.0,
+        settle_s: float = 1.0,
+        kind: str | None = None,
+    ) -> None:
+        """Take the caps, the goal, how many windows at most, how long they and the wait before them are at least."""
+        self.grid, self.goal = grid, goal
+        self.trials = trials or TRIALS
+        self.window_s, self.settle_s = window_s, settle_s
+        self.state = State()
+        self.log: WorkLog | None = None
+        self._kind = kind
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._held: list[Held] = []
+
+    def begin(self, recording: Recording, capping: Capping) -> None:
+        """Begin: the workload has just started."""
+        self._recording, self._capping = recording, capping
+        if recording.run is None:
+            self.state.problem = "nothing is recorded, so nothing can be tuned"
+            return
+        self.log = WorkLog(recording.folder / "marks", self._kind)
+        self._thread = threading.Thread(target=self._run, name="tune", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End: the workload has ended."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+
+    def _run(self) -> None:
+        try:
+            self._tune()
+        except _Ended:
+            return
+        except Exception as error:  # noqa: BLE001 - the workload goes on, tuned or not
+            self._fail(str(error) if isinstance(error, JoulelabError) else f"{type(error).__name__}: {error}")
+        with contextlib.suppress(_Ended):
+            while True:
+                self._pause(WATCH_S)
+
+    def _tune(self) -> None:
+        self._until_report(0)
+        while True:
+            cap = self.search().next()
+            if cap is not None:
+                self._note(self._try(cap) if self.state.windows else self._steady(cap))
+            elif not self._revisit():
+                break
+        self._choose()
+
+    def _choose(self) -> None:
+        choice = self.search().choice()
+        self._set(choice.cap)
+        self.state.choice, self.state.chosen_ns = choice, monotonic_ns()
+        told = {"cap": choice.cap, "tied": list(choice.tied), "windows": len(self.state.windows), "why": choice.why}
+        self._recording.event("tune-choice", goal=self.goal.text, **told)
+
+    def search(self) -> Search:
+        """Return a search that was told all windows so far, each without what the workload drifted by itself."""
+        from joulelab.study.search import Search
+        from joulelab.study.window import COMMON
+
+        search = Search(self.grid.watts, self.goal, budget=self.trials + self.state.revisits)
+        devices = len(self.grid.scopes)
+        for window in self.corrected():
+            energy, time = window.energy.scaled(1 / window.work / devices), window.time_per
+            search.tell(window.cap, energy.value, time.value, energy.without(*COMMON).u, time.u)
+        return search
+
+    def corrected(self) -> list[Window]:
+        """Return the windows as they would be had the workload not changed by itself."""
+        windows, drift = self.state.windows, self.state.drift
+        if drift is None:
+            return list(windows)
+        first, last = windows[0].from_ns, windows[-1].from_ns
+        made = []
+        for window in windows:
+            share = (window.from_ns - first) / max(last - first, 1)
+            time, energy = (math.exp(share * math.log(ratio)) for ratio in drift)
+            # The work of a window is what it would have been at the rate of the beginning, its energy likewise.
+            made.append(replace(window, work=window.work * time, energy=window.energy.scaled(time / energy)))
+        return made
+
+    def _revisit(self) -> bool:
+        """Come back to the reference once, to see whether the workload changed by itself; False: no need to."""
+        windows, reference = self.state.windows, self.grid.reference
+        if self.state.revisits or windows[-1].cap == reference or windows[0].cap != reference:
+            return False
+        self.state.revisits += 1
+        self._note(self._try(reference))
+        first, last = windows[0], windows[-1]
+        time = last.time_per.value / first.time_per.value
+        energy = last.energy_per.value / first.energy_per.value
+        if not _agree(first, last, DRIFT):
+            self.state.drift = (time, energy)
+            self.state.notes.append(
+                f"the workload changed by itself meanwhile: at {self.grid.shown[reference]} it took "
+                f"{(time - 1) * 100:+.1f} % time and {(energy - 1) * 100:+.1f} % energy for the same work at the end; "
+                "the windows between are corrected for it"
+            )
+        return True
+
+    def _steady(self, cap: float) -> Window:
+        """Return the first window that agrees with the one before it."""
+        before = self._try(cap)
+        for _ in range(STEADY_WINDOWS):
+            window = self._try(cap)
+            if _agree(before, window, AGREE):
+                return window
+            before = window
+        self.state.notes.append(f"the rate of work did not become steady in {STEADY_WINDOWS} windows; try --window")
+        return before
+
+    def _try(self, cap: float) -> Window:
+        """Return a window under a cap; one in which work stood still is taken again."""
+        if not self.state.stays or self.state.stays[-1][0] != cap:
+            self._set(cap)
+            self._wait(monotonic_ns() + round(self.settle_s * NS))
+        for _ in range(RETAKES):
+            window = self._window(cap)
+            if not window.paused:
+                return window
+        return self._window(cap)
+
+    def _window(self, cap: float) -> Window:
+        from joulelab.study import window as windows
+
+        log, run = self.log, self._recording.run
+        assert log is not None
+        assert run is not None
+        a = self._until_report(monotonic_ns())
+        b = self._until_report(a + round(self.window_s * NS))
+        while log.reports(a, b)[0] < LEAST_REPORTS or log.reports(a, b)[1] < LEAST_LINES:
+            b = self._until_report(b + 1)
+        self._until_covered(run, b)
+        found = windows.energy_between(run, a, b, self.state.scopes)
+        if found is None:
+            raise MeterError(
+                "no energy can be told of a window", where="tune", why="no power meter was read often enough",
+                next="joulelab meters, or a longer --window",
+            )  # fmt: skip
+        energy, self.state.scopes = found
+        work = log.done(a, b)
+        return windows.Window(cap, a, b, work, energy, windows.u_rate(log, a, b), windows.has_pause(log, a, b))
+
+    def _note(self, window: Window) -> None:
+        self.state.windows.append(window)
+        kind = self.log.kind if self.log is not None else None
+        self._recording.event("tune-window", **window.to_json(), kind=kind)
+
+    def _set(self, cap: float) -> None:
+        """Set a cap. Raises JoulelabError."""
+        self._held = self._capping.set(self.grid.wishes(cap))
+        self.state.stays.append((cap, monotonic_ns()))
+        for held in self._held:
+            if held.enforced is not None and abs(held.enforced - held.asked) > max(2.0, 0.02 * held.asked):
+                said = f"{held.scope} enforces {held.enforced:.0f} W where {held.asked:.0f} W are asked for"
+                if said not in self.state.notes:
+                    self.state.notes.append(said)
+
+    def _fail(self, why: str) -> None:
+        """Tell what failed, and go back to what was found."""
+        from joulelab.control.client import Wish
+
+        self.state.problem = why
+        self._recording.problems.append(f"tuning failed: {why}")
+        self._recording.event("tune-failed", why=why)
+        found = [Wish(held.device, held.found, "W") for held in self._held if held.found is not None]
+        with contextlib.suppress(JoulelabError):
+            if found:
+                self._capping.set(found)
+                self.state.stays.append((0.0, monotonic_ns()))
+
+    def _until_report(self, at_ns: int) -> int:
+        """Wait for work that is known up to a time or longer; return up to when it is: the time of a report."""
+        assert self.log is not None
+        while self.log.known_ns <= at_ns:
+            self._pause(POLL_S)
+            self.log.read()
+        return self.log.known_ns
+
+    def _until_covered(self, run: Path, t_ns: int) -> None:
+        from joulelab.supervisor.coverage import covered
+
+        until = monotonic_ns() + COVER_NS
+        while not covered(run, t_ns) and monotonic_ns() < until:
+            self._pause(POLL_S / 2)
+
+    def _wait(self, until_ns: int) -> None:
+        while (left := until_ns - monotonic_ns()) > 0:
+            self._pause(min(left / NS, POLL_S))
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, and hear of the keeper; raises _Ended with the workload's end."""
+        if self._stop.wait(seconds):
+            raise _Ended
+        self._capping.serve()
+
+
+def _agree(a: Window, b: Window, least: float) -> bool:
+    """Return whether two windows under one cap differ by no more than they may."""
+    from joulelab.study.window import COMMON
+
+    pairs: Sequence[tuple[float, float]] = (
+        (b.time_per.value / a.time_per.value, math.hypot(a.u_rate, b.u_rate)),
+        (
+            b.energy_per.value / a.energy_per.value,
+            math.hypot(*(w.energy_per.without(*COMMON).u / w.energy_per.value for w in (a, b))),
+        ),
+    )
+    return all(abs(ratio - 1) <= min(max(least, 2 * u), max(DISAGREE, least)) for ratio, u in pairs)

@@ -1,0 +1,45 @@
+"""Turn the settings of a study into the options of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulelab.config.choose import choose
+from joulelab.config.load import load
+from joulelab.supervisor.options import RunOptions, host_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.control.client import Wish
+    from joulelab.study.folder import Settings
+
+
+def run_options(
+    settings: Settings,
+    environ: Mapping[str, str],
+    runs: Path,
+    *,
+    name: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    caps: Sequence[Wish] = (),
+) -> tuple[RunOptions, list[str]]:
+    """Return how a slot is recorded, and what is to be warned of. Raises ConfigError for a wrong configuration."""
+    config = load(environ, host_name(), named=None if settings.config is None else Path(settings.config))
+    config.check()
+    chosen = choose(config, environ, settings.meters, settings.without)
+    chosen.check()
+    defaults = config.run
+    period_s = settings.period_s if settings.period_s is not None else defaults.get("period_s", 0.1)
+    options = RunOptions(
+        runs=runs,
+        name=name,
+        labels=dict(labels or {}),
+        period_s=period_s,
+        slow_period_s=max(1.0, period_s),
+        idle_s=settings.idle_s if settings.idle_s is not None else defaults.get("idle_s", 0.0),
+        tail_s=defaults.get("tail_s", 0.3),
+        caps=tuple(caps),
+    )
+    return options.reading(chosen), [*config.warnings, *chosen.warnings]

@@ -1,0 +1,195 @@
+"""Find the best cap of a grid with few trials: ask for the next cap, tell what it gave, choose.
+
+Pure and deterministic: the same caps, goal and trials give the same next cap and the same choice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joulelab.core.errors import ConfigError
+from joulelab.study.curve import Belief, Draws, Floats, Prior, Seen
+from joulelab.study.objective import TOUCHES, excess, objective, regret
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.analysis.goal import Goal
+
+WORTH = 0.0005  # of the objective: one more trial that is expected to gain less is not made
+LOOKS, CHOOSES = 384, 1536  # curves drawn to find the next cap, and to choose
+IMAGINED = 24  # outcomes of a trial that are looked at before it is made
+BREACH = 0.01  # what breaking the limit counts in the search beside the excess, so that it does not live on breaking it
+K = 2.0  # coverage factor: caps closer than this many standard deviations cannot be told apart
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Hold the cap chosen (it was tried), those tried that cannot be told apart from it, and why."""
+
+    cap: float
+    tied: tuple[float, ...]
+    trials: int
+    why: str
+    energy_ratio: float  # believed, against the highest cap
+    time_ratio: float
+    flat: bool = False  # no cap that was tried changes time or energy by more than the noise
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    cap: float
+    energy_j: float
+    time_s: float
+    u_energy: float
+    u_time: float
+
+
+class Search:
+    """Search the best of `caps` for a goal within a budget of trials; the highest cap is the reference and comes first.
+
+    A trial is what is told of one cap until `next` is called again: one run, or several windows of one.
+    """
+
+    def __init__(
+        self, caps: Sequence[float], goal: Goal, budget: int | None = None, *, prior: Prior | None = None
+    ) -> None:
+        """Raise ConfigError if there is no cap, a cap is not above 0, or the budget is below 1."""
+        self._caps = np.array(sorted(set(map(float, caps))))
+        if not len(self._caps) or not (np.isfinite(self._caps).all() and self._caps[0] > 0):
+            raise ConfigError("cannot search without caps", why=f"{list(caps)} is no list of watts above 0")
+        self._budget = 2 + len(self._caps) // 3 if budget is None else budget
+        if self._budget < 1:
+            raise ConfigError("cannot search without a trial", why=f"the budget is {budget}", next="allow 1 or more")
+        self._goal = goal
+        self._prior = prior or Prior()
+        self._told: list[_Told] = []
+        self._trials = 0
+        self._asked = True
+        self._stopped = ""
+
+    @property
+    def reference(self) -> float:
+        """Return the cap to which all are compared: the highest."""
+        return float(self._caps[-1])
+
+    @property
+    def tried(self) -> tuple[float, ...]:
+        """Return the caps that were tried, lowest first."""
+        return tuple(sorted({told.cap for told in self._told}))
+
+    def tell(self, cap: float, energy_j: float, time_s: float, u_energy: float = 0.0, u_time: float = 0.0) -> None:
+        """Take in what a cap gave, in all or per work done, with standard uncertainties (J, s) where they are known.
+
+        Raises ConfigError for a cap that is not of the grid, and for figures that are none.
+        """
+        nearest = float(self._caps[np.abs(self._caps - cap).argmin()])
+        if not math.isclose(nearest, cap, rel_tol=1e-6):
+            raise ConfigError(f"cannot take in {cap:g} W", why="it is not one of the caps that are searched")
+        figures = (energy_j, time_s, u_energy, u_time)
+        if not all(map(math.isfinite, figures)) or min(energy_j, time_s) <= 0 or min(u_energy, u_time) < 0:
+            raise ConfigError(f"cannot take in {energy_j} J in {time_s} s at {cap:g} W", why="a trial gives both above 0")
+        self._trials += self._asked or self._told[-1].cap != nearest
+        self._asked = False
+        self._told.append(_Told(nearest, energy_j, time_s, u_energy, u_time))
+
+    def leave_out(self, cap: float) -> None:
+        """Search on without a cap: the device refused it, or the workload failed under it."""
+        self._caps = self._caps[self._caps != cap]
+        self._told = [told for told in self._told if told.cap != cap]
+        if not len(self._caps):
+            raise ConfigError("cannot search on", why="no cap is left")
+
+    def next(self) -> float | None:
+        """Return the cap to try next, or None where the budget is used or a trial is not worth it."""
+        self._asked = True
+        if self._trials >= self._budget:
+            self._stopped = f"the budget of {self._budget} trials is used"
+            return None
+        if self.reference not in self.tried:
+            return self.reference
+        if len(self._caps) == 1:
+            self._stopped = "there is one cap"
+            return None
+        draws = self._believed(LOOKS)
+        loss = self._loss(draws)
+        tried = np.isin(self._caps, self.tried)
+        left = np.array([self._left(draws, loss, tried, at) for at in range(len(self._caps))])
+        if loss[:, tried].mean(axis=0).min() - left.min() < WORTH:
+            self._stopped = f"one more trial would gain less than {WORTH:.2%}"
+            return None
+        return float(self._caps[left.argmin()])
+
+    def choice(self) -> Choice:
+        """Return the best cap that was tried. Raises ConfigError where none was."""
+        if not self._told:
+            raise ConfigError("cannot choose a cap", why="none was tried")
+        draws = self._believed(CHOOSES)
+        tried = np.flatnonzero(np.isin(self._caps, self.tried))
+        best = int(tried[self._loss(draws)[:, tried].mean(axis=0).argmin()])
+        log_t, log_e = draws.log_t - draws.log_t[:, -1:], draws.log_t + draws.log_p
+        log_e = log_e - log_e[:, -1:]
+        tied = tuple(float(self._caps[at]) for at in tried if at != best and self._tied(draws, at, best))
+        flat = len(tried) > 1 and all(_zero(log[:, at]) for at in tried for log in (log_t, log_e) if at != tried[-1])
+        ratios = float(np.exp(log_e[:, best].mean())), float(np.exp(log_t[:, best].mean()))
+        return Choice(float(self._caps[best]), tied, self._trials, self._why(best, ratios, tied, flat=flat), *ratios, flat)
+
+    def _believed(self, count: int) -> Draws:
+        cap, energy, time, u_energy, u_time = np.array(
+            [(x.cap, x.energy_j, x.time_s, x.u_energy, x.u_time) for x in self._told]
+        ).T
+        power, top = energy / time, cap == cap.max()
+        time_0, power_0 = (float(np.exp(np.log(y[top]).mean())) for y in (time, power))
+        u_t, u_e = u_time / time, u_energy / energy
+        at = np.searchsorted(self._caps, cap)
+        seen = Seen(at, np.log(time / time_0), np.log(power / power_0), u_t, np.hypot(u_e, u_t))
+        return Belief(self._caps, power_0, self._prior).draws(seen, count)
+
+    def _loss(self, draws: Draws) -> Floats:
+        """Return what choosing each cap would cost if a draw were true."""
+        time = np.exp(draws.log_t)
+        cost = regret(self._goal, time * np.exp(draws.log_p), time)
+        return np.where(excess(self._goal, time) > TOUCHES, cost + BREACH, cost)
+
+    def _left(self, draws: Draws, loss: Floats, tried: np.ndarray[tuple[int], np.dtype[np.bool_]], at: int) -> float:
+        """Return what the choice is expected to cost after one more trial of a cap.
+
+        Some of the draws are taken for the truth, each gives an outcome, and all draws are weighed by it.
+        """
+        true = np.arange(IMAGINED) * len(loss) // IMAGINED + len(loss) // (2 * IMAGINED)
+        normal = np.random.default_rng(1).standard_normal((2, IMAGINED))
+        fit = np.zeros((IMAGINED, len(loss)))
+        for log_y, noise, z in ((draws.log_t, draws.noise_t, normal[0]), (draws.log_p, draws.noise_p, normal[1])):
+            outcome = log_y[true, at] + noise[true] * z
+            fit -= 0.5 * ((outcome[:, None] - log_y[:, at]) / noise) ** 2 + np.log(noise)
+        weight = np.exp(fit - fit.max(axis=1, keepdims=True))
+        weight /= weight.sum(axis=1, keepdims=True)
+        open_to_choice = tried.copy()
+        open_to_choice[at] = True
+        return float((weight @ loss[:, open_to_choice]).min(axis=1).mean())
+
+    def _tied(self, draws: Draws, at: int, best: int) -> bool:
+        time, energy = np.exp(draws.log_t), np.exp(draws.log_t + draws.log_p)
+        value = np.log(np.maximum(objective(self._goal, energy, time, energy[:, -1:], time[:, -1:]), 1e-6))
+        beyond = excess(self._goal, time)[:, at]
+        within = self._goal.slowdown is None or beyond.mean() - K * beyond.std() <= TOUCHES
+        return bool(within) and _zero(value[:, at] - value[:, best])
+
+    def _why(self, best: int, ratios: tuple[float, float], tied: tuple[float, ...], *, flat: bool) -> str:
+        said = f"{self._goal.text}: the best of {len(self.tried)} caps tried"
+        if flat:
+            said = f"no cap that was tried changes time or energy by more than the noise, down to {self.tried[0]:g} W"
+        elif best != len(self._caps) - 1:
+            energy, time = (f"{100 * (ratio - 1):+.1f} %" for ratio in ratios)
+            said += f"; energy {energy}, time {time} against {self.reference:g} W"
+        if tied and not flat:
+            said += f"; {', '.join(f'{cap:g}' for cap in tied)} W cannot be told apart from it"
+        return f"{said}; {self._stopped}" if self._stopped else said
+
+
+def _zero(difference: Floats) -> bool:
+    return bool(abs(difference.mean()) <= K * difference.std())

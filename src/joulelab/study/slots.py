@@ -1,0 +1,205 @@
+"""Claim slots, and tell what became of them. A slot is a folder: claimed by a rename, done by its run's `end.json`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import boot_id, clock_pair, monotonic_ns
+from joulelab.core.errors import StoreError
+from joulelab.core.process import start_ticks
+from joulelab.store.folder import list_runs, read_end, read_json, write_json_atomic
+from joulelab.study.folder import locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+CLAIM, STOPPED, NOTES, OUT, ERR = "claim.json", "stopped.json", "slot.json", "out.txt", "err.txt"
+SLOT = re.compile(r"([rw])(\d{2,})")
+_PREPARED = re.compile(r"\.[rw]\d{2,}\.\d+-[0-9a-f]+")
+
+
+class State(StrEnum):
+    """Say what became of a slot."""
+
+    FREE = "free"
+    LIVE = "live"
+    DONE = "done"
+    FAILED = "failed"
+    STALE = "interrupted"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Hold what is known of a slot: `run` is its run folder, `why` says in words why it is not done."""
+
+    folder: Path
+    state: State
+    run: Path | None = None
+    why: str = ""
+    claim: Mapping[str, Any] = field(default_factory=dict)
+
+
+def owner(pid: int | None = None) -> dict[str, Any]:
+    """Return what identifies a process: number, start in ticks, boot, the space that its number is of, and the host."""
+    number = os.getpid() if pid is None else pid
+    space = str(Path("/proc/self/ns/pid").readlink())
+    return {
+        "pid": number,
+        "ticks": start_ticks(number),
+        "boot": boot_id(),
+        "space": space,
+        "host": os.uname().nodename,
+    }
+
+
+def is_gone(claim: Mapping[str, Any], file: Path) -> bool:
+    """Return whether the process that claimed is known to have ended; of another machine nothing is known.
+
+    A process in another container of this machine cannot be seen, but it holds a lock on its claim as long as it lives.
+    """
+    pid = claim.get("pid")
+    here = owner(pid if isinstance(pid, int) else 0)
+    if claim.get("boot") != here["boot"]:
+        return bool(claim.get("host") == here["host"])
+    if claim.get("space") != here["space"]:
+        return not _is_locked(file)
+    return bool(claim.get("ticks") != here["ticks"])
+
+
+def _is_locked(file: Path) -> bool:
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+@contextlib.contextmanager
+def claimed(folder: Path, more: Mapping[str, Any]) -> Iterator[bool]:
+    """Claim a slot for this process; give False where it is claimed already. Raises StoreError.
+
+    The claim is prepared beside the slot and renamed into its place: of two, one succeeds.
+    """
+    prepared = folder.with_name(f".{folder.name}.{os.getpid()}-{os.urandom(3).hex()}")
+    lock = -1
+    try:
+        try:
+            prepared.mkdir(parents=False)
+            pair = clock_pair()
+            times = {"mono_ns": pair.mono_ns, "utc_ns": pair.utc_ns}
+            write_json_atomic(prepared / CLAIM, {**more, **owner(), **times})
+            lock = os.open(prepared / CLAIM, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            prepared.rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise StoreError("cannot claim a slot", where=str(folder), why=error.strerror) from error
+            shutil.rmtree(prepared, ignore_errors=True)
+            yield False
+            return
+        yield True
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
+def look(folder: Path) -> Slot:
+    """Return what became of a slot."""
+    claim: Mapping[str, Any] = {}
+    try:
+        claim = read_json(folder / CLAIM)
+    except StoreError:
+        if not folder.is_dir():
+            return Slot(folder, State.FREE)
+    gone = is_gone(claim, folder / CLAIM) if claim else True
+    run = next(reversed(list_runs(folder)), None)
+    end = None if run is None else read_end(run)
+    if run is None or end is None:
+        return Slot(folder, State.STALE if gone else State.LIVE, run, "" if gone else "it runs", claim)
+    state, why = _judge(end, _stopped(folder))
+    if state in (State.FAILED, State.STALE, State.REFUSED) and not gone:
+        state = State.LIVE  # it is still being closed
+    return Slot(folder, state, run, why, claim)
+
+
+def _judge(end: Mapping[str, Any], stopped: Mapping[str, Any] | None) -> tuple[State, str]:
+    """Tell from a run's end, and from what was done to it, what became of the slot."""
+    outcome, code, number = end.get("outcome"), end.get("exit_code"), end.get("signal")
+    if outcome == "not-started":
+        return State.REFUSED, str(end.get("message") or "the command could not be started")
+    if outcome not in ("exit", "signal"):
+        return State.STALE, "it was interrupted before the command started"
+    if stopped is not None and int(stopped.get("t_ns", 0)) < int(end.get("end_ns") or 0):
+        if stopped.get("why") == "timeout":
+            return State.FAILED, f"it took longer than {stopped.get('after_s')} s"
+        return State.STALE, "it was interrupted"
+    if outcome == "exit" and code == 0:
+        return State.DONE, ""
+    return State.FAILED, f"exit code {code}" if outcome == "exit" else f"killed by signal {number}"
+
+
+def _stopped(folder: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(StoreError):
+        return read_json(folder / STOPPED)
+    return None
+
+
+def note_stop(folder: Path, why: str, **more: Any) -> None:
+    """Note that a slot is being ended by us, before it is; the first reason stays."""
+    if not (folder / STOPPED).exists():
+        with contextlib.suppress(StoreError):
+            write_json_atomic(folder / STOPPED, {"why": why, "t_ns": monotonic_ns(), **more})
+
+
+def set_aside(slot: Slot, study: Path) -> Path | None:
+    """Move a slot out of the way, so that it is free again; None where it is no longer as it was seen.
+
+    Nothing is deleted. Only who holds the study's lock moves slots, so what is moved is what was looked at.
+    """
+    with locked(study):
+        now = look(slot.folder)
+        if now.state is not slot.state or now.claim != slot.claim or slot.state is State.LIVE:
+            return None
+        for n in range(1, 100_000):
+            aside = slot.folder.with_name(f"{slot.folder.name}.{slot.state.value}-{n}")
+            if not aside.exists():
+                slot.folder.rename(aside)
+                return aside
+    return None
+
+
+def slots_of(cell: Path) -> list[Path]:
+    """Return the slots of a cell that are claimed or ended, in order."""
+    try:
+        names = [entry.name for entry in os.scandir(cell) if SLOT.fullmatch(entry.name)]
+    except OSError:
+        return []
+    return [cell / name for name in sorted(names, key=lambda name: (name[0], int(name[1:])))]
+
+
+def tidy(cell: Path) -> None:
+    """Remove claims of a cell that were prepared by processes which ended before they could place them."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(cell):
+            if _PREPARED.fullmatch(entry.name) is None:
+                continue
+            folder = Path(entry.path)
+            with contextlib.suppress(StoreError):  # one without a claim is being made, or harmless
+                if is_gone(read_json(folder / CLAIM), folder / CLAIM):
+                    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,164 @@
+"""Read the values of knobs as people type them: lists, ranges, watts, percent, megahertz."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Literal
+
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+Unit = Literal["", "W", "share", "Hz"]
+MOST = 10_000
+NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(rf"({NUMBER})([A-Za-z%]*):({NUMBER})([A-Za-z%]*):({NUMBER})([A-Za-z%]*)")
+_SINGLE = re.compile(rf"({NUMBER})([A-Za-z%]*)")
+# What a suffix means: the unit, and what to multiply by.
+_POWER: Mapping[str, tuple[Unit, Decimal]] = {
+    "": ("W", Decimal(1)),
+    "W": ("W", Decimal(1)),
+    "%": ("share", Decimal("0.01")),
+}
+_CLOCK: Mapping[str, tuple[Unit, Decimal]] = {"": ("Hz", Decimal(10**6)), "MHz": ("Hz", Decimal(10**6))}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Hold one value of a knob: what stands in the command, the value itself (SI, share of 1), and its unit."""
+
+    text: str
+    value: float | int | str
+    unit: Unit = ""
+
+    @property
+    def shown(self) -> str:
+        """Return the value with its unit, as people read it."""
+        if self.unit == "share":
+            return self.text
+        return {"W": f"{self.text} W", "Hz": f"{self.text} MHz"}.get(self.unit, self.text)
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain data."""
+        return {"text": self.text, "value": self.value, "unit": self.unit}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> Value:
+        """Take what `to_json` gave."""
+        value = data["value"]
+        assert isinstance(value, int | float | str)
+        return cls(str(data["text"]), value, data.get("unit", ""))  # type: ignore[arg-type]
+
+
+def caps(text: str, where: str = "--cap") -> tuple[Value, ...]:
+    """Read caps: `170`, `170W`, `60%`, `100:260:10`, `60%:100%:10%`, and lists of them. Raises ConfigError."""
+    return _measured(text, _POWER, where, "150, 100:260:10 (W) or 60%:100%:10%")
+
+
+def clocks(text: str, where: str = "--clock") -> tuple[Value, ...]:
+    """Read clocks in MHz. Raises ConfigError."""
+    return _measured(text, _CLOCK, where, "1200 or 900:1980:120 (MHz)")
+
+
+def counts(text: str, where: str = "--gpus") -> tuple[Value, ...]:
+    """Read whole numbers of at least one. Raises ConfigError."""
+    found = []
+    for part in _parts(text, where):
+        numbers, suffix = _numbers(part, where)
+        for number in numbers or [Decimal(0)]:
+            if suffix or number < 1 or number != number.to_integral_value():
+                raise ConfigError(f"{part!r} is no number of GPUs", where=where, next="write it as 1,2,4,8 or 1:8:1")
+            found.append(Value(_plain(number), int(number)))
+    return _unique(found, where)
+
+
+def free(text: str, where: str) -> tuple[Value, ...]:
+    """Read values of any kind: a list, or a range of numbers. Raises ConfigError."""
+    found = []
+    for part in _parts(text, where):
+        numbers, suffix = _numbers(part, where) if _RANGE.fullmatch(part) else ([], "")
+        found += [_free(f"{_plain(n)}{suffix}") for n in numbers] or [_free(part)]
+    return _unique(found, where)
+
+
+READERS: Mapping[str, Callable[[str, str], tuple[Value, ...]]] = {
+    "cap": caps,
+    "cpu_cap": caps,
+    "clock": clocks,
+    "gpus": counts,
+}
+
+
+def read(name: str, text: str, where: str) -> tuple[Value, ...]:
+    """Read the values of a knob by its name. Raises ConfigError."""
+    return READERS.get(name, free)(text, where)
+
+
+def _measured(text: str, units: Mapping[str, tuple[Unit, Decimal]], where: str, example: str) -> tuple[Value, ...]:
+    found: list[Value] = []
+    for part in _parts(text, where):
+        numbers, suffix = _numbers(part, where)
+        if suffix not in units or not numbers:
+            raise ConfigError(f"{part!r} cannot be read", where=where, next=f"write it as {example}")
+        unit, factor = units[suffix]
+        for number in numbers:
+            if number <= 0:
+                raise ConfigError(f"{_plain(number)} is not above 0", where=where)
+            shown = f"{_plain(number)}%" if unit == "share" else _plain(number)
+            found.append(Value(shown, float(number * factor), unit))
+    if len({value.unit for value in found}) > 1:
+        raise ConfigError("watts and percent are mixed", where=where, why=text, next=f"write it as {example}")
+    return _unique(found, where)
+
+
+def _parts(text: str, where: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise ConfigError("a value is empty", where=where, why=text or "nothing is given")
+    return parts
+
+
+def _numbers(part: str, where: str) -> tuple[list[Decimal], str]:
+    """Return the numbers of a range or a single one, and their suffix; no numbers where it is neither."""
+    whole = _RANGE.fullmatch(part)
+    if whole is None:
+        single = _SINGLE.fullmatch(part)
+        return ([Decimal(single[1])], single[2]) if single else ([], "")
+    suffixes = {s for s in whole.group(2, 4, 6) if s}
+    if len(suffixes) > 1:
+        raise ConfigError(f"{part!r} has several units", where=where)
+    first, last, step = (Decimal(n) for n in whole.group(1, 3, 5))
+    if step == 0 or (last - first) / step < 0:
+        why = "the step is 0" if step == 0 else "its step leads away from its end"
+        raise ConfigError(f"{part!r} is no range", where=where, why=why, next="write FIRST:LAST:STEP")
+    count = int((last - first) / step) + 1
+    if count > MOST:
+        raise ConfigError(f"{part!r} has {count} values", where=where, why=f"at most {MOST} are taken")
+    return [first + k * step for k in range(count)], suffixes.pop() if suffixes else ""
+
+
+def _free(text: str) -> Value:
+    """Keep a text as it is; it is a number only if nothing is lost by taking it for one."""
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        if str(number) == text:
+            return Value(text, number)
+    return Value(text, text)
+
+
+def _plain(number: Decimal) -> str:
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _unique(values: Sequence[Value], where: str) -> tuple[Value, ...]:
+    found = {value.text: value for value in values}
+    if len(found) > MOST:
+        raise ConfigError(f"{len(found)} values", where=where, why=f"at most {MOST} are taken")
+    return tuple(found.values())

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.terms import Quantity
+from joulelab.core.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "goal"),
+    [
+        ("energy", Goal("energy")),
+        ("time", Goal("time")),
+        (" EDP ", Goal("edp")),
+        ("ed2p", Goal("ed2p")),
+        ("eds:1.5", Goal("eds", 1.5)),
+        ("eds:2", Goal("eds", 2.0)),
+        ("gain-loss", Goal("gain-loss")),
+        ("energy@slowdown=5%", Goal("energy", slowdown=0.05)),
+        ("edp@slowdown=12.5%", Goal("edp", slowdown=0.125)),
+        ("eds:1", Goal("eds", 1.0)),
+    ],
+)
+def test_a_goal_is_read_and_written(text: str, goal: Goal) -> None:
+    assert Goal.parse(text) == goal
+    assert goal.text == text.strip().lower()
+    assert Goal.parse(goal.text) == goal
+
+
+def test_short_forms() -> None:
+    assert Goal.parse("eds") == Goal("eds", 2.0)
+    assert Goal.parse("energy@slowdown=0.05") == Goal.parse("energy@slowdown=5%")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no goal"),
+        ("watts", "no goal 'watts'"),
+        ("edp:2", "no goal 'edp:2'"),
+        ("eds:x", "is a number"),
+        ("eds:", "is a number"),
+        ("eds:0.9", "1 or more"),
+        ("eds:nan", "1 or more"),
+        ("eds:inf", "1 or more"),
+        ("energy@", "written @slowdown=5%"),
+        ("energy@slower=5%", "written @slowdown=5%"),
+        ("energy@slowdown=fast", "written @slowdown=5%"),
+        ("energy@slowdown=-1%", "0 % or more"),
+        ("energy@slowdown=inf", "0 % or more"),
+        ("energy@slowdown=5", "@slowdown=5% if percent"),
+    ],
+)
+def test_what_is_no_goal_is_refused_with_the_known_ones(text: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Goal.parse(text)
+    assert why in str(caught.value)
+    assert "known are energy, time, edp" in str(caught.value)
+
+
+def test_scores_are_one_at_the_reference_and_small_is_good() -> None:
+    for text in ("energy", "time", "edp", "ed2p", "eds:1.5", "eds:2", "eds:1", "gain-loss"):
+        assert Goal.parse(text).score_of(1.0, 1.0) == pytest.approx(1.0)
+    assert Goal.parse("energy").score_of(0.8, 1.1) == 0.8
+    assert Goal.parse("time").score_of(0.8, 1.1) == 1.1
+    assert Goal.parse("edp").score_of(0.8, 1.1) == pytest.approx(0.88)
+    assert Goal.parse("ed2p").score_of(0.8, 1.1) == pytest.approx(0.968)
+    assert Goal.parse("eds:4").score_of(0.8, 1.1) == pytest.approx(0.75 * 0.8 + 0.25 * 1.1)
+    assert Goal.parse("eds:1").score_of(0.8, 1.1) == 1.1
+    assert Goal.parse("gain-loss").score_of(0.8, 1.1) == pytest.approx(1 - (0.2 - 0.1))
+
+
+def test_what_a_goal_needs() -> None:
+    assert [g for g in ("energy", "time", "edp", "eds:1", "eds:2", "gain-loss") if Goal.parse(g).needs_energy] == [
+        "energy",
+        "edp",
+        "eds:2",
+        "gain-loss",
+    ]
+    needing = ("eds:2", "gain-loss", "energy@slowdown=5%")
+    assert all(Goal.parse(g).needs_reference for g in needing)
+    assert not any(Goal.parse(g).needs_reference for g in ("energy", "time", "edp", "ed2p"))
+
+
+def test_a_slowdown_is_within_the_limit_surely_possibly_or_not() -> None:
+    goal = Goal.parse("energy@slowdown=5%")
+    assert goal.within(Quantity(0.03, {"a": 0.005})) == "surely"
+    assert goal.within(Quantity(0.045, {"a": 0.005})) == "possibly"
+    assert goal.within(Quantity(0.055, {"a": 0.005})) == "possibly"
+    assert goal.within(Quantity(0.07, {"a": 0.005})) == "not"
+    assert goal.within(Quantity(0.05)) == "surely"
+    assert goal.within(Quantity(0.01, {}, known=False)) == "possibly"
+    assert Goal.parse("energy").within(Quantity(9.0)) == "surely"

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from joulelab.control.setting import Limits, Opened, same
+from joulelab.core.errors import Refused
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        ({"cap_w": 170.0}, {"cap_w": 170.4}, True),
+        ({"cap_w": 170.0}, {"cap_w": 170.6}, False),
+        ({"cap_w": 1000.0}, {"cap_w": 1002.9}, True),
+        ({"cap_w": 1000.0}, {"cap_w": 1004.0}, False),
+        ({"lowest_hz": 1e9, "highest_hz": 1e9}, {"lowest_hz": 1e9, "highest_hz": 1.0009e9}, True),
+        ({"lowest_hz": 1e9, "highest_hz": 1e9}, {"lowest_hz": 1e9, "highest_hz": 1.002e9}, False),
+        ({"long_term_w": 9.0, "enabled": 1.0}, {"long_term_w": 9.0, "enabled": 0.0}, False),
+        ({"long_term_w": 9.0, "enabled": 1.0}, {"long_term_w": 9.1, "enabled": 1.0}, True),
+        ({}, {}, True),
+        ({}, {"highest_hz": 1e9, "lowest_hz": 1e9}, False),
+    ],
+)
+def test_settings_are_equal_within_what_devices_round_to(a, b, equal):
+    assert same(a, b) is same(b, a) is equal
+
+
+def test_a_range_is_told_in_units_that_people_use():
+    watts, clocks = Limits(100, 260, 260, "W"), Limits(210e6, 2.1e9, None, "Hz")
+    assert (watts.text, clocks.text) == ("100 to 260 W", "210 to 2100 MHz")
+    for value in (100, 99.9995, 260, 260.0005):
+        watts.check(value, "gpu:0")
+    with pytest.raises(Refused, match=r"gpu:0: 99 W is out of range \(gpu:0 takes 100 to 260 W\)"):
+        watts.check(99, "gpu:0")
+    with pytest.raises(Refused, match="3000 MHz is out of range"):
+        clocks.check(3e9, "gpu:0")
+
+
+def test_what_was_opened_is_closed_once():
+    closed = []
+    with Opened(on_close=lambda: closed.append(1)) as opened:
+        assert closed == []
+    opened.close()
+    assert closed == [1]
+    Opened().close()

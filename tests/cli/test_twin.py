@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +65,16 @@ def test_what_is_served_is_announced(call: Call) -> None:
     assert "export JOULELAB_CONFIG=" in text
     assert "did you mean 'modbus'" in call("twin", "--serve", "modbuss", code=2).output
     assert "given twice" in call("twin", "a.toml", "--node", "b.toml", code=2).output
+
+
+def test_an_idle_twin_takes_jobs(call: Call, tmp_path: Path) -> None:
+    job = [sys.executable, "-m", "joulelab.twins.job", "--work", "2", "--gpus", "2"]
+    out = tmp_path / "out"
+    call("twin", "--gpus", "2", "--idle", "--", "sh", "-c", f"{shlex.join(job)} > {out}")
+    assert "finished 2 steps" in out.read_text()
+    call("twin", "--gpus", "1", "--", "sh", "-c", f"{shlex.join(job)} 2> {out}", code=2)
+    assert "takes no jobs" in out.read_text() or "are visible" in out.read_text()
+    assert "exclude each other" in call("twin", "--idle", "--load", "--", "true", code=2).output
 
 
 def test_a_command_finds_the_entries_of_the_twin(call: Call, tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def test_everything_is_served_and_nothing_is_left(library: Path, tmp_path: Path)
     )
     threads = threading.active_count()
     with server:
-        assert set(server.environment) == {"JOULELAB_TWIN", "LD_LIBRARY_PATH", "JOULELAB_POWERCAP"}
+        assert set(server.environment) == {"JOULELAB_TWIN", "JOULELAB_STATE", "LD_LIBRARY_PATH", "JOULELAB_POWERCAP"}
+        assert Path(server.environment["JOULELAB_STATE"]).is_dir()
         assert server.environment["LD_LIBRARY_PATH"].endswith(":/opt/lib")
         assert (Path(server.environment["JOULELAB_POWERCAP"]) / "intel-rapl:0" / "energy_uj").exists()
         with Truth(Path(server.environment["JOULELAB_TWIN"])) as other:
@@ -51,7 +52,7 @@ def test_everything_is_served_and_nothing_is_left(library: Path, tmp_path: Path)
 
 def test_without_a_compiler_the_rest_is_served(tmp_path: Path) -> None:
     with TwinServer(SMALL, directory=tmp_path, library=no_compiler) as server:
-        assert set(server.environment) == {"JOULELAB_TWIN", "JOULELAB_POWERCAP"}
+        assert set(server.environment) == {"JOULELAB_TWIN", "JOULELAB_STATE", "JOULELAB_POWERCAP"}
         assert "no C compiler" in str(server.missing)
 
 

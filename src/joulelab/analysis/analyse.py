@@ -10,6 +10,7 @@ import numpy as np
 
 from joulelab.analysis.agreement import comparisons
 from joulelab.analysis.breakdown import breakdown
+from joulelab.analysis.caps import caps_of
 from joulelab.analysis.channels import Channel, ScopeChannels, energy_bearing, load_channels
 from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
@@ -95,6 +96,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         comparisons=comparisons(results),
         ratios=ratios,
         labels=dict(meta.get("labels") or {}),
+        caps=caps_of(events),
     )
 
 

@@ -93,6 +93,22 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class CapResult:
+    """Hold a cap that the run set: the last value asked for, what was found before, in `unit` (W or Hz), and its end.
+
+    `outcome` is restored, as found, left (somebody else had changed it) or failed; empty while it is set.
+    """
+
+    host: str
+    scope: str
+    asked: float
+    found: float | None
+    unit: str
+    changes: int
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseResult:
     """Hold one phase: its interval, energy by group (J), and work done in it."""
 
@@ -134,6 +150,7 @@ class Result:
     lags: tuple[Lag, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     ratios: dict[str, Quantity] = field(default_factory=dict)
+    caps: tuple[CapResult, ...] = ()
 
     @property
     def duration_s(self) -> float:

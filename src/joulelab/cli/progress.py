@@ -48,7 +48,7 @@ class Shown:
 
     def __call__(self, told: Told) -> None:
         """Print one piece of news."""
-        left = "" if told.left_s is None else f"{fmt.duration(told.left_s)} left"
+        left = "" if told.left_s is None else f"{_whole(told.left_s)} left"
         if self._bar is not None:
             self._bar.update(self._task, completed=told.finished, total=told.total, left=left)
         self.say(news(told, self._scope))
@@ -79,5 +79,10 @@ def news(told: Told, scope: str | None = None) -> str:
         parts.append(f"{told.details['outlived']} processes outlived the command and were ended")
     parts += [str(problem) for problem in told.details.get("problems", ())]
     if told.left_s is not None and told.what in ("done", "failed", "interrupted"):
-        parts.append(f"{fmt.duration(told.left_s)} left")
+        parts.append(f"{_whole(told.left_s)} left")
     return ": ".join(parts[:2]) + "".join(f"; {part}" for part in parts[2:])
+
+
+def _whole(seconds: float) -> str:
+    """Return a time that is only known roughly."""
+    return f"{seconds:.0f} s" if seconds < 99.5 else fmt.duration(seconds)

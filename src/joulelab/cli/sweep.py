@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from joulelab.study.drive import Outcome
     from joulelab.study.folder import Plan, Study
     from joulelab.study.results import Results
+    from joulelab.study.values import Value
 
 ASK_FROM = 20
 FAILED_CODE = 1
@@ -95,11 +96,11 @@ class Wanted:
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 @click.pass_context
 def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> None:
-    """Run a command under every cap, GPU count and setting; tell the best.
+    r"""Run a command under every cap, GPU count and setting; tell the best.
 
     joulelab sweep --cap 100:260:10 --gpus 1,2,4,8 --repeat 10 --goal edp -- python train.py --gpus {gpus}
 
-    joulelab sweep --cap 60%:100%:10% --set batch=256,512 --work 'tokens: (\\d+)' -- ./serve --batch {batch}
+    joulelab sweep --cap 60%:100%:10% --set batch=256,512 --work 'tokens: (\d+)' -- ./serve --batch {batch}
 
     Every combination is a cell, every repeat of a cell a slot; their order is random within each repeat. Interrupted,
     the same command goes on; more caps or repeats add to what is there. {name} is a placeholder, {{name}} a literal
@@ -273,7 +274,6 @@ def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
 def _values(study: Study, pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Return the reference that is asked for, as values of the study's knobs. Raises ConfigError."""
     from joulelab.study.matrix import Knob, find_reference
-    from joulelab.study.values import Value
 
     there: dict[str, dict[str, Value]] = {}
     for cell in study.cells().values():

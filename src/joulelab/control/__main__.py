@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import select
 import signal
 import socket
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.control.frames import Lines, encode, id_of, parse, plain, refused
 from joulelab.control.keeper import Keeper
 from joulelab.control.spawn import ENDING, Watched
-from joulelab.control.state import State
+from joulelab.control.state import State, user_name
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
@@ -124,14 +123,6 @@ def log(state: State, outcomes: list[Outcome], why: str) -> None:
     """Write down what nobody was there to hear."""
     for outcome in outcomes:
         state.log(f"{why}: {outcome.said}")
-
-
-def user_name(uid: int) -> str:
-    """Return a user's name, or the number where there is none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def main() -> None:

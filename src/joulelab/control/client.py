@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from joulelab.control.frames import error_of
 from joulelab.control.link import Link, connect
@@ -111,10 +111,10 @@ class Caps:
             if self._pid != os.getpid():
                 return []
             told, self._ended = self._ended, []
-            devices = list(self._held)
+            held = [one for one, _ in self._held.values()]
             self._held = {}
             self._due_ns = NEVER_NS
-            return told + (self._release(devices) if devices else [])
+            return told + (self._release(held) if held else [])
 
     def serve(self) -> list[dict[str, Any]]:
         """Hear what happened; start a keeper that died again, with the same caps. Return events.
@@ -205,16 +205,19 @@ class Caps:
             self._bury(link)
         return answer
 
-    def _release(self, devices: list[str]) -> list[Released]:
+    def _release(self, held: Sequence[Held]) -> list[Released]:
         try:
             answer = None if self._link is None else self._ask({"do": "release"}, RELEASE_S)
             told, self._ended = self._ended, []  # a signal may have been first
-            left = [d for d in devices if d not in {one.device for one in told}]
+            left = [one.device for one in held if one.device not in {other.device for other in told}]
             if answer is None and left:  # it died: another one finishes what it left
                 answer = self._ask({"do": "restore", "devices": left}, RELEASE_S)
-            return told + (_released(answer) if left else [])
+            told += _released(answer) if left else []
         except JoulelabError as error:
-            return [Released(d, d, "failed", None, None, "", f"{d} may still be capped: {error}") for d in devices]
+            return [_unsure(one, "failed", f"{one.scope} may still be capped: {error}") for one in held]
+        known = {one.device for one in told}
+        said = "another keeper has finished what was left: joulelab cap status"
+        return told + [_unsure(one, "left", f"{one.scope}: {said}") for one in held if one.device not in known]
 
     def _bury(self, link: Link) -> None:
         """Note that the keeper died; it is due again at once, unless the last one died young."""
@@ -295,6 +298,10 @@ def _released(answer: Mapping[str, Any] | None) -> list[Released]:
     if answer["is"] == "refused":
         raise error_of(answer["error"])
     return [Released.of(one) for one in answer["devices"]]
+
+
+def _unsure(held: Held, outcome: Literal["left", "failed"], said: str) -> Released:
+    return Released(held.scope, held.device, outcome, held.found, None, held.unit, said)
 
 
 def _check(wishes: Sequence[Wish]) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Raises Refused where a client may not set a device to a value (W or Hz).
 Permit = Callable[["Setter", float, "Limits"], None]
+# Some drivers take a moment to enforce a new cap (W).
+SETTLE_S, ABOVE = 0.2, 1.0
 _KIND = {"W": "power", "share": "power", "Hz": "clocks"}
 
 
@@ -94,14 +96,12 @@ class Keeper:
                     fresh.append(setter.device)
                 lease = self.leases[setter.device]
                 lease.set(lease.setter.setting(value))
-            told = [self._held(self.leases[setter.device], value) for setter, value in wanted]
+            told = self._told([(self.leases[setter.device], value) for setter, value in wanted])
         except BaseException as error:
             problems = self._undo(fresh, before)
             if problems and isinstance(error, JoulelabError):
                 error.why = "; ".join([*([error.why] if error.why else []), *problems])
             raise
-        for setter, value in wanted:
-            self.leases[setter.device].asked = value
         return told
 
     def release(self) -> list[Outcome]:
@@ -197,18 +197,16 @@ class Keeper:
         missing = "; ".join(dict.fromkeys(why for _, why in (*found.missing, *found.absent)))
         raise ConfigError(plain(what), where="caps", why=reason or missing or None, next="joulelab cap status")
 
-    def _held(self, lease: Lease, asked: float) -> dict[str, Any]:
-        setter = lease.setter
-        limits = setter.limits()
-        return {
-            **_names(setter),
-            "asked": asked,
-            "requested": main_value(setter.get()),
-            "enforced": _enforced(setter, lease, asked),
-            "found": main_value(lease.found),
-            "default": limits.default,
-            "unit": limits.unit,
-        }
+    def _told(self, held: Sequence[tuple[Lease, float]]) -> list[dict[str, Any]]:
+        """Return what is set and in force, once that follows what was asked or a moment has passed."""
+        until = time.monotonic() + SETTLE_S
+        while True:
+            enforced = [lease.setter.enforced() for lease, _ in held]
+            pairs = zip(enforced, held, strict=True)
+            settled = all(value is None or value <= asked + ABOVE for value, (_, asked) in pairs)
+            if settled or time.monotonic() >= until:
+                return [_held(*one, value) for one, value in zip(held, enforced, strict=True)]
+            time.sleep(0.02)
 
     def _status(self, setter: Setter) -> dict[str, Any]:
         """Return what a device shows, who holds it, and what was left behind. Raises MeterError."""
@@ -233,6 +231,19 @@ class Keeper:
         }
 
 
+def _held(lease: Lease, asked: float, enforced: float | None) -> dict[str, Any]:
+    limits = lease.setter.limits()
+    return {
+        **_names(lease.setter),
+        "asked": asked,
+        "requested": main_value(lease.now),
+        "enforced": enforced,
+        "found": main_value(lease.found),
+        "default": limits.default,
+        "unit": limits.unit,
+    }
+
+
 def _leftover(journal: Journal) -> dict[str, Any]:
     ours = [main_value(one) for one in journal.set]
     return {"found": main_value(journal.found), "set": ours, "who": dict(journal.who), "utc": journal.utc}
@@ -240,18 +251,3 @@ def _leftover(journal: Journal) -> dict[str, Any]:
 
 def _names(setter: Setter) -> dict[str, Any]:
     return {"scope": setter.scope, "device": setter.device, "model": setter.model, "kind": setter.kind}
-
-
-# Some drivers take a moment to enforce a new cap.
-SETTLE_S = 0.2
-
-
-def _enforced(setter: Setter, lease: Lease, asked: float) -> float | None:
-    """Return what is in force once it follows what was asked, or after a moment."""
-    until = time.monotonic() + SETTLE_S
-    while True:
-        value = setter.enforced()
-        settled = value is None or value <= asked + 1.0 or lease.setter.kind != "power"
-        if settled or time.monotonic() >= until:
-            return value
-        time.sleep(0.02)

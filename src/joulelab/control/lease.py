@@ -71,9 +71,9 @@ def main_value(setting: Setting | None) -> float | None:
 
 
 def value_text(value: float | None, unit: str) -> str:
-    """Return `170 W`, `1410 MHz` or `none`."""
+    """Return `170 W`, `1410 MHz`, or that nothing is set."""
     if value is None:
-        return "none"
+        return "free clocks" if unit == "Hz" else "no cap"
     return f"{value:.6g} W" if unit == "W" else f"{value / 1e6:.6g} MHz"
 
 
@@ -139,7 +139,6 @@ class Lease:
     def __init__(self, setter: Setter, state: State, who: Mapping[str, Any]) -> None:
         """Lock the device and finish what was left over. Raises InUse, Refused, StoreError, MeterError."""
         self.setter = setter
-        self.asked: float | None = None
         self.finished: Outcome | None = None
         self._state = state
         self._who = dict(who)
@@ -168,8 +167,8 @@ class Lease:
         """Return what the device is known to have been set to: ours, or what was found."""
         return self.found if self._sure is None else self._sure
 
-    def set(self, setting: Setting) -> Setting:
-        """Journal, set, read back; return what the device shows. Raises Refused, MeterError; then put it back."""
+    def set(self, setting: Setting) -> None:
+        """Journal, set, read back. Raises Refused, MeterError; then put it back."""
         self._check_still_ours()
         self._maybe.append(dict(setting))
         self._state.write(self._journal())
@@ -181,8 +180,7 @@ class Lease:
             shows, asked = (value_text(main_value(one), unit) for one in (shown, setting))
             why = f"it shows {shows} after it took {asked}" if shows != asked else f"it shows {dict(shown)}"
             raise Refused(f"it does not keep {asked}", where=self.setter.scope, why=why, next=_CHECK)
-        self._sure, self._maybe = dict(setting), []
-        return shown
+        self._sure, self._maybe = dict(shown), []
 
     def undo(self, setting: Setting) -> None:
         """Set what was there before a change that failed elsewhere; raises as `set`."""

@@ -48,11 +48,9 @@ class Link:
         return [self._sock.fileno(), *(self._watched.fds if self._watched else ())]
 
     def send(self, frame: dict[str, Any]) -> None:
-        """Send a request; a connection that is broken is noted, and found so by who waits for the answer."""
-        try:
+        """Send a request; where that fails, who waits for the answer finds out why."""
+        with contextlib.suppress(OSError):
             self._sock.sendall(encode(frame))
-        except OSError:
-            self.broken = True
 
     def receive(self, until: float) -> list[dict[str, Any]]:
         """Return what has arrived, waiting for something until a time (monotonic s); notes a broken connection."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import grp
+import os
 import pwd
 import re
 import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +18,7 @@ from joulelab.meters import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
     from joulelab.control.setting import Limits, Setter
 
@@ -91,7 +92,7 @@ def load(path: Path) -> Policy:
         raise ConfigError("cannot read the configuration", where=str(path), why=error.strerror, next=then) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("not a TOML file", where=str(path), why=str(error), next="correct that line") from None
-    if status.st_uid != 0 or status.st_mode & 0o022:
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
         why, then = "others than root can write it", f"sudo chown root {path}; sudo chmod go-w {path}"
         raise ConfigError("the configuration cannot be trusted", where=str(path), why=why, next=then)
     try:
@@ -109,7 +110,7 @@ def _explained(text: str, where: str) -> ConfigError:
     if wrong:
         names = Allow.__struct_fields__ if place and place[1] else _File.__struct_fields__
         return ConfigError(f"unknown key {wrong[1]!r}", where=here, next=nearest(wrong[1], list(names)))
-    return ConfigError("a value is of the wrong kind", where=here, why=text.split(" - at")[0])
+    return ConfigError("a value is of the wrong kind", where=here, why=text.partition(" - at")[0])
 
 
 def _uids(one: Allow, where: str, number: int) -> set[int] | None:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import struct
 import time
 import urllib.parse
@@ -233,6 +234,14 @@ def holder_text(who: Mapping[str, Any]) -> str:
     inside = [f"pid {pid}" if pid else "", f"`{command}`" if command else "", f"since {since}" if since else ""]
     told = ", ".join(part for part in inside if part)
     return f"{user or 'somebody'}{f' ({told})' if told else ''}"
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name, or the number where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def utc_text() -> str:

@@ -1,49 +1,75 @@
-"""Show what can be capped: each device, its cap, its range, and who holds it."""
+"""Show caps: what can be capped here and who holds it, and what a run did with them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-from rich.table import Table
+from joulelab.report.console import make_table, print_facts
+from joulelab.report.format import span
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from joulelab.analysis.result import Result
     from joulelab.control.client import Device, Status
+
+ENDINGS = {
+    "restored": "put back",
+    "as found": "as it was",
+    "left": "left, since somebody else had changed it",
+    "failed": "NOT put back: joulelab cap restore",
+    "": "not put back yet",
+}
 
 
 def print_caps(console: Console, status: Status) -> None:
     """Print one line per device, then what cannot be capped and why."""
     if status.devices:
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        for name in ("device", "now", "enforced", "default", "range", "held by"):
-            table.add_column(name, justify="right" if name in ("now", "enforced", "default", "range") else "left")
+        table = make_table("device", "now", "enforced", "default", "range", "", left=(0, 5))
         for device in status.devices:
             table.add_row(*_cells(device))
         console.print(table)
+        console.print()
     else:
         console.print("there is nothing to cap here")
-    for scope, reason in status.missing:
-        console.print(f"{escape(scope)}: {escape(reason)}", soft_wrap=True)
-    if any(device.leftover for device in status.devices):
-        console.print("\nA cap was left behind; put back what was found: joulelab cap restore", soft_wrap=True)
+    facts = [(device.scope, _holder(device)) for device in status.devices if device.holder or device.leftover]
+    print_facts(console, [*facts, *status.missing])
+
+
+def cap_lines(result: Result) -> list[tuple[str, str]]:
+    """Return the caps that a run set, devices with equal ones together."""
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for cap in result.caps:
+        key = (cap.asked, cap.found, cap.unit, cap.changes, cap.outcome)
+        alike.setdefault(key, []).append(cap.scope)
+    lines = []
+    for cap in result.caps:
+        scopes = alike.pop((cap.asked, cap.found, cap.unit, cap.changes, cap.outcome), None)
+        if scopes is None:
+            continue
+        last = f", the last of {cap.changes + 1} tried" if cap.changes else ""
+        before = "free before" if cap.found is None else f"{value(cap.found, cap.unit)} before"
+        what = "clocks locked at" if cap.unit == "Hz" else "capped at"
+        text = f"{span(scopes)} {what} {value(cap.asked, cap.unit)}{last}; {before}, {ENDINGS[cap.outcome]}"
+        lines.append(("caps", text))
+    return lines
+
+
+def value(number: float | None, unit: str) -> str:
+    """Return `170 W` or `1410 MHz`."""
+    if number is None:
+        return "-"
+    return f"{number / 1e6:.0f} MHz" if unit == "Hz" else f"{number:.4g} W"
 
 
 def _cells(device: Device) -> tuple[str, ...]:
-    unit = 1e6 if device.unit == "Hz" else 1.0
-    word = "MHz" if device.unit == "Hz" else "W"
-    limits = f"{device.lowest / unit:.0f} to {device.highest / unit:.0f} {word}"
+    limits = f"{value(device.lowest, device.unit).split()[0]} to {value(device.highest, device.unit)}"
     name = device.scope if device.kind == "power" else f"{device.scope} clocks"
-    values = (_number(value, unit, word) for value in (device.requested, device.enforced, device.default))
-    return (f"{name} [dim]{escape(device.model)}[/]", *values, limits, escape(_holder(device)))
-
-
-def _number(value: float | None, unit: float, word: str) -> str:
-    return "-" if value is None else f"{value / unit:.0f} {word}"
+    values = (value(number, device.unit) for number in (device.requested, device.enforced, device.default))
+    return (name, *values, limits, device.model if device.kind == "power" else "")
 
 
 def _holder(device: Device) -> str:
-    if device.leftover:
-        return "nobody; a cap was left behind"
-    return device.holder or ""
+    if device.holder:
+        return f"held by {device.holder}"
+    return "a cap was left behind and nobody holds it\n-> joulelab cap restore"

@@ -10,6 +10,7 @@ from rich.text import Text
 from joulelab.core.scope import order
 from joulelab.report import format as fmt
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
+from joulelab.report.caps import cap_lines
 from joulelab.report.console import LABEL, STYLE, make_table, print_facts
 from joulelab.report.rows import check_lines, energy_rows, hidden_phases, measured_by, phase_rows
 
@@ -74,7 +75,7 @@ def print_result(
         if not every_phase and hidden_phases(result):
             console.print(Text(f"and {hidden_phases(result)} more names: joulelab show {name} --phases"))
     console.print()
-    print_facts(console, work_lines(result) + joined_lines(result) + load_lines(result))
+    print_facts(console, work_lines(result) + cap_lines(result) + joined_lines(result) + load_lines(result))
     doubts = [("problem", text) for text in problems] + check_facts(result)
     print_facts(console, doubts, styles=STYLE)
     print_facts(console, missing_lines(result))

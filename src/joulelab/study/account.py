@@ -119,4 +119,4 @@ def _price(online: Online, by_cap: dict[float, Row], best: Row | None) -> Price:
         energy, time = energy + row.energy.value * work, time + (b - a) / NS
         more_j += max(row.energy.value - best.energy.value, 0.0) * work
         more_s += max(row.time.value - best.time.value, 0.0) * work
-    return Price(energy, time, more_j, more_s)
+    return Price(len(state.windows), energy, time, more_j, more_s)

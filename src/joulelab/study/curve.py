@@ -10,6 +10,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
+SL=0.0
 CURVES = 1536  # members of the family
 NOISE = np.array([0.003, 0.008, 0.02, 0.05, 0.12])  # relative deviations from run to run that are thought possible
 LIKELY = np.log(np.array([0.25, 0.40, 0.25, 0.09, 0.01]))
@@ -71,7 +72,7 @@ def family(caps: Floats, power_w: float, direct: float) -> tuple[Floats, Floats]
     top = float(caps[-1])
     sharp = 2.0 * 15.0 ** x[:, 0]  # of the soft minimum: a steady load has a corner, a varying one a bend
     passes = 0.88 + 0.14 * x[:, 1]  # mean power per cap where the cap rules
-    slope = 0.01 * 60.0 ** x[:, 2]  # relative slow-down per relative loss of power, where it begins
+    slope = (0.01 * 60.0 ** x[:, 2]) if SL==0 else 0.13*np.exp(SL*np.log(x[:,2]/(1-x[:,2])))
     steep = 1.0 + 6.0 * x[:, 3]
     alone = (x[:, 5] < direct) & (power_w <= 1.1 * top)
     draw = np.where(alone, power_w / top, 0.25 * 4.0 ** x[:, 6])

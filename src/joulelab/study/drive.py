@@ -9,6 +9,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError
 from joulelab.study import remains
 from joulelab.study.order import order
@@ -111,7 +112,7 @@ class Driver:
         self._slots = [study.slot(key, repeat) for key, repeat in order(cells, study.seed, repeats)]
         self._queue: deque[Path] = deque()
         self._waiting: list[Path] = []
-        self._running: dict[Path, None] = {}
+        self._running: dict[Path, int] = {}  # since when, monotonic ns
         self._tries: Counter[Path] = Counter()
         self._pace = Pace()
         self._ran = 0
@@ -186,7 +187,7 @@ class Driver:
                 self._count(slot)
             else:
                 self._clear(slot)
-                self._running[folder] = None
+                self._running[folder] = monotonic_ns()
                 self._executor.submit(folder)
 
     def _look_again(self) -> bool:
@@ -203,7 +204,9 @@ class Driver:
 
     def _collect(self, stop: Stop) -> None:
         for ended in self._executor.poll(POLL_S, [stop.fd]):
-            self._running.pop(ended.slot, None)
+            took_s = (monotonic_ns() - self._running.pop(ended.slot)) / NS
+            if ended.told is not None and ended.told.get("is") == "ended":
+                self._pace.add(ended.slot.parent.name, took_s)
             self._judge(ended)
         stop.heard()
 
@@ -238,7 +241,8 @@ class Driver:
         """Count a slot that has ended, and tell of it."""
         warm = slot.folder.name.startswith("w")
         found = None
-        self._pace.add_slot(slot.folder)
+        if told is None:  # somebody else ran it
+            self._pace.add_slot(slot.folder)
         if slot.state is State.DONE:
             self.outcome.done += not warm
             with contextlib.suppress(JoulelabError):
@@ -248,7 +252,7 @@ class Driver:
         self._ran += slot.state is State.DONE
         what = f"warm-up {slot.state.value}" if warm else slot.state.value
         self._news(what, slot, why=slot.why, trial=found, details=told or {})
-        if not self._ran and self.outcome.failed >= MOST_FAILURES and told is not None and not self.outcome.done:
+        if told is not None and self.outcome.failed >= MOST_FAILURES and not self._ran and not self.outcome.done:
             raise JoulelabError(
                 f"the first {self.outcome.failed} slots failed",
                 where=self._study.name,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import JoulelabError, MeterError
+from joulelab.core.errors import JoulelabError, MeterError, Refused
 from joulelab.study.worklog import WorkLog
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class State:
     chosen_ns: int = 0
     drift: tuple[float, float] | None = None  # time and energy per work at the end, against those at the beginning
     revisits: int = 0
+    refused: set[float] = field(default_factory=set)
     scopes: list[str] | None = None
     notes: list[str] = field(default_factory=list)
     problem: str = ""
@@ -107,16 +108,33 @@ class Online:
 
     def _tune(self) -> None:
         self._until_report(0)
-        while True:
-            cap = self.search().next()
+        search = self.search()
+        while len(self.state.windows) < 2 * self.trials:  # a bound on what is tried again and again
+            cap = search.next()
             if cap is not None:
-                self._note(self._try(cap) if self.state.windows else self._steady(cap))
-            elif not self._revisit():
+                if self._measure(cap, search):
+                    self._tell(search, self.state.windows[-1])
+            elif self._revisit():
+                search = self.search()
+            else:
                 break
-        self._choose()
+        self._choose(search)
 
-    def _choose(self) -> None:
-        choice = self.search().choice()
+    def _measure(self, cap: float, search: Search) -> bool:
+        """Take a window under a cap; False where the device refuses it, and it is left out. Raises JoulelabError."""
+        try:
+            self._note(self._try(cap) if self.state.windows else self._steady(cap))
+        except Refused as error:
+            if not self.state.windows:
+                raise
+            self.state.notes.append(f"{self.grid.shown[cap]} is left out: {error}")
+            self.state.refused.add(cap)
+            search.leave_out(cap)
+            return False
+        return True
+
+    def _choose(self, search: Search) -> None:
+        choice = search.choice()
         self._set(choice.cap)
         self.state.choice, self.state.chosen_ns = choice, monotonic_ns()
         told = {"cap": choice.cap, "tied": list(choice.tied), "windows": len(self.state.windows), "why": choice.why}
@@ -125,14 +143,19 @@ class Online:
     def search(self) -> Search:
         """Return a search that was told all windows so far, each without what the workload drifted by itself."""
         from joulelab.study.search import Search
+
+        caps = [cap for cap in self.grid.watts if cap not in self.state.refused]
+        search = Search(caps, self.goal, budget=self.trials + self.state.revisits)
+        for window in self.corrected():
+            self._tell(search, window)
+        return search
+
+    def _tell(self, search: Search, window: Window) -> None:
+        """Tell a search of a window, by one device: so it knows how near the power is to the cap."""
         from joulelab.study.window import COMMON
 
-        search = Search(self.grid.watts, self.goal, budget=self.trials + self.state.revisits)
-        devices = len(self.grid.scopes)
-        for window in self.corrected():
-            energy, time = window.energy.scaled(1 / window.work / devices), window.time_per
-            search.tell(window.cap, energy.value, time.value, energy.without(*COMMON).u, time.u)
-        return search
+        energy, time = window.energy.scaled(1 / window.work / len(self.grid.scopes)), window.time_per
+        search.tell(window.cap, energy.value, time.value, energy.without(*COMMON).u, time.u)
 
     def corrected(self) -> list[Window]:
         """Return the windows as they would be had the workload not changed by itself."""

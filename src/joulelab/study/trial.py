@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.terms import Quantity, total
-from joulelab.core.errors import StoreError
+from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.core.scope import family
 from joulelab.core.version import __version__
 from joulelab.store.folder import read_json, write_json_atomic
@@ -107,7 +107,13 @@ def trial_of(slot: Slot) -> SlotTrial:
         raise StoreError("there is no run", where=str(slot.folder))
     from joulelab.supervisor.closing import analyse_run
 
-    found = from_result(analyse_run(slot.run))
+    try:
+        found = from_result(analyse_run(slot.run))
+    except JoulelabError:
+        raise
+    except Exception as error:  # one run that cannot be worked out must not hide the others
+        why = f"{type(error).__name__}: {error}"
+        raise StoreError("the run cannot be worked out", where=str(slot.run), why=why) from error
     keep(slot.folder, found)
     return found
 

@@ -49,8 +49,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Hold what tuning cost: energy (J) and time (s) of all trials, and how much of it the choice would have spared."""
+    """Hold what tuning cost: trials made for it, their energy (J) and time (s), and what the choice would have spared."""
 
+    trials: int = 0
     energy_j: float = 0.0
     time_s: float = 0.0
     more_j: float = 0.0
@@ -106,7 +107,7 @@ class Tuned:
             "saved_share": _share(chosen, reference),
             "slower_s": None if self.slower is None else self.slower.to_json(),
             "over": self.over,
-            "cost": {name: getattr(self.price, name) for name in ("energy_j", "time_s", "more_j", "more_s")},
+            "cost": {name: getattr(self.price, name) for name in ("trials", "energy_j", "time_s", "more_j", "more_s")},
             "notes": list(self.notes),
             "problems": list(self.problems),
             "folder": self.folder,

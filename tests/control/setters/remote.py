@@ -31,9 +31,7 @@ def main() -> None:
         drop_rights()
     family = sys.argv[1]
     try:
-        opened: Any = (
-            setters.find(os.environ) if family == "all" else setters.load(family).open_setters(os.environ)
-        )
+        opened: Any = setters.find(os.environ) if family == "all" else setters.load(family).open_setters(os.environ)
     except JoulelabError as error:
         say(failure(error))
         return

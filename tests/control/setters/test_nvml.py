@@ -128,7 +128,8 @@ def test_mig_instances_have_no_cap_of_their_own(twin, remote):
 
 def test_no_gpu_and_no_driver(twin, remote):
     assert remote("nvml", twin(Node(gpus=())).environment).opened["error"] == "Unavailable"
-    assert remote("nvml", LD_LIBRARY_PATH="").opened["error"] == "Unavailable"
+    if not Path("/proc/driver/nvidia/version").exists():
+        assert remote("nvml", LD_LIBRARY_PATH="").opened["error"] == "Unavailable"
 
 
 def test_clocks_are_locked_and_known_to_another_process(twin, remote):
@@ -272,4 +273,3 @@ def test_a_gpu_that_fails_while_it_is_opened_may_work_later(tmp_path):
     _add(opened, nvml, Gpu(0, "GPU-1", "some", handle="h"), tmp_path)
     assert [type(setter) for setter in opened.setters] == [PowerCap, LockedClocks]
     assert opened.missing == []
-

@@ -1,0 +1,130 @@
+"""Print what tuning found: the caps that were tried, the choice, what it saves and what finding it cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from joulelab.report import format as fmt
+from joulelab.report.console import STYLE, make_table, print_facts
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from joulelab.analysis.terms import Quantity
+    from joulelab.study.tuned import Row, Tuned
+
+COVERAGE = "Intervals are expanded uncertainties (k = 2). * is what the others are compared with."
+
+
+def print_tuned(console: Console, tuned: Tuned) -> None:
+    """Print everything that a tuning says."""
+    console.print()
+    console.print(Text(headline(tuned), style="bold"), soft_wrap=True)
+    if tuned.rows:
+        console.print()
+        console.print(_table(tuned))
+        console.print()
+    facts = [(name, text) for name, text in lines(tuned) if text]
+    print_facts(console, facts, styles=STYLE)
+
+
+def headline(tuned: Tuned) -> str:
+    """Return the choice in a sentence."""
+    best = tuned.row(tuned.choice)
+    if best is None:
+        return f"No cap was chosen for {tuned.goal.text}."
+    so_far = "" if tuned.complete else " so far"
+    text = f"Best cap for {tuned.goal.text}{so_far}: {best.shown}"
+    if best.cap == tuned.reference:
+        return f"{text}, the highest"
+    changes = [_change(best.gain, "less energy", "more energy"), _change(best.loss, "longer", "faster")]
+    known = [c for c in changes if c]
+    against = tuned.row(tuned.reference)
+    return f"{text}: {', '.join(known)} than {against.shown}" if known and against else text
+
+
+def _change(q: Quantity | None, more: str, less: str) -> str:
+    if q is None:
+        return ""
+    word = more if q.value >= 0 else less
+    return f"{fmt.change(abs(q.value), q.expanded).removeprefix('+')} {word}"
+
+
+def _table(tuned: Tuned) -> Table:
+    joules, unit = fmt.column([r.energy.value for r in tuned.rows], "J")
+    seconds, unit_s = fmt.column([r.time.value for r in tuned.rows], "s")
+    per = f"/{tuned.unit.removesuffix('s')}" if tuned.unit else ""
+    heads = ["cap", "n", f"energy, {unit}{per}", f"time, {unit_s}{per}", "gain, %", "loss, %", f"{tuned.goal.name}"]
+    table = make_table(*heads, "")
+    for row in tuned.rows:
+        star = "*" if row.cap == tuned.reference else ""
+        cells = [_cell(row.energy, joules), _cell(row.time, seconds)]
+        if star:
+            cells += [fmt.NOTHING, fmt.NOTHING, "1"]
+        else:
+            cells += [_cell(row.gain, 0.01), _cell(row.loss, 0.01), _cell(row.score, 1.0)]
+        bold = "bold" if row.cap == tuned.choice else ""
+        table.add_row(f"{row.shown}{star}", str(row.n), *cells, _verdict(tuned, row), style=bold)
+    return table
+
+
+def _cell(q: Quantity | None, factor: float) -> str:
+    if q is None:
+        return fmt.NOTHING
+    if not q.terms:
+        return fmt.plain(q.value / factor)
+    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
+
+
+def _verdict(tuned: Tuned, row: Row) -> str:
+    if row.cap == tuned.choice:
+        return "best" if tuned.complete else "best so far"
+    return "not told apart" if row.cap in tuned.tied else ""
+
+
+def lines(tuned: Tuned) -> list[tuple[str, str]]:
+    """Return what has to be said beside the table, each with its label."""
+    kinds = {"runs": "trial", "online": "window"}
+    price, kind = tuned.price, kinds[tuned.mode]
+    found = [("why", tuned.why), ("saved", _saved(tuned))]
+    if price.trials:
+        many = f"{price.trials} {kind}{'s' if price.trials > 1 else ''}"
+        spent = f"{many}: {_joules(price.energy_j)} and {fmt.duration(price.time_s)}"
+        best = tuned.row(tuned.choice)
+        more = f"; {_joules(price.more_j)} and {_seconds(price.more_s)} more than under {best.shown}" if best else ""
+        found.append(("cost", spent + more))
+    elif tuned.mode == "runs" and tuned.rows:
+        found.append(("cost", "nothing: all trials were there already"))
+    found += [("note", note) for note in tuned.notes]
+    found += [("note", COVERAGE)] if tuned.rows else []
+    found += [("problem", problem) for problem in tuned.problems]
+    found.append(("study" if tuned.mode == "runs" else "run", tuned.folder))
+    found.append(("next", tuned.next))
+    return found
+
+
+def _saved(tuned: Tuned) -> str:
+    if tuned.saved is None or tuned.choice is None or (tuned.choice == tuned.reference and tuned.mode == "runs"):
+        return ""
+    energy = fmt.quantity(tuned.saved.value, tuned.saved.expanded, "J")
+    base, best = tuned.row(tuned.reference), tuned.row(tuned.choice)
+    share = f" ({fmt.change(best.gain.value, best.gain.expanded)} by rate)" if best and best.gain else ""
+    took = "" if tuned.slower is None else f", {_seconds(tuned.slower.value)} {_longer(tuned.slower.value)}"
+    name = base.shown if base else f"{tuned.reference:g} W"
+    return f"{energy} {tuned.over}{share}{took}, against {name} all the time"
+
+
+def _longer(seconds: float) -> str:
+    return "longer" if seconds >= 0 else "shorter"
+
+
+def _joules(value: float) -> str:
+    factor, unit = fmt.column([value], "J")
+    return f"{fmt.plain(value / factor, 3)} {unit}"
+
+
+def _seconds(value: float) -> str:
+    return fmt.duration(abs(value))

@@ -1,0 +1,248 @@
+"""Tune by whole runs: each trial is a slot of a study, so that what was run before counts and a break costs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from joulelab.core.errors import ConfigError, JoulelabError, MeterError
+from joulelab.study.drive import Driver, Outcome
+from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
+from joulelab.study.matrix import PlannedCell
+from joulelab.study.results import gather
+from joulelab.study.search import Choice, Search
+from joulelab.study.slots import State, look
+from joulelab.study.tuned import Price, Sample, Tuned, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from joulelab.analysis.cells import Trial
+    from joulelab.analysis.goal import Goal
+    from joulelab.study.drive import Stop, Told
+    from joulelab.study.executors import Executor
+    from joulelab.study.grid import Grid
+    from joulelab.study.matrix import Workload
+    from joulelab.study.work import WorkPattern
+
+COMMON = ("gain", "offset", "unseen")
+REPEAT_MAX = 5
+UNSEEN = "what sensors that see a part of the time do not see is left out: it is alike under all caps"
+
+
+@dataclass(slots=True)
+class _Used:
+    """Count what this tuning ran itself: energy (J) and time (s) by cap."""
+
+    runs: int = 0
+    energy: dict[float, float] = field(default_factory=dict)
+    time: dict[float, float] = field(default_factory=dict)
+
+    def add(self, cap: float, trial: Trial) -> None:
+        self.runs += 1
+        self.energy[cap] = self.energy.get(cap, 0.0) + (0.0 if trial.energy is None else trial.energy.value)
+        self.time[cap] = self.time.get(cap, 0.0) + trial.time_s
+
+
+def open_plan(
+    folder: Path,
+    name: str,
+    workload: Workload,
+    grid: Grid,
+    given: Mapping[str, object],
+    goal: Goal,
+    work: Sequence[WorkPattern] = (),
+) -> tuple[Study, dict[float, PlannedCell]]:
+    """Make a study with a cell for each cap, or go on with one of the same command, a sweep's too.
+
+    `given` are settings that were asked for; others stay as they are. Raises ConfigError, StoreError.
+    """
+    cells = {watts: PlannedCell(workload, {"cap": value}) for watts, value in grid.values.items()}
+    before = open_study(folder).data if (folder / "study.json").is_file() else {}
+    settings = Settings.from_json({**before.get("settings", {}), **given})
+    plan = Plan(
+        workload,
+        list({**_there(folder, before), **{c.key: c for c in cells.values()}}.values()),
+        repeats=int(before.get("repeats", 1)),
+        warmup=int(before.get("warmup", 0)),
+        settings=settings,
+        goals=tuple(dict.fromkeys([*before.get("goals", ()), goal.text])),
+        reference=before.get("reference", {}),
+        work=tuple(w.to_json() for w in work) or tuple(before.get("work", ())),
+        scope=before.get("scope"),
+    )
+    return join_study(folder, name, plan, None), cells
+
+
+def _there(folder: Path, before: Mapping[str, object]) -> dict[str, PlannedCell]:
+    return Study(folder, before).cells() if before else {}
+
+
+class Tuning:
+    """Search the best cap by whole runs; `tell` hears of slots, `say` what is tried next."""
+
+    def __init__(
+        self,
+        study: Study,
+        cells: Mapping[float, PlannedCell],
+        grid: Grid,
+        goal: Goal,
+        *,
+        executor: Executor,
+        tell: Callable[[Told], None],
+        say: Callable[[str], None],
+        trials: int | None = None,
+        repeat_max: int = REPEAT_MAX,
+        work: Sequence[WorkPattern] = (),
+        scope: str | None = None,
+        retry: bool = False,
+    ) -> None:
+        self._retry = retry
+        self._study, self._cells, self._grid, self._goal = study, cells, grid, goal
+        self._executor, self._tell, self._say = executor, tell, say
+        self._repeat_max, self._work, self._scope = repeat_max, work, scope
+        self._search = Search(grid.watts, goal, budget=trials)
+        self._told: dict[float, list[Trial]] = {}
+        self._used = _Used()
+        self._per: str | None = None
+        self._notes: list[str] = []
+        self.stopped_by: int | None = None
+
+    def run(self, stop: Stop) -> None:
+        """Try caps until the search has enough, or a signal says so. Raises JoulelabError where nothing can be run."""
+        while (cap := self._search.next()) is not None:
+            if len(self._told.get(cap, ())) >= self._repeat_max:
+                self._notes.append(f"{self._grid.shown[cap]} would be tried more often than --repeat-max allows")
+                return
+            fresh = self._fresh(cap)
+            if not fresh:
+                self._say(self._trying(cap))
+                fresh = self._run_one(cap, stop)
+            if self.stopped_by is not None:
+                return
+            if fresh:
+                self._take(cap, fresh)
+            else:
+                self._leave_out(cap)
+
+    def _trying(self, cap: float) -> str:
+        known = sum(map(len, self._told.values()))
+        again = f", again ({len(self._told[cap]) + 1})" if cap in self._told else ""
+        return f"trial {known + 1}: {self._grid.shown[cap]}{again}"
+
+    def _trials(self, cap: float) -> list[Trial]:
+        """Return the trials that the study has of a cap."""
+        key = self._cells[cap].key
+        found = gather(self._study, scope=self._scope, work=self._work)
+        return next((list(c.trials) for c in found.cells if c.key == key), [])
+
+    def _fresh(self, cap: float) -> list[Trial]:
+        """Return trials of a cap that the search has not been told of."""
+        known = {trial.run for trial in self._told.get(cap, ())}
+        return [trial for trial in self._trials(cap) if trial.run not in known]
+
+    def _run_one(self, cap: float, stop: Stop) -> list[Trial]:
+        """Run the next slot of a cap; none where it failed. Raises JoulelabError."""
+        cell = self._cells[cap]
+        repeat = 1
+        while look(self._study.slot(cell.key, repeat)).state is State.DONE:
+            repeat += 1
+        outcome = Driver(self._study, {cell.key: cell}, repeat, self._executor, self._tell, retry=self._retry).run(stop)
+        self._check(outcome)
+        fresh = self._fresh(cap) if self.stopped_by is None else []
+        for trial in fresh:
+            self._used.add(cap, trial)
+        return fresh
+
+    def _check(self, outcome: Outcome) -> None:
+        if outcome.stopped_by is not None:
+            self.stopped_by = outcome.stopped_by
+        elif outcome.error is not None:
+            raise outcome.error
+
+    def _leave_out(self, cap: float) -> None:
+        if cap == self._grid.reference:
+            raise JoulelabError(
+                f"the command failed under {self._grid.shown[cap]}, which all is compared with",
+                where="tune",
+                next=f"see {self._study.folder / 'cells' / self._cells[cap].key}",
+            )
+        self._notes.append(f"the command failed under {self._grid.shown[cap]}: it is left out")
+        self._search.leave_out(cap)
+        self._told.pop(cap, None)
+
+    def _take(self, cap: float, fresh: Sequence[Trial]) -> None:
+        if any(trial.energy is None for trial in fresh):
+            raise MeterError("no energy was measured", where="tune", why="there is no power meter", next="joulelab meters")
+        self._told.setdefault(cap, []).extend(fresh)
+        if self._per is None and self._told.keys() == {cap}:
+            self._per = next((name for name, done in fresh[0].work.items() if done > 0), None)
+        for sample in map(self._sample, [cap] * len(fresh), fresh):
+            devices = len(self._grid.scopes)
+            u_energy = sample.energy.without(*COMMON).u
+            self._search.tell(cap, sample.energy.value / devices, sample.time.value, u_energy / devices)
+
+    def _sample(self, cap: float, trial: Trial) -> Sample:
+        """Return a trial per unit of work. Raises ConfigError where it reported none, unlike those before."""
+        from joulelab.analysis.terms import Quantity
+
+        assert trial.energy is not None
+        done = 1.0 if self._per is None else trial.work.get(self._per, 0.0)
+        if done <= 0:
+            raise ConfigError(f"run {trial.run} reported no {self._per}, but others did", where="tune")
+        return Sample(cap, trial.energy.scaled(1 / done), Quantity(trial.time_s / done))
+
+    def choice(self) -> Choice | None:
+        """Return the best cap so far, None where none was tried."""
+        return self._search.choice() if self._told else None
+
+    def tuned(self, command: str) -> Tuned:
+        """Return what was found; `command` is how the workload is typed."""
+        samples = [self._sample(cap, trial) for cap, trials in self._told.items() for trial in trials]
+        reference = self._grid.reference
+        found = rows(self._goal, samples, reference, self._grid.shown)
+        by_cap = {row.cap: row for row in found}
+        choice = self.choice()
+        best, base = by_cap.get(choice.cap if choice else 0.0), by_cap.get(reference)
+        saved = slower = None
+        if best is not None and base is not None:
+            per_run = self._work_per_run(reference)
+            saved, slower = ((a - b).scaled(per_run) for a, b in ((base.energy, best.energy), (best.time, base.time)))
+        unseen = any("unseen" in s.energy.budget() for s in samples)
+        return Tuned(
+            goal=self._goal,
+            mode="runs",
+            rows=found,
+            reference=reference,
+            unit=self._per or "",
+            choice=None if choice is None else choice.cap,
+            tied=() if choice is None else tuple(choice.tied),
+            why="" if choice is None else choice.why,
+            complete=self.stopped_by is None,
+            saved=saved,
+            slower=slower,
+            price=self._price(None if choice is None else choice.cap),
+            notes=(*self._notes, *([UNSEEN] if unseen else [])),
+            problems=() if self.stopped_by is None else ("interrupted; type the same command to go on",),
+            folder=str(self._study.folder),
+            next=f"joulelab cap {self._grid.values[choice.cap].text} -- {command}" if choice else "",
+        )
+
+    def _work_per_run(self, cap: float) -> float:
+        """Return the work of one run: energies and times are of a unit of it."""
+        if self._per is None:
+            return 1.0
+        done = [trial.work[self._per] for trial in self._told[cap]]
+        return sum(done) / len(done)
+
+    def _price(self, best: float | None) -> Price:
+        """Return what the trials that were run here cost, and how much more than if all had run under the choice."""
+        used = self._used
+        energy, time = sum(used.energy.values()), sum(used.time.values())
+        if best is None or best not in self._told:
+            return Price(used.runs, energy, time)
+        ran = [t for t in self._told[best] if t.energy is not None]
+        mean_j = sum(t.energy.value for t in ran if t.energy is not None) / len(ran)
+        mean_s = sum(t.time_s for t in ran) / len(ran)
+        return Price(used.runs, energy, time, energy - used.runs * mean_j, time - used.runs * mean_s)

@@ -1,0 +1,94 @@
+"""Check the setters of one family, in a process of its own: `python check_setter.py FAMILY`; prints JSON, or fails.
+
+What the machine offers comes by the environment: JOULELAB_POWERCAP, the simulated node's library, stubs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from typing import Any
+
+from joulelab.control import setters
+from joulelab.control.setting import Setter, same
+from joulelab.core.errors import JoulelabError, MeterError, Refused
+
+UNITS = {"power": "W", "clocks": "Hz"}
+ENDS = ("_w", "_hz", "enabled")
+
+
+def main() -> None:
+    family = sys.argv[1]
+    try:
+        opened = setters.load(family).open_setters(os.environ)
+    except JoulelabError as error:
+        assert isinstance(error, MeterError), repr(error)
+        assert error.what, "an error says what"
+        assert error.why, "an error says why"
+        assert error.next, "an error says what to do next"
+        print(json.dumps({"error": type(error).__name__}))
+        return
+    again = setters.load(family).open_setters(os.environ)
+    assert [s.device for s in again.setters] == [s.device for s in opened.setters], "opened twice, it is the same"
+    again.close()
+    again.close()
+    assert all(scope and why for scope, why in opened.missing)
+    devices = [setter.device for setter in opened.setters]
+    assert len(set(devices)) == len(devices), "devices are unique"
+    for setter in opened.setters:
+        check(setter)
+    opened.close()
+    heavy = sorted({"numpy", "duckdb", "psutil", "rich", "msgspec", "click"} & set(sys.modules))
+    assert not heavy, f"a setter imports {heavy}"
+    print(json.dumps({"setters": len(devices)}))
+
+
+def check(setter: Setter) -> None:
+    assert setter.device, "lock and journal go by it"
+    assert "/" not in setter.device, "it is a file's name"
+    assert not setter.device.startswith("."), "it is a file's name"
+    assert setter.scope
+    assert UNITS[setter.kind] == setter.limits().unit
+    limits = setter.limits()
+    assert 0 < limits.lowest < limits.highest
+    assert limits.default is None or limits.lowest <= limits.default <= limits.highest
+    found = setter.get()
+    check_setting(found)
+    assert same(found, setter.get())
+    if (default := setter.default()) is not None:
+        check_setting(default)
+    for value in (limits.lowest / 2, limits.highest * 2, -1.0, 0.0, math.nan, math.inf):
+        refuse(setter, value)
+    assert same(setter.get(), found), "what is refused changes nothing"
+    for value in (limits.lowest, (limits.lowest + limits.highest) / 2, limits.highest):
+        asked = setter.setting(value)
+        check_setting(asked)
+        setter.set(asked)
+        assert same(setter.get(), asked), "what is set is read back"
+        assert same(setter.setting(value), asked), "asked again, it is the same"
+        enforced = setter.enforced()
+        assert enforced is None or math.isclose(enforced, value, rel_tol=0.003, abs_tol=0.5)
+        setter.set(asked)  # twice is harmless
+    setter.set(found)
+    assert same(setter.get(), found), "what was found can be put back"
+
+
+def check_setting(setting: Any) -> None:
+    assert all(isinstance(key, str) and key.endswith(ENDS) and math.isfinite(v) for key, v in setting.items())
+    assert same(json.loads(json.dumps(dict(setting))), setting), "it survives a journal"
+
+
+def refuse(setter: Setter, value: float) -> None:
+    try:
+        setter.setting(value)
+    except Refused as error:
+        assert setter.limits().text in str(error), "a refusal tells the range"
+        assert error.next
+        return
+    raise AssertionError(f"{value} was not refused")
+
+
+if __name__ == "__main__":
+    main()

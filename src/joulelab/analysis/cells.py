@@ -87,7 +87,7 @@ def time_ratio(a: Means, b: Means) -> Quantity | None:
 def mean_plain(values: Sequence[float], source: str) -> Quantity:
     """Return the mean of plain numbers with the uncertainty that their spread gives."""
     spread = type_a(values)
-    return Quantity(sum(values) / len(values), {source: spread} if spread else {})
+    return Quantity(mean_of(values), {source: spread} if spread else {})
 
 
 def per_work(cell: Cell, kind: str) -> Quantity | None:
@@ -108,11 +108,16 @@ def idle_share(cell: Cell) -> Quantity | None:
     return mean_plain(shares, f"repeats:idle@{cell.key}") if shares else None
 
 
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean, exact where all values are the same."""
+    return values[0] + math.fsum(v - values[0] for v in values) / len(values)
+
+
 def deviation(values: Sequence[float]) -> float | None:
     """Return the sample's standard deviation, None below two values."""
     if len(values) < 2:
         return None
-    mean = sum(values) / len(values)
+    mean = mean_of(values)
     return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
@@ -126,7 +131,7 @@ def type_a(values: Sequence[float]) -> float:
 
 def correlation(a: Sequence[float], b: Sequence[float]) -> float:
     """Return how far two series go together (-1 to 1), 0 where one does not vary."""
-    mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
+    mean_a, mean_b = mean_of(a), mean_of(b)
     both = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
     alone = math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
     return max(-1.0, min(1.0, both / alone)) if alone > 0 else 0.0

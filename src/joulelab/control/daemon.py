@@ -11,7 +11,6 @@ import socket
 import stat
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from joulelab.control.frames import encode, id_of, parse, refused
@@ -23,6 +22,7 @@ from joulelab.core.errors import ConfigError, JoulelabError, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from joulelab.control.lease import Outcome
     from joulelab.control.policy import Policy
@@ -118,11 +118,13 @@ class Daemon:
             sock.close()
             return
         self._peers.add(peer)
+        refusal = self._refusal(peer)
+        if refusal is None:
+            peer.user = user_name(peer.uid)
         peer.keeper = self._keeper(peer)
         self._selector.register(sock, selectors.EVENT_READ, lambda mask: self._ready(peer, mask))
         for fd in peer.process.fds:
             self._selector.register(fd, selectors.EVENT_READ, lambda _: self._drop(peer, "the client ended"))
-        refusal = self._refusal(peer)
         if refusal is not None:
             self._say("refused", {"uid": peer.uid, "pid": peer.pid, "what": str(refusal)})
             self._dismiss(peer, 0, refusal)
@@ -130,7 +132,7 @@ class Daemon:
     def _refusal(self, peer: Peer) -> Refused | None:
         """Return why somebody is not heard, None where he is."""
         if not self._policy.knows(peer.uid, peer.gids):
-            return Refused(f"{user_name(peer.uid)} may not set caps here", where="capd", next=ASK)
+            return Refused("you may not set caps here", where="capd", why=f"user id {peer.uid} is not named", next=ASK)
         if peer.process.ended():
             return Refused("your process cannot be seen", where="capd", why=f"pid {peer.pid}", next=ASK)
         others = sum(1 for p in self._peers if p.uid == peer.uid)
@@ -141,7 +143,7 @@ class Daemon:
         return None
 
     def _keeper(self, peer: Peer) -> Keeper:
-        who = {"user": user_name(peer.uid), "pid": peer.pid, "keeper": os.getpid()}
+        who = {"user": peer.user, "pid": peer.pid, "keeper": os.getpid()}
 
         def permit(*wanted: Any) -> None:
             self._policy.check(peer.uid, peer.gids, *wanted)
@@ -149,7 +151,7 @@ class Daemon:
         return Keeper(self._state, self._setters, who, permit=permit, denied=AS_ROOT)
 
     def _ready(self, peer: Peer, mask: int) -> None:
-        if mask & selectors.EVENT_WRITE:
+        if mask & selectors.EVENT_WRITE and peer in self._peers:
             self._flush(peer)
         if mask & selectors.EVENT_READ and peer in self._peers and (peer.leaving or not peer.lines.waiting):
             self._read(peer)
@@ -189,7 +191,7 @@ class Daemon:
         self._answer(peer, answer)
 
     def _tell(self, peer: Peer, answer: Mapping[str, Any]) -> None:
-        facts: dict[str, Any] = {"user": user_name(peer.uid), "pid": peer.pid}
+        facts: dict[str, Any] = {"user": peer.user, "pid": peer.pid}
         if answer["is"] == "refused":
             self._say("refused", {**facts, "what": answer["error"]["what"], "where": answer["error"]["where"]})
         elif answer["is"] == "set":
@@ -202,14 +204,13 @@ class Daemon:
         self._flush(peer)
 
     def _flush(self, peer: Peer) -> None:
-        with contextlib.suppress(BlockingIOError):
-            try:
-                peer.unsent = peer.unsent[peer.sock.send(peer.unsent) :] if peer.unsent else b""
-            except BlockingIOError:
-                raise
-            except OSError:
-                self._drop(peer, "the client closed")
-                return
+        try:
+            peer.unsent = peer.unsent[peer.sock.send(peer.unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(peer, "the client closed")
+            return
         if len(peer.unsent) > MOST_UNSENT:
             self._drop(peer, "the client reads no answers")
         elif peer.leaving and not peer.unsent:
@@ -228,7 +229,7 @@ class Daemon:
     def _release(self, peer: Peer, why: str) -> list[Outcome]:
         outcomes = peer.keeper.release()
         for outcome in outcomes:
-            self._say("released", {"user": user_name(peer.uid), "pid": peer.pid, "why": why, "said": [outcome.said]})
+            self._say("released", {"user": peer.user, "pid": peer.pid, "why": why, "said": [outcome.said]})
         if any(outcome.outcome == "failed" for outcome in outcomes):
             self._leftovers_at = time.monotonic() + LEFTOVERS_S
         return outcomes
@@ -238,8 +239,8 @@ class Daemon:
         if peer in self._peers:
             self._peers.remove(peer)
             self._release(peer, why)
-            for file in (peer.sock, *peer.process.fds):
-                self._selector.unregister(file)
+            for fd in (peer.sock.fileno(), *peer.process.fds):
+                self._selector.unregister(fd)
             peer.close()
 
     def _finish_leftovers(self) -> None:

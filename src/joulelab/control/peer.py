@@ -29,6 +29,7 @@ class Peer:
         packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         self.pid, self.uid, gid = _CREDENTIALS.unpack(packed)
         self.gids = {gid, *_groups(sock)}
+        self.user = str(self.uid)
         self.lines = Lines()
         self.unsent = b""
         self.leaving = False  # it is not heard any more, and goes when it has read its answer

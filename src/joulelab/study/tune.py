@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError
+from joulelab.study import matrix
 from joulelab.study.drive import Driver, Outcome
 from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
-from joulelab.study.matrix import PlannedCell
 from joulelab.study.results import gather
 from joulelab.study.search import Choice, Search
 from joulelab.study.slots import State, look
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from joulelab.study.drive import Stop, Told
     from joulelab.study.executors import Executor
     from joulelab.study.grid import Grid
-    from joulelab.study.matrix import Workload
+    from joulelab.study.matrix import PlannedCell, Workload
     from joulelab.study.work import WorkPattern
 
 COMMON = ("gain", "offset", "unseen")
@@ -58,7 +58,8 @@ def open_plan(
 
     `given` are settings that were asked for; others stay as they are. Raises ConfigError, StoreError.
     """
-    cells = {watts: PlannedCell(workload, {"cap": value}) for watts, value in grid.values.items()}
+    planned = matrix.cells(workload, [matrix.Knob("cap", tuple(grid.values.values()))])
+    cells = dict(zip(grid.values, planned, strict=True))
     before = open_study(folder).data if (folder / "study.json").is_file() else {}
     settings = Settings.from_json({**before.get("settings", {}), **given})
     plan = Plan(

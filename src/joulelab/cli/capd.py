@@ -1,0 +1,58 @@
+"""Keep caps for users without root: `joulelab capd`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from joulelab.cli.options import json_option
+
+
+@click.command("capd")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default="/etc/joulelab/capd.toml",
+    show_default=True,
+    help="Who may cap what.",
+)
+@click.option(
+    "--socket",
+    type=click.Path(path_type=Path),
+    envvar="JOULELAB_CAPD",
+    default="/run/joulelab/capd.sock",
+    show_default=True,
+    help="Where clients ask; also from JOULELAB_CAPD.",
+)
+@json_option
+def command(config: Path, socket: Path, as_json: bool) -> None:
+    """Set caps for the users and groups that a configuration names.
+
+    Runs as root until SIGTERM; SIGHUP reads the configuration again. What a client has set is put back when it ends.
+    """
+    from joulelab.control.daemon import Daemon
+    from joulelab.control.policy import load
+
+    with Daemon(socket.absolute(), lambda: load(config), os.environ, _say_json if as_json else _say) as daemon:
+        daemon.run()
+
+
+def _say_json(event: str, facts: dict[str, Any]) -> None:
+    _print(json.dumps({"event": event, **facts}))
+
+
+def _say(event: str, facts: dict[str, Any]) -> None:
+    _print(f"{event}: " + ", ".join(f"{key} {value}" for key, value in facts.items()))
+
+
+def _print(text: str) -> None:
+    # Who reads the log may be gone: that is no reason to let go of caps.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,276 @@
+"""Find the best cap for a command with few trials: `joulelab tune --goal edp -- CMD`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulelab.cli import run
+from joulelab.cli.options import Duration, print_json
+from joulelab.cli.run import execute, run_options
+from joulelab.core.errors import JoulelabError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import NoReturn
+
+    from joulelab.analysis.goal import Goal
+    from joulelab.study.executors import Executor
+    from joulelab.study.grid import Grid
+    from joulelab.study.online import Online
+    from joulelab.study.tune import Tuning
+    from joulelab.study.tuned import Tuned
+    from joulelab.supervisor.run import Outcome
+
+OWN_FAILURE = 125
+FAILED_CODE = 1
+# What belongs to one of the two ways only; each may be given with the other only by mistake.
+RUNS_ONLY = ("repeat_max", "studies", "patterns", "retry", "apply", "timeout", "scope")
+OTHERS = ("window", "settle", "per", "as_json", "output", "quiet")
+ONLINE_ONLY = ("window", "settle", "per", "runs", "labels", "tail", "estimate", "rated_cpu", "capture")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Hold what is tuned: the command, the goal and the caps."""
+
+    words: tuple[str, ...]
+    goal: Goal
+    grid: Grid
+    trials: int | None
+
+    @property
+    def typed(self) -> str:
+        """Return the command as it is typed, without secrets."""
+        from joulelab.store.redact import redact
+
+        return shlex.join(redact(self.words))
+
+
+@click.command("tune", context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--goal", "goal_text", required=True, metavar="GOAL", help="energy, edp, ed2p, eds:K, energy@slowdown=5%, ..."
+)
+@click.option("--cap", metavar="W|%", help="Caps to choose from: 100:260:10.  [default: the GPUs' whole range]")
+@click.option(
+    "--gpu", "which", metavar="0,1", help="Tune these GPUs: numbers, UUIDs or `all`.  [default: those visible]"
+)
+@click.option("--trials", type=click.IntRange(min=1), help="Try so many times at most.  [default: by the number of caps]")
+@click.option("--online", is_flag=True, help="Try caps inside one run, between its reports of work.")
+@click.option("--window", type=Duration(0.1), default="5s", show_default=True, help="Length of a window at least.")
+@click.option("--settle", type=Duration(), default="1s", show_default=True, help="Wait so long after each new cap.")
+@click.option("--per", metavar="NAME", help="Count this kind of work in windows.  [default: the first reported]")
+@click.option("--repeat-max", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of one cap at most.")
+@click.option("--work", "patterns", multiple=True, metavar="REGEX", help="Work done, in the output: 'tokens: (\\d+)'.")
+@click.option("--scope", metavar="SCOPE", help="Whose energy counts: node.ac, gpu.  [default: everything measured]")
+@click.option("--timeout", type=Duration(0.001), help="End a run that takes longer; its cap is left out.")
+@click.option("--retry", is_flag=True, help="Run again what failed.")
+@click.option("--apply", is_flag=True, help="In the end, run the command under the best cap.")
+@click.option(
+    "--studies", type=click.Path(path_type=Path), envvar="JOULELAB_STUDIES", default="joulelab-studies",
+    show_default=True, metavar="DIR", help="Store of studies (JOULELAB_STUDIES).",
+)  # fmt: skip
+@run_options
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    words: tuple[str, ...],
+    goal_text: str,
+    cap: str | None,
+    which: str | None,
+    trials: int | None,
+    online: bool,
+    **given: Any,
+) -> None:
+    """Find the best cap for a command with few trials, and say what it saves and what finding it cost.
+
+    joulelab tune --goal edp -- python train.py
+
+    joulelab tune --goal energy@slowdown=5% --online -- python train.py
+
+    Each trial is a run of the command; what an earlier tune or sweep of the same command ran counts, and an interrupted
+    tune goes on. With --online there is one run, which reports its work (joulelab.work): caps are tried while it runs,
+    and the best stays for the rest of it. In the end all caps are what they were before.
+    """
+    if not words:
+        raise click.UsageError("there is no command to tune; type `joulelab tune --goal edp -- CMD`")
+    _check_options(ctx, online=online)
+    try:
+        wanted = _wanted(words, goal_text, cap, which, trials)
+        if online:
+            _online(wanted, given)
+    except JoulelabError as error:
+        if not online:
+            raise
+        click.echo(f"joulelab: {error}", err=True)
+        ctx.exit(OWN_FAILURE)
+    code = _runs(wanted, which, given)
+    ctx.exit(code)
+
+
+def _check_options(ctx: click.Context, *, online: bool) -> None:
+    """Refuse options of the other way: they would do nothing."""
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name or "")
+        if source is None or source.name != "COMMANDLINE" or param.name not in (RUNS_ONLY if online else ONLINE_ONLY):
+            continue
+        raise click.UsageError(f"{param.opts[-1]} is for {'whole runs, not for' if online else 'tuning with'} --online")
+
+
+def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str | None, trials: int | None) -> Wanted:
+    """Return what is asked for. Raises JoulelabError."""
+    from joulelab.analysis.goal import Goal
+    from joulelab.control.client import Caps
+    from joulelab.study.grid import make_grid
+    from joulelab.supervisor.choosing import gpus
+
+    goal = Goal.parse(goal_text)
+    with Caps(os.environ) as caps:
+        status = caps.status()
+    return Wanted(words, goal, make_grid(status, gpus(status, os.environ, which), cap), trials)
+
+
+def _runs(wanted: Wanted, which: str | None, given: Mapping[str, Any]) -> int:
+    """Tune by whole runs; return the exit code. Raises JoulelabError."""
+    from joulelab.study.drive import Stop
+    from joulelab.study.executors import open_executor
+    from joulelab.supervisor.leftovers import put_back
+    from joulelab.supervisor.workload import inherited
+
+    environ = _visible(wanted.grid) if which is not None else dict(os.environ)
+    executor = open_executor("local", inherited(environ))
+    tuning = _tuning(wanted, which, given, executor)
+    try:
+        with Stop() as stop:
+            tuning.run(stop)
+    finally:
+        executor.close()
+        put_back(os.environ, _say)
+    tuned = tuning.tuned(wanted.typed)
+    _show(tuned, as_json=given["as_json"], output=given["output"], quiet=given["quiet"])
+    if tuning.stopped_by is not None:
+        return 128 + tuning.stopped_by
+    if tuned.choice is None:
+        return FAILED_CODE
+    if given["apply"]:
+        options = {name: given[name] for name in given if name not in (*RUNS_ONLY, "window", "settle", "per")}
+        execute(wanted.words, None, caps=wanted.grid.wishes(tuned.choice), **options)
+    return 0
+
+
+def _visible(grid: Grid) -> dict[str, str]:
+    """Return an environment in which a command sees the GPUs that are tuned, and no other."""
+    numbers = [scope.partition(":")[2] for scope in grid.scopes]
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(numbers)}
+
+
+def _tuning(wanted: Wanted, which: str | None, given: Mapping[str, Any], executor: Executor) -> Tuning:
+    from joulelab.cli.progress import Shown
+    from joulelab.study.folder import default_name
+    from joulelab.study.matrix import Workload
+    from joulelab.study.tune import Tuning, open_plan
+    from joulelab.study.work import WorkPattern
+
+    workload = Workload(wanted.words)
+    # Runs on other GPUs are not trials of the same.
+    on = "" if which is None else "-gpu" + "-".join(scope.partition(":")[2] for scope in wanted.grid.scopes)
+    name = given["name"] or default_name(workload) + on
+    folder = given["studies"].absolute() / name
+    work = [WorkPattern.parse(text) for text in given["patterns"]]
+    study, cells = open_plan(folder, name, workload, wanted.grid, _settings(given), wanted.goal, work)
+    shown = Shown(sys.stderr, 0, scope=given["scope"])
+    return Tuning(
+        study, cells, wanted.grid, wanted.goal, executor=executor, tell=shown,
+        say=_say, trials=wanted.trials, repeat_max=given["repeat_max"], work=work, scope=given["scope"],
+        retry=given["retry"],
+    )  # fmt: skip
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, object]:
+    """Return the settings that were asked for."""
+    config = given["config"]
+    asked = {
+        "idle_s": given["idle"],
+        "period_s": given["period"],
+        "meters": given["meters"] or None,
+        "without": given["without"] or None,
+        "config": None if config is None else str(config.absolute()),
+        "timeout_s": given["timeout"],
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _show(tuned: Tuned, *, as_json: bool, output: Path | None, quiet: bool) -> None:
+    if output is not None:
+        output.write_text(json.dumps(tuned.to_json(), indent=1, ensure_ascii=False, default=str) + "\n")
+    if as_json:
+        print_json(tuned.to_json())
+    elif not quiet:
+        _print(tuned, sys.stdout)
+
+
+def _print(tuned: Tuned, file: Any) -> None:
+    from joulelab.report.console import make_console
+    from joulelab.report.tune import print_tuned
+
+    print_tuned(make_console(file), tuned)
+    file.flush()
+
+
+def _online(wanted: Wanted, given: Mapping[str, Any]) -> NoReturn:
+    """Tune inside one run, and leave as the command did. Raises JoulelabError before it is started."""
+    from joulelab.study.online import Online
+    from joulelab.supervisor.run import run_command
+    from joulelab.supervisor.signals import SignalBox
+    from joulelab.supervisor.workload import inherited, leave
+
+    if given["rated_cpu"] is not None and not given["estimate"]:
+        raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
+    times = {"window_s": given["window"], "settle_s": given["settle"]}
+    online = Online(wanted.grid, wanted.goal, trials=wanted.trials, kind=given["per"], **times)
+    options = run._options(**{name: given[name] for name in given if name not in (*RUNS_ONLY, *OTHERS)})
+    with SignalBox() as signals:  # left only where the command could not even be tried; else leave() ends us inside
+        outcome = run_command(
+            wanted.words, options, inherited(os.environ), say=_say, signals=signals, companion=online
+        )
+        try:
+            with signals.interruptible():
+                _conclude(online, outcome, wanted.typed, given)
+        except BaseException as error:  # noqa: BLE001 the command's outcome is returned, whatever becomes of the table
+            _say(f"what tuning found cannot be shown ({type(error).__name__}: {error})")
+        finally:
+            leave(outcome.exit_code, outcome.signal)
+
+
+def _conclude(online: Online, outcome: Outcome, typed: str, given: Mapping[str, Any]) -> None:
+    """Print what the run used and what tuning found; as JSON, both together."""
+    from joulelab.study.account import account
+
+    as_json, output, quiet = given["as_json"], given["output"], given["quiet"]
+    tuned = account(online, outcome.run, typed)
+    if not as_json:
+        run._show(outcome, as_json=False, output=None, quiet=quiet)
+    if as_json or output is not None:
+        whole = {} if outcome.result is None else outcome.result.to_json()
+        ended = {"outcome": outcome.kind, "exit_code": outcome.exit_code, "signal": outcome.signal}
+        folder = None if outcome.run is None else str(outcome.run)
+        data = {**whole, **ended, "folder": folder, "problems": outcome.problems, "tune": tuned.to_json()}
+        if as_json:
+            print_json(data)
+        if output is not None:
+            output.write_text(json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n")
+    if not as_json and not quiet and outcome.error is None:
+        _print(tuned, sys.stderr)
+
+
+def _say(text: str) -> None:
+    click.echo(f"joulelab: {text}", err=True)

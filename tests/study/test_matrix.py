@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulelab.core.errors import ConfigError
+from joulelab.study.matrix import Knob, PlannedCell, Workload, cells, find_reference, template_hash
+from joulelab.study.order import block, order
+
+NAMES = ("cap", "gpus", "batch", "lr")
+TEXTS = st.lists(st.integers(1, 40).map(str), min_size=1, max_size=4, unique=True)
+KNOBS = st.dictionaries(st.sampled_from(NAMES), TEXTS)
+
+
+def made(knobs: dict[str, list[str]]) -> list[PlannedCell]:
+    command = ("train", *(f"{{{name}}}" for name in sorted(knobs)))
+    return cells(Workload(command), [Knob.parse(name, ",".join(texts)) for name, texts in knobs.items()])
+
+
+@given(KNOBS)
+def test_every_combination_is_one_cell(knobs: dict[str, list[str]]) -> None:
+    found = made(knobs)
+    assert len(found) == math.prod(len(texts) for texts in knobs.values())
+    assert len({cell.key for cell in found}) == len(found)
+    for cell in found:
+        again = PlannedCell.from_json(json.loads(json.dumps(cell.to_json())))
+        assert (again, again.key) == (cell, cell.key)
+        assert cell.argv() == ["train", *(cell.knobs[name].text for name in sorted(knobs))]
+
+
+@given(KNOBS, st.randoms())
+def test_identity_does_not_depend_on_order(knobs: dict[str, list[str]], random: object) -> None:
+    names = list(knobs)
+    random.shuffle(names)  # type: ignore[attr-defined]
+    other = {name: list(reversed(knobs[name])) for name in names}
+    assert {cell.key for cell in made(knobs)} == {cell.key for cell in made(other)}
+
+
+def test_identity_is_what_defines_a_cell() -> None:
+    (base,) = cells(Workload(("train",)), [Knob.parse("cap", "100")])
+    others = [
+        cells(Workload(("train", "-v")), [Knob.parse("cap", "100")]),
+        cells(Workload(("train",), name="other"), [Knob.parse("cap", "100")]),
+        cells(Workload(("train",), node_type="gpu4"), [Knob.parse("cap", "100")]),
+        cells(Workload(("train",), phases=("train",)), [Knob.parse("cap", "100")]),
+        cells(Workload(("train",)), [Knob.parse("cap", "100%")]),
+        cells(Workload(("train",)), [Knob.parse("clock", "100")]),
+        cells(Workload(("train",)), []),
+    ]
+    assert len({base.key, *(cell.key for found in others for cell in found)}) == len(others) + 1
+    assert cells(Workload(("train",)), [Knob.parse("cap", "100.0W")])[0].key == base.key
+    # Results on disk are found by it: a change of the identity loses them all.
+    assert base.key == "KEY"
+    assert template_hash(base.workload) == template_hash(others[4][0].workload)
+
+
+def test_a_command_that_is_no_text_has_an_identity() -> None:
+    (cell,) = cells(Workload(("train", "\udcff")), [])
+    assert len(cell.key) == 12
+    assert cell.shown == "(no knob)"
+
+
+def test_wrong_knobs_are_refused() -> None:
+    with pytest.raises(ConfigError, match="twice"):
+        cells(Workload(("a", "{b}")), [Knob.parse("b", "1"), Knob.parse("b", "2")])
+    with pytest.raises(ConfigError, match="cannot name a knob"):
+        Knob.parse("2b", "1")
+    with pytest.raises(ConfigError, match="1000000 cells"):
+        cells(Workload(("a", "{b}", "{c}")), [Knob.parse("b", "1:1000:1"), Knob.parse("c", "1:1000:1")])
+
+
+def test_a_reference_is_one_of_the_values() -> None:
+    knobs = [Knob.parse("cap", "100:260:10"), Knob.parse("batch", "32,64")]
+    assert find_reference({"cap": "260", "batch": "32"}, knobs) == {"cap": 260.0, "batch": 32}
+    for pairs, said in (({"cap": "265"}, "there are 100 W"), ({"cap": "100,200"}, "there are"), ({"cop": "1"}, "knobs: cap")):
+        with pytest.raises(ConfigError, match=said):
+            find_reference(pairs, knobs)
+
+
+KEYS = st.lists(st.text("abcdef0123456789", min_size=12, max_size=12), min_size=1, max_size=20, unique=True)
+
+
+@given(KEYS, st.integers(0, 2**32), st.integers(1, 6))
+def test_every_block_has_every_cell_once(keys: list[str], seed: int, repeats: int) -> None:
+    slots = order(keys, seed, repeats)
+    assert slots == order(list(reversed(keys)), seed, repeats)
+    for n in range(repeats):
+        part = slots[n * len(keys) : (n + 1) * len(keys)]
+        assert {repeat for _, repeat in part} == {n + 1}
+        assert sorted(key for key, _ in part) == sorted(keys)
+
+
+@given(KEYS, st.integers(0, 2**32), st.data())
+def test_more_cells_and_repeats_keep_the_order(keys: list[str], seed: int, data: st.DataObject) -> None:
+    some = data.draw(st.lists(st.sampled_from(keys), unique=True, min_size=1))
+    assert [key for key in block(keys, seed, 1) if key in some] == block(some, seed, 1)
+    assert order(keys, seed, 3)[: 2 * len(keys)] == order(keys, seed, 2)
+
+
+def test_blocks_and_seeds_differ() -> None:
+    keys = [f"{n:012x}" for n in range(30)]
+    assert len({tuple(block(keys, seed, n)) for seed in range(5) for n in range(5)}) == 25
+    # Each cell comes early and late: the mean place of all is the middle, within five standard deviations.
+    places = [block(keys, seed, 1).index(keys[0]) for seed in range(400)]
+    assert abs(sum(places) / len(places) - 14.5) < 5 * 8.66 / 20

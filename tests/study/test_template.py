@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulelab.core.errors import ConfigError
+from joulelab.study.template import check, fill, placeholders
+
+
+def test_only_names_in_braces_are_placeholders() -> None:
+    command = ["train", "--n={n}", "{a}{b}", '{"lr": 0.1, "inner": {"x": {n}}}', "${HOME}", "{}", "{0}", "{ n }", "{{n}}"]
+    assert placeholders(command) == ["n", "a", "b"]
+    assert fill(command, {"n": "3", "a": "x", "b": "{n}"}) == [
+        "train", "--n=3", "x{n}", '{"lr": 0.1, "inner": {"x": 3}}', "${HOME}", "{}", "{0}", "{ n }", "{n}",
+    ]  # fmt: skip
+    assert fill(["{{{n}}}", "{{n}", "{n}}"], {"n": "3"}) == ["{{n}}", "{3", "3}"]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_json_passes_through(data: object) -> None:
+    text = json.dumps({"data": data}).replace("{}", "[]")
+    if not placeholders([text]) and "{{" not in text:
+        assert fill([text], {}) == [text]
+
+
+@given(st.lists(st.sampled_from(["{", "}", "a", "$", " ", '"', "1"]), max_size=14).map("".join))
+def test_filling_is_stable(text: str) -> None:
+    filled = fill([text], {"a": "V", "aa": "V", "a1": "V", **{n: "V" for n in placeholders([text])}})
+    assert len(filled) == 1
+    assert filled[0].replace("{", "").replace("}", "").count("V") == len([*_found(text)])
+
+
+def _found(text: str) -> list[str]:
+    from joulelab.study import template
+
+    return [m["name"] for m in template._BRACED.finditer(text) if template._depth(m) == 1]
+
+
+def test_what_does_not_fit_is_told_with_the_nearest_name() -> None:
+    check(["train", "{batch}"], ["batch", "cap", "gpus", "clock", "cpu_cap"])
+    with pytest.raises(ConfigError) as refused:
+        check(["train", "{bacth}"], ["batch"])
+    assert "did you mean 'batch'" in str(refused.value)
+    assert "{{bacth}}" in str(refused.value)
+    with pytest.raises(ConfigError, match="there is no knob.*add --gpus"):
+        check(["train", "{gpus}"], [])
+    with pytest.raises(ConfigError, match=r"add --cpu-cap"):
+        check(["{cpu_cap}"], [])
+    with pytest.raises(ConfigError, match=r"knob batch is not in the command.*\{bacth\}.*did you mean 'bacth'"):
+        check(["train", "{{bacth}}", "{bacth}"], ["bacth", "batch"])
+    with pytest.raises(ConfigError, match="the command has no placeholder"):
+        check(["train"], ["batch"])

@@ -66,6 +66,7 @@ def test_a_meter_that_sees_all_has_nothing_unseen():
 def test_without_steps_nothing_is_excluded():
     assert unseen_share(0.25, GRID) == 0.75
     assert unseen_share(0.25, GRID, steps(0.137, count=11)) == 0.75
+    assert unseen_share(0.25, 0.0, steps(0.137, count=50)) == 0.75, "nobody says when it looks"
     assert unseen_share(0.25, GRID, stamps([])) == 0.75
 
 

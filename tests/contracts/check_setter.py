@@ -9,11 +9,14 @@ import json
 import math
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulelab.control import setters
 from joulelab.control.setting import Setter, same
 from joulelab.core.errors import JoulelabError, MeterError, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 UNITS = {"power": "W", "clocks": "Hz"}
 ENDS = ("_w", "_hz", "enabled")
@@ -21,14 +24,13 @@ ENDS = ("_w", "_hz", "enabled")
 
 def main() -> None:
     family = sys.argv[1]
-    try:
-        opened = setters.load(family).open_setters(os.environ)
-    except JoulelabError as error:
-        assert isinstance(error, MeterError), repr(error)
-        assert error.what, "an error says what"
-        assert error.why, "an error says why"
-        assert error.next, "an error says what to do next"
-        print(json.dumps({"error": type(error).__name__}))
+    opened = attempt(lambda: setters.load(family).open_setters(os.environ))
+    if isinstance(opened, JoulelabError):
+        assert isinstance(opened, MeterError), repr(opened)
+        assert opened.what, "an error says what"
+        assert opened.why, "an error says why"
+        assert opened.next, "an error says what to do next"
+        print(json.dumps({"error": type(opened).__name__}))
         return
     again = setters.load(family).open_setters(os.environ)
     assert [s.device for s in again.setters] == [s.device for s in opened.setters], "opened twice, it is the same"
@@ -81,13 +83,18 @@ def check_setting(setting: Any) -> None:
 
 
 def refuse(setter: Setter, value: float) -> None:
+    error = attempt(lambda: setter.setting(value))
+    assert isinstance(error, Refused), f"{value} was not refused"
+    assert setter.limits().text in str(error), "a refusal tells the range"
+    assert error.next
+
+
+def attempt(action: Callable[[], Any]) -> Any:
+    """Return what an action returns, or the typed error that it raises."""
     try:
-        setter.setting(value)
-    except Refused as error:
-        assert setter.limits().text in str(error), "a refusal tells the range"
-        assert error.next
-        return
-    raise AssertionError(f"{value} was not refused")
+        return action()
+    except JoulelabError as error:
+        return error
 
 
 if __name__ == "__main__":

@@ -11,7 +11,17 @@ from joulelab.study.template import check, fill, placeholders
 
 
 def test_only_names_in_braces_are_placeholders() -> None:
-    command = ["train", "--n={n}", "{a}{b}", '{"lr": 0.1, "inner": {"x": {n}}}', "${HOME}", "{}", "{0}", "{ n }", "{{n}}"]
+    command = [
+        "train",
+        "--n={n}",
+        "{a}{b}",
+        '{"lr": 0.1, "inner": {"x": {n}}}',
+        "${HOME}",
+        "{}",
+        "{0}",
+        "{ n }",
+        "{{n}}",
+    ]
     assert placeholders(command) == ["n", "a", "b"]
     assert fill(command, {"n": "3", "a": "x", "b": "{n}"}) == [
         "train", "--n=3", "x{n}", '{"lr": 0.1, "inner": {"x": 3}}', "${HOME}", "{}", "{0}", "{ n }", "{n}",
@@ -33,7 +43,7 @@ def test_json_passes_through(data: object) -> None:
 
 @given(st.lists(st.sampled_from(["{", "}", "a", "$", " ", '"', "1"]), max_size=14).map("".join))
 def test_filling_is_stable(text: str) -> None:
-    filled = fill([text], {"a": "V", "aa": "V", "a1": "V", **{n: "V" for n in placeholders([text])}})
+    filled = fill([text], {"a": "V", "aa": "V", "a1": "V", **dict.fromkeys(placeholders([text]), "V")})
     assert len(filled) == 1
     assert filled[0].replace("{", "").replace("}", "").count("V") == len([*_found(text)])
 
@@ -50,7 +60,7 @@ def test_what_does_not_fit_is_told_with_the_nearest_name() -> None:
         check(["train", "{bacth}"], ["batch"])
     assert "did you mean 'batch'" in str(refused.value)
     assert "{{bacth}}" in str(refused.value)
-    with pytest.raises(ConfigError, match="there is no knob.*add --gpus"):
+    with pytest.raises(ConfigError, match=r"there is no knob.*add --gpus"):
         check(["train", "{gpus}"], [])
     with pytest.raises(ConfigError, match=r"add --cpu-cap"):
         check(["{cpu_cap}"], [])

@@ -28,7 +28,11 @@ def test_a_range_is_exact_and_never_passes_its_end(first: Decimal, step: Decimal
 def test_caps_are_watts_or_shares_of_the_default() -> None:
     assert [v.value for v in caps("100,150W, 200:220:10")] == [100, 150, 200, 210, 220]
     shares = caps("60%:100%:20%")
-    assert [(v.text, v.value, v.unit) for v in shares] == [("60%", 0.6, "share"), ("80%", 0.8, "share"), ("100%", 1.0, "share")]
+    assert [(v.text, v.value, v.unit) for v in shares] == [
+        ("60%", 0.6, "share"),
+        ("80%", 0.8, "share"),
+        ("100%", 1.0, "share"),
+    ]
     assert [v.shown for v in (*caps("170.50"), *shares[:1])] == ["170.5 W", "60%"]
     assert caps("170") == caps("170.0") == caps("1.7e2")
     assert caps("170,170.0") == caps("170")

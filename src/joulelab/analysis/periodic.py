@@ -53,13 +53,15 @@ def unseen_share(seen: float, grid_s: float, steps_ns: Ints | None = None) -> fl
 
     A meter that sees the share `seen` of every `grid_s` misses 1 - seen of a load in step with it. The times at which
     the workload reported a step tell whether it is: where their phases on the grid are spread evenly, for every period
-    that the sensor may really have, every part of the cycle was seen alike. Without steps nothing is excluded. Steps
-    of several processes follow each other (a fall in time begins the next); the worst one counts, since nobody says
-    which of them is on this device.
+    that the sensor may really have, every part of the cycle was seen alike. Without steps, or without a known grid (0),
+    nothing is excluded. Steps of several processes follow each other (a fall in time begins the next); the worst one
+    counts, since nobody says which of them is on this device.
     """
     hidden = 1.0 - min(1.0, seen)
     if hidden <= 1e-9:
         return 0.0
+    if grid_s <= 0:
+        return hidden
     sources = [] if steps_ns is None else np.split(steps_ns, np.flatnonzero(np.diff(steps_ns) < 0) + 1)
     shares = [_in_step(s, max(seen, 1 / BINS), grid_s * 1e9) for s in sources if s.size >= FEWEST_STEPS]
     return min(hidden, max(shares, default=hidden))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from joulelab.analysis.goal import Goal
+    from joulelab.study.drive import Told
     from joulelab.study.executors import Executor
     from joulelab.study.grid import Grid
     from joulelab.study.online import Online
@@ -62,7 +63,9 @@ class Wanted:
 @click.option(
     "--gpu", "which", metavar="0,1", help="Tune these GPUs: numbers, UUIDs or `all`.  [default: those visible]"
 )
-@click.option("--trials", type=click.IntRange(min=1), help="Try so many times at most.  [default: by the number of caps]")
+@click.option(
+    "--trials", type=click.IntRange(min=1), help="Try so many times at most.  [default: by the number of caps]"
+)
 @click.option("--online", is_flag=True, help="Try caps inside one run, between its reports of work.")
 @click.option("--window", type=Duration(0.1), default="5s", show_default=True, help="Length of a window at least.")
 @click.option("--settle", type=Duration(), default="1s", show_default=True, help="Wait so long after each new cap.")
@@ -174,7 +177,6 @@ def _visible(grid: Grid) -> dict[str, str]:
 
 
 def _tuning(wanted: Wanted, which: str | None, given: Mapping[str, Any], executor: Executor) -> Tuning:
-    from joulelab.cli.progress import Shown
     from joulelab.study.folder import default_name
     from joulelab.study.matrix import Workload
     from joulelab.study.tune import Tuning, open_plan
@@ -187,9 +189,8 @@ def _tuning(wanted: Wanted, which: str | None, given: Mapping[str, Any], executo
     folder = given["studies"].absolute() / name
     work = [WorkPattern.parse(text) for text in given["patterns"]]
     study, cells = open_plan(folder, name, workload, wanted.grid, _settings(given), wanted.goal, work)
-    shown = Shown(sys.stderr, 0, scope=given["scope"])
     return Tuning(
-        study, cells, wanted.grid, wanted.goal, executor=executor, tell=shown,
+        study, cells, wanted.grid, wanted.goal, executor=executor, tell=_tell,
         say=_say, trials=wanted.trials, repeat_max=given["repeat_max"], work=work, scope=given["scope"],
         retry=given["retry"],
     )  # fmt: skip
@@ -239,9 +240,7 @@ def _online(wanted: Wanted, given: Mapping[str, Any]) -> NoReturn:
     online = Online(wanted.grid, wanted.goal, trials=wanted.trials, kind=given["per"], **times)
     options = run._options(**{name: given[name] for name in given if name not in (*RUNS_ONLY, *OTHERS)})
     with SignalBox() as signals:  # left only where the command could not even be tried; else leave() ends us inside
-        outcome = run_command(
-            wanted.words, options, inherited(os.environ), say=_say, signals=signals, companion=online
-        )
+        outcome = run_command(wanted.words, options, inherited(os.environ), say=_say, signals=signals, companion=online)
         try:
             with signals.interruptible():
                 _conclude(online, outcome, wanted.typed, given)
@@ -270,6 +269,19 @@ def _conclude(online: Online, outcome: Outcome, typed: str, given: Mapping[str, 
             output.write_text(json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n")
     if not as_json and not quiet and outcome.error is None:
         _print(tuned, sys.stderr)
+
+
+def _tell(told: Told) -> None:
+    """Tell what became of a trial."""
+    from joulelab.cli.progress import news
+    from joulelab.report import format as fmt
+
+    energy = None if told.trial is None else told.trial.energy()
+    if told.trial is None or energy is None:
+        _say(f"  {news(told)}")
+    else:
+        used = fmt.quantity(energy.value, energy.expanded, "J")
+        _say(f"  {fmt.duration(told.trial.time_s)}, {used}")
 
 
 def _say(text: str) -> None:

@@ -6,6 +6,7 @@ matplotlib is imported when called, and nothing of pyplot: no window, no state t
 from __future__ import annotations
 
 import textwrap
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import MissingDependency
@@ -128,7 +129,7 @@ def _draw_curve(axes: Axes, curve: Curve, k: int, *, joined: bool) -> None:
 def _draw_front(axes: Axes, panel: Panel) -> None:
     """Join the front and name its cells, not more of them than can be read."""
     each = [[(curve.x[i], curve.y[i], curve.names[i]) for i in curve.front] for curve in panel.curves]
-    for points in [sum(each, [])] if panel.one_front else each:
+    for points in [list(chain.from_iterable(each))] if panel.one_front else each:
         ordered = sorted(points)
         axes.plot([p[0] for p in ordered], [p[1] for p in ordered], color="#777777", linewidth=1.0, zorder=1)
         for x, y, name in ordered[:: max(-(-len(ordered) // MOST_LABELS), 1)]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from joulelab.analysis.terms import Quantity
     from joulelab.study.tuned import Row, Tuned
 
-COVERAGE = "Intervals are expanded uncertainties (k = 2). * is what the others are compared with."
+COVERAGE = "Intervals are expanded uncertainties (k = 2); * is what the others are compared with"
+TIED = "~ cannot be told apart from the best"
+PLAIN = ("energy", "time", "eds")  # goals whose score is in the table anyhow, or follows from it by a sum
 
 
 def print_tuned(console: Console, tuned: Tuned) -> None:
@@ -56,18 +59,17 @@ def _change(q: Quantity | None, more: str, less: str) -> str:
 def _table(tuned: Tuned) -> Table:
     joules, unit = fmt.column([r.energy.value for r in tuned.rows], "J")
     seconds, unit_s = fmt.column([r.time.value for r in tuned.rows], "s")
-    per = f"/{tuned.unit.removesuffix('s')}" if tuned.unit else ""
-    heads = ["cap", "n", f"energy, {unit}{per}", f"time, {unit_s}{per}", "gain, %", "loss, %", f"{tuned.goal.name}"]
-    table = make_table(*heads, "")
+    scored = tuned.goal.name not in PLAIN
+    heads = ["cap", "n", f"energy, {unit}", f"time, {unit_s}", "gain, %", "loss, %"]
+    table = make_table(*heads, *([tuned.goal.name] if scored else []), "", left=(0, 6 + scored))
     for row in tuned.rows:
-        star = "*" if row.cap == tuned.reference else ""
+        reference = row.cap == tuned.reference
         cells = [_cell(row.energy, joules), _cell(row.time, seconds)]
-        if star:
-            cells += [fmt.NOTHING, fmt.NOTHING, "1"]
-        else:
-            cells += [_cell(row.gain, 0.01), _cell(row.loss, 0.01), _cell(row.score, 1.0)]
+        cells += [fmt.NOTHING] * 2 if reference else [_cell(row.gain, 0.01), _cell(row.loss, 0.01)]
+        if scored:
+            cells.append("1" if reference else _cell(row.score, 1.0))
         bold = "bold" if row.cap == tuned.choice else ""
-        table.add_row(f"{row.shown}{star}", str(row.n), *cells, _verdict(tuned, row), style=bold)
+        table.add_row(f"{row.shown}{'*' if reference else ''}", str(row.n), *cells, _verdict(tuned, row), style=bold)
     return table
 
 
@@ -81,8 +83,8 @@ def _cell(q: Quantity | None, factor: float) -> str:
 
 def _verdict(tuned: Tuned, row: Row) -> str:
     if row.cap == tuned.choice:
-        return "best" if tuned.complete else "best so far"
-    return "not told apart" if row.cap in tuned.tied else ""
+        return "best"
+    return "~" if row.cap in tuned.tied else ""
 
 
 def lines(tuned: Tuned) -> list[tuple[str, str]]:
@@ -99,7 +101,9 @@ def lines(tuned: Tuned) -> list[tuple[str, str]]:
     elif tuned.mode == "runs" and tuned.rows:
         found.append(("cost", "nothing: all trials were there already"))
     found += [("note", note) for note in tuned.notes]
-    found += [("note", COVERAGE)] if tuned.rows else []
+    if tuned.rows:
+        per = f"energy and time are per {tuned.unit.removesuffix('s')}. " if tuned.unit else ""
+        found.append(("note", f"{per.capitalize()}{COVERAGE}{'; ' + TIED if tuned.tied else ''}."))
     found += [("problem", problem) for problem in tuned.problems]
     found.append(("study" if tuned.mode == "runs" else "run", tuned.folder))
     found.append(("next", tuned.next))
@@ -107,14 +111,27 @@ def lines(tuned: Tuned) -> list[tuple[str, str]]:
 
 
 def _saved(tuned: Tuned) -> str:
-    if tuned.saved is None or tuned.choice is None or (tuned.choice == tuned.reference and tuned.mode == "runs"):
-        return ""
-    energy = fmt.quantity(tuned.saved.value, tuned.saved.expanded, "J")
     base, best = tuned.row(tuned.reference), tuned.row(tuned.choice)
-    share = f" ({fmt.change(best.gain.value, best.gain.expanded)} by rate)" if best and best.gain else ""
+    if tuned.saved is None or base is None or best is None or (best is base and tuned.mode == "runs"):
+        return ""
+    amount, wide = tuned.saved.value, tuned.saved.expanded
+    said = f"{fmt.quantity(abs(amount), wide, 'J')} {'' if amount >= 0 else 'more than without tuning '}{tuned.over}"
     took = "" if tuned.slower is None else f", {_seconds(tuned.slower.value)} {_longer(tuned.slower.value)}"
-    name = base.shown if base else f"{tuned.reference:g} W"
-    return f"{energy} {tuned.over}{share}{took}, against {name} all the time"
+    return f"{said}{took}, against {base.shown} all the time{_pays(tuned, base, best)}"
+
+
+def _pays(tuned: Tuned, base: Row, best: Row) -> str:
+    """Return after how much more of the run, or after how many runs, tuning has paid."""
+    assert tuned.saved is not None
+    each = base.energy.value - best.energy.value
+    if each <= 0:
+        return ""
+    if tuned.mode == "online":
+        left_s = -tuned.saved.value / each * best.time.value
+        return f"; {fmt.duration(left_s)} more of it would have paid for the windows" if left_s > 0 else ""
+    if tuned.saved.value <= 0 or not tuned.price.energy_j:
+        return ""
+    return f"; {math.ceil(tuned.price.energy_j / tuned.saved.value)} runs pay for the trials"
 
 
 def _longer(seconds: float) -> str:

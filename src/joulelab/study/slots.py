@@ -104,8 +104,8 @@ def claimed(folder: Path, more: Mapping[str, Any]) -> Iterator[bool]:
             pair = clock_pair()
             times = {"mono_ns": pair.mono_ns, "utc_ns": pair.utc_ns}
             write_json_atomic(prepared / CLAIM, {**more, **owner(), **times})
-            lock = os.open(prepared / CLAIM, os.O_RDONLY | os.O_CLOEXEC)
-            fcntl.flock(lock, fcntl.LOCK_SH)
+            lock = os.open(prepared / CLAIM, os.O_RDWR | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
             prepared.rename(folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):

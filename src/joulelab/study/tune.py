@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 COMMON = ("gain", "offset", "unseen")
 REPEAT_MAX = 5
+ONE_RUN = "one run each: how much runs differ by themselves is not in these intervals; --trials allows more"
 UNSEEN = "what sensors that see a part of the time do not see is left out: it is alike under all caps"
 
 
@@ -175,7 +176,9 @@ class Tuning:
 
     def _take(self, cap: float, fresh: Sequence[Trial]) -> None:
         if any(trial.energy is None for trial in fresh):
-            raise MeterError("no energy was measured", where="tune", why="there is no power meter", next="joulelab meters")
+            raise MeterError(
+                "no energy was measured", where="tune", why="there is no power meter", next="joulelab meters"
+            )
         self._told.setdefault(cap, []).extend(fresh)
         if self._per is None and self._told.keys() == {cap}:
             self._per = next((name for name, done in fresh[0].work.items() if done > 0), None)
@@ -224,7 +227,7 @@ class Tuning:
             saved=saved,
             slower=slower,
             price=self._price(None if choice is None else choice.cap),
-            notes=(*self._notes, *([UNSEEN] if unseen else [])),
+            notes=(*self._notes, *([UNSEEN] if unseen else []), *([ONE_RUN] if any(r.n == 1 for r in found) else [])),
             problems=() if self.stopped_by is None else ("interrupted; type the same command to go on",),
             folder=str(self._study.folder),
             next=f"joulelab cap {self._grid.values[choice.cap].text} -- {command}" if choice else "",

@@ -139,7 +139,9 @@ def rows(goal: Goal, samples: Sequence[Sample], reference: float, shown: Mapping
 def _mean(samples: Sequence[Sample]) -> tuple[Quantity, Quantity]:
     """Return mean energy and time: of windows by what each says of itself, of runs by how they spread."""
     if len(samples) == 1 or all(s.time.terms for s in samples):
-        return _of_windows([s.energy for s in samples], samples[0].cap), _of_windows([s.time for s in samples], samples[0].cap)
+        return _of_windows([s.energy for s in samples], samples[0].cap), _of_windows(
+            [s.time for s in samples], samples[0].cap
+        )
     trials = tuple(Trial(_of_run(s.energy, f"{s.cap:g}"), s.time.value) for s in samples)
     mean = means(Cell(f"{samples[0].cap:g}", {"cap": samples[0].cap}, trials))
     assert mean is not None

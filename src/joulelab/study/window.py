@@ -70,7 +70,9 @@ class _Bare(Run):
         return []
 
 
-def energy_between(run: Path, a_ns: int, b_ns: int, scopes: Sequence[str] | None = None) -> tuple[Quantity, list[str]] | None:
+def energy_between(
+    run: Path, a_ns: int, b_ns: int, scopes: Sequence[str] | None = None
+) -> tuple[Quantity, list[str]] | None:
     """Return the energy of [a, b] (J) and the scopes it is of; None where there is too little to tell.
 
     Those `scopes` if they are given, else everything measured that was read often enough. Raises StoreError.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-_ESCAPED = re.compile(r"\\.|\(\?P?[<=!:#a-zA-Z][^)>:]*[>:]?|\[[^\]]*\]")
+_ESCAPED = re.compile(r"\\.|\(\?(?:P?<\w+>|[a-zA-Z]+\)|[a-zA-Z]*:|<?[=!])|\[[^\]]*\]")
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]*")
 
 

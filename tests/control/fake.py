@@ -1,0 +1,160 @@
+"""Be a family of setters whose devices are files: what is set survives processes, and flaws are written into them.
+
+A device is `<JOULELAB_FAKE>/<device>.json`: {"setting": {...}, "default": {...} | null, "flaws": {...}}. Flaws:
+`refuse`, `deny`, `lost`, `fail` (n more sets or gets fail), `shift` (W that it shows too much after a set), `bug`, `unread`,
+`die` ("before set" | "after set": the process is killed there, at the n-th set), `hang` (s), `loose` (enforced stays up).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulelab.control.setting import Limits, Opened, Setting
+from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LOWEST, HIGHEST, DEFAULT = 100.0, 400.0, 350.0
+
+
+class Files:
+    """Make and look at devices."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+
+    def add(self, device: str, setting: Mapping[str, float], *, default: Any = "usual", **flaws: Any) -> None:
+        usual = {"cap_w": DEFAULT} if default == "usual" else default
+        self._write(device, {"setting": dict(setting), "default": usual, "flaws": flaws})
+
+    def get(self, device: str) -> dict[str, float]:
+        return self.read(device)["setting"]
+
+    def put(self, device: str, **setting: float) -> None:
+        self._write(device, self.read(device) | {"setting": setting})
+
+    def flaws(self, device: str, **flaws: Any) -> None:
+        self._write(device, self.read(device) | {"flaws": flaws})
+
+    def read(self, device: str) -> dict[str, Any]:
+        return json.loads((self.folder / f"{device}.json").read_text())
+
+    def _write(self, device: str, content: Mapping[str, Any]) -> None:
+        new = self.folder / f".{device}.{os.getpid()}"
+        new.write_text(json.dumps(content))
+        new.replace(self.folder / f"{device}.json")
+
+
+class Fake:
+    """Set one file."""
+
+    def __init__(self, files: Files, device: str, scope: str) -> None:
+        self._files = files
+        self.device, self.scope, self.model = device, scope, "fake"
+        self.kind = "clocks" if device.endswith(".clocks") else "power"
+
+    def limits(self) -> Limits:
+        self._flaw("lost")
+        default = self._files.read(self.device)["default"]
+        if self.kind == "clocks":
+            return Limits(2e8, 2e9, 2e9, "Hz")
+        return Limits(LOWEST, HIGHEST, next(iter(default.values()), None) if default else None, "W")
+
+    def get(self) -> Setting:
+        self._flaw("lost", "unread")
+        return self._files.get(self.device)
+
+    def enforced(self) -> float | None:
+        flaws = self._files.read(self.device)["flaws"]
+        return HIGHEST if flaws.get("loose") else next(iter(self.get().values()), None)
+
+    def setting(self, value: float) -> Setting:
+        if self.kind == "clocks":
+            return {"lowest_hz": 2e8, "highest_hz": value}
+        now = self.get()
+        return {key: value * (1 + 0.2 * k) for k, key in enumerate(now)}
+
+    def set(self, setting: Setting) -> None:
+        time.sleep(self._files.read(self.device)["flaws"].get("hang", 0.0))
+        self._flaw("lost", "bug", "refuse", "deny", "fail")
+        self._die("before set")
+        shift = self._files.read(self.device)["flaws"].get("shift", 0.0)
+        self._files.put(self.device, **{key: value + shift for key, value in setting.items()})
+        self._die("after set")
+
+    def default(self) -> Setting | None:
+        return self._files.read(self.device)["default"]
+
+    def _die(self, where: str) -> None:
+        flaws = self._files.read(self.device)["flaws"]
+        if flaws.get("die") == where:
+            left = flaws.get("nth", 1) - 1
+            self._files.flaws(self.device, **(flaws | {"nth": left} if left else {}))
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def _flaw(self, *names: str) -> None:
+        flaws = self._files.read(self.device)["flaws"]
+        for name in names:
+            if not flaws.get(name):
+                continue
+            if name == "bug":
+                raise RuntimeError("a bug")
+            if name == "fail":
+                self._files.flaws(self.device, **flaws | {"fail": flaws["fail"] - 1})
+            kind = {"lost": DeviceLost, "refuse": Refused, "deny": Denied}.get(name, ReadFailed)
+            raise kind(f"flaw {name}", where=self.scope, next="try again")
+
+
+def open_setters(environ: Mapping[str, str]) -> Opened:
+    folder = environ.get("JOULELAB_FAKE")
+    if not folder:
+        raise Unavailable("there is no fake device", where="fake")
+    names = sorted(p.stem for p in Path(folder).glob("[!.]*.json"))
+    opened = Opened(missing=[("gpu:9", "it is out")])
+    files = Files(Path(folder))
+    for name in names:
+        number = name.removesuffix(".clocks").rpartition("-")[2]
+        opened.setters.append(Fake(files, name, f"{'cpu' if name.startswith('powercap') else 'gpu'}:{number}"))
+    return opened
+
+
+def world(folder: Path) -> tuple[dict[str, str], Files]:
+    """Return an environment in which processes find fake devices only, and the devices: GPU-0, GPU-1 at 300 and 320 W."""
+    files = Files(folder / "devices")
+    files.add("GPU-0", {"cap_w": 300.0})
+    files.add("GPU-1", {"cap_w": 320.0})
+    about = folder / "packages" / "fake_setters-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-setters\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[joulelab.setters]\nfake = tests.control.fake\n")
+    (folder / "powercap").mkdir()
+    root = Path(__file__).parents[2]
+    environ = {
+        **{key: value for key, value in os.environ.items() if key not in ("JOULELAB_TWIN", "JOULELAB_CAPD")},
+        "PYTHONPATH": f"{about.parent}:{root}",
+        "JOULELAB_FAKE": str(files.folder),
+        "JOULELAB_STATE": str(folder / "state"),
+        "JOULELAB_POWERCAP": str(folder / "powercap"),
+        "LD_LIBRARY_PATH": "",
+    }
+    return environ, files
+
+
+def wait_for(condition: Any, *, within_s: float = 30.0) -> Any:
+    """Return what a condition gives once it is true. Fails where it does not come true."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        with contextlib.suppress(FileNotFoundError):
+            if value := condition():
+                return value
+        time.sleep(0.02)
+    raise AssertionError("it did not happen")

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.analysis.studies import by_cap, cell, sweep, trial
+
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.metrics import Cell, summarise
+from joulelab.report.figure_curves import HALF, NO_BARS, panels_of, pareto_of, scaling_panels
+from joulelab.report.figures import draw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GOALS = [Goal.parse(g) for g in ("edp", "energy")]
+NAMES = ["energy", "time", "edp", "energy-gain", "time-loss", "edp-gain", "eds-1.5", "eds-2", "gain-minus-loss"]
+
+
+def _texts(path: Path) -> str:
+    return " ".join(" ".join(e.itertext()) for e in ET.parse(path).iter() if e.tag.endswith("}text"))
+
+
+def test_every_figure_is_drawn_with_units_and_the_coverage_factor(tmp_path: Path) -> None:
+    found = summarise(sweep(gpus=(1, 8), caps=(100, 180, 260), n=3), goals=GOALS)
+    paths = draw(found, tmp_path / "figures")
+    assert {p.name for p in paths} == {f"{n}.{kind}" for n in (*NAMES, "pareto", "scaling") for kind in ("svg", "png")}
+    for path in paths:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+            continue
+        said = _texts(path)
+        assert "k = 2" in said
+        if path.stem == "scaling":
+            assert "speed-up" in said
+            assert "efficiency, %" in said
+            assert "ideal" in said
+        elif path.stem == "pareto":
+            assert "time, s" in said
+            assert "energy, kJ" in said
+        else:
+            assert "power cap, W" in said
+            assert "gpus=8" in said
+        if path.stem in ("eds-2", "gain-minus-loss"):
+            assert "half of gain minus loss" in said
+    assert "energy-delay product, MJ s" in _texts(tmp_path / "figures" / "edp.svg")
+
+
+def test_figures_are_the_same_each_time_and_pdf_on_request(tmp_path: Path) -> None:
+    found = summarise(by_cap({260.0: [(100.0, 10.0)] * 2, 200.0: [(80.0, 11.0), (81.0, 11.2)]}), ks=())
+    first = draw(found, tmp_path / "a", formats=("svg", "pdf"))
+    second = draw(found, tmp_path / "b", formats=("svg", "pdf"))
+    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
+    assert any(p.read_bytes().startswith(b"%PDF") for p in first)
+
+
+def test_drawing_leaves_no_state_behind(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom tests.analysis.studies import by_cap\n"
+        "from joulelab.analysis.metrics import summarise\nfrom joulelab.report.figures import draw\n"
+        "assert 'matplotlib' not in sys.modules\nimport matplotlib\nbefore = dict(matplotlib.rcParams)\n"
+        f"draw(summarise(by_cap({{2.0: [(1.0, 1.0)], 3.0: [(2.0, 1.0)]}})), Path({str(tmp_path)!r}), formats=['svg'])\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\nassert dict(matplotlib.rcParams) == before\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path) -> None:
+    # A folder in front of the path whose matplotlib cannot be imported: what a machine without it looks like.
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')\n")
+    script = (
+        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom pathlib import Path\n"
+        "from joulelab.analysis.metrics import summarise\nfrom joulelab.core.errors import MissingDependency\n"
+        "from joulelab.report.figures import draw\ntry:\n    draw(summarise([]), Path('nowhere'))\n"
+        "except MissingDependency as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert 'pip install "joulelab[figures]"' in done.stdout, done.stderr
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_curves_carry_bars_the_best_the_tied_and_the_reference() -> None:
+    points = {
+        260.0: [(100.0, 10.0), (101.0, 10.1), (99.0, 9.9)],
+        220.0: [(80.5, 10.2), (81.5, 10.3), (79.5, 10.1)],
+        200.0: [(80.0, 10.4), (81.0, 10.5), (79.0, 10.3)],
+    }
+    found = summarise(by_cap(points))
+    panels = {p.name: p for p in panels_of(found)}
+    curve = panels["energy"].curves[0]
+    assert curve.x == (200.0, 220.0, 260.0)
+    assert curve.y == pytest.approx((80.0, 80.5, 100.0))
+    assert (curve.best, curve.tied, curve.reference) == (0, (1,), 2)
+    energy = found.cell("c200").energy
+    assert energy is not None
+    assert curve.bars is not None
+    assert curve.bars[0] == energy.expanded
+    assert panels["gain-minus-loss"].level == 0.0
+    assert HALF in panels["gain-minus-loss"].note
+    assert panels["eds-2"].curves[0].y[0] == pytest.approx(panels["gain-minus-loss"].curves[0].y[0] / 2)
+    assert panels["energy"].level is None
+    front = pareto_of(found)
+    assert front is not None
+    assert front.curves[0].front == (2, 1, 0)
+    assert front.curves[0].names == ("200 W", "220 W", "260 W")
+    assert scaling_panels(found) == []
+
+
+def test_one_run_has_no_bars_and_the_note_says_why() -> None:
+    found = summarise(by_cap({260.0: [(100.0, 10.0)], 200.0: [(80.0, 11.0)]}))
+    assert all(NO_BARS in p.note and p.curves[0].bars is None for p in panels_of(found))
+
+
+def test_knobs_that_are_no_numbers_are_named_along_the_axis(tmp_path: Path) -> None:
+    uncapped = [cell(f"c{c}", [trial(e, 10.0)], cap=c) for c, e in ((200.0, 80.0), (None, 100.0))]
+    panel = panels_of(summarise(uncapped))[0]
+    assert panel.ticks == ("200.0", "None")
+    assert panel.curves[0].x == (0.0, 1.0)
+    mixed = [cell(f"{b}{o}", [trial(9.0 * b, 1.0)], batch=b, optimiser=o) for b in range(1, 6) for o in ("adam", "sgd")]
+    found = summarise(mixed, goals=GOALS)
+    panel = panels_of(found)[0]
+    assert not panel.joined
+    assert panel.crowded
+    assert panel.ticks is not None
+    assert panel.ticks[0] == "batch=1 optimiser=adam"
+    assert draw(found, tmp_path, formats=["svg"])
+
+
+def test_per_unit_of_work_is_on_the_axes() -> None:
+    cells = [
+        Cell(f"c{c:g}", {"cap": c}, (replace(trial(e, 10.0), work={"tokens": w}),))
+        for c, e, w in ((260.0, 100.0, 1000.0), (200.0, 160.0, 2000.0))
+    ]
+    panels = {p.name: p for p in panels_of(summarise(cells))}
+    assert panels["energy"].y_label == "energy per token, mJ"
+    assert panels["edp"].y_label.startswith("energy-delay product per token squared, ")
+    front = pareto_of(summarise(cells))
+    assert front is not None
+    assert front.x_label == "time per token, s"
+
+
+def test_lines_that_cannot_be_compared_have_fronts_of_their_own(tmp_path: Path) -> None:
+    cells = [
+        Cell(f"{m}{c:g}", {"cap": c, "model": m}, (replace(trial(c, 300 - c), work={kind: 5.0}),))
+        for m, kind in (("vision", "images"), ("text", "tokens"))
+        for c in (200.0, 260.0)
+    ]
+    found = summarise(cells)
+    front = pareto_of(found)
+    assert front is not None
+    assert not front.one_front
+    assert all(curve.front for curve in front.curves)
+    assert draw(found, tmp_path, formats=["svg"])
+
+
+def test_without_energy_only_time_is_drawn(tmp_path: Path) -> None:
+    cells = [cell(f"c{c:g}-{g}", [trial(None, c / g)] * 2, cap=c, gpus=g) for c in (200.0, 260.0) for g in (1, 2)]
+    found = summarise([*cells, Cell("empty", {"cap": 100.0, "gpus": 4})], goals=[Goal("time")])
+    assert [p.name for p in panels_of(found)] == ["time", "time-loss"]
+    assert pareto_of(found) is None
+    assert [p.name for p in scaling_panels(found)] == ["speed-up", "efficiency"]
+    assert {p.name for p in draw(found, tmp_path, formats=["svg"])} == {"time.svg", "time-loss.svg", "scaling.svg"}
+    assert draw(summarise([]), tmp_path) == []

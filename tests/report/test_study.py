@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.analysis.studies import by_cap, cell, sweep, trial
+
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.metrics import Cell, Summary, summarise
+from joulelab.analysis.study_notes import HALF
+from joulelab.report.console import make_console
+from joulelab.report.study import print_study
+from joulelab.report.study_csv import CELLS, SLOTS, cells_csv, slots_csv, write_study_csv
+from joulelab.report.study_text import study_latex, study_markdown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GOALS = [Goal.parse(g) for g in ("energy", "time", "edp", "eds:2", "gain-loss", "energy@slowdown=5%")]
+
+
+def _printed(summary: Summary, width: int = 80, *, every: bool = False) -> str:
+    file = io.StringIO()
+    print_study(make_console(file, width), summary, every=every)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    return summarise(sweep(gpus=(1, 8)), goals=GOALS)
+
+
+def test_the_table_fits_80_columns_and_says_everything(summary: Summary) -> None:
+    text = _printed(summary)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "…" not in text
+    for part in (
+        "gpus=8 · 0 % of the devices idle · compared with cap=260 W",
+        "gpus=1 · 87.5 % of the devices idle",
+        "energy, kJ",
+        "per image, J",
+        "= 2 EDS(2)",
+        "EDS(1.5)",
+        "energy@slowdown=5%",
+        "not told apart",
+        "the same as gain-loss, halved",
+        "Pareto",
+        "All lines together",
+        "Scaling, compared with the fewest GPUs",
+        "expanded uncertainties (k = 2)",
+    ):
+        assert part in text, part
+    assert HALF in " ".join(text.split())
+    assert re.search(r"^ *260\* +5 ", text, re.MULTILINE)
+
+
+def test_the_figures_in_the_table_are_those_of_the_summary() -> None:
+    text = _printed(summarise(sweep(gpus=(8,)), goals=GOALS))
+    row = re.search(r"gain, %.*?^ *180 +(-?[\d.]+) ± ([\d.]+)", text, re.MULTILINE | re.DOTALL)
+    assert row is not None
+    alone = summarise(sweep(gpus=(8,))).cell("g8c180").gain
+    assert alone is not None
+    assert alone.expanded is not None
+    assert float(row[1]) == pytest.approx(alone.value * 100, abs=0.05)
+    assert float(row[2]) == pytest.approx(alone.expanded * 100, abs=0.05)
+
+
+def test_a_narrow_terminal_gets_more_tables_and_loses_nothing(summary: Summary) -> None:
+    text = _printed(summary, 50)
+    assert "…" not in text
+    assert all(len(line) <= 50 for line in text.splitlines() if "±" in line and "against" not in line)
+    assert text.count("cap, W") > _printed(summary, 80).count("cap, W")
+
+
+def test_scaling_is_shown_where_it_matters_or_everywhere(summary: Summary) -> None:
+    assert "cap=140 W" not in _printed(summary).partition("Scaling")[2]
+    assert "cap=140 W" in _printed(summary, every=True).partition("Scaling")[2]
+    alone = summarise([cell(f"g{g}", [trial(9.0 / g, 9.0 / g)], gpus=g) for g in (1, 2)], goals=GOALS)
+    text = _printed(alone).partition("Scaling")[2]
+    assert re.search(r"^ *2 +2\.000 +100 +0\.5000", text, re.MULTILINE)
+
+
+def test_one_run_has_no_interval_for_time_and_says_so() -> None:
+    text = _printed(summarise(by_cap({260.0: [(1e5, 90.0)], 170.0: [(7.6e4, 98.0)]}, gain=0.01), goals=GOALS))
+    assert "One run each" in text
+    assert re.search(r"170 +1 +76\.0 ± 1\.5 +98\.00 +775", text)
+    assert "± 0" not in text.replace("± 0.", "")
+
+
+def test_unknown_accuracy_prints_no_interval_but_ratios_from_repeats_do() -> None:
+    pairs = {260.0: (100.0, 101.0, 99.0), 170.0: (76.0, 76.5, 75.5)}
+    cells = [cell(f"c{c:g}", [trial(e, 10.0, known=False) for e in es], cap=c) for c, es in pairs.items()]
+    text = _printed(summarise(cells, goals=[Goal("energy")]))
+    assert "76.00 ± ?" in text
+    assert re.search(r"170 +24\.0 ± \d", text)
+
+
+def test_an_idle_share_that_varies_is_a_column() -> None:
+    cells = [
+        replace(c, trials=tuple(replace(t, idle_share=k / 4) for t in c.trials)) for k, c in enumerate(sweep(gpus=(8,)))
+    ]
+    text = _printed(summarise(cells, goals=[Goal("ed2p")]))
+    assert "idle share, %" in text
+    assert "devices idle" not in text
+    assert "ED2P gain" in text
+
+
+def test_studies_of_other_knobs_without_energy_or_without_runs_are_printed() -> None:
+    batches = [cell(f"b{b}", [trial(None, 10.0 / b)] * 2, batch=b, opt=o) for b, o in ((1, "a"), (2, "b"))]
+    text = _printed(summarise(batches, goals=[Goal("time"), Goal("energy")]))
+    assert "batch=2 opt=b, gain +50" in text
+    assert "all cells · compared with batch=1 opt=a" in text
+    assert "gain, %" not in text
+    assert "batch=4" in _printed(summarise([cell("x", [trial(1.0, 1.0)], batch=b) for b in (4,)], goals=GOALS))
+    nothing = _printed(summarise([Cell("a", {"cap": 1.0}), Cell("b", {"cap": None})], goals=GOALS))
+    assert "No run has succeeded yet" in nothing
+    assert "Best" not in nothing
+    pinned = [c for c in sweep(gpus=(2, 8), caps=(180, 260)) if c.key != "g2c180"]
+    assert "no gain or loss is given" in _printed(summarise(pinned, goals=GOALS, reference={"cap": 180.0}))
+    global_ = _printed(summarise(sweep(gpus=(2, 8), caps=(180, 260)), goals=GOALS, reference={"gpus": 2}))
+    assert "against cap=260 W gpus=2" in global_
+
+
+def test_a_limit_that_may_be_broken_is_said() -> None:
+    points = {260.0: [(100.0, 10.0)] * 2, 180.0: [(85.0, 10.4), (85.0, 10.5)]}
+    text = _printed(summarise(by_cap(points), goals=[Goal("energy", slowdown=0.05)]))
+    assert "its slowdown may be above the limit" in " ".join(text.split())
+
+
+def test_markdown_tables_are_whole(summary: Summary) -> None:
+    text = study_markdown(summary)
+    tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+    assert len(tables) == 5
+    for table in tables:
+        assert len({line.count("|") - line.count("\\|") for line in table}) == 1
+        assert set(table[1]) <= set("|-: ")
+    assert "best for edp of all lines" in text
+    assert "best for (\\~ not told apart)" in text
+    assert HALF in text
+    assert "k = 2" in text
+    plain = study_markdown(summarise([cell("a_b", [trial(None, 1.0)], x="1|2")]))
+    assert "x=1\\|2" in plain
+
+
+def test_latex_tables_are_balanced_and_escaped(summary: Summary) -> None:
+    text = study_latex(summary)
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 5
+    assert r"gain, \%" in text
+    assert re.search(r"\$-?[\d.]+ \\pm [\d.]+\$", text)
+    assert "±" not in text
+    assert "k = 2" in text
+    for row in re.findall(r"^.*&.*$", text, re.MULTILINE):
+        assert row.endswith(r"\\")
+    odd = study_latex(summarise([cell("x", [trial(1.0, 1.0, known=False)] * 2, name=r"a_b&c%$#{}~^\d")]))
+    assert r"a\_b\&c\%\$\#\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}d" in odd
+
+
+def test_latex_compiles_where_it_is_installed(summary: Summary, tmp_path: Path) -> None:
+    program = shutil.which("pdflatex")
+    if program is None:
+        pytest.skip("pdflatex is not installed")
+    body = study_latex(summary)
+    document = f"\\documentclass{{article}}\n\\usepackage{{booktabs}}\n\\begin{{document}}\n{body}\\end{{document}}\n"
+    (tmp_path / "t.tex").write_text(document)
+    done = subprocess.run([program, "-halt-on-error", "t.tex"], cwd=tmp_path, capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_csv_has_a_row_per_cell_with_every_metric_and_its_uncertainty(summary: Summary) -> None:
+    rows = list(csv.DictReader(io.StringIO(cells_csv(summary))))
+    assert len(rows) == len(summary.cells)
+    by_key = {row["cell"]: row for row in rows}
+    row = by_key["g8c180"]
+    found = summary.cell("g8c180")
+    assert found.edp_gain is not None
+    assert found.edp_gain.expanded is not None
+    assert float(row["edp_gain"]) == found.edp_gain.value
+    assert float(row["edp_gain_expanded"]) == found.edp_gain.expanded
+    assert float(row["eds_2_gain"]) == pytest.approx(float(row["gain_minus_loss"]) / 2)
+    assert (row["knob_cap"], row["knob_gpus"], row["n"], row["line"]) == ("180.0", "8", "5", "gpus=8")
+    assert by_key["g8c260"]["reference"] == "1"
+    assert float(row["j_per_images"]) > 0
+    assert float(row["images_per_s"]) > 0
+    assert row["within_energy@slowdown=5%"] in ("surely", "possibly", "not")
+    metrics = [name for name in rows[0] if f"{name}_expanded" in rows[0]]
+    assert len(metrics) >= 17
+    for goal in GOALS:
+        assert sum(goal.text in r["best_for"].split() for r in rows) == 2
+    assert {r["pareto"] for r in rows} <= {"front", "perhaps", ""}
+
+
+def test_csv_has_a_row_per_slot(summary: Summary) -> None:
+    rows = list(csv.DictReader(io.StringIO(slots_csv(summary))))
+    assert len(rows) == sum(c.n for c in summary.cells)
+    first = rows[0]
+    trial_0 = summary.cells[0].trials[0]
+    assert trial_0.energy is not None
+    assert float(first["energy_j"]) == trial_0.energy.value
+    assert (first["repeat"], first["run"], first["work_images"]) == ("1", trial_0.run, "50000.0")
+
+
+def test_cells_of_different_shape_make_one_csv(tmp_path: Path) -> None:
+    cells = [cell("a", [trial(None, 1.0)], cap=1.0), Cell("b", {"cap": 2.0, "x": "y"})]
+    found = summarise(cells, goals=GOALS)
+    paths = write_study_csv(found, tmp_path)
+    assert [p.name for p in paths] == [CELLS, SLOTS]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [CELLS, SLOTS]
+    rows = list(csv.DictReader(io.StringIO(paths[0].read_text())))
+    assert rows[0]["energy_j"] == ""
+    assert rows[0]["time_s_expanded"] == "0.0"
+    assert rows[1]["knob_x"] == "y"
+    nothing = summarise([Cell("b", {"cap": 2.0})])
+    assert "b,2.0" in cells_csv(nothing)
+    assert slots_csv(nothing).strip() == ""

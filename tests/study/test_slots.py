@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.study.bench import make_study, only_cell, place
+
+from joulelab.core.clock import monotonic_ns
+from joulelab.core.errors import ConfigError, NewerSchema, StoreError
+from joulelab.store.folder import read_json, write_json_atomic
+from joulelab.study.folder import Plan, Settings, default_name, join_study, open_study
+from joulelab.study.matrix import Knob, Workload, cells
+from joulelab.study.slots import CLAIM, State, claimed, is_gone, look, note_stop, owner, set_aside, slots_of, tidy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.study.folder import Study
+
+GONE = {"ticks": 1}
+EXIT: dict[str, Any] = {"outcome": "exit", "exit_code": 0, "start_ns": 10, "end_ns": 20}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return make_study(tmp_path / "s")
+
+
+@pytest.fixture
+def slot(study: Study) -> Path:
+    return study.slot(only_cell(study), 1)
+
+
+@pytest.mark.parametrize(
+    ("claim", "end", "stopped", "state", "why"),
+    [
+        ({}, None, {}, State.LIVE, "it runs"),
+        (GONE, None, {}, State.STALE, ""),
+        ({}, EXIT, {}, State.DONE, ""),
+        (GONE, EXIT, {}, State.DONE, ""),
+        (GONE, EXIT | {"exit_code": 2}, {}, State.FAILED, "exit code 2"),
+        ({}, EXIT | {"exit_code": 2}, {}, State.LIVE, ""),
+        (GONE, EXIT | {"outcome": "signal", "exit_code": None, "signal": 9}, {}, State.FAILED, "signal 9"),
+        (GONE, {"outcome": "interrupted", "signal": 15}, {}, State.STALE, "before the command"),
+        (GONE, {"outcome": "not-started", "message": "no such command"}, {}, State.REFUSED, "no such command"),
+        (GONE, EXIT, {"why": "interrupted", "t_ns": 15}, State.STALE, "it was interrupted"),
+        (GONE, EXIT, {"why": "interrupted", "t_ns": 25}, State.DONE, ""),
+        (GONE, EXIT, {"why": "timeout", "t_ns": 15, "after_s": 3}, State.FAILED, "longer than 3 s"),
+    ],
+)
+def test_what_became_of_a_slot(slot: Path, claim: Any, end: Any, stopped: Any, state: State, why: str) -> None:
+    assert look(slot).state is State.FREE
+    place(slot, claim, end, **stopped)
+    found = look(slot)
+    assert found.state is state
+    assert why in found.why
+    assert (found.run is None) == (end is None)
+
+
+def test_a_folder_without_a_claim_is_no_claim(slot: Path) -> None:
+    slot.mkdir()
+    assert look(slot).state is State.STALE
+
+
+def test_one_of_many_claims_a_slot(slot: Path) -> None:
+    got: list[bool] = []
+    ready = threading.Barrier(8)
+
+    def try_it() -> None:
+        ready.wait()
+        with claimed(slot, {"study": "s"}) as mine:
+            got.append(mine)
+
+    threads = [threading.Thread(target=try_it) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == [False] * 7 + [True]
+    assert [p.name for p in slot.parent.iterdir() if p.is_dir()] == ["r01"]
+    assert read_json(slot / CLAIM)["study"] == "s"
+    assert look(slot).state is State.LIVE
+
+
+def test_a_claim_that_cannot_be_made_is_told(study: Study) -> None:
+    with pytest.raises(StoreError, match="cannot claim"), claimed(study.folder / "cells" / "none" / "r01", {}):
+        pass
+
+
+def test_only_a_process_that_is_known_to_have_ended_is_gone(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    told = owner(child.pid)
+    file = tmp_path / CLAIM
+    assert not is_gone(told, file)
+    assert is_gone({**told, "ticks": 1}, file)
+    assert is_gone({**told, "boot": "another"}, file)
+    assert not is_gone({**told, "boot": "another", "host": "elsewhere"}, file)
+    child.communicate(b"\n", timeout=30)
+    assert is_gone(told, file)
+    # In another container of this machine the number means nothing; the lock does.
+    file.touch()
+    elsewhere = {**told, "space": "pid:[1]"}
+    assert is_gone(elsewhere, file)
+    with file.open() as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        assert not is_gone(elsewhere, file)
+    assert is_gone(elsewhere, tmp_path / "none")
+
+
+def test_a_claim_is_locked_as_long_as_its_process_lives(slot: Path) -> None:
+    with claimed(slot, {}):
+        claim = {**read_json(slot / CLAIM), "space": "pid:[1]"}
+        assert not is_gone(claim, slot / CLAIM)
+    assert is_gone(claim, slot / CLAIM)
+
+
+def test_what_is_set_aside_is_kept_and_numbered(study: Study, slot: Path) -> None:
+    for n in (1, 2):
+        place(slot, GONE)
+        aside = set_aside(look(slot), study.folder)
+        assert aside is not None
+        assert aside.name == f"r01.interrupted-{n}"
+        assert look(slot).state is State.FREE
+    place(slot, GONE, EXIT | {"exit_code": 1})
+    aside = set_aside(look(slot), study.folder)
+    assert aside is not None
+    assert aside.name == "r01.failed-1"
+    assert slots_of(slot.parent) == []
+
+
+def test_what_changed_since_it_was_seen_is_not_set_aside(study: Study, slot: Path) -> None:
+    place(slot, GONE)
+    seen = look(slot)
+    slot.rename(slot.with_name("r01.interrupted-1"))
+    assert set_aside(seen, study.folder) is None  # somebody else did
+    with claimed(slot, {}):  # and a new process has it
+        assert set_aside(seen, study.folder) is None
+        assert set_aside(look(slot), study.folder) is None
+        assert look(slot).state is State.LIVE
+
+
+def test_the_first_reason_to_stop_stays(slot: Path) -> None:
+    place(slot)
+    before = monotonic_ns()
+    note_stop(slot, "timeout", after_s=2)
+    note_stop(slot, "interrupted")
+    noted = read_json(slot / "stopped.json")
+    assert noted["why"] == "timeout"
+    assert before <= noted["t_ns"] <= monotonic_ns()
+
+
+def test_claims_that_were_never_placed_are_removed(slot: Path) -> None:
+    cell = slot.parent
+    place(cell / ".r01.77-abcdef", GONE)
+    place(cell / f".r02.{os.getpid()}-abcdef")
+    (cell / ".r03.1-abcdef").mkdir()
+    place(cell / "r04", GONE)
+    tidy(cell)
+    assert sorted(p.name for p in cell.iterdir() if p.is_dir()) == [
+        ".r02." + str(os.getpid()) + "-abcdef",
+        ".r03.1-abcdef",
+        "r04",
+    ]
+    tidy(cell / "none")
+    assert slots_of(cell / "none") == []
+
+
+def plan_of(command: tuple[str, ...], caps: str) -> Plan:
+    workload = Workload(command)
+    return Plan(
+        workload, cells(workload, [Knob.parse("cap", caps)]), repeats=2, settings=Settings(idle_s=1, meters=("nvml",))
+    )
+
+
+def test_a_study_grows_and_keeps_its_seed(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "s"
+    first = join_study(folder, "s", plan_of(("a",), "100,200"), None)
+    again = join_study(folder, "s", plan_of(("a",), "200,300"), first.seed)
+    assert again.seed == first.seed
+    assert again.data["created"] == first.data["created"]
+    assert len(open_study(folder).cells()) == 3
+    assert open_study(folder).settings == Settings(idle_s=1, meters=("nvml",))
+    assert Settings.from_json({"idle_s": 2, "of_tomorrow": 1}) == Settings(idle_s=2)
+
+
+def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    join_study(folder, "s", plan_of(("a", "--token", "hidden"), "100"), 5)
+    with pytest.raises(ConfigError, match="another command") as refused:
+        join_study(folder, "s", plan_of(("b",), "100"), 5)
+    assert "hidden" not in str(refused.value)
+    with pytest.raises(ConfigError, match="seed 5"):
+        join_study(folder, "s", plan_of(("a", "--token", "hidden"), "100"), 6)
+    with pytest.raises(ConfigError, match="cannot name"):
+        join_study(folder, "../s", plan_of(("a",), "100"), 6)
+    with pytest.raises(StoreError, match="no study"):
+        open_study(tmp_path / "none")
+    write_json_atomic(folder / "study.json", {"schema": 99})
+    with pytest.raises(NewerSchema):
+        open_study(folder)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot make"):
+        join_study(tmp_path / "file" / "s", "s", plan_of(("a",), "100"), 1)
+
+
+def test_a_name_is_made_of_the_command() -> None:
+    assert default_name(Workload(("python", "/x/train_it.py", "--gpus", "{gpus}"))).startswith("python-train-it-")
+    assert default_name(Workload(("./run.sh", "{cap}"))) != default_name(Workload(("./run.sh", "{gpus}")))
+    assert len(default_name(Workload(("{x}",)))) == 6

@@ -11,6 +11,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,3 +160,25 @@ def wait_for(condition: Any, *, within_s: float = 30.0) -> Any:
                 return value
         time.sleep(0.02)
     raise AssertionError("it did not happen")
+
+
+BECOME = """
+import fcntl, json, os, signal, socket, struct, subprocess, sys, time
+from joulelab.control.state import *
+from joulelab.control.leftover import *
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+"""
+
+
+def as_nobody(code: str, environ: Mapping[str, str]) -> str:
+    """Run Python code as `nobody`, with what it may need loaded before (the interpreter may be root's); return output."""
+    done = subprocess.run([sys.executable, "-c", BECOME + code], env=dict(environ), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def for_everybody(folder: Path) -> None:
+    """Let other users into a test's folder."""
+    for each in (folder, *folder.parents):
+        if each.stat().st_uid == os.getuid() and each.parent != each:
+            each.chmod(each.stat().st_mode | 0o055)

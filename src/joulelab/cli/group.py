@@ -22,13 +22,16 @@ COMMANDS = {
     "ls": "List the runs of a store.",
     "compare": "Compare two runs, with the interval of the difference.",
     "mark": "Mark a phase or work done, from a script that is measured.",
+    "cap": "Run a command under power caps, measured; afterwards the caps are what they were before.",
+    "sweep": "Run a command under every cap, GPU count and setting; tell the best.",
+    "tune": "Find the best cap for a command with few trials, and say what it saves and what finding it cost.",
     "meters": "Show what can be measured here, and what to do about the rest.",
     "doctor": "Read each meter for a few seconds and say how good it is.",
     "twin": "Serve a simulated node that NVML and RAPL tools take for a real one.",
     "export": "Write the samples of a run as CSV, Parquet or JSON.",
     "query": "Answer SQL over all runs.",
     "import": "Make a run of what was measured elsewhere.",
-    "cap": "Run a command under power caps, measured; afterwards the caps are what they were before.",
+    "capd": "Set caps for the users and groups that a configuration names.",
 }
 # These do not put back caps that were left behind: they deal with that themselves, or see another machine.
 LOOK_AWAY = ("cap", "capd", "mark", "twin")

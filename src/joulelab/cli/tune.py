@@ -6,15 +6,14 @@ import json
 import os
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli import run
-from joulelab.cli.options import Duration, print_json
-from joulelab.cli.run import execute, run_options
+from joulelab.cli.options import Duration, handle, print_json
+from joulelab.cli.run import execute, run_options, short_path
 from joulelab.core.errors import JoulelabError
 
 if TYPE_CHECKING:
@@ -28,13 +27,14 @@ if TYPE_CHECKING:
     from joulelab.study.online import Online
     from joulelab.study.tune import Tuning
     from joulelab.study.tuned import Tuned
+    from joulelab.supervisor.options import RunOptions
     from joulelab.supervisor.run import Outcome
 
 OWN_FAILURE = 125
 FAILED_CODE = 1
 # What belongs to one of the two ways only; each may be given with the other only by mistake.
 RUNS_ONLY = ("repeat_max", "studies", "patterns", "retry", "apply", "timeout", "scope")
-OTHERS = ("window", "settle", "per", "as_json", "output", "quiet")
+NEEDED = ("joulelab.report.cache", "joulelab.report.table", "joulelab.report.tune", "joulelab.study.account")
 ONLINE_ONLY = ("window", "settle", "per", "runs", "labels", "tail", "estimate", "rated_cpu", "capture")
 
 
@@ -205,7 +205,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, object]:
         "meters": given["meters"] or None,
         "without": given["without"] or None,
         "config": None if config is None else str(config.absolute()),
-        "timeout_s": given["timeout"],
+        "timeout_s": given.get("timeout"),
     }
     return {name: value for name, value in asked.items() if value is not None}
 
@@ -234,13 +234,12 @@ def _online(wanted: Wanted, given: Mapping[str, Any]) -> NoReturn:
     from joulelab.supervisor.signals import SignalBox
     from joulelab.supervisor.workload import inherited, leave
 
-    if given["rated_cpu"] is not None and not given["estimate"]:
-        raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
     times = {"window_s": given["window"], "settle_s": given["settle"]}
     online = Online(wanted.grid, wanted.goal, trials=wanted.trials, kind=given["per"], **times)
-    options = run._options(**{name: given[name] for name in given if name not in (*RUNS_ONLY, *OTHERS)})
+    options = _options(given)
     with SignalBox() as signals:  # left only where the command could not even be tried; else leave() ends us inside
-        outcome = run_command(wanted.words, options, inherited(os.environ), say=_say, signals=signals, companion=online)
+        environ = inherited(os.environ)
+        outcome = run_command(wanted.words, options, environ, say=_say, signals=signals, companion=online)
         try:
             with signals.interruptible():
                 _conclude(online, outcome, wanted.typed, given)
@@ -250,25 +249,63 @@ def _online(wanted: Wanted, given: Mapping[str, Any]) -> NoReturn:
             leave(outcome.exit_code, outcome.signal)
 
 
+def _options(given: Mapping[str, Any]) -> RunOptions:
+    """Return how the run is recorded. Raises ConfigError for a wrong configuration."""
+    from joulelab.study.folder import Settings
+    from joulelab.study.recording import run_options as recorded
+
+    if given["rated_cpu"] is not None and not given["estimate"]:
+        raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
+    options, warnings = recorded(
+        Settings.from_json(_settings(given)),
+        os.environ,
+        given["runs"],
+        name=given["name"],
+        labels=dict(given["labels"]),
+    )
+    for warning in warnings:
+        _say(warning)
+    rated = {} if given["rated_cpu"] is None else {"cpu_w": given["rated_cpu"]}
+    also = [{"meter": "estimate", "config": rated}, *options.also] if given["estimate"] else options.also
+    tail_s = options.tail_s if given["tail"] is None else given["tail"]
+    return replace(options, also=also, tail_s=tail_s, capture=given["capture"], preload=NEEDED)
+
+
 def _conclude(online: Online, outcome: Outcome, typed: str, given: Mapping[str, Any]) -> None:
     """Print what the run used and what tuning found; as JSON, both together."""
+    from joulelab.report.cache import write_cache
     from joulelab.study.account import account
 
-    as_json, output, quiet = given["as_json"], given["output"], given["quiet"]
+    as_json, output = given["as_json"], given["output"]
     tuned = account(online, outcome.run, typed)
-    if not as_json:
-        run._show(outcome, as_json=False, output=None, quiet=quiet)
-    if as_json or output is not None:
-        whole = {} if outcome.result is None else outcome.result.to_json()
-        ended = {"outcome": outcome.kind, "exit_code": outcome.exit_code, "signal": outcome.signal}
-        folder = None if outcome.run is None else str(outcome.run)
-        data = {**whole, **ended, "folder": folder, "problems": outcome.problems, "tune": tuned.to_json()}
-        if as_json:
-            print_json(data)
-        if output is not None:
-            output.write_text(json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n")
-    if not as_json and not quiet and outcome.error is None:
+    whole = {} if outcome.result is None else outcome.result.to_json()
+    ended = {"outcome": outcome.kind, "exit_code": outcome.exit_code, "signal": outcome.signal}
+    folder = None if outcome.run is None else str(outcome.run)
+    data = {**whole, **ended, "folder": folder, "problems": outcome.problems, "tune": tuned.to_json()}
+    if output is not None:
+        output.write_text(json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n")
+    if as_json:
+        print_json(data)
+    else:
+        _print_run(outcome, quiet=given["quiet"])
+    if not as_json and not given["quiet"] and outcome.error is None:
         _print(tuned, sys.stderr)
+    if outcome.result is not None and outcome.run is not None:
+        write_cache(outcome.run, outcome.result)
+
+
+def _print_run(outcome: Outcome, *, quiet: bool) -> None:
+    from joulelab.report.console import make_console
+    from joulelab.report.table import print_result
+
+    if outcome.error is not None:
+        _say(str(outcome.error))
+    elif outcome.result is None or outcome.run is None or quiet:
+        for problem in outcome.problems:
+            _say(problem)
+    else:
+        folder = short_path(outcome.run)
+        print_result(make_console(sys.stderr), outcome.result, folder, problems=outcome.problems, handle=handle(folder))
 
 
 def _tell(told: Told) -> None:

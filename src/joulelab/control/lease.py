@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,6 +83,14 @@ def unit_of(kind: str) -> str:
     return "Hz" if kind == "clocks" else "W"
 
 
+class _NotBack(Refused):
+    """Report a device that shows something else than what was put back."""
+
+    def __init__(self, what: str, shown: Setting, *, where: str, why: str) -> None:
+        super().__init__(what, where=where, why=why)
+        self.shown = dict(shown)
+
+
 def finish(setter: Setter, journal: Journal, state: State) -> Outcome:
     """Put back what a journal says was found, if it is still ours to do; the lock is held. Nothing is raised.
 
@@ -92,6 +101,10 @@ def finish(setter: Setter, journal: Journal, state: State) -> Outcome:
             outcome = _finish(setter, journal)
             break
         except JoulelabError as error:
+            if isinstance(error, _NotBack):  # under our lock, what it shows is what became of our setting
+                journal = replace(journal, set=[*journal.set, error.shown])
+                with contextlib.suppress(Refused):
+                    state.write(journal)
             if not left or isinstance(error, DeviceLost):
                 found = value_text(main_value(journal.found), unit_of(journal.kind))
                 said = f"{journal.scope} is not back at {found}: {error}; the journal stays: joulelab cap restore"
@@ -122,7 +135,7 @@ def _finish(setter: Setter, journal: Journal) -> Outcome:
     if not same(now, journal.found):
         shown = value_text(main_value(now), unit)
         why = f"it shows {shown} after it took {found}" if shown != found else f"it shows {dict(now)}"
-        raise Refused("it does not go back", where=journal.scope, why=why)
+        raise _NotBack("it does not go back", now, where=journal.scope, why=why)
     return _told(journal, "restored", now, f"{journal.scope}: back at {found}, as found (it was at {shows})")
 
 

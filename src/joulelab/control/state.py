@@ -11,7 +11,7 @@ import pwd
 import struct
 import time
 import urllib.parse
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,10 +51,6 @@ class Journal:
     def same_boot(self) -> bool:
         """Return whether it was written in this boot."""
         return self.boot == boot_id()
-
-    def with_set(self, settings: Sequence[Mapping[str, float]]) -> Journal:
-        """Return it with other settings of ours."""
-        return replace(self, set=[dict(one) for one in settings])
 
 
 class InUse(Refused):

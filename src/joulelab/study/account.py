@@ -29,7 +29,7 @@ def account(online: Online, run: Path | None, command: str) -> Tuned:
     by_cap = {row.cap: row for row in found}
     notes = [*state.notes, *([UNSEEN] if any("unseen" in w.energy.budget() for w in windows) else [])]
     saved, slower = _saved(online, run, by_cap.get(reference)) if state.choice is not None else (None, None)
-    tuned = Tuned(
+    return Tuned(
         goal=online.goal,
         mode="online",
         rows=found,
@@ -48,7 +48,6 @@ def account(online: Online, run: Path | None, command: str) -> Tuned:
         folder="" if run is None else str(run),
         next=_next(online, choice, command),
     )
-    return tuned
 
 
 def _so_far(online: Online) -> Choice | None:
@@ -71,14 +70,18 @@ def _problems(online: Online) -> list[str]:
         return []
     if online.log is None or not online.log.known_ns:
         return [
-            "no work was reported, so there was nothing to tune by, and no cap was touched; "
-            "call joulelab.work(samples=64) after each step (or `joulelab mark --work samples=64` from a shell)"
+            (
+                "no work was reported, so there was nothing to tune by, and no cap was touched; "
+                "call joulelab.work(samples=64) after each step (or `joulelab mark --work samples=64` from a shell)"
+            )
         ]
     each = online.window_s + online.settle_s + 1
     left = max(online.trials - len(state.windows), 1) + 1
     return [
-        f"the command ended after {len(state.windows)} windows, before the search did; let it run about "
-        f"{left * each:.0f} s longer, or take shorter windows (--window {_shorter(online.window_s)})"
+        (
+            f"the command ended after {len(state.windows)} windows, before the search did; let it run about "
+            f"{left * each:.0f} s longer, or take shorter windows (--window {_shorter(online.window_s)})"
+        )
     ]
 
 

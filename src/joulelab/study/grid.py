@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from joulelab.control.client import Wish
 from joulelab.core.errors import ConfigError, Refused
@@ -44,7 +44,7 @@ class Grid:
     def wishes(self, cap: float) -> list[Wish]:
         """Return what to ask the keeper for."""
         value = self.values[cap]
-        unit = "share" if value.unit == "share" else "W"
+        unit: Literal["W", "share"] = "share" if value.unit == "share" else "W"
         return [Wish(scope, float(value.value), unit) for scope in self.scopes]
 
 

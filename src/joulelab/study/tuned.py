@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Hold what tuning cost: trials made for it, their energy (J) and time (s), and what the choice would have spared."""
+    """Hold what tuning cost: trials made for it, their energy (J) and time (s), and what of it the choice spares."""
 
     trials: int = 0
     energy_j: float = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,7 @@ def energy_between(
 
 
 def energy_of(run: Path, stretches: Sequence[tuple[int, int]], scopes: Sequence[str]) -> Quantity | None:
-    """Return the energy (J) of some scopes in all stretches together; None where one was not read. Raises StoreError."""
+    """Return the energy (J) of some scopes in all stretches; None where one was not read. Raises StoreError."""
     from joulelab.analysis.channels import load_channels
     from joulelab.analysis.joining import join
 
@@ -127,4 +128,4 @@ def u_rate(log: WorkLog, a_ns: int, b_ns: int) -> float:
 def has_pause(log: WorkLog, a_ns: int, b_ns: int) -> bool:
     """Return whether work stood still in [a, b]: an evaluation, a checkpoint, another phase."""
     stamps = log.stamps(a_ns, b_ns)
-    return max(b - a for a, b in zip(stamps, stamps[1:], strict=False)) > pause_ns(stamps)
+    return max(b - a for a, b in itertools.pairwise(stamps)) > pause_ns(stamps)

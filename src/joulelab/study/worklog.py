@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from bisect import bisect_left, bisect_right
@@ -68,7 +69,7 @@ class _Source:
     def interval_ns(self) -> float:
         """Return how far apart its lines usually are."""
         ends = self.ends[-RECENT:]
-        return statistics.median(b - a for a, b in zip(ends, ends[1:], strict=False)) if len(ends) > 1 else 0.0
+        return statistics.median(b - a for a, b in itertools.pairwise(ends)) if len(ends) > 1 else 0.0
 
 
 class WorkLog:
@@ -139,7 +140,7 @@ class WorkLog:
         """Return the parts of [a, b] in which work went on: pauses (an evaluation, a checkpoint) are left out."""
         stamps = self.stamps(a_ns, b_ns)
         pause = pause_ns(stamps)
-        found = [(a, b) for a, b in zip(stamps, stamps[1:], strict=False) if 0 < b - a <= pause]
+        found = [(a, b) for a, b in itertools.pairwise(stamps) if 0 < b - a <= pause]
         joined: list[tuple[int, int]] = []
         for a, b in found:
             if joined and joined[-1][1] == a:
@@ -151,7 +152,7 @@ class WorkLog:
 
 def pause_ns(stamps: Sequence[int]) -> float:
     """Return how long a stretch between stamps is at least for a pause: much longer than usual."""
-    gaps = sorted(b - a for a, b in zip(stamps, stamps[1:], strict=False))
+    gaps = sorted(b - a for a, b in itertools.pairwise(stamps))
     return max(PAUSE * gaps[len(gaps) // 2], PAUSE_NS)
 
 

@@ -87,7 +87,7 @@ def test_a_good_request_is_understood():
 
 
 def test_text_of_strangers_is_harmless_on_a_terminal():
-    assert plain("rm\x1b[2J\n -rf\u202e /\ud800") == "rm [2J  -rf  /".replace("  ", " ")
+    assert plain("rm\x1b[2J\n -rf\u202e /\ud800") == "rm [2J  -rf  /"
     assert len(plain("x" * 1000)) == 200
     assert plain(3) == "3"
 

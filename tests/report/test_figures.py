@@ -52,19 +52,21 @@ def test_every_figure_is_drawn_with_units_and_the_coverage_factor(tmp_path: Path
 
 def test_figures_are_the_same_each_time_and_pdf_on_request(tmp_path: Path) -> None:
     found = summarise(by_cap({260.0: [(100.0, 10.0)] * 2, 200.0: [(80.0, 11.0), (81.0, 11.2)]}), ks=())
-    first = draw(found, tmp_path / "a", formats=("svg", "pdf"))
-    second = draw(found, tmp_path / "b", formats=("svg", "pdf"))
+    first, second = (draw(found, tmp_path / name, formats=["svg"]) for name in "ab")
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
-    assert any(p.read_bytes().startswith(b"%PDF") for p in first)
+    times = summarise([cell("a", [trial(None, 1.0)], cap=1.0)])
+    papers = draw(times, tmp_path, formats=["pdf"])
+    assert [p.name for p in papers] == ["time.pdf", "time-loss.pdf"]
+    assert all(p.read_bytes().startswith(b"%PDF") for p in papers)
 
 
 def test_drawing_leaves_no_state_behind(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom pathlib import Path\nfrom tests.analysis.studies import by_cap\n"
         "from joulelab.analysis.metrics import summarise\nfrom joulelab.report.figures import draw\n"
-        "assert 'matplotlib' not in sys.modules\nimport matplotlib\nbefore = dict(matplotlib.rcParams)\n"
+        "assert 'matplotlib' not in sys.modules\nimport matplotlib\nbefore = matplotlib.rcParams.copy()\n"
         f"draw(summarise(by_cap({{2.0: [(1.0, 1.0)], 3.0: [(2.0, 1.0)]}})), Path({str(tmp_path)!r}), formats=['svg'])\n"
-        "assert 'matplotlib.pyplot' not in sys.modules\nassert dict(matplotlib.rcParams) == before\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\nassert matplotlib.rcParams.copy() == before\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr

@@ -89,7 +89,7 @@ def test_scaling_is_shown_where_it_matters_or_everywhere(summary: Summary) -> No
 def test_one_run_has_no_interval_for_time_and_says_so() -> None:
     text = _printed(summarise(by_cap({260.0: [(1e5, 90.0)], 170.0: [(7.6e4, 98.0)]}, gain=0.01), goals=GOALS))
     assert "One run each" in text
-    assert re.search(r"170 +1 +76\.0 ± 1\.5 +98\.00 +775", text)
+    assert re.search(r"170 +1 +76\.0 ± 1\.5 +98\.00 +776 ± 16", text)
     assert "± 0" not in text.replace("± 0.", "")
 
 

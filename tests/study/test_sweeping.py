@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,8 +125,9 @@ def test_a_stubborn_workload_is_killed(tmp_path: Path, environ: dict[str, str]) 
     driver = start(tmp_path, environ, *COMMON, "--repeat", "1", "--", "sh", "-c", stubborn)
     slot = at_work(tmp_path)
     wait_for((tmp_path / "pid").exists)
-    driver.send_signal(signal.SIGINT)
-    driver.send_signal(signal.SIGHUP)  # told twice, it hurries
+    while driver.poll() is None:  # told again, it hurries
+        driver.send_signal(signal.SIGINT)
+        time.sleep(0.3)
     _, err = finish(driver, 130)
     assert "0 of 1 slots are done" in err
     assert not any(is_alive(pid) for pid in (slot["pid"], *slot["workload"]))  # type: ignore[misc]
@@ -133,10 +135,10 @@ def test_a_stubborn_workload_is_killed(tmp_path: Path, environ: dict[str, str]) 
 
 def test_failures_are_kept_told_and_run_again_on_request(tmp_path: Path, environ: dict[str, str]) -> None:
     script = "echo oh no >&2; sleep 60 & if [ {n} = 2 ]; then exit 3; fi; if [ {n} = 3 ]; then sleep 30; fi"
-    words = (*COMMON, "--set", "n=1,2,3", "--repeat", "1", "--timeout", "2s")
+    words = (*COMMON, "--set", "n=1,2,3", "--repeat", "1", "--timeout", "1s")
     _, err = sweep(tmp_path, environ, *words, "--", "sh", "-c", script, code=1)
     assert "n 2 (r01): failed (exit code 3)" in err
-    assert "n 3 (r01): failed (it took longer than 2.0 s)" in err
+    assert "n 3 (r01): failed (it took longer than 1.0 s)" in err
     assert "1 processes outlived the command" in err
     assert "2 of 3 slots failed; type the same with --retry" in err
     assert {p.read_text() for p in tmp_path.glob("joulelab-studies/s/cells/*/r01/err.txt")} == {"oh no\n"}
@@ -156,9 +158,3 @@ def test_a_command_that_cannot_be_started_stops_the_sweep(tmp_path: Path, enviro
     assert "no such command" in err
     assert err.count("set aside") == 1
     assert names(tmp_path) == ["r01.refused-1"]
-
-
-def test_a_command_that_only_fails_stops_the_sweep(tmp_path: Path, environ: dict[str, str]) -> None:
-    _, err = sweep(tmp_path, environ, *COMMON, "--set", "n=1:100:1", "--", "sh", "-c", "exit {n}", code=1)
-    assert "the first 5 slots failed" in err
-    assert len(names(tmp_path)) == 5

@@ -88,7 +88,7 @@ class Goal:
 
 
 def eds(energy_ratio: Quantity, time_ratio: Quantity, k: float) -> Quantity:
-    """Return EDS(k), the distance sum of energy and time; 1 at the reference.
+    """Return EDS(k), the energy-delay sum; 1 at the reference.
 
     alpha E + beta t with alpha = (k - 1) / (k E_ref) and beta = 1 / (k t_ref).
     """

@@ -35,7 +35,10 @@ def print_study(console: Console, summary: Summary, *, every: bool = False) -> N
     if scalings:
         console.print()
         console.print(Text("Scaling, compared with the fewest GPUs", style="bold"))
-        console.print(_table(rows.scaling_columns(scalings)))
+        label, *columns = rows.scaling_columns(scalings)
+        for fitting in _fitting(label, columns, console.width):
+            console.print()
+            console.print(_table([label, *fitting]))
     console.print()
     print_facts(console, [("note", note) for note in (COVERAGE, *summary.notes)])
 

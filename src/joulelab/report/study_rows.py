@@ -167,15 +167,12 @@ def shown_scaling(summary: Summary, *, every: bool = False) -> list[Scaling]:
 def scaling_columns(scalings: Sequence[Scaling]) -> list[Column]:
     """Return GPU count, speed-up, efficiency and energy against the fewest GPUs, for each set of the other knobs."""
     points = [p for s in scalings for p in s.points]
-    columns = [
-        Column("gpus", tuple(f"{p.gpus:g}" for p in points)),
+    return [
+        Column("gpus", tuple(f"{s.key} {p.gpus:g}".strip() for s in scalings for p in s.points)),
         Column("speed-up", tuple(_interval(p.speedup, 1.0) for p in points)),
         _percent("efficiency, %", [p.efficiency for p in points]),
         Column("energy ratio", tuple(_interval(p.energy_ratio, 1.0) for p in points)),
     ]
-    if not any(s.key for s in scalings):
-        return columns
-    return [Column("", tuple("" if k else s.key for s in scalings for k in range(len(s.points)))), *columns]
 
 
 def _idle(summary: Summary, line: Line) -> Column:

@@ -91,7 +91,8 @@ def lines(tuned: Tuned) -> list[tuple[str, str]]:
     """Return what has to be said beside the table, each with its label."""
     kinds = {"runs": "trial", "online": "window"}
     price, kind = tuned.price, kinds[tuned.mode]
-    found = [("why", tuned.why), ("saved", _saved(tuned))]
+    spent_more = tuned.saved is not None and tuned.saved.value < 0
+    found = [("why", tuned.why), ("spent" if spent_more else "saved", _saved(tuned))]
     if price.trials:
         many = f"{price.trials} {kind}{'s' if price.trials > 1 else ''}"
         spent = f"{many}: {_joules(price.energy_j)} and {fmt.duration(price.time_s)}"
@@ -115,9 +116,10 @@ def _saved(tuned: Tuned) -> str:
     if tuned.saved is None or base is None or best is None or (best is base and tuned.mode == "runs"):
         return ""
     amount, wide = tuned.saved.value, tuned.saved.expanded
-    said = f"{fmt.quantity(abs(amount), wide, 'J')} {'' if amount >= 0 else 'more than without tuning '}{tuned.over}"
+    said = f"{fmt.quantity(abs(amount), wide, 'J')} {'' if amount >= 0 else 'more '}{tuned.over}"
     took = "" if tuned.slower is None else f", {_seconds(tuned.slower.value)} {_longer(tuned.slower.value)}"
-    return f"{said}{took}, against {base.shown} all the time{_pays(tuned, base, best)}"
+    always = " all the time" if tuned.mode == "online" else ""
+    return f"{said}{took}, against {base.shown}{always}{_pays(tuned, base, best)}"
 
 
 def _pays(tuned: Tuned, base: Row, best: Row) -> str:

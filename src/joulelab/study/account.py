@@ -22,6 +22,8 @@ UNSEEN = "what sensors that see a part of the time do not see is left out: it is
 def account(online: Online, run: Path | None, command: str) -> Tuned:
     """Return what tuning found, and over the whole run what it saved; `command` is how the workload is typed."""
     state, reference = online.state, online.grid.reference
+    if online.log is not None:
+        online.log.read()
     windows = online.corrected()
     samples = [Sample(w.cap, w.energy_per, w.time_per) for w in windows]
     found = rows(online.goal, samples, reference, online.grid.shown)
@@ -94,7 +96,6 @@ def _saved(online: Online, run: Path | None, reference: Row | None) -> tuple[Qua
     log, state = online.log, online.state
     if run is None or reference is None or log is None or state.scopes is None:
         return None, None
-    log.read()
     start = state.windows[0].from_ns
     stretches = log.stretches(start, log.known_ns)
     work = sum(log.done(a, b) for a, b in stretches)

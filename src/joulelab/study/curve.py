@@ -10,7 +10,6 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
-SL=0.0
 CURVES = 1536  # members of the family
 NOISE = np.array([0.003, 0.008, 0.02, 0.05, 0.12])  # relative deviations from run to run that are thought possible
 LIKELY = np.log(np.array([0.25, 0.40, 0.25, 0.09, 0.01]))
@@ -26,7 +25,7 @@ class Prior:
     level: float = 0.10
     misfit: float = 0.015
     reach: float = 0.25
-    lone: float = 0.5
+    lone: float = 0.3
     direct: float = 0.8  # share of the family in which the power measured is that of the capped device alone
 
 
@@ -72,7 +71,7 @@ def family(caps: Floats, power_w: float, direct: float) -> tuple[Floats, Floats]
     top = float(caps[-1])
     sharp = 2.0 * 15.0 ** x[:, 0]  # of the soft minimum: a steady load has a corner, a varying one a bend
     passes = 0.88 + 0.14 * x[:, 1]  # mean power per cap where the cap rules
-    slope = (0.01 * 60.0 ** x[:, 2]) if SL==0 else 0.13*np.exp(SL*np.log(x[:,2]/(1-x[:,2])))
+    slope = 0.01 * 60.0 ** x[:, 2]  # relative slow-down per relative loss of power, where it begins
     steep = 1.0 + 6.0 * x[:, 3]
     alone = (x[:, 5] < direct) & (power_w <= 1.1 * top)
     draw = np.where(alone, power_w / top, 0.25 * 4.0 ** x[:, 6])
@@ -96,6 +95,7 @@ class Belief:
     """
 
     def __init__(self, caps: Floats, power_w: float, prior: Prior) -> None:
+        self.power_w = power_w
         self._time, self._power = family(caps, power_w, prior.direct)
         apart = np.log(caps)[:, None] - np.log(caps)
         self._smooth: Floats = prior.level**2 + prior.misfit**2 * np.exp(-0.5 * (apart / prior.reach) ** 2)

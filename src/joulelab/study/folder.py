@@ -114,12 +114,6 @@ class Study:
                 _make(folder)
                 write_json_atomic(folder / CELL, {"schema": SCHEMA, **cell.to_json()})
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep others from setting slots of this study aside, or from changing `study.json`, meanwhile."""
-        with locked(self.folder):
-            yield
-
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:

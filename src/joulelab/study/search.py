@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 WORTH = 0.0005  # of the objective: one more trial that is expected to gain less is not made
 LOOKS, CHOOSES = 384, 1536  # curves drawn to find the next cap, and to choose
 IMAGINED = 24  # outcomes of a trial that are looked at before it is made
+LUCK = np.random.default_rng(1).standard_normal((2, IMAGINED))  # the noise of those outcomes
 BREACH = 0.01  # what breaking the limit counts in the search beside the excess, so that it does not live on breaking it
 K = 2.0  # coverage factor: caps closer than this many standard deviations cannot be told apart
 
@@ -70,6 +71,7 @@ class Search:
         self._told: list[_Told] = []
         self._trials = 0
         self._asked = True
+        self._belief: Belief | None = None
         self._stopped = ""
 
     @property
@@ -101,6 +103,7 @@ class Search:
         """Search on without a cap: the device refused it, or the workload failed under it."""
         self._caps = self._caps[self._caps != cap]
         self._told = [told for told in self._told if told.cap != cap]
+        self._belief = None
         if not len(self._caps):
             raise ConfigError("cannot search on", why="no cap is left")
 
@@ -147,7 +150,9 @@ class Search:
         u_t, u_e = u_time / time, u_energy / energy
         at = np.searchsorted(self._caps, cap)
         seen = Seen(at, np.log(time / time_0), np.log(power / power_0), u_t, np.hypot(u_e, u_t))
-        return Belief(self._caps, power_0, self._prior).draws(seen, count)
+        if self._belief is None or self._belief.power_w != power_0:
+            self._belief = Belief(self._caps, power_0, self._prior)
+        return self._belief.draws(seen, count)
 
     def _loss(self, draws: Draws) -> Floats:
         """Return what choosing each cap would cost if a draw were true."""
@@ -161,9 +166,8 @@ class Search:
         Some of the draws are taken for the truth, each gives an outcome, and all draws are weighed by it.
         """
         true = np.arange(IMAGINED) * len(loss) // IMAGINED + len(loss) // (2 * IMAGINED)
-        normal = np.random.default_rng(1).standard_normal((2, IMAGINED))
         fit = np.zeros((IMAGINED, len(loss)))
-        for log_y, noise, z in ((draws.log_t, draws.noise_t, normal[0]), (draws.log_p, draws.noise_p, normal[1])):
+        for log_y, noise, z in ((draws.log_t, draws.noise_t, LUCK[0]), (draws.log_p, draws.noise_p, LUCK[1])):
             outcome = log_y[true, at] + noise[true] * z
             fit -= 0.5 * ((outcome[:, None] - log_y[:, at]) / noise) ** 2 + np.log(noise)
         weight = np.exp(fit - fit.max(axis=1, keepdims=True))

@@ -1,0 +1,180 @@
+"""The command `sweep`: what it plans, refuses, runs on a served twin, and shows."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.study.bench import claims, environment, finish, is_alive, start, sweep, wait_for
+
+from joulelab.core.clock import monotonic_ns
+from joulelab.core.errors import MissingDependency
+from joulelab.store.run import open_run
+from joulelab.study.slots import look
+from joulelab.twins.model import RTX6000, Node
+from joulelab.twins.serve import TwinServer
+from joulelab.twins.servers import nvml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cli.conftest import Call
+
+JOB = (sys.executable, "-m", "joulelab.twins.job", "--speed", "20")
+
+
+def test_a_dry_run_shows_every_slot_and_makes_nothing(call: Call, tmp_path: Path) -> None:
+    words = ("--set", "n=1:3:1", "--set", "mode=a,b", "--repeat", "2", "--seed", "7", "--dry-run")
+    shown = call("sweep", *words, "--", "true", "{n}", "{mode}").stdout.splitlines()
+    assert len(shown) == 13
+    assert shown[-1] == "12 of 12 slots to run; seed 7"
+    assert {line.split(maxsplit=2)[2] for line in shown[:6]} == {
+        f"n {n}, mode {m}  free" for n in (1, 2, 3) for m in "ab"
+    }
+    data = json.loads(call("sweep", *words, "--json", "--", "true", "{n}", "{mode}").stdout)
+    assert [s["command"] for s in data["slots"]][:1] == [
+        ["true", str(data["slots"][0]["knobs"]["n"]), data["slots"][0]["knobs"]["mode"]]
+    ]
+    assert list(tmp_path.iterdir()) == []
+    unseeded = call("sweep", "--set", "n=1,2", "--dry-run", "--", "true", "{n}").stdout
+    assert "--seed makes it this order" in unseeded
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--cap", "100:260:10"), "no command to sweep"),
+        (("--cap", "lots", "--", "true"), "--cap: 'lots' cannot be read"),
+        (("--set", "cap=100", "--", "true"), "type --cap 100"),
+        (("--set", "n=1", "--", "true"), "put {n} where its value belongs"),
+        (("--", "true", "{gpu}"), "the placeholder {gpu} has no knob"),
+        (("--set", "n=1", "--goal", "edd", "--", "true", "{n}"), "cannot read the goal 'edd'"),
+        (("--set", "n=1", "--reference", "n=2", "--", "true", "{n}"), "there are 1"),
+        (("--set", "n=1", "--work", "tokens", "--", "true", "{n}"), "it has no group"),
+        (("--set", "n=1", "--cool", "soon", "--", "true", "{n}"), "'soon' is no time"),
+        (("--set", "n=1", "--cool", "45C", "--", "true", "{n}"), "--cool 60s"),
+        (("--set", "n=1", "--meter", "nvlm", "--", "true", "{n}"), "did you mean 'nvml'"),
+        (("--set", "n=1", "--name", "../x", "--", "true", "{n}"), "cannot name a study"),
+        (("--gpus", "1", "--", "true"), "1 GPUs are asked for"),
+        (("--report",), "--report needs"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(call: Call, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    assert said in call("sweep", *words, code=2).stderr
+    assert not (tmp_path / "joulelab-studies").exists()
+
+
+def test_a_report_of_nothing_says_so(call: Call) -> None:
+    assert "there is no study" in call("sweep", "--report", "--name", "x", code=1).stderr
+
+
+def test_work_time_and_results_of_a_plain_command(tmp_path: Path) -> None:
+    environ = environment(tmp_path, {"JOULELAB_STUDIES": str(tmp_path / "mine")})
+    script = "echo '{\"tokens\": {n}}'; sleep 0.{n}"
+    command = ("--", "sh", "-c", script)
+    words = ("--set", "n=1,2", "--repeat", "1", "--cool", "100ms", "--idle", "100ms", "--meter", "host")
+    _, err = sweep(tmp_path, environ, *words, "--work", r'"tokens": (\d+)', "--name", "w", "--no-figures", *command)
+    assert "2 cells x 1 = 2 slots in mine/w" in err
+    data = json.loads(
+        sweep(tmp_path, environ, "--report", "--name", "w", "--no-figures", "--json", "--reference", "n=2")[0]
+    )
+    assert [cell["knobs"] for cell in data["cells"]] == [{"n": 1}, {"n": 2}]
+    assert [slot["work_tokens"] for slot in data["slots"]] == [1.0, 2.0]
+    assert all(slot["cooled"] == "time" and slot["cooled_s"] >= 0.1 for slot in data["slots"])
+    assert data["cells"][1]["loss"]["value"] == 0
+    _, err = sweep(tmp_path, environ, "--report", "--name", "w", "--no-figures", "--work", r"samples: (\d+)")
+    assert "No match of --work in 2 slots: samples in cells/" in err
+
+
+@pytest.fixture
+def twin(tmp_path: Path) -> Iterator[TwinServer]:
+    try:
+        nvml.library()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    with TwinServer(Node(gpus=(RTX6000,) * 3, packages=1, spread=0.0), directory=tmp_path) as served:
+        yield served
+
+
+def caps(twin: TwinServer) -> list[float]:
+    return [twin.truth.caps(gpu, monotonic_ns())[0] for gpu in range(3)]
+
+
+def events(run: Path, name: str) -> list[dict[str, Any]]:
+    with open_run(run) as opened:
+        return [dict(line) for line in opened.events() if line.get("event") == name]
+
+
+def test_a_sweep_of_caps_and_gpus_survives_kills(twin: TwinServer, tmp_path: Path) -> None:
+    environ = environment(tmp_path, {**twin.environment, "CUDA_VISIBLE_DEVICES": "2,0"})
+    found = caps(twin)
+    study = tmp_path / "joulelab-studies" / "tw"
+    words = ("--cap", "60%,90%", "--gpus", "1,2", "--repeat", "2", "--goal", "edp", "--goal", "eds:2", "--name", "tw")
+    words = (*words, "--reference", "cap=90%", "--cool", "60C", "--", *JOB, "--gpus", "{gpus}", "--work", "10")
+
+    driver = start(tmp_path, environ, *words)
+    wait_for(lambda: caps(twin) != found)
+    driver.kill()  # the driver: its slot goes on, and the next one waits for it
+    driver.communicate(timeout=30)
+
+    driver = start(tmp_path, environ, *words)
+    wait_for(lambda: list(study.glob("cells/*/r01/*/end.json")))
+    wait_for(lambda: caps(twin) == found)
+    live = wait_for(lambda: [c for c in claims(study) if look(c["slot"]).state == "live" and caps(twin) != found])
+    for claim in live:
+        os.kill(claim["pid"], signal.SIGKILL)  # a slot: its keeper puts back, the driver tries it again
+    out, _ = finish(driver)
+
+    assert caps(twin) == found
+    assert not any(is_alive(c["pid"]) for c in claims(study))
+    slots = sorted(c["slot"] for c in claims(study))
+    assert len(slots) == 8
+    assert {look(slot).state for slot in slots} == {"done"}
+    assert len(list(study.glob("cells/*/r0?/*/end.json"))) == 8
+    for slot in slots:
+        check_caps(slot)
+    assert "gpus=2" in out
+    assert "edp" in out
+    rows = list(csv.DictReader((study / "results.csv").open()))
+    assert [(row["knob_cap"], row["knob_gpus"], row["n"]) for row in rows] == [
+        ("0.6", "1", "2"), ("0.6", "2", "2"), ("0.9", "1", "2"), ("0.9", "2", "2"),
+    ]  # fmt: skip
+    shares = [float(row["idle_share"]) for row in csv.DictReader((study / "slots.csv").open())]
+    assert all(0.02 < share < 0.9 for share in shares)  # one GPU is never visible
+    assert {p.name for p in (study / "figures").glob("*.svg")} >= {"energy.svg", "time.svg", "edp.svg"}
+    assert len(list(study.glob("cells/*/*.interrupted-*"))) == len(live)
+
+
+def check_caps(slot: Path) -> None:
+    """Hold a slot against what its run recorded: caps on exactly its GPUs, in its order, and put back."""
+    cell = json.loads((slot.parent / "cell.json").read_text())
+    used = ["gpu:2", "gpu:0"][: cell["knobs"]["gpus"]["value"]]
+    run = look(slot).run
+    assert run is not None
+    assert [e["scope"] for e in events(run, "cap-set")] == used
+    assert {e["asked"] for e in events(run, "cap-set")} <= {156.0, 234.0}
+    assert {(e["scope"], e["outcome"]) for e in events(run, "cap-restored")} == {(scope, "restored") for scope in used}
+    shown = json.loads((run / "run.json").read_text())["environment"]["CUDA_VISIBLE_DEVICES"]
+    assert shown == ",".join(["2", "0"][: len(used)])
+
+
+def test_caps_that_are_refused_stop_the_sweep(twin: TwinServer, tmp_path: Path) -> None:
+    environ = environment(tmp_path, twin.environment)
+    words = ("--gpus", "1", "--name", "tw", "--no-figures")
+    _, err = sweep(tmp_path, environ, *words, "--cap", "90:260:10", "--", *JOB, code=2)
+    assert "gpu:0 cannot be capped at 90 W" in err
+    assert "takes 100 W to 260 W" in err
+    _, err = sweep(tmp_path, environ, *words, "--gpus", "4", "--cap", "200", "--", *JOB, code=2)
+    assert "3 GPUs are visible" in err
+    twin.truth.change_flaws(0, refuse_caps=True)
+    _, err = sweep(tmp_path, environ, *words, "--cap", "150:260:10", "--", *JOB, code=1)
+    assert "0 of 36 slots are done" in err
+    assert [p.name for p in tmp_path.glob("joulelab-studies/tw/cells/*/r*")] == ["r01.refused-1"]
+    twin.truth.change_flaws(0, refuse_caps=False)
+    assert caps(twin) == [260.0] * 3

@@ -1,0 +1,187 @@
+"""`joulelab tune`, end to end on the twin with a simulated job: by whole runs, and inside one run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.cli.capped import FOUND_W, CapBench, kill, need_cc, until
+
+from joulelab.store.folder import list_runs
+from joulelab.twins.job import slowdown_of, stretch
+from joulelab.twins.jobs import CPU_SHARE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = need_cc
+JOB = (sys.executable, "-m", "joulelab.twins.job", "--gpus", "2", "--speed", "20")
+CAPS = (100.0, 140.0, 180.0, 220.0, 260.0)
+FEW_PERCENT = 1.05
+QUICK = ("--online", "--window", "1s", "--settle", "200ms")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[CapBench]:
+    with CapBench(tmp_path) as made:
+        yield made
+
+
+def true_energy(bench: CapBench, cap_w: float) -> float:
+    """Return the true energy of a unit of the job's work under a cap, by the job's formula, in J times a constant."""
+    node = bench.truth.node
+    a, k = slowdown_of(node.gpus[0].name)
+    full = [min(node.range_w(f"gpu:{gpu}")[1], node.gpus[gpu].default_cap_w) for gpu in range(2)]
+    rest = 0.0
+    for leaf in (f"{kind}:{j}" for j in range(node.packages) for kind in ("cpu", "dram")):
+        low, high = node.range_w(leaf)
+        rest += low + CPU_SHARE * (high - low)
+    took = max(stretch(min(w, cap_w) / w, a, k) for w in full)
+    return (sum(min(w, cap_w) for w in full) + rest) * took
+
+
+def regret(bench: CapBench, cap_w: float) -> float:
+    return true_energy(bench, cap_w) / min(true_energy(bench, cap) for cap in CAPS)
+
+
+def windows(bench: CapBench) -> list[dict[str, Any]]:
+    return [e for e in bench.events() if e["event"] == "tune-window"]
+
+
+# A job that ends, with a code of its own, when the tuning inside it is over and half a second more of it has run.
+UNTIL_CHOSEN = f"""{" ".join(JOB)} --work 100000 > /dev/null & until grep -qE 'tune-(choice|failed)' $JOULELAB_RUN/*/events.run.jsonl
+do sleep 0.2; done; sleep 0.5; kill $!; wait $!; echo over; exit 7"""
+
+
+def test_online_finds_a_good_cap_while_the_command_goes_on_and_leaves_as_it_did(bench: CapBench) -> None:
+    words = ("--goal", "energy", "--cap", "100:260:40", "--trials", "5", "--gpu", "0,1", "-o", "told.json")
+    done = bench.call("tune", *words, *QUICK, "--", "sh", "-c", UNTIL_CHOSEN, code=7)
+    assert done.stdout == "over\n"
+    assert "Best cap for energy" in done.stderr
+    assert "windows:" in done.stderr
+    (choice,) = [e for e in bench.events() if e["event"] == "tune-choice"]
+    assert regret(bench, choice["cap"]) < FEW_PERCENT
+    seen = windows(bench)
+    assert seen[0]["cap"] == 260
+    assert all(e["to"] - e["from"] >= 1e9 and e["work"] > 0 and e["energy"] > 0 for e in seen)
+    # Windows lie apart, and the choice is what was set last.
+    assert all(a["to"] <= b["from"] for a, b in pairwise(seen))
+    assert [e["asked"] for e in bench.events() if e["event"] == "cap-set"][-1] == choice["cap"]
+    assert bench.caps() == [FOUND_W, FOUND_W]
+    assert not bench.journals()
+    told = json.loads((bench.folder / "told.json").read_text())
+    assert told["exit_code"] == 7
+    check_told(told["tune"], choice["cap"])
+
+
+def check_told(tune: dict[str, Any], choice: float) -> None:
+    """Check what is told against the truth."""
+    assert (tune["mode"], tune["unit"], tune["choice_w"], tune["complete"]) == ("online", "steps", choice, True)
+    assert tune["saved_j"]["expanded"] > 0
+    assert tune["cost"]["trials"] >= 4
+    a, k = slowdown_of("RTX 6000")
+    for row in (row for row in tune["rows"] if row["cap_w"] < 260):
+        wide = max(2 * row["loss"]["expanded"], 0.05)
+        assert row["loss"]["value"] == pytest.approx(stretch(row["cap_w"] / 260, a, k) - 1, abs=wide)
+
+
+def test_a_command_that_ends_early_is_told_to_run_longer(bench: CapBench) -> None:
+    done = bench.call("tune", "--goal", "edp", *QUICK, "--", *JOB, "--work", "60")
+    assert "the command ended after 0 windows" in done.stderr
+    assert "--window 0.5s" in done.stderr
+    assert bench.caps() == [FOUND_W, FOUND_W]
+
+
+def test_a_command_without_reports_of_work_is_told_to_make_some(bench: CapBench) -> None:
+    done = bench.call("tune", "--goal", "edp", *QUICK, "--", "sh", "-c", "sleep 1; exit 3", code=3)
+    assert "joulelab.work(samples=64)" in done.stderr
+    assert not [e for e in bench.events() if e["event"] == "cap-set"]
+    assert bench.caps() == [FOUND_W, FOUND_W]
+
+
+def test_a_keeper_that_is_killed_does_not_end_the_tuning(bench: CapBench) -> None:
+    words = ("--goal", "energy", "--cap", "180,260", "--trials", "2")
+    tune = bench.start("tune", *words, *QUICK, "--", "sh", "-c", UNTIL_CHOSEN)
+    until(lambda: list_runs(bench.folder / "runs") and windows(bench))
+    kill(bench.keeper())
+    _, told = tune.communicate(timeout=90)
+    assert tune.returncode == 7, told
+    events = [e["event"] for e in bench.events()]
+    assert "keeper-died" in events
+    assert "tune-choice" in events
+    assert "tune-failed" not in events
+    assert bench.caps() == [FOUND_W, FOUND_W]
+    assert not bench.journals()
+
+
+def test_a_signal_goes_to_the_command_and_the_caps_come_back(bench: CapBench) -> None:
+    tune = bench.start("tune", "--goal", "energy", *QUICK, "--", *JOB, "--work", "100000")
+    until(lambda: list_runs(bench.folder / "runs") and windows(bench))
+    tune.send_signal(signal.SIGTERM)
+    _, told = tune.communicate(timeout=90)
+    assert tune.returncode == -signal.SIGTERM, told
+    assert "before the search did" in told
+    assert bench.caps() == [FOUND_W, FOUND_W]
+
+
+def test_whole_runs_find_a_good_cap_and_count_when_it_is_asked_again(bench: CapBench) -> None:
+    words = ("tune", "--goal", "energy", "--cap", "140:260:40", "--trials", "3", "--gpu", "all")
+    done = bench.call(*words, "--", *JOB, "--work", "40")
+    assert "trial 1: 260 W" in done.stderr
+    assert "Best cap for energy" in done.stdout
+    assert "against 260 W" in " ".join(done.stdout.split())
+    told = json.loads(bench.call(*words, "--json", "--", *JOB, "--work", "40").stdout)
+    assert told["cost"]["trials"] == 0
+    assert regret(bench, told["choice_w"]) < FEW_PERCENT
+    assert "joulelab cap" in told["next"]
+    assert len(list(bench.folder.glob("joulelab-studies/*/cells/*/r*/claim.json"))) <= 3
+    assert bench.caps() == [FOUND_W, FOUND_W]
+
+
+def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: CapBench) -> None:
+    script = f"test {{cap}} -gt 120 && {' '.join(JOB)} --work 10"
+    words = ("--goal", "edp", "--cap", "100,180,260", "--trials", "3", "--", "sh", "-c", script)
+    tune = bench.start("tune", *words)
+    done = bench.folder / "joulelab-studies"
+    until(lambda: list(done.glob("*/cells/*/r01/trial.json")), 60)
+    tune.send_signal(signal.SIGINT)
+    _, told = tune.communicate(timeout=60)
+    assert tune.returncode == 130, told
+    again = bench.call("tune", *words)
+    assert "trial 1: 260 W" not in again.stderr
+    assert "the command failed under 100 W: it is left out" in " ".join(again.stdout.split())
+    assert bench.caps() == [FOUND_W, FOUND_W]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--goal", "edpp", "--", "true"), "cannot read the goal 'edpp'"),
+        (("--goal", "edp", "--cap", "50,260", "--", "true"), "takes 100 to 260 W"),
+        (("--goal", "edp", "--cap", "200", "--", "true"), "nothing to choose from"),
+        (("--goal", "edp", "--gpu", "7", "--", "true"), "there is no GPU '7'"),
+        (("--goal", "edp", "--window", "3s", "--", "true"), "--window is for tuning with --online"),
+        (("--goal", "edp", "--online", "--retry", "--", "true"), "--retry is for whole runs"),
+        (("--goal", "edp"), "there is no command to tune"),
+        (("--goal", "edp", "--", "echo", "{batch}"), "the placeholder {batch} has no knob"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_runs(shared: CapBench, words: tuple[str, ...], said: str) -> None:
+    assert said in shared.call("tune", *words, code=2).stderr
+    assert not list_runs(shared.folder / "runs")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CapBench]:
+    with CapBench(tmp_path_factory.mktemp("tune")) as made:
+        yield made
+
+
+def test_online_refuses_with_a_code_that_is_no_commands(shared: CapBench) -> None:
+    done = shared.call("tune", "--goal", "edp", "--online", "--cap", "50,260", "--", "true", code=125)
+    assert "takes 100 to 260 W" in done.stderr

@@ -1,0 +1,536 @@
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from joulelab.control import client, link, spawn
+from joulelab.control.client import Caps, Wish, restore
+from joulelab.control.leftover import has_leftovers
+from joulelab.control.state import State
+from joulelab.core.clock import monotonic_ns
+from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused
+from joulelab.core.process import start_ticks
+from tests.control.fake import wait_for
+
+TWO = [Wish("gpu:0", 170.0), Wish("gpu:1", 0.5, "share")]
+
+
+def keeper_of(caps):
+    return caps._link.pid
+
+
+def hear(caps, event, within_s=30.0):
+    """Serve until an event comes; return it and those before it."""
+    heard = []
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        left_s = min(1.0, max(0.0, (caps.due_ns - monotonic_ns()) / 1e9))
+        select.select(caps.fds, (), (), left_s)
+        heard += caps.serve()
+        if any(e["event"] == event for e in heard):
+            return heard
+    raise AssertionError(f"{event} did not come: {heard}")
+
+
+def test_nothing_is_started_before_it_is_needed(environ):
+    with Caps(environ) as caps:
+        assert list(caps.fds) == []
+        assert caps.serve() == []
+        assert caps.release() == []
+    caps.close()
+
+
+def test_status_needs_nothing_and_leaves_nothing(environ):
+    with Caps(environ) as caps:
+        status = caps.status()
+        assert list(caps.fds) == []
+    assert [(d.scope, d.requested, d.lowest, d.highest, d.holder) for d in status.devices] == [
+        ("gpu:0", 300.0, 100.0, 400.0, None),
+        ("gpu:1", 320.0, 100.0, 400.0, None),
+    ]
+    assert ("gpu:9", "it is out") in status.missing
+    assert json.dumps(status.to_json())
+    assert not State(environ).folder.exists()
+
+
+def test_caps_are_set_changed_and_put_back(environ, files):
+    with Caps(environ, who={"command": "train", "run": "r1"}) as caps:
+        held = caps.set(TWO)
+        assert [(h.scope, h.asked, h.requested, h.enforced, h.found, h.default) for h in held] == [
+            ("gpu:0", 170.0, 170.0, 170.0, 300.0, 350.0),
+            ("gpu:1", 175.0, 175.0, 175.0, 320.0, 350.0),
+        ]
+        assert held[0].to_json()["device"] == "GPU-0"
+        (again,) = caps.set([Wish("GPU-0", 150.0)])
+        assert (again.requested, again.found) == (150.0, 300.0)
+        first, _ = caps.status().devices
+        assert first.holder.startswith(f"root (pid {os.getpid()}, `train`, since ") or os.getuid()
+        released = caps.release()
+        assert [(r.device, r.outcome, r.now) for r in released] == [
+            ("GPU-1", "restored", 320.0),
+            ("GPU-0", "restored", 300.0),
+        ]
+        caps.set([Wish("gpu:0", 140.0)])
+        keeper = keeper_of(caps)
+    assert (files.get("GPU-0"), files.get("GPU-1")) == ({"cap_w": 300.0}, {"cap_w": 320.0})
+    assert start_ticks(keeper) is None
+    assert not State(environ).devices()
+
+
+def test_a_refusal_is_an_error_of_ours(environ, files):
+    with Caps(environ) as caps:
+        with pytest.raises(Refused, match="takes 100 to 400 W"):
+            caps.set([Wish("gpu:0", 99.0)])
+        with pytest.raises(ConfigError, match="nan is no cap"):
+            caps.set([Wish("gpu:0", float("nan"))])
+        with pytest.raises(ConfigError, match="1 to 256 devices"):
+            caps.set([])
+        files.flaws("GPU-1", deny=True)
+        with pytest.raises(Denied, match="run as root, or ask for capd"):
+            caps.set(TWO)
+        files.flaws("GPU-1", bug=True)
+        with pytest.raises(JoulelabError, match=r"the keeper failed \(RuntimeError\('a bug'\)\)"):
+            caps.set(TWO)
+        files.flaws("GPU-1", shift=9.0)
+        with pytest.raises(Refused, match="it shows 184 W after it took 175 W"):
+            caps.set(TWO)
+        assert caps.release() == []
+    assert files.get("GPU-0") == {"cap_w": 300.0}
+
+
+def test_a_second_client_is_refused_and_one_that_waits_a_moment_is_not(environ, files):
+    with Caps(environ, who={"command": "first"}) as first, Caps(environ) as second:
+        first.set([Wish("gpu:0", 170.0)])
+        with pytest.raises(Refused, match=rf"held by .*\(pid {os.getpid()}, `first`, since"):
+            second.set([Wish("gpu:0", 200.0)])
+        second.set([Wish("gpu:1", 200.0)])
+        timer = threading.Timer(0.4, first.release)
+        timer.start()
+        assert second.set([Wish("gpu:0", 200.0)])[0].found == 300.0
+        timer.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_keeper_that_died_is_started_again(environ, files, number):
+    with Caps(environ) as caps:
+        caps.set(TWO)
+        died = keeper_of(caps)
+        os.kill(died, number)
+        heard = hear(caps, "keeper-started")
+        assert [e["event"] for e in heard] == ["keeper-died", "keeper-started"]
+        assert heard[0] == {"event": "keeper-died", "keeper": f"keeper {died}", "why": f"it was ended by {number.name}"}
+        assert [c["requested"] for c in heard[1]["caps"]] == [170.0, 175.0]
+        assert keeper_of(caps) != died
+        assert [(d.requested, d.holder is None) for d in caps.status().devices] == [(170.0, False), (175.0, False)]
+        assert [(r.outcome, r.found) for r in caps.release()] == [("restored", 320.0), ("restored", 300.0)]
+
+
+def test_a_keeper_that_died_unnoticed_is_no_matter(environ, files):
+    with Caps(environ) as caps:
+        caps.set(TWO)
+        os.kill(keeper_of(caps), signal.SIGKILL)
+        (held,) = caps.set([Wish("gpu:0", 150.0)])
+        assert held.found == 300.0
+        assert files.get("GPU-1") == {"cap_w": 175.0}
+        assert [e["event"] for e in caps.serve()] == ["keeper-died"]
+        os.kill(keeper_of(caps), signal.SIGKILL)
+        assert sorted((r.device, r.outcome) for r in caps.release()) == [("GPU-0", "restored"), ("GPU-1", "restored")]
+    assert (files.get("GPU-0"), files.get("GPU-1")) == ({"cap_w": 300.0}, {"cap_w": 320.0})
+
+
+def test_what_somebody_else_has_finished_is_told(environ, files):
+    with Caps(environ) as caps:
+        caps.set(TWO)
+        os.kill(keeper_of(caps), signal.SIGKILL)
+        os.waitpid(keeper_of(caps), 0)  # somebody else's wait
+        assert has_leftovers(environ)
+        assert {r.outcome for r in restore(environ)} == {"restored"}
+        assert not has_leftovers(environ)
+        assert restore(environ) == []
+        released = caps.release()
+        assert {(r.outcome, r.now) for r in released} == {("left", None)}
+        assert "another keeper has finished what was left" in released[0].said
+
+
+def test_a_keeper_that_is_told_to_end_puts_back_and_is_not_started_again(environ, files):
+    with Caps(environ) as caps:
+        caps.set(TWO)
+        os.kill(keeper_of(caps), signal.SIGTERM)
+        (event,) = hear(caps, "caps-released")
+        assert event["problem"].endswith("got SIGTERM")
+        assert {d["outcome"] for d in event["devices"]} == {"restored"}
+        assert (files.get("GPU-0"), files.get("GPU-1")) == ({"cap_w": 300.0}, {"cap_w": 320.0})
+        wait_for(lambda: caps.serve() == [] and not caps.fds)
+        assert {r.outcome for r in caps.release()} == {"restored"}
+        assert caps.release() == []
+
+
+def test_a_release_that_a_signal_forestalled_tells_once(environ, files):
+    with Caps(environ) as caps:
+        caps.set([Wish("gpu:0", 170.0)])
+        keeper = keeper_of(caps)
+        os.kill(keeper, signal.SIGTERM)
+        wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
+        (told,) = caps.release()
+        assert told.outcome == "restored"
+
+
+def test_a_keeper_without_caps_that_dies_is_not_missed(environ):
+    with Caps(environ) as caps:
+        caps.set([Wish("gpu:0", 170.0)])
+        caps.release()
+        os.kill(keeper_of(caps), signal.SIGTERM)
+        wait_for(lambda: not (caps.serve() or caps.fds))
+        os.environ.get("x")
+
+
+@pytest.mark.parametrize("where", ["before set", "after set"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_keeper_killed_in_the_middle_of_a_set_leaves_nothing(environ, files, where, nth):
+    # The first set asks, the second puts back.
+    files.flaws("GPU-0", die=where, nth=nth)
+    with Caps(environ) as caps:
+        assert caps.set([Wish("gpu:0", 170.0)])[0].found == 300.0
+        assert {r.outcome for r in caps.release()} <= {"restored", "as found"}
+    assert (files.get("GPU-0"), State(environ).devices()) == ({"cap_w": 300.0}, [])
+
+
+def test_a_keeper_that_keeps_dying_is_given_up_in_words(environ, files):
+    with Caps(environ) as caps:
+        files.flaws("GPU-0", die="before set", nth=1)
+
+        def again():
+            files.flaws("GPU-0", die="before set", nth=1)
+
+        # Every keeper dies: the flaw comes back as soon as it is spent.
+        done = threading.Event()
+        thread = threading.Thread(target=lambda: [again() for _ in iter(lambda: done.wait(0.005), True)])
+        thread.start()
+        try:
+            with pytest.raises(JoulelabError, match="died twice"):
+                caps.set([Wish("gpu:0", 170.0)])
+        finally:
+            done.set()
+            thread.join()
+        files.flaws("GPU-0")
+        restore(environ)
+    assert files.get("GPU-0") == {"cap_w": 300.0}
+
+
+def test_a_new_keeper_that_is_refused_is_told_and_tried_again(environ, files):
+    with Caps(environ) as caps, Caps(environ, who={"command": "thief"}) as other:
+        caps.set([Wish("gpu:0", 170.0)])
+        os.kill(keeper_of(caps), signal.SIGKILL)
+        other.set([Wish("gpu:0", 200.0)])
+        heard = hear(caps, "caps-problem")
+        assert "the caps are not set again yet: gpu:0: held by" in heard[-1]["problem"]
+        assert caps.due_ns < client.NEVER_NS
+        other.release()
+        heard = hear(caps, "keeper-started")
+        assert heard[-1]["caps"][0]["found"] == 300.0
+        files.flaws("GPU-0", refuse=True)
+        os.kill(keeper_of(caps), signal.SIGKILL)
+        heard = hear(caps, "caps-problem")
+        assert "flaw refuse" in heard[-1]["problem"] or "left over" in heard[-1]["problem"]
+        assert caps.due_ns == client.NEVER_NS
+        files.flaws("GPU-0")
+        assert caps.release() == []
+        restore(environ)
+    assert files.get("GPU-0") == {"cap_w": 300.0}
+
+
+def test_a_keeper_that_cannot_be_started_is_told_and_tried_again(environ, files, monkeypatch):
+    with Caps(environ) as caps:
+        caps.set([Wish("gpu:0", 170.0)])
+        os.kill(keeper_of(caps), signal.SIGKILL)
+        monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+        heard = hear(caps, "caps-problem")
+        assert "the keeper of caps cannot be started" in heard[-1]["problem"]
+        (told,) = Caps.release(caps)
+        assert told.outcome == "failed"
+        assert "gpu:0 may still be capped: caps: the keeper of caps cannot be started" in told.said
+        monkeypatch.undo()
+    assert [r.outcome for r in restore(environ)] == ["restored"]
+
+
+def test_a_keeper_that_lived_long_is_started_again_at_once(environ):
+    with Caps(environ) as caps:
+        caps.set([Wish("gpu:0", 170.0)])
+        caps._started_ns -= 2 * client.HEALTHY_NS
+        caps._delay_ns = client.AGAIN_LAST_NS
+        os.kill(keeper_of(caps), signal.SIGKILL)
+        wait_for(lambda: start_ticks(keeper_of(caps)) is None)
+        assert hear(caps, "keeper-started")
+
+
+def test_a_keeper_that_hangs_is_not_waited_for_for_ever(environ, files, monkeypatch):
+    monkeypatch.setattr(client, "ANSWER_S", 0.8)
+    files.flaws("GPU-0", hang=2.0)
+    with Caps(environ) as caps:
+        with pytest.raises(JoulelabError, match=r"does not answer \(no answer within 0.8 s\)"):
+            caps.set([Wish("gpu:0", 170.0)])
+        assert list(caps.fds) == []
+        files.flaws("GPU-0")
+    # It notices that nobody waits, and puts back; where that was is in the log.
+    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0} and not State(environ).devices())
+
+
+def test_the_end_of_the_client_puts_back_and_is_logged(environ, files):
+    process = holding(environ)
+    assert files.get("GPU-0") == {"cap_w": 170.0}
+    process.kill()
+    process.wait()
+    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0} and not State(environ).devices())
+    log = wait_for(lambda: (State(environ).folder / "log").read_text())
+    assert "gpu:0: back at 300 W, as found (it was at 170 W)" in log
+    assert "the client ended" in log or "the client closed" in log
+    with Caps(environ) as caps:
+        caps.set([Wish("gpu:0", 180.0)])
+
+
+HOLD = """
+import json, os, signal, subprocess, sys, time
+from joulelab.control.client import Caps, Wish
+caps = Caps(os.environ)
+caps.set([Wish("gpu:0", 170.0)])
+{then}
+print(json.dumps([caps._link.pid]), flush=True)
+time.sleep(600)
+"""
+
+
+def holding(environ, then=""):
+    """Return a process that holds a cap; `keeper` is its keeper's pid."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD.format(then=then)], env=environ, stdout=subprocess.PIPE)
+    with process.stdout as out:
+        (process.keeper,) = json.loads(out.readline())
+    return process
+
+
+def test_children_that_inherit_everything_do_not_hold_a_cap(environ, files):
+    then = "os.set_inheritable(caps.fds[0], True)\nif os.fork() == 0:\n    time.sleep(20); os._exit(0)"
+    process = holding(environ, then)
+    process.kill()
+    process.wait()
+    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0}, within_s=15.0)
+    log = wait_for(lambda: (State(environ).folder / "log").read_text())
+    assert "the client ended" in log
+
+
+def test_a_forked_child_lets_go_without_putting_back(environ, files):
+    with Caps(environ) as caps:
+        caps.set([Wish("gpu:0", 170.0)])
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                assert caps.release() == []
+                assert caps.serve() == []
+                assert list(caps.fds) == []
+                with pytest.raises(JoulelabError, match="belong to the process that made them"):
+                    caps.status()
+                caps.close()
+                caps.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert files.get("GPU-0") == {"cap_w": 170.0}
+        assert caps.status().devices[0].holder
+
+
+def test_both_killed_is_put_back_by_the_next_start(environ, files):
+    process = holding(environ)
+    for pid in (process.pid, process.keeper):
+        os.kill(process.pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    wait_for(lambda: has_leftovers(environ))
+    assert files.get("GPU-0") == {"cap_w": 170.0}
+    with Caps(environ) as caps:
+        assert caps.status().devices[0].leftover["found"] == 300.0
+    (told,) = restore(environ)
+    assert (told.outcome, told.now) == ("restored", 300.0)
+    assert files.get("GPU-0") == {"cap_w": 300.0}
+
+
+def test_the_next_cap_finishes_what_was_left_first(environ, files):
+    process = holding(environ)
+    os.kill(process.pid, signal.SIGSTOP)
+    os.kill(process.keeper, signal.SIGKILL)
+    with Caps(environ) as caps:
+        (held,) = caps.set([Wish("gpu:0", 150.0)])
+        assert held.found == 300.0
+    process.kill()
+    process.wait()
+    assert files.get("GPU-0") == {"cap_w": 300.0}
+
+
+def test_the_standard_files_may_be_closed(environ, files):
+    code = (
+        "import os; [os.close(fd) for fd in (0, 1, 2)]\n"
+        "from joulelab.control.client import Caps, Wish\n"
+        "with Caps(os.environ) as caps:\n"
+        "    held = caps.set([Wish('gpu:0', 170.0)])\n"
+        "    os._exit(held[0].requested != 170.0 or caps.release()[0].outcome != 'restored')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], env=environ).returncode == 0
+    assert files.get("GPU-0") == {"cap_w": 300.0}
+
+
+def test_a_gpu_lost_at_the_end_keeps_its_journal(environ, files):
+    with Caps(environ) as caps:
+        caps.set(TWO)
+        files.flaws("GPU-1", lost=True)
+        outcomes = {r.device: r for r in caps.release()}
+        assert (outcomes["GPU-0"].outcome, outcomes["GPU-1"].outcome) == ("restored", "failed")
+        assert "the journal stays: joulelab cap restore" in outcomes["GPU-1"].said
+    assert State(environ).devices() == ["GPU-1"]
+    (told,) = restore(environ)
+    assert told.outcome == "failed"
+    files.flaws("GPU-1")
+    assert [r.outcome for r in restore(environ)] == ["restored"]
+
+
+def test_several_threads_share_one_keeper(environ, files):
+    with Caps(environ) as caps:
+        problems = []
+
+        def work(scope, device, base):
+            try:
+                for step in range(10):
+                    (held,) = caps.set([Wish(scope, base + step)])
+                    assert (held.device, held.requested) == (device, base + step)
+            except BaseException as error:
+                problems.append(error)
+
+        threads = [
+            threading.Thread(target=work, args=a) for a in (("gpu:0", "GPU-0", 150.0), ("gpu:1", "GPU-1", 250.0))
+        ]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            caps.serve()
+            time.sleep(0.01)
+        assert not problems
+        assert {r.outcome for r in caps.release()} == {"restored"}
+
+
+def test_the_choice_between_capd_and_a_keeper_of_ones_own(environ, tmp_path):
+    path = tmp_path / "capd.sock"
+    asked = {**environ, "JOULELAB_CAPD": str(path)}
+    for _ in range(2):
+        with_none = link.connect(asked)
+        assert with_none.pid is not None
+        with_none.close()
+        if not path.exists():
+            stale = socket.socket(socket.AF_UNIX)
+            stale.bind(str(path))  # nobody listens
+            stale.close()
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen(1)
+        one = link.connect(asked)
+        assert (one.pid, one.name) == (None, "capd")
+        direct = link.connect(asked, direct=True)
+        assert direct.name == f"keeper {direct.pid}"
+        direct.abandon()
+        assert one.close() == "the connection was closed"
+        link.connect(asked).abandon()
+    (tmp_path / "odd").mkdir()
+    with pytest.raises(JoulelabError, match="capd does not answer"):
+        link.connect({**environ, "JOULELAB_CAPD": str(tmp_path / ("x" * 200))})
+
+
+def test_a_capd_that_talks_nonsense_is_a_broken_connection(environ):
+    for nonsense in (b"hello\n", b"[]\n", b"\xff\n", b"x" * 70000):
+        here, there = socket.socketpair()
+        with there:
+            broken = link.Link(here)
+            threading.Thread(target=there.sendall, args=(nonsense,)).start()
+            assert broken.ask({"id": 1, "do": "status"}, 10.0, lambda _: None) is None
+            broken.close()
+
+
+def test_a_refusal_without_a_number_is_an_answer():
+    here, there = socket.socketpair()
+    with there:
+        one = link.Link(here)
+        there.sendall(b'{"id":9,"is":"news"}\n{"id":0,"is":"refused","error":{}}\n')
+        heard = []
+        assert one.ask({"id": 1, "do": "status"}, 10.0, heard.append)["is"] == "refused"
+        assert heard == [{"id": 9, "is": "news"}]
+        one.close()
+
+
+def test_a_keeper_that_dies_at_once_is_an_error(environ, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    with Caps(environ) as caps, pytest.raises(JoulelabError, match="the keeper of caps died"):
+        caps.status()
+    with pytest.raises(JoulelabError, match="the keeper of caps died"):
+        restore(environ)
+
+
+def test_an_answer_that_refuses_a_status_or_restore_is_raised(environ, monkeypatch, tmp_path):
+    (tmp_path / "packages" / "sitecustomize.py").write_text(
+        "import joulelab.control.keeper as k\n"
+        "from joulelab.core.errors import Refused\n"
+        "def no(*_): raise Refused('not now')\n"
+        "k.Keeper.status = k.Keeper.restore = no\n"
+    )
+    with Caps(environ) as caps, pytest.raises(Refused, match="not now"):
+        caps.status()
+    with pytest.raises(Refused, match="not now"):
+        restore(environ)
+
+
+def test_a_process_is_known_by_more_than_its_number():
+    process = subprocess.Popen(["sleep", "600"])
+    ticks = start_ticks(process.pid)
+
+    def no_pidfd(_):
+        raise OSError("not on this kernel")
+
+    watched = spawn.Watched(process.pid, ticks)
+    other = spawn.Watched(process.pid, 1)
+    plain = spawn.Watched(process.pid, opened=no_pidfd)
+    assert [w.ended() for w in (watched, other, plain)] == [False, True, False]
+    assert (len(watched.fds), other.fds, plain.fds) == (1, [], [])
+    process.kill()
+    process.wait()
+    assert [w.ended() for w in (watched, other, plain)] == [True, True, True]
+    assert spawn.Watched(process.pid).ended()
+    watched.close()
+
+
+def test_a_keeper_that_still_runs_is_left_to_itself(monkeypatch):
+    monkeypatch.setattr(link, "LEAVE_S", 0.2)
+    here, there = socket.socketpair()
+    process = subprocess.Popen(["sleep", "600"])
+    assert link.Link(here, process.pid).close() == "it still runs"
+    there.close()
+    process.kill()
+    process.wait()
+    done = subprocess.Popen(["sh", "-c", "exit 3"])
+    here, there = socket.socketpair()
+    assert link.Link(here, done.pid).close() == "it ended with 3"
+    there.close()
+    done.returncode = 3
+
+
+def test_a_keeper_finds_the_joulelab_that_started_it(monkeypatch):
+    environment = spawn._environment({"PYTHONPATH": "/a"})
+    assert environment["PYTHONPATH"].split(":")[0] == "/a"
+    assert environment["JOULELAB_STATE"] == "/var/lib/joulelab"
+    monkeypatch.setattr(spawn, "__file__", "/usr/lib/site-packages/joulelab/control/spawn.py")
+    assert "PYTHONPATH" not in spawn._environment({})

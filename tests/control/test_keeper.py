@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from joulelab.control.frames import Ask, WishFrame, error_of
+from joulelab.control.keeper import Keeper
+from joulelab.control.setters import Found
+from joulelab.control.state import Journal, State
+from joulelab.core.errors import ConfigError, Denied, DeviceLost, Refused, StoreError
+from tests.control.fake import open_setters
+
+WHO = {"user": "alice", "pid": 7}
+ABSENT = [("nvml", "nvml: no driver")]
+
+
+@pytest.fixture
+def make(environ):
+    """Return a maker of keepers, as each process would have its own."""
+
+    def keeper(**options):
+        def find():
+            opened = open_setters(environ)
+            return Found(opened.setters, opened.missing, ABSENT)
+
+        return Keeper(State(environ), find, options.pop("who", WHO), **options)
+
+    return keeper
+
+
+@pytest.fixture
+def keeper(make):
+    one = make()
+    yield one
+    one.release()
+
+
+def wishes(*named):
+    return [WishFrame(*one) for one in named]
+
+
+def ask(keeper, do, *named, **fields):
+    """Return an answer, or raise what it tells."""
+    answer = keeper.answer(Ask(do, 5, caps=wishes(*named), **fields))
+    assert answer["id"] == 5
+    if answer["is"] == "refused":
+        raise error_of(answer["error"])
+    return answer
+
+
+def test_caps_are_set_and_put_back(keeper, files):
+    told = ask(keeper, "set", ("gpu:0", 170.0), ("GPU-1", 0.5, "share"))["caps"]
+    first = {"scope": "gpu:0", "device": "GPU-0", "model": "fake", "kind": "power", "asked": 170.0, "requested": 170.0}
+    assert told[0] == {**first, "enforced": 170.0, "found": 300.0, "default": 350.0, "unit": "W"}
+    assert (told[1]["asked"], told[1]["requested"], told[1]["found"]) == (175.0, 175.0, 320.0)
+    assert ask(keeper, "set", ("GPU-0", 160.0))["caps"][0]["found"] == 300.0
+    assert (files.get("GPU-0"), files.get("GPU-1")) == ({"cap_w": 160.0}, {"cap_w": 175.0})
+    released = ask(keeper, "release")
+    assert released["is"] == "released"
+    assert [(o["device"], o["outcome"], o["now"]) for o in released["devices"]] == [
+        ("GPU-1", "restored", 320.0),
+        ("GPU-0", "restored", 300.0),
+    ]
+    assert ask(keeper, "release")["devices"] == []
+
+
+def test_clocks_are_another_thing_of_the_same_gpu(keeper, files):
+    files.add("GPU-0.clocks", {}, default={})
+    told = ask(keeper, "set", ("gpu:0", 170.0), ("gpu:0", 1.2e9, "Hz"))["caps"]
+    assert [(c["device"], c["kind"], c["unit"], c["found"]) for c in told] == [
+        ("GPU-0", "power", "W", 300.0),
+        ("GPU-0.clocks", "clocks", "Hz", None),
+    ]
+    ask(keeper, "set", ("GPU-0", 1.1e9, "Hz"))
+    assert files.get("GPU-0.clocks")["highest_hz"] == 1.1e9
+    keeper.release()
+    assert files.get("GPU-0.clocks") == {}
+
+
+@pytest.mark.parametrize(
+    ("named", "kind", "said"),
+    [
+        ([("gpu:0", 99.0)], Refused, "99 W is out of range (gpu:0 takes 100 to 400 W)"),
+        ([("gpu:0", 401.0)], Refused, "401 W is out of range"),
+        ([("gpu:0", 2.0, "share")], Refused, "700 W is out of range"),
+        ([("gpu:0", 150.0), ("GPU-0", 160.0)], ConfigError, "gpu:0 is named twice"),
+        ([("gpu:3", 150.0)], ConfigError, "there is no 'gpu:3' to cap; did you mean"),
+        ([("gpu:9", 150.0)], ConfigError, "there is no 'gpu:9' to cap (it is out)"),
+        ([("gpu:0", 1e9, "Hz")], ConfigError, "there is no 'gpu:0' to lock the clocks of (it is out; nvml: no driver)"),
+        ([("\x1b[2Jgpu", 150.0)], ConfigError, "there is no '"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_can(keeper, files, named, kind, said):
+    with pytest.raises(kind, match=re.escape(said)) as caught:
+        ask(keeper, "set", *named)
+    assert "\x1b" not in str(caught.value)
+    assert (files.get("GPU-0"), keeper.leases) == ({"cap_w": 300.0}, {})
+
+
+def test_a_share_needs_a_default(keeper, files):
+    files.add("GPU-2", {"cap_w": 300.0}, default=None)
+    with pytest.raises(Refused, match="it takes no share"):
+        ask(keeper, "set", ("gpu:2", 0.5, "share"))
+
+
+def test_one_refusal_puts_the_others_back(keeper, files):
+    files.flaws("GPU-1", refuse=True)
+    with pytest.raises(Refused, match="gpu:1: flaw refuse"):
+        ask(keeper, "set", ("gpu:0", 170.0), ("gpu:1", 170.0))
+    assert (files.get("GPU-0"), files.get("GPU-1")) == ({"cap_w": 300.0}, {"cap_w": 320.0})
+    assert (keeper.leases, keeper.state.devices()) == ({}, [])
+    files.flaws("GPU-1")
+    ask(keeper, "set", ("gpu:0", 170.0))
+    files.flaws("GPU-1", refuse=True)
+    with pytest.raises(Refused):
+        ask(keeper, "set", ("gpu:0", 150.0), ("gpu:1", 170.0))
+    assert files.get("GPU-0") == {"cap_w": 170.0}  # held before: it stays what it was
+    assert list(keeper.leases) == ["GPU-0"]
+
+
+def test_what_cannot_be_undone_is_told(keeper, files):
+    ask(keeper, "set", ("gpu:0", 170.0))
+    files.flaws("GPU-0", lost=True)
+    files.flaws("GPU-1", refuse=True)
+    keeper.leases["GPU-0"].setter.limits = lambda: keeper._find().setters[1].limits()
+    with pytest.raises(DeviceLost, match=r"gpu:0 is not back at what it was: gpu:0: flaw lost"):
+        ask(keeper, "set", ("gpu:0", 160.0), ("gpu:1", 170.0))
+    files.flaws("GPU-0")
+    keeper.release()
+
+    found = keeper._find()
+    keeper._find = lambda: found
+
+    def be_changed_and_refuse(_):
+        files.put("GPU-0", cap_w=222.0)
+        raise Refused("no", where="gpu:1")
+
+    found.setters[1].set = be_changed_and_refuse
+    with pytest.raises(Refused, match=r"gpu:0: gpu:0 stays at 222 W: somebody else changed it"):
+        ask(keeper, "set", ("gpu:0", 160.0), ("gpu:1", 170.0))
+
+
+def test_a_bug_in_a_setter_leaves_no_cap(keeper, files):
+    files.flaws("GPU-1", bug=True)
+    with pytest.raises(RuntimeError):
+        ask(keeper, "set", ("gpu:0", 170.0), ("gpu:1", 170.0))
+    assert (files.get("GPU-0"), keeper.leases) == ({"cap_w": 300.0}, {})
+
+
+def test_who_has_no_permission_is_told_both_ways(make, files):
+    files.flaws("GPU-0", deny=True)
+    with pytest.raises(Denied, match=r"flaw deny; run as root, or ask for capd"):
+        ask(make(), "set", ("gpu:0", 170.0))
+    with pytest.raises(Denied, match=r"flaw deny; capd has to"):
+        ask(make(denied="capd has to run as root"), "set", ("gpu:0", 170.0))
+
+
+def test_a_second_client_is_refused_and_told_who(keeper, make, files):
+    ask(keeper, "set", ("gpu:0", 170.0), who={"command": "train\x1b[2J", "run": "r1", "user": "root", "pid": 1})
+    other = make(who={"user": "bob", "pid": 8})
+    answer = other.answer(Ask("set", 1, caps=wishes(("gpu:0", 200.0))))
+    assert answer["error"]["held"]
+    assert re.fullmatch(r"held by alice \(pid 7, `train \[2J`, since .* UTC\)", answer["error"]["what"])
+    with pytest.raises(Refused, match="held by alice"):
+        ask(other, "set", ("gpu:1", 200.0), ("gpu:0", 200.0))
+    assert files.get("GPU-1") == {"cap_w": 320.0}
+    assert not other.leases
+    device = other.status()["devices"][0]
+    assert device["holder"].startswith("alice (pid 7, `train [2J`")
+    assert keeper.state.read("GPU-0").who["run"] == "r1"
+
+
+def test_a_rule_may_refuse(make, files):
+    def permit(setter, value, limits):
+        if value < 0.8 * limits.default:
+            raise Refused("too low for you", where=setter.scope)
+
+    with pytest.raises(Refused, match="gpu:0: too low for you"):
+        ask(make(permit=permit), "set", ("gpu:0", 170.0))
+    one = make(permit=permit)
+    ask(one, "set", ("gpu:0", 300.0))
+    one.release()
+
+
+def test_status_tells_everything_and_takes_nothing(keeper, make, files):
+    told = ask(keeper, "status")
+    names = {
+        "scope": "gpu:0",
+        "device": "GPU-0",
+        "model": "fake",
+        "kind": "power",
+        "unit": "W",
+        "lowest": 100.0,
+        "highest": 400.0,
+    }
+    assert told["devices"][0] == {
+        **names, "default": 350.0, "requested": 300.0, "enforced": 300.0, "holder": None, "leftover": None
+    }  # fmt: skip
+    assert told["missing"] == [["gpu:9", "it is out"]]
+    assert not keeper.state.folder.exists()
+
+
+def test_status_shows_what_was_left_behind_and_what_is_wrong(keeper, files):
+    keeper.state.lock("GPU-0", {}, "gpu:0").close()
+    keeper.state.write(
+        Journal("GPU-0", "gpu:0", "power", {"cap_w": 300.0}, None, [{"cap_w": 170.0}], who=WHO, utc="then")
+    )
+    keeper.state.path("GPU-1").write_text("{")
+    first, second = ask(keeper, "status")["devices"]
+    assert first["leftover"] == {"found": 300.0, "set": [170.0], "who": WHO, "utc": "then"}
+    assert "GPU-1.json is damaged" in second["leftover"]["problem"]
+    files.flaws("GPU-0", lost=True)
+    files.add("GPU-2", {"cap_w": 300.0}, lost=True)
+    told = ask(keeper, "status")
+    assert [d["scope"] for d in told["devices"]] == ["gpu:1"]
+    assert told["missing"][1:] == [
+        ["gpu:0", "gpu:0: flaw lost; try again; a cap was left behind on it"],
+        ["gpu:2", "gpu:2: flaw lost; try again"],
+    ]
+
+
+def test_a_cap_that_is_not_enforced_is_told_after_a_moment(keeper, files):
+    files.flaws("GPU-0", loose=True)
+    (told,) = ask(keeper, "set", ("gpu:0", 170.0))["caps"]
+    assert (told["requested"], told["enforced"]) == (170.0, 400.0)
+
+
+def test_left_over_journals_are_finished_where_the_device_is_free(make, environ, files):
+    here = State(environ)
+    usual = {"scope": "gpu", "kind": "power", "found": {"cap_w": 300.0}, "default": None, "set": [{"cap_w": 170.0}]}
+    for device in ("GPU-0", "GPU-1", "GPU-7"):
+        here.lock(device, {}, device).close()
+        here.write(Journal(device, **usual))
+    here.path("GPU-8").write_text("{")
+    files.put("GPU-0", cap_w=170.0)
+    held = here.lock("GPU-1", WHO, "gpu:1")
+    told = {o["device"]: o for o in ask(make(), "restore")["devices"]}
+    assert {device: one["outcome"] for device, one in told.items()} == {
+        "GPU-0": "restored",
+        "GPU-7": "failed",
+        "GPU-8": "failed",
+    }
+    assert "remove " in told["GPU-7"]["said"]
+    assert "damaged" in told["GPU-8"]["said"]
+    assert files.get("GPU-0") == {"cap_w": 300.0}
+    held.close()
+    assert ask(make(), "restore", devices=["GPU-0"])["devices"] == []
+    (one,) = ask(make(), "restore", devices=["GPU-1"])["devices"]
+    assert one["outcome"] == "left"
+    assert here.devices() == ["GPU-7", "GPU-8"]
+
+
+def test_a_journal_that_is_finished_meanwhile_is_nothing_to_tell(make, environ):
+    here = State(environ)
+    here.lock("GPU-0", {}, "gpu:0").close()
+    keeper = make()
+    keeper.state.devices = lambda: ["GPU-0"]
+    assert keeper.restore() == []
+
+
+def test_where_nothing_can_be_written_a_restore_says_so(make, environ, tmp_path):
+    here = State(environ)
+    here.folder.mkdir(parents=True)
+    here.path("GPU-0").write_text("{")
+    (here.folder / "GPU-0.lock").mkdir()
+    (told,) = make().restore()
+    assert told.outcome == "failed"
+    assert "Is a directory" in told.said
+    with pytest.raises(StoreError):
+        here.read("GPU-0")

@@ -52,7 +52,11 @@ def recorded(path: Path) -> list[Grid]:
 
 def physical(grid: Grid, caps: Floats) -> Grid:
     """Return the soft minimum of draw and cap, and 1 + a(((p - s)/(1 - s))^-k - 1), fitted by least squares of logs."""
-    shape = np.linspace(0.97, 1.4, 15), np.array([2, 3, 4, 6, 9, 14, 25.0]), np.array([0.86, 0.9, 0.94, 0.97, 1.0, 1.03])
+    shape = (
+        np.linspace(0.97, 1.4, 15),
+        np.array([2, 3, 4, 6, 9, 14, 25.0]),
+        np.array([0.86, 0.9, 0.94, 0.97, 1.0, 1.03]),
+    )
     free, sharp, passes = (x.ravel()[:, None] for x in np.meshgrid(*shape, indexing="ij"))
     free = free * grid.power.max()
 

@@ -8,8 +8,9 @@ import random
 import pytest
 from tests.analysis.studies import cell, trial
 
-from joulelab.analysis.cells import Cell, Trial, correlation, deviation, energy_ratio, means, time_ratio
+from joulelab.analysis.cells import Cell, Trial, energy_ratio, means, time_ratio
 from joulelab.analysis.metrics import summarise
+from joulelab.analysis.spread import correlation, deviation
 from joulelab.analysis.student import t_975
 from joulelab.analysis.terms import Quantity
 

@@ -141,11 +141,11 @@ def test_a_sweep_of_caps_and_gpus_survives_kills(twin: TwinServer, tmp_path: Pat
         check_caps(slot)
     assert "gpus=2" in out
     assert "edp" in out
-    rows = list(csv.DictReader((study / "results.csv").open()))
+    rows = list(csv.DictReader((study / "results.csv").read_text().splitlines()))
     assert [(row["knob_cap"], row["knob_gpus"], row["n"]) for row in rows] == [
         ("0.6", "1", "2"), ("0.6", "2", "2"), ("0.9", "1", "2"), ("0.9", "2", "2"),
     ]  # fmt: skip
-    shares = [float(row["idle_share"]) for row in csv.DictReader((study / "slots.csv").open())]
+    shares = [float(row["idle_share"]) for row in csv.DictReader((study / "slots.csv").read_text().splitlines())]
     assert all(0.02 < share < 0.9 for share in shares)  # one GPU is never visible
     assert {p.name for p in (study / "figures").glob("*.svg")} >= {"energy.svg", "time.svg", "edp.svg"}
     assert len(list(study.glob("cells/*/*.interrupted-*"))) == len(live)

@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from tests.control.fake import Files, world
 
 if TYPE_CHECKING:

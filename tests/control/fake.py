@@ -1,8 +1,9 @@
 """Be a family of setters whose devices are files: what is set survives processes, and flaws are written into them.
 
 A device is `<JOULELAB_FAKE>/<device>.json`: {"setting": {...}, "default": {...} | null, "flaws": {...}}. Flaws:
-`refuse`, `deny`, `lost`, `fail` (n more sets or gets fail), `shift` (W that it shows too much after a set), `bug`, `unread`,
-`die` ("before set" | "after set": the process is killed there, at the n-th set), `hang` (s), `loose` (enforced stays up).
+`refuse`, `deny`, `lost`, `bug`, `unread`; `fail` (that many sets fail); `shift` (W that it shows too much after a set);
+`die` ("before set" | "after set": the process is killed there, at the n-th set); `hang` (s); `loose` (enforced stays
+up).
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def open_setters(environ: Mapping[str, str]) -> Opened:
 
 
 def world(folder: Path) -> tuple[dict[str, str], Files]:
-    """Return an environment in which processes find fake devices only, and the devices: GPU-0, GPU-1 at 300 and 320 W."""
+    """Return an environment in which processes find fake devices only, and these: GPU-0 at 300 W, GPU-1 at 320 W."""
     files = Files(folder / "devices")
     files.add("GPU-0", {"cap_w": 300.0})
     files.add("GPU-1", {"cap_w": 320.0})
@@ -171,7 +172,7 @@ os.setgroups([]); os.setgid(65534); os.setuid(65534)
 
 
 def as_nobody(code: str, environ: Mapping[str, str]) -> str:
-    """Run Python code as `nobody`, with what it may need loaded before (the interpreter may be root's); return output."""
+    """Run Python code as `nobody`, with what it needs loaded before (the interpreter may be root's); return output."""
     done = subprocess.run([sys.executable, "-c", BECOME + code], env=dict(environ), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -11,6 +12,7 @@ import threading
 import time
 
 import pytest
+from tests.control.fake import wait_for
 
 from joulelab.control import client, link, spawn
 from joulelab.control.client import Caps, Wish, restore
@@ -19,7 +21,6 @@ from joulelab.control.state import State
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused
 from joulelab.core.process import start_ticks
-from tests.control.fake import wait_for
 
 TWO = [Wish("gpu:0", 170.0), Wish("gpu:1", 0.5, "share")]
 
@@ -190,7 +191,7 @@ def test_a_keeper_without_caps_that_dies_is_not_missed(environ):
         caps.release()
         os.kill(keeper_of(caps), signal.SIGTERM)
         wait_for(lambda: not (caps.serve() or caps.fds))
-        os.environ.get("x")
+        assert caps.release() == []
 
 
 @pytest.mark.parametrize("where", ["before set", "after set"])
@@ -290,7 +291,7 @@ def test_the_end_of_the_client_puts_back_and_is_logged(environ, files):
     process.kill()
     process.wait()
     wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0} and not State(environ).devices())
-    log = wait_for(lambda: (State(environ).folder / "log").read_text())
+    log = wait_for((State(environ).folder / "log").read_text)
     assert "gpu:0: back at 300 W, as found (it was at 170 W)" in log
     assert "the client ended" in log or "the client closed" in log
     with Caps(environ) as caps:
@@ -322,7 +323,7 @@ def test_children_that_inherit_everything_do_not_hold_a_cap(environ, files):
     process.kill()
     process.wait()
     wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0}, within_s=15.0)
-    log = wait_for(lambda: (State(environ).folder / "log").read_text())
+    log = wait_for((State(environ).folder / "log").read_text)
     assert "the client ended" in log
 
 
@@ -534,3 +535,32 @@ def test_a_keeper_finds_the_joulelab_that_started_it(monkeypatch):
     assert environment["JOULELAB_STATE"] == "/var/lib/joulelab"
     monkeypatch.setattr(spawn, "__file__", "/usr/lib/site-packages/joulelab/control/spawn.py")
     assert "PYTHONPATH" not in spawn._environment({})
+
+
+def test_a_program_with_many_files_has_caps_too(environ):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2048)), hard))
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with Caps(environ) as caps:
+            caps.set([Wish("gpu:0", 170.0)])
+            assert min(caps.fds) > 1024
+            assert caps.serve() == []
+            assert [r.outcome for r in caps.release()] == ["restored"]
+    finally:
+        for fd in many:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_keeper_that_fails_itself_puts_back_first(environ, files, tmp_path):
+    (tmp_path / "packages" / "sitecustomize.py").write_text(
+        "import joulelab.control.keeper as k\ndef fail(*_): raise SystemExit(3)\nk.Keeper.status = fail\n"
+    )
+    with Caps(environ) as caps:
+        caps.set([Wish("gpu:0", 170.0)])
+        with pytest.raises(JoulelabError, match="the keeper of caps died"):
+            caps.status()
+        assert files.get("GPU-0") == {"cap_w": 300.0}
+        (event,) = caps.serve()
+        assert event["why"] == "it failed"

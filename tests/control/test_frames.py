@@ -5,8 +5,8 @@ import json
 import pytest
 
 from joulelab.control.frames import LIMIT, Lines, encode, error_of, id_of, parse, plain, refused
-from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused
 from joulelab.control.state import InUse
+from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused
 
 
 def test_lines_are_cut_wherever_they_were_torn():

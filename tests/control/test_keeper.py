@@ -3,13 +3,13 @@ from __future__ import annotations
 import re
 
 import pytest
+from tests.control.fake import open_setters
 
 from joulelab.control.frames import Ask, WishFrame, error_of
 from joulelab.control.keeper import Keeper
 from joulelab.control.setters import Found
 from joulelab.control.state import Journal, State
 from joulelab.core.errors import ConfigError, Denied, DeviceLost, Refused, StoreError
-from tests.control.fake import open_setters
 
 WHO = {"user": "alice", "pid": 7}
 ABSENT = [("nvml", "nvml: no driver")]
@@ -123,7 +123,7 @@ def test_what_cannot_be_undone_is_told(keeper, files):
     ask(keeper, "set", ("gpu:0", 170.0))
     files.flaws("GPU-0", lost=True)
     files.flaws("GPU-1", refuse=True)
-    keeper.leases["GPU-0"].setter.limits = lambda: keeper._find().setters[1].limits()
+    keeper.leases["GPU-0"].setter.limits = keeper._find().setters[1].limits
     with pytest.raises(DeviceLost, match=r"gpu:0 is not back at what it was: gpu:0: flaw lost"):
         ask(keeper, "set", ("gpu:0", 160.0), ("gpu:1", 170.0))
     files.flaws("GPU-0")

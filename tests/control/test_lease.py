@@ -4,11 +4,11 @@ import os
 from dataclasses import replace
 
 import pytest
+from tests.control.fake import Fake
 
 from joulelab.control.lease import Lease, finish, main_value, unit_of, value_text, verdict
 from joulelab.control.state import InUse, Journal, State
 from joulelab.core.errors import DeviceLost, ReadFailed, Refused, StoreError
-from tests.control.fake import Fake
 
 WHO = {"user": "alice", "pid": 7}
 FOUND, OURS, DEFAULT, OTHER = ({"cap_w": w} for w in (300.0, 170.0, 350.0, 222.0))

@@ -11,11 +11,12 @@ from joulelab.analysis.cells import (
     Cell,
     Means,
     Trial,
-    deviation,
     energy_ratio,
     idle_share,
     means,
     per_work,
+    pool_by_work,
+    pool_cells,
     rate,
     time_ratio,
 )
@@ -25,6 +26,7 @@ from joulelab.analysis.lines import Line, comparable, find_lines
 from joulelab.analysis.pareto import Front, front_of
 from joulelab.analysis.products import ONE, product
 from joulelab.analysis.scaling import Scaling, find_scaling
+from joulelab.analysis.spread import Pool, deviation
 from joulelab.analysis.study_notes import notes_of
 from joulelab.analysis.terms import Quantity
 
@@ -70,6 +72,11 @@ class CellMetrics:
     def n(self) -> int:
         """Return the number of repeats."""
         return len(self.trials)
+
+    @property
+    def estimate(self) -> bool:
+        """Return whether its energy is an estimate, wholly or in part."""
+        return any(t.estimate for t in self.trials)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +132,9 @@ def summarise(
     by_key = {c.key: c for c in cells}
     line_of = {key: line for line in lines for key in line.cells}
     every_k = tuple(sorted({*ks, *(g.k for g in goals if g.k is not None)}))
-    compared = {k: m for k, line in line_of.items() if (m := means(by_key[k], line.per)) is not None}
-    metrics = tuple(_measure(c, line_of[c.key], compared, every_k) for c in cells)
+    pools = _Pools.of(cells, line_of)
+    compared = {k: m for k, line in line_of.items() if (m := means(by_key[k], line.per, pools.compared)) is not None}
+    metrics = tuple(_measure(c, line_of[c.key], compared, every_k, pools) for c in cells)
     groups = [(line.key, line.reference, {k: compared[k] for k in line.cells if k in compared}) for line in lines]
     together = len(lines) > 1 and comparable(cells)
     overall = _fastest(lines, compared) if together else None
@@ -140,13 +148,28 @@ def summarise(
         best=tuple(b for b in best if b is not None),
         fronts=tuple(front_of(key, of) for key, _, of in everything if of),
         scaling=tuple(find_scaling(cells, compared)) if comparable(cells) else (),
-        notes=notes_of(cells, lines, every_k),
+        notes=notes_of(cells, lines, every_k, pools.compared),
         reference=overall,
     )
 
 
-def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence[float]) -> CellMetrics:
-    whole, own = means(cell), compared.get(cell.key)
+@dataclass(frozen=True, slots=True)
+class _Pools:
+    """Hold how much runs differ: as they are, as they are compared, and per unit of each kind of work."""
+
+    whole: Pool
+    compared: Pool
+    work: Mapping[str, Pool]
+
+    @classmethod
+    def of(cls, cells: Sequence[Cell], lines: Mapping[str, Line]) -> _Pools:
+        """Pool the cells, all lines together: relative spreads have no unit."""
+        whole = pool_cells((c, None) for c in cells)
+        return cls(whole, pool_cells((c, lines[c.key].per) for c in cells), pool_by_work(cells))
+
+
+def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence[float], pools: _Pools) -> CellMetrics:
+    whole, own = means(cell, pool=pools.whole), compared.get(cell.key)
     if whole is None or own is None:
         return CellMetrics(cell.key, cell.knobs, line.key)
     energies = [t.energy.value for t in cell.trials if t.energy is not None]
@@ -166,8 +189,8 @@ def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence
         compared=own,
         edp=edp,
         ed2p=None if edp is None else product(edp, own.time),
-        per_work={kind: q for kind in kinds if (q := per_work(cell, kind)) is not None},
-        rate={kind: q for kind in kinds if (q := rate(cell, kind)) is not None},
+        per_work={kind: q for kind in kinds if (q := per_work(cell, kind, pools.work[kind])) is not None},
+        rate={kind: q for kind in kinds if (q := rate(cell, kind, pools.work[kind])) is not None},
         idle_share=idle_share(cell),
         **({} if reference is None else _against(own, reference, ks)),
     )

@@ -53,18 +53,22 @@ class Process:
         for fd in (self._link.fileno(), self._wakeup, *self._owner.fds):
             poll.register(fd, select.POLLIN)
         why = ""
-        while not why:
-            # Signals come in here only: they interrupt no call of a driver.
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-            ready = dict(poll.poll(None if self._owner.fds else PATIENCE_MS))
-            signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-            if self._signal:
-                why = signal.Signals(self._signal).name
-            elif self._owner.ended():
-                why = "the client ended"
-            elif self._link.fileno() in ready:
-                why = self._serve()
-        self._end(why)
+        try:
+            while not why:
+                # Signals come in here only: they interrupt no call of a driver.
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+                ready = dict(poll.poll(None if self._owner.fds else PATIENCE_MS))
+                signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+                why = self._turn(ready)
+        finally:
+            self._end(why or "it failed")
+
+    def _turn(self, ready: Mapping[int, int]) -> str:
+        if self._signal:
+            return signal.Signals(self._signal).name
+        if self._owner.ended():
+            return "the client ended"
+        return self._serve() if self._link.fileno() in ready else ""
 
     def _note(self, number: int, _: object) -> None:
         self._signal = self._signal or number

@@ -76,27 +76,32 @@ class Daemon:
         self._stack.close()
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT."""
+        """Serve until SIGTERM or SIGINT; whatever happens, everything is put back."""
         self._say("ready", {"socket": str(self._path), "pid": os.getpid()})
-        while not set(self._signals) & set(ENDING):
-            if self._signals:
-                self._signals.clear()
-                self._reload()
-            self._finish_leftovers()
-            # Signals come in here only: they interrupt no call of a driver.
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-            events = self._selector.select(self._patience_s())
-            signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
-            for key, mask in events:
-                key.data(mask)
-            # One frame of each: who floods waits for himself.
-            for peer in [p for p in self._peers if p.lines.waiting and not p.leaving]:
-                self._serve(peer)
-            self._close_setters()
-        self._end()
+        try:
+            while not set(self._signals) & set(ENDING):
+                self._turn()
+        finally:
+            self._end()
+
+    def _turn(self) -> None:
+        if self._signals:
+            self._signals.clear()
+            self._reload()
+        self._finish_leftovers()
+        # Signals come in here only: they interrupt no call of a driver.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+        events = self._selector.select(self._patience_s())
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+        for key, mask in events:
+            key.data(mask)
+        # One frame of each: who floods waits for himself.
+        for peer in [p for p in self._peers if p.lines.waiting and not p.leaving]:
+            self._serve(peer)
+        self._close_setters()
 
     def _end(self) -> None:
-        why = signal.Signals(self._signals[0]).name
+        why = signal.Signals(self._signals[0]).name if self._signals else "it failed"
         for peer in list(self._peers):
             outcomes = self._release(peer, why)
             self._answer(peer, {"id": 0, "is": "ended", "why": why, "devices": [o.to_json() for o in outcomes]})

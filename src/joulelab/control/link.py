@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from joulelab.control.frames import Lines, encode
-from joulelab.control.spawn import Watched, start
+from joulelab.control.spawn import Watched, readable, start
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
@@ -56,8 +55,7 @@ class Link:
         """Return what has arrived, waiting for something until a time (monotonic s); notes a broken connection."""
         frames = self._frames()
         while not frames and not self.broken:
-            left = max(0.0, until - time.monotonic())
-            if not select.select([self._sock], (), (), left)[0]:
+            if not readable([self._sock.fileno()], max(0.0, until - time.monotonic())):
                 # A process that is gone says nothing more, even if a child of it should hold the socket.
                 self.broken = self._watched is not None and self._watched.ended()
                 break
@@ -101,7 +99,7 @@ class Link:
             return "the connection was closed"
         until = time.monotonic() + LEAVE_S
         while not self._watched.ended() and time.monotonic() < until:
-            select.select(self._watched.fds, (), (), 0.1)
+            readable(self._watched.fds, 0.1)
         self._watched.close()
         return _reap(self.pid)
 

@@ -33,7 +33,7 @@ class Allow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     users: list[str | int] = []
     groups: list[str | int] = []
-    devices: list[str] = ["*"]
+    devices: tuple[str, ...] = ("*",)
     lowest_w: float | None = None
     highest_w: float | None = None
     lowest_share: float | None = None

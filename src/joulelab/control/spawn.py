@@ -16,11 +16,19 @@ from joulelab.core.errors import JoulelabError
 from joulelab.core.process import start_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 SITE = ("site-packages", "dist-packages")
 # These ask a keeper to put back and end; they wait until it has its handlers.
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def readable(fds: Sequence[int], within_s: float) -> bool:
+    """Return whether one of some files becomes readable in time. `select` would fail in a program with many files."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
 
 
 class Watched:
@@ -39,7 +47,7 @@ class Watched:
     def ended(self) -> bool:
         """Return whether the process has ended."""
         if self.fds:
-            return bool(select.select(self.fds, (), (), 0)[0])
+            return readable(self.fds, 0.0)
         return self._ticks is None or start_ticks(self.pid) != self._ticks
 
     def close(self) -> None:

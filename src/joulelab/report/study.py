@@ -34,8 +34,8 @@ def print_study(console: Console, summary: Summary, *, every: bool = False) -> N
     scalings = rows.shown_scaling(summary, every=every)
     if scalings:
         console.print()
-        console.print(Text("Scaling, compared with the fewest GPUs", style="bold"))
-        label, *columns = rows.scaling_columns(scalings)
+        console.print(Text(rows.scaling_title(summary, scalings), style="bold"))
+        label, *columns = rows.scaling_columns(summary, scalings)
         for fitting in _fitting(label, columns, console.width):
             console.print()
             console.print(_table([label, *fitting]))

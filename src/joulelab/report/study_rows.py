@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from joulelab.analysis.scaling import Scaling
     from joulelab.analysis.terms import Quantity
 
+ESTIMATE = "~"  # before figures that rest on an estimate
+FEW_SCALINGS = 4  # so many sets of the other knobs are all shown
 HALVED = 2.0  # EDS of this k is half of gain minus loss: shown once, by its name
 
 
@@ -57,16 +59,19 @@ def label_column(summary: Summary, line: Line) -> Column:
 
 
 def measured_columns(summary: Summary, line: Line) -> list[Column]:
-    """Return repeats, energy, time and mean power, and energy per unit of work."""
+    """Return repeats, energy, time and mean power, and energy per unit of work; estimates with their mark."""
     rows = summary.of_line(line)
+    estimates = [r.estimate for r in rows]
     columns = [
         Column("n", tuple(str(r.n) for r in rows)),
-        _absolute("energy", "J", [r.energy for r in rows]),
+        _marked(_absolute("energy", "J", [r.energy for r in rows]), estimates),
         _absolute("time", "s", [r.time for r in rows]),
-        _absolute("mean", "W", [r.mean_w for r in rows]),
+        _marked(_absolute("mean", "W", [r.mean_w for r in rows]), estimates),
     ]
     kinds = dict.fromkeys(kind for r in rows for kind in r.per_work)
-    columns += [_absolute(f"per {k.removesuffix('s')}", "J", [r.per_work.get(k) for r in rows]) for k in kinds]
+    for kind in kinds:
+        column = _absolute(f"per {kind.removesuffix('s')}", "J", [r.per_work.get(kind) for r in rows])
+        columns.append(_marked(column, estimates))
     idle = _idle(summary, line)
     return [*columns, idle] if len(set(idle.cells)) > 1 else columns
 
@@ -84,8 +89,15 @@ def compared_columns(summary: Summary, line: Line) -> list[Column]:
     picks += [(f"EDS({k:g})", lambda r, k=k: r.eds_gain.get(k)) for k in summary.ks if k != HALVED]  # type: ignore[misc]
     if any(goal.name == "ed2p" for goal in summary.goals):
         picks.append(("ED2P gain", lambda r: r.ed2p_gain))
+    estimates = [rests_on_estimate(summary, r.key, line.reference) for r in rows]
     columns = [_percent(head, [pick(r) for r in rows]) for head, pick in picks]
+    columns = [c if c.head.startswith("loss") else _marked(c, estimates) for c in columns]
     return [c for c in columns if any(cell != fmt.NOTHING for cell in c.cells)]
+
+
+def rests_on_estimate(summary: Summary, *keys: str | None) -> bool:
+    """Return whether the energy of one of some cells is an estimate."""
+    return any(summary.cell(key).estimate for key in keys if key is not None)
 
 
 def best_column(summary: Summary, line: Line) -> Column:
@@ -106,7 +118,8 @@ def best_text(summary: Summary, best: Best) -> str:
     if best.improvement is not None and against is not None and best.cell != against:
         word = "gain minus loss" if best.goal.name == "gain-loss" else "gain"
         change = fmt.change(best.improvement.value, best.improvement.expanded)
-        text += f", {word} {change} against {short_name(summary, against, line)}"
+        mark = ESTIMATE if best.goal.needs_energy and rests_on_estimate(summary, best.cell, against) else ""
+        text += f", {word} {mark}{change} against {short_name(summary, against, line)}"
     elif best.cell == against:
         text += ", the reference itself"
     if best.within.get(best.cell) == "possibly":
@@ -158,25 +171,42 @@ def front_text(summary: Summary, line: Line | None) -> str:
 
 
 def shown_scaling(summary: Summary, *, every: bool = False) -> list[Scaling]:
-    """Return the scalings worth showing: those with a reference or a cell that is best for the first goal, or all."""
+    """Return the scalings worth showing: all if few, else those of a reference or of a best cell for the first goal."""
     marked = {line.reference for line in summary.lines}
     marked |= {b.cell for b in summary.best if b.goal == summary.goals[0]}
+    every = every or len(summary.scaling) <= FEW_SCALINGS
     return [s for s in summary.scaling if every or any(p.cell in marked for p in s.points)]
 
 
-def scaling_columns(scalings: Sequence[Scaling]) -> list[Column]:
+def scaling_title(summary: Summary, shown: Sequence[Scaling]) -> str:
+    """Return what the table of scaling shows, and what it leaves out."""
+    title = "Scaling, compared with the fewest GPUs"
+    if len(shown) == len(summary.scaling):
+        return title
+    goal = f" and the best for {summary.goals[0].text}" if summary.goals else ""
+    return f"{title}: {len(shown)} of {len(summary.scaling)} shown, the references{goal}"
+
+
+def scaling_columns(summary: Summary, scalings: Sequence[Scaling]) -> list[Column]:
     """Return GPU count, speed-up, efficiency and energy against the fewest GPUs, for each set of the other knobs."""
     points = [p for s in scalings for p in s.points]
+    estimates = [rests_on_estimate(summary, s.points[0].cell, p.cell) for s in scalings for p in s.points]
     return [
         Column("gpus", tuple(f"{s.key} {p.gpus:g}".strip() for s in scalings for p in s.points)),
         Column("speed-up", tuple(_interval(p.speedup, 1.0) for p in points)),
         _percent("efficiency, %", [p.efficiency for p in points]),
-        Column("energy ratio", tuple(_interval(p.energy_ratio, 1.0) for p in points)),
+        _marked(Column("energy ratio", tuple(_interval(p.energy_ratio, 1.0) for p in points)), estimates),
     ]
 
 
 def _idle(summary: Summary, line: Line) -> Column:
     return _percent("idle share, %", [r.idle_share for r in summary.of_line(line)])
+
+
+def _marked(column: Column, estimates: Sequence[bool]) -> Column:
+    """Mark what rests on an estimate; nothing and the reference's own 0 are none."""
+    pairs = zip(column.cells, estimates, strict=True)
+    return Column(column.head, tuple(ESTIMATE + c if e and c not in (fmt.NOTHING, "0") else c for c, e in pairs))
 
 
 def _absolute(name: str, unit: str, values: Sequence[Quantity | None]) -> Column:

@@ -56,7 +56,7 @@ def _tables(summary: Summary) -> list[tuple[str, list[Column]]]:
         if compared:
             tables.append((f"{title}: gains in percent", [label, *compared]))
     if summary.scaling:
-        tables.append(("scaling, compared with the fewest GPUs", rows.scaling_columns(summary.scaling)))
+        tables.append(("scaling, compared with the fewest GPUs", rows.scaling_columns(summary, summary.scaling)))
     return tables
 
 

@@ -11,6 +11,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
 CURVES = 1536  # members of the family
+ALIEN = 1.1  # times the highest cap: a mean power above it is not that of one capped device
+PEAKS = 2.0  # times the mean power: caps above cut no peaks
 NOISE = np.array([0.003, 0.008, 0.02, 0.05, 0.12])  # relative deviations from run to run that are thought possible
 LIKELY = np.log(np.array([0.25, 0.40, 0.25, 0.09, 0.01]))
 
@@ -19,7 +21,7 @@ LIKELY = np.log(np.array([0.25, 0.40, 0.25, 0.09, 0.01]))
 class Prior:
     """Hold how far data may depart from the family, in logarithms, before anything is known.
 
-    `lone` is the part of a cap's deviation that comes again with the cap, in units of that which changes from run to run.
+    `lone` is what comes again with a cap, in units of what changes from run to run.
     """
 
     level: float = 0.10
@@ -63,8 +65,8 @@ def _spread(count: int, dimensions: int) -> Floats:
 def family(caps: Floats, power_w: float, direct: float) -> tuple[Floats, Floats]:
     """Return logarithms of time and power against the highest cap, one curve per row.
 
-    `power_w` is the mean power under the highest cap. Power is a soft minimum of what the workload would draw and of what
-    the cap lets through; time is 1 + a (((p - s) / (1 - s))^-k - 1) in the share p of power that is left, with a floor s.
+    `power_w` is the mean power under the highest cap. Power is a soft minimum of what the workload would draw and of
+    what the cap lets through; time is 1 + a (((p - s) / (1 - s))^-k - 1) in the share p of power left, with a floor s.
     A part of the family doubts that the power measured is the device's: a node's host, or more devices, may add to it.
     """
     x = _spread(CURVES, 7)
@@ -73,7 +75,7 @@ def family(caps: Floats, power_w: float, direct: float) -> tuple[Floats, Floats]
     passes = 0.88 + 0.14 * x[:, 1]  # mean power per cap where the cap rules
     slope = 0.01 * 60.0 ** x[:, 2]  # relative slow-down per relative loss of power, where it begins
     steep = 1.0 + 6.0 * x[:, 3]
-    alone = (x[:, 5] < direct) & (power_w <= 1.1 * top)
+    alone = (x[:, 5] < direct) & (power_w <= ALIEN * top)
     draw = np.where(alone, power_w / top, 0.25 * 4.0 ** x[:, 6])
     host = np.where(alone, 0.0, 0.5 * x[:, 5])
     bent = np.minimum((draw / passes) ** sharp, 0.97)
@@ -87,18 +89,26 @@ def family(caps: Floats, power_w: float, direct: float) -> tuple[Floats, Floats]
     return np.log(np.minimum(time / time[:, -1:], 50.0)), np.log(power)
 
 
+def _bites(caps: Floats, power_w: float) -> Floats:
+    """Return how much a cap can matter, 0 to 1: one far above the power that is drawn changes nothing."""
+    if power_w > ALIEN * caps[-1]:
+        return np.ones(len(caps))
+    return np.minimum(1.0, PEAKS * power_w / caps) ** 4
+
+
 class Belief:
     """Draw curves of time and power that agree with the trials.
 
-    A curve is a member of the family plus a departure that is normal in the logarithm: a level, smooth along the caps, and
-    cap by cap. Given the noise, all members share one covariance, so that the posterior is exact and cheap.
+    A curve is a member of the family plus a departure that is normal in the logarithm: a level, smooth along the caps,
+    and cap by cap. Given the noise, all members share one covariance, so that the posterior is exact and cheap.
     """
 
     def __init__(self, caps: Floats, power_w: float, prior: Prior) -> None:
         self.power_w = power_w
         self._time, self._power = family(caps, power_w, prior.direct)
         apart = np.log(caps)[:, None] - np.log(caps)
-        self._smooth: Floats = prior.level**2 + prior.misfit**2 * np.exp(-0.5 * (apart / prior.reach) ** 2)
+        misfit = prior.misfit * _bites(caps, power_w)
+        self._smooth: Floats = prior.level**2 + np.outer(misfit, misfit) * np.exp(-0.5 * (apart / prior.reach) ** 2)
         self._lone = prior.lone
         self._caps = len(caps)
 
@@ -120,13 +130,13 @@ class Belief:
         return Draws(log_t, log_p, NOISE[i], NOISE[j])
 
     def _fit(self, at: Ints, log_y: Floats, u: Floats, noise: float, curves: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return each curve's log likelihood and its shape given the trials, and the root of the covariance they share."""
+        """Return each curve's log likelihood and shape given the trials, and the root of the covariance they share."""
         prior = self._smooth + (self._lone * noise) ** 2 * np.eye(len(self._smooth))
         cross = prior[:, at]
         within = cross[at] + np.diag(u**2 + noise**2)
         inverse = np.linalg.inv(within)
         gain = cross @ inverse
         rest = log_y - curves[:, at]
-        fit = -0.5 * ((rest @ inverse) * rest).sum(axis=1) - 0.5 * float(np.linalg.slogdet(within)[1])
-        root = np.linalg.cholesky(prior - gain @ cross.T + 1e-10 * np.eye(len(prior)))
+        fit: Floats = -0.5 * ((rest @ inverse) * rest).sum(axis=1) - 0.5 * float(np.linalg.slogdet(within)[1])
+        root = np.linalg.cholesky(prior - gain @ cross.T + 1e-10 * np.eye(len(prior))).astype(np.float64)
         return fit, curves + rest @ gain.T, root

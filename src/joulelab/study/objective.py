@@ -16,7 +16,7 @@ TOUCHES = 1e-9  # a slowdown that is the limit but for rounding is within it
 
 
 def objective(goal: Goal, energy: Floats, time: Floats, ref_energy: Floats | float, ref_time: Floats | float) -> Floats:
-    """Return what the goal wants small, as ratios to the reference: 1 there, lower is better; a limit is not regarded."""
+    """Return what the goal wants small, from ratios to the reference: 1 there, lower is better; without its limit."""
     e, t = energy / ref_energy, time / ref_time
     if goal.name == "energy":
         return e
@@ -33,7 +33,7 @@ def objective(goal: Goal, energy: Floats, time: Floats, ref_energy: Floats | flo
 
 
 def excess(goal: Goal, time: Floats) -> Floats:
-    """Return by how much each cap (last axis, the reference last) is slower than the limit allows; below 0 it is within."""
+    """Return how much slower each cap (last axis, the reference last) is than the limit allows."""
     if goal.slowdown is None:
         return np.full_like(time, -np.inf)
     slower: Floats = time / time[..., -1:] - 1 - goal.slowdown
@@ -43,8 +43,8 @@ def excess(goal: Goal, time: Floats) -> Floats:
 def regret(goal: Goal, energy: Floats, time: Floats) -> Floats:
     """Return what choosing each cap (last axis, the reference last) costs against choosing the best one.
 
-    It is objective / best objective - 1, the best taken among the caps within the limit. For a cap beyond the limit it is
-    the excess slowdown: 0.02 for 7 % where 5 % are allowed.
+    It is objective / best objective - 1, the best taken among the caps within the limit. For a cap beyond the limit it
+    is the excess slowdown: 0.02 for 7 % where 5 % are allowed.
     """
     value = objective(goal, energy, time, energy[..., -1:], time[..., -1:])
     beyond = excess(goal, time)

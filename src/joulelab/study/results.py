@@ -95,6 +95,7 @@ def _trial(slot: Slot, found: SlotTrial, scope: str | None, work: Sequence[WorkP
         run=found.run,
         idle_share=found.idle_share(used),
         meter=found.meters.get(scope or MEASURED, ""),
+        estimate=found.estimate,
     )
     return trial, missing
 

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.goal import Goal
 
-WORTH = 0.0005  # of the objective: one more trial that is expected to gain less is not made
+WORTH = 0.001  # of the objective: one more trial that is expected to gain less is not made
 LOOKS, CHOOSES = 384, 1536  # curves drawn to find the next cap, and to choose
 IMAGINED = 24  # outcomes of a trial that are looked at before it is made
 LUCK = np.random.default_rng(1).standard_normal((2, IMAGINED))  # the noise of those outcomes
-BREACH = 0.01  # what breaking the limit counts in the search beside the excess, so that it does not live on breaking it
+PEAKS, SAME = 1.15, 0.01  # a cap this far above the mean power is not reached; ratios this close to 1 are equal
+BREACH = (
+    0.004  # what breaking the limit counts in the search beside the excess, so that it does not live on breaking it
+)
 K = 2.0  # coverage factor: caps closer than this many standard deviations cannot be told apart
 
 
@@ -94,7 +97,9 @@ class Search:
             raise ConfigError(f"cannot take in {cap:g} W", why="it is not one of the caps that are searched")
         figures = (energy_j, time_s, u_energy, u_time)
         if not all(map(math.isfinite, figures)) or min(energy_j, time_s) <= 0 or min(u_energy, u_time) < 0:
-            raise ConfigError(f"cannot take in {energy_j} J in {time_s} s at {cap:g} W", why="a trial gives both above 0")
+            raise ConfigError(
+                f"cannot take in {energy_j} J in {time_s} s at {cap:g} W", why="a trial gives both above 0"
+            )
         self._trials += self._asked or self._told[-1].cap != nearest
         self._asked = False
         self._told.append(_Told(nearest, energy_j, time_s, u_energy, u_time))
@@ -118,12 +123,15 @@ class Search:
         if len(self._caps) == 1:
             self._stopped = "there is one cap"
             return None
+        if self._unreached():
+            self._stopped = f"the workload draws too little to reach a cap, and {self.tried[0]:g} W changed nothing"
+            return None
         draws = self._believed(LOOKS)
         loss = self._loss(draws)
         tried = np.isin(self._caps, self.tried)
         left = np.array([self._left(draws, loss, tried, at) for at in range(len(self._caps))])
         if loss[:, tried].mean(axis=0).min() - left.min() < WORTH:
-            self._stopped = f"one more trial would gain less than {WORTH:.2%}"
+            self._stopped = f"one more trial would gain less than {WORTH:.1%}"
             return None
         return float(self._caps[left.argmin()])
 
@@ -136,10 +144,20 @@ class Search:
         best = int(tried[self._loss(draws)[:, tried].mean(axis=0).argmin()])
         log_t, log_e = draws.log_t - draws.log_t[:, -1:], draws.log_t + draws.log_p
         log_e = log_e - log_e[:, -1:]
-        tied = tuple(float(self._caps[at]) for at in tried if at != best and self._tied(draws, at, best))
+        tied = tuple(float(self._caps[at]) for at in tried if at != best and self._tied(draws, int(at), best))
         flat = len(tried) > 1 and all(_zero(log[:, at]) for at in tried for log in (log_t, log_e) if at != tried[-1])
         ratios = float(np.exp(log_e[:, best].mean())), float(np.exp(log_t[:, best].mean()))
-        return Choice(float(self._caps[best]), tied, self._trials, self._why(best, ratios, tied, flat=flat), *ratios, flat)
+        return Choice(
+            float(self._caps[best]), tied, self._trials, self._why(best, ratios, tied, flat=flat), *ratios, flat
+        )
+
+    def _unreached(self) -> bool:
+        """Return whether the draw is well below the lowest cap, and that cap was tried and gave the same."""
+        low, top = ([told for told in self._told if told.cap == cap] for cap in (self._caps[0], self._caps[-1]))
+        if not low or sum(x.energy_j for x in top) / sum(x.time_s for x in top) * PEAKS > self._caps[0]:
+            return False
+        pairs = ([[x.energy_j for x in told] for told in (low, top)], [[x.time_s for x in told] for told in (low, top)])
+        return all(abs(math.log(float(np.mean(a) / np.mean(b)))) < SAME for a, b in pairs)
 
     def _believed(self, count: int) -> Draws:
         cap, energy, time, u_energy, u_time = np.array(

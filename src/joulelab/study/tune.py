@@ -101,7 +101,7 @@ class Tuning:
         retry: bool = False,
     ) -> None:
         self._retry = retry
-        self._study, self._cells, self._grid, self._goal = study, cells, grid, goal
+        self._study, self._cells, self._grid, self._goal = study, dict(cells), grid, goal
         self._executor, self._tell, self._say = executor, tell, say
         self._repeat_max, self._work, self._scope = repeat_max, work, scope
         self._search = Search(grid.watts, goal, budget=trials)
@@ -112,20 +112,28 @@ class Tuning:
         self.stopped_by: int | None = None
 
     def run(self, stop: Stop) -> None:
-        """Try caps until the search has enough, or a signal says so. Raises JoulelabError where nothing can be run."""
-        while (cap := self._search.next()) is not None:
+        """Try caps until the search has enough, or a signal says so. Raises JoulelabError where nothing can be run.
+
+        What was run before is taken in the order in which the search asks for it, so that it goes on as it went; what
+        is left of it (a sweep has more) counts in the choice.
+        """
+        self._search_on(stop)
+        if self.stopped_by is None:
+            for cap in self._cells:
+                self._take(cap, self._fresh(cap))
+
+    def _search_on(self, stop: Stop) -> None:
+        while self.stopped_by is None and (cap := self._search.next()) is not None:
             if len(self._told.get(cap, ())) >= self._repeat_max:
                 self._notes.append(f"{self._grid.shown[cap]} would be tried more often than --repeat-max allows")
                 return
-            fresh = self._fresh(cap)
+            fresh = self._fresh(cap)[:1]
             if not fresh:
                 self._say(self._trying(cap))
                 fresh = self._run_one(cap, stop)
-            if self.stopped_by is not None:
-                return
             if fresh:
                 self._take(cap, fresh)
-            else:
+            elif self.stopped_by is None:
                 self._leave_out(cap)
 
     def _trying(self, cap: float) -> str:
@@ -172,6 +180,7 @@ class Tuning:
             )
         self._notes.append(f"the command failed under {self._grid.shown[cap]}: it is left out")
         self._search.leave_out(cap)
+        self._cells.pop(cap)
         self._told.pop(cap, None)
 
     def _take(self, cap: float, fresh: Sequence[Trial]) -> None:
@@ -179,8 +188,9 @@ class Tuning:
             raise MeterError(
                 "no energy was measured", where="tune", why="there is no power meter", next="joulelab meters"
             )
-        self._told.setdefault(cap, []).extend(fresh)
-        if self._per is None and self._told.keys() == {cap}:
+        if fresh:
+            self._told.setdefault(cap, []).extend(fresh)
+        if self._per is None and fresh and len(self._told) == 1:
             self._per = next((name for name, done in fresh[0].work.items() if done > 0), None)
         for sample in map(self._sample, [cap] * len(fresh), fresh):
             devices = len(self._grid.scopes)

@@ -80,17 +80,21 @@ def energy_between(
     """
     from joulelab.analysis.analyse import analyse_phase
 
-    with _Bare(run, read_meta(run)) as opened:
-        result = analyse_phase(opened, a_ns, b_ns)
-    read = {s.scope: s for s in result.scopes if s.reading.readings >= LEAST_READINGS}
-    wanted = _whole(result, set(read)) if scopes is None else list(scopes)
-    if not wanted or not set(wanted) <= set(read):
-        return None
-    return total(read[scope].energy for scope in wanted), wanted
+    if scopes is None:
+        with _Bare(run, read_meta(run)) as opened:
+            result = analyse_phase(opened, a_ns, b_ns)
+        scopes = _whole(result, {s.scope for s in result.scopes if s.reading.readings >= LEAST_READINGS})
+    energy = energy_of(run, [(a_ns, b_ns)], scopes, least=LEAST_READINGS) if scopes else None
+    return None if energy is None else (energy, list(scopes))
 
 
-def energy_of(run: Path, stretches: Sequence[tuple[int, int]], scopes: Sequence[str]) -> Quantity | None:
-    """Return the energy (J) of some scopes in all stretches; None where one was not read. Raises StoreError."""
+def energy_of(
+    run: Path, stretches: Sequence[tuple[int, int]], scopes: Sequence[str], least: int = 0
+) -> Quantity | None:
+    """Return the energy (J) of some scopes in all stretches; None where one was not read so often in each of them.
+
+    Raises StoreError.
+    """
     from joulelab.analysis.channels import load_channels
     from joulelab.analysis.joining import join
 
@@ -98,6 +102,9 @@ def energy_of(run: Path, stretches: Sequence[tuple[int, int]], scopes: Sequence[
         found = join(load_channels(opened), stretches[0][0], stretches[-1][1]).scopes
     read = {s.scope: s.best for s in found}
     if not set(scopes) <= set(read):
+        return None
+    inside = [read[scope].readings.between(a, b) for scope in scopes for a, b in stretches] if least else []
+    if any(part.stop - part.start < least for part in inside):
         return None
     return total(read[scope].energy(a, b) for scope in scopes for a, b in stretches)
 

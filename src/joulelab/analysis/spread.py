@@ -1,0 +1,172 @@
+"""Tell how much repeats differ by themselves: of one cell, and pooled over the cells of a study. Pure.
+
+Two repeats of one cell say next to nothing of their spread, those of seventeen cells do. What is pooled is relative to
+each cell's mean; a cell that scatters significantly more than the others stays out and keeps its own spread.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from joulelab.analysis.student import f_tail, t_975
+from joulelab.analysis.terms import COVERAGE_FACTOR
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+FEWEST = 4  # degrees of freedom from which on a pool is believed: t(0.975) is 2.8 and an F test can find something
+LEVEL = 0.01  # so seldom does a cell that is like the others look as if it scattered more
+NO_SPREAD = 1e-6  # no clock and no meter tells smaller relative differences: those are rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Hold sums of squares and products of relative deviations from the mean of a cell, and degrees of freedom.
+
+    `energy`, `matching` (times of the runs that have an energy) and `both` have `energy_freedom`, `time` has its own.
+    """
+
+    energy: float = 0.0
+    matching: float = 0.0
+    both: float = 0.0
+    energy_freedom: int = 0
+    time: float = 0.0
+    time_freedom: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """Hold a relative standard deviation and how many degrees of freedom it rests on."""
+
+    deviation: float
+    freedom: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Hold what the cells of a study say together: spreads (None: too little is known) and how energy goes with time.
+
+    `apart` are the cells that scatter significantly more, by key: the pool is not for them. `blind` tells that enough
+    of it comes from runs whose sensors may have missed something, so that their spread shows what those hide.
+    """
+
+    energy: Pooled | None = None
+    time: Pooled | None = None
+    correlation: float = 0.0
+    apart: frozenset[str] = frozenset()
+    blind: bool = False
+
+    def of(self, key: str) -> Pool:
+        """Return what of the pool holds for a cell: nothing if it scatters more."""
+        return NO_POOL if key in self.apart else self
+
+
+NO_POOL = Pool()
+
+
+def scatter_of(pairs: Sequence[tuple[float | None, float]]) -> Scatter:
+    """Return how the (energy, time) pairs of a cell scatter; what has no mean above zero counts for nothing."""
+    measured = [(e, t) for e, t in pairs if e is not None]
+    energies, matching = _relative([e for e, _ in measured]), _relative([t for _, t in measured])
+    times = _relative([t for _, t in pairs])
+    if not energies or not matching:
+        energies = matching = []
+    return Scatter(
+        energy=math.fsum(e * e for e in energies),
+        matching=math.fsum(t * t for t in matching),
+        both=math.fsum(e * t for e, t in zip(energies, matching, strict=True)),
+        energy_freedom=max(len(energies) - 1, 0),
+        time=math.fsum(t * t for t in times),
+        time_freedom=max(len(times) - 1, 0),
+    )
+
+
+def pool_of(scatters: Mapping[str, Scatter], blind: Collection[str] = ()) -> Pool:
+    """Return the pool of cells by key, without those that scatter significantly more; `blind`: see Pool."""
+    inside = dict(scatters)
+    # To leave out whatever looks large would make the pool too small: only what no chance among so many explains.
+    while inside and (worst := min((_chance(k, s, inside), k) for k, s in inside.items()))[0] < LEVEL / len(scatters):
+        del inside[worst[1]]
+    whole = _total(inside.values())
+    alone = math.sqrt(whole.energy * whole.matching)
+    return Pool(
+        energy=_pooled(whole.energy, whole.energy_freedom),
+        time=_pooled(whole.time, whole.time_freedom),
+        correlation=max(-1.0, min(1.0, whole.both / alone)) if alone > 0 else 0.0,
+        apart=frozenset(k for k, s in scatters.items() if _chance(k, s, inside) < LEVEL),
+        blind=sum(s.energy_freedom for key, s in inside.items() if key in blind) >= FEWEST,
+    )
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean, exact where all values are the same."""
+    return values[0] + math.fsum(v - values[0] for v in values) / len(values)
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Return the sample's standard deviation, None below two values."""
+    if len(values) < 2:
+        return None
+    mean = mean_of(values)
+    return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+
+def type_a(values: Sequence[float], pooled: Pooled | None = None) -> float:
+    """Return the standard uncertainty of a mean such that k = 2 reaches as far as Student's t.
+
+    By the pooled spread where there is one, else by the values' own; 0 for one value alone.
+    """
+    mean = mean_of(values)
+    if pooled is not None and mean > 0:
+        spread, freedom = pooled.deviation * mean, pooled.freedom
+    else:
+        spread, freedom = deviation(values) or 0.0, max(len(values) - 1, 1)
+    return t_975(freedom) * spread / math.sqrt(len(values)) / COVERAGE_FACTOR
+
+
+def correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return how far two series go together (-1 to 1), 0 where one does not vary."""
+    mean_a, mean_b = mean_of(a), mean_of(b)
+    both = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
+    alone = math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
+    return max(-1.0, min(1.0, both / alone)) if alone > 0 else 0.0
+
+
+def _relative(values: Sequence[float]) -> list[float]:
+    """Return relative deviations from the mean, none where there is no such mean."""
+    mean = mean_of(values) if values else 0.0
+    return [(v - mean) / mean for v in values] if mean > 0 and math.isfinite(mean) else []
+
+
+def _chance(key: str, own: Scatter, inside: Mapping[str, Scatter]) -> float:
+    """Return how probable it is that a cell like the others in a pool scatters so much more than they."""
+    rest = _total(s for k, s in inside.items() if k != key)
+    return min(
+        _tail(own.energy, own.energy_freedom, rest.energy, rest.energy_freedom),
+        _tail(own.time, own.time_freedom, rest.time, rest.time_freedom),
+    )
+
+
+def _tail(own: float, freedom: int, rest: float, rest_freedom: int) -> float:
+    """Return how probable so large a ratio of squares is among equals; 1 where nothing can be said."""
+    if freedom < 1 or rest_freedom < FEWEST or own <= NO_SPREAD**2 * freedom:
+        return 1.0
+    return f_tail(own / freedom * rest_freedom / rest, freedom, rest_freedom) if rest > 0 else 0.0
+
+
+def _total(scatters: Iterable[Scatter]) -> Scatter:
+    every = list(scatters)
+    return Scatter(
+        energy=math.fsum(s.energy for s in every),
+        matching=math.fsum(s.matching for s in every),
+        both=math.fsum(s.both for s in every),
+        energy_freedom=sum(s.energy_freedom for s in every),
+        time=math.fsum(s.time for s in every),
+        time_freedom=sum(s.time_freedom for s in every),
+    )
+
+
+def _pooled(squares: float, freedom: int) -> Pooled | None:
+    return Pooled(math.sqrt(squares / freedom), freedom) if freedom >= FEWEST else None

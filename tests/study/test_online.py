@@ -1,0 +1,333 @@
+"""Tuning inside a run: work that is followed as it is reported, windows, drift, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from joulelab.analysis.analyse import analyse
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.terms import Quantity
+from joulelab.control.client import Held, Wish
+from joulelab.core.clock import NS
+from joulelab.core.errors import Denied, JoulelabError, Refused
+from joulelab.core.marks import MarkWriter
+from joulelab.store.lines import read_lines
+from joulelab.store.run import open_run
+from joulelab.study.account import account
+from joulelab.study.grid import Grid
+from joulelab.study.online import Online
+from joulelab.study.search import Choice
+from joulelab.study.values import caps
+from joulelab.study.window import Window, energy_between, energy_of, has_pause, u_rate
+from joulelab.study.worklog import WorkLog
+from joulelab.supervisor.options import RunOptions
+from joulelab.supervisor.recording import Recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+GRID = Grid(("gpu:0", "gpu:1"), {float(v.value): v for v in caps("100,180,260")})
+ENERGY = Goal.parse("energy")
+
+
+def line(t_s: float, since_s: float, amount: float, *, count: int = 1, at_s: Sequence[float] = ()) -> dict[str, object]:
+    stamps = [round(s * NS) for s in at_s or [t_s]]
+    work = {"mark": "work", "phase": None, "amounts": {"steps": amount, "samples": 64 * amount}, "rank": 0}
+    return {"t": round(t_s * NS), "from": round(since_s * NS), "count": count, "at": stamps, **work}
+
+
+def write(folder: Path, name: str, *lines: dict[str, object], torn: str = "") -> None:
+    with (folder / f"{name}.jsonl").open("a") as file:
+        file.write("".join(json.dumps(each) + "\n" for each in lines) + torn)
+
+
+def even(start_s: int, end_s: int, per_s: float = 10.0) -> list[dict[str, object]]:
+    """Return a line per second with ten reports each."""
+    tenths = [k / 10 for k in range(1, 11)]
+    return [line(t + 1, t, per_s, count=10, at_s=[t + x for x in tenths]) for t in range(start_s, end_s)]
+
+
+def test_work_is_followed_as_the_file_grows_and_torn_or_foreign_lines_are_left_out(tmp_path: Path) -> None:
+    log = WorkLog(tmp_path)
+    log.read()
+    assert log.known_ns == 0
+    write(tmp_path, "1", *even(10, 12), torn='{"t": 13')
+    log.read()
+    assert (log.kind, log.known_ns) == ("steps", 12 * NS)
+    write(tmp_path, "1", torn='000000000, "mark"\n{"t":1,"mark":"begin"}\nnull\n{"t":2,"mark":"work","amounts":7}\n')
+    write(tmp_path, "1", *even(12, 13))
+    log.read()
+    assert log.known_ns == 13 * NS
+    assert log.done(10 * NS, 13 * NS) == pytest.approx(30)
+    assert log.done(round(10.5 * NS), round(11.25 * NS)) == pytest.approx(7.5)
+    assert log.reports(10 * NS, 13 * NS) == (30, 3)
+
+
+def test_ranks_add_and_are_known_as_far_as_the_last_of_them(tmp_path: Path) -> None:
+    log = WorkLog(tmp_path, "samples")
+    write(tmp_path, "1", *even(0, 5))
+    write(tmp_path, "2", *even(0, 4))
+    log.read()
+    assert log.known_ns == 4 * NS
+    assert log.done(NS, 4 * NS) == pytest.approx(2 * 64 * 30)
+    write(tmp_path, "1", *even(5, 20))  # the other one has ended: it is not waited for any more
+    log.read()
+    assert log.known_ns == 20 * NS
+
+
+def test_what_a_writer_sums_up_is_read_with_its_times(tmp_path: Path) -> None:
+    now = iter(range(0, 100 * NS, NS // 50))
+    writer = MarkWriter(tmp_path, now=lambda: next(now))
+    for _ in range(500):
+        writer.work({"samples": 2})
+    writer.close()
+    log = WorkLog(tmp_path)
+    log.read()
+    a, b = 2 * NS, 8 * NS
+    assert log.done(a, b) == pytest.approx(2 * 50 * 6, rel=0.02)
+    assert u_rate(log, a, b) < 0.005
+    assert not has_pause(log, a, b)
+
+
+def test_reports_of_a_shell_cover_the_time_since_the_one_before(tmp_path: Path) -> None:
+    write(tmp_path, "sh-1", *(line(t, t, 3.0) for t in (1, 2, 3)))
+    log = WorkLog(tmp_path)
+    log.read()
+    assert log.done(NS, 3 * NS) == pytest.approx(6)
+    assert log.done(NS, round(2.5 * NS)) == pytest.approx(4.5)
+
+
+def test_a_pause_is_seen_and_left_out_of_the_stretches(tmp_path: Path) -> None:
+    write(tmp_path, "1", *even(0, 3), *even(8, 11))
+    log = WorkLog(tmp_path)
+    log.read()
+    assert has_pause(log, 0, 11 * NS)
+    assert not has_pause(log, 0, 3 * NS)
+    assert log.stretches(0, 11 * NS) == [(0, 3 * NS), (8 * NS, 11 * NS)]
+
+
+def test_uneven_work_makes_the_rate_unsure_and_too_few_reports_say_nothing(tmp_path: Path) -> None:
+    for t in range(8):
+        write(tmp_path, "1", *even(t, t + 1, 20.0 if t < 4 else 10.0))
+    log = WorkLog(tmp_path)
+    log.read()
+    assert 0.1 < u_rate(log, 0, 8 * NS) < 0.5
+    assert u_rate(log, 0, 4 * NS) < 1e-6
+    assert u_rate(log, NS, round(1.05 * NS)) == 1.0
+
+
+def window(cap: float, at_s: float, *, energy: float, time_s: float = 5.0, work: float = 100.0) -> Window:
+    terms = {"gain:nvml": 0.05 * energy, "edge:x": 0.002 * energy, "unseen:x": 0.1 * energy}
+    start = round(at_s * NS)
+    return Window(cap, start, start + round(time_s * NS), work, Quantity(energy, terms), 0.002)
+
+
+def online(**more: float) -> Online:
+    return Online(GRID, ENERGY, window_s=0.2, settle_s=0.0, **more)  # type: ignore[arg-type]
+
+
+def test_windows_of_a_workload_that_changed_by_itself_are_corrected(tmp_path: Path) -> None:
+    tuning = online()
+    tuning.state.windows = [
+        window(260, 0, energy=1000),
+        window(180, 50, energy=900, time_s=5.5),
+        window(260, 100, energy=1210, time_s=6.05),
+    ]
+    tuning.state.drift = (1.21, 1.21)
+    first, middle, last = tuning.corrected()
+    assert first.energy_per.value == pytest.approx(10)
+    assert last.energy_per.value == pytest.approx(10)
+    assert last.time_per.value == pytest.approx(0.05)
+    assert middle.energy_per.value == pytest.approx(9 / 1.1)
+    assert middle.time_per.value == pytest.approx(0.055 / 1.1)
+    tuning.state.notes.append("it changed")
+    told = account(tuning, None, "CMD")
+    assert told.choice == 180
+    assert not told.complete
+    assert "it changed" in told.notes
+    assert told.row(260).n == 2  # type: ignore[union-attr]
+    assert "unseen" not in told.row(180).energy.budget()  # type: ignore[union-attr]
+
+
+def test_equal_windows_agree_and_what_they_share_cancels() -> None:
+    tuning = online()
+    tuning.state.windows = [window(260, 0, energy=1000), window(180, 50, energy=800, time_s=5.25)]
+    tuning.state.choice = Choice(180.0, (), 2, "because", 0.8, 1.05)
+    row = account(tuning, None, "python train.py").row(180)
+    assert row is not None
+    assert row.gain is not None
+    assert row.gain.value == pytest.approx(0.2)
+    assert (row.gain.expanded or 1) < 0.012
+    assert row.loss is not None
+    assert row.loss.value == pytest.approx(0.05)
+
+
+class Capped:
+    """Stand for the caps of a run: take what is wished, or refuse it."""
+
+    def __init__(self, refuse: Callable[[float], JoulelabError | None]) -> None:
+        self.wishes: list[list[Wish]] = []
+        self._refuse = refuse
+
+    def set(self, wishes: Sequence[Wish]) -> list[Held]:
+        error = self._refuse(wishes[0].value)
+        if error is not None:
+            raise error
+        self.wishes.append(list(wishes))
+        asked = [w.value for w in wishes]
+        return [
+            Held(w.device, w.device, "GPU", "power", a, a, 0.9 * a, 250.0, 260.0, "W")
+            for w, a in zip(wishes, asked, strict=True)
+        ]
+
+    def serve(self) -> None:
+        """Hear nothing."""
+
+
+def recorded(tmp_path: Path, capped: Capped, tuning: Online, until: Callable[[], object]) -> Recording:
+    """Tune a run without meters whose work is reported all the time, until something is the case."""
+    recording = Recording(RunOptions(runs=tmp_path), ["true"], os.environ)
+    writer = MarkWriter(recording.folder / "marks")
+    tuning.begin(recording, capped)  # type: ignore[arg-type]
+    end = time.monotonic() + 30
+    while not until():
+        writer.work({"steps": 1})
+        writer.flush()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    tuning.end()
+    writer.close()
+    recording.close({"outcome": "exit", "exit_code": 0})
+    return recording
+
+
+def events(recording: Recording) -> list[str]:
+    return [str(e["event"]) for e in read_lines(recording.folder / "events.run.jsonl")[0]]
+
+
+def test_caps_that_are_denied_end_the_tuning_and_nothing_else(tmp_path: Path) -> None:
+    tuning = online()
+    capped = Capped(lambda _: Denied("no", where="gpu:0", next="run as root"))
+    recording = recorded(tmp_path, capped, tuning, lambda: tuning.state.problem)
+    assert "tune-failed" in events(recording)
+    assert recording.problems == ["tuning failed: gpu:0: no; run as root"]
+    assert not capped.wishes
+    told = account(tuning, recording.run, "CMD")
+    assert told.choice is None
+    assert told.problems == ("tuning failed: gpu:0: no; run as root",)
+
+
+def test_without_a_meter_tuning_goes_back_to_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joulelab.study.online.COVER_NS", NS // 10)
+    tuning = online()
+    capped = Capped(lambda _: None)
+    recording = recorded(tmp_path, capped, tuning, lambda: tuning.state.problem and len(capped.wishes) > 1)
+    assert "no power meter was read often enough" in recording.problems[0]
+    assert [w[0].value for w in capped.wishes] == [260.0, 250.0]
+    assert any("enforces 234 W where 260 W are asked for" in note for note in tuning.state.notes)
+
+
+def measured(tuning: Online, told: Callable[[float, int], tuple[float, float]], *, pauses: int = 0) -> list[Window]:
+    """Let windows have energy (J) and time (s) per work by their cap and number, as meters would tell them.
+
+    Work stands still in the first windows. All windows are returned, as they are made.
+    """
+    made: list[Window] = []
+
+    def window(cap: float) -> Window:
+        assert tuning.log is not None
+        a = tuning._until_report(0)
+        b = tuning._until_report(a)
+        work = tuning.log.done(a, b)
+        energy, time_s = told(cap, len(made))
+        span = round(work * time_s * NS)
+        paused = len(made) < pauses
+        made.append(Window(cap, a, a + span, work, Quantity(energy * work, {"edge:x": 0.001}), 0.001, paused))
+        return made[-1]
+
+    tuning._window = window  # type: ignore[method-assign]
+    return made
+
+
+TRUE = {260.0: (500.0, 1.0), 180.0: (384.0, 1.08), 100.0: (520.0, 2.6)}
+
+
+def test_a_cap_that_the_device_refuses_is_left_out(tmp_path: Path) -> None:
+    tuning = online(trials=4)
+    measured(tuning, lambda cap, _: TRUE[cap])
+    capped = Capped(lambda watts: Refused("out of range") if watts == 100 else None)
+    recording = recorded(tmp_path, capped, tuning, lambda: tuning.state.choice or tuning.state.problem)
+    assert not tuning.state.problem
+    assert tuning.state.choice is not None
+    assert tuning.state.choice.cap == 180
+    assert 100.0 not in {w[0].value for w in capped.wishes}
+    assert "tune-choice" in events(recording)
+
+
+def scaled(cap: float, by: float) -> tuple[float, float]:
+    energy, time_s = TRUE[cap]
+    return energy * by, time_s * by
+
+
+def test_the_first_window_counts_when_two_agree_and_no_work_stood_still(tmp_path: Path) -> None:
+    tuning = online(trials=3)
+    # Two windows with a pause, then a warm-up that becomes faster and faster.
+    made = measured(tuning, lambda cap, n: scaled(cap, max(1.5 - 0.1 * n, 1.0)), pauses=2)
+    recorded(tmp_path, Capped(lambda _: None), tuning, lambda: tuning.state.choice or tuning.state.problem)
+    assert not tuning.state.problem
+    assert tuning.state.windows[0] is made[6]
+    assert tuning.state.windows[0].time_per.value == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_workload_that_never_becomes_steady_is_tuned_with_a_note(tmp_path: Path) -> None:
+    tuning = online(trials=2)
+    measured(tuning, lambda cap, n: scaled(cap, 1.5 if n % 2 and n < 12 else 1.0))
+    recorded(tmp_path, Capped(lambda _: None), tuning, lambda: tuning.state.choice or tuning.state.problem)
+    assert not tuning.state.problem
+    assert any("did not become steady" in note for note in tuning.state.notes)
+
+
+def test_a_workload_that_changed_by_itself_is_found_out_by_coming_back(tmp_path: Path) -> None:
+    tuning = online(trials=3)
+    made = measured(tuning, lambda cap, n: scaled(cap, 1.0 + 0.05 * max(n - 1, 0)))
+    recorded(tmp_path, Capped(lambda _: None), tuning, lambda: tuning.state.choice or tuning.state.problem)
+    assert not tuning.state.problem
+    assert made[-1].cap in (180.0, 260.0)
+    assert tuning.state.revisits == 1
+    assert tuning.state.drift is not None
+    assert tuning.state.drift[0] > 1.04
+    assert any("changed by itself" in note for note in tuning.state.notes)
+    assert tuning.state.choice is not None
+    assert tuning.state.choice.cap == 180
+
+
+def test_a_run_that_is_not_recorded_is_not_tuned(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    tuning = online()
+    recording = Recording(RunOptions(runs=tmp_path / "file"), ["true"], os.environ)
+    tuning.begin(recording, Capped(lambda _: None))  # type: ignore[arg-type]
+    tuning.end()
+    assert account(tuning, None, "CMD").problems == ("tuning failed: nothing is recorded, so nothing can be tuned",)
+
+
+def test_energy_of_a_stored_run_is_that_of_its_scopes() -> None:
+    run = Path(__file__).parents[1] / "golden" / "schema-1" / "20231114-221320-aaaa"
+    with open_run(run) as opened:
+        whole = analyse(opened)
+    told = energy_between(run, whole.start_ns, whole.end_ns)
+    assert told is not None
+    energy, scopes = told
+    assert whole.energy is not None
+    assert energy.value == pytest.approx(whole.energy.value)
+    middle = (whole.start_ns + whole.end_ns) // 2
+    halves = energy_of(run, [(whole.start_ns, middle), (middle, whole.end_ns)], scopes)
+    assert halves is not None
+    assert halves.value == pytest.approx(energy.value)
+    assert energy_of(run, [(whole.start_ns, whole.end_ns)], ["gpu:77"]) is None
+    assert energy_between(run, whole.start_ns, whole.end_ns, ["gpu:77"]) is None

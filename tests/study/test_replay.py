@@ -1,0 +1,93 @@
+"""The search over caps on recorded sweeps of two GPUs (ml-energy/zeus, Apache-2.0), kept outside of the project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.tune import DENSE, golden, judged, measured, name, ours, sweep
+from benchmarks.tune_grids import Grid, physical, recorded, smooth
+
+from joulelab.analysis.goal import Goal
+from joulelab.study.curve import Prior
+from joulelab.study.objective import regret
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "cap-sweeps"
+FILES = [DATA / f"summary_power_{device}.csv" for device in ("rtx6000", "v100")]
+needs_sweeps = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}: recorded sweeps are not part of the project")
+GOALS = ("energy", "edp", "energy@slowdown=5%")
+
+
+def costs(grid: Grid, goal: str, budget: int, seed: int) -> float:
+    rng = np.random.default_rng(seed)
+    at, trials = ours(grid, Goal.parse(goal), budget, lambda at: grid.trial(at, rng), Prior())
+    assert trials <= budget
+    return float(regret(Goal.parse(goal), grid.energy, grid.time)[at])
+
+
+@needs_sweeps
+@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_four_trials_of_a_recorded_sweep_lose_less_than_one_percent_in_the_middle(path, goal):
+    found = [costs(grid, goal, 4, 0) for grid in recorded(path)[::4]]
+    assert np.median(found) < 0.01
+
+
+@needs_sweeps
+@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_seven_trials_of_a_dense_grid_lose_less_than_one_percent_in_the_middle(path, goal):
+    found = [costs(measured("dense", grid)[0], goal, 7, n) for n, grid in enumerate(recorded(path)[::10])]
+    assert np.median(found) < 0.01
+
+
+@needs_sweeps
+@pytest.mark.long
+@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_all_dense_grids_stay_below_three_percent_in_95_of_100(path, goal):
+    row = judged((path, "dense", goal, 2, Prior(), ("search",)))["search"]
+    assert np.median(row.regrets) < 0.01
+    assert np.quantile(row.regrets, 0.95) < 0.035
+
+
+def made() -> Grid:
+    """Return a sweep of eight caps from a curve that is known."""
+    caps = np.array([100.0, 125, 150, 175, 200, 225, 250, 260])
+    power = np.minimum(235.0, 0.95 * caps)
+    return Grid("made", caps, 10 * (1 + 0.035 * ((power / 235) ** -4 - 1)), power)
+
+
+@pytest.mark.parametrize("fit", [physical, smooth])
+def test_fitted_curves_follow_the_points_and_their_noise(fit):
+    source = made()
+    rng = np.random.default_rng(0)
+    noisy = Grid(
+        "noisy",
+        source.caps,
+        source.time * np.exp(0.01 * rng.standard_normal(8)),
+        source.power * np.exp(0.01 * rng.standard_normal(8)),
+    )
+    dense = fit(noisy, np.linspace(100, 260, DENSE))
+    back = fit(noisy, source.caps)
+    assert np.abs(np.log(back.time / source.time)).max() < 0.05
+    assert np.abs(np.log(back.power / source.power)).max() < 0.05
+    assert 0.001 < dense.noise_t < 0.05
+    assert 0.001 < dense.noise_p < 0.05
+
+
+@pytest.mark.parametrize("text", GOALS)
+def test_search_golden_section_and_sweep_find_the_best_of_a_plain_curve(text):
+    grid, goal = made(), Goal.parse(text)
+    cost = regret(goal, grid.energy, grid.time)
+    rng = np.random.default_rng(0)
+
+    def trial(at: int) -> tuple[float, float]:
+        return grid.trial(at, rng)
+
+    assert cost[sweep(grid, goal, 4, trial)[0]] == 0.0
+    assert cost[ours(grid, goal, 4, trial, Prior())[0]] < 0.03
+    at, trials = golden(grid, goal, 4, trial)
+    assert trials <= 4
+    assert cost[at] < 0.3

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.study.bench import make_study, place
+
+from joulelab.analysis.terms import Quantity
+from joulelab.core.errors import ConfigError, StoreError
+from joulelab.store.folder import write_json_atomic
+from joulelab.study import trial
+from joulelab.study.results import gather, slots_csv
+from joulelab.study.slots import State, look
+from joulelab.study.trial import SlotTrial, trial_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.study.folder import Study
+
+END = {"outcome": "exit", "exit_code": 0, "start_ns": 10, "end_ns": 20}
+
+
+def add(study: Study, key: str, repeat: int, gpus: tuple[float, float], time_s: float, kind: str = "r") -> Path:
+    """Make a slot that is done, with a trial as its process would have kept it."""
+    slot = place(study.slot(key, repeat, kind), {"ticks": 1}, END)
+    run = look(slot).run
+    assert run is not None
+    energies = {f"gpu:{n}": Quantity(value, {"gain:nvml": value * 0.01}) for n, value in enumerate(gpus)}
+    energies["measured"] = energies["gpu"] = energies["gpu:0"] + energies["gpu:1"]
+    found = SlotTrial(run.name, time_s, "2026-01-01T00:00:00+00:00", energies, {"steps": 5.0}, {"measured": "nvml"})
+    trial.keep(slot, found)
+    write_json_atomic(
+        slot / "slot.json", {"gpus": ["gpu:1"], "took_s": 9.0, "cooled": {"reason": "limit", "to_c": 50.0}}
+    )
+    return slot
+
+
+def test_slots_become_cells(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "s", "true", "{n}", knobs={"n": "10,9,x"})
+    by_n = {cell.knobs["n"].text: key for key, cell in study.cells().items()}
+    add(study, by_n["10"], 1, (30.0, 10.0), 2.0)
+    add(study, by_n["10"], 2, (0.0, 50.0), 3.0)
+    add(study, by_n["10"], 1, (7.0, 7.0), 1.0, "w")
+    place(study.slot(by_n["9"], 1), {"ticks": 1}, END | {"exit_code": 3})
+    results = gather(study, planned=[by_n["x"]])
+    assert [cell.knobs["n"] for cell in results.cells] == [9, 10, "x"]
+    assert [len(cell.trials) for cell in results.cells] == [0, 2, 0]
+    first, second = results.cells[1].trials
+    assert (first.energy, first.time_s, first.work, first.meter) == (
+        Quantity(40.0, {"gain:nvml": 0.4}),
+        2.0,
+        {"steps": 5.0},
+        "nvml",
+    )
+    assert [first.idle_share, second.idle_share] == [0.75, 0.0]
+    assert [(row["slot"], row["state"]) for row in results.rows] == [
+        ("r01", "failed"), ("r01", "done"), ("r02", "done"), ("w01", "done"),
+    ]  # fmt: skip
+    table = slots_csv(results.rows).splitlines()
+    assert len(table) == 5
+    assert table[1].split(",")[1:5] == ["9", "r01", "failed", "exit code 3"]
+    assert [len(cell.trials) for cell in gather(study).cells] == [0, 2]
+
+
+def test_another_scope_can_count(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "s")
+    add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
+    (cell,) = gather(study, scope="gpu:1").cells
+    assert cell.trials[0].energy == Quantity(10.0, {"gain:nvml": 0.1})
+    with pytest.raises(ConfigError, match=r"no run has 'node.ac'.*gpu, gpu:0, gpu:1, measured"):
+        gather(study, scope="node.ac")
+
+
+@pytest.mark.parametrize("text", ["damaged", '{"schema": 1, "id": 5, "command": 5, "labels": 5}'])
+def test_a_run_that_cannot_be_worked_out_hides_no_other(tmp_path: Path, text: str) -> None:
+    study = make_study(tmp_path / "s")
+    key = next(iter(study.cells()))
+    add(study, key, 1, (30.0, 10.0), 2.0)
+    broken = add(study, key, 2, (30.0, 10.0), 2.0)
+    (broken / "trial.json").unlink()
+    run = look(broken).run
+    assert run is not None
+    (run / "run.json").write_text(text)
+    results = gather(study)
+    assert len(results.cells[0].trials) == 1
+    assert "r02 of (no knob) cannot be worked out" in results.notes[0]
+    with pytest.raises(StoreError):
+        trial_of(look(broken))
+
+
+def test_a_trial_of_another_run_or_version_is_not_taken(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "s")
+    slot = add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
+    assert look(slot).state is State.DONE
+    kept = trial_of(look(slot))
+    assert kept.energy("gpu:0") == Quantity(30.0, {"gain:nvml": 0.3})
+    assert kept.idle_share([]) is None
+    trial.keep(slot, SlotTrial("other", 1.0, "", {}, {}, {}))
+    assert trial_of(look(slot)).energies == {}  # worked out anew, from a run without any meter

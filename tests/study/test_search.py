@@ -1,0 +1,304 @@
+"""The search over caps: on curves whose truth is known, and on what curves should not be but are."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulelab.analysis.goal import Goal
+from joulelab.core.errors import ConfigError
+from joulelab.study.curve import family
+from joulelab.study.objective import excess, objective, regret
+from joulelab.study.search import Choice, Search
+
+CAPS = np.arange(100.0, 261.0, 10.0)
+GOALS = ("energy", "time", "edp", "ed2p", "eds:1.5", "gain-loss", "energy@slowdown=5%", "edp@slowdown=10%")
+
+
+def physical(
+    caps: np.ndarray = CAPS, draw: float = 240.0, a: float = 0.035, k: float = 4.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return energy and time of a load that draws `draw` watts without a cap."""
+    power = np.minimum(draw, 0.95 * caps)
+    time = 100 * (1 + a * ((power / draw) ** -k - 1))
+    return time * power, time
+
+
+def searched(
+    energy: np.ndarray,
+    time: np.ndarray,
+    goal: str,
+    *,
+    caps: np.ndarray = CAPS,
+    budget: int | None = None,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> tuple[Search, Choice, list[float]]:
+    rng = np.random.default_rng(seed)
+    search, asked = Search(caps.tolist(), Goal.parse(goal), budget), []
+    while (cap := search.next()) is not None:
+        at = int(np.flatnonzero(caps == cap)[0])
+        t, p = np.exp(noise * rng.standard_normal(2))
+        search.tell(cap, energy[at] * t * p, time[at] * t)
+        asked.append(cap)
+    return search, search.choice(), asked
+
+
+@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("draw", [110.0, 170.0, 240.0, 300.0])
+def test_finds_a_cap_close_to_the_best_in_seven_trials(goal, draw):
+    energy, time = physical(draw=draw)
+    _, choice, asked = searched(energy, time, goal)
+    cost = regret(Goal.parse(goal), energy, time)[choice.cap == CAPS][0]
+    assert cost < 0.015
+    assert len(asked) == choice.trials <= 7
+    assert asked[0] == 260.0
+    assert choice.cap in asked
+
+
+@pytest.mark.parametrize("goal", ["energy", "edp", "energy@slowdown=5%"])
+def test_noise_of_two_percent_costs_little_in_the_middle_and_not_much_in_the_worst_case(goal):
+    energy, time = physical()
+    costs = []
+    for seed in range(5):
+        _, choice, _ = searched(energy, time, goal, noise=0.02, seed=seed)
+        costs.append(regret(Goal.parse(goal), energy, time)[choice.cap == CAPS][0])
+    assert np.median(costs) < 0.01
+    assert max(costs) < 0.08
+
+
+def test_the_same_trials_give_the_same_caps_and_the_same_choice():
+    energy, time = physical()
+    first, second = (searched(energy, time, "edp", noise=0.01, seed=3) for _ in range(2))
+    assert first[1:] == second[1:]
+
+
+def test_asking_twice_asks_for_the_same_cap():
+    search = Search([100, 150, 200], Goal.parse("energy"))
+    assert search.next() == search.next() == 200.0
+    search.tell(200.0, 1000.0, 10.0)
+    assert search.next() == search.next()
+
+
+def test_watts_of_a_whole_node_with_eight_devices_are_no_hindrance():
+    energy, time = physical()
+    energy = 8 * energy + 400 * time
+    for goal in ("energy", "edp", "energy@slowdown=5%"):
+        _, choice, _ = searched(energy, time, goal)
+        assert regret(Goal.parse(goal), energy, time)[choice.cap == CAPS][0] < 0.02
+
+
+def test_a_load_that_reaches_no_cap_ends_early_and_says_that_caps_change_nothing():
+    energy, time = physical(draw=60.0)
+    _, choice, asked = searched(energy, time, "energy")
+    assert len(asked) <= 3
+    assert choice.flat
+    assert set(choice.tied) == set(asked) - {choice.cap}
+    assert "no cap that was tried changes time or energy by more than the noise" in choice.why
+    _, choice, _ = searched(energy, time, "energy@slowdown=5%", noise=0.02, seed=1)
+    assert choice.flat
+
+
+def test_a_clear_difference_is_not_called_flat_or_tied():
+    energy, time = physical()
+    _, choice, asked = searched(energy, time, "energy")
+    assert not choice.flat
+    assert 260.0 in asked
+    assert 260.0 not in choice.tied
+    assert choice.energy_ratio == pytest.approx(energy[choice.cap == CAPS][0] / energy[-1], rel=0.02)
+    assert choice.time_ratio == pytest.approx(time[choice.cap == CAPS][0] / time[-1], rel=0.02)
+    assert "against 260 W" in choice.why
+
+
+def test_two_caps_that_give_the_same_are_tied():
+    search = Search([150, 160, 260], Goal.parse("energy"))
+    for cap, energy, time in ((260, 1000, 4.0), (160, 800, 4.4), (150, 802, 4.5)):
+        search.tell(cap, energy, time)
+    choice = search.choice()
+    assert {choice.cap, *choice.tied} == {150.0, 160.0}
+    assert "cannot be told apart" in choice.why
+
+
+def test_uncertainties_that_are_told_widen_what_is_tied():
+    def tied(u: float) -> tuple[float, ...]:
+        search = Search([150, 200, 260], Goal.parse("energy"))
+        for cap, energy, time in ((260, 1000, 4.0), (200, 860, 4.2), (150, 780, 4.8)):
+            for _ in range(3):
+                search.tell(cap, energy, time, u * energy, u * time)
+        return search.choice().tied
+
+    assert tied(0.0) == ()
+    assert len(tied(0.3)) == 2
+
+
+def test_one_outlier_among_repeats_does_not_make_the_choice():
+    search = Search([100, 150, 200, 250], Goal.parse("energy"))
+    for cap, energy, time in ((250, 1000, 5.0), (150, 780, 5.6), (150, 782, 5.6), (200, 870, 5.2), (200, 872, 5.2)):
+        search.tell(cap, energy, time)
+    search.tell(200, 740, 4.4)
+    assert search.choice().cap == 150.0
+
+
+def test_a_curve_that_is_not_unimodal_still_gives_the_best_cap_that_was_tried():
+    caps = np.array([100.0, 125, 150, 175, 200, 225, 250, 260])
+    time = np.array([1.25, 1.04, 1.17, 1.19, 1.03, 1.02, 1.04, 1.0])
+    energy = np.array([0.51, 0.53, 0.71, 0.84, 0.84, 0.92, 1.02, 1.0])
+    _, choice, asked = searched(energy * 240, time, "energy", caps=caps, budget=4)
+    assert energy[caps == choice.cap][0] == min(energy[caps == cap][0] for cap in asked)
+
+
+def test_caps_that_are_not_honoured_are_seen_as_what_they_gave():
+    energy, time = physical()
+    energy, time = energy.copy(), time.copy()
+    energy[CAPS < 150], time[CAPS < 150] = energy[CAPS == 150], time[CAPS == 150]
+    _, choice, _ = searched(energy, time, "energy")
+    assert regret(Goal.parse("energy"), energy, time)[choice.cap == CAPS][0] < 0.02
+
+
+def test_the_limit_is_kept_where_there_is_no_noise():
+    for a in (0.01, 0.03, 0.1, 0.3):
+        energy, time = physical(a=a)
+        _, choice, _ = searched(energy, time, "energy@slowdown=5%")
+        assert time[choice.cap == CAPS][0] / time[-1] < 1.06
+
+
+def test_one_cap_is_tried_once_and_chosen():
+    search, choice, asked = searched(np.array([500.0]), np.array([2.0]), "edp", caps=np.array([200.0]))
+    assert asked == [200.0]
+    assert (choice.cap, choice.tied, choice.trials, choice.flat) == (200.0, (), 1, False)
+    assert search.reference == 200.0
+
+
+def test_two_caps_are_both_tried():
+    _, choice, asked = searched(
+        np.array([700.0, 1000.0]), np.array([4.4, 4.0]), "energy", caps=np.array([150.0, 250.0])
+    )
+    assert asked[:2] == [250.0, 150.0]
+    assert choice.cap == 150.0
+
+
+def test_a_budget_is_kept_and_named():
+    energy, time = physical()
+    for budget in (1, 2, 3):
+        _, choice, asked = searched(energy, time, "edp", budget=budget, noise=0.02)
+        assert len(asked) == budget
+        assert f"the budget of {budget} trials is used" in choice.why
+
+
+def test_windows_of_one_visit_are_one_trial_and_reduce_the_noise():
+    search = Search(CAPS.tolist(), Goal.parse("edp"), 4)
+    energy, time = physical()
+    rng, visits = np.random.default_rng(5), 0
+    while (cap := search.next()) is not None:
+        visits += 1
+        for _ in range(6):
+            noise = float(np.exp(0.03 * rng.standard_normal()))
+            search.tell(cap, energy[cap == CAPS][0] * noise, time[cap == CAPS][0] * noise, u_energy=1.0, u_time=0.01)
+    choice = search.choice()
+    assert choice.trials == visits <= 4
+    assert regret(Goal.parse("edp"), energy, time)[choice.cap == CAPS][0] < 0.03
+
+
+def test_a_cap_that_is_left_out_is_asked_for_no_more():
+    energy, time = physical()
+    search = Search(CAPS.tolist(), Goal.parse("energy"))
+    search.tell(260.0, energy[-1], time[-1])
+    refused = search.next()
+    assert refused is not None
+    search.leave_out(refused)
+    while (cap := search.next()) is not None:
+        assert cap != refused
+        search.tell(cap, energy[cap == CAPS][0], time[cap == CAPS][0])
+    assert search.choice().cap != refused
+
+
+def test_without_the_reference_the_next_lower_cap_takes_its_place():
+    search = Search([100, 200, 300], Goal.parse("energy"))
+    search.leave_out(300.0)
+    assert search.reference == search.next() == 200.0
+    search.leave_out(200.0)
+    with pytest.raises(ConfigError, match="no cap is left"):
+        search.leave_out(100.0)
+
+
+def test_the_reference_is_asked_for_even_if_another_cap_was_told_first():
+    search = Search([100, 200, 300], Goal.parse("edp"))
+    search.tell(200.0, 1000.0, 5.0)
+    assert search.choice().cap == 200.0
+    assert search.next() == 300.0
+
+
+@pytest.mark.parametrize(
+    ("caps", "budget", "match"),
+    [
+        ([], None, "without caps"),
+        ([0.0, 100.0], None, "without caps"),
+        ([math.nan], None, "without caps"),
+        ([100.0], 0, "without a trial"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(caps, budget, match):
+    with pytest.raises(ConfigError, match=match):
+        Search(caps, Goal.parse("energy"), budget)
+
+
+@pytest.mark.parametrize(
+    "told", [(150.0, 1.0, 1.0), (100.0, 0.0, 1.0), (100.0, 1.0, math.nan), (100.0, 1.0, -1.0), (100.0, 1.0, 1.0, -1.0)]
+)
+def test_what_is_no_trial_is_refused(told):
+    search = Search([100, 200], Goal.parse("energy"))
+    with pytest.raises(ConfigError, match="cannot take in"):
+        search.tell(*told)
+    with pytest.raises(ConfigError, match="none was tried"):
+        search.choice()
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_the_objective_is_the_goals_own(goal):
+    parsed = Goal.parse(goal)
+    got = objective(parsed, np.array([300.0]), np.array([12.0]), 400.0, 10.0)
+    assert got[0] == pytest.approx(parsed.score_of(0.75, 1.2))
+
+
+def test_regret_counts_the_excess_slowdown_beyond_the_limit():
+    energy, time = np.array([60.0, 80.0, 90.0, 100.0]), np.array([12.0, 10.5, 10.2, 10.0])
+    goal = Goal.parse("energy@slowdown=5%")
+    assert regret(goal, energy, time) == pytest.approx([0.15, 0.0, 0.125, 0.25])
+    assert regret(Goal.parse("energy"), energy, time) == pytest.approx([0.0, 1 / 3, 0.5, 2 / 3])
+    assert excess(goal, time)[0] == pytest.approx(0.15)
+
+
+def test_every_curve_of_the_family_begins_at_the_reference_and_falls_in_power_and_speed():
+    for power_w in (40.0, 150.0, 250.0, 2400.0):
+        log_t, log_p = family(CAPS, power_w, 0.8)
+        assert np.allclose(log_t[:, -1], 0)
+        assert np.allclose(log_p[:, -1], 0)
+        assert (np.diff(log_t, axis=1) <= 1e-12).all()
+        assert (np.diff(log_p, axis=1) >= -1e-12).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.floats(50, 500), min_size=1, max_size=12, unique=True).filter(
+        lambda caps: min(np.diff(sorted(caps)), default=9) > 0.1
+    ),
+    st.sampled_from(GOALS),
+    st.integers(1, 6),
+    st.integers(0, 1000),
+)
+def test_whatever_is_told_the_search_ends_with_a_cap_that_was_tried(caps, goal, budget, seed):
+    rng = np.random.default_rng(seed)
+    search = Search(caps, Goal.parse(goal), budget)
+    asked = []
+    while (cap := search.next()) is not None:
+        asked.append(cap)
+        search.tell(cap, *np.exp(3 * rng.standard_normal(2)).tolist(), *(0.01 * rng.random(2)).tolist())
+    choice = search.choice()
+    assert 1 <= len(asked) <= budget
+    assert asked[0] == max(caps)
+    assert choice.cap in asked
+    assert set(choice.tied) <= set(asked) - {choice.cap}

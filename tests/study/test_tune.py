@@ -1,0 +1,301 @@
+"""Tuning by whole runs: which slots it runs, which it finds done, what it tells."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.study.bench import place
+
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.terms import Quantity
+from joulelab.control.client import Device, Status
+from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused
+from joulelab.report.console import make_console
+from joulelab.report.tune import headline, print_tuned
+from joulelab.store.folder import list_runs
+from joulelab.study.drive import Stop
+from joulelab.study.executors import Ended
+from joulelab.study.grid import Grid, make_grid
+from joulelab.study.matrix import Workload
+from joulelab.study.slots import State, look
+from joulelab.study.trial import MEASURED, SlotTrial, keep
+from joulelab.study.tune import Tuning, open_plan
+from joulelab.study.tuned import Sample, Tuned, rows
+from joulelab.study.work import WorkPattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+ENERGY = Goal.parse("energy")
+COMMAND = ("train", "--secret", "x")
+
+
+def device(scope: str = "gpu:0", **more: Any) -> Device:
+    limits = {"lowest": 100.0, "highest": 260.0, "default": 260.0, "requested": 260.0, "enforced": 260.0, **more}
+    return Device(scope, f"GPU-{scope}", "Quadro RTX 6000", "power", "W", **limits)
+
+
+STATUS = Status([device(), device("gpu:1")])
+
+
+def test_the_usual_grid_is_the_range_of_the_gpus_in_round_steps() -> None:
+    assert make_grid(STATUS, ["gpu:0", "gpu:1"], None).watts == [float(w) for w in range(100, 261, 10)]
+    odd = Status([device(lowest=125.0, highest=450.0, default=366.0)])
+    grid = make_grid(odd, ["gpu:0"], None)
+    assert (grid.watts[0], grid.reference) == (125.0, 366.0)
+    assert 12 <= len(grid.watts) <= 20
+    wide = make_grid(Status([device(lowest=200.0, highest=700.0, default=700.0)]), ["gpu:0"], None)
+    assert set(wide.watts) == {200.0, 700.0} | {float(w) for w in range(225, 700, 25)}
+
+
+def test_a_share_is_of_the_default_and_asked_for_as_a_share() -> None:
+    grid = make_grid(STATUS, ["gpu:0", "gpu:1"], "50%:100%:25%")
+    assert grid.watts == [130.0, 195.0, 260.0]
+    assert grid.shown[195.0] == "75% (195 W)"
+    assert [(w.device, w.value, w.unit) for w in grid.wishes(195.0)] == [
+        ("gpu:0", 0.75, "share"),
+        ("gpu:1", 0.75, "share"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "text", "kind", "said"),
+    [
+        (["gpu:0"], "90:260:10", Refused, "takes 100 to 260 W"),
+        (["gpu:0"], "200", ConfigError, "nothing to choose from"),
+        (["gpu:0", "gpu:2"], None, Refused, "gpu:2 cannot be capped"),
+        (["gpu:0"], "x", ConfigError, "cannot be read"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused(
+    scopes: list[str], text: str | None, kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said):
+        make_grid(STATUS, scopes, text)
+
+
+class Made:
+    """Stand for an executor: slots are done at once, with the energy and time that a curve gives; one may fail."""
+
+    at_once = 1
+
+    def __init__(
+        self, curve: Callable[[float], tuple[float, float] | None], work: Mapping[str, float] | None = None
+    ) -> None:
+        self.caps: dict[str, float] = {}
+        self._curve = curve
+        self._work = work or {}
+        self._ended: list[Ended] = []
+        self.ran: list[tuple[float, str]] = []
+        self.stop_after = math.inf
+        self.stop: Stop | None = None
+
+    def submit(self, slot: Path) -> None:
+        cap = self.caps[slot.parent.name]
+        self.ran.append((cap, slot.name))
+        if len(self.ran) > self.stop_after and self.stop is not None:
+            self.stop.number = 2
+        told = self._curve(cap)
+        end = {"outcome": "exit", "exit_code": int(told is None), "signal": None, "start_ns": 0, "end_ns": 1}
+        place(slot, {"pid": 0}, end)
+        if told is not None:
+            energy, time_s = told
+            (run,) = list_runs(slot)
+            measured = {} if energy <= 0 else {MEASURED: Quantity(energy, {"gain:nvml": 0.05 * energy, "edge:x": 1.0})}
+            keep(
+                slot,
+                SlotTrial(run=run.name, time_s=time_s, start_utc="", energies=measured, meters={}, work=self._work),
+            )
+        self._ended.append(Ended(slot, {"is": "ended"}))
+
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def cancel(self, slot: Path) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def curve(cap: float) -> tuple[float, float]:
+    """Return energy (J) and time (s) of a run: a GPU that draws what its cap allows and slows down below it."""
+    time_s = 100 * (1 + 0.035 * ((cap / 260) ** -4 - 1))
+    return (cap + 60) * time_s, time_s
+
+
+def tuning(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) -> Tuning:
+    grid = make_grid(STATUS, ["gpu:0"], text)
+    study, cells = open_plan(folder, "s", Workload(COMMAND), grid, {}, more.get("goal", ENERGY))
+    executor.caps = {cell.key: cap for cap, cell in cells.items()}
+    said: list[str] = []
+    chosen = {"goal": ENERGY, "tell": lambda _: None, "say": said.append, **more}
+    return Tuning(study, cells, grid, chosen.pop("goal"), executor=executor, **chosen)
+
+
+def tuned(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) -> Tuned:
+    made = tuning(folder, executor, text, **more)
+    with Stop() as stop:
+        executor.stop = stop
+        made.run(stop)
+    return made.tuned("train")
+
+
+def shown(found: Tuned, width: int = 80) -> str:
+    file = io.StringIO()
+    print_tuned(make_console(file, width), found)
+    return file.getvalue()
+
+
+def test_few_runs_find_a_good_cap_and_say_what_they_saved_and_cost(tmp_path: Path) -> None:
+    executor = Made(curve)
+    found = tuned(tmp_path / "s", executor, trials=6)
+    assert executor.ran[0] == (260.0, "r01")
+    assert len(executor.ran) <= 6
+    best = min(curve(cap)[0] for cap in range(100, 261, 20))
+    assert found.choice is not None
+    assert curve(found.choice)[0] < 1.02 * best
+    saved = curve(260)[0] - curve(found.choice)[0]
+    assert found.saved is not None
+    assert found.saved.value == pytest.approx(saved)
+    # What is wrong with the meter's gain is wrong in both.
+    assert (found.saved.expanded or math.inf) < 0.11 * saved
+    spent = sum(curve(cap)[0] for cap, _ in executor.ran)
+    assert found.price.energy_j == pytest.approx(spent)
+    assert found.price.more_j == pytest.approx(spent - len(executor.ran) * curve(found.choice)[0])
+    text = shown(found)
+    assert f"Best cap for energy: {found.choice:g} W" in text
+    assert "runs pay for the trials" in " ".join(text.split())
+    assert f"joulelab cap {found.choice:g} -- train" in text
+    assert max(map(len, text.splitlines())) <= 100
+    plain = found.to_json()
+    assert plain["choice_w"] == found.choice
+    assert plain["cost"]["trials"] == len(executor.ran)
+
+
+def test_what_was_run_before_counts_and_costs_nothing(tmp_path: Path) -> None:
+    first = Made(curve)
+    before = tuned(tmp_path / "s", first, trials=6)
+    again = Made(curve)
+    found = tuned(tmp_path / "s", again, trials=6)
+    assert not again.ran
+    assert found.choice == before.choice
+    assert found.price.trials == 0
+    assert "nothing: all trials were there already" in shown(found)
+
+
+def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path: Path) -> None:
+    cut = Made(curve)
+    cut.stop_after = 2
+    found = tuned(tmp_path / "s", cut, trials=5)
+    assert not found.complete
+    assert "type the same command to go on" in shown(found)
+    assert "so far" in headline(found)
+    rest = Made(curve)
+    whole = tuned(tmp_path / "s", rest, trials=5)
+    assert whole.complete
+    assert rest.ran
+    assert not set(cut.ran[:2]) & set(rest.ran)
+
+
+def test_a_cap_under_which_the_command_fails_is_left_out_unless_it_is_the_reference(tmp_path: Path) -> None:
+    found = tuned(tmp_path / "a", Made(lambda cap: curve(cap) if cap > 150 else None), trials=5)
+    assert any("failed under" in note and "left out" in note for note in found.notes)
+    assert all(row.cap > 150 for row in found.rows)
+    with pytest.raises(JoulelabError, match="failed under 260 W, which all is compared with"):
+        tuned(tmp_path / "b", Made(lambda _: None))
+
+
+def test_repeats_are_bounded_and_retried_slots_run_again(tmp_path: Path) -> None:
+    executor = Made(curve)
+    found = tuned(tmp_path / "s", executor, "180,260", trials=9, repeat_max=1)
+    assert sorted(executor.ran) == [(180.0, "r01"), (260.0, "r01")]
+    assert found.choice == 180
+    failing, again = Made(lambda cap: curve(cap) if cap > 200 else None), Made(curve)
+    tuned(tmp_path / "t", failing, "180,260")
+    assert tuned(tmp_path / "t", again, "180,260", retry=True).choice == 180
+    assert (180.0, "r01") in again.ran
+
+
+def test_work_is_what_energy_and_time_are_counted_by(tmp_path: Path) -> None:
+    found = tuned(tmp_path / "s", Made(curve, {"samples": 1000.0}), "180,260")
+    assert found.unit == "samples"
+    row = found.row(260)
+    assert row is not None
+    assert row.energy.value == pytest.approx(curve(260)[0] / 1000)
+    assert found.saved is not None
+    assert found.saved.value == pytest.approx(curve(260)[0] - curve(180)[0])
+    assert "Energy and time are per sample." in " ".join(shown(found).split())
+
+
+def test_without_a_meter_there_is_nothing_to_tune_by(tmp_path: Path) -> None:
+    with pytest.raises(MeterError, match="no energy was measured"):
+        tuned(tmp_path / "s", Made(lambda _: (0.0, 1.0)))
+
+
+def test_a_sweep_keeps_its_plan_when_a_tune_joins_it(tmp_path: Path) -> None:
+    grid = make_grid(STATUS, ["gpu:0"], "180,260")
+    workload = Workload(COMMAND)
+    work = [WorkPattern.parse(r"tokens: (\d+)")]
+    study, _ = open_plan(tmp_path / "s", "s", workload, grid, {"idle_s": 2.0}, ENERGY, work)
+    study.data["repeats"] = 7
+    (tmp_path / "s" / "study.json").write_text(json.dumps(study.data))
+    more = make_grid(STATUS, ["gpu:0"], "140,180,260")
+    again, cells = open_plan(tmp_path / "s", "s", workload, more, {"period_s": 0.5}, Goal.parse("edp"))
+    assert again.data["repeats"] == 7
+    assert (again.settings.idle_s, again.settings.period_s) == (2.0, 0.5)
+    assert again.data["goals"] == ["energy", "edp"]
+    assert again.data["work"] == [work[0].to_json()]
+    assert set(cells) == {140.0, 180.0, 260.0}
+    assert len(again.cells()) == 3
+    assert all(look(again.slot(cell.key, 1)).state is State.FREE for cell in cells.values())
+
+
+def test_rows_without_the_reference_compare_nothing() -> None:
+    found = rows(ENERGY, [Sample(180.0, Quantity(5.0), Quantity(1.0))], 260.0, {})
+    assert (found[0].shown, found[0].gain) == ("180 W", None)
+    nothing = Tuned(ENERGY, "online", (), 260.0, problems=("no work was reported",))
+    text = shown(nothing)
+    assert "No cap was chosen for energy." in text
+    assert "no work was reported" in text
+
+
+def test_windows_that_differ_more_than_they_say_are_believed_less() -> None:
+    near = [Sample(260.0, Quantity(e, {"edge:x": 0.1}), Quantity(1.0, {"rate:1": 0.01})) for e in (10.0, 10.1)]
+    far = [Sample(260.0, Quantity(e, {"edge:x": 0.1}), Quantity(1.0, {"rate:1": 0.01})) for e in (9.0, 11.0)]
+    (close,), (wide,) = rows(ENERGY, near, 100.0, {}), rows(ENERGY, far, 100.0, {})
+    assert close.energy.u == pytest.approx(0.1 / math.sqrt(2))
+    assert wide.energy.u == pytest.approx(1.0)
+
+
+def test_a_tuning_inside_a_run_says_when_it_would_have_paid() -> None:
+    grid = Grid(("gpu:0",), {})
+    assert grid.scopes == ("gpu:0",)
+    samples = [Sample(260.0, Quantity(10.0), Quantity(0.1)), Sample(180.0, Quantity(9.0), Quantity(0.11))]
+    found = Tuned(
+        Goal.parse("edp"), "online", rows(Goal.parse("edp"), samples, 260.0, {}), 260.0, unit="steps", choice=180.0,
+        tied=(260.0,), saved=Quantity(-100.0, {"edge:x": 1.0}), slower=Quantity(3.0), over="in this run",
+    )  # fmt: skip
+    text = " ".join(shown(found).split())
+    assert "spent 100.0 ± 2.0 J more in this run, 3.000 s longer, against 260 W all the time" in text
+    assert "11.00 s more of it would have paid for the windows" in text
+    assert "~ cannot be told apart" in text
+
+
+def test_all_runs_of_a_sweep_count_in_the_choice(tmp_path: Path) -> None:
+    swept = Made(curve)
+    made = tuning(tmp_path / "s", swept, "140:260:40")
+    for cap, cell in made._cells.items():
+        for repeat in (1, 2, 3):
+            swept.caps[cell.key] = cap
+            swept.submit(made._study.slot(cell.key, repeat))
+    again = Made(curve)
+    found = tuned(tmp_path / "s", again, "140:260:40", trials=3)
+    assert not again.ran
+    assert [row.n for row in found.rows] == [3, 3, 3, 3]

@@ -116,7 +116,7 @@ def test_the_best_cell_and_those_that_cannot_be_told_apart_from_it() -> None:
     assert energy.improvement.without("repeats").u < 1e-12
     time = found.best_for(Goal("time"))
     assert time is not None
-    assert (time.cell, time.tied) == ("c260", ("c220",))
+    assert (time.cell, time.tied) == ("c260", ())  # 2 % apart: told apart by eight degrees of freedom
     assert time.improvement is not None
     assert time.improvement.value == 0.0
 
@@ -124,7 +124,7 @@ def test_the_best_cell_and_those_that_cannot_be_told_apart_from_it() -> None:
 def test_a_slowdown_limit_is_kept_surely_possibly_or_not() -> None:
     points = {
         260.0: [(100.0, 10.0)] * 3,
-        200.0: [(90.0, 10.3), (90.0, 10.32), (90.0, 10.28)],
+        200.0: [(90.0, 10.1), (90.0, 10.12), (90.0, 10.08)],
         180.0: [(85.0, 10.45), (85.0, 10.65), (85.0, 10.3)],
         170.0: [(84.0, 10.52), (84.0, 10.72), (84.0, 10.35)],
         150.0: [(80.0, 13.0)] * 3,
@@ -274,6 +274,10 @@ def test_notes_say_what_the_figures_do_not() -> None:
     assert HALF not in summarise(once(), ks=(1.5,)).notes
     moved = [once()[0], replace(once()[1], trials=(trial(80.0, 10.0, meter="other"),))]
     assert _noted(summarise(moved), "Not all runs were measured by the same devices")
+    assert not _noted(summarise(once()), "estimates")
+    guessed = [replace(c, trials=tuple(replace(t, estimate=True) for t in c.trials)) for c in once()]
+    assert _noted(summarise([once()[0], guessed[1]]), "~ 1 of 2 cells have energies that are estimates")
+    assert _noted(summarise([*guessed, Cell("z", {"cap": 1.0})]), "~ All cells have energies that are estimates")
 
 
 def test_without_a_meter_times_are_compared() -> None:

@@ -80,7 +80,14 @@ def test_a_narrow_terminal_gets_more_tables_and_loses_nothing(summary: Summary) 
 
 def test_scaling_is_shown_where_it_matters_or_everywhere(summary: Summary) -> None:
     assert "cap=140 W" not in _printed(summary).partition("Scaling")[2]
+    assert "Scaling, compared with the fewest GPUs: 2 of 5 shown, the references and the best for energy" in " ".join(
+        _printed(summary).split()
+    )
     assert "cap=140 W" in _printed(summary, every=True).partition("Scaling")[2]
+    assert "shown" not in _printed(summary, every=True)
+    few = _printed(summarise(sweep(gpus=(1, 2), caps=(100, 180, 260)), goals=GOALS)).partition("Scaling")[2]
+    assert all(f"cap={cap} W 2" in few for cap in (100, 180, 260))
+    assert "1 of 5 shown, the references\n" in _printed(summarise(sweep(gpus=(1, 2))))
     alone = summarise([cell(f"g{g}", [trial(9.0 / g, 9.0 / g)], gpus=g) for g in (1, 2)], goals=GOALS)
     text = _printed(alone).partition("Scaling")[2]
     assert re.search(r"^ *2 +2\.000 +100 +0\.5000", text, re.MULTILINE)
@@ -131,6 +138,29 @@ def test_a_limit_that_may_be_broken_is_said() -> None:
     points = {260.0: [(100.0, 10.0)] * 2, 180.0: [(85.0, 10.4), (85.0, 10.5)]}
     text = _printed(summarise(by_cap(points), goals=[Goal("energy", slowdown=0.05)]))
     assert "its slowdown may be above the limit" in " ".join(text.split())
+
+
+def test_figures_that_rest_on_an_estimate_are_marked() -> None:
+    cells = [
+        replace(c, trials=tuple(replace(t, estimate=c.key == "g1c180") for t in c.trials))
+        for c in sweep(gpus=(1, 2), caps=(100, 180, 260))
+    ]
+    found = summarise(cells, goals=[Goal("energy"), Goal("time")])
+    text = _printed(found)
+    first = text.partition("gpus=2")[0]
+    energy = re.search(r"^ *180 +5 +~[\d.]+ ± [\d.]+ +[\d.]+ ± [\d.]+ +~[\d.]+ ± [\d.]+ +~[\d.]+", first, re.MULTILINE)
+    assert energy is not None
+    assert re.search(r"^ *180 +~[\d.]+ ± [\d.]+ +[\d.]+ ± [\d.]+ +~-?[\d.]+ ± ", first, re.MULTILINE)
+    assert re.search(r"^ *100 +5 +\d", first, re.MULTILINE)
+    assert re.search(r"^cap=180 W 2 .* ~0\.\d+ ± [\d.]+$", text, re.MULTILINE)
+    assert re.search(r"^cap=180 W 1 .* 1\.000$", text, re.MULTILINE)
+    assert text.count("~") == 1 + 3 + 4 + 1  # the note, three of energy, four of gains, a ratio
+    assert "energies that are estimates" in " ".join(text.split())
+    pinned = summarise(cells, goals=[Goal("energy"), Goal("time")], reference={"cap": 180.0})
+    of_one = _printed(pinned).partition("gpus=2")[0]
+    assert re.search(r"^energy 100 W, gain ~\+", of_one, re.MULTILINE)
+    assert re.search(r"^time +260 W, gain \+", of_one, re.MULTILINE)
+    assert re.search(r"^ *180\* +0 +0 +0", of_one, re.MULTILINE)
 
 
 def test_markdown_tables_are_whole(summary: Summary) -> None:

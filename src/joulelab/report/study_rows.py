@@ -190,7 +190,9 @@ def scaling_title(summary: Summary, shown: Sequence[Scaling]) -> str:
 def scaling_columns(summary: Summary, scalings: Sequence[Scaling]) -> list[Column]:
     """Return GPU count, speed-up, efficiency and energy against the fewest GPUs, for each set of the other knobs."""
     points = [p for s in scalings for p in s.points]
-    estimates = [rests_on_estimate(summary, s.points[0].cell, p.cell) for s in scalings for p in s.points]
+    # What is compared with itself is 1 and no estimate.
+    firsts = [s.points[0] for s in scalings for _ in s.points]
+    estimates = [p != f and rests_on_estimate(summary, f.cell, p.cell) for p, f in zip(points, firsts, strict=True)]
     return [
         Column("gpus", tuple(f"{s.key} {p.gpus:g}".strip() for s in scalings for p in s.points)),
         Column("speed-up", tuple(_interval(p.speedup, 1.0) for p in points)),

@@ -1,0 +1,274 @@
+"""Test how much runs differ, pooled over cells: what it narrows, what stays apart, and that intervals hold the truth."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from tests.analysis.studies import by_cap, cell, trial
+
+from joulelab.analysis.cells import Cell, Means, energy_ratio, means, pool_cells, rate, time_ratio
+from joulelab.analysis.metrics import summarise
+from joulelab.analysis.products import ONE
+from joulelab.analysis.spread import NO_POOL, Pooled, deviation, pool_of, scatter_of, type_a
+from joulelab.analysis.student import f_tail, t_975
+
+CAPS = 17
+NOISY = 8
+
+
+def _noted(cells: list[Cell], text: str) -> bool:
+    return any(text in note for note in summarise(cells).notes)
+
+
+def _pairs(shares: tuple[float, ...], energy: float = 100.0, time: float = 10.0) -> list[tuple[float, float]]:
+    return [(energy * (1 + s), time * (1 + s / 2)) for s in shares]
+
+
+def _study(*shares: tuple[float, ...]) -> list[Cell]:
+    """Return cells whose energies differ by these shares from 100, 110, ... J."""
+    return by_cap({260.0 - 10 * k: _pairs(s, 100.0 + 10 * k) for k, s in enumerate(shares)})
+
+
+@pytest.mark.parametrize(("f", "above", "below"), [(21.198, 1, 4), (7.559, 2, 10), (5.351, 9, 9), (8.531, 1, 16)])
+def test_the_tail_of_f_is_that_of_the_tables(f: float, above: int, below: int) -> None:
+    assert f_tail(f, above, below) == pytest.approx(0.01, abs=3e-6)
+
+
+@pytest.mark.parametrize("freedom", [1, 4, 16, 300])
+def test_the_tail_of_f_is_that_of_t_and_of_its_closed_form(freedom: int) -> None:
+    assert f_tail(t_975(freedom) ** 2, 1, freedom) == pytest.approx(0.05, abs=2e-6)
+    for f in (0.01, 0.5, 1.0, 3.0, 40.0):
+        assert f_tail(f, 2, freedom) == pytest.approx((1 + 2 * f / freedom) ** (-freedom / 2), rel=1e-9)
+        assert f_tail(f, 3, freedom) + f_tail(1 / f, freedom, 3) == pytest.approx(1.0)
+    assert f_tail(math.inf, 2, freedom) == 0.0
+    assert f_tail(0.0, 2, freedom) == 1.0
+
+
+def test_a_pool_weighs_relative_squares_by_their_degrees_of_freedom() -> None:
+    pool = pool_cells((c, None) for c in _study((-0.01, 0.01), (-0.02, 0.0, 0.02), (0.0, 0.0, 0.0)))
+    squares = 2 * 0.01**2 + 2 * 0.02**2
+    assert pool.energy is not None
+    assert pool.energy.freedom == 5
+    assert pool.energy.deviation == pytest.approx(math.sqrt(squares / 5))
+    assert pool.time is not None
+    assert pool.time.deviation == pytest.approx(math.sqrt(squares / 5) / 2)
+    assert pool.correlation == pytest.approx(1.0)
+    assert pool.apart == frozenset()
+
+
+def test_every_cell_has_the_pooled_spread_with_its_t() -> None:
+    cells = _study((-0.01, 0.01), (-0.004, 0.004), (-0.01, 0.01), (-0.01, 0.01), (0.0,))
+    pool = pool_cells((c, None) for c in cells)
+    assert pool.energy is not None
+    found = summarise(cells)
+    for each in found.cells:
+        assert each.energy is not None
+        assert each.energy.expanded is not None
+        assert each.energy.expanded / each.energy.value == pytest.approx(
+            t_975(4) * pool.energy.deviation / math.sqrt(each.n)
+        )
+        assert each.time is not None
+        assert each.edp is not None
+        # All that differs goes with time: the pooled covariance is in the product, and in a cell of one run.
+        assert each.edp.u / each.edp.value == pytest.approx(
+            each.energy.u / each.energy.value + each.time.u / each.time.value
+        )
+    gain = found.cell("c220").gain
+    assert gain is not None
+    assert gain.expanded is not None
+    alone = summarise([replace(c, trials=c.trials) for c in cells if c.key in ("c220", "c260")]).cell("c220").gain
+    assert alone is not None
+    assert alone.expanded is not None
+    assert gain.expanded < alone.expanded / 3
+
+
+def test_below_four_degrees_of_freedom_each_cell_has_its_own() -> None:
+    cells = _study((-0.01, 0.01), (-0.004, 0.004), (-0.01, 0.01), (0.0,))
+    assert pool_cells((c, None) for c in cells) == NO_POOL
+    found = summarise(cells)
+    spread = deviation([110.0 * 0.996, 110.0 * 1.004])
+    assert spread is not None
+    second = found.cell("c250").energy
+    assert second is not None
+    assert second.expanded == pytest.approx(t_975(1) * spread / math.sqrt(2))
+    single = found.cell("c230").time
+    assert single is not None
+    assert single.expanded == 0.0
+    assert _noted(cells, "how much runs differ is not in their intervals")
+    assert not _noted(cells, "pooled")
+
+
+def test_one_run_beside_a_pool_is_said_to_have_its_spread() -> None:
+    cells = _study((-0.01, 0.01), (-0.01, 0.01), (-0.01, 0.01), (-0.01, 0.01), (0.0,))
+    assert _noted(cells, "1 of 5 cells have one run only: the pooled spread is taken for theirs.")
+    assert _noted(cells, "pooled over cells: energies by 1.4 % (4 degrees of freedom), times by 0.71 % (4 degrees")
+    assert not _noted(cells, "Look at")
+
+
+def test_a_cell_that_scatters_more_keeps_its_own_spread_and_is_told() -> None:
+    quiet = [(-0.001, 0.001)] * 8
+    cells = _study(*quiet, (-0.01, 0.01), (0.0,))
+    pool = pool_cells((c, None) for c in cells)
+    assert pool.apart == {"c180"}
+    assert pool.energy is not None
+    assert pool.energy.freedom == 8  # it is out of the pool, too
+    found = summarise(cells)
+    own = found.cell("c180").energy
+    assert own is not None
+    assert own.expanded == pytest.approx(t_975(1) * 180.0 * 0.01 * math.sqrt(2) / math.sqrt(2))
+    assert _noted(cells, "Look at cap=180 W: runs there differ significantly more than elsewhere")
+    # Times alone are enough.
+    late = replace(cells[8], trials=(trial(180.0, 10.0), trial(180.0, 12.0)))
+    assert pool_cells((c, None) for c in [*cells[:8], late]).apart == {"c180"}
+
+
+def test_what_looks_large_but_may_be_chance_among_many_stays_in_the_pool() -> None:
+    # F(1, 8) = 16: below 1 %, but not below 1 % over nine cells.
+    cells = _study(*[(-0.001, 0.001)] * 8, (-0.004, 0.004))
+    pool = pool_cells((c, None) for c in cells)
+    assert pool.apart == {"c180"}
+    assert pool.energy is not None
+    assert pool.energy.freedom == 9
+
+
+def test_rounding_is_no_spread_and_too_few_others_judge_nothing() -> None:
+    cells = _study(*[(0.0, 0.0)] * 5, (0.0, 1e-9))
+    assert pool_cells((c, None) for c in cells).apart == frozenset()
+    assert pool_cells((c, None) for c in _study(*[(0.0, 0.0)] * 5, (0.0, 1e-3))).apart == {"c210"}
+    assert pool_cells((c, None) for c in _study(*[(0.0, 0.0)] * 3, (0.0, 1e-3))).apart == frozenset()
+    assert pool_of({}) == NO_POOL
+
+
+def test_what_has_no_mean_is_left_out_and_keeps_its_own() -> None:
+    assert scatter_of([(0.0, 1.0), (0.0, 1.0)]).energy_freedom == 0
+    assert scatter_of([(1.0, math.inf), (1.0, 1.0)]).time_freedom == 0
+    odd = scatter_of([(None, 1.0), (5.0, 1.1)])
+    assert (odd.energy_freedom, odd.time_freedom) == (0, 1)
+    assert type_a([-1.0, 1.0], Pooled(0.1, 9)) == type_a([-1.0, 1.0])
+
+
+def test_energies_may_be_too_few_for_a_pool_where_times_are_not() -> None:
+    cells = [cell(f"c{c}", [trial(None, 10.0), trial(None, 10.1)], cap=c) for c in (1, 2, 3, 4)]
+    cells.append(cell("c5", [trial(5.0, 10.0)], cap=5))
+    pool = pool_cells((c, None) for c in cells)
+    assert pool.energy is None
+    assert pool.time is not None
+    assert _noted(cells, "pooled over cells: times by 0.7")
+
+
+def test_a_ratio_of_single_runs_is_known_by_the_pool_where_the_accuracy_is_not() -> None:
+    runs = [trial(e, 10.0, known=False, meter="x") for e in (100.0, 101.0, 99.0)]
+    cells = [cell(f"c{c}", runs[: 1 if c > 2 else 3], cap=c) for c in (1, 2, 3, 4)]
+    gain = summarise(cells).cell("c3").gain
+    assert gain is not None
+    assert gain.expanded is not None
+    assert gain.expanded > 0.02
+
+
+def test_work_is_pooled_per_unit() -> None:
+    def made(cap: int, *factors: float) -> Cell:
+        amounts = [1000.0 * f * (1 + 0.01 * k) for k, f in enumerate(factors)]
+        pairs = zip(factors, amounts, strict=True)
+        return cell(f"c{cap}", [replace(trial(100.0 * f, 10.0), work={"tokens": a}) for f, a in pairs], cap=cap)
+
+    cells = [made(c, 1.0, 3.0) for c in (1, 2, 3, 4)] + [made(5, 1.0), cell("c6", [], cap=6)]
+    found = summarise(cells).cell("c5")
+    # Amounts differ by a factor of three, joules per token by a hundredth.
+    assert found.per_work["tokens"].expanded == pytest.approx(0.1 * t_975(4) * 0.01 / 1.005 / math.sqrt(2), rel=0.01)
+    assert found.energy is not None
+    assert found.energy.expanded is not None
+    assert found.energy.expanded > 100
+    plain = rate(cells[0], "tokens")
+    assert plain is not None
+    assert found.rate["tokens"].u > 0
+    assert rate(cells[-1], "tokens") is None
+
+
+@pytest.mark.parametrize(
+    ("runs", "blind", "stays"), [(1, True, True), (2, True, False), (2, False, True), (3, False, False)]
+)
+def test_what_sensors_cannot_see_goes_with_two_runs_where_others_were_as_blind(
+    runs: int, blind: bool, stays: bool
+) -> None:
+    others = [
+        cell(f"c{c}", [trial(e, 10.0, **({"unseen": 5.0} if blind else {})) for e in (99.0, 101.0)], cap=c)
+        for c in (1, 2, 3, 4)
+    ]
+    energies = (99.0, 101.0, 100.0)[:runs] if runs > 1 else (100.0,)
+    own = cell("own", [trial(e, 10.0, unseen=5.0) for e in energies], cap=9)
+    found = summarise([*others, own]).cell("own").energy
+    assert found is not None
+    assert ("unseen" in found.budget()) == stays
+    assert _noted([*others, own], "in step with the sensors") == stays
+    if stays:
+        assert _noted([*others, own], f"{2 if blind else 3} repeats or more replace it")
+
+
+def _draw(draw: random.Random, counts: list[int], noisy: int | None) -> list[Means]:
+    """Return the means of a study by one meter of unknown gain error: 1 % of spread, three times that in one cell."""
+    error = draw.uniform(-0.05, 0.05)
+    cells = []
+    for k, n in enumerate(counts):
+        spread = 0.03 if k == noisy else 0.01
+        runs = []
+        for _ in range(n):
+            time = 10 * draw.gauss(1, spread / 2)
+            energy = (100 + k) * (1 + error) * time / 10 * draw.gauss(1, spread * math.sqrt(3) / 2)
+            runs.append(trial(energy, time, gain=0.05 / math.sqrt(3) * energy))
+        cells.append(cell(f"c{k}", runs, cap=float(k)))
+    pool = pool_cells((c, None) for c in cells)
+    found = [means(c, None, pool) for c in cells]
+    return [m for m in found if m is not None]
+
+
+def _coverage(counts: list[int], noisy: int | None = None, tries: int = 500) -> tuple[float, float, float]:
+    """Return how often intervals hold the truth: of all gains, of the noisy cell's, and of losses."""
+    draw = random.Random(7)
+    gains = [0] * len(counts)
+    losses = 0
+    for _ in range(tries):
+        base, *others = _draw(draw, counts, noisy)
+        for k, each in enumerate(others, start=1):
+            energy, time = energy_ratio(each, base), time_ratio(each, base)
+            assert energy is not None
+            assert time is not None
+            gain, loss = ONE - energy, time - ONE
+            assert gain.expanded is not None
+            assert loss.expanded is not None
+            gains[k] += abs(gain.value + k / 100) <= gain.expanded
+            losses += abs(loss.value) <= loss.expanded
+    every = tries * (len(counts) - 1)
+    return sum(gains) / every, gains[noisy or 0] / tries, losses / every
+
+
+SINGLES = [3, 1, 1, 1, 3, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("counts", [SINGLES, [1, *SINGLES[:0:-1]], [2] * CAPS, [3] * CAPS, [10] * 9, [2] * 5])
+def test_intervals_of_gains_cover_the_truth_where_all_cells_scatter_alike(counts: list[int]) -> None:
+    gains, _, losses = _coverage(counts)
+    assert 0.935 <= gains <= 0.975
+    assert 0.935 <= losses <= 0.975
+
+
+# What the noisy cell itself reaches: two runs cannot show how much they differ. Decision 13 has these figures.
+@pytest.mark.parametrize(("n", "itself"), [(2, 0.80), (3, 0.87), (10, 0.935)])
+def test_intervals_of_gains_cover_the_truth_with_one_cell_three_times_noisier(n: int, itself: float) -> None:
+    gains, noisy, _ = _coverage([n] * (CAPS if n < 10 else 9), noisy=NOISY)
+    assert gains >= 0.935
+    assert noisy >= itself
+
+
+def test_summaries_use_the_pool_that_is_tested_here() -> None:
+    cells = _study(*[(-0.01, 0.01)] * 5)
+    pool = pool_cells((c, None) for c in cells)
+    a, b = means(cells[1], None, pool), means(cells[0], None, pool)
+    assert a is not None
+    assert b is not None
+    ratio, gain = energy_ratio(a, b), summarise(cells).cell("c250").gain
+    assert ratio is not None
+    assert gain is not None
+    assert gain.expanded == ratio.expanded

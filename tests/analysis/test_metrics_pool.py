@@ -1,4 +1,4 @@
-"""Test how much runs differ, pooled over cells: what it narrows, what stays apart, and that intervals hold the truth."""
+"""Test how much runs differ, pooled over cells: what it narrows, what stays apart; that intervals hold the truth."""
 
 from __future__ import annotations
 
@@ -76,18 +76,20 @@ def test_every_cell_has_the_pooled_spread_with_its_t() -> None:
         assert each.edp.u / each.edp.value == pytest.approx(
             each.energy.u / each.energy.value + each.time.u / each.time.value
         )
-    gain = found.cell("c220").gain
+    gain = found.cell("c250").gain
     assert gain is not None
     assert gain.expanded is not None
-    alone = summarise([replace(c, trials=c.trials) for c in cells if c.key in ("c220", "c260")]).cell("c220").gain
+    alone = summarise([c for c in cells if c.key in ("c250", "c260")]).cell("c250").gain
     assert alone is not None
     assert alone.expanded is not None
-    assert gain.expanded < alone.expanded / 3
+    assert gain.expanded < alone.expanded / 2
 
 
 def test_below_four_degrees_of_freedom_each_cell_has_its_own() -> None:
     cells = _study((-0.01, 0.01), (-0.004, 0.004), (-0.01, 0.01), (0.0,))
-    assert pool_cells((c, None) for c in cells) == NO_POOL
+    pool = pool_cells((c, None) for c in cells)
+    assert pool.energy is None
+    assert pool.time is None
     found = summarise(cells)
     spread = deviation([110.0 * 0.996, 110.0 * 1.004])
     assert spread is not None

@@ -14,6 +14,7 @@ SHORT = {
     "analyzer": ["--short"],
     "pdus": ["--seconds", "10"],
     "wall": ["--virtual", "--seeds", "20"],
+    "tune": [],
 }
 
 

@@ -35,7 +35,7 @@ from joulelab.core.errors import JoulelabError
 with Caps(os.environ, who={"command": "kill me"}) as caps:
     while True:
         try:
-            caps.set([Wish("gpu:0", random.uniform(210, 690)), Wish("gpu:1", 0.5, "share"), Wish("cpu:0", 200.0)])
+            caps.set([Wish("gpu:0", random.uniform(210, 690)), Wish("gpu:1", 0.5, "share"), Wish("gpu:1", 1.2e9, "Hz")])
         except JoulelabError as error:
             print(error, file=sys.stderr)
         until = time.monotonic() + random.choice([0, 0, 0.01, 0.1])
@@ -130,11 +130,10 @@ def _look(twin: TwinServer, environ: dict[str, str], before: Any, pid: int, resu
 
 
 def _shown(twin: TwinServer) -> tuple[Any, ...]:
-    """Return the caps that are set, as the twin itself knows them."""
-    package = Path(twin.environment["JOULELAB_POWERCAP"]) / "intel-rapl:0"
-    files = sorted(package.glob("constraint_*_power_limit_uw"))
+    """Return the caps that are set, as the twin itself knows them, and which clocks are locked."""
+    locks = Path(twin.environment["JOULELAB_STATE"]) / "clocks"
     now = monotonic_ns()
-    return (*(twin.truth.caps(gpu, now)[0] for gpu in (0, 1)), *(file.read_text() for file in files))
+    return (*(twin.truth.caps(gpu, now)[0] for gpu in (0, 1)), *sorted(p.name for p in locks.glob("*.json")))
 
 
 def keepers(client: int) -> list[int]:

@@ -29,7 +29,8 @@ def here(environ):
     [
         (FOUND, True, "as found"),
         (FOUND, False, "as found"),
-        ({"cap_w": 300.4}, True, "as found"),
+        ({"cap_w": 300.4}, True, "restore"),  # ours, or somebody's: 300 W is what was found
+        ({"cap_w": 300.4}, False, "restore"),
         (OURS, True, "restore"),
         (OURS, False, "restore"),
         (DEFAULT, True, "restore"),

@@ -36,6 +36,12 @@ GRID = Grid(("gpu:0", "gpu:1"), {float(v.value): v for v in caps("100,180,260")}
 ENERGY = Goal.parse("energy")
 
 
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look more often than anybody needs to."""
+    monkeypatch.setattr("joulelab.study.online.POLL_S", 0.03)
+
+
 def line(t_s: float, since_s: float, amount: float, *, count: int = 1, at_s: Sequence[float] = ()) -> dict[str, object]:
     stamps = [round(s * NS) for s in at_s or [t_s]]
     work = {"mark": "work", "phase": None, "amounts": {"steps": amount, "samples": 64 * amount}, "rank": 0}

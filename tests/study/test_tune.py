@@ -24,7 +24,7 @@ from joulelab.study.matrix import Workload
 from joulelab.study.slots import State, look
 from joulelab.study.trial import MEASURED, SlotTrial, keep
 from joulelab.study.tune import Tuning, open_plan
-from joulelab.study.tuned import Sample, Tuned, rows
+from joulelab.study.tuned import Sample, Tuned, is_hopeless, rows
 from joulelab.study.work import WorkPattern
 
 if TYPE_CHECKING:
@@ -299,3 +299,19 @@ def test_all_runs_of_a_sweep_count_in_the_choice(tmp_path: Path) -> None:
     found = tuned(tmp_path / "s", again, "140:260:40", trials=3)
     assert not again.ran
     assert [row.n for row in found.rows] == [3, 3, 3, 3]
+
+
+def test_a_cap_far_worse_than_the_best_is_not_tried_again_nor_any_below_it(tmp_path: Path) -> None:
+    samples = [Sample(c, Quantity(e), Quantity(t)) for c, e, t in ((260, 10, 1), (200, 9, 1.05), (120, 14, 1.9))]
+    hopeless = [c for c in (100.0, 120.0, 140.0, 200.0, 260.0) if is_hopeless(ENERGY, samples, 260.0, c)]
+    assert hopeless == [100.0, 120.0]
+    limited = Goal.parse("energy@slowdown=5%")
+    near = [Sample(260.0, Quantity(10.0), Quantity(1.0)), Sample(150.0, Quantity(8.0), Quantity(1.4))]
+    assert is_hopeless(limited, near, 260.0, 150.0)
+    assert not is_hopeless(ENERGY, near, 260.0, 150.0)
+    assert not is_hopeless(ENERGY, [], 260.0, 150.0)
+    executor = Made(lambda cap: (curve(cap)[0] * (5 if cap < 150 else 1), curve(cap)[1]))
+    found = tuned(tmp_path / "s", executor, trials=12)
+    assert max(sum(ran == cap for ran, _ in executor.ran) for cap in (100.0, 120.0, 140.0)) <= 1
+    assert found.choice is not None
+    assert found.choice > 150

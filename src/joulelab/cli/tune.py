@@ -35,7 +35,8 @@ FAILED_CODE = 1
 # What belongs to one of the two ways only; each may be given with the other only by mistake.
 RUNS_ONLY = ("repeat_max", "studies", "patterns", "retry", "apply", "timeout", "scope")
 NEEDED = ("joulelab.report.cache", "joulelab.report.table", "joulelab.report.tune", "joulelab.study.account")
-ONLINE_ONLY = ("window", "settle", "per", "runs", "labels", "tail", "estimate", "rated_cpu", "capture")
+WINDOWS = ("window", "settle", "per")
+ONLINE_ONLY = (*WINDOWS, "runs", "labels", "tail", "estimate", "rated_cpu", "capture")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,11 @@ def command(
 
 def _check_options(ctx: click.Context, *, online: bool) -> None:
     """Refuse options of the other way: they would do nothing."""
+    # What --apply runs in the end is recorded like any run.
+    wrong = RUNS_ONLY if online else WINDOWS if ctx.params["apply"] else ONLINE_ONLY
     for param in ctx.command.params:
         source = ctx.get_parameter_source(param.name or "")
-        if source is None or source.name != "COMMANDLINE" or param.name not in (RUNS_ONLY if online else ONLINE_ONLY):
+        if source is None or source.name != "COMMANDLINE" or param.name not in wrong:
             continue
         raise click.UsageError(f"{param.opts[-1]} is for {'whole runs, not for' if online else 'tuning with'} --online")
 
@@ -165,7 +168,7 @@ def _runs(wanted: Wanted, which: str | None, given: Mapping[str, Any]) -> int:
     if tuned.choice is None:
         return FAILED_CODE
     if given["apply"]:
-        options = {name: given[name] for name in given if name not in (*RUNS_ONLY, "window", "settle", "per")}
+        options = {name: given[name] for name in given if name not in (*RUNS_ONLY, *WINDOWS)}
         execute(wanted.words, None, caps=wanted.grid.wishes(tuned.choice), **options)
     return 0
 

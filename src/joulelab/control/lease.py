@@ -46,9 +46,10 @@ def verdict(
 ) -> Verdict:
     """Decide what to do with what a device shows: only what is still ours, or was forgotten by the device, is undone.
 
-    A setting of several values may be half set, or half put back: each of its values is then ours or found.
+    A setting of several values may be half set, or half put back: each of its values is then ours or found. One of
+    ours that is hardly different from what was found is ours.
     """
-    if same(now, found):
+    if dict(now) == dict(found):
         return "as found"
     if _is_mixed(now, [found, *ours]):
         return "restore"

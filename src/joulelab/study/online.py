@@ -49,7 +49,7 @@ class State:
     chosen_ns: int = 0
     drift: tuple[float, float] | None = None  # time and energy per work at the end, against those at the beginning
     revisits: int = 0
-    refused: set[float] = field(default_factory=set)
+    refused: set[float] = field(default_factory=set)  # by the device, or hopeless
     scopes: list[str] | None = None
     notes: list[str] = field(default_factory=list)
     problem: str = ""
@@ -111,7 +111,10 @@ class Online:
         search = self.search()
         while len(self.state.windows) < 2 * self.trials:  # a bound on what is tried again and again
             cap = search.next()
-            if cap is not None:
+            if cap is not None and self._is_hopeless(cap):
+                self.state.refused.add(cap)
+                search.leave_out(cap)
+            elif cap is not None:
                 if self._measure(cap, search):
                     self._tell(search, self.state.windows[-1])
             elif self._revisit():
@@ -147,8 +150,16 @@ class Online:
         caps = [cap for cap in self.grid.watts if cap not in self.state.refused]
         search = Search(caps, self.goal, budget=self.trials + self.state.revisits)
         for window in self.corrected():
-            self._tell(search, window)
+            if window.cap not in self.state.refused:
+                self._tell(search, window)
         return search
+
+    def _is_hopeless(self, cap: float) -> bool:
+        """Return whether a cap need not be tried (again): time under it is lost to the workload."""
+        from joulelab.study.tuned import Sample, is_hopeless
+
+        samples = [Sample(w.cap, w.energy_per, w.time_per) for w in self.corrected()]
+        return is_hopeless(self.goal, samples, self.grid.reference, cap)
 
     def _tell(self, search: Search, window: Window) -> None:
         """Tell a search of a window, by one device: so it knows how near the power is to the cap."""

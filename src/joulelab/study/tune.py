@@ -12,7 +12,7 @@ from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
 from joulelab.study.results import gather
 from joulelab.study.search import Choice, Search
 from joulelab.study.slots import State, look
-from joulelab.study.tuned import Price, Sample, Tuned, rows
+from joulelab.study.tuned import Price, Sample, Tuned, is_hopeless, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -127,6 +127,9 @@ class Tuning:
             if len(self._told.get(cap, ())) >= self._repeat_max:
                 self._notes.append(f"{self._grid.shown[cap]} would be tried more often than --repeat-max allows")
                 return
+            if is_hopeless(self._goal, self._samples(), self._grid.reference, cap):
+                self._drop(cap)
+                continue
             fresh = self._fresh(cap)[:1]
             if not fresh:
                 self._say(self._trying(cap))
@@ -179,9 +182,12 @@ class Tuning:
                 next=f"see {self._study.folder / 'cells' / self._cells[cap].key}",
             )
         self._notes.append(f"the command failed under {self._grid.shown[cap]}: it is left out")
+        self._drop(cap)
+
+    def _drop(self, cap: float) -> None:
+        """Search on without a cap; what is known of it is shown."""
         self._search.leave_out(cap)
         self._cells.pop(cap)
-        self._told.pop(cap, None)
 
     def _take(self, cap: float, fresh: Sequence[Trial]) -> None:
         if any(trial.energy is None for trial in fresh):
@@ -196,6 +202,9 @@ class Tuning:
             devices = len(self._grid.scopes)
             u_energy = sample.energy.without(*COMMON).u
             self._search.tell(cap, sample.energy.value / devices, sample.time.value, u_energy / devices)
+
+    def _samples(self) -> list[Sample]:
+        return [self._sample(cap, trial) for cap, trials in self._told.items() for trial in trials]
 
     def _sample(self, cap: float, trial: Trial) -> Sample:
         """Return a trial per unit of work. Raises ConfigError where it reported none, unlike those before."""
@@ -213,8 +222,7 @@ class Tuning:
 
     def tuned(self, command: str) -> Tuned:
         """Return what was found; `command` is how the workload is typed."""
-        samples = [self._sample(cap, trial) for cap, trials in self._told.items() for trial in trials]
-        reference = self._grid.reference
+        samples, reference = self._samples(), self._grid.reference
         found = rows(self._goal, samples, reference, self._grid.shown)
         by_cap = {row.cap: row for row in found}
         choice = self.choice()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 SHARED = ("gain", "offset", "unseen")
+LOST, SLOW = 1.3, 0.25  # a score so many times the best, and a slowdown so far beyond its limit, will not turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,19 @@ def rows(goal: Goal, samples: Sequence[Sample], reference: float, shown: Mapping
         one = Quantity(1.0)
         made.append(Row(cap, name, n, energy, time, one - e, t - one, goal.score(e, t)))
     return tuple(made)
+
+
+def is_hopeless(goal: Goal, samples: Sequence[Sample], reference: float, cap: float) -> bool:
+    """Return whether a cap, or a higher one than it, was tried and is far worse than the best: no need to see more."""
+    seen = {row.cap: row for row in rows(goal, samples, reference, {})}
+    scores = {c: row.score.value for c, row in seen.items() if row.score is not None and row.loss is not None}
+    if not scores:
+        return False
+    limit = math.inf if goal.slowdown is None else goal.slowdown + SLOW
+    worse = [
+        c for c, row in seen.items() if row.loss and (scores[c] > LOST * min(scores.values()) or row.loss.value > limit)
+    ]
+    return any(cap <= c < reference for c in worse)
 
 
 def _mean(samples: Sequence[Sample]) -> tuple[Quantity, Quantity]:

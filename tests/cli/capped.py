@@ -62,7 +62,7 @@ class CapBench:
     def __exit__(self, *_: object) -> None:
         for process in self._started:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # a workload of its own would keep the pipes open
             process.communicate()
         self._server.__exit__()
 

@@ -22,7 +22,7 @@ from joulelab.control.setting import Limits, Opened, Setting
 from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Refused, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 LOWEST, HIGHEST, DEFAULT = 100.0, 400.0, 350.0
 
@@ -167,13 +167,14 @@ BECOME = """
 import fcntl, json, os, signal, socket, struct, subprocess, sys, time
 from joulelab.control.state import *
 from joulelab.control.leftover import *
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
+os.setgroups(json.loads(os.environ.get('GROUPS_', '[]'))); os.setgid(65534); os.setuid(65534)
 """
 
 
-def as_nobody(code: str, environ: Mapping[str, str]) -> str:
+def as_nobody(code: str, environ: Mapping[str, str], *, groups: Sequence[int] = ()) -> str:
     """Run Python code as `nobody`, with what it needs loaded before (the interpreter may be root's); return output."""
-    done = subprocess.run([sys.executable, "-c", BECOME + code], env=dict(environ), capture_output=True, text=True)
+    given = {**environ, "GROUPS_": json.dumps(list(groups))}
+    done = subprocess.run([sys.executable, "-c", BECOME + code], env=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

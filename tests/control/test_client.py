@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
@@ -564,3 +565,38 @@ def test_a_keeper_that_fails_itself_puts_back_first(environ, files, tmp_path):
         assert files.get("GPU-0") == {"cap_w": 300.0}
         (event,) = caps.serve()
         assert event["why"] == "it failed"
+
+
+def test_news_that_a_client_does_not_know_are_no_matter(environ):
+    with Caps(environ) as caps:
+        caps.set([Wish("gpu:0", 170.0)])
+        caps._hear({"id": 0, "is": "news"})
+        assert caps.serve() == []
+
+
+def test_a_keeper_takes_no_nonsense(environ, files):
+    sock, pid = spawn.start(environ)
+    with sock:
+        sock.settimeout(30)
+        sock.sendall(b'{"id":1,"do":"set","caps":[{"device":"gpu:0","value":170.0}]}\n')
+        assert b'"is":"set"' in sock.recv(65536)
+        sock.sendall(b'{"id":2,"do":"dance"}\n')
+        assert b'{"id":2,"is":"refused"' in sock.recv(65536)
+        assert files.get("GPU-0") == {"cap_w": 170.0}
+        sock.sendall(b"x" * 70000)
+        assert b"longer than 65536 bytes" in sock.recv(65536)
+        wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
+    os.waitpid(pid, 0)
+
+
+def test_a_client_that_goes_without_reading_is_gone_all_the_same(environ, files):
+    sock, pid = spawn.start(environ)
+    sock.sendall(b'{"id":1,"do":"set","caps":[{"device":"gpu:0","value":170.0}]}\n')
+    wait_for(lambda: select.select([sock], (), (), 0)[0])
+    sock.close()
+    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
+    os.waitpid(pid, 0)
+
+
+def test_a_keeper_is_loaded_without_being_run():
+    assert callable(importlib.import_module("joulelab.control.__main__").main)

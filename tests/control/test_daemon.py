@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import selectors
 import signal
 import socket
@@ -22,7 +23,7 @@ from joulelab.control.client import Caps, Wish, restore
 from joulelab.control.daemon import Daemon
 from joulelab.control.leftover import has_leftovers
 from joulelab.control.policy import Allow, Policy
-from joulelab.control.state import Journal, State
+from joulelab.control.state import Journal, State, user_name
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused
 
 ROOT = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody else")
@@ -256,9 +257,29 @@ for frame in json.loads(os.environ["FRAMES"]):
 """
 
 
-def as_stranger(capd, *frames):
-    out = as_nobody(STRANGER, {**capd.environ, "FRAMES": json.dumps(frames)})
+def as_stranger(capd, *frames, groups=()):
+    out = as_nobody(STRANGER, {**capd.environ, "FRAMES": json.dumps(frames)}, groups=groups)
     return [json.loads(line) for line in out.splitlines()]
+
+
+def test_a_client_that_goes_without_reading_is_released(capd, files):
+    sock = capd.connect()
+    sock.sendall(json.dumps(setting()).encode() + b"\n")
+    wait_for(lambda: files.get("GPU-0") == {"cap_w": 170.0} and select.select([sock], (), (), 0)[0])
+    sock.close()
+    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
+    assert capd.is_well()
+
+
+@ROOT
+def test_groups_count_as_the_kernel_tells_them(environ, tmp_path, files):
+    for_everybody(tmp_path)
+    capd = Capd(environ, tmp_path, "[[allow]]\ngroups = [54321]\n")
+    try:
+        assert as_stranger(capd, setting())[0]["is"] == "refused"
+        assert as_stranger(capd, setting(), groups=[54000, 54321])[0]["is"] == "set"
+    finally:
+        capd.close()
 
 
 @ROOT
@@ -362,6 +383,22 @@ def test_a_device_lost_when_its_client_goes_is_put_back_later(capd, files):
     assert [r.outcome for r in restore(capd.environ)] == ["restored"]
 
 
+def test_a_log_that_nobody_reads_ends_no_capd(environ, tmp_path, files):
+    config, path = tmp_path / "capd.toml", tmp_path / "capd.sock"
+    config.write_text("")
+    config.chmod(0o644)
+    code = "from joulelab.cli.capd import command; command()"
+    command = [sys.executable, "-c", code, "--config", str(config), "--socket", str(path)]
+    process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == f"ready: socket {path}, pid {process.pid}\n".encode()
+    process.stdout.close()
+    with Caps({**environ, "JOULELAB_CAPD": str(path)}) as caps:
+        caps.set([Wish("gpu:0", 170.0)])
+        assert [r.outcome for r in caps.release()] == ["restored"]
+    process.terminate()
+    assert process.wait(timeout=60) in (0, 120)  # Python itself minds the closed output at its very end
+
+
 def test_there_is_one_capd_for_a_socket(capd, environ, tmp_path):
     with pytest.raises(ConfigError, match="another capd serves it"), serving(capd.path, environ):
         pass
@@ -419,7 +456,7 @@ def test_older_kernels_serve_too(environ, tmp_path, monkeypatch):
     path = tmp_path / "capd.sock"
     with serving(path, environ) as one:
         client = Knocking(one, path)
-        assert client.peer.gids == {os.getgid()}
+        assert client.peer.gids == {os.getgid(), *os.getgrouplist(user_name(os.getuid()), os.getgid())}
         assert len(client.peer.process.fds) == 1
         client.sock.close()
         one._read(client.peer)

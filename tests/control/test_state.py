@@ -210,6 +210,7 @@ def test_others_see_who_holds_a_device_but_cannot_hold_it_up(environ, tmp_path):
 def test_leftovers_are_journals_that_nobody_holds(environ):
     assert not leftover.has_leftovers(environ)
     here = State(environ)
+    assert here.devices() == []
     lock = here.lock("GPU-0", {}, "gpu:0")
     assert not leftover.has_leftovers(environ)
     here.write(journal())
@@ -248,3 +249,17 @@ def test_the_log_stays_small_and_keeps_the_newest(environ):
 def test_a_user_without_a_name_is_a_number():
     assert user_name(0) == "root"
     assert user_name(3_999_999_999) == "3999999999"
+
+
+def test_where_a_lock_cannot_be_looked_at_the_journal_tells(environ):
+    here = State(environ)
+    here.folder.mkdir(parents=True)
+    (here.folder / "GPU-0.lock").symlink_to("GPU-0.lock")
+    assert leftover.is_held(str(here.folder / "GPU-0.lock")) is None
+    assert here.look("GPU-0") == (None, None)
+    here.write(journal())
+    assert here.look("GPU-0") == (WHO, None)
+    here.write(journal(ticks=1))
+    assert here.look("GPU-0") == (None, journal(ticks=1))
+    with pytest.raises(Refused, match="Too many levels of symbolic links"):
+        here.lock("GPU-0", {}, "gpu:0")

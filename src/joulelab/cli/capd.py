@@ -12,21 +12,23 @@ from typing import Any
 import click
 
 from joulelab.cli.options import json_option
+from joulelab.control.link import CAPD, SOCKET
+from joulelab.control.policy import CONFIG, load
 
 
 @click.command("capd")
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    default="/etc/joulelab/capd.toml",
+    default=CONFIG,
     show_default=True,
     help="Who may cap what.",
 )
 @click.option(
     "--socket",
     type=click.Path(path_type=Path),
-    envvar="JOULELAB_CAPD",
-    default="/run/joulelab/capd.sock",
+    envvar=CAPD,
+    default=SOCKET,
     show_default=True,
     help="Where clients ask; also from JOULELAB_CAPD.",
 )
@@ -37,7 +39,6 @@ def command(config: Path, socket: Path, as_json: bool) -> None:
     Runs as root until SIGTERM; SIGHUP reads the configuration again. What a client has set is put back when it ends.
     """
     from joulelab.control.daemon import Daemon
-    from joulelab.control.policy import load
 
     with Daemon(socket.absolute(), lambda: load(config), os.environ, _say_json if as_json else _say) as daemon:
         daemon.run()

@@ -97,7 +97,9 @@ def finish(setter: Setter, journal: Journal, state: State) -> Outcome:
 
     The journal is removed unless that failed.
     """
-    for left in reversed(range(TRIES)):
+    left = TRIES
+    while True:
+        left -= 1
         try:
             outcome = _finish(setter, journal)
             break

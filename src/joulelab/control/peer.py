@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from joulelab.control.frames import Lines
 from joulelab.control.spawn import Watched
+from joulelab.control.state import user_name
 
 if TYPE_CHECKING:
     from joulelab.control.keeper import Keeper
 
 # Not in Python's socket module yet.
 SO_PEERPIDFD, SO_PEERGROUPS = 77, 59
+_MOST = 1024  # bytes that Python takes, 256 groups
 _CREDENTIALS = struct.Struct("iII")
 
 
@@ -28,7 +30,7 @@ class Peer:
         self.sock = sock
         packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         self.pid, self.uid, gid = _CREDENTIALS.unpack(packed)
-        self.gids = {gid, *_groups(sock)}
+        self.gids = {gid, *_groups(sock, self.uid, gid)}
         self.user = str(self.uid)
         self.lines = Lines()
         self.unsent = b""
@@ -48,10 +50,10 @@ class Peer:
         self.process.close()
 
 
-def _groups(sock: socket.socket) -> list[int]:
+def _groups(sock: socket.socket, uid: int, gid: int) -> list[int]:
     """Return the peer's other groups as the kernel knows them: no directory service is asked, which might hang."""
     try:
-        packed = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 65536 * 4)
-    except OSError:  # before Linux 4.13
-        return []
-    return [gid for (gid,) in struct.iter_unpack("I", packed)]
+        packed = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, _MOST)
+    except OSError:  # before Linux 4.13, or more than fit
+        return os.getgrouplist(user_name(uid), gid)
+    return [number for (number,) in struct.iter_unpack("I", packed)]

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     words = sys.argv[1:] if argv is None else list(argv)
-    measures = words[:1] == ["run"] or (words[:1] == ["cap"] and "--" in words)
+    own = words[: words.index("--")] if "--" in words else words  # what comes after is the workload's
+    measures = (
+        own[:1] == ["run"] or (own[:1] == ["cap"] and own != words) or (own[:1] == ["tune"] and "--online" in own)
+    )
     if measures:
         _die_by_signals()
     early = _recorder() if measures and len(words) > 1 and words[1] not in ("-h", "--help") else []

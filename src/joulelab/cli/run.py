@@ -8,14 +8,14 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from joulelab.cli.options import Duration, Pair, config_option, handle, json_option, runs_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
     from joulelab.config.choose import Chosen
@@ -61,6 +61,18 @@ RUN_OPTIONS = (
 )
 
 
+class After(Protocol):
+    """Add to what is told of a run: to its JSON, and below its table; `needs` are modules for that."""
+
+    needs: Sequence[str]
+
+    def to_json(self, outcome: Outcome) -> Mapping[str, Any]:
+        """Return what is added to the JSON."""
+
+    def print(self, outcome: Outcome) -> None:
+        """Print what comes below the table, to standard error."""
+
+
 def run_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options of `run`."""
     for option in reversed(RUN_OPTIONS):
@@ -93,6 +105,7 @@ def execute(
     quiet: bool,
     caps: Sequence[Wish] = (),
     companion: Companion | None = None,
+    after: After | None = None,
     **given: Any,
 ) -> NoReturn:
     """Run a command by the options of `run_options`, print what it used, and leave as it did."""
@@ -103,6 +116,8 @@ def execute(
     from joulelab.supervisor.workload import inherited, leave
 
     options = replace(_options(**given), caps=tuple(caps))
+    if after is not None:
+        options = replace(options, preload=(*NEEDED, *after.needs))
     with SignalBox() as signals:  # left only where the command could not even be tried; else leave() ends us inside
         outcome = run_command(
             words,
@@ -115,18 +130,20 @@ def execute(
         )
         try:
             with signals.interruptible():
-                _show(outcome, as_json=as_json, output=output, quiet=quiet)
+                _show(outcome, as_json=as_json, output=output, quiet=quiet, after=after)
         except BaseException as error:  # noqa: BLE001 the command's outcome is returned, whatever becomes of the table
             _say(f"the result cannot be shown ({type(error).__name__}: {error}); joulelab show {outcome.run or ''}")
         finally:
             leave(outcome.exit_code, outcome.signal)
 
 
-def _show(outcome: Outcome, *, as_json: bool, output: Path | None, quiet: bool) -> None:
+def _show(outcome: Outcome, *, as_json: bool, output: Path | None, quiet: bool, after: After | None) -> None:
     if as_json or output is not None:
-        _write_json(outcome, output)
+        _write_json(outcome, output, {} if after is None else after.to_json(outcome))
     if not quiet and (output is not None or not as_json):
         _print(outcome)
+        if after is not None and outcome.error is None:
+            after.print(outcome)
     elif outcome.error is not None:
         _say(str(outcome.error))
     elif not as_json or output is not None:
@@ -208,8 +225,9 @@ def _configured(
     return chosen, config.run
 
 
-def _write_json(outcome: Outcome, output: Path | None) -> None:
+def _write_json(outcome: Outcome, output: Path | None, more: Mapping[str, Any]) -> None:
     data: dict[str, Any] = {} if outcome.result is None else outcome.result.to_json()
+    data |= more
     data |= {"folder": None if outcome.run is None else str(outcome.run), "problems": outcome.problems}
     if outcome.result is None:
         data |= {"outcome": outcome.kind, "exit_code": outcome.exit_code, "signal": outcome.signal}

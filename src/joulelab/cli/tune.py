@@ -6,18 +6,18 @@ import json
 import os
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Duration, handle, print_json
-from joulelab.cli.run import execute, run_options, short_path
+from joulelab.cli.options import Duration, print_json
+from joulelab.cli.run import execute, run_options
 from joulelab.core.errors import JoulelabError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
     from joulelab.analysis.goal import Goal
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     from joulelab.study.online import Online
     from joulelab.study.tune import Tuning
     from joulelab.study.tuned import Tuned
-    from joulelab.supervisor.options import RunOptions
     from joulelab.supervisor.run import Outcome
+    from joulelab.supervisor.spawn import Spawned
 
 OWN_FAILURE = 125
 FAILED_CODE = 1
 # What belongs to one of the two ways only; each may be given with the other only by mistake.
 RUNS_ONLY = ("repeat_max", "studies", "patterns", "retry", "apply", "timeout", "scope")
-NEEDED = ("joulelab.report.cache", "joulelab.report.table", "joulelab.report.tune", "joulelab.study.account")
 WINDOWS = ("window", "settle", "per")
 ONLINE_ONLY = (*WINDOWS, "runs", "labels", "tail", "estimate", "rated_cpu", "capture")
 
@@ -111,7 +110,7 @@ def command(
     try:
         wanted = _wanted(words, goal_text, cap, which, trials)
         if online:
-            _online(wanted, given)
+            _online(wanted, given, ctx.obj)
     except JoulelabError as error:
         if not online:
             raise
@@ -230,85 +229,36 @@ def _print(tuned: Tuned, file: Any) -> None:
     file.flush()
 
 
-def _online(wanted: Wanted, given: Mapping[str, Any]) -> NoReturn:
+class Conclusion:
+    """Tell what tuning found inside a run, below what the run used."""
+
+    needs: Sequence[str] = ("joulelab.report.tune", "joulelab.study.account")
+
+    def __init__(self, online: Online, typed: str) -> None:
+        self._online, self._typed = online, typed
+
+    def to_json(self, outcome: Outcome) -> dict[str, Any]:
+        """Return what was found as plain data."""
+        return {"tune": self._tuned(outcome).to_json()}
+
+    def print(self, outcome: Outcome) -> None:
+        """Print what was found."""
+        _print(self._tuned(outcome), sys.stderr)
+
+    def _tuned(self, outcome: Outcome) -> Tuned:
+        from joulelab.study.account import account
+
+        return account(self._online, outcome.run, self._typed)
+
+
+def _online(wanted: Wanted, given: Mapping[str, Any], early: list[Spawned] | None) -> NoReturn:
     """Tune inside one run, and leave as the command did. Raises JoulelabError before it is started."""
     from joulelab.study.online import Online
-    from joulelab.supervisor.run import run_command
-    from joulelab.supervisor.signals import SignalBox
-    from joulelab.supervisor.workload import inherited, leave
 
     times = {"window_s": given["window"], "settle_s": given["settle"]}
     online = Online(wanted.grid, wanted.goal, trials=wanted.trials, kind=given["per"], **times)
-    options = _options(given)
-    with SignalBox() as signals:  # left only where the command could not even be tried; else leave() ends us inside
-        environ = inherited(os.environ)
-        outcome = run_command(wanted.words, options, environ, say=_say, signals=signals, companion=online)
-        try:
-            with signals.interruptible():
-                _conclude(online, outcome, wanted.typed, given)
-        except BaseException as error:  # noqa: BLE001 the command's outcome is returned, whatever becomes of the table
-            _say(f"what tuning found cannot be shown ({type(error).__name__}: {error})")
-        finally:
-            leave(outcome.exit_code, outcome.signal)
-
-
-def _options(given: Mapping[str, Any]) -> RunOptions:
-    """Return how the run is recorded. Raises ConfigError for a wrong configuration."""
-    from joulelab.study.folder import Settings
-    from joulelab.study.recording import run_options as recorded
-
-    if given["rated_cpu"] is not None and not given["estimate"]:
-        raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
-    options, warnings = recorded(
-        Settings.from_json(_settings(given)),
-        os.environ,
-        given["runs"],
-        name=given["name"],
-        labels=dict(given["labels"]),
-    )
-    for warning in warnings:
-        _say(warning)
-    rated = {} if given["rated_cpu"] is None else {"cpu_w": given["rated_cpu"]}
-    also = [{"meter": "estimate", "config": rated}, *options.also] if given["estimate"] else options.also
-    tail_s = options.tail_s if given["tail"] is None else given["tail"]
-    return replace(options, also=also, tail_s=tail_s, capture=given["capture"], preload=NEEDED)
-
-
-def _conclude(online: Online, outcome: Outcome, typed: str, given: Mapping[str, Any]) -> None:
-    """Print what the run used and what tuning found; as JSON, both together."""
-    from joulelab.report.cache import write_cache
-    from joulelab.study.account import account
-
-    as_json, output = given["as_json"], given["output"]
-    tuned = account(online, outcome.run, typed)
-    whole = {} if outcome.result is None else outcome.result.to_json()
-    ended = {"outcome": outcome.kind, "exit_code": outcome.exit_code, "signal": outcome.signal}
-    folder = None if outcome.run is None else str(outcome.run)
-    data = {**whole, **ended, "folder": folder, "problems": outcome.problems, "tune": tuned.to_json()}
-    if output is not None:
-        output.write_text(json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n")
-    if as_json:
-        print_json(data)
-    else:
-        _print_run(outcome, quiet=given["quiet"])
-    if not as_json and not given["quiet"] and outcome.error is None:
-        _print(tuned, sys.stderr)
-    if outcome.result is not None and outcome.run is not None:
-        write_cache(outcome.run, outcome.result)
-
-
-def _print_run(outcome: Outcome, *, quiet: bool) -> None:
-    from joulelab.report.console import make_console
-    from joulelab.report.table import print_result
-
-    if outcome.error is not None:
-        _say(str(outcome.error))
-    elif outcome.result is None or outcome.run is None or quiet:
-        for problem in outcome.problems:
-            _say(problem)
-    else:
-        folder = short_path(outcome.run)
-        print_result(make_console(sys.stderr), outcome.result, folder, problems=outcome.problems, handle=handle(folder))
+    options = {name: given[name] for name in given if name not in (*RUNS_ONLY, *WINDOWS)}
+    execute(wanted.words, early, companion=online, after=Conclusion(online, wanted.typed), **options)
 
 
 def _tell(told: Told) -> None:

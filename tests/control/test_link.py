@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from tests.control.fake import wait_for
+
+from joulelab.control import link, spawn
+from joulelab.control.client import Caps, Wish, restore
+from joulelab.core.errors import JoulelabError, Refused
+from joulelab.core.process import start_ticks
+
+TWO = [Wish("gpu:0", 170.0), Wish("gpu:1", 0.5, "share")]
+
+
+def test_the_choice_between_capd_and_a_keeper_of_ones_own(environ, tmp_path):
+    path = tmp_path / "capd.sock"
+    asked = {**environ, "JOULELAB_CAPD": str(path)}
+    for _ in range(2):
+        with_none = link.connect(asked)
+        assert with_none.pid is not None
+        with_none.close()
+        if not path.exists():
+            stale = socket.socket(socket.AF_UNIX)
+            stale.bind(str(path))  # nobody listens
+            stale.close()
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen(1)
+        one = link.connect(asked)
+        assert (one.pid, one.name) == (None, "capd")
+        direct = link.connect(asked, direct=True)
+        assert direct.name == f"keeper {direct.pid}"
+        direct.abandon()
+        assert one.close() == "the connection was closed"
+        link.connect(asked).abandon()
+    (tmp_path / "odd").mkdir()
+    with pytest.raises(JoulelabError, match="capd does not answer"):
+        link.connect({**environ, "JOULELAB_CAPD": str(tmp_path / ("x" * 200))})
+
+
+def test_a_capd_that_talks_nonsense_is_a_broken_connection(environ):
+    for nonsense in (b"hello\n", b"[]\n", b"\xff\n", b"x" * 70000):
+        here, there = socket.socketpair()
+        with there:
+            broken = link.Link(here)
+            threading.Thread(target=there.sendall, args=(nonsense,)).start()
+            assert broken.ask({"id": 1, "do": "status"}, 10.0, lambda _: None) is None
+            broken.close()
+
+
+def test_a_refusal_without_a_number_is_an_answer():
+    here, there = socket.socketpair()
+    with there:
+        one = link.Link(here)
+        there.sendall(b'{"id":9,"is":"news"}\n{"id":0,"is":"refused","error":{}}\n')
+        heard = []
+        assert one.ask({"id": 1, "do": "status"}, 10.0, heard.append)["is"] == "refused"
+        assert heard == [{"id": 9, "is": "news"}]
+        one.close()
+
+
+def test_a_keeper_that_dies_at_once_is_an_error(environ, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    with Caps(environ) as caps, pytest.raises(JoulelabError, match="the keeper of caps died"):
+        caps.status()
+    with pytest.raises(JoulelabError, match="the keeper of caps died"):
+        restore(environ)
+
+
+def test_an_answer_that_refuses_a_status_or_restore_is_raised(environ, monkeypatch, tmp_path):
+    (tmp_path / "packages" / "sitecustomize.py").write_text(
+        "import joulelab.control.keeper as k\n"
+        "from joulelab.core.errors import Refused\n"
+        "def no(*_): raise Refused('not now')\n"
+        "k.Keeper.status = k.Keeper.restore = no\n"
+    )
+    with Caps(environ) as caps, pytest.raises(Refused, match="not now"):
+        caps.status()
+    with pytest.raises(Refused, match="not now"):
+        restore(environ)
+
+
+def test_a_process_is_known_by_more_than_its_number():
+    process = subprocess.Popen(["sleep", "600"])
+    ticks = start_ticks(process.pid)
+
+    def no_pidfd(_):
+        raise OSError("not on this kernel")
+
+    watched = spawn.Watched(process.pid, ticks)
+    other = spawn.Watched(process.pid, 1)
+    plain = spawn.Watched(process.pid, opened=no_pidfd)
+    assert [w.ended() for w in (watched, other, plain)] == [False, True, False]
+    assert (len(watched.fds), other.fds, plain.fds) == (1, [], [])
+    process.kill()
+    process.wait()
+    assert [w.ended() for w in (watched, other, plain)] == [True, True, True]
+    assert spawn.Watched(process.pid).ended()
+    watched.close()
+
+
+def test_a_keeper_that_still_runs_is_left_to_itself(monkeypatch):
+    monkeypatch.setattr(link, "LEAVE_S", 0.2)
+    here, there = socket.socketpair()
+    process = subprocess.Popen(["sleep", "600"])
+    assert link.Link(here, process.pid).close() == "it still runs"
+    there.close()
+    process.kill()
+    process.wait()
+    done = subprocess.Popen(["sh", "-c", "exit 3"])
+    here, there = socket.socketpair()
+    assert link.Link(here, done.pid).close() == "it ended with 3"
+    there.close()
+    done.returncode = 3
+
+
+def test_a_keeper_finds_the_joulelab_that_started_it(monkeypatch):
+    environment = spawn._environment({"PYTHONPATH": "/a"})
+    assert environment["PYTHONPATH"].split(":")[0] == "/a"
+    assert environment["JOULELAB_STATE"] == "/var/lib/joulelab"
+    monkeypatch.setattr(spawn, "__file__", "/usr/lib/site-packages/joulelab/control/spawn.py")
+    assert "PYTHONPATH" not in spawn._environment({})
+
+
+def test_a_keeper_that_fails_itself_puts_back_first(environ, files, tmp_path):
+    (tmp_path / "packages" / "sitecustomize.py").write_text(
+        "import joulelab.control.keeper as k\ndef fail(*_): raise SystemExit(3)\nk.Keeper.status = fail\n"
+    )
+    with Caps(environ) as caps:
+        caps.set([Wish("gpu:0", 170.0)])
+        with pytest.raises(JoulelabError, match="the keeper of caps died"):
+            caps.status()
+        assert files.get("GPU-0") == {"cap_w": 300.0}
+        (event,) = caps.serve()
+        assert event["why"] == "it failed"
+
+
+def test_a_keeper_takes_no_nonsense(environ, files):
+    sock, pid = spawn.start(environ)
+    with sock:
+        sock.settimeout(30)
+        sock.sendall(b'{"id":1,"do":"set","caps":[{"device":"gpu:0","value":170.0}]}\n')
+        assert b'"is":"set"' in sock.recv(65536)
+        sock.sendall(b'{"id":2,"do":"dance"}\n')
+        assert b'{"id":2,"is":"refused"' in sock.recv(65536)
+        assert files.get("GPU-0") == {"cap_w": 170.0}
+        sock.sendall(b"x" * 70000)
+        assert b"longer than 65536 bytes" in sock.recv(65536)
+        wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
+    os.waitpid(pid, 0)
+
+
+def test_a_client_that_goes_without_reading_is_gone_all_the_same(environ, files):
+    sock, pid = spawn.start(environ)
+    sock.sendall(b'{"id":1,"do":"set","caps":[{"device":"gpu:0","value":170.0}]}\n')
+    wait_for(lambda: select.select([sock], (), (), 0)[0])
+    sock.close()
+    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
+    os.waitpid(pid, 0)
+
+
+def test_a_keeper_is_loaded_without_being_run():
+    assert callable(importlib.import_module("joulelab.control.__main__").main)

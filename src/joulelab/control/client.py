@@ -122,9 +122,9 @@ class Caps:
         `keeper-died` {pid, why}, `keeper-started` {pid, caps}, `caps-released` {why, devices, problem}: a signal made
         the keeper put back, and it is not started again; `caps-problem` {problem}.
         """
-        if self._pid != os.getpid():
-            return []
-        with self._mutex:
+        if self._pid != os.getpid() or not self._mutex.acquire(blocking=False):
+            return []  # another thread is asking the keeper, and will hear the same; nobody waits for it here
+        try:
             if self._link is not None:
                 for frame in self._link.receive(0.0):
                     self._hear(frame)
@@ -135,6 +135,8 @@ class Caps:
             events = list(self._events)
             self._events.clear()
             return events
+        finally:
+            self._mutex.release()
 
     def close(self) -> None:
         """Release, and let the keeper end; what was not put back is in the machine's log of caps. Twice is harmless."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -98,11 +99,16 @@ def read_value(path: Path) -> int:
 def write_value(path: Path, number: int) -> None:
     """Write a number in one call. Raises Denied, Refused (locked, out of range), DeviceLost, ReadFailed."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except OSError as error:
         raise unwritten(error, path, opening=True) from error
+    text = f"{number}\n".encode()
     try:
-        os.write(descriptor, f"{number}\n".encode())
+        os.write(descriptor, text)
+        with contextlib.suppress(
+            OSError
+        ):  # only a plain file has a rest; cut before the write, a kill would leave none
+            os.ftruncate(descriptor, len(text))
     except OSError as error:
         raise unwritten(error, path, opening=False) from error
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING
 from joulelab.control.leftover import DEFAULT, STATE
 from joulelab.core.errors import JoulelabError
 from joulelab.core.process import start_ticks
+from joulelab.core.spawn import above_standard, findable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-SITE = ("site-packages", "dist-packages")
 # These ask a keeper to put back and end; they wait until it has its handlers.
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -63,8 +62,7 @@ def start(environ: Mapping[str, str]) -> tuple[socket.socket, int]:
     try:
         opened = [end.detach() for end in socket.socketpair()]
         opened.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
-        # Where 0, 1 or 2 were closed, these took their place: move them out of the way.
-        opened = [_above_standard(fd) for fd in opened]
+        opened = [above_standard(fd) for fd in opened]
         ours, theirs, null = opened
         actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate((theirs, null, null))]
         pid = os.posix_spawn(command[0], command, _environment(environ), file_actions=actions, setsigmask=ENDING)
@@ -79,17 +77,4 @@ def start(environ: Mapping[str, str]) -> tuple[socket.socket, int]:
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment in which a keeper finds the joulelab that started it, and the same state."""
-    given = {**environ, STATE: os.path.abspath(environ.get(STATE) or DEFAULT)}  # noqa: PTH100
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
-    if os.path.basename(root) in SITE:  # noqa: PTH119
-        return given
-    paths = [p for p in environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return {**given, "PYTHONPATH": os.pathsep.join([*paths, root])}
-
-
-def _above_standard(fd: int) -> int:
-    if fd > 2:
-        return fd
-    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(fd)
-    return moved
+    return findable({**environ, STATE: os.path.abspath(environ.get(STATE) or DEFAULT)})  # noqa: PTH100

@@ -14,11 +14,12 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, Unavailable
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.meters.hooks import Missing
+from joulelab.meters.readers import Readers
 from joulelab.meters.settings import check_keys, devices, number, seconds
 from joulelab.transports.amdsmi import NAN, AmdGpu, AmdSmi
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from joulelab.core.spec import Meter
 
@@ -88,16 +89,13 @@ class Accumulator:
         return count_j
 
 
-class AmdMeter:
+class AmdMeter(Readers):
     """Read every AMD GPU; rows in J, W, Hz, B, degC, shares of 1."""
 
     def __init__(self, library: AmdSmi, config: Mapping[str, Any]) -> None:
         """Make readers and streams for the wanted GPUs. Raises Unavailable, ConfigError."""
+        super().__init__()
         self._library = library
-        self._events: list[dict[str, Any]] = []
-        self._streams: list[Stream] = []
-        self._missing: list[Missing] = []
-        self._readers: dict[str, Callable[[], Sequence[float]]] = {}
         self._seen: dict[str, tuple[int, ...]] = {}
         self._caps: dict[str, float] = {}
         periods = seconds("amdsmi", config, "period_s", 0.1), seconds("amdsmi", config, "slow_period_s", 1.0)
@@ -110,23 +108,6 @@ class AmdMeter:
         for gpu in _chosen(gpus, devices("amdsmi", config)):
             self._add(gpu, f"gpu:{first + gpu.index}", *periods)
 
-    def streams(self) -> Sequence[Stream]:
-        """Return a stream `power` and a stream `state` per GPU."""
-        return self._streams
-
-    def read(self, stream: Stream) -> Sequence[float]:
-        """Return one row. Raises ReadFailed, Denied, DeviceLost."""
-        return self._readers[stream.name]()
-
-    def events(self) -> list[dict[str, Any]]:
-        """Return `process` and `cap` when they change."""
-        drained, self._events = self._events, []
-        return drained
-
-    def missing(self) -> Sequence[Missing]:
-        """Return GPUs whose accumulator does not move."""
-        return self._missing
-
     def close(self) -> None:
         """Release AMD SMI."""
         self._library.close()
@@ -138,9 +119,8 @@ class AmdMeter:
         specs = power_specs(gpu)
         power = Stream(f"{scope}.power", "power", scope, period_s, specs, device=gpu.uuid, model=gpu.name)
         state = Stream(f"{scope}.state", "state", scope, slow_s, STATE, device=gpu.uuid, model=gpu.name)
-        self._streams += [power, state]
-        self._readers[power.name] = lambda: self._power(gpu, judge)
-        self._readers[state.name] = lambda: self._state(gpu, scope)
+        self._put(power, lambda: self._power(gpu, judge))
+        self._put(state, lambda: self._state(gpu, scope))
 
     def _moves(self, gpu: AmdGpu, judge: Accumulator) -> bool:
         """Read the accumulator for up to 50 ms, until it is seen to move: it is updated every millisecond or so."""

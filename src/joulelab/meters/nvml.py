@@ -14,6 +14,7 @@ from joulelab.core.errors import ConfigError, Unavailable
 from joulelab.core.spec import Meter, Spec, Stream
 from joulelab.meters.generations import power_specs, sensor
 from joulelab.meters.hooks import Missing
+from joulelab.meters.readers import Readers
 from joulelab.meters.settings import check_keys, devices, seconds, text
 from joulelab.meters.visible import order_known, visible
 from joulelab.transports.nvml import Gpu, Nvml
@@ -59,7 +60,7 @@ def open_meter(config: Mapping[str, Any]) -> Meter:
         raise
 
 
-class NvmlMeter:
+class NvmlMeter(Readers):
     """Read every GPU of the node; rows in J, W, Hz, B, degC, shares of 1."""
 
     def __init__(self, nvml: Nvml, config: Mapping[str, Any]) -> None:
@@ -68,12 +69,10 @@ class NvmlMeter:
         self._slow_s = seconds("nvml", config, "slow_period_s", 1.0)
         wanted = devices("nvml", config)
         shown, order = text("nvml", config, "visible"), text("nvml", config, "device_order")
+        super().__init__()
         self._nvml = nvml
-        self._events: list[dict[str, Any]] = []
-        self._streams: list[Stream] = []
-        self._readers: dict[str, Callable[[], Sequence[float]]] = {}
         gpus, absent = nvml.gpus()
-        self._missing = [Missing.from_error(f"gpu:{gone.index}", gone.error) for gone in absent]
+        self._missing += [Missing.from_error(f"gpu:{gone.index}", gone.error) for gone in absent]
         if not gpus:
             first = absent[0].error if absent else None
             raise Unavailable(
@@ -85,23 +84,6 @@ class NvmlMeter:
         for gpu in _chosen(gpus, wanted):
             self._add(gpu)
         self._events.append(_devices_event(gpus, shown, order))
-
-    def streams(self) -> Sequence[Stream]:
-        """Return a stream `power` and a stream `state` per GPU."""
-        return self._streams
-
-    def read(self, stream: Stream) -> Sequence[float]:
-        """Return one row. Raises ReadFailed, Denied, DeviceLost."""
-        return self._readers[stream.name]()
-
-    def events(self) -> list[dict[str, Any]]:
-        """Return `devices` once, `process` and `cap` when they change."""
-        drained, self._events = self._events, []
-        return drained
-
-    def missing(self) -> Sequence[Missing]:
-        """Return GPUs and MIG instances without power of their own."""
-        return self._missing
 
     def close(self) -> None:
         """Release NVML."""
@@ -125,10 +107,6 @@ class NvmlMeter:
             why = "NVML gives a MIG instance the power of its whole GPU"
             name = f"{scope}/mig:{mig.index}"
             self._missing.append(Missing(name, "it has no power of its own", why, f"read {scope}"))
-
-    def _put(self, stream: Stream, reader: Callable[[], Sequence[float]]) -> None:
-        self._streams.append(stream)
-        self._readers[stream.name] = reader
 
     def _events_sink(self, event: dict[str, Any]) -> None:
         self._events.append(event)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import sys
 
+from joulelab.core.spawn import above_standard, findable
 from joulelab.recorder.signals import REPORTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-SITE = ("site-packages", "dist-packages")
 
 
 class Spawned:
@@ -36,13 +34,12 @@ class Spawned:
             opened += os.pipe()
             opened += os.pipe()
             opened.append(_open_log(log))
-            # Where 0, 1 or 2 were closed, the pipes took their place: move them out of the way.
-            opened = [_above_standard(fd) for fd in opened]
+            opened = [above_standard(fd) for fd in opened]
             commands, self.commands, self.said, said, errors = opened
             actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate((commands, said, errors))]
             # Blocked until it handles them: a signal to the group in its first moments must not end it.
             mask = [*REPORTED, signal.SIGTSTP]
-            self.pid = os.posix_spawn(command[0], command, _environment(environ), file_actions=actions, setsigmask=mask)
+            self.pid = os.posix_spawn(command[0], command, findable(environ), file_actions=actions, setsigmask=mask)
         except OSError:
             for fd in opened:
                 os.close(fd)
@@ -58,25 +55,8 @@ class Spawned:
         os.close(self.said)
 
 
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which a recorder finds the joulelab that started it, wherever that was found."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
-    if os.path.basename(root) in SITE:  # noqa: PTH119
-        return dict(environ)
-    paths = [p for p in environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return {**environ, "PYTHONPATH": os.pathsep.join([*paths, root])}
-
-
 def _open_log(log: str | os.PathLike[str]) -> int:
     try:
         return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-
-
-def _above_standard(fd: int) -> int:
-    if fd > 2:
-        return fd
-    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(fd)
-    return moved

@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks.tune_grids import Grid, physical, recorded, smooth
 from joulelab.analysis.goal import Goal
-from joulelab.study.curve import Prior
-from joulelab.study.objective import excess, objective, regret
-from joulelab.study.search import Search
+from joulelab.study.tuning.curve import Prior
+from joulelab.study.tuning.objective import excess, objective, regret
+from joulelab.study.tuning.search import Search
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "cap-sweeps"
 GOALS = ("energy", "edp", "energy@slowdown=5%")

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from joulelab.analysis.goal import Goal
     from joulelab.study.drive import Told
     from joulelab.study.executors import Executor
-    from joulelab.study.grid import Grid
-    from joulelab.study.online import Online
-    from joulelab.study.tune import Tuning
-    from joulelab.study.tuned import Tuned
+    from joulelab.study.tuning.grid import Grid
+    from joulelab.study.tuning.online import Online
+    from joulelab.study.tuning.runs import Tuning
+    from joulelab.study.tuning.tuned import Tuned
     from joulelab.supervisor.run import Outcome
     from joulelab.supervisor.spawn import Spawned
 
@@ -135,7 +135,7 @@ def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str 
     """Return what is asked for. Raises JoulelabError."""
     from joulelab.analysis.goal import Goal
     from joulelab.control.client import Caps
-    from joulelab.study.grid import make_grid
+    from joulelab.study.tuning.grid import make_grid
     from joulelab.supervisor.choosing import gpus
 
     goal = Goal.parse(goal_text)
@@ -181,7 +181,7 @@ def _visible(grid: Grid) -> dict[str, str]:
 def _tuning(wanted: Wanted, which: str | None, given: Mapping[str, Any], executor: Executor) -> Tuning:
     from joulelab.study.folder import default_name
     from joulelab.study.matrix import Workload
-    from joulelab.study.tune import Tuning, open_plan
+    from joulelab.study.tuning.runs import Tuning, open_plan
     from joulelab.study.work import WorkPattern
 
     workload = Workload(wanted.words)
@@ -232,7 +232,7 @@ def _print(tuned: Tuned, file: Any) -> None:
 class Conclusion:
     """Tell what tuning found inside a run, below what the run used."""
 
-    needs: Sequence[str] = ("joulelab.report.tune", "joulelab.study.account")
+    needs: Sequence[str] = ("joulelab.report.tune", "joulelab.study.tuning.account")
 
     def __init__(self, online: Online, typed: str) -> None:
         self._online, self._typed = online, typed
@@ -246,14 +246,14 @@ class Conclusion:
         _print(self._tuned(outcome), sys.stderr)
 
     def _tuned(self, outcome: Outcome) -> Tuned:
-        from joulelab.study.account import account
+        from joulelab.study.tuning.account import account
 
         return account(self._online, outcome.run, self._typed)
 
 
 def _online(wanted: Wanted, given: Mapping[str, Any], early: list[Spawned] | None) -> NoReturn:
     """Tune inside one run, and leave as the command did. Raises JoulelabError before it is started."""
-    from joulelab.study.online import Online
+    from joulelab.study.tuning.online import Online
 
     times = {"window_s": given["window"], "settle_s": given["settle"]}
     online = Online(wanted.grid, wanted.goal, trials=wanted.trials, kind=given["per"], **times)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from joulelab.analysis.terms import Quantity
-    from joulelab.study.tuned import Row, Tuned
+    from joulelab.study.tuning.tuned import Row, Tuned
 
 COVERAGE = "Intervals are expanded uncertainties (k = 2); * is what the others are compared with"
 TIED = "~ cannot be told apart from the best"

@@ -11,14 +11,14 @@ from joulelab.analysis.terms import Quantity, total
 from joulelab.core.clock import NS
 from joulelab.store.folder import read_meta
 from joulelab.store.run import Run
-from joulelab.study.worklog import pause_ns
+from joulelab.study.tuning.worklog import pause_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from joulelab.analysis.result import Result
-    from joulelab.study.worklog import WorkLog
+    from joulelab.study.tuning.worklog import WorkLog
 
 LEAST_READINGS = 3
 INSIDE = ("gpu", "cpu", "dram")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, MeterError, Refused
-from joulelab.study.worklog import WorkLog
+from joulelab.study.tuning.worklog import WorkLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.goal import Goal
     from joulelab.control.client import Held
-    from joulelab.study.grid import Grid
-    from joulelab.study.search import Choice, Search
-    from joulelab.study.window import Window
+    from joulelab.study.tuning.grid import Grid
+    from joulelab.study.tuning.search import Choice, Search
+    from joulelab.study.tuning.window import Window
     from joulelab.supervisor.capping import Capping
     from joulelab.supervisor.recording import Recording
 
@@ -145,7 +145,7 @@ class Online:
 
     def search(self) -> Search:
         """Return a search that was told all windows so far, each without what the workload drifted by itself."""
-        from joulelab.study.search import Search
+        from joulelab.study.tuning.search import Search
 
         caps = [cap for cap in self.grid.watts if cap not in self.state.refused]
         search = Search(caps, self.goal, budget=self.trials + self.state.revisits)
@@ -156,14 +156,14 @@ class Online:
 
     def _is_hopeless(self, cap: float) -> bool:
         """Return whether a cap need not be tried (again): time under it is lost to the workload."""
-        from joulelab.study.tuned import Sample, is_hopeless
+        from joulelab.study.tuning.tuned import Sample, is_hopeless
 
         samples = [Sample(w.cap, w.energy_per, w.time_per) for w in self.corrected()]
         return is_hopeless(self.goal, samples, self.grid.reference, cap)
 
     def _tell(self, search: Search, window: Window) -> None:
         """Tell a search of a window, by one device: so it knows how near the power is to the cap."""
-        from joulelab.study.window import COMMON
+        from joulelab.study.tuning.window import COMMON
 
         energy, time = window.energy.scaled(1 / window.work / len(self.grid.scopes)), window.time_per
         search.tell(window.cap, energy.value, time.value, energy.without(*COMMON).u, time.u)
@@ -224,7 +224,7 @@ class Online:
         return self._window(cap)
 
     def _window(self, cap: float) -> Window:
-        from joulelab.study import window as windows
+        from joulelab.study.tuning import window as windows
 
         log, run = self.log, self._recording.run
         assert log is not None
@@ -300,7 +300,7 @@ class Online:
 
 def _agree(a: Window, b: Window, least: float) -> bool:
     """Return whether two windows under one cap differ by no more than they may."""
-    from joulelab.study.window import COMMON
+    from joulelab.study.tuning.window import COMMON
 
     pairs: Sequence[tuple[float, float]] = (
         (b.time_per.value / a.time_per.value, math.hypot(a.u_rate, b.u_rate)),

@@ -10,10 +10,10 @@ from benchmarks.tune import DENSE, golden, judged, measured, name, ours, sweep
 from benchmarks.tune_grids import Grid, physical, recorded, smooth
 
 from joulelab.analysis.goal import Goal
-from joulelab.study.curve import Prior
-from joulelab.study.objective import regret
+from joulelab.study.tuning.curve import Prior
+from joulelab.study.tuning.objective import regret
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "cap-sweeps"
+DATA = Path(__file__).parents[4] / "shared" / "data" / "cap-sweeps"
 FILES = [DATA / f"summary_power_{device}.csv" for device in ("rtx6000", "v100")]
 needs_sweeps = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}: recorded sweeps are not part of the project")
 GOALS = ("energy", "edp", "energy@slowdown=5%")

@@ -19,12 +19,12 @@ from joulelab.report.tune import headline, print_tuned
 from joulelab.store.folder import list_runs
 from joulelab.study.drive import Stop
 from joulelab.study.executors import Ended
-from joulelab.study.grid import Grid, make_grid
 from joulelab.study.matrix import Workload
 from joulelab.study.slots import State, look
 from joulelab.study.trial import MEASURED, SlotTrial, keep
-from joulelab.study.tune import Tuning, open_plan
-from joulelab.study.tuned import Sample, Tuned, is_hopeless, rows
+from joulelab.study.tuning.grid import Grid, make_grid
+from joulelab.study.tuning.runs import Tuning, open_plan
+from joulelab.study.tuning.tuned import Sample, Tuned, is_hopeless, rows
 from joulelab.study.work import WorkPattern
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from joulelab.analysis.terms import Quantity
 from joulelab.core.clock import NS
 from joulelab.core.errors import JoulelabError
-from joulelab.study.tuned import Price, Row, Sample, Tuned, rows
-from joulelab.study.window import energy_of
+from joulelab.study.tuning.tuned import Price, Row, Sample, Tuned, rows
+from joulelab.study.tuning.window import energy_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.study.online import Online
-    from joulelab.study.search import Choice
+    from joulelab.study.tuning.online import Online
+    from joulelab.study.tuning.search import Choice
 
 UNSEEN = "what sensors that see a part of the time do not see is left out: it is alike under all caps"
 

@@ -10,7 +10,7 @@ from joulelab.analysis.goal import USUAL_K
 
 if TYPE_CHECKING:
     from joulelab.analysis.goal import Goal
-    from joulelab.study.curve import Floats
+    from joulelab.study.tuning.curve import Floats
 
 TOUCHES = 1e-9  # a slowdown that is the limit but for rounding is within it
 

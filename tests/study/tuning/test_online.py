@@ -19,13 +19,13 @@ from joulelab.core.errors import Denied, JoulelabError, Refused
 from joulelab.core.marks import MarkWriter
 from joulelab.store.lines import read_lines
 from joulelab.store.run import open_run
-from joulelab.study.account import account
-from joulelab.study.grid import Grid
-from joulelab.study.online import Online
-from joulelab.study.search import Choice
+from joulelab.study.tuning.account import account
+from joulelab.study.tuning.grid import Grid
+from joulelab.study.tuning.online import Online
+from joulelab.study.tuning.search import Choice
+from joulelab.study.tuning.window import Window, energy_between, energy_of, has_pause, u_rate
+from joulelab.study.tuning.worklog import WorkLog
 from joulelab.study.values import caps
-from joulelab.study.window import Window, energy_between, energy_of, has_pause, u_rate
-from joulelab.study.worklog import WorkLog
 from joulelab.supervisor.options import RunOptions
 from joulelab.supervisor.recording import Recording
 
@@ -39,7 +39,7 @@ ENERGY = Goal.parse("energy")
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look more often than anybody needs to."""
-    monkeypatch.setattr("joulelab.study.online.POLL_S", 0.03)
+    monkeypatch.setattr("joulelab.study.tuning.online.POLL_S", 0.03)
 
 
 def line(t_s: float, since_s: float, amount: float, *, count: int = 1, at_s: Sequence[float] = ()) -> dict[str, object]:
@@ -230,7 +230,7 @@ def test_caps_that_are_denied_end_the_tuning_and_nothing_else(tmp_path: Path) ->
 
 
 def test_without_a_meter_tuning_goes_back_to_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joulelab.study.online.COVER_NS", NS // 10)
+    monkeypatch.setattr("joulelab.study.tuning.online.COVER_NS", NS // 10)
     tuning = online()
     capped = Capped(lambda _: None)
     recording = recorded(tmp_path, capped, tuning, lambda: tuning.state.problem and len(capped.wishes) > 1)
@@ -323,7 +323,7 @@ def test_a_run_that_is_not_recorded_is_not_tuned(tmp_path: Path) -> None:
 
 
 def test_energy_of_a_stored_run_is_that_of_its_scopes() -> None:
-    run = Path(__file__).parents[1] / "golden" / "schema-1" / "20231114-221320-aaaa"
+    run = Path(__file__).parents[2] / "golden" / "schema-1" / "20231114-221320-aaaa"
     with open_run(run) as opened:
         whole = analyse(opened)
     told = energy_between(run, whole.start_ns, whole.end_ns)

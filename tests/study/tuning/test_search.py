@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from joulelab.analysis.goal import Goal
 from joulelab.core.errors import ConfigError
-from joulelab.study.curve import family
-from joulelab.study.objective import excess, objective, regret
-from joulelab.study.search import Choice, Search
+from joulelab.study.tuning.curve import family
+from joulelab.study.tuning.objective import excess, objective, regret
+from joulelab.study.tuning.search import Choice, Search
 
 CAPS = np.arange(100.0, 261.0, 10.0)
 GOALS = ("energy", "time", "edp", "ed2p", "eds:1.5", "gain-loss", "energy@slowdown=5%", "edp@slowdown=10%")

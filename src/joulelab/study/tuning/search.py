@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.curve import Belief, Draws, Floats, Prior, Seen
-from joulelab.study.objective import TOUCHES, excess, objective, regret
+from joulelab.study.tuning.curve import Belief, Draws, Floats, Prior, Seen
+from joulelab.study.tuning.objective import TOUCHES, excess, objective, regret
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ from joulelab.study import matrix
 from joulelab.study.drive import Driver, Outcome
 from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
 from joulelab.study.results import gather
-from joulelab.study.search import Choice, Search
 from joulelab.study.slots import State, look
-from joulelab.study.tuned import Price, Sample, Tuned, is_hopeless, rows
+from joulelab.study.tuning.search import Choice, Search
+from joulelab.study.tuning.tuned import Price, Sample, Tuned, is_hopeless, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from joulelab.analysis.goal import Goal
     from joulelab.study.drive import Stop, Told
     from joulelab.study.executors import Executor
-    from joulelab.study.grid import Grid
     from joulelab.study.matrix import PlannedCell, Workload
+    from joulelab.study.tuning.grid import Grid
     from joulelab.study.work import WorkPattern
 
 COMMON = ("gain", "offset", "unseen")

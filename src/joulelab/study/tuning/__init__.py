@@ -1,0 +1,1 @@
+"""Find the best cap with few trials: by whole runs, or inside one run."""

@@ -6,6 +6,12 @@ import os
 import signal
 import tempfile
 
+from hypothesis import HealthCheck, settings
+
+# A busy machine makes single examples slow; the time limit of each test stands.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
+
 # The state of instruments is kept away from that of whoever runs the tests.
 os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="joulelab-tests-state-"))
 

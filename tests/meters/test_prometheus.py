@@ -140,10 +140,11 @@ def test_an_expression_with_a_part_that_died_ends_with_it(prom, fetch):
 
 def test_more_points_than_a_server_gives_at_once(server, fetch):
     address, kind = server
-    raw = fetch({"address": address, "queries": [{"query": "dense_watts"}]}, BEGIN, BEGIN + DENSE)
+    patient = {"address": address, "timeout_s": 60}
+    raw = fetch(patient | {"queries": [{"query": "dense_watts"}]}, BEGIN, BEGIN + DENSE)
     assert [row[2][0] for row in raw[0].rows] == [float(n) for n in range(DENSE)]
     if kind == "prom":  # the one with the limit
-        steps = {"address": address, "queries": [{"query": "dense_watts * 2"}], "step_s": 1}
+        steps = patient | {"queries": [{"query": "dense_watts * 2"}], "step_s": 1}
         got = fetch(steps, BEGIN, BEGIN + DENSE - 1)
         assert [row[2][0] for row in got[0].rows] == [2.0 * n for n in range(DENSE)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -235,10 +234,9 @@ def test_a_counter_that_falls(make_twin: Make) -> None:
     twin = make_twin(
         Node(gpus=(H100, H100), packages=0).with_flaws(1, counter=Counter.SEEN), {"gpu": profile.constant(1)}
     )
-    child = twin.start(READ + "print(json.dumps(rows))", 0.6)
-    time.sleep(0.1)
+    child = twin.start(READ + "print(json.dumps(rows))", 2.0)
     for gpu in (0, 1):
-        twin.truth.change_flaws(gpu, reset_at_s=twin.truth.seconds() + 0.25)
+        twin.truth.change_flaws(gpu, reset_at_s=twin.truth.seconds() + 1.5)  # it has begun to read by then
     rows = finish(child)
     for gpu in (0, 1):
         counts = [row[5] for row in rows if row[0] == gpu]

@@ -8,24 +8,25 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from joulelab.core.process import start_ticks
-from joulelab.twins.serve import PREFIX, TwinServer, _owner, sweep
+from joulelab.twins.owner import owner
+from joulelab.twins.serve import PREFIX, TwinServer, sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def left_by(parent: Path, name: str, owner: dict[str, object] | None) -> Path:
+def left_by(parent: Path, name: str, told: dict[str, object] | None) -> Path:
     folder = parent / f"{PREFIX}{name}"
     folder.mkdir()
     (folder / "truth").write_text("")
-    if owner is not None:
-        (folder / "owner").write_text(json.dumps(owner))
+    if told is not None:
+        (folder / "owner").write_text(json.dumps(told))
     return folder
 
 
 def test_only_what_dead_twins_left_is_swept(tmp_path: Path) -> None:
     child = subprocess.Popen(["sleep", "60"])
-    alive = _owner(child.pid)
+    alive = owner(child.pid)
     live = left_by(tmp_path, "live", alive)
     reused = left_by(tmp_path, "reused", alive | {"ticks": 1})
     rebooted = left_by(tmp_path, "rebooted", alive | {"boot": "another", "space": "another"})
@@ -44,7 +45,7 @@ def test_only_what_dead_twins_left_is_swept(tmp_path: Path) -> None:
 
 
 def test_a_twin_sweeps_when_it_starts_and_says_whose_it_is(tmp_path: Path) -> None:
-    dead = left_by(tmp_path, "dead", _owner(os.getpid()) | {"ticks": 1})
+    dead = left_by(tmp_path, "dead", owner(os.getpid()) | {"ticks": 1})
     with TwinServer(directory=tmp_path) as twin:
         assert not dead.exists()
         told = json.loads((twin.directory / "owner").read_text())

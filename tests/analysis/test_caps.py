@@ -108,9 +108,48 @@ def test_locked_clocks_are_no_cap(folder):
 
 def test_a_keeper_that_died_is_told_and_its_blink_forgiven(folder):
     blink = np.where((SECONDS > 9) & (SECONDS < 10), 250.0, 170.0)
-    asked(capped(folder, blink, blink, 160.0)).event(9.4, "keeper-died")
+    run = asked(capped(folder, blink, blink, 160.0)).event(9.4, "keeper-died").event(9.9, "keeper-started")
+    assert not checks(run, "cap")
+    assert "died; 0.5 s later another had put back what was found" in only(run, "keeper")[1]
+
+
+def test_what_was_found_is_no_cap_of_ours_but_while_the_keeper_is_away(folder):
+    later = np.where(SECONDS > 12, 250.0, 170.0)
+    run = asked(capped(folder, later, later, 160.0)).event(7.0, "keeper-died").event(7.5, "keeper-started")
+    assert "was changed by somebody else to 250 W" in only(run, "cap")[1]
+
+
+def test_a_keeper_that_nobody_replaces_leaves_the_caps_not_in_force(folder):
+    gone = np.where(SECONDS > 9, 250.0, 170.0)
+    run = asked(capped(folder, gone, gone, 160.0)).event(9.1, "keeper-died").event(9.2, "keeper-died")
+    status, message, _ = only(run, "cap")
+    assert (status, "no other could take its place" in message) == ("failed", True)
+    assert not checks(run, "keeper")
+
+
+def test_caps_that_a_signal_released_are_not_blamed_on_others(folder):
+    gone = np.where(SECONDS > 9, 250.0, 170.0)
+    run = asked(capped(folder, gone, gone, 160.0)).event(9.1, "caps-released", why="SIGTERM")
+    assert only(run, "cap")[:2] == ("failed", "the caps were put back before the end: the keeper got SIGTERM")
+
+
+def test_a_keeper_that_dies_after_the_end_matters_to_nobody(folder):
+    run = asked(capped(folder, 170.0, 170.0, 160.0)).event(16.0, "keeper-died").event(17.0, "keeper-started")
+    other = asked(capped(Folder(folder.path.parent), 170.0, 170.0, 160.0)).event(16.0, "keeper-died")
+    assert not checks(run, "cap")
+    assert not checks(other, "cap")
+    assert not checks(other, "keeper")
+
+
+def test_a_lower_cap_for_a_while_is_seen(folder):
+    low = np.where((SECONDS > 8) & (SECONDS < 10), 110.0, 170.0)
+    asked(capped(folder, low, 170.0, 100.0))
+    assert only(folder, "cap")[1] == "gpu:0: 110 W is enforced, 170 W was requested, in 20% of the readings"
+
+
+def test_a_cap_without_readings_is_not_judged(folder):
+    asked(steady(folder, 160.0))
     assert not checks(folder, "cap")
-    assert "another put back what was found" in only(folder, "keeper")[1]
 
 
 @pytest.mark.parametrize("outcome", ["restored", "as found", "left", "failed"])

@@ -73,6 +73,7 @@ def test_hidden_gpus_are_left_alone(bench: CapBench) -> None:
         (("--gpu", "7", "170"), "there is no GPU '7'"),
         (("a lot",), "is no cap"),
         ((), "there is no cap"),
+        (("--gpu", "0", "--cpu", "100"), "there is no cap for them"),
         (("170", "180"), "one value too many"),
     ],
 )
@@ -171,6 +172,8 @@ def test_a_gpu_that_is_lost_keeps_its_journal_and_the_others_come_back(bench: Ca
     assert "gpu:0" in told
     assert bench.caps()[1] == FOUND_W
     assert len(bench.journals()) == 1
+    again = bench.call("cap", "150", "--", "true")
+    assert "gpu:0 is not capped" in again.stderr
     bench.truth.change_flaws(0, lost_at_s=None)
     bench.call("ls")
     assert bench.caps() == [FOUND_W, FOUND_W]

@@ -22,6 +22,8 @@ ABOVE = 1.05
 # A CPU package may exceed its cap for a time window of its own, 28 s in many.
 SETTLED_S = 60.0
 STATUS = "joulelab cap status"
+FOREVER = 1 << 62
+NOTED_NS = 2_000_000_000  # a change is noted a moment after it was made
 
 
 def caps_of(events: Iterable[Mapping[str, Any]]) -> tuple[CapResult, ...]:
@@ -42,18 +44,18 @@ def caps_of(events: Iterable[Mapping[str, Any]]) -> tuple[CapResult, ...]:
 
 def cap_checks(facts: Facts) -> Iterator[Check]:
     """Hold the caps that a run asked for, and those that its devices showed, against each other."""
-    asked = _asked(facts)
+    asked, away = _asked(facts), _away(facts)
     for scope in facts.channels:
         ours = asked.get((scope.host, scope.scope))
-        yield from _requested(facts, scope, ours)
+        if ours is None:
+            yield from _changed(facts, scope)
+        else:
+            yield from _kept(facts, scope, ours, away)
         yield from _enforced(facts, scope, ours)
     for event in facts.named("cap-restored"):
         if event.get("outcome") in ("left", "failed"):
             yield Check("cap", "warning", str(event.get("said", "")), STATUS)
-    for _ in facts.named("keeper-died"):
-        yield Check(
-            "keeper", "warning", "the keeper of the caps died; another put back what was found and set them again"
-        )
+    yield from _keeper(facts, away)
 
 
 def _asked(facts: Facts) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
@@ -65,35 +67,81 @@ def _asked(facts: Facts) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
     return found
 
 
-def _requested(facts: Facts, scope: ScopeChannels, ours: list[Mapping[str, Any]] | None) -> Iterator[Check]:
+def _away(facts: Facts) -> list[tuple[int, int]]:
+    """Return the stretches (ns) in which no keeper held the caps; one that never ends reaches beyond the run."""
+    stretches: list[tuple[int, int]] = []
+    for event in facts.events:
+        kind, t = event.get("event"), int(event.get("t", 0))
+        if kind in ("keeper-died", "caps-released") and (not stretches or stretches[-1][1] <= t):
+            stretches.append((t, FOREVER))
+        elif kind == "keeper-started" and stretches:
+            stretches[-1] = stretches[-1][0], min(stretches[-1][1], t)
+    return stretches
+
+
+def _keeper(facts: Facts, away: list[tuple[int, int]]) -> Iterator[Check]:
+    for released in facts.named("caps-released"):
+        message = f"the caps were put back before the end: the keeper got {released.get('why', 'a signal')}"
+        yield Check("cap", "failed", message, "run it again")
+    released_at = {int(e.get("t", 0)) for e in facts.named("caps-released")}
+    for begin, end in away:
+        if begin in released_at:
+            continue
+        if end == FOREVER and begin < facts.end_ns:
+            message = (
+                "the keeper of the caps died, and no other could take its place: they were not in force to the end"
+            )
+            yield Check("cap", "failed", message, STATUS)
+        elif end != FOREVER:
+            later = f"{(end - begin) * 1e-9:.1f} s later"
+            message = f"the keeper of the caps died; {later} another had put back what was found and set them again"
+            yield Check("keeper", "warning", message)
+
+
+def _changed(facts: Facts, scope: ScopeChannels) -> Iterator[Check]:
     requested = facts.seen(scope, "cap_requested_w")
-    if not requested.size:
+    if requested.size and float(np.ptp(requested)) > ROUNDING_W:
+        low, high = requested.min(), requested.max()
+        yield Check("cap", "warning", f"{scope.scope}: the cap changed during the run ({low:.0f} to {high:.0f} W)")
+
+
+def _kept(
+    facts: Facts, scope: ScopeChannels, ours: list[Mapping[str, Any]], away: list[tuple[int, int]]
+) -> Iterator[Check]:
+    readings = scope.state.get("cap_requested_w")
+    if readings is None:
         return
-    if ours is None:
-        if float(np.ptp(requested)) > ROUNDING_W:
-            low, high = requested.min(), requested.max()
-            yield Check("cap", "warning", f"{scope.scope}: the cap changed during the run ({low:.0f} to {high:.0f} W)")
-        return
-    wanted = np.array([float(e["requested"]) for e in ours])
-    # Where the keeper died, another put back what was found before it set the cap again.
-    known = np.append(wanted, [float(e["found"]) for e in ours if facts.named("keeper-died")])
-    strange = requested[np.min(np.abs(requested[:, None] - known[None, :]), axis=1) > ROUNDING_W]
-    if strange.size:
-        other = float(strange[-1])
+    inside = readings.between(facts.start_ns, facts.end_ns)
+    pairs = zip(readings.t0_ns[inside].tolist(), readings.value[inside].tolist(), strict=True)
+    strange = [w for t, w in pairs if min(abs(w - known) for known in _expected(t, ours, away)) > ROUNDING_W]
+    if strange:
         default = ours[-1].get("default")
-        forgot = default is not None and abs(other - float(default)) <= ROUNDING_W
+        forgot = default is not None and abs(strange[-1] - float(default)) <= ROUNDING_W
         how = "vanished: the device fell back to its default of" if forgot else "was changed by somebody else to"
-        caps = " and ".join(f"{w:.0f}" for w in dict.fromkeys(wanted))
-        message = f"{scope.scope}: the cap of {caps} W {how} {other:.0f} W during the run"
+        caps = " and ".join(dict.fromkeys(f"{float(e['requested']):.0f}" for e in ours))
+        message = f"{scope.scope}: the cap of {caps} W {how} {strange[-1]:.0f} W during the run"
         advice = "nvidia-smi -pm 1 keeps the driver loaded, and its caps" if forgot else STATUS
         yield Check("cap", "failed", message, advice)
 
 
+def _expected(t: int, ours: list[Mapping[str, Any]], away: list[tuple[int, int]]) -> list[float]:
+    """Return what a device may show at a time: the last cap we set, the next just before it is noted, or found."""
+    before = [e for e in ours if int(e["t"]) <= t] or ours[:1]
+    coming = [e for e in ours if t < int(e["t"]) <= t + NOTED_NS]
+    known = [float(e["requested"]) for e in (before[-1], *coming)]
+    blink = any(begin - NOTED_NS <= t <= end + NOTED_NS for begin, end in away)
+    return known + ([float(ours[0]["found"])] if blink else [])
+
+
 def _enforced(facts: Facts, scope: ScopeChannels, ours: list[Mapping[str, Any]] | None) -> Iterator[Check]:
     enforced, requested = facts.seen(scope, "cap_enforced_w"), facts.seen(scope, "cap_requested_w")
-    if enforced.size and requested.size and abs(float(enforced[-1]) - float(requested[-1])) > ROUNDING_W:
-        message = f"{scope.scope}: {enforced[-1]:.0f} W is enforced, {requested[-1]:.0f} W was requested"
-        yield Check("cap", "warning" if ours is None else "failed", message, "nvidia-smi -q -d POWER")
+    if enforced.size and enforced.size == requested.size:
+        apart = np.abs(enforced - requested) > ROUNDING_W
+        if apart.any():
+            e, r = enforced[apart][-1], requested[apart][-1]
+            often = "" if apart.all() else f", in {apart.mean():.0%} of the readings"
+            message = f"{scope.scope}: {e:.0f} W is enforced, {r:.0f} W was requested{often}"
+            yield Check("cap", "warning" if ours is None else "failed", message, "nvidia-smi -q -d POWER")
     limits = enforced if enforced.size else requested
     span = (facts.end_ns - facts.start_ns) * 1e-9
     shown = scope.power() or (scope.best if span > SETTLED_S else None)

@@ -88,6 +88,8 @@ def command(
         raise click.UsageError(f"{words[1]!r} is one value too many; the command stands after `--`")
     if not words and cpu_cap is None and clock_text is None:
         raise click.UsageError("there is no cap; type `joulelab cap 170 -- CMD`")
+    if not words and clock_text is None and which is not None:
+        raise click.UsageError("--gpu names GPUs, but there is no cap for them; type `joulelab cap --gpu 0 170 -- CMD`")
     from joulelab.supervisor.leftovers import put_back
 
     put_back(os.environ, lambda said: click.echo(f"joulelab: {said}", err=True))
@@ -106,6 +108,9 @@ def _wishes(watts: str | None, which: str | None, cpu_cap: str | None, clock_tex
     with Caps(os.environ) as caps:
         status = caps.status()
     scopes = gpus(status, os.environ, which) if asked or locked else []
+    for scope, reason in status.missing if scopes and which is None else ():
+        if scope.startswith("gpu:") and scope not in scopes:
+            click.echo(f"joulelab: {scope} is not capped: {reason}", err=True)
     wanted = wishes(scopes, asked) if asked else []
     wanted += wishes(scopes, locked) if locked else []
     return wanted + (wishes(packages(status), package) if package else [])

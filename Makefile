@@ -8,12 +8,13 @@ BIN := $(VENV)/bin
 demo: install
 	@$(BIN)/joulelab twin -- $(BIN)/joulelab run --name demo -- $(BIN)/python examples/cpu_load.py
 
-# Some tests race real servers on a busy machine: one that fails is tried once more, alone, and listed as RERUN.
-AGAIN := --reruns 1 --reruns-delay 1 -r R
+# Most tests wait for servers and processes, so two at once take half the time. Some race them on a busy machine: one
+# that fails is tried again, twice at most, and listed as RERUN.
+SIDE_BY_SIDE := -n 2 --dist loadfile --reruns 2 --reruns-delay 2 -r R
 
 test: install-dev system
 	@$(MAKE) --no-print-directory check
-	@$(BIN)/python -m pytest -m "not long" $(AGAIN) --cov --cov-report=term:skip-covered
+	@$(BIN)/python -m pytest -m "not long" $(SIDE_BY_SIDE) --cov --cov-report=term:skip-covered
 	@$(BIN)/python tests/coverage_floor.py
 
 test-all: install-dev system

@@ -1,4 +1,4 @@
-"""Find the best cap with few trials, on recorded sweeps and on dense grids made from them: regret and trials.
+"""Find the best cap with few trials, on recorded sweeps, on dense grids made from them, and on curves made otherwise.
 
 Beside the search: a golden-section search with the same budget, and a full sweep with one trial per cap.
 Regret is what the cap chosen costs against the best cap; a choice that breaks the limit costs the excess slowdown.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.tune_grids import Grid, physical, recorded, smooth
+from benchmarks.tune_grids import Grid, cliffs, physical, recorded, smooth, textbook
 from joulelab.analysis.goal import Goal
 from joulelab.study.tuning.curve import Prior
 from joulelab.study.tuning.objective import excess, objective, regret
@@ -27,7 +27,19 @@ from joulelab.study.tuning.search import Search
 DATA = Path(__file__).parents[2] / "shared" / "data" / "cap-sweeps"
 GOALS = ("energy", "edp", "energy@slowdown=5%")
 DENSE = 17
-BUDGETS = {"recorded": 4, "dense": 7, "dense, pooled": 7, "dense, smooth": 7}  # the last two with `--more`
+BUDGETS = {
+    "recorded": 4,
+    "dense": 7,
+    "cliff": 7,
+    "textbook": 7,
+    "dense, pooled": 7,
+    "dense, smooth": 7,
+}  # the last two with `--more`
+MADE = {"cliff": cliffs, "textbook": textbook}  # these need no files
+FORMS = """truths: 'dense' and 'dense, pooled' have the search's own functional form, fitted to the recorded sweeps;
+'recorded' (measured), 'dense, smooth' (no physics), 'cliff' (time jumps below a cap) and 'textbook' (static power plus
+f^3, time by 1/f) have not. Cliff and textbook have noise of 1 % in time and 0.5 % in power.
+"""
 PRIORS = (
     Prior(),
     Prior(lone=0.15),
@@ -103,7 +115,7 @@ def measured(kind: str, grid: Grid) -> tuple[Grid, Grid]:
     if kind == "recorded":
         return grid, physical(grid, grid.caps)
     fit = smooth if kind == "dense, smooth" else physical
-    made = fit(grid, np.linspace(grid.caps[0], grid.caps[-1], DENSE))
+    made = grid if kind in MADE else fit(grid, np.linspace(grid.caps[0], grid.caps[-1], DENSE))
     rng = np.random.default_rng(len(grid.name))
     energy, time = np.array([made.trial(at, rng) for at in range(DENSE)]).T
     return made, Grid(made.name, made.caps, time, energy / time)
@@ -114,7 +126,7 @@ def judged(job: tuple[Path, str, str, int, Prior, tuple[str, ...]]) -> dict[str,
     path, kind, text, seeds, prior, methods = job
     goal, rows = Goal.parse(text), {method: Row([], [], []) for method in methods}
     finds = {"search": partial(ours, prior=prior), "golden section": golden, "full sweep": sweep}
-    pairs = [measured(kind, source) for source in recorded(path)]
+    pairs = [measured(kind, source) for source in (MADE[kind](DENSE) if kind in MADE else recorded(path))]
     if kind == "dense, pooled":
         noise = {key: float(np.median([getattr(grid, key) for grid, _ in pairs])) for key in ("noise_t", "noise_p")}
         pairs = [(replace(grid, **noise), other) for grid, other in pairs]
@@ -163,12 +175,17 @@ def main() -> int:
     options = parser.parse_args()
     paths = options.files or sorted(DATA.glob("*.csv"))
     if not paths:
-        print(f"no {DATA}: recorded sweeps are not part of the project")
-        return 0
+        print(f"no {DATA}: recorded sweeps are not part of the project; grids that are made only")
     kinds = [kind for kind in BUDGETS if "," not in kind or options.more]
-    jobs = [(p, k, g, options.seeds, Prior(), METHODS) for k in kinds for p in paths for g in GOALS]
+    jobs = [
+        (p, k, g, options.seeds, Prior(), METHODS)
+        for k in kinds
+        for p in ([Path("made")] if k in MADE else paths)
+        for g in GOALS
+    ]
     missed = 0
     with multiprocessing.get_context("spawn").Pool(2) as pool:
+        print(FORMS)
         print("regret against the curve searched: recorded values, or the dense grid's truth without noise.")
         print("other: against the fitted curve for recorded values, against one noisy sweep for dense grids.\n")
         print(

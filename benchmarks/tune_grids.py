@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 FEWEST = 5  # caps, for a sweep to be of use
+MADE_NOISE = 0.01, 0.005  # relative noise of time and power in grids that are made without data
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,35 @@ def smooth(grid: Grid, caps: Floats) -> Grid:
     time, noise_t = _smoothed(np.log(grid.caps), np.log(grid.time), np.log(caps))
     power, noise_p = _smoothed(np.log(grid.caps), np.log(grid.power), np.log(caps))
     return Grid(grid.name, caps, np.exp(time), np.exp(power), noise_t, noise_p)
+
+
+def cliffs(count: int) -> list[Grid]:
+    """Return curves with a cliff, which the search's family has not: time jumps below a share of the highest cap."""
+    grids = []
+    for top, steep in ((300.0, 1.5), (250.0, 3.0)):
+        caps = np.linspace(top / 3, top, count)
+        power = np.minimum(0.95 * top, caps)
+        for at in (0.4, 0.45, 0.6):
+            for high in (1.15, 1.3, 1.6, 2.2):
+                time = 1 + 0.03 * ((power / power[-1]) ** -steep - 1)
+                time = np.where(caps < at * top, high * time, time)
+                grids.append(Grid(f"cliff x{high} at {at} of {top:g} W", caps, 10 * time, power, *MADE_NOISE))
+    return grids
+
+
+def textbook(count: int) -> list[Grid]:
+    """Return static plus dynamic power, P = s + (1 - s) f^3, and a share of the time that goes with 1/f."""
+    grids = []
+    for top, draws in ((300.0, 0.8), (250.0, 0.95)):
+        caps = np.linspace(0.4 * top, top, count)
+        for static in (0.1, 0.2, 0.3):
+            for bound in (0.2, 0.5, 0.8, 1.0):
+                share = np.minimum(caps / (draws * top), 1.0)
+                clock = np.cbrt((share - static) / (1 - static))
+                time = 1 - bound + bound / clock
+                name = f"static {static}, bound {bound}, {top:g} W"
+                grids.append(Grid(name, caps, 10 * time, draws * top * share, *MADE_NOISE))
+    return grids
 
 
 def _smoothed(x: Floats, y: Floats, wanted: Floats, nodes: int = 33) -> tuple[Floats, float]:

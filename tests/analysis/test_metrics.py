@@ -60,7 +60,7 @@ def test_another_reference_can_be_named_for_each_line_or_for_all() -> None:
     assert one.cell("g2c260").loss.value > 1
     with pytest.raises(ConfigError, match="no cell has cap=170 W") as caught:
         summarise(cells, reference={"cap": 170.0})
-    assert "180.0" in str(caught.value)
+    assert "there are cap 100 W, 180 W, 260 W; gpus 2, 8" in str(caught.value)
 
 
 def test_a_line_that_lacks_the_reference_has_no_gains_and_says_so() -> None:
@@ -231,11 +231,116 @@ def test_different_amounts_of_work_are_compared_per_unit() -> None:
     assert not _noted(alike, "Amounts of work")
 
 
-def test_one_kind_of_work_that_is_the_same_is_enough() -> None:
-    def made(key: str, cap: float, tokens: float) -> Cell:
-        return Cell(key, {"cap": cap}, (replace(trial(1.0, 1.0), work={"tokens": tokens, "requests": 100.0}),))
+def _batches() -> list[Cell]:
+    """Return runs of equal steps and energy, and four times the samples; each also tells its epochs."""
+    amounts = (("a", 16, 320.0, 1.0), ("b", 64, 1280.0, 1.1))
+    return [
+        Cell(key, {"batch": b}, (replace(trial(1.0, 1.0), work={"steps": 20.0, "samples": s, "epochs": e}),) * 2)
+        for key, b, s, e in amounts
+    ]
 
-    assert summarise([made("a", 260.0, 900.0), made("b", 200.0, 1100.0)]).lines[0].per is None
+
+def test_runs_are_compared_per_the_work_that_is_named() -> None:
+    named = summarise(_batches(), goals=[Goal("energy")], per=["epochs"])
+    assert named.lines[0].per == "epochs"
+    assert _noted(named, "per unit of epochs, EDP per unit squared, as is asked for. --per steps compares otherwise.")
+    second = summarise(_batches(), per=["tokens", "samples"])
+    assert second.lines[0].per == "samples"
+    assert _noted(second, "Not all runs report tokens: it is not compared by.")
+    gain = second.cell("b").gain
+    assert gain is not None
+    assert gain.value == pytest.approx(0.75)
+    whole = summarise(_batches(), per=["steps"])
+    assert whole.lines[0].per is None
+    assert _noted(whole, "steps is the same in all runs, as it is asked for: they are compared whole, although samples")
+
+
+def test_without_a_name_runs_are_compared_per_the_work_that_differs_most() -> None:
+    found = summarise(_batches(), goals=[Goal("energy")])
+    assert found.lines[0].per == "samples"
+    assert _noted(
+        found, "per unit of samples, EDP per unit squared, which differ most. --per steps compares otherwise."
+    )
+    best = found.best_for(Goal("energy"))
+    assert best is not None
+    assert (best.cell, best.tied) == ("b", ())
+
+
+def test_cells_whose_caps_were_not_in_force_are_told_and_not_named_best() -> None:
+    said = "gpu:0: 201 W on average above the cap of 100 W"
+    cells = by_cap({260.0: [(100.0, 10.0)] * 2, 200.0: [(90.0, 10.0)] * 2, 100.0: [(50.0, 10.0)] * 2})
+    doubted = (f"cap not enforced: {said}", "too short: gpu:0", "too short: gpu:1")
+    bad = replace(cells[2].trials[0], doubts=doubted, uncapped=(said,))
+    cells[2] = replace(cells[2], trials=(bad, cells[2].trials[1]))
+    found = summarise(cells, goals=GOALS)
+    assert {b.cell for b in found.best} <= {"c260", "c200"}
+    assert not any("c100" in b.tied for b in found.best)
+    front = found.front_for()
+    assert front is not None
+    assert "c100" not in front.cells + front.unsure
+    assert _noted(found, f"! The cap was not in force in 1 run of cap=100 W ({said})")
+    assert _noted(found, "Runs doubt themselves: too short in 1 of 6 runs (cap=100 W). See doubts in slots.csv.")
+    plain = found.to_json()["cells"][2]
+    assert (plain["uncapped"], plain["doubts"]) == (1, {"cap not enforced": 1, "too short": 1})
+    assert found.to_json()["cells"][0]["uncapped"] == 0
+    against = summarise([replace(c, trials=(replace(c.trials[0], uncapped=(said,)),) * 2) for c in cells], goals=GOALS)
+    assert against.best == ()
+    assert against.fronts == ()
+    assert _noted(against, "! cap=260 W is what others are compared with")
+    assert _noted(against, "in 6 runs of cap=260 W; cap=200 W; cap=100 W")
+    every = [replace(c, trials=tuple(replace(t, doubts=("gaps: x",)) for t in c.trials)) for c in cells]
+    assert _noted(summarise(every), "gaps in 6 of 6 runs. See")
+
+
+def test_of_single_runs_no_spread_is_known_and_near_ones_are_not_told_apart() -> None:
+    points = {260.0: [(100.0, 10.0)], 200.0: [(90.0, 10.2)], 180.0: [(80.0, 10.45)], 150.0: [(70.0, 13.0)]}
+    found = summarise(by_cap(points), goals=GOALS)
+    near = found.cell("c200")
+    for q in (near.time, near.gain, near.loss, near.edp, near.edp_gain, near.gain_minus_loss):
+        assert q is not None
+        assert q.expanded is None
+    assert near.energy is not None
+    assert near.energy.expanded == 0.0  # this run's energy, by its meter
+    assert found.to_json()["cells"][1]["time"]["expanded"] is None
+    itself = found.cell("c260").loss
+    assert itself is not None
+    assert itself.expanded == 0.0
+    time = found.best_for(Goal("time"))
+    assert time is not None
+    assert (time.cell, set(time.tied)) == ("c260", {"c200", "c180"})
+    limited = found.best_for(Goal("energy", slowdown=0.05))
+    assert limited is not None
+    assert limited.within == {"c260": "surely", "c200": "possibly", "c180": "possibly", "c150": "not"}
+    assert _noted(found, "told apart as if it were ±5%; repeat them to know")
+    far = summarise(by_cap(points), goals=[Goal("energy", slowdown=0.2)]).best_for(Goal("energy", slowdown=0.2))
+    assert far is not None
+    assert far.within["c200"] == "surely"
+
+
+@pytest.mark.parametrize("goal", ["energy", "edp", "ed2p", "eds:1.5", "gain-loss", "time", "energy@slowdown=900%"])
+@pytest.mark.parametrize("spread", [0.05, 0.1, 0.2, 0.3])
+def test_the_verdict_is_that_of_the_printed_gain(goal: str, spread: float) -> None:
+    wanted = Goal.parse(goal)
+    shares = (1 - spread, 1 + spread)
+    points = {
+        260.0: [(100.0 * s, 10.0 * s) for s in shares] * 2,
+        100.0: [(60.0 * s, 7.0 * s) for s in shares] * 2,
+    }
+    best = summarise(by_cap(points), goals=[wanted]).best_for(wanted)
+    assert best is not None
+    assert best.cell == "c100"
+    assert best.improvement is not None
+    assert best.improvement.expanded is not None
+    assert (best.improvement.value > best.improvement.expanded) == (best.tied == ())
+
+
+def test_a_run_without_a_cap_among_capped_ones_says_so() -> None:
+    cells = [cell("a", [trial(1.0, 1.0)], cap=150.0, gpus=2), cell("b", [trial(2.0, 1.0)], gpus=2)]
+    found = summarise(cells, goals=[Goal("energy")])
+    assert [(line.key, line.axis, line.reference) for line in found.lines] == [("gpus=2", "cap", "b")]
+    assert found.cell("b").knobs == {"cap": None, "gpus": 2}
+    assert knob_text({"cap": None, "clock": None, "x": None}) == "no cap no locked clock x=None"
+    assert knob_value("cpu_cap", None) == "no CPU cap"
 
 
 def test_lines_of_different_work_are_compared_within_themselves_only() -> None:
@@ -264,7 +369,7 @@ def test_notes_say_what_the_figures_do_not() -> None:
 
     assert _noted(summarise(once()), "One run each")
     mixed = by_cap({260.0: [(100.0, 10.0)] * 2, 200.0: [(80.0, 10.0)]})
-    assert _noted(summarise(mixed), "1 of 2 cells have one run only")
+    assert _noted(summarise(mixed), "1 of 2 cells has one run only")
     assert not _noted(summarise(by_cap({260.0: [(100.0, 10.0)] * 2})), "one run")
     assert _noted(summarise(once()), "No work was reported")
     assert not _noted(summarise(sweep()), "work")
@@ -276,7 +381,7 @@ def test_notes_say_what_the_figures_do_not() -> None:
     assert _noted(summarise(moved), "Not all runs were measured by the same devices")
     assert not _noted(summarise(once()), "estimates")
     guessed = [replace(c, trials=tuple(replace(t, estimate=True) for t in c.trials)) for c in once()]
-    assert _noted(summarise([once()[0], guessed[1]]), "~ 1 of 2 cells have energies that are estimates")
+    assert _noted(summarise([once()[0], guessed[1]]), "~ 1 of 2 cells has energies that are estimates")
     assert _noted(summarise([*guessed, Cell("z", {"cap": 1.0})]), "~ All cells have energies that are estimates")
 
 
@@ -297,13 +402,13 @@ def test_without_a_meter_times_are_compared() -> None:
 
 def test_idle_share_and_deviations_are_carried() -> None:
     found = summarise(sweep(gpus=(2,), n=4)).cells[0]
-    assert found.idle_share is not None
-    assert found.idle_share.value == 0.75
+    assert found.idle_energy_share is not None
+    assert found.idle_energy_share.value == 0.75
     assert found.energy_deviation is not None
     assert found.time_deviation is not None
     assert 0 < found.time_deviation < 10
     single = summarise([Cell("a", {}, (Trial(None, 1.0),))]).cells[0]
-    assert single.idle_share is None
+    assert single.idle_energy_share is None
     assert single.time_deviation is None
 
 

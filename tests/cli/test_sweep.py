@@ -145,7 +145,7 @@ def test_a_sweep_of_caps_and_gpus_survives_kills(twin: TwinServer, tmp_path: Pat
     assert [(row["knob_cap"], row["knob_gpus"], row["n"]) for row in rows] == [
         ("0.6", "1", "2"), ("0.6", "2", "2"), ("0.9", "1", "2"), ("0.9", "2", "2"),
     ]  # fmt: skip
-    shares = [float(row["idle_share"]) for row in csv.DictReader((study / "slots.csv").read_text().splitlines())]
+    shares = [float(row["idle_energy_share"]) for row in csv.DictReader((study / "slots.csv").read_text().splitlines())]
     assert all(0.02 < share < 0.9 for share in shares)  # one GPU is never visible
     assert {p.name for p in (study / "figures").glob("*.svg")} >= {"energy.svg", "time.svg", "edp.svg"}
     assert len(list(study.glob("cells/*/*.interrupted-*"))) == len(live)
@@ -162,6 +162,62 @@ def check_caps(slot: Path) -> None:
     assert {(e["scope"], e["outcome"]) for e in events(run, "cap-restored")} == {(scope, "restored") for scope in used}
     shown = json.loads((run / "run.json").read_text())["environment"]["CUDA_VISIBLE_DEVICES"]
     assert shown == ",".join(["2", "0"][: len(used)])
+
+
+def test_caps_that_are_not_enforced_are_not_named_best(twin: TwinServer, tmp_path: Path) -> None:
+    for gpu in range(3):
+        twin.truth.change_flaws(gpu, unenforced_caps=True)
+    environ = environment(tmp_path, twin.environment)
+    words = ("--cap", "100,260", "--gpus", "1", "--repeat", "2", "--name", "tw", "--no-figures", "--meter", "nvml")
+    job = ("--", *JOB, "--work", "30")
+    out, _ = sweep(tmp_path, environ, *words, *job)
+    assert "100!" in out
+    assert "energy 260 W" in out
+    assert "! The cap was not in force in 2 runs of cap=100 W" in " ".join(out.split())
+    data = json.loads(sweep(tmp_path, environ, "--report", "--name", "tw", "--no-figures", "--json")[0])
+    assert {cell["knobs"]["cap"]: cell["uncapped"] for cell in data["cells"]} == {100.0: 2, 260.0: 0}
+    assert {best["cell"] for best in data["best"]} == {c["key"] for c in data["cells"] if not c["uncapped"]}
+    # A GPU that is visible and does nothing is idle: here two of three.
+    assert all(0.02 < slot["idle_energy_share"] < 0.9 for slot in data["slots"])
+
+    out, err = sweep(tmp_path, environ, *words[2:4], "--repeat", "1", *words[6:], *job)
+    assert "1 cell x 1 = 1 slot in" in err
+    assert "compared with no cap" in out
+    assert "None" not in out
+
+
+def test_the_work_that_is_named_is_what_is_compared_by(twin: TwinServer, tmp_path: Path) -> None:
+    environ = environment(tmp_path, twin.environment)
+    words = (
+        "--set",
+        "batch=16,64",
+        "--gpus",
+        "1,2",
+        "--repeat",
+        "1",
+        "--name",
+        "tw",
+        "--no-figures",
+        "--meter",
+        "nvml",
+    )
+    job = ("--", *JOB, "--gpus", "{gpus}", "--work", "10", "--batch", "{batch}")
+    out, err = sweep(tmp_path, environ, *words, "--work", r"samples: (\d+)", *job)
+    assert ", per sample" in out
+    assert "scaling.csv" in err
+    rows = list(csv.DictReader((tmp_path / "joulelab-studies" / "tw" / "results.csv").read_text().splitlines()))
+    assert {row["compared_per"] for row in rows} == {"samples"}
+    assert {row["time_s_expanded"] for row in rows} == {""}  # one run each
+    gains = [float(row["gain"]) for row in rows if row["knob_batch"] == "64" and row["knob_gpus"] == "1"]
+    assert gains[0] > 0.5
+    scaled = list(csv.DictReader((tmp_path / "joulelab-studies" / "tw" / "scaling.csv").read_text().splitlines()))
+    assert [(row["knob_batch"], row["gpus"]) for row in scaled] == [
+        ("16", "1.0"), ("16", "2.0"), ("64", "1.0"), ("64", "2.0"),
+    ]  # fmt: skip
+    out, _ = sweep(tmp_path, environ, "--report", "--name", "tw", "--no-figures", "--per", "steps")
+    assert "steps is the same in all runs" in " ".join(out.split())
+    _, err = sweep(tmp_path, environ, "--report", "--name", "tw", "--reference", "batch=7", code=2)
+    assert "there are 16, 64" in err
 
 
 def test_caps_that_are_refused_stop_the_sweep(twin: TwinServer, tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 pytestmark = need_cc
 JOB = (sys.executable, "-m", "joulelab.twins.job", "--gpus", "2", "--speed", "20")
-CAPS = (100.0, 140.0, 180.0, 220.0, 260.0)
+CAPS = (100.0, 180.0, 260.0)
 FEW_PERCENT = 1.05
-QUICK = ("--online", "--window", "1s", "--settle", "200ms")
+QUICK = ("--online", "--window", "600ms", "--settle", "200ms")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ sleep 0.5; kill $!; wait $!; echo over; exit 7"""
 
 
 def test_online_finds_a_good_cap_while_the_command_goes_on_and_leaves_as_it_did(bench: CapBench) -> None:
-    words = ("--goal", "energy", "--cap", "100:260:40", "--trials", "5", "--gpu", "0,1", "-o", "told.json")
+    words = ("--goal", "energy", "--cap", "100:260:80", "--trials", "3", "--gpu", "0,1", "-o", "told.json")
     done = bench.call("tune", *words, *QUICK, "--", "sh", "-c", UNTIL_CHOSEN, code=7)
     assert done.stdout == "over\n"
     assert "Best cap for energy" in done.stderr
@@ -69,7 +69,7 @@ def test_online_finds_a_good_cap_while_the_command_goes_on_and_leaves_as_it_did(
     assert regret(bench, choice["cap"]) < FEW_PERCENT
     seen = windows(bench)
     assert seen[0]["cap"] == 260
-    assert all(e["to"] - e["from"] >= 1e9 and e["work"] > 0 and e["energy"] > 0 for e in seen)
+    assert all(e["to"] - e["from"] >= 0.6e9 and e["work"] > 0 and e["energy"] > 0 for e in seen)
     # Windows lie apart, and the choice is what was set last.
     assert all(a["to"] <= b["from"] for a, b in pairwise(seen))
     assert [e["asked"] for e in bench.events() if e["event"] == "cap-set"][-1] == choice["cap"]
@@ -84,7 +84,7 @@ def check_told(tune: dict[str, Any], choice: float) -> None:
     """Check what is told against the truth."""
     assert (tune["mode"], tune["unit"], tune["choice_w"], tune["complete"]) == ("online", "steps", choice, True)
     assert tune["saved_j"]["expanded"] > 0
-    assert tune["cost"]["trials"] >= 4
+    assert tune["cost"]["trials"] >= 3
     a, k = slowdown_of("RTX 6000")
     for row in (row for row in tune["rows"] if row["cap_w"] < 260):
         wide = max(2 * row["loss"]["expanded"], 0.05)
@@ -92,14 +92,14 @@ def check_told(tune: dict[str, Any], choice: float) -> None:
 
 
 def test_a_command_that_ends_early_is_told_to_run_longer(bench: CapBench) -> None:
-    done = bench.call("tune", "--goal", "edp", *QUICK, "--", *JOB, "--work", "60")
+    done = bench.call("tune", "--goal", "edp", *QUICK, "--", *JOB, "--work", "20")
     assert "the command ended after 0 windows" in done.stderr
     assert "--window 0.5s" in done.stderr
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
 def test_a_command_without_reports_of_work_is_told_to_make_some(bench: CapBench) -> None:
-    done = bench.call("tune", "--goal", "edp", *QUICK, "--", "sh", "-c", "sleep 1; exit 3", code=3)
+    done = bench.call("tune", "--goal", "edp", *QUICK, "--", "sh", "-c", "sleep 0.3; exit 3", code=3)
     assert "joulelab.work(samples=64)" in done.stderr
     assert not [e for e in bench.events() if e["event"] == "cap-set"]
     assert bench.caps() == [FOUND_W, FOUND_W]
@@ -132,22 +132,29 @@ def test_a_signal_goes_to_the_command_and_the_caps_come_back(bench: CapBench) ->
 
 def test_whole_runs_find_a_good_cap_and_count_when_it_is_asked_again(bench: CapBench) -> None:
     words = ("tune", "--goal", "energy", "--cap", "100:260:80", "--trials", "3", "--gpu", "all")
-    done = bench.call(*words, "--", *JOB, "--work", "40")
+    done = bench.call(*words, "--", *JOB, "--work", "30")
     assert "trial 1: 260 W" in done.stderr
     assert "Best cap for energy" in done.stdout
     assert "3 trials:" in done.stdout
-    told = json.loads(bench.call(*words, "--json", "--", *JOB, "--work", "40").stdout)
-    assert told["cost"]["trials"] == 0
+    assert "…" not in done.stdout
+    told = [line for line in done.stdout.splitlines() if not line.startswith(("study", "next"))]
+    assert max(map(len, told)) <= 80
+    # Each cap was run once, so nothing is known to be saved.
+    assert "one run each" in done.stdout
+    assert "runs pay" not in done.stdout
+    again = json.loads(bench.call(*words, "--json", "--", *JOB, "--work", "30").stdout)
+    assert not again["saved_surely"]
+    assert again["cost"]["trials"] == 0
     # A run of a second is half start-up, whose length is that of a busy machine.
-    assert regret(bench, told["choice_w"]) < 2 * FEW_PERCENT - 1
-    assert "joulelab cap" in told["next"]
+    assert regret(bench, again["choice_w"]) < 2 * FEW_PERCENT - 1
+    assert "joulelab cap" in again["next"]
     assert len(list(bench.folder.glob("joulelab-studies/*/cells/*/r*/claim.json"))) <= 3
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
 def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: CapBench) -> None:
     script = f"test {{cap}} -gt 120 && {' '.join(JOB)} --work 10"
-    words = ("--goal", "edp", "--cap", "100,180,260", "--trials", "3", "--", "sh", "-c", script)
+    words = ("--goal", "edp", "--cap", "100,180,260", "--trials", "3", "--scope", "gpu", "--", "sh", "-c", script)
     tune = bench.start("tune", *words)
     done = bench.folder / "joulelab-studies"
     until(lambda: list(done.glob("*/cells/*/r01/trial.json")), 60)
@@ -156,6 +163,8 @@ def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: Cap
     assert tune.returncode == 130, told
     again = bench.call("tune", *words)
     assert "trial 1: 260 W" not in again.stderr
+    assert " by gpu\n" in again.stderr
+    assert "energy   of gpu\n" in again.stdout
     assert "the command failed under 100 W: it is left out" in " ".join(again.stdout.split())
     assert bench.caps() == [FOUND_W, FOUND_W]
 
@@ -168,7 +177,6 @@ def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: Cap
         (("--goal", "edp", "--cap", "200", "--", "true"), "nothing to choose from"),
         (("--goal", "edp", "--gpu", "7", "--", "true"), "there is no GPU '7'"),
         (("--goal", "edp", "--window", "3s", "--", "true"), "--window is for tuning with --online"),
-        (("--goal", "edp", "--online", "--retry", "--", "true"), "--retry is for whole runs"),
         (("--goal", "edp"), "there is no command to tune"),
         (("--goal", "edp", "--", "echo", "{batch}"), "the placeholder {batch} has no knob"),
     ],
@@ -184,6 +192,46 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CapBench]:
         yield made
 
 
-def test_online_refuses_with_a_code_that_is_no_commands(shared: CapBench) -> None:
-    done = shared.call("tune", "--goal", "edp", "--online", "--cap", "50,260", "--", "true", code=125)
-    assert "takes 100 to 260 W" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--goal", "edp", "--cap", "50,260", "--", "true"), "takes 100 to 260 W"),
+        (("--goal", "edp", "--retry", "--", "true"), "--retry is for whole runs"),
+        (("--goal", "edp", "--window", "soon", "--", "true"), "'soon' is no time"),
+        (("--goal", "edp"), "there is no command to tune"),
+    ],
+)
+def test_online_refuses_with_a_code_that_is_no_commands(shared: CapBench, words: tuple[str, ...], said: str) -> None:
+    assert said in shared.call("tune", "--online", *words, code=125).stderr
+    # The command's own words are not ours: without --online the usual code stays.
+    if "--cap" not in words and "--retry" not in words:
+        shared.call("tune", *words[:4], *(("--", "true", "--online") if "--" in words else ()), code=2)
+
+
+@pytest.fixture(scope="module")
+def unenforced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CapBench]:
+    with CapBench(tmp_path_factory.mktemp("loose"), unenforced_caps=True) as made:
+        yield made
+
+
+def test_online_chooses_no_cap_where_none_is_enforced(unenforced: CapBench) -> None:
+    done = unenforced.call("tune", "--goal", "edp", "--cap", "100,260", *QUICK, "--", "sh", "-c", UNTIL_CHOSEN, code=7)
+    said = " ".join(done.stderr.split())
+    assert "No cap was chosen for edp." in said
+    assert "caps are not enforced here, so none is chosen" in said
+    assert "under a cap of 100 W" in said
+    assert "not enforced" in said
+    assert "joulelab cap 100" not in said
+    assert not [e for e in unenforced.events() if e["event"] == "tune-choice"]
+    assert unenforced.caps() == [FOUND_W, FOUND_W]
+
+
+def test_whole_runs_choose_no_cap_where_none_is_enforced(unenforced: CapBench) -> None:
+    words = ("--goal", "edp", "--cap", "100,110,260", "--", *JOB, "--work", "30")
+    done = unenforced.call("tune", *words, code=1)
+    assert "not used: gpu:" in done.stderr
+    said = " ".join(done.stdout.split())
+    assert "No cap was chosen for edp." in said
+    assert "caps are not enforced here, so none is chosen" in said
+    assert "joulelab cap 1" not in said
+    assert unenforced.caps() == [FOUND_W, FOUND_W]

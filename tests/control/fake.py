@@ -44,6 +44,9 @@ class Files:
     def put(self, device: str, **setting: float) -> None:
         self._write(device, self.read(device) | {"setting": setting})
 
+    def default(self, device: str, **setting: float) -> None:
+        self._write(device, self.read(device) | {"default": setting})
+
     def flaws(self, device: str, **flaws: Any) -> None:
         self._write(device, self.read(device) | {"flaws": flaws})
 
@@ -167,6 +170,8 @@ BECOME = """
 import fcntl, json, os, signal, socket, struct, subprocess, sys, time
 from joulelab.control.state import *
 from joulelab.control.leftover import *
+from joulelab.control.client import *
+import joulelab.core.errors, joulelab.control.frames
 os.setgroups(json.loads(os.environ.get('GROUPS_', '[]'))); os.setgid(65534); os.setuid(65534)
 """
 

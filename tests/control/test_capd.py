@@ -1,91 +1,26 @@
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from tests.control.fake import as_nobody, for_everybody, wait_for
+from tests.control.daemon import ROOT, Capd
+from tests.control.fake import as_nobody, for_everybody, wait_for, world
 
+from joulelab.control import client
 from joulelab.control.client import Caps, Wish, restore
 from joulelab.control.leftover import has_leftovers
 from joulelab.control.state import Journal, State
 from joulelab.core.errors import Denied, JoulelabError, Refused
 
-ROOT = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody else")
 NOBODY = 65534
-
-
-class Capd:
-    """Run capd as a process of its own."""
-
-    def __init__(self, environ, folder, config=""):
-        self.config, self.path, self._log = folder / "capd.toml", folder / "run" / "capd.sock", folder / "capd.log"
-        self.config.write_text(config)
-        self.config.chmod(0o644)
-        self.environ = {**environ, "JOULELAB_CAPD": str(self.path)}
-        self.start()
-
-    def start(self):
-        self._log.write_text("")
-        code = "from joulelab.cli.capd import command; command()"
-        command = [sys.executable, "-c", code, "--config", str(self.config), "--socket", str(self.path), "--json"]
-        with self._log.open("w") as log:
-            self.process = subprocess.Popen(command, env=self.environ, stdout=log, stderr=log)
-        wait_for(lambda: "ready" in self._log.read_text() or self.process.poll() is not None)
-        assert self.process.poll() is None, self._log.read_text()
-
-    def events(self, name):
-        lines = [json.loads(line) for line in self._log.read_text().splitlines() if line.endswith("}")]
-        return [line for line in lines if line["event"] == name]
-
-    def wait(self, name):
-        return wait_for(lambda: self.events(name))[-1]
-
-    def connect(self):
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(30)
-        sock.connect(str(self.path))
-        return sock
-
-    def ask(self, sock, frame):
-        text = frame if isinstance(frame, bytes) else json.dumps(frame).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            sock.sendall(text)
-        return self.hear(sock)
-
-    def hear(self, sock):
-        data = b""
-        while not data.endswith(b"\n"):
-            try:
-                more = sock.recv(65536)
-            except ConnectionResetError:
-                more = b""
-            if not more:
-                break
-            data += more
-        return json.loads(data.splitlines()[0]) if data else None
-
-    def is_well(self):
-        """Say whether it still serves."""
-        with self.connect() as sock:
-            return self.ask(sock, {"id": 9, "do": "status"})["is"] == "status"
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-        code = self.process.wait(timeout=60)
-        text = self._log.read_text()
-        assert "Traceback" not in text, text
-        return code
 
 
 @pytest.fixture
@@ -97,6 +32,16 @@ def capd(environ, tmp_path):
     assert code in (0, -signal.SIGKILL)
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Serve one capd to all who leave it as it was; return it and its devices."""
+    folder = tmp_path_factory.mktemp("shared")
+    environ, files = world(folder)
+    one = Capd(environ, folder)
+    yield one, files
+    assert one.close() == 0
+
+
 def setting(device="gpu:0", value=170.0, **more):
     return {"id": 1, "do": "set", "caps": [{"device": device, "value": value}], **more}
 
@@ -106,7 +51,7 @@ def test_a_client_of_capd_sets_and_puts_back(capd, files):
         (held,) = caps.set([Wish("gpu:0", 170.0)])
         assert (held.requested, held.found, caps._link.pid) == (170.0, 300.0, None)
         device = caps.status().devices[0]
-        assert f"(pid {os.getpid()}, `train`, since" in device.holder
+        assert f"(pid {os.getpid()}, keeper {capd.process.pid}, `train`, since" in device.holder
         with pytest.raises(Refused, match="100 to 400 W"):
             caps.set([Wish("gpu:0", 99.0)])
         assert [r.outcome for r in caps.release()] == ["restored"]
@@ -117,7 +62,8 @@ def test_a_client_of_capd_sets_and_puts_back(capd, files):
     assert capd.events("refused")[0]["what"] == "99 W is out of range"
 
 
-def test_two_clients_and_a_keeper_without_capd_exclude_each_other(capd, environ, files):
+def test_two_clients_and_a_keeper_without_capd_exclude_each_other(capd, environ, files, monkeypatch):
+    monkeypatch.setattr(client, "HELD_S", 0.1)
     with Caps(capd.environ) as first, Caps(capd.environ) as second, Caps(environ) as direct:
         first.set([Wish("gpu:0", 170.0)])
         direct.set([Wish("gpu:1", 170.0)])
@@ -145,7 +91,8 @@ def test_two_clients_and_a_keeper_without_capd_exclude_each_other(capd, environ,
         b'{"do":"set","caps":[{"device":"../../etc/passwd","value":170.0}],"id":1e300}\n',
     ],
 )
-def test_nonsense_is_refused_and_what_was_held_is_put_back(capd, files, frame):
+def test_nonsense_is_refused_and_what_was_held_is_put_back(shared, frame):
+    capd, files = shared
     with capd.connect() as sock:
         assert capd.ask(sock, setting())["is"] == "set"
         answer = capd.ask(sock, frame)
@@ -156,7 +103,8 @@ def test_nonsense_is_refused_and_what_was_held_is_put_back(capd, files, frame):
     assert capd.is_well()
 
 
-def test_half_a_frame_waits_and_goes_with_its_client(capd, files):
+def test_half_a_frame_waits_and_goes_with_its_client(shared):
+    capd, files = shared
     with capd.connect() as half, capd.connect() as other:
         half.sendall(json.dumps(setting()).encode()[:30])
         assert capd.ask(other, setting())["is"] == "set"
@@ -165,7 +113,7 @@ def test_half_a_frame_waits_and_goes_with_its_client(capd, files):
         assert capd.ask(half, json.dumps(setting()).encode()[30:] + b"\n")["is"] == "set"
         half.sendall(b'{"id":2,')
     wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
-    assert capd.wait("released")["why"] == "the client closed"
+    wait_for(lambda: capd.events("released")[-1]["why"] == "the client closed")
 
 
 def test_a_client_that_vanishes_is_released_even_if_its_child_lives(capd, files):
@@ -256,7 +204,8 @@ def as_stranger(capd, *frames, groups=()):
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_a_client_that_goes_without_reading_is_released(capd, files):
+def test_a_client_that_goes_without_reading_is_released(shared):
+    capd, files = shared
     sock = capd.connect()
     sock.sendall(json.dumps(setting()).encode() + b"\n")
     wait_for(lambda: files.get("GPU-0") == {"cap_w": 170.0} and select.select([sock], (), (), 0)[0])
@@ -358,7 +307,7 @@ def test_a_setter_that_fails_in_its_own_way_ends_no_capd(capd, files):
         with pytest.raises(JoulelabError, match=r"capd failed \(RuntimeError\)"):
             caps.set([Wish("gpu:0", 170.0)])
         files.flaws("GPU-0", deny=True)
-        with pytest.raises(Denied, match="capd itself has no permission: it has to run as root"):
+        with pytest.raises(Denied, match="it has to run as root" if os.getuid() else "refused even to root"):
             caps.set([Wish("gpu:0", 170.0)])
     assert capd.events("problem")[0]["what"] == "RuntimeError('a bug')"
 

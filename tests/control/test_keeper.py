@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 
 import pytest
 from tests.control.fake import open_setters
@@ -86,8 +88,9 @@ def test_clocks_are_another_thing_of_the_same_gpu(keeper, files):
         ([("gpu:0", 2.0, "share")], Refused, "700 W is out of range"),
         ([("gpu:0", 150.0), ("GPU-0", 160.0)], ConfigError, "gpu:0 is named twice"),
         ([("gpu:3", 150.0)], ConfigError, "there is no 'gpu:3' to cap; did you mean"),
-        ([("gpu:9", 150.0)], ConfigError, "there is no 'gpu:9' to cap (it is out)"),
-        ([("gpu:0", 1e9, "Hz")], ConfigError, "there is no 'gpu:0' to lock the clocks of (it is out; nvml: no driver)"),
+        ([("gpu:9", 150.0)], Refused, "gpu:9 takes no cap (it is out); joulelab cap status"),
+        ([("gpu:0", 1e9, "Hz")], Refused, "gpu:0 takes no lock of its clocks; joulelab cap status"),
+        ([("gpu:3", 1e9, "Hz")], ConfigError, "there is no 'gpu:3' to lock the clocks of (it is out; nvml: no driver)"),
         ([("\x1b[2Jgpu", 150.0)], ConfigError, "there is no '"),
     ],
 )
@@ -151,9 +154,43 @@ def test_a_bug_in_a_setter_leaves_no_cap(keeper, files):
 def test_who_has_no_permission_is_told_both_ways(make, files):
     files.flaws("GPU-0", deny=True)
     with pytest.raises(Denied, match=r"flaw deny; run as root, or ask for capd"):
-        ask(make(), "set", ("gpu:0", 170.0))
+        ask(make(user=1000), "set", ("gpu:0", 170.0))
     with pytest.raises(Denied, match=r"flaw deny; capd has to"):
-        ask(make(denied="capd has to run as root"), "set", ("gpu:0", 170.0))
+        ask(make(denied="capd has to run as root", user=1000), "set", ("gpu:0", 170.0))
+
+
+def test_root_is_not_told_to_be_root(make, files):
+    files.flaws("GPU-0", deny=True)
+    with pytest.raises(
+        Denied, match=r"refused even to root: a container without CAP_SYS_ADMIN.*nvidia-smi -pl"
+    ) as error:
+        ask(make(denied="run as root", user=0), "set", ("gpu:0", 170.0))
+    assert "run as root" not in str(error.value)
+
+
+def test_a_gpu_that_takes_no_cap_says_so_and_names_no_other(make, files):
+    files.add("GPU-2.clocks", {}, default={})
+    for name in ("gpu:2", "GPU-2"):
+        with pytest.raises(
+            Refused, match=r"^caps: gpu:2 takes no cap; lock its clocks instead: joulelab cap --clock MHZ$"
+        ):
+            ask(make(), "set", (name, 170.0))
+    one = make()
+    found = one._find()
+    found.missing.append(("gpu:2", "not supported; lock its clocks instead: joulelab cap --clock MHZ"))
+    one._find = lambda: found
+    with pytest.raises(Refused) as error:
+        ask(one, "set", ("gpu:2", 170.0))
+    assert str(error.value).count("--clock") == 1
+    assert "did you mean" not in str(error.value)
+
+
+def test_refusals_that_no_later_try_changes_are_told_as_such(make, files):
+    one = make()
+    files.flaws("GPU-1", refuse=True)
+    for value, device, final in ((99.0, "gpu:0", True), (170.0, "gpu:1", False), (170.0, "gpu:7", False)):
+        answer = one.answer(Ask("set", 1, caps=wishes((device, value))))
+        assert answer["error"]["final"] is final
 
 
 def test_a_second_client_is_refused_and_told_who(keeper, make, files):
@@ -209,7 +246,7 @@ def test_status_shows_what_was_left_behind_and_what_is_wrong(keeper, files):
     keeper.state.path("GPU-1").write_text("{")
     first, second = ask(keeper, "status")["devices"]
     assert first["leftover"] == {"found": 300.0, "set": [170.0], "who": WHO, "utc": "then"}
-    assert "GPU-1.json is damaged" in second["leftover"]["problem"]
+    assert "GPU-1.json: the journal is damaged" in second["leftover"]["problem"]
     files.flaws("GPU-0", lost=True)
     files.add("GPU-2", {"cap_w": 300.0}, lost=True)
     told = ask(keeper, "status")
@@ -228,10 +265,10 @@ def test_a_cap_that_is_not_enforced_is_told_after_a_moment(keeper, files):
 
 def test_left_over_journals_are_finished_where_the_device_is_free(make, environ, files):
     here = State(environ)
-    usual = {"scope": "gpu", "kind": "power", "found": {"cap_w": 300.0}, "default": None, "set": [{"cap_w": 170.0}]}
+    usual = {"kind": "power", "found": {"cap_w": 300.0}, "default": None, "set": [{"cap_w": 170.0}]}
     for device in ("GPU-0", "GPU-1", "GPU-7"):
         here.lock(device, {}, device).close()
-        here.write(Journal(device, **usual))
+        here.write(Journal(device, device.lower().replace("-", ":"), **usual))
     here.path("GPU-8").write_text("{")
     files.put("GPU-0", cap_w=170.0)
     held = here.lock("GPU-1", WHO, "gpu:1")
@@ -241,8 +278,14 @@ def test_left_over_journals_are_finished_where_the_device_is_free(make, environ,
         "GPU-7": "failed",
         "GPU-8": "failed",
     }
-    assert "remove " in told["GPU-7"]["said"]
-    assert "damaged" in told["GPU-8"]["said"]
+    assert told["GPU-7"]["scope"] == "gpu:7"
+    said = told["GPU-7"]["said"]
+    assert said.startswith(
+        "gpu:7 (GPU-7) is not there now; has it fallen off the bus? nvidia-smi -q, Xid in dmesg; reset"
+    )
+    assert "when it returns, joulelab cap restore puts it back at 300 W; remove /" in said
+    assert "damaged (Expecting" in told["GPU-8"]["said"]
+    assert f"set the cap by hand, then remove {here.path('GPU-8')}" in told["GPU-8"]["said"]
     assert files.get("GPU-0") == {"cap_w": 300.0}
     held.close()
     assert ask(make(), "restore", devices=["GPU-0"])["devices"] == []
@@ -269,3 +312,77 @@ def test_where_nothing_can_be_written_a_restore_says_so(make, environ, tmp_path)
     assert "Is a directory" in told.said
     with pytest.raises(StoreError):
         here.read("GPU-0")
+
+
+UNUSABLE = [
+    {"found": {}},
+    {"found": {"odd_w": 3.0}},
+    {"found": {"cap_w": float("nan")}},
+    {"kind": "heat"},
+    {"device": "GPU-1"},
+    {"who": 3},
+    {"set": 3},
+    {"scope": None},
+]
+
+
+@pytest.mark.parametrize("wrong", UNUSABLE, ids=str)
+def test_one_unusable_journal_keeps_no_other_device_capped(make, environ, files, wrong):
+    here = State(environ)
+    usual = {"kind": "power", "found": {"cap_w": 300.0}, "default": None, "set": [{"cap_w": 170.0}]}
+    here.lock("GPU-1", {}, "gpu:1").close()
+    here.write(Journal("GPU-1", "gpu:1", **usual))
+    here.path("GPU-0").write_text(json.dumps({**asdict(Journal("GPU-0", "gpu:0", **usual)), **wrong}))
+    for device in ("GPU-0", "GPU-1"):
+        files.put(device, cap_w=170.0)
+    told = {o["device"]: o for o in ask(make(), "restore")["devices"]}
+    assert {device: one["outcome"] for device, one in told.items()} == {"GPU-0": "failed", "GPU-1": "restored"}
+    assert f"set the cap by hand, then remove {here.path('GPU-0')}" in told["GPU-0"]["said"]
+    assert files.get("GPU-1") == {"cap_w": 300.0}
+    assert here.devices() == ["GPU-0"]
+
+
+def test_free_clocks_may_be_what_was_found(make, environ, files):
+    files.add("GPU-0.clocks", {"lowest_hz": 2e8, "highest_hz": 1e9}, default={})
+    here = State(environ)
+    here.lock("GPU-0.clocks", {}, "gpu:0").close()
+    here.write(Journal("GPU-0.clocks", "gpu:0", "clocks", {}, {}, [{"lowest_hz": 2e8, "highest_hz": 1e9}]))
+    assert [o["outcome"] for o in ask(make(), "restore")["devices"]] == ["restored"]
+    assert files.get("GPU-0.clocks") == {}
+
+
+def test_a_surprise_on_one_device_keeps_no_other_from_being_put_back(make, environ, files):
+    keeper = make()
+    ask(keeper, "set", ("gpu:0", 170.0), ("gpu:1", 170.0))
+    files.flaws("GPU-1", bug=True)
+    told = {o["device"]: o for o in ask(keeper, "release")["devices"]}
+    assert (told["GPU-0"]["outcome"], told["GPU-1"]["outcome"]) == ("restored", "failed")
+    assert "gpu:1 is not back at 320 W: RuntimeError('a bug'); the journal stays" in told["GPU-1"]["said"]
+    other = make()
+    other.state.read = lambda _: 1 / 0
+    (told,) = ask(other, "restore")["devices"]
+    assert "GPU-1 is not put back: ZeroDivisionError" in told["said"]
+    assert "set the cap by hand, then remove" in told["said"]
+    files.flaws("GPU-1")
+    assert [o["outcome"] for o in ask(make(), "restore")["devices"]] == ["restored"]
+
+
+def test_status_names_devices_that_are_gone_with_a_cap_left_behind(keeper, make, files):
+    here = keeper.state
+    usual = {"found": {"cap_w": 300.0}, "default": None, "set": [{"cap_w": 170.0}]}
+    for device, scope in (("GPU-7", "gpu:7"), ("powercap-1", "cpu:1")):
+        here.lock(device, {}, scope).close()
+        here.write(Journal(device, scope, "power", **usual))
+    lock = here.lock("GPU-6", WHO, "gpu:6")
+    here.write(Journal("GPU-6", "gpu:6", "power", **usual))
+    here.path("GPU-8").write_text("{")
+    missing = dict(ask(make(), "status")["missing"])
+    lock.close()
+    assert missing["gpu:7"].startswith("gpu:7 (GPU-7) is not there now, and a cap was left behind on it; has it fallen")
+    assert missing["gpu:7"].endswith("when it returns, joulelab cap restore puts it back at 300 W")
+    assert "bus" not in missing["cpu:1"]
+    assert "is not there now; held by alice (pid 7)" in missing["gpu:6"]
+    assert "the journal is damaged" in missing["GPU-8"]
+    one = make()
+    one.state.devices = lambda: ["GPU-5"]
+    assert ["GPU-5", "it was put back just now"] in one.status()["missing"]

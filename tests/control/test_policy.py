@@ -114,6 +114,13 @@ def written(tmp_path, text):
         ("[[allow]]\nusers = ['a\\u0000b']\n", "there is no user"),
         ("[[allow]]\nusers = [1]\nlowest_w = -3\n", "lowest_w is -3; give a number, 0 or more"),
         ("[[allow]]\nusers = [1]\nhighest_share = inf\n", "highest_share is inf"),
+        (
+            "[[allow]]\nusers = [1]\nlowest_share = 50\n",
+            r"lowest_share is 50 \(more than 5\); give a share of the default",
+        ),
+        ("[[allow]]\nusers = [-1]\n", r"allow\[0\]: there is no user -1; give a number from 0 to 4294967294"),
+        ("[[allow]]\nusers = [4294967295]\n", "there is no user 4294967295"),
+        ("[[allow]]\ngroups = [-1]\n", "there is no group -1"),
         ("[[allow]]\nusers = [1]\nlowest_w = 300\nhighest_w = 200\n", r"lowest_w is above highest_w \(300 > 200\)"),
     ],
 )

@@ -13,7 +13,7 @@ from dataclasses import asdict
 import pytest
 from tests.control.fake import as_nobody, for_everybody, wait_for
 
-from joulelab.control import leftover, state
+from joulelab.control import leftover, state, trusted
 from joulelab.control.state import InUse, Journal, State, holder_text, user_name
 from joulelab.core.errors import Refused, StoreError
 
@@ -108,6 +108,7 @@ def test_a_lock_without_words_is_told_as_somebodys(environ):
     assert here.look("GPU-0") == (WHO, None)
     lock.close()
     assert holder_text({"user": "bob", "pid": 3}) == "bob (pid 3)"
+    assert holder_text({"user": "bob", "pid": 3, "keeper": 4}) == "bob (pid 3, keeper 4)"
 
 
 def test_a_journal_comes_back_as_it_was_and_everybody_may_read_it(environ):
@@ -141,8 +142,8 @@ def test_device_names_lead_nowhere_else(environ):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("{", "not JSON"),
-        ("[]", "not a JSON object"),
+        ("{", r"the journal is damaged \(Expecting.*; set the cap by hand, then remove"),
+        ("[]", "the journal is damaged"),
         ({"schema": 2}, "schema 2, this joulelab writes 1"),
         ({"unknown": 1}, "unexpected keyword"),
         ({"found": {"cap_w": "300"}}, "is no setting"),
@@ -178,7 +179,8 @@ def test_a_full_disk_means_no_journal_and_says_how_to_go_on(environ):
 
 
 def test_a_state_that_cannot_be_made_names_both_ways(environ):
-    with pytest.raises(Refused, match=r"run as root, or ask for capd"):
+    advice = r"run as root, or ask for capd" if os.geteuid() else "make it writable, or set JOULELAB_STATE"
+    with pytest.raises(Refused, match=advice):
         State({**environ, "JOULELAB_STATE": "/dev/null/state"}).lock("GPU-0", {}, "gpu:0")
     error = State(environ)._unwritten(OSError(errno.EROFS, "Read-only file system"), "gpu:0")
     assert "make it writable, or set JOULELAB_STATE" in str(error)
@@ -263,3 +265,99 @@ def test_where_a_lock_cannot_be_looked_at_the_journal_tells(environ):
     assert here.look("GPU-0") == (None, journal(ticks=1))
     with pytest.raises(Refused, match="Too many levels of symbolic links"):
         here.lock("GPU-0", {}, "gpu:0")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_folders_are_for_all_to_read_and_for_us_to_write_whatever_the_umask(environ, umask):
+    before = os.umask(umask)
+    try:
+        here = State(environ)
+        here.lock("GPU-0", {}, "gpu:0").close()
+        here.write(journal())
+    finally:
+        os.umask(before)
+    for folder in (here.folder, here.folder.parent):
+        assert folder.stat().st_mode & 0o7777 == 0o755
+    assert here.path("GPU-0").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(environ):
+    here = State(environ)
+    here.lock("GPU-0", {}, "gpu:0").close()
+    (here.folder / "GPU-0.lock").unlink()
+    for name in ("GPU-0.lock", "GPU-1.json", "log"):
+        os.mkfifo(here.folder / name)
+    assert leftover.is_held(str(here.folder / "GPU-0.lock")) is None
+    assert here.look("GPU-0") == (None, None)
+    with pytest.raises(Refused, match=r"GPU-0.lock is no file\); look who made it, and remove /"):
+        here.lock("GPU-0", {}, "gpu:0")
+    with pytest.raises(StoreError, match=r"cannot be read \(.*GPU-1.json is no file\); set the cap by hand"):
+        here.read("GPU-1")
+    here.log("lost")
+    assert leftover.has_leftovers(environ)
+
+
+def test_links_lead_nowhere(environ, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    here = State(environ)
+    here.lock("GPU-0", {}, "gpu:0").close()
+    for name in (".GPU-0.json.tmp", "GPU-1.json", "log", "GPU-2.lock", ".log.tmp"):
+        (here.folder / name).symlink_to(victim)
+    here.write(journal())
+    assert here.read("GPU-0") == journal()
+    here.log("a line")
+    with pytest.raises(StoreError, match="symbolic links"):
+        here.read("GPU-1")
+    with pytest.raises(Refused, match="symbolic links"):
+        here.lock("GPU-2", {}, "gpu:2")
+    (here.folder / "log").unlink()
+    here.log("x" * state.LOG_BYTES)
+    here.log("y" * 100)
+    assert victim.read_text() == "precious"
+    assert (here.folder / "log").read_text().endswith(f"{'y' * 100}\n")
+
+
+def test_a_folder_that_others_can_write_is_not_trusted_by_root(tmp_path):
+    folder = tmp_path / "state" / "caps"
+    trusted.make_folder(folder)
+    trusted.check_folder(folder, 0)
+    for which, mode in ((folder, 0o777), (folder, 0o1777), (folder, 0o775), (folder.parent, 0o777)):
+        which.chmod(mode)
+        with pytest.raises(trusted.Untrusted, match=rf"others can write to {which}") as caught:
+            trusted.check_folder(folder, 0)
+        assert caught.value.next.endswith(f"sudo chmod go-w {which}")
+        trusted.check_folder(folder, 1000)  # what others do there harms himself
+        which.chmod(0o755)
+    folder.parent.chmod(0o1777)  # as /tmp is
+    trusted.check_folder(folder, 0)
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    with pytest.raises(trusted.Untrusted, match="is no folder of its own"):
+        trusted.check_folder(folder, 0)
+
+
+@ROOT
+def test_root_caps_nothing_where_others_could_have_written(environ, files):
+    here = State(environ)
+    trusted.make_folder(here.folder)
+    os.chown(here.folder, 12345, 0)
+    with pytest.raises(Refused, match=rf"not capped.*{here.folder} belongs to user 12345\); .*sudo chown root"):
+        here.lock("GPU-0", {}, "gpu:0")
+    os.chown(here.folder, 0, 0)
+    here.folder.chmod(0o777)
+    with pytest.raises(Refused, match=rf"others can write to {here.folder}\); look at what is in it; sudo chmod go-w"):
+        here.lock("GPU-0", {}, "gpu:0")
+    here.log("not even this")
+    assert list(here.folder.iterdir()) == []
+
+
+def test_a_folder_that_somebody_else_makes_meanwhile_is_fine(tmp_path):
+    class Late(type(tmp_path)):
+        def exists(self):
+            return False
+
+    folder = tmp_path / "a"
+    folder.mkdir(mode=0o700)
+    trusted.make_folder(Late(folder))
+    assert folder.stat().st_mode & 0o777 == 0o700

@@ -113,6 +113,35 @@ def test_curves_carry_bars_the_best_the_tied_and_the_reference() -> None:
     assert scaling_panels(found) == []
 
 
+def test_the_front_names_lines_and_scaling_says_what_it_shows(tmp_path: Path) -> None:
+    found = summarise(sweep(gpus=(1, 8)), goals=GOALS)
+    front = pareto_of(found)
+    assert front is not None
+    assert "gpus=8, 180 W" in front.curves[1].names
+    draw(found, tmp_path, formats=["svg"])
+    assert "gpus=8, 180 W" in _texts(tmp_path / "pareto.svg")
+    assert "Black line: Pareto front" in _texts(tmp_path / "pareto.svg")
+    assert "of 5 sets of the other knobs are shown: cap=" in scaling_panels(found)[0].note
+    few = scaling_panels(summarise(sweep(gpus=(1, 8), caps=(100, 260)), goals=GOALS))[0].note
+    assert few.endswith("Shown: cap=100 W, cap=260 W.")
+    alone = summarise([cell(f"g{g}", [trial(9.0 / g, 9.0 / g)], gpus=g) for g in (1, 2)])
+    assert scaling_panels(alone)[0].note.endswith("Shown: all.")
+
+
+def test_a_cap_that_was_not_in_force_has_no_star() -> None:
+    points = {260.0: [(100.0, 10.0)] * 2, 200.0: [(90.0, 11.0)] * 2, 100.0: [(50.0, 12.0)] * 2}
+    cells = by_cap(points)
+    cells[2] = replace(cells[2], trials=tuple(replace(t, uncapped=("gpu:0",)) for t in cells[2].trials))
+    found = summarise(cells, goals=GOALS)
+    curve = panels_of(found)[0].curves[0]
+    assert curve.best is not None
+    assert curve.x[curve.best] == 200.0
+    front = pareto_of(found)
+    assert front is not None
+    assert front.curves[0].names[0] == "100 W!"
+    assert 0 not in front.curves[0].front
+
+
 def test_one_run_has_no_bars_and_the_note_says_why() -> None:
     found = summarise(by_cap({260.0: [(100.0, 10.0)], 200.0: [(80.0, 11.0)]}))
     assert all(NO_BARS in p.note and p.curves[0].bars is None for p in panels_of(found))
@@ -121,7 +150,7 @@ def test_one_run_has_no_bars_and_the_note_says_why() -> None:
 def test_knobs_that_are_no_numbers_are_named_along_the_axis(tmp_path: Path) -> None:
     uncapped = [cell(f"c{c}", [trial(e, 10.0)], cap=c) for c, e in ((200.0, 80.0), (None, 100.0))]
     panel = panels_of(summarise(uncapped))[0]
-    assert panel.ticks == ("200.0", "None")
+    assert panel.ticks == ("200 W", "no cap")
     assert panel.curves[0].x == (0.0, 1.0)
     mixed = [cell(f"{b}{o}", [trial(9.0 * b, 1.0)], batch=b, optimiser=o) for b in range(1, 6) for o in ("adam", "sgd")]
     found = summarise(mixed, goals=GOALS)

@@ -16,7 +16,7 @@ from joulelab.analysis.metrics import Cell, Summary, summarise
 from joulelab.analysis.study_notes import HALF
 from joulelab.report.console import make_console
 from joulelab.report.study import print_study
-from joulelab.report.study_csv import CELLS, SLOTS, cells_csv, slots_csv, write_study_csv
+from joulelab.report.study_csv import CELLS, SCALING, SLOTS, cells_csv, scaling_csv, slots_csv, write_study_csv
 from joulelab.report.study_text import study_latex, study_markdown
 
 if TYPE_CHECKING:
@@ -41,11 +41,12 @@ def test_the_table_fits_80_columns_and_says_everything(summary: Summary) -> None
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
     for part in (
-        "gpus=8 · 0 % of the devices idle · compared with cap=260 W",
-        "gpus=1 · 87.5 % of the devices idle",
+        "gpus=8 · idle GPUs: 0 % of the GPUs' energy · compared with cap=260 W",
+        "gpus=1 · idle GPUs: 87.5 % of the GPUs' energy",
         "energy, kJ",
         "per image, J",
-        "= 2 EDS(2)",
+        "gain-loss =",
+        "2 x EDS(2)",
         "EDS(1.5)",
         "energy@slowdown=5%",
         "not told apart",
@@ -90,13 +91,13 @@ def test_scaling_is_shown_where_it_matters_or_everywhere(summary: Summary) -> No
     assert "1 of 5 shown, the references\n" in _printed(summarise(sweep(gpus=(1, 2))))
     alone = summarise([cell(f"g{g}", [trial(9.0 / g, 9.0 / g)], gpus=g) for g in (1, 2)], goals=GOALS)
     text = _printed(alone).partition("Scaling")[2]
-    assert re.search(r"^ *2 +2\.000 +100 +0\.5000", text, re.MULTILINE)
+    assert re.search(r"^ *2 +2\.000 ± \? +100 ± \? +0\.5000 ± \?", text, re.MULTILINE)
 
 
 def test_one_run_has_no_interval_for_time_and_says_so() -> None:
     text = _printed(summarise(by_cap({260.0: [(1e5, 90.0)], 170.0: [(7.6e4, 98.0)]}, gain=0.01), goals=GOALS))
     assert "One run each" in text
-    assert re.search(r"170 +1 +76\.0 ± 1\.5 +98\.00 +776 ± 16", text)
+    assert re.search(r"170 +1 +76\.0 ± 1\.5 +98\.00 ± \? +776 ± 16", text)
     assert "± 0" not in text.replace("± 0.", "")
 
 
@@ -110,12 +111,69 @@ def test_unknown_accuracy_prints_no_interval_but_ratios_from_repeats_do() -> Non
 
 def test_an_idle_share_that_varies_is_a_column() -> None:
     cells = [
-        replace(c, trials=tuple(replace(t, idle_share=k / 4) for t in c.trials)) for k, c in enumerate(sweep(gpus=(8,)))
+        replace(c, trials=tuple(replace(t, idle_energy_share=k / 4) for t in c.trials))
+        for k, c in enumerate(sweep(gpus=(8,)))
     ]
     text = _printed(summarise(cells, goals=[Goal("ed2p")]))
-    assert "idle share, %" in text
-    assert "devices idle" not in text
+    assert "idle GPUs'" in text
+    assert "% of the GPUs' energy" not in text
     assert "ED2P gain" in text
+
+
+def test_a_cap_that_was_not_in_force_is_marked_everywhere() -> None:
+    cells = by_cap({260.0: [(100.0, 10.0)] * 2, 200.0: [(90.0, 10.0)] * 2, 100.0: [(50.0, 10.0)] * 2})
+    said = "gpu:0: 201 W on average above the cap of 100 W"
+    bad = [replace(t, doubts=(f"cap not enforced: {said}",), uncapped=(said,)) for t in cells[2].trials]
+    found = summarise([*cells[:2], replace(cells[2], trials=tuple(bad))], goals=[Goal("energy")])
+    text = _printed(found)
+    assert re.search(r"^ *100! +2 ", text, re.MULTILINE)
+    assert re.search(r"^energy 200 W, gain", text, re.MULTILINE)
+    assert f"! The cap was not in force in 2 runs of cap=100 W ({said})" in " ".join(text.split())
+    rows = {row["cell"]: row for row in csv.DictReader(io.StringIO(cells_csv(found)))}
+    assert [rows[k]["uncapped_runs"] for k in ("c260", "c200", "c100")] == ["0", "0", "2"]
+    assert rows["c100"]["doubts"] == "cap not enforced (2)"
+    assert said in slots_csv(found)
+    pinned = _printed(
+        summarise([cells[1], replace(cells[2], trials=tuple(bad))], goals=[Goal("time")], reference={"cap": 100.0})
+    )
+    assert re.search(r"^ *100!\* +2 ", pinned, re.MULTILINE)
+    assert "against 100 W!" in pinned
+
+
+def test_runs_without_a_cap_are_named_so() -> None:
+    cells = [cell("a", [trial(1.0, 1.0)] * 2, cap=150.0), cell("b", [trial(2.0, 1.0)] * 2)]
+    text = _printed(summarise(cells, goals=[Goal("energy")]))
+    assert "compared with no cap" in text
+    assert re.search(r"^ *cap, W +n", text, re.MULTILINE)
+    assert re.search(r"^no cap\* +2", text, re.MULTILINE)
+    assert "None" not in text
+    bare = _printed(summarise([Cell("abc", {}, (trial(1.0, 1.0),))]))
+    assert "compared with abc" in bare
+
+
+def test_per_what_is_compared_is_in_the_title_and_unknown_gains_have_no_stray_unit() -> None:
+    cells = [Cell(f"c{b}", {"batch": b}, (replace(trial(1.0, 1.0), work={"samples": 9.0 * b}),)) for b in (16, 64)]
+    text = _printed(summarise(cells, goals=[Goal("energy")]))
+    assert "compared with batch=16, per sample" in text
+    assert re.search(r"^ *64 +75\.0 ± \?", text, re.MULTILINE)
+
+
+def test_scaling_is_a_csv_of_its_own(summary: Summary, tmp_path: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(scaling_csv(summary))))
+    assert len(rows) == sum(len(s.points) for s in summary.scaling)
+    point = summary.scaling[0].points[1]
+    assert (rows[1]["cell"], rows[1]["knob_cap"], rows[1]["gpus"]) == (point.cell, "100.0", "8.0")
+    assert float(rows[1]["speedup"]) == point.speedup.value
+    assert float(rows[1]["speedup_expanded"]) == point.speedup.expanded
+    assert rows[1]["compared_with"] == rows[0]["cell"]
+    assert [p.name for p in write_study_csv(summary, tmp_path)] == [CELLS, SLOTS, SCALING]
+
+
+def test_every_slowdown_goal_has_its_column_even_where_it_cannot_be_judged() -> None:
+    limit = Goal("energy", slowdown=0.05)
+    cells = [Cell("a", {"cap": 1.0}, (trial(None, 1.0),)), Cell("b", {"cap": 2.0})]
+    rows = list(csv.DictReader(io.StringIO(cells_csv(summarise(cells, goals=[limit])))))
+    assert [row["within_energy@slowdown=5%"] for row in rows] == ["", ""]
 
 
 def test_studies_of_other_knobs_without_energy_or_without_runs_are_printed() -> None:
@@ -243,7 +301,7 @@ def test_cells_of_different_shape_make_one_csv(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == [CELLS, SLOTS]
     rows = list(csv.DictReader(io.StringIO(paths[0].read_text())))
     assert rows[0]["energy_j"] == ""
-    assert rows[0]["time_s_expanded"] == "0.0"
+    assert rows[0]["time_s_expanded"] == ""  # of one run nothing is known
     assert rows[1]["knob_x"] == "y"
     nothing = summarise([Cell("b", {"cap": 2.0})])
     assert "b,2.0" in cells_csv(nothing)

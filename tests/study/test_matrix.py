@@ -4,10 +4,11 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
+from joulelab.study.folder import Plan
 from joulelab.study.matrix import Knob, PlannedCell, Workload, cells, find_reference, template_hash
 from joulelab.study.order import block, order
 
@@ -21,6 +22,7 @@ def made(knobs: dict[str, list[str]]) -> list[PlannedCell]:
     return cells(Workload(command), [Knob.parse(name, ",".join(texts)) for name, texts in knobs.items()])
 
 
+@settings(max_examples=40)
 @given(KNOBS)
 def test_every_combination_is_one_cell(knobs: dict[str, list[str]]) -> None:
     found = made(knobs)
@@ -32,6 +34,7 @@ def test_every_combination_is_one_cell(knobs: dict[str, list[str]]) -> None:
         assert cell.argv() == ["train", *(cell.knobs[name].text for name in sorted(knobs))]
 
 
+@settings(max_examples=40)
 @given(KNOBS, st.randoms())
 def test_identity_does_not_depend_on_order(knobs: dict[str, list[str]], random: object) -> None:
     names = list(knobs)
@@ -69,8 +72,18 @@ def test_wrong_knobs_are_refused() -> None:
         cells(Workload(("a", "{b}")), [Knob.parse("b", "1"), Knob.parse("b", "2")])
     with pytest.raises(ConfigError, match="cannot name a knob"):
         Knob.parse("2b", "1")
-    with pytest.raises(ConfigError, match="1000000 cells"):
+    with pytest.raises(ConfigError, match="1000000 cells x 1 = 1000000 slots are too many"):
         cells(Workload(("a", "{b}", "{c}")), [Knob.parse("b", "1:1000:1"), Knob.parse("c", "1:1000:1")])
+
+
+def test_more_slots_than_a_study_holds_are_refused_before_they_are_made() -> None:
+    workload, knobs = Workload(("a", "{b}")), [Knob.parse("b", "1:1000:1")]
+    with pytest.raises(ConfigError, match=r"1000 cells x 101 = 101000 slots are too many .*; give fewer values"):
+        cells(workload, knobs, repeats=101)
+    assert len(cells(workload, knobs, repeats=100)) == 1000
+    (one,) = cells(Workload(("a",)), [])
+    with pytest.raises(ConfigError, match="1 cell x 1000000 = 1000000 slots"):
+        Plan(Workload(("a",)), [one], repeats=1_000_000)
 
 
 def test_a_reference_is_one_of_the_values() -> None:
@@ -88,6 +101,7 @@ def test_a_reference_is_one_of_the_values() -> None:
 KEYS = st.lists(st.text("abcdef0123456789", min_size=12, max_size=12), min_size=1, max_size=20, unique=True)
 
 
+@settings(max_examples=40)
 @given(KEYS, st.integers(0, 2**32), st.integers(1, 6))
 def test_every_block_has_every_cell_once(keys: list[str], seed: int, repeats: int) -> None:
     slots = order(keys, seed, repeats)
@@ -98,6 +112,7 @@ def test_every_block_has_every_cell_once(keys: list[str], seed: int, repeats: in
         assert sorted(key for key, _ in part) == sorted(keys)
 
 
+@settings(max_examples=40)
 @given(KEYS, st.integers(0, 2**32), st.data())
 def test_more_cells_and_repeats_keep_the_order(keys: list[str], seed: int, data: st.DataObject) -> None:
     some = data.draw(st.lists(st.sampled_from(keys), unique=True, min_size=1))

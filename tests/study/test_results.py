@@ -1,10 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.study.bench import make_study, place
 
+from joulelab.analysis.metrics import summarise
 from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.store.folder import write_json_atomic
@@ -12,6 +14,7 @@ from joulelab.study import trial
 from joulelab.study.results import gather, slots_csv
 from joulelab.study.slots import State, look
 from joulelab.study.trial import SlotTrial, trial_of
+from joulelab.study.work import WorkPattern
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
 END = {"outcome": "exit", "exit_code": 0, "start_ns": 10, "end_ns": 20}
 
 
-def add(study: Study, key: str, repeat: int, gpus: tuple[float, float], time_s: float, kind: str = "r") -> Path:
+def add(
+    study: Study, key: str, repeat: int, gpus: tuple[float, float], time_s: float, kind: str = "r", **more: Any
+) -> Path:
     """Make a slot that is done, with a trial as its process would have kept it."""
     slot = place(study.slot(key, repeat, kind), {"ticks": 1}, END)
     run = look(slot).run
@@ -29,7 +34,7 @@ def add(study: Study, key: str, repeat: int, gpus: tuple[float, float], time_s: 
     energies = {f"gpu:{n}": Quantity(value, {"gain:nvml": value * 0.01}) for n, value in enumerate(gpus)}
     energies["measured"] = energies["gpu"] = energies["gpu:0"] + energies["gpu:1"]
     found = SlotTrial(run.name, time_s, "2026-01-01T00:00:00+00:00", energies, {"steps": 5.0}, {"measured": "nvml"})
-    trial.keep(slot, found)
+    trial.keep(slot, replace(found, **more))
     write_json_atomic(
         slot / "slot.json", {"gpus": ["gpu:1"], "took_s": 9.0, "cooled": {"reason": "limit", "to_c": 50.0}}
     )
@@ -53,7 +58,7 @@ def test_slots_become_cells(tmp_path: Path) -> None:
         {"steps": 5.0},
         "nvml",
     )
-    assert [first.idle_share, second.idle_share] == [0.75, 0.0]
+    assert [first.idle_energy_share, second.idle_energy_share] == [0.75, 0.0]
     assert [(row["slot"], row["state"]) for row in results.rows] == [
         ("r01", "failed"), ("r01", "done"), ("r02", "done"), ("w01", "done"),
     ]  # fmt: skip
@@ -95,6 +100,73 @@ def test_a_trial_of_another_run_or_version_is_not_taken(tmp_path: Path) -> None:
     assert look(slot).state is State.DONE
     kept = trial_of(look(slot))
     assert kept.energy("gpu:0") == Quantity(30.0, {"gain:nvml": 0.3})
-    assert kept.idle_share([]) is None
+    assert kept.idle_energy_share([]) is None
     trial.keep(slot, SlotTrial("other", 1.0, "", {}, {}, {}))
     assert trial_of(look(slot)).energies == {}  # worked out anew, from a run without any meter
+
+
+def test_a_gpu_is_idle_by_its_load_and_by_visibility_only_where_it_tells_none(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "s")
+    slot = add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
+    kept = trial_of(look(slot))
+    assert kept.busiest == {}  # looked for, and kept
+    assert trial_of(look(slot)) == kept
+
+    def share(used: list[str], **loads: float) -> float | None:
+        found = {name.replace("_", ":"): load for name, load in loads.items()}
+        return replace(kept, busiest=found).idle_energy_share(used)
+
+    assert share(["gpu:0", "gpu:1"], gpu_0=0.9, gpu_1=0.005) == 0.25  # visible, and did nothing
+    assert share(["gpu:0"], gpu_0=0.9, gpu_1=0.9) == 0.0  # hidden, and somebody else's
+    assert share(["gpu:0", "gpu:1"], gpu_0=0.0, gpu_1=0.0) == 1.0
+    assert share([], gpu_0=0.9, gpu_1=0.0) == 0.25
+    assert share(["gpu:0"], gpu_0=0.9) == 0.25
+    assert share(["gpu:0"]) == 0.25
+    assert share([], gpu_0=0.9) is None
+    assert replace(kept, energies={}).idle_energy_share(["gpu:0"]) is None
+
+
+def test_doubts_and_caps_that_were_not_in_force_come_with_the_trial(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "s")
+    said = "gpu:0: 201 W on average above the cap of 100 W"
+    doubts = {"doubts": (f"cap not enforced: {said}", "gaps: gpu:0"), "uncapped": (said,)}
+    add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0, **doubts)
+    results = gather(study)
+    assert results.cells[0].uncapped
+    assert results.cells[0].trials[0].doubts == doubts["doubts"]
+    assert results.rows[0]["doubts"] == f"cap not enforced: {said}; gaps: gpu:0"
+
+
+def caps_of(study: Study) -> dict[str, str]:
+    return {cell.knobs["cap"].text: key for key, cell in study.cells().items()}
+
+
+def test_percent_and_watts_of_one_study_become_watts(tmp_path: Path) -> None:
+    make_study(tmp_path / "s", knobs={"cap": "60%,100%,80%"})
+    study = make_study(tmp_path / "s", knobs={"cap": "150,260"})
+    keys = caps_of(study)
+    for text, watts in (("60%", 156.0), ("100%", 260.0), ("150", 150.0), ("260", 260.0)):
+        add(study, keys[text], 1, (30.0, 10.0), 2.0, caps={"gpu:0": watts, "gpu:1": watts, "cpu:0": 90.0})
+    results = gather(study, planned=[keys["80%"]])
+    assert [(c.knobs["cap"], len(c.trials)) for c in results.cells] == [(150.0, 1), (156.0, 1), (208.0, 0), (260.0, 2)]
+    assert results.watts == {("cap", 0.6): 156.0, ("cap", 1.0): 260.0, ("cap", 0.8): 208.0}
+    assert gather(make_study(tmp_path / "p", knobs={"cap": "60%"})).watts == {}
+
+
+def test_percent_of_several_defaults_stay_lines_of_their_own(tmp_path: Path) -> None:
+    make_study(tmp_path / "s", knobs={"cap": "60%"})
+    study = make_study(tmp_path / "s", knobs={"cap": "150"})
+    keys = caps_of(study)
+    add(study, keys["60%"], 1, (30.0, 10.0), 2.0, caps={"gpu:0": 156.0, "gpu:1": 180.0})
+    add(study, keys["150"], 1, (30.0, 10.0), 2.0, caps={"gpu:0": 150.0, "gpu:1": 150.0})
+    results = gather(study)
+    assert [c.knobs for c in results.cells] == [{"cap": 0.6, "cap_of": "default"}, {"cap": 150.0}]
+    assert len(summarise(results.cells).lines) == 2
+
+
+def test_one_slot_is_not_slots(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "s")
+    add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
+    assert (
+        gather(study, work=[WorkPattern.parse(r"tokens: (\d+)")]).notes[0].startswith("No match of --work in 1 slot:")
+    )

@@ -13,7 +13,7 @@ from tests.study.bench import make_study, only_cell, place
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, NewerSchema, StoreError
 from joulelab.store.folder import read_json, write_json_atomic
-from joulelab.study.folder import Plan, Settings, default_name, join_study, open_study
+from joulelab.study.folder import Plan, Settings, check_name, default_name, join_study, open_study
 from joulelab.study.matrix import Knob, Workload, cells
 from joulelab.study.slots import CLAIM, State, claimed, is_gone, look, note_stop, owner, set_aside, slots_of, tidy
 
@@ -60,6 +60,35 @@ def test_what_became_of_a_slot(slot: Path, claim: Any, end: Any, stopped: Any, s
     assert found.state is state
     assert why in found.why
     assert (found.run is None) == (end is None)
+
+
+@pytest.mark.parametrize("text", ["", '{"schema": 1, "outco', "[]", '{"schema": 1, "outcome": "exit", "end_ns": "x"}'])
+def test_an_end_that_cannot_be_read_is_an_interruption(study: Study, slot: Path, text: str) -> None:
+    place(slot, GONE, EXIT, why="interrupted", t_ns=25)
+    (file,) = slot.glob("*/end.json")
+    file.write_text(text)
+    found = look(slot)
+    assert (found.state, found.why) == (State.STALE, "its end.json is damaged")
+    aside = set_aside(found, study.folder)
+    assert aside is not None
+    assert aside.name == "r01.interrupted-1"
+    place(slot, {}, EXIT)  # its process lives: it is not touched
+    next(slot.glob("*/end.json")).write_text("")
+    assert look(slot).state is State.LIVE
+
+
+def test_an_end_of_a_newer_joulelab_is_no_damage(slot: Path) -> None:
+    place(slot, GONE, EXIT)
+    next(slot.glob("*/end.json")).write_text('{"schema": 99}')
+    with pytest.raises(NewerSchema):
+        look(slot)
+
+
+def test_a_claim_that_cannot_be_read_holds_as_long_as_it_is_locked(slot: Path) -> None:
+    with claimed(slot, {}):
+        (slot / CLAIM).write_text("")
+        assert look(slot).state is State.LIVE
+    assert look(slot).state is State.STALE
 
 
 def test_a_folder_without_a_claim_is_no_claim(slot: Path) -> None:
@@ -206,6 +235,43 @@ def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot make"):
         join_study(tmp_path / "file" / "s", "s", plan_of(("a",), "100"), 1)
+
+
+@pytest.mark.parametrize("name", ["../x", ".", "", "a/b", "a" * 300, "-x", "x\n"])
+def test_names_that_cannot_be_folders_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot name a study; letters, digits") as refused:
+        check_name(name)
+    assert len(str(refused.value)) < 200
+    with pytest.raises(ConfigError, match="cannot name"):
+        join_study(tmp_path / "s", name, plan_of(("a",), "100"), None)
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"knobs": []}', "another"])
+def test_a_damaged_cell_is_left_out_and_written_anew(tmp_path: Path, text: str) -> None:
+    plan = plan_of(("a",), "100,200")
+    study = join_study(tmp_path / "s", "s", plan, 5)
+    whole, damaged = (study.folder / "cells" / cell.key / "cell.json" for cell in plan.cells)
+    place(damaged.parent / "r01", GONE, EXIT)
+    damaged.write_text(whole.read_text() if text == "another" else text)
+    assert list(study.cells()) == [whole.parent.name]
+    (note,) = study.notes
+    assert str(damaged.parent) in note
+    assert "type the sweep's command again" in note
+    again = join_study(tmp_path / "s", "s", plan, 5)
+    assert sorted(again.cells()) == sorted(cell.key for cell in plan.cells)
+    assert again.notes == []
+    assert look(damaged.parent / "r01").state is State.DONE
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}'])
+def test_a_damaged_study_tells_what_to_do(tmp_path: Path, text: str) -> None:
+    join_study(tmp_path / "s", "s", plan_of(("a",), "100"), 5)
+    (tmp_path / "s" / "study.json").write_text(text)
+    with pytest.raises(StoreError, match=r"study.json is damaged.*remove it, then type"):
+        join_study(tmp_path / "s", "s", plan_of(("a",), "100"), None)
+    (tmp_path / "s" / "study.json").unlink()
+    assert len(join_study(tmp_path / "s", "s", plan_of(("a",), "100"), None).cells()) == 1
 
 
 def test_a_name_is_made_of_the_command() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.study.bench import claims, environment, finish, is_alive, start, sweep, wait_for
 
+from joulelab.control.state import user_name
 from joulelab.study import remains
 from joulelab.study.slots import State, look
+from joulelab.study.turn import turn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from subprocess import Popen
 
 COMMON = ("--meter", "host", "--no-figures", "--name", "s")
@@ -63,10 +68,9 @@ def test_two_sweeps_of_one_study_share_the_work(tmp_path: Path, environ: dict[st
     assert lines(tmp_path) == ["1", "1", "2", "2"]
     assert names(tmp_path) == ["r01", "r01", "r02", "r02"]
     assert len(list(tmp_path.glob("joulelab-studies/s/cells/*/r0*/*/end.json"))) == 4
-    out, err = sweep(tmp_path, environ, *words)  # nothing is left to do: only the table
-    assert "[" not in err
+    out, err = sweep(tmp_path, environ, *COMMON, "--set", "n=1,2,3", "--repeat", "1", "--", "sh", "-c", ALONE)
     assert "loss" in out
-    sweep(tmp_path, environ, *COMMON, "--set", "n=1,2,3", "--repeat", "1", "--", "sh", "-c", ALONE)
+    assert err.count("[") == 1  # only what is new is run
     assert lines(tmp_path) == ["1", "1", "2", "2", "3"]
 
 
@@ -125,8 +129,8 @@ def test_a_stubborn_workload_is_killed(tmp_path: Path, environ: dict[str, str]) 
     driver = start(tmp_path, environ, *COMMON, "--repeat", "1", "--", "sh", "-c", stubborn)
     slot = at_work(tmp_path)
     wait_for((tmp_path / "pid").exists)
-    while driver.poll() is None:  # told again, it hurries
-        driver.send_signal(signal.SIGINT)
+    while any(is_alive(pid) for pid in slot["workload"]):  # type: ignore[attr-defined]
+        driver.send_signal(signal.SIGINT)  # told again, it hurries
         time.sleep(0.3)
     _, err = finish(driver, 130)
     assert "0 of 1 slots are done" in err
@@ -134,12 +138,12 @@ def test_a_stubborn_workload_is_killed(tmp_path: Path, environ: dict[str, str]) 
 
 
 def test_failures_are_kept_told_and_run_again_on_request(tmp_path: Path, environ: dict[str, str]) -> None:
-    script = "echo oh no >&2; sleep 60 & if [ {n} = 2 ]; then exit 3; fi; if [ {n} = 3 ]; then sleep 30; fi"
+    script = "echo oh no >&2; sleep 60 & if [ {n} = 2 ]; then exit 3; fi; if [ {n} = 3 ]; then exec env -i sleep 45; fi"
     words = (*COMMON, "--set", "n=1,2,3", "--repeat", "1", "--timeout", "1s")
     _, err = sweep(tmp_path, environ, *words, "--", "sh", "-c", script, code=1)
     assert "n 2 (r01): failed (exit code 3)" in err
     assert "n 3 (r01): failed (it took longer than 1.0 s)" in err
-    assert "1 processes outlived the command" in err
+    assert "1 process outlived the command and was ended" in err
     assert "2 of 3 slots failed; type the same with --retry" in err
     assert {p.read_text() for p in tmp_path.glob("joulelab-studies/s/cells/*/r01/err.txt")} == {"oh no\n"}
     rows = (tmp_path / "joulelab-studies" / "s" / "slots.csv").read_text().splitlines()
@@ -150,6 +154,99 @@ def test_failures_are_kept_told_and_run_again_on_request(tmp_path: Path, environ
     words = (*COMMON, "--set", "n=2", "--repeat", "1", "--retry")
     sweep(tmp_path, environ, *words, "--", "sh", "-c", script, code=1)
     assert names(tmp_path) == ["r01", "r01", "r01", "r01.failed-1"]
+
+
+def test_what_drops_its_environment_is_ended_as_well(tmp_path: Path, environ: dict[str, str]) -> None:
+    left = "env -i setsid nohup sh -c 'sleep 71 & echo $! >> pids; echo $$ >> pids; wait' > /dev/null 2>&1 &"
+    script = f"touch pids; {left} while [ $(wc -l < pids) != 2 ]; do sleep 0.05; done"
+    _, err = sweep(tmp_path, environ, *COMMON, "--repeat", "1", "--", "sh", "-c", script)
+    assert "2 processes outlived the command and were ended" in err
+    pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_what_the_workload_left_and_what_ended_since_is_buried(tmp_path: Path, environ: dict[str, str]) -> None:
+    script = """
+import json, os, pathlib, subprocess, sys, time
+from joulelab.store.folder import create_run
+from joulelab.study import remains, slot
+slot.REAP_S = 0.05
+folder = pathlib.Path(sys.argv[1])
+run = create_run(folder, {"host": "h", "command": ["sh"]})
+remains.adopt()
+workload = subprocess.Popen(["sh", "-c", "sleep 0.1 & exit 3"])
+(run / "h" / "events.run.jsonl").write_text(json.dumps({"event": "workload", "pid": workload.pid}))
+until = time.monotonic() + 60
+while len(remains.zombies()) < 2 and time.monotonic() < until:
+    time.sleep(0.02)
+print(len(remains.zombies()))
+with slot.Reaper(folder):
+    while len(remains.zombies()) > 1 and time.monotonic() < until:
+        time.sleep(0.02)
+    time.sleep(0.2)
+print(remains.zombies() == {workload.pid}, workload.wait())
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], env=environ, check=True, capture_output=True, text=True
+    )
+    assert said.stdout.split() == ["2", "True", "3"]
+
+
+def test_who_waits_for_a_turn_is_told_for_whom(tmp_path: Path, environ: dict[str, str]) -> None:
+    with turn(environ, lambda _: False, command="other: cap 100 W (r07)"):
+        driver = start(tmp_path, environ, *COMMON, "--set", "n=1", "--repeat", "1", "--", "true", "{n}")
+        assert driver.stderr is not None
+        line = driver.stderr.readline()
+        while line and "waits" not in line:
+            line = driver.stderr.readline()
+        assert f"waits for its turn (held by {user_name(os.geteuid())} (pid {os.getpid()}, `other: cap 100 W" in line
+    _, err = finish(driver)
+    assert "waits" not in err
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(place)], check=False)
+    if mounted.returncode:
+        pytest.skip("cannot mount a file system here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_output_that_fills_the_disk_stops_the_sweep_at_once(
+    tmp_path: Path, environ: dict[str, str], small_disk: Path
+) -> None:
+    script = f"[ -e {tmp_path}/go ] || yes; : {{n}}"
+    words = (*COMMON, "--set", "n=1,2", "--repeat", "1", "--", "sh", "-c", script)
+    _, err = sweep(small_disk, {**environ, "TMPDIR": str(small_disk)}, *words, code=1)
+    assert "No space left on device" in err
+    assert "free some space, then type the same again" in err
+    assert err.count("set aside") == 1
+    assert "interrupted (exit code" not in err
+    (aside,) = names(small_disk)
+    assert f"{aside}: the run could not be closed" in err
+    (tmp_path / "go").touch()
+    for file in small_disk.glob("joulelab-studies/s/cells/*/*/*.txt"):
+        file.unlink()
+    sweep(small_disk, environ, *words)
+    assert sorted(names(small_disk)) == ["r01", "r01", aside]
+
+
+def test_damaged_files_cost_no_more_than_their_slot(tmp_path: Path, environ: dict[str, str]) -> None:
+    words = (*COMMON, "--set", "n=1,2", "--repeat", "1", "--", "sh", "-c", "echo {n} >> log")
+    sweep(tmp_path, environ, *words)
+    first, second = sorted(tmp_path.glob("joulelab-studies/s/cells/*"))
+    (first / "cell.json").write_text('{"schema": 1, "kno')
+    next(second.glob("r01/*/end.json")).write_text("")
+    out, _ = sweep(tmp_path, environ, "--report", "--no-figures", "--name", "s")
+    assert "n=" in out
+    _, err = sweep(tmp_path, environ, *words)
+    assert "set aside (r01.interrupted-1: its end.json is damaged)" in err
+    assert len(lines(tmp_path)) == 3
+    assert names(tmp_path) == ["r01", "r01", "r01.interrupted-1"]
 
 
 def test_a_command_that_cannot_be_started_stops_the_sweep(tmp_path: Path, environ: dict[str, str]) -> None:

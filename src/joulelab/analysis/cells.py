@@ -11,11 +11,12 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.products import ONE
 from joulelab.analysis.spread import NO_POOL, Pool, Pooled, correlation, mean_of, pool_of, scatter_of, type_a
-from joulelab.analysis.terms import Quantity, total
+from joulelab.analysis.terms import COVERAGE_FACTOR, Quantity, total
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from joulelab.analysis.spread import Scatter
 
@@ -24,23 +25,28 @@ HIDDEN = "unseen:"
 LASTING = ("lag:", HIDDEN)
 PHASES_SEEN = 3  # so many repeats begin at phases of the sensor of their own: their spread tells what it cannot see
 PHASES_IN_POOL = 2  # so many do where the repeats of other cells tell what spread is usual
+ASSUMED = 0.05  # so far (k = 2) a single run is taken to be off where nothing tells how much runs differ
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Hold one run that succeeded: energy (J; None without a meter), time, work done, share of idle devices.
+    """Hold one run that succeeded: energy (J; None without a meter), time, work done.
 
-    `meter` names the devices that measured it: gains cancel only between trials where it is the same.
-    `estimate` tells that the energy was not measured, wholly or in part: load x rated power.
+    `idle_energy_share` is the share of the GPUs' energy that went to GPUs that did nothing. `meter` names the devices
+    that measured it: gains cancel only between trials where it is the same. `estimate` tells that the energy was not
+    measured, wholly or in part: load x rated power. `doubts` are the run's own, as `name: message`; `uncapped` are
+    those by which a cap was not in force.
     """
 
     energy: Quantity | None
     time_s: float
     work: Mapping[str, float] = field(default_factory=dict)
     run: str = ""
-    idle_share: float | None = None
+    idle_energy_share: float | None = None
     meter: str = ""
     estimate: bool = False
+    doubts: tuple[str, ...] = ()
+    uncapped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +57,34 @@ class Cell:
     knobs: Mapping[str, Any]
     trials: tuple[Trial, ...] = ()
 
+    @property
+    def uncapped(self) -> bool:
+        """Return whether a cap was not in force in one of its runs: they are not what the knobs say."""
+        return any(t.uncapped for t in self.trials)
+
 
 @dataclass(frozen=True, slots=True)
 class Means:
     """Hold the means of a cell: energy (J) and time (s), or both per unit of work, and by what it was measured.
 
-    `spread` tells that it is known how much such energies differ by themselves.
+    `spread` tells that it is known how much such energies differ by themselves. Where it is not known how much times
+    do, that of the time is unknown.
     """
 
     energy: Quantity | None
     time: Quantity
     spread: bool = False
     meters: frozenset[str] = frozenset()
+
+    def judged(self, key: str) -> Means:
+        """Return what cells are told apart by: a single run is taken to be off by ASSUMED where no spread is known."""
+        energy, time, source = self.energy, self.time, f"assumed:run@{key}"
+        if not time.known:
+            time = Quantity(time.value, {source: ASSUMED / COVERAGE_FACTOR * time.value})
+        if energy is not None and not self.spread:
+            off = ASSUMED / COVERAGE_FACTOR * energy.value
+            energy = replace(energy, terms={**energy.terms, source: off})
+        return replace(self, energy=energy, time=time, spread=self.spread or (energy is not None and energy.known))
 
 
 def means(cell: Cell, per: str | None = None, pool: Pool = NO_POOL) -> Means | None:
@@ -72,14 +94,16 @@ def means(cell: Cell, per: str | None = None, pool: Pool = NO_POOL) -> Means | N
         return None
     measured = [t for t in trials if t.energy is not None]
     held = pool.of(cell.key)
-    # Of one trial without a pool no spread is known: its time has no uncertainty, and the notes of a summary say so.
     time = mean_plain([t.time_s for t in trials], f"repeats:time@{cell.key}", held.time)
     spread = len(measured) >= 2 or held.energy is not None
     return Means(_mean_energy(measured, cell.key, held), time, spread, frozenset(t.meter for t in measured))
 
 
-def pool_cells(cells: Iterable[tuple[Cell, str | None]]) -> Pool:
-    """Return how much runs differ, pooled over cells, each with the kind of work it is divided by."""
+def pool_cells(cells: Iterable[tuple[Cell, str | None]], lines: Iterable[Collection[str]] = ()) -> Pool:
+    """Return how much runs differ, pooled over cells, each with the kind of work it is divided by.
+
+    `lines` are the keys of cells that are pooled by themselves if there are runs enough.
+    """
     scatters: dict[str, Scatter] = {}
     blind = set()
     for cell, per in cells:
@@ -87,20 +111,25 @@ def pool_cells(cells: Iterable[tuple[Cell, str | None]]) -> Pool:
         scatters[cell.key] = scatter_of([(t.energy.value if t.energy else None, t.time_s) for t in trials])
         if hides(cell):
             blind.add(cell.key)
-    return pool_of(scatters, blind)
+    within = [[key for key in line if key in scatters] for line in lines]
+    return pool_of(scatters, blind, [line for line in within if line])
 
 
-def pool_by_work(cells: Sequence[Cell]) -> dict[str, Pool]:
+def pool_by_work(cells: Sequence[Cell], lines: Sequence[Collection[str]] = ()) -> dict[str, Pool]:
     """Return a pool for each kind of work, of the cells whose every trial reports it."""
     kinds = dict.fromkeys(kind for c in cells for t in c.trials for kind in t.work)
-    return {
-        kind: pool_cells((c, kind) for c in cells if all(t.work.get(kind, 0.0) > 0 for t in c.trials)) for kind in kinds
-    }
+    done = {kind: [c for c in cells if all(t.work.get(kind, 0.0) > 0 for t in c.trials)] for kind in kinds}
+    return {kind: pool_cells(((c, kind) for c in of), lines) for kind, of in done.items()}
 
 
 def hides(cell: Cell) -> bool:
     """Return whether the sensors may have missed something in a run of the cell."""
     return any(s.startswith(HIDDEN) for t in cell.trials if t.energy is not None for s in t.energy.terms)
+
+
+def doubt_names(trial: Trial) -> list[str]:
+    """Return the names of a run's doubts, each once."""
+    return list(dict.fromkeys(doubt.partition(": ")[0] for doubt in trial.doubts))
 
 
 def shows_hidden(repeats: int, pool: Pool) -> bool:
@@ -111,24 +140,31 @@ def shows_hidden(repeats: int, pool: Pool) -> bool:
 def energy_ratio(a: Means, b: Means) -> Quantity | None:
     """Return the energy of a over that of b, None where one has none.
 
-    Where nobody states the meter's accuracy, what it gets wrong in both still cancels, and repeats tell the rest.
+    Where nobody states the meter's accuracy, what it gets wrong in both still cancels, and repeats tell the rest. Where
+    nothing tells how much runs differ, the ratio of two is unknown.
     """
     if a.energy is None or b.energy is None or a.energy.value <= 0 or b.energy.value <= 0:
         return None
-    repeated = a.spread and b.spread and len(a.meters | b.meters) == 1
-    ratio = a.energy.ratio(b.energy)
-    return replace(ratio, known=ratio.known or repeated)
+    if a is b:
+        return ONE
+    ratio, spread = a.energy.ratio(b.energy), a.spread and b.spread
+    return replace(ratio, known=spread and (ratio.known or len(a.meters | b.meters) == 1))
 
 
 def time_ratio(a: Means, b: Means) -> Quantity | None:
     """Return the time of a over that of b, None where one took none."""
-    return a.time.ratio(b.time) if a.time.value > 0 and b.time.value > 0 else None
+    if a.time.value <= 0 or b.time.value <= 0:
+        return None
+    return ONE if a is b else a.time.ratio(b.time)
 
 
 def mean_plain(values: Sequence[float], source: str, pooled: Pooled | None = None) -> Quantity:
-    """Return the mean of plain numbers with the uncertainty that their spread gives, or a pooled one."""
+    """Return the mean of plain numbers with the uncertainty that their spread gives, or a pooled one.
+
+    That of one number alone is unknown.
+    """
     spread = type_a(values, pooled)
-    return Quantity(mean_of(values), {source: spread} if spread else {})
+    return Quantity(mean_of(values), {source: spread} if spread else {}, known=len(values) > 1 or pooled is not None)
 
 
 def per_work(cell: Cell, kind: str, pool: Pool = NO_POOL) -> Quantity | None:
@@ -145,9 +181,9 @@ def rate(cell: Cell, kind: str, pool: Pool = NO_POOL) -> Quantity | None:
     return mean_plain(rates, f"repeats:rate@{cell.key}", pool.of(cell.key).time)
 
 
-def idle_share(cell: Cell) -> Quantity | None:
-    """Return the mean share of idle devices, None where it was not worked out."""
-    shares = [t.idle_share for t in cell.trials if t.idle_share is not None]
+def idle_energy_share(cell: Cell) -> Quantity | None:
+    """Return the mean share of the GPUs' energy that went to idle ones, None where it was not worked out."""
+    shares = [t.idle_energy_share for t in cell.trials if t.idle_energy_share is not None]
     return mean_plain(shares, f"repeats:idle@{cell.key}") if shares else None
 
 

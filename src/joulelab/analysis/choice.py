@@ -33,22 +33,46 @@ class Best:
 
 
 def best_of(goal: Goal, line: str | None, cells: Mapping[str, Means], reference: Means | None) -> Best | None:
-    """Return the best of the cells, None where none can be judged by the goal."""
-    against = {key: ratios for key, m in cells.items() if (ratios := _ratios(goal, m, reference))}
+    """Return the best of the cells, None where none can be judged by the goal.
+
+    Cells are told apart as they are `judged`; what is told of the best is as it was measured.
+    """
+    against = _all_against(goal, cells, reference)
     scores = _scores(goal, cells, against)
+    judged, base = _judged(cells, reference)
+    likely = _all_against(goal, judged, base)
     within: dict[str, Within] = {}
     if goal.slowdown is not None:
-        within = {key: goal.within(against[key][1] - ONE) for key in scores}
+        within = {key: goal.within(likely[key][1] - ONE) for key in scores}
     allowed = [key for key in scores if goal.slowdown is None or against[key][1].value - 1 <= goal.slowdown]
     if not allowed:
         return None
     best = min(allowed, key=lambda key: scores[key].value)
     possible = [key for key in scores if key != best and within.get(key) != "not"]
+    sums = {key: goal.score(*ratios) for key, ratios in likely.items()} if goal.name in ("eds", "gain-loss") else {}
     tied = tuple(
-        k for k in possible if not surely_more(_difference(goal, cells[k], cells[best], scores[k], scores[best]))
+        key
+        for key in possible
+        if not surely_more(sums[key] - sums[best] if sums else _saved(goal, judged[best], judged[key]))
     )
     improvement = ONE - goal.score(*against[best]) if best in against else None
     return Best(goal, line, best, scores[best], improvement, tied, within)
+
+
+def _judged(cells: Mapping[str, Means], reference: Means | None) -> tuple[dict[str, Means], Means | None]:
+    """Return the cells and the reference as they are judged; the reference stays the same object among the cells."""
+    judged = {key: m.judged(key) for key, m in cells.items()}
+    itself = next((key for key, m in cells.items() if m is reference), None)
+    if itself is not None:
+        return judged, judged[itself]
+    return judged, None if reference is None else reference.judged("reference")
+
+
+def _all_against(
+    goal: Goal, cells: Mapping[str, Means], reference: Means | None
+) -> dict[str, tuple[Quantity, Quantity]]:
+    """Return energy and time against the reference, of each cell that has what the goal needs."""
+    return {key: ratios for key, m in cells.items() if (ratios := _ratios(goal, m, reference))}
 
 
 def _scores(
@@ -69,7 +93,11 @@ def _ratios(goal: Goal, cell: Means, reference: Means | None) -> tuple[Quantity,
     return None if energy is None or time is None else (energy, time)
 
 
-def _difference(goal: Goal, cell: Means, best: Means, score: Quantity, lowest: Quantity) -> Quantity:
-    """Return how much worse a cell is: for goals without a reference as a share of the best, so that gains cancel."""
-    ratios = None if goal.name in ("eds", "gain-loss") else _ratios(goal, cell, best)
-    return score - lowest if ratios is None else goal.score(*ratios) - ONE
+def _saved(goal: Goal, best: Means, cell: Means) -> Quantity:
+    """Return the share that the best saves against another cell: what is printed as its gain if that is the reference.
+
+    Both could be judged by the goal, so each has what it needs.
+    """
+    ratios = _ratios(goal, best, cell)
+    assert ratios is not None
+    return ONE - goal.score(*ratios)

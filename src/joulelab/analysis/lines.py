@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.cells import Cell
 
 AXES = ("cap", "clock", "cpu_cap")
+WITHOUT = {"cap": "no cap", "clock": "no locked clock", "cpu_cap": "no CPU cap"}
 SAME_WORK = 1e-3  # amounts of work that differ by less are the same
 NUMBER = re.compile(r"([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?) *(?:%|W|[MG]?Hz)?", re.IGNORECASE)
 LARGEST_SHARE = 2.0  # a cap up to this is a share of the default: no device has one of two watts
@@ -35,23 +36,33 @@ class Line:
     per: str | None = None
 
 
-def find_lines(cells: Sequence[Cell], reference: Mapping[str, Any] | None = None) -> list[Line]:
-    """Return the lines in the order of their first cells. Raises ConfigError for a reference that is no cell."""
+def with_axes(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells so that one without a cap or clock that others have says so: its knob is None."""
+    axes = [name for name in AXES if any(name in c.knobs for c in cells)]
+    return [replace(c, knobs={**{name: None for name in axes if name not in c.knobs}, **c.knobs}) for c in cells]
+
+
+def find_lines(
+    cells: Sequence[Cell], reference: Mapping[str, Any] | None = None, per: Sequence[str] = ()
+) -> list[Line]:
+    """Return the lines in the order of their first cells; `per` names kinds of work to compare by, the first first.
+
+    Raises ConfigError for a reference that is no cell.
+    """
     if reference is not None and not _matching(cells, reference):
-        known = {name: list(dict.fromkeys(c.knobs.get(name) for c in cells)) for name in _names(cells)}
-        raise ConfigError(f"no cell has {knob_text(reference)}", where="reference", next=f"the knobs are {known}")
+        raise ConfigError(f"no cell has {knob_text(reference)}", where="reference", next=f"there are {_known(cells)}")
     axis = find_axis(cells)
     several = axis is None or axis not in AXES
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault("" if several else knob_text(_others(cell, axis)), []).append(cell)
-    pers = _bases(list(groups.values()))
+    bases = _bases(list(groups.values()), per)
     lines = []
-    for (key, members), per in zip(groups.items(), pers, strict=True):
+    for (key, members), base in zip(groups.items(), bases, strict=True):
         ordered = members if axis is None else sorted(members, key=lambda c: level(c.knobs.get(axis)))
         chosen = _reference(members, cells, axis, reference)
         knobs = {} if several else _others(members[0], axis)
-        lines.append(Line(key, knobs, axis, tuple(c.key for c in ordered), chosen.key if chosen else None, per))
+        lines.append(Line(key, knobs, axis, tuple(c.key for c in ordered), chosen.key if chosen else None, base))
     return lines
 
 
@@ -74,12 +85,17 @@ def level(value: Any) -> float:
 
 
 def knob_text(knobs: Mapping[str, Any]) -> str:
-    """Return knobs as people write them: `gpus=8 batch=256`, `cap=170 W`."""
-    return " ".join(f"{name}={knob_value(name, value)}" for name, value in knobs.items())
+    """Return knobs as people write them: `gpus=8 batch=256`, `cap=170 W`, `no cap`."""
+    return " ".join(
+        WITHOUT[name] if value is None and name in AXES else f"{name}={knob_value(name, value)}"
+        for name, value in knobs.items()
+    )
 
 
 def knob_value(name: str, value: Any) -> str:
-    """Return one value of a knob with its unit: `170 W`, `1200 MHz`, `8`."""
+    """Return one value of a knob with its unit: `170 W`, `1200 MHz`, `8`, `no cap`."""
+    if value is None and name in AXES:
+        return WITHOUT[name]
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return str(value)
     factor, unit = scale(name, [value])
@@ -93,6 +109,15 @@ def scale(name: str, values: Iterable[float]) -> tuple[float, str]:
     if name not in AXES:
         return 1.0, ""
     return (0.01, "%") if all(0 < v <= LARGEST_SHARE for v in values) else (1.0, "W")
+
+
+def _known(cells: Sequence[Cell]) -> str:
+    """Return every knob with its values, in order."""
+    values = {name: dict.fromkeys(c.knobs.get(name) for c in cells) for name in _names(cells)}
+    return "; ".join(
+        f"{name} {', '.join(knob_value(name, v) for v in sorted(there, key=lambda v: (level(v), str(v))))}"
+        for name, there in values.items()
+    )
 
 
 def _names(cells: Sequence[Cell]) -> list[str]:
@@ -128,29 +153,35 @@ def _reference(
 
 def comparable(cells: Sequence[Cell]) -> bool:
     """Return whether all cells can be compared: none reports work, or all report one kind of it."""
-    return bool(_kinds(cells)) or not any(t.work for c in cells for t in c.trials)
+    return bool(common_work(cells)) or not any(t.work for c in cells for t in c.trials)
 
 
-def _bases(groups: Sequence[Sequence[Cell]]) -> list[str | None]:
+def _bases(groups: Sequence[Sequence[Cell]], wanted: Sequence[str]) -> list[str | None]:
     """Return the kind of work to compare by for each line: one for all where they share one."""
     everything = [c for group in groups for c in group]
     if comparable(everything):
-        return [_base(everything)] * len(groups)
-    return [_base(group) for group in groups]
+        return [_base(everything, wanted)] * len(groups)
+    return [_base(group, wanted) for group in groups]
 
 
-def _base(cells: Sequence[Cell]) -> str | None:
-    """Return None where some kind of work is the same in all trials, else the first that all report."""
-    kinds = _kinds(cells)
-    return None if any(_is_same(cells, kind) for kind in kinds) else next(iter(kinds), None)
+def _base(cells: Sequence[Cell], wanted: Sequence[str]) -> str | None:
+    """Return what to compare by: the first kind of work that is wanted, else the one that differs most.
+
+    None where that is the same in all trials: dividing by it changes nothing.
+    """
+    factors = common_work(cells)
+    named = [kind for kind in wanted if kind in factors]
+    kind = named[0] if named else max(factors, key=lambda k: factors[k], default=None)
+    return kind if kind is not None and is_different(factors[kind]) else None
 
 
-def _kinds(cells: Sequence[Cell]) -> list[str]:
-    """Return the kinds of work that all trials report, in the order of the first."""
+def common_work(cells: Sequence[Cell]) -> dict[str, float]:
+    """Return the kinds of work that all trials report, each with its largest amount over its least."""
     trials = [t for c in cells for t in c.trials]
-    return [k for k in (trials[0].work if trials else {}) if all(t.work.get(k, 0.0) > 0 for t in trials)]
+    kinds = [k for k in (trials[0].work if trials else {}) if all(t.work.get(k, 0.0) > 0 for t in trials)]
+    return {k: max(t.work[k] for t in trials) / min(t.work[k] for t in trials) for k in kinds}
 
 
-def _is_same(cells: Sequence[Cell], kind: str) -> bool:
-    amounts = [t.work[kind] for c in cells for t in c.trials]
-    return max(amounts) - min(amounts) <= SAME_WORK * max(amounts)
+def is_different(factor: float) -> bool:
+    """Return whether amounts of work differ, by the largest over the least."""
+    return factor > 1 + SAME_WORK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ from joulelab.analysis.cells import (
     Cell,
     Means,
     Trial,
+    doubt_names,
     energy_ratio,
-    idle_share,
+    idle_energy_share,
     means,
     per_work,
     pool_by_work,
@@ -22,7 +24,7 @@ from joulelab.analysis.cells import (
 )
 from joulelab.analysis.choice import Best, best_of
 from joulelab.analysis.goal import Goal, eds
-from joulelab.analysis.lines import Line, comparable, find_lines
+from joulelab.analysis.lines import Line, comparable, find_lines, with_axes
 from joulelab.analysis.pareto import Front, front_of
 from joulelab.analysis.products import ONE, product
 from joulelab.analysis.scaling import Scaling, find_scaling
@@ -66,7 +68,7 @@ class CellMetrics:
     eds_gain: Mapping[float, Quantity] = field(default_factory=dict)
     per_work: Mapping[str, Quantity] = field(default_factory=dict)
     rate: Mapping[str, Quantity] = field(default_factory=dict)
-    idle_share: Quantity | None = None
+    idle_energy_share: Quantity | None = None
 
     @property
     def n(self) -> int:
@@ -77,6 +79,16 @@ class CellMetrics:
     def estimate(self) -> bool:
         """Return whether its energy is an estimate, wholly or in part."""
         return any(t.estimate for t in self.trials)
+
+    @property
+    def uncapped(self) -> int:
+        """Return in how many runs a cap was not in force: those are not what the knobs say."""
+        return sum(bool(t.uncapped) for t in self.trials)
+
+    @property
+    def doubts(self) -> dict[str, int]:
+        """Return the names of the runs' own doubts, and in how many runs each came up."""
+        return dict(Counter(name for t in self.trials for name in doubt_names(t)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +114,10 @@ class Summary:
         by_key = {c.key: c for c in self.cells}
         return tuple(by_key[key] for key in line.cells)
 
+    def choosable(self, line: Line) -> dict[str, Means]:
+        """Return the cells of a line that may be named best, as they are compared: all whose caps were in force."""
+        return {c.key: c.compared for c in self.of_line(line) if c.compared is not None and not c.uncapped}
+
     def best_for(self, goal: Goal, line: str | None = None) -> Best | None:
         """Return the best cell of a line for a goal, or of all lines; None where none can be judged."""
         if line is None and len(self.lines) == 1:
@@ -126,19 +142,25 @@ def summarise(
     goals: Sequence[Goal] = (),
     reference: Mapping[str, Any] | None = None,
     ks: Sequence[float] = (1.5, 2.0),
+    per: Sequence[str] = (),
 ) -> Summary:
-    """Return every metric of every cell, and what follows. Raises ConfigError for a reference that is no cell."""
-    lines = find_lines(cells, reference)
+    """Return every metric of every cell, and what follows. Raises ConfigError for a reference that is no cell.
+
+    `per` names the kinds of work to compare by, the first that all runs report.
+    """
+    cells = with_axes(cells)
+    lines = find_lines(cells, reference, per)
     by_key = {c.key: c for c in cells}
     line_of = {key: line for line in lines for key in line.cells}
     every_k = tuple(sorted({*ks, *(g.k for g in goals if g.k is not None)}))
-    pools = _Pools.of(cells, line_of)
+    pools = _Pools.of(cells, lines)
     compared = {k: m for k, line in line_of.items() if (m := means(by_key[k], line.per, pools.compared)) is not None}
     metrics = tuple(_measure(c, line_of[c.key], compared, every_k, pools) for c in cells)
-    groups = [(line.key, line.reference, {k: compared[k] for k in line.cells if k in compared}) for line in lines]
+    fit = {k: m for k, m in compared.items() if not by_key[k].uncapped}
+    groups = [(line.key, line.reference, {k: fit[k] for k in line.cells if k in fit}) for line in lines]
     together = len(lines) > 1 and comparable(cells)
     overall = _fastest(lines, compared) if together else None
-    everything = [*groups, (None, overall, compared)] if together else groups
+    everything = [*groups, (None, overall, fit)] if together else groups
     best = [best_of(g, key, of, compared.get(ref or "")) for g in goals for key, ref, of in everything]
     return Summary(
         cells=metrics,
@@ -148,7 +170,7 @@ def summarise(
         best=tuple(b for b in best if b is not None),
         fronts=tuple(front_of(key, of) for key, _, of in everything if of),
         scaling=tuple(find_scaling(cells, compared)) if comparable(cells) else (),
-        notes=notes_of(cells, lines, every_k, pools.compared),
+        notes=notes_of(cells, lines, every_k, pools.compared, per),
         reference=overall,
     )
 
@@ -162,10 +184,12 @@ class _Pools:
     work: Mapping[str, Pool]
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], lines: Mapping[str, Line]) -> _Pools:
-        """Pool the cells, all lines together: relative spreads have no unit."""
-        whole = pool_cells((c, None) for c in cells)
-        return cls(whole, pool_cells((c, lines[c.key].per) for c in cells), pool_by_work(cells))
+    def of(cls, cells: Sequence[Cell], lines: Sequence[Line]) -> _Pools:
+        """Pool the cells: each line by itself where it has runs enough, else all together."""
+        keys = [line.cells for line in lines]
+        per = {key: line.per for line in lines for key in line.cells}
+        whole = pool_cells(((c, None) for c in cells), keys)
+        return cls(whole, pool_cells(((c, per[c.key]) for c in cells), keys), pool_by_work(cells, keys))
 
 
 def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence[float], pools: _Pools) -> CellMetrics:
@@ -183,7 +207,7 @@ def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence
         trials=cell.trials,
         energy=whole.energy,
         time=whole.time,
-        mean_w=None if whole.energy is None or whole.time.value <= 0 else whole.energy.ratio(whole.time),
+        mean_w=_mean_power(whole),
         energy_deviation=deviation(energies),
         time_deviation=deviation([t.time_s for t in cell.trials]),
         compared=own,
@@ -191,9 +215,16 @@ def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence
         ed2p=None if edp is None else product(edp, own.time),
         per_work={kind: q for kind in kinds if (q := per_work(cell, kind, pools.work[kind])) is not None},
         rate={kind: q for kind in kinds if (q := rate(cell, kind, pools.work[kind])) is not None},
-        idle_share=idle_share(cell),
+        idle_energy_share=idle_energy_share(cell),
         **({} if reference is None else _against(own, reference, ks)),
     )
+
+
+def _mean_power(of: Means) -> Quantity | None:
+    if of.energy is None or of.time.value <= 0:
+        return None
+    # Of one run its time is known to the clock, and so is its mean power as far as its energy is.
+    return of.energy.ratio(of.time) if of.time.known else of.energy.scaled(1 / of.time.value)
 
 
 def _against(own: Means, reference: Means, ks: Sequence[float]) -> dict[str, Any]:
@@ -234,7 +265,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, frozenset)):
         return [_plain(v) for v in value]
     if isinstance(value, CellMetrics):
-        return {"n": value.n} | {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
+        told = {"n": value.n, "uncapped": value.uncapped, "doubts": value.doubts}
+        return told | {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
     if hasattr(value, "__dataclass_fields__"):
         return {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
     return value

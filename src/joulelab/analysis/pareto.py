@@ -25,8 +25,9 @@ def front_of(line: str | None, cells: Mapping[str, Means]) -> Front:
     """Return the front of time and energy, and the dominated cells that may be on it for all that is known."""
     points = {k: (m.time.value, m.energy.value) for k, m in cells.items() if m.energy is not None}
     behind = {k for k, p in points.items() if any(_dominates(q, p) for q in points.values())}
+    judged = {k: cells[k].judged(k) for k in points}
     front = sorted((k for k in points if k not in behind), key=lambda k: points[k])
-    unsure = [k for k in points if k in behind and not any(_surely(cells[d], cells[k]) for d in points)]
+    unsure = [k for k in points if k in behind and not any(_surely(judged[d], judged[k]) for d in points)]
     return Front(line, tuple(front), tuple(unsure))
 
 
@@ -36,5 +37,5 @@ def _dominates(a: tuple[float, float], b: tuple[float, float]) -> bool:
 
 def _surely(a: Means, b: Means) -> bool:
     """Return whether a is better than b in time and in energy, both beyond their uncertainty."""
-    ratios = time_ratio(b, a), energy_ratio(b, a)
-    return all(r is not None and surely_more(r - ONE) for r in ratios)
+    ratios = time_ratio(a, b), energy_ratio(a, b)
+    return all(r is not None and surely_more(ONE - r) for r in ratios)

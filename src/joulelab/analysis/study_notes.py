@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.cells import PHASES_IN_POOL, PHASES_SEEN, hides, shows_hidden
-from joulelab.analysis.lines import comparable, knob_text
+from joulelab.analysis.cells import ASSUMED, PHASES_IN_POOL, PHASES_SEEN, doubt_names, hides, shows_hidden
+from joulelab.analysis.lines import common_work, comparable, is_different, knob_text
 from joulelab.analysis.spread import LEVEL
 
 if TYPE_CHECKING:
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 
 HALF = "The gain by EDS(2) is by algebra always half of gain minus loss: one piece of evidence, not two."
 MOST_NAMED = 4
+TOLD = ("estimate", "power meter", "cap not enforced")  # doubts of runs that have a note of their own
 
 
-def notes_of(cells: Sequence[Cell], lines: Sequence[Line], ks: Sequence[float], pool: Pool) -> tuple[str, ...]:
+def notes_of(
+    cells: Sequence[Cell], lines: Sequence[Line], ks: Sequence[float], pool: Pool, per: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Return the notes, those that touch most figures first."""
     trials = [t for c in cells for t in c.trials]
     if not trials:
         return ("No run has succeeded yet.",)
-    said = _missing(cells, lines) + _repeats(cells, pool) + _work(cells, lines) + _meters(cells, trials)
-    said += _hidden(cells, pool)
+    said = _missing(cells, lines) + _uncapped(cells, lines) + _repeats(cells, pool) + _work(cells, lines, per)
+    said += _meters(cells, trials) + _doubts(cells) + _hidden(cells, pool)
     return (*said, HALF) if 2.0 in ks and any(t.energy is not None for t in trials) else tuple(said)
 
 
@@ -34,7 +37,7 @@ def _missing(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
     said = []
     if empty:
         names = _named([c for c in cells if c.key in empty])
-        said.append(f"{len(empty)} of {len(cells)} cells have no run that succeeded: {names}.")
+        said.append(f"{_count(len(empty), cells)} no run that succeeded: {names}.")
     without = [line for line in lines if line.reference is None or line.reference in empty]
     if without:
         which = ", ".join(line.key for line in without if line.key)
@@ -42,19 +45,35 @@ def _missing(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
     return said
 
 
+def _uncapped(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
+    """Say which cells are not what their knobs say."""
+    bad = [c for c in cells if c.uncapped]
+    if not bad:
+        return []
+    first = next(text for t in bad[0].trials for text in t.uncapped)
+    runs = sum(bool(t.uncapped) for c in bad for t in c.trials)
+    which = f"{runs} {'run' if runs == 1 else 'runs'} of {_named(bad)} ({first})"
+    said = [f"! The cap was not in force in {which}: these are not what their caps say, and not named best."]
+    against = [c for c in bad if any(c.key == line.reference for line in lines)]
+    if against:
+        said.append(f"! {_named(against)} is what others are compared with: their gains and losses are no better.")
+    return said
+
+
 def _repeats(cells: Sequence[Cell], pool: Pool) -> list[str]:
     counts = [len(c.trials) for c in cells if c.trials]
     single = counts.count(1)
     if single == len(counts):
-        return ["One run each: how much runs differ by themselves is not in these intervals; repeat them to know."]
-    said = []
-    if pool.time is not None:
-        said.append(f"How much runs differ is pooled over cells: {_spreads(pool)}.")
+        return [f"One run each: how much runs differ is not known, nor what a gain or loss is worth; {_assumed()}."]
+    said = _pooled(cells, pool)
     if single:
-        some = f"{single} of {len(counts)} cells have one run only: "
-        found = "the pooled spread is taken for theirs."
-        said.append(some + (found if pool.time else "how much runs differ is not in their intervals."))
-    apart = [c for c in cells if c.key in pool.apart]
+        alone = [c for c in cells if len(c.trials) == 1]
+        unknown = [c for c in alone if pool.of(c.key).time is None]
+        found = (
+            f"how much they differ is not known; {_assumed()}." if unknown else "the pooled spread is taken for theirs."
+        )
+        said.append(f"{_count(single, counts)} one run only: {found}")
+    apart = [c for c in cells if pool.is_apart(c.key)]
     if apart:
         said.append(
             f"Look at {_named(apart)}: runs there differ significantly more than elsewhere "
@@ -63,23 +82,65 @@ def _repeats(cells: Sequence[Cell], pool: Pool) -> list[str]:
     return said
 
 
-def _spreads(pool: Pool) -> str:
+def _assumed() -> str:
+    return f"cells are told apart as if it were ±{ASSUMED:.0%}; repeat them to know"
+
+
+def _pooled(cells: Sequence[Cell], pool: Pool) -> list[str]:
+    """Say over which cells spreads are pooled."""
+    used = {id(p): p for c in cells if c.trials and (p := pool.of(c.key)).time is not None}
+    whole = used.pop(id(pool), None)
+    own = list(used.values())
+    said = []
+    if own:
+        said.append(f"How much runs differ is pooled over the cells of each line: {_spreads(own)}.")
+    if whole is not None:
+        of = "all cells, for lines with too few runs" if own else "cells"
+        said.append(f"How much runs differ is pooled over {of}: {_spreads([pool])}.")
+    return said
+
+
+def _spreads(pools: Sequence[Pool]) -> str:
     """Return the pooled standard deviations in words."""
-    named: list[tuple[str, Pooled | None]] = [("energies", pool.energy), ("times", pool.time)]
+    named: list[tuple[str, list[Pooled]]] = [
+        ("energies", [p.energy for p in pools if p.energy is not None]),
+        ("times", [p.time for p in pools if p.time is not None]),
+    ]
     return ", ".join(
-        f"{name} by {p.deviation * 100:.2g} % ({p.freedom} degrees of freedom)" for name, p in named if p is not None
+        f"{name} by {_range([p.deviation * 100 for p in of])} % ({_range([p.freedom for p in of])} degrees of freedom)"
+        for name, of in named
+        if of
     )
 
 
-def _work(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
+def _range(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2g}", f"{max(values):.2g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _work(cells: Sequence[Cell], lines: Sequence[Line], wanted: Sequence[str]) -> list[str]:
+    """Say by what cells are compared, and why."""
+    factors = common_work(cells)
+    missing = [kind for kind in wanted if kind not in factors]
+    said = [f"Not all runs report {', '.join(missing)}: it is not compared by."] if missing else []
     if not any(t.work for c in cells for t in c.trials):
-        return ["No work was reported: every run is taken to have done the same."]
+        return [*said, "No work was reported: every run is taken to have done the same."]
     if not comparable(cells):
-        return ["Not all runs report the same kind of work: cells are compared within their line only."]
+        return [*said, "Not all runs report the same kind of work: cells are compared within their line only."]
     per = lines[0].per
+    others = [kind for kind, factor in factors.items() if kind != per and is_different(factor)]
     if per is None:
-        return []
-    return [f"Amounts of work differ: energy and time are compared per unit of {per}, EDP per unit squared."]
+        if others:
+            same = next(kind for kind in wanted if kind in factors)
+            said.append(
+                f"{same} is the same in all runs, as it is asked for: they are compared whole, although "
+                f"{', '.join(others)} differ."
+            )
+        return said
+    why = "as is asked for" if per in wanted else "which differ most" if len(factors) > 1 else ""
+    told = f"energy and time are compared per unit of {per}, EDP per unit squared"
+    more = f" --per {next(k for k in factors if k != per)} compares otherwise." if len(factors) > 1 else ""
+    return [*said, f"Amounts of work differ: {told}{', ' + why if why else ''}.{more}"]
 
 
 def _meters(cells: Sequence[Cell], trials: Sequence[Trial]) -> list[str]:
@@ -97,9 +158,27 @@ def _meters(cells: Sequence[Cell], trials: Sequence[Trial]) -> list[str]:
         )
     estimated = sum(any(t.estimate for t in c.trials) for c in cells)
     if estimated:
-        which = "All cells" if estimated == sum(bool(c.trials) for c in cells) else f"{estimated} of {len(cells)} cells"
-        said.append(f"~ {which} have energies that are estimates, wholly or in part: load x rated power, not measured.")
+        every = estimated == sum(bool(c.trials) for c in cells)
+        which = "All cells have" if every else _count(estimated, cells)
+        said.append(f"~ {which} energies that are estimates, wholly or in part: load x rated power, not measured.")
     return said
+
+
+def _doubts(cells: Sequence[Cell]) -> list[str]:
+    """Tell the runs' own doubts: in how many runs, and of which cells."""
+    found: dict[str, list[Cell]] = {}
+    for c in cells:
+        for t in c.trials:
+            for name in doubt_names(t):
+                found.setdefault(name, []).append(c)
+    runs = sum(len(c.trials) for c in cells)
+    told = []
+    for name, of in found.items():
+        if name in TOLD:
+            continue
+        which = list({c.key: c for c in of}.values())
+        told.append(f"{name} in {len(of)} of {runs} runs" + ("" if len(of) == runs else f" ({_named(which)})"))
+    return [f"Runs doubt themselves: {'; '.join(told)}. See doubts in slots.csv."] if told else []
 
 
 def _hidden(cells: Sequence[Cell], pool: Pool) -> list[str]:
@@ -111,6 +190,11 @@ def _hidden(cells: Sequence[Cell], pool: Pool) -> list[str]:
     enough = PHASES_IN_POOL if pool.blind else PHASES_SEEN
     text = "A load in step with the sensors cannot be seen by them, and its bound is in the intervals; "
     return [f"{text}{enough} repeats or more replace it by their spread."]
+
+
+def _count(some: int, of: Sequence[object]) -> str:
+    """Return `1 of 4 cells has`, `2 of 4 cells have`, `1 of 1 cell has`."""
+    return f"{some} of {len(of)} {'cell' if len(of) == 1 else 'cells'} {'has' if some == 1 else 'have'}"
 
 
 def _named(cells: Sequence[Cell]) -> str:

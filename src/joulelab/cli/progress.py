@@ -76,11 +76,18 @@ def news(told: Told, scope: str | None = None) -> str:
     if cooled.get("reason") == "limit":
         parts.append(f"still at {cooled.get('to_c')} degC after {fmt.duration(cooled['took_s'])} of cooling")
     if told.details.get("outlived"):
-        parts.append(f"{told.details['outlived']} processes outlived the command and were ended")
+        parts.append(_outlived(told.details["outlived"], told.details.get("unended", 0)))
     parts += [str(problem) for problem in told.details.get("problems", ())]
     if told.left_s is not None and told.what in ("done", "failed", "interrupted"):
         parts.append(f"{_whole(told.left_s)} left")
     return ": ".join(parts[:2]) + "".join(f"; {part}" for part in parts[2:])
+
+
+def _outlived(count: int, unended: int) -> str:
+    ended = "was ended" if count == 1 else "were ended"
+    if unended:
+        ended = f"{unended} of them cannot be ended" if count > 1 else "cannot be ended"
+    return f"{'1 process' if count == 1 else f'{count} processes'} outlived the command and {ended}"
 
 
 def _whole(seconds: float) -> str:

@@ -71,6 +71,7 @@ class Wanted:
 @click.option(
     "--work", multiple=True, metavar="REGEX", help="Work done, in the output: 'tokens: (\\d+)'; the last counts."
 )
+@click.option("--per", metavar="NAME", help="Compare per unit of this work: samples.  [default: that of --work]")
 @click.option("--work-sum", is_flag=True, help="Add all matches of --work instead.")
 @click.option("--idle", type=Duration(), help="Measure idle power this long before each run.")
 @click.option("--warmup", type=click.IntRange(min=0), default=0, help="Runs of the first cell that are not counted.")
@@ -87,6 +88,8 @@ class Wanted:
 @click.option("--meter", "meters", multiple=True, metavar="NAME", help="Read only these: entries or kinds of meters.")
 @click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Leave these meters out.")
 @config_option
+@click.option("--estimate", is_flag=True, help="Add an estimate (load x rated power); it is marked as such.")
+@click.option("--rated-cpu", type=click.FloatRange(min=0, min_open=True), metavar="W", help="Rated power of all CPUs.")
 @click.option("--dry-run", is_flag=True, help="Only show every slot in order.")
 @click.option("--report", "only_report", is_flag=True, help="Only show the results of what is there.")
 @click.option("--retry", is_flag=True, help="Run slots that failed again.")
@@ -110,6 +113,8 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> None
         ctx.exit(_report(words, given))
     if not words:
         raise click.UsageError("there is no command to sweep; type `joulelab sweep --cap 100:260:10 -- CMD`")
+    if given["rated_cpu"] is not None and not given["estimate"]:
+        raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
     plan = _plan(words, given)
     ctx.exit(_sweep(plan, _wanted(plan, given)))
 
@@ -131,7 +136,7 @@ def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
     workload = Workload(words)
     return Plan(
         workload=workload,
-        cells=cells(workload, knobs),
+        cells=cells(workload, knobs, given["repeat"]),
         repeats=given["repeat"],
         warmup=given["warmup"],
         settings=_settings(given),
@@ -139,6 +144,7 @@ def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
         reference=find_reference(dict(given["reference"]), knobs),
         work=tuple(WorkPattern.parse(text, add=given["work_sum"]).to_json() for text in given["work"]),
         scope=given["scope"],
+        per=given["per"],
     )
 
 
@@ -155,14 +161,17 @@ def _settings(given: Mapping[str, Any]) -> Any:
         config=None if config is None else str(config.absolute()),
         cool_limit_s=given["cool_limit"],
         timeout_s=given["timeout"],
+        estimate=given["estimate"],
+        rated_cpu_w=given["rated_cpu"],
         **cooling,
     )
 
 
 def _wanted(plan: Plan, given: Mapping[str, Any]) -> Wanted:
-    from joulelab.study.folder import default_name
+    from joulelab.study.folder import check_name, default_name
 
     name = given["name"] or default_name(plan.workload)
+    check_name(name)
     kept = {key: given[key] for key in ("seed", "dry_run", "retry", "yes", "as_json", "figures")}
     return Wanted(folder=given["studies"].absolute() / name, name=name, **kept)
 
@@ -184,7 +193,8 @@ def _sweep(plan: Plan, wanted: Wanted) -> int:
         return 128 + outcome.stopped_by
     if outcome.error is not None:
         _say(f"{outcome.error}")
-        _say(f"stopped: {outcome.done} of {outcome.total} slots are done; type the same again to go on")
+        again = "" if outcome.error.next else "; type the same again to go on"
+        _say(f"stopped: {outcome.done} of {outcome.total} slots are done{again}")
         return FAILED_CODE
     _conclude(study, plan, wanted)
     if outcome.failed:
@@ -202,7 +212,7 @@ def _drive(study: Study, plan: Plan, wanted: Wanted) -> Outcome:
     executor = open_executor("local", inherited(os.environ))
     cells = {cell.key: cell for cell in plan.cells}
     slots = len(cells) * plan.repeats
-    _say(f"{len(cells)} cells x {plan.repeats} = {slots} slots in {_short(study.folder)}, seed {study.seed}")
+    _say(f"{_matrix(plan)} in {_short(study.folder)}, seed {study.seed}")
     try:
         with Stop() as stop, Shown(sys.stderr, slots, scope=plan.scope) as shown:
             driver = Driver(study, cells, plan.repeats, executor, shown, warmup=plan.warmup, retry=wanted.retry)
@@ -217,7 +227,12 @@ def _agreed(plan: Plan, wanted: Wanted) -> bool:
     slots = len(plan.cells) * plan.repeats
     if wanted.yes or slots < ASK_FROM or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    return click.confirm(f"{len(plan.cells)} cells x {plan.repeats} = {slots} slots; go on?", default=True, err=True)
+    return click.confirm(f"{_matrix(plan)}; go on?", default=True, err=True)
+
+
+def _matrix(plan: Plan) -> str:
+    cells, slots = len(plan.cells), len(plan.cells) * plan.repeats
+    return f"{cells} {'cell' if cells == 1 else 'cells'} x {plan.repeats} = {slots} {'slot' if slots == 1 else 'slots'}"
 
 
 def _show_plan(plan: Plan, wanted: Wanted) -> int:
@@ -253,14 +268,16 @@ def _show_plan(plan: Plan, wanted: Wanted) -> int:
 
 
 def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
-    from joulelab.study.folder import default_name, open_study
+    from joulelab.study.folder import check_name, default_name, open_study
     from joulelab.study.matrix import Workload
 
     if not words and not given["name"]:
         raise click.UsageError("--report needs the study's --name, or its command")
     name = given["name"] or default_name(Workload(words))
+    check_name(name)
     study = open_study(given["studies"].absolute() / name)
     chosen = {"goals": list(given["goals"]), "scope": given["scope"], "reference": _values(study, given["reference"])}
+    chosen |= {"per": given["per"]}
     if given["work"]:
         from joulelab.study.work import WorkPattern
 
@@ -273,13 +290,15 @@ def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
 
 def _values(study: Study, pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Return the reference that is asked for, as values of the study's knobs. Raises ConfigError."""
+    from joulelab.analysis.lines import level
     from joulelab.study.matrix import Knob, find_reference
 
     there: dict[str, dict[str, Value]] = {}
     for cell in study.cells().values():
         for name, value in cell.knobs.items():
             there.setdefault(name, {})[value.text] = value
-    return find_reference(dict(pairs), [Knob(name, tuple(values.values())) for name, values in there.items()])
+    ordered = {name: sorted(values.values(), key=lambda v: (level(v.value), v.text)) for name, values in there.items()}
+    return find_reference(dict(pairs), [Knob(name, tuple(values)) for name, values in ordered.items()])
 
 
 def _conclude(study: Study, plan: Plan, wanted: Wanted) -> None:
@@ -299,7 +318,9 @@ def _summary(study: Study, plan: Plan | None = None) -> tuple[Results, Summary]:
     planned = {cell.key for cell in plan.cells} if plan else set()
     results = gather(study, scope=data["scope"], work=work, planned=planned)
     goals = [Goal.parse(text) for text in data["goals"]]
-    return results, summarise(results.cells, goals=goals, reference=data["reference"] or None)
+    reference = {name: results.watts.get((name, value), value) for name, value in data["reference"].items()}
+    kinds = [data["per"]] if data.get("per") else [pattern.name for pattern in work]
+    return results, summarise(results.cells, goals=goals, reference=reference or None, per=kinds)
 
 
 def _show(study: Study, results: Results, summary: Summary, *, as_json: bool, figures: bool | None) -> None:
@@ -321,11 +342,12 @@ def _show(study: Study, results: Results, summary: Summary, *, as_json: bool, fi
 
 def _write(study: Study, results: Results, summary: Summary, *, figures: bool | None) -> list[Path]:
     from joulelab.core.errors import MissingDependency
-    from joulelab.report.study_csv import cells_csv
+    from joulelab.report.study_csv import SCALING, cells_csv, scaling_csv
     from joulelab.study.results import slots_csv
 
     written = []
-    for name, text in (("results.csv", cells_csv(summary)), ("slots.csv", slots_csv(results.rows))):
+    files = [("results.csv", cells_csv(summary)), ("slots.csv", slots_csv(results.rows))]
+    for name, text in [*files, *([(SCALING, scaling_csv(summary))] if summary.scaling else [])]:
         part = study.folder / f".{name}.{os.getpid()}"
         part.write_text(text, encoding="utf-8")
         part.replace(study.folder / name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from joulelab.cli.run import execute, run_options
 from joulelab.core.errors import JoulelabError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import NoReturn
 
     from joulelab.analysis.goal import Goal
@@ -55,7 +57,38 @@ class Wanted:
         return shlex.join(redact(self.words))
 
 
-@click.command("tune", context_settings={"allow_interspersed_args": False})
+class OnlineUsageError(click.UsageError):
+    """Say what was typed wrongly, with an exit code that is seldom a command's."""
+
+    exit_code = OWN_FAILURE
+
+
+class Tune(click.Command):
+    """Leave with a code that is no command's where --online cannot begin: then the exit code is the command's."""
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
+        """Read the words."""
+        before = args[: args.index("--")] if "--" in args else args
+        with _own_code(online="--online" in before):
+            return super().make_context(info_name, args, *more, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the command."""
+        with _own_code(online=ctx.params["online"]):
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _own_code(*, online: bool) -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        if online:
+            raise OnlineUsageError(error.format_message(), error.ctx) from error
+        raise
+
+
+@click.command("tune", cls=Tune, context_settings={"allow_interspersed_args": False})
 @click.option(
     "--goal", "goal_text", required=True, metavar="GOAL", help="energy, edp, ed2p, eds:K, energy@slowdown=5%, ..."
 )
@@ -192,7 +225,7 @@ def _tuning(wanted: Wanted, which: str | None, given: Mapping[str, Any], executo
     work = [WorkPattern.parse(text) for text in given["patterns"]]
     study, cells = open_plan(folder, name, workload, wanted.grid, _settings(given), wanted.goal, work)
     return Tuning(
-        study, cells, wanted.grid, wanted.goal, executor=executor, tell=_tell,
+        study, cells, wanted.grid, wanted.goal, executor=executor, tell=partial(_tell, given["scope"]),
         say=_say, trials=wanted.trials, repeat_max=given["repeat_max"], work=work, scope=given["scope"],
         retry=given["retry"],
     )  # fmt: skip
@@ -261,17 +294,17 @@ def _online(wanted: Wanted, given: Mapping[str, Any], early: list[Spawned] | Non
     execute(wanted.words, early, companion=online, after=Conclusion(online, wanted.typed), **options)
 
 
-def _tell(told: Told) -> None:
-    """Tell what became of a trial."""
+def _tell(scope: str | None, told: Told) -> None:
+    """Tell what became of a trial, by the energy of the scope that counts."""
     from joulelab.cli.progress import news
     from joulelab.report import format as fmt
 
-    energy = None if told.trial is None else told.trial.energy()
+    energy = None if told.trial is None else told.trial.energy(scope)
     if told.trial is None or energy is None:
-        _say(f"  {news(told)}")
+        _say(f"  {news(told, scope)}")
     else:
         used = fmt.quantity(energy.value, energy.expanded, "J")
-        _say(f"  {fmt.duration(told.trial.time_s)}, {used}")
+        _say(f"  {fmt.duration(told.trial.time_s)}, {used}{'' if scope is None else ' by ' + scope}")
 
 
 def _say(text: str) -> None:

@@ -10,10 +10,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from joulelab.control.frames import error_of
-from joulelab.control.link import Link, connect
+from joulelab.control.link import CapdGone, Link, connect
 from joulelab.control.told import Device, Held, Released, Status, Wish
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import ConfigError, JoulelabError, MeterError
+from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,17 +24,22 @@ ANSWER_S = 60.0
 RELEASE_S = 20.0
 # A device whose last keeper is just putting back is free in a moment.
 HELD_S = 1.0
+# A capd that was killed is started again in a moment.
+CAPD_S = 10.0
 NEVER_NS = 1 << 62
 AGAIN_FIRST_NS = NS // 4
 AGAIN_LAST_NS = 60 * NS
+AGAIN_CAPD_NS = 5 * NS  # to knock costs nothing
 HEALTHY_NS = 10 * NS
+MOST_PROBLEMS = 10  # told of one outage
 
 
 class Caps:
     """Hold caps for this process until `release`, `close`, or its end.
 
-    Poll `fds` until `due_ns` and call `serve()`: a keeper that died is started again there. Nothing is started before
-    the first use. May be used by several threads; in a process that was forked off it does nothing.
+    Poll `fds` until `due_ns` and call `serve()`: a keeper that died is started again there, and a capd waited for, as
+    long as this lives. Nothing is started before the first use. May be used by several threads; in a process that was
+    forked off it does nothing.
     """
 
     def __init__(self, environ: Mapping[str, str], *, who: Mapping[str, str] | None = None) -> None:
@@ -43,11 +48,15 @@ class Caps:
         self._pid = os.getpid()
         self._mutex = threading.RLock()
         self._link: Link | None = None
+        self._capd = False  # it was capd that held our caps: nobody else can
+        self._holding = False  # the keeper of this link has our caps
         self._asked = 0
         self._held: dict[str, tuple[Held, Wish]] = {}  # by device
         self._ended: list[Released] = []  # what a keeper put back without being asked by us
         self._events: deque[dict[str, Any]] = deque()
+        self._problems: set[str] = set()  # told since the caps were last set
         self._resuming = 0
+        self._finishing = 0
         self._due_ns = NEVER_NS
         self._delay_ns = 0
         self._started_ns = 0
@@ -157,14 +166,27 @@ class Caps:
 
     def _open(self, *, direct: bool = False) -> Link:
         if self._link is None:
-            self._link = connect(self._environ, direct=direct)
+            self._link = connect(self._environ, direct=direct, capd=self._capd)
+            self._capd = self._capd or self._link.pid is None
             self._started_ns = monotonic_ns()
         return self._link
+
+    def _open_soon(self) -> Link:
+        """Open, and wait a little for a capd that is just being started again. Raises JoulelabError."""
+        until = time.monotonic() + CAPD_S
+        while True:
+            try:
+                return self._open()
+            except CapdGone:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(0.05)
 
     def _close_link(self) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None
+            self._holding = False
 
     def _status(self) -> Status:
         answer = self._ask({"do": "status"}, ANSWER_S)
@@ -177,7 +199,7 @@ class Caps:
 
     def _set_frame(self, wishes: Sequence[Wish]) -> dict[str, Any]:
         named = [wish.to_json() for wish in wishes]
-        if self._link is None:  # a new keeper holds nothing yet
+        if not self._holding:  # a new keeper has nothing yet
             asked = {(wish.device, wish.unit == "Hz") for wish in wishes}
             for held, wish in self._held.values():
                 clocks = held.unit == "Hz"
@@ -189,19 +211,23 @@ class Caps:
         held = [Held.of(one) for one in caps]
         for one, wish in zip(held, wishes, strict=False):
             self._held[one.device] = one, Wish(one.device, wish.value, wish.unit)
+        self._holding = True
+        self._problems.clear()
         self._due_ns = NEVER_NS
         return held[: len(wishes)]
 
     def _ask(self, frame: dict[str, Any], within_s: float) -> dict[str, Any] | None:
         """Ask the keeper, started if need be; None where it died. Raises JoulelabError where it does not answer."""
-        link = self._open()
+        link = self._open_soon()
         self._asked += 1
         try:
             answer = link.ask({**frame, "id": self._asked}, within_s, self._hear)
         except JoulelabError:
             link.abandon()  # it notices, and puts back when it can
             self._link = None
-            self._held.clear()
+            self._holding = False
+            if self._held:
+                self._again()
             raise
         if answer is None:
             self._bury(link)
@@ -211,10 +237,10 @@ class Caps:
         try:
             answer = None if self._link is None else self._ask({"do": "release"}, RELEASE_S)
             told, self._ended = self._ended, []  # a signal may have been first
+            told += _released(answer) if answer is not None else []
             left = [one.device for one in held if one.device not in {other.device for other in told}]
-            if answer is None and left:  # it died: another one finishes what it left
-                answer = self._ask({"do": "restore", "devices": left}, RELEASE_S)
-            told += _released(answer) if left else []
+            if left:  # it died, or never had them: another one finishes what was left
+                told += _released(self._ask({"do": "restore", "devices": left}, RELEASE_S))
         except JoulelabError as error:
             return [_unsure(one, "failed", f"{one.scope} may still be capped: {error}") for one in held]
         known = {one.device for one in told}
@@ -224,18 +250,21 @@ class Caps:
     def _bury(self, link: Link) -> None:
         """Note that the keeper died; it is due again at once, unless the last one died young."""
         how, name = link.close(), link.name
+        known, self._holding = self._holding or self._resuming > 0, False
         self._link = None
-        self._resuming = 0
+        self._resuming = self._finishing = 0
         if not self._held:
             return
-        self._events.append({"event": "keeper-died", "keeper": name, "why": how})
+        if known:  # else it was told already that it refused
+            self._events.append({"event": "keeper-died", "keeper": name, "why": how})
         if monotonic_ns() - self._started_ns > HEALTHY_NS:
             self._delay_ns = 0
-        self._again()
+        if self._due_ns == NEVER_NS:
+            self._again()
 
-    def _again(self) -> None:
-        self._due_ns = monotonic_ns() + self._delay_ns
-        self._delay_ns = min(AGAIN_LAST_NS, max(AGAIN_FIRST_NS, 2 * self._delay_ns))
+    def _again(self, most_ns: int = AGAIN_LAST_NS) -> None:
+        self._due_ns = monotonic_ns() + min(most_ns, self._delay_ns)
+        self._delay_ns = min(most_ns, max(AGAIN_FIRST_NS, 2 * self._delay_ns))
 
     def _resume(self) -> None:
         """Ask a new keeper for what the last one held; the answer is heard later."""
@@ -243,8 +272,8 @@ class Caps:
         try:
             link = self._open()
         except JoulelabError as error:
-            self._events.append({"event": "caps-problem", "problem": str(error)})
-            self._again()
+            self._tell_problem(f"the caps are not set again yet: {error}")
+            self._again(AGAIN_CAPD_NS if isinstance(error, CapdGone) else AGAIN_LAST_NS)
             return
         self._asked += 1
         self._resuming = self._asked
@@ -263,25 +292,39 @@ class Caps:
                 devices = [one.to_json() for one in told]
                 event = {"event": "caps-released", "why": frame["why"], "devices": devices, "problem": problem}
                 self._events.append(event)
-        elif frame.get("id") == self._resuming and self._resuming:
+        elif self._resuming and (frame.get("id") == self._resuming or (what == "refused" and not frame.get("id"))):
             self._resuming = 0
             if what == "set":
                 self._remember(frame["caps"], [wish for _, wish in self._held.values()])
                 self._events.append({"event": "keeper-started", "keeper": self._name(), "caps": frame["caps"]})
             else:
                 self._lose(frame["error"])
+        elif self._finishing and frame.get("id") == self._finishing and what == "released":
+            self._finishing = 0
+            self._ended += _released(frame)
 
     def _name(self) -> str:
         return "the keeper" if self._link is None else self._link.name
 
     def _lose(self, told: Mapping[str, Any]) -> None:
-        """Try again later where that may help; else the caps are gone, and that is told."""
+        """Try again later, unless that is no use: then what was left is put back, the caps are gone, and told so."""
         error = error_of(dict(told))
-        self._events.append({"event": "caps-problem", "problem": f"the caps are not set again yet: {error}"})
-        if told.get("held") or isinstance(error, MeterError):
+        if not told.get("final"):
+            self._tell_problem(f"the caps are not set again yet: {error}")
             self._again()
-        else:
-            self._held.clear()
+            return
+        self._tell_problem(f"the caps are gone, and will not be set again: {error}")
+        devices, self._held = list(self._held), {}
+        assert self._link is not None  # it told us
+        self._asked += 1
+        self._finishing = self._asked
+        self._link.send({"id": self._finishing, "do": "restore", "devices": devices})
+
+    def _tell_problem(self, text: str) -> None:
+        """Tell a problem once for as long as it lasts."""
+        if text not in self._problems and len(self._problems) < MOST_PROBLEMS:
+            self._problems.add(text)
+            self._events.append({"event": "caps-problem", "problem": text})
 
 
 def restore(environ: Mapping[str, str]) -> list[Released]:

@@ -17,7 +17,9 @@ from joulelab.control.frames import encode, id_of, parse, refused
 from joulelab.control.keeper import Keeper
 from joulelab.control.leftover import has_leftovers
 from joulelab.control.peer import Peer
+from joulelab.control.setting import OutOfBounds
 from joulelab.control.state import Lock, State, user_name
+from joulelab.control.trusted import make_folder
 from joulelab.core.errors import ConfigError, JoulelabError, Refused
 
 if TYPE_CHECKING:
@@ -137,7 +139,8 @@ class Daemon:
     def _refusal(self, peer: Peer) -> Refused | None:
         """Return why somebody is not heard, None where he is."""
         if not self._policy.knows(peer.uid, peer.gids):
-            return Refused("you may not set caps here", where="capd", why=f"user id {peer.uid} is not named", next=ASK)
+            why = f"user id {peer.uid} is not named"
+            return OutOfBounds("you may not set caps here", where="capd", why=why, next=ASK)
         if peer.process.ended():
             return Refused("your process cannot be seen", where="capd", why=f"pid {peer.pid}", next=ASK)
         others = sum(1 for p in self._peers if p.uid == peer.uid)
@@ -229,7 +232,7 @@ class Daemon:
         """Refuse, put back, and let go once the answer is read."""
         self._release(peer, "it was sent away")
         peer.leaving = True
-        self._answer(peer, refused(number, error))
+        self._answer(peer, refused(number, error, final=isinstance(error, OutOfBounds)))
 
     def _release(self, peer: Peer, why: str) -> list[Outcome]:
         outcomes = peer.keeper.release()
@@ -288,7 +291,7 @@ class Daemon:
 
     def _bind(self, stack: contextlib.ExitStack) -> None:
         try:
-            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             lock = Lock(self._path.with_name(f"{self._path.name}.lock"), {"pid": os.getpid()})
             stack.callback(lock.close)
             if self._path.exists() or self._path.is_symlink():

@@ -96,11 +96,11 @@ def plain(text: object) -> str:
     return clean if len(clean) <= MOST_TEXT else f"{clean[: MOST_TEXT - 3]}..."
 
 
-def refused(number: int, error: JoulelabError, *, held: bool = False) -> dict[str, Any]:
-    """Return the answer that tells an error; `held`: it may be over in a moment."""
+def refused(number: int, error: JoulelabError, *, held: bool = False, final: bool = False) -> dict[str, Any]:
+    """Return the answer that tells an error; `held`: it may be over in a moment, `final`: asking again is no use."""
     kind = next(c.__name__ for c in type(error).__mro__ if c.__module__ == errors.__name__)
     told = {"kind": kind, "what": error.what, "where": error.where, "why": error.why, "next": error.next}
-    return {"id": number, "is": "refused", "error": {**told, "held": held}}
+    return {"id": number, "is": "refused", "error": {**told, "held": held, "final": final}}
 
 
 def error_of(told: dict[str, Any]) -> JoulelabError:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from joulelab.control.frames import plain, refused
-from joulelab.control.lease import Lease, Outcome, finish, main_value, unit_of
-from joulelab.control.state import WAYS, InUse, holder_text, utc_text
+from joulelab.control.lease import Lease, Outcome, finish, main_value, unit_of, value_text
+from joulelab.control.setting import OutOfBounds
+from joulelab.control.state import WAYS, InUse, by_hand, holder_text, utc_text
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused, StoreError
 from joulelab.meters import nearest
+from joulelab.transports.nvml_control import LOCK_CLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from joulelab.control.frames import Ask, WishFrame
     from joulelab.control.setters import Found
@@ -24,6 +28,11 @@ if TYPE_CHECKING:
 Permit = Callable[["Setter", float, "Limits"], None]
 # Some drivers take a moment to enforce a new cap (W).
 SETTLE_S, ABOVE = 0.2, 1.0
+EVEN_ROOT = (
+    "it is refused even to root: a container without CAP_SYS_ADMIN or with a read-only /sys, or a virtual GPU? "
+    "compare with nvidia-smi -pl; run it, or capd, on the host"
+)
+BUS = "has it fallen off the bus? nvidia-smi -q, Xid in dmesg; reset it (nvidia-smi -r) or reboot"
 _KIND = {"W": "power", "share": "power", "Hz": "clocks"}
 
 
@@ -31,7 +40,7 @@ class Keeper:
     """Hold the leases of one client.
 
     `find` opens the setters when they are first needed, `permit` says what the client may; `who` names the client to
-    others. `denied` is the advice where the keeper itself has no permission.
+    others. `denied` is the advice where the keeper itself has no permission, unless its `user` is root (0).
     """
 
     def __init__(
@@ -42,13 +51,14 @@ class Keeper:
         *,
         permit: Permit | None = None,
         denied: str = WAYS,
+        user: int | None = None,
     ) -> None:
         self.state = state
         self.leases: dict[str, Lease] = {}
         self._find = find
         self._who = dict(who)
         self._permit = permit
-        self._denied = denied
+        self._denied = denied if (os.geteuid() if user is None else user) else EVEN_ROOT
 
     def answer(self, ask: Ask) -> dict[str, Any]:
         """Return the answer to a request; errors are answers too."""
@@ -64,7 +74,7 @@ class Keeper:
             advised = Denied(error.what, where=error.where, why=error.why, next=self._denied)
             return refused(ask.id, advised)
         except JoulelabError as error:
-            return refused(ask.id, error, held=isinstance(error, InUse))
+            return refused(ask.id, error, held=isinstance(error, InUse), final=isinstance(error, OutOfBounds))
 
     def status(self) -> dict[str, Any]:
         """Return every device with its range, what is set, and who holds it."""
@@ -76,6 +86,8 @@ class Keeper:
             except JoulelabError as error:
                 left = "; a cap was left behind on it" if setter.device in self.state.devices() else ""
                 missing.append([setter.scope, f"{error}{left}"])
+        known = {setter.device for setter in found.setters}
+        missing += [self._gone(device) for device in self.state.devices() if device not in known]
         return {"devices": devices, "missing": missing}
 
     def set(self, wishes: Sequence[WishFrame], who: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -118,27 +130,38 @@ class Keeper:
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _restore(self, device: str, setter: Setter | None) -> Outcome | None:
+        """Finish one journal; whatever is wrong with it is told, and keeps no other from being finished."""
         try:
             lock = self.state.lock(device, {**self._who, "since": utc_text()}, setter.scope if setter else device)
         except InUse:
             return None
         except JoulelabError as error:
-            return Outcome(device, device, "failed", None, None, "W", str(error))
+            return _failed(device, str(error))
         try:
             journal = self.state.read(device)
             if journal is None:  # its keeper has just put it back
                 return None
-            if setter is not None:
-                return finish(setter, journal, self.state)
-            path = self.state.path(device)
-            said = f"there is no such device now; the journal stays (remove {path} if it is gone for good)"
-            return Outcome(
-                journal.scope, device, "failed", main_value(journal.found), None, unit_of(journal.kind), said
-            )
+            return _absent(journal, self.state.path(device)) if setter is None else finish(setter, journal, self.state)
         except StoreError as error:
-            return Outcome(device, device, "failed", None, None, "W", str(error))
+            return _failed(device, str(error))
+        except Exception as error:  # noqa: BLE001 - see above
+            return _failed(device, f"{device} is not put back: {error!r}; {by_hand(self.state.path(device))}")
         finally:
             lock.close()
+
+    def _gone(self, device: str) -> list[str]:
+        """Return what is known of a device that has a journal, and is not there."""
+        try:
+            holder, left = self.state.look(device)
+            journal = left or self.state.read(device)
+        except StoreError as error:
+            return [device, str(error)]
+        if journal is None:  # its keeper has just put it back
+            return [device, "it was put back just now"]
+        what = f"{_thing(journal)} is not there now, and a cap was left behind on it"
+        if holder is not None:
+            what = f"{_thing(journal)} is not there now; held by {holder_text(holder)}"
+        return [journal.scope, f"{what}; {_return(journal)}"]
 
     def _undo(self, fresh: list[str], before: Mapping[str, Any]) -> list[str]:
         """Take a set back: let go of new devices, set held ones to what they were; return what went wrong."""
@@ -188,14 +211,25 @@ class Keeper:
                 setter.device.removesuffix(".clocks"),
             ):
                 return setter
+        raise self._none(wish.device, kind)
+
+    def _none(self, device: str, kind: str) -> ConfigError:
+        """Return why there is no such setter: the device takes no cap, or it is not there."""
         found = self._find()
+        what = "cap" if kind == "power" else "lock of its clocks"
+        others = [one for one in found.setters if device in (one.scope, one.device.removesuffix(".clocks"))]
+        scope = others[0].scope if others else device
+        reasons = [why for missing, why in found.missing if missing == scope]
+        if others or reasons:
+            then = LOCK_CLOCKS if any(one.kind == "clocks" for one in others) else "joulelab cap status"
+            advice = None if any(LOCK_CLOCKS in why for why in reasons) else then
+            return Refused(f"{scope} takes no {what}", where="caps", why="; ".join(reasons) or None, next=advice)
         names = [setter.scope for setter in found.setters if setter.kind == kind]
-        reason = next((why for scope, why in found.missing if scope == wish.device), None)
-        what = f"there is no {wish.device!r} to {'cap' if kind == 'power' else 'lock the clocks of'}"
+        text = plain(f"there is no {device!r} to {'cap' if kind == 'power' else 'lock the clocks of'}")
         if names:
-            raise ConfigError(plain(what), where="caps", why=reason, next=nearest(wish.device, names))
-        missing = "; ".join(dict.fromkeys(why for _, why in (*found.missing, *found.absent)))
-        raise ConfigError(plain(what), where="caps", why=reason or missing or None, next="joulelab cap status")
+            return ConfigError(text, where="caps", next=nearest(device, names))
+        why = "; ".join(dict.fromkeys(why for _, why in (*found.missing, *found.absent)))
+        return ConfigError(text, where="caps", why=why or None, next="joulelab cap status")
 
     def _told(self, held: Sequence[tuple[Lease, float]]) -> list[dict[str, Any]]:
         """Return what is set and in force, once that follows what was asked or a moment has passed."""
@@ -247,6 +281,26 @@ def _held(lease: Lease, asked: float, enforced: float | None) -> dict[str, Any]:
 def _leftover(journal: Journal) -> dict[str, Any]:
     ours = [main_value(one) for one in journal.set]
     return {"found": main_value(journal.found), "set": ours, "who": dict(journal.who), "utc": journal.utc}
+
+
+def _failed(device: str, said: str) -> Outcome:
+    return Outcome(device, device, "failed", None, None, "W", said)
+
+
+def _absent(journal: Journal, path: Path) -> Outcome:
+    said = f"{_thing(journal)} is not there now; {_return(journal)}; remove {path} only if it is gone for good"
+    found = main_value(journal.found)
+    return Outcome(journal.scope, journal.device, "failed", found, None, unit_of(journal.kind), said)
+
+
+def _thing(journal: Journal) -> str:
+    return f"{journal.scope} ({journal.device})"
+
+
+def _return(journal: Journal) -> str:
+    found = value_text(main_value(journal.found), unit_of(journal.kind))
+    bus = f"{BUS}; " if journal.scope.startswith("gpu:") else ""
+    return f"{bus}when it returns, joulelab cap restore puts it back at {found}"
 
 
 def _names(setter: Setter) -> dict[str, Any]:

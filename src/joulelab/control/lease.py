@@ -103,14 +103,15 @@ def finish(setter: Setter, journal: Journal, state: State) -> Outcome:
         try:
             outcome = _finish(setter, journal)
             break
-        except JoulelabError as error:
+        except Exception as error:  # noqa: BLE001 - a driver's surprise keeps no other device from being put back
             if isinstance(error, _NotBack):  # under our lock, what it shows is what became of our setting
                 journal = replace(journal, set=[*journal.set, error.shown])
                 with contextlib.suppress(Refused):
                     state.write(journal)
             if not left or isinstance(error, DeviceLost):
                 found = value_text(main_value(journal.found), unit_of(journal.kind))
-                said = f"{journal.scope} is not back at {found}: {error}; the journal stays: joulelab cap restore"
+                why = error if isinstance(error, JoulelabError) else repr(error)
+                said = f"{journal.scope} is not back at {found}: {why}; the journal stays: joulelab cap restore"
                 return _told(journal, "failed", None, said)
         time.sleep(PAUSE_S)
     try:

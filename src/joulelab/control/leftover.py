@@ -33,16 +33,19 @@ def has_leftovers(environ: Mapping[str, str]) -> bool:
 def is_held(lock: str) -> bool | None:
     """Return whether a keeper holds a lock, without taking it; None where that may not be seen."""
     import fcntl
+    import stat
     import struct
 
     # flock() can only be asked by taking it, which could turn a keeper away just then; this kind can be looked at.
     try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     except OSError:
         return None
     try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):  # a pipe would be waited for
+            return None
         asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         answer: bytes = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
         return bool(struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK)

@@ -130,14 +130,23 @@ def _reap(pid: int) -> str:
     return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with {code}"
 
 
-def connect(environ: Mapping[str, str], *, direct: bool = False) -> Link:
+class CapdGone(JoulelabError):
+    """Report a capd that is not there just now."""
+
+
+def connect(environ: Mapping[str, str], *, direct: bool = False, capd: bool = False) -> Link:
     """Open a way to set caps: capd where it is to be asked and there, else a keeper of our own. Raises JoulelabError.
 
-    Root and twins need no capd, unless they ask for it.
+    Root and twins need no capd, unless they ask for it. `capd`: nothing else will do; raises CapdGone.
     """
-    if not direct and (environ.get(CAPD) or not (os.geteuid() == 0 or environ.get(TWIN))):
-        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError, PermissionError):
-            return Link(_dial(environ.get(CAPD) or SOCKET))
+    if not direct and (capd or environ.get(CAPD) or not (os.geteuid() == 0 or environ.get(TWIN))):
+        path = environ.get(CAPD) or SOCKET
+        try:
+            return Link(_dial(path))
+        except (FileNotFoundError, ConnectionRefusedError, PermissionError) as error:
+            if capd:
+                then = "it puts back when it is started again: systemctl status joulelab-capd"
+                raise CapdGone("capd is gone", where=path, why=error.strerror, next=then) from None
     sock, pid = start(environ)
     return Link(sock, pid)
 

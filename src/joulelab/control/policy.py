@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from joulelab.control.lease import value_text
-from joulelab.core.errors import ConfigError, Refused
+from joulelab.control.setting import OutOfBounds
+from joulelab.core.errors import ConfigError
 from joulelab.meters import nearest
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ CONFIG = "/etc/joulelab/capd.toml"
 EVERYBODY = "*"
 # A device may tell its limits to a milliwatt only.
 SLACK_W = 1e-3
+# No device takes more than some times its default: 50 is meant as per cent.
+MOST_SHARE = 5.0
+# The next number means nobody to the kernel.
+MOST_ID = (1 << 32) - 2
 
 
 class Allow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,22 +63,26 @@ class Policy:
         return uid == 0 or bool(self._of(uid, gids))
 
     def check(self, uid: int, gids: Collection[int], setter: Setter, value: float, limits: Limits) -> None:
-        """Refuse what a user may not. Raises Refused with what is allowed."""
+        """Refuse what a user may not. Raises OutOfBounds with what is allowed."""
         if uid == 0:
             return
         fitting = [one for one in self._of(uid, gids) if _fits(one, setter)]
         if not fitting:
-            raise Refused("you may not cap it", where=setter.scope, why=f"{self._where} does not allow it", next=_ASK)
+            raise OutOfBounds(
+                "you may not cap it", where=setter.scope, why=f"{self._where} does not allow it", next=_ASK
+            )
         if setter.kind == "clocks":
             if not any(one.clocks for one in fitting):
                 why = f"{self._where} does not say clocks = true"
-                raise Refused("you may not lock its clocks", where=setter.scope, why=why, next=_ASK)
+                raise OutOfBounds("you may not lock its clocks", where=setter.scope, why=why, next=_ASK)
             return
         ranges = [_range(one, limits) for one in fitting]
         if not any(low - SLACK_W <= value <= high + SLACK_W for low, high in ranges):
             allowed = ", ".join(f"{low:.6g} to {high:.6g} W" for low, high in ranges)
             what = f"you may not set {value_text(value, 'W')}"
-            raise Refused(what, where=setter.scope, why=f"{self._where} allows {allowed}", next=f"ask for {allowed}")
+            raise OutOfBounds(
+                what, where=setter.scope, why=f"{self._where} allows {allowed}", next=f"ask for {allowed}"
+            )
 
     def _of(self, uid: int, gids: Collection[int]) -> list[Allow]:
         return [one for one, uids, own in self._entries if uids is None or uid in uids or own & set(gids)]
@@ -120,14 +129,18 @@ def _uids(one: Allow, where: str, number: int) -> set[int] | None:
     _check_range(one, here)
     if EVERYBODY in one.users:
         return None
-    return {u if isinstance(u, int) else _id(u, "user", here) for u in one.users}
+    return {_id(u, "user", here) for u in one.users}
 
 
 def _gids(one: Allow, where: str, number: int) -> set[int]:
-    return {g if isinstance(g, int) else _id(g, "group", f"{where}: allow[{number}]") for g in one.groups}
+    return {_id(g, "group", f"{where}: allow[{number}]") for g in one.groups}
 
 
-def _id(name: str, what: str, where: str) -> int:
+def _id(name: str | int, what: str, where: str) -> int:
+    if isinstance(name, int):
+        if not 0 <= name <= MOST_ID:
+            raise ConfigError(f"there is no {what} {name}", where=where, next=f"give a number from 0 to {MOST_ID}")
+        return name
     try:
         return pwd.getpwnam(name).pw_uid if what == "user" else grp.getgrnam(name).gr_gid
     except (KeyError, ValueError):
@@ -142,6 +155,9 @@ def _check_range(one: Allow, where: str) -> None:
         for key, value in ((f"lowest_{unit}", low), (f"highest_{unit}", high)):
             if value is not None and not 0 <= value < float("inf"):
                 raise ConfigError(f"{key} is {value:g}", where=where, next="give a number, 0 or more")
+            if value is not None and unit == "share" and value > MOST_SHARE:
+                then = "give a share of the default: 0.5 is half of it"
+                raise ConfigError(f"{key} is {value:g}", where=where, why=f"more than {MOST_SHARE:g}", next=then)
         if low is not None and high is not None and low > high:
             then = "swap them"
             raise ConfigError(

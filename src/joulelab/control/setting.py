@@ -19,6 +19,10 @@ Kind = Literal["power", "clocks"]
 _WATTS, _SHARE, _HERTZ = 0.5, 0.003, 1e6
 
 
+class OutOfBounds(Refused):
+    """Report what a device does not take or a user may not: asking again does not help."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Hold what a device takes, and its default (None: it has none), in W or Hz."""
@@ -35,12 +39,12 @@ class Limits:
         return f"{self.lowest * scale:.10g} to {self.highest * scale:.10g} {unit}"
 
     def check(self, value: float, scope: str) -> None:
-        """Raise Refused, with the range, for a value that is not within it."""
+        """Raise OutOfBounds, with the range, for a value that is not within it."""
         # A device may tell its own limit to a whole milliwatt only.
         slack = 1e-3 if self.unit == "W" else 1e3
         if not (math.isfinite(value) and self.lowest - slack <= value <= self.highest + slack):
             scale, unit = (1.0, "W") if self.unit == "W" else (1e-6, "MHz")
-            raise Refused(
+            raise OutOfBounds(
                 f"{value * scale:.10g} {unit} is out of range",
                 where=scope,
                 why=f"{scope} takes {self.text}",

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import pwd
 import struct
@@ -15,11 +16,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulelab.control import trusted
 from joulelab.control.leftover import JOURNAL, LOCK, caps_folder, is_held
 from joulelab.core.clock import NS, boot_id, utc_now_ns
 from joulelab.core.errors import Refused, StoreError
 from joulelab.core.process import start_ticks
-from joulelab.store.folder import read_json
 from joulelab.store.journal import sync_directory
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Lock:
 def _locked(path: Path) -> int:
     """Return a locked file. A reader could hold up the keeper with a lock of his own: only the owner may open it."""
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = trusted.open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
             # Somebody may have removed the file meanwhile: a lock on that would be a lock on nothing.
@@ -105,7 +106,8 @@ class State:
     def lock(self, device: str, who: Mapping[str, Any], scope: str) -> Lock:
         """Take a device. Raises InUse with who has it, Refused where nothing can be written here."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            trusted.make_folder(self.folder)
+            trusted.check_folder(self.folder, os.geteuid())
             return Lock(self._path(device, LOCK), who)
         except BlockingIOError:
             raise self._held(device, scope) from None
@@ -114,36 +116,28 @@ class State:
 
     def write(self, journal: Journal) -> None:
         """Put a journal on the disk, so that it is there after a power loss. Raises Refused: no journal, no cap."""
-        path = self._path(journal.device, JOURNAL)
         text = json.dumps(asdict(journal), indent=1).encode() + b"\n"
-        temporary = path.with_name(f".{path.name}.tmp")  # one name: we hold the lock, and a killed keeper leaves one
         try:
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644), "wb") as file:
-                os.fchmod(file.fileno(), 0o644)
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            trusted.write(self._path(journal.device, JOURNAL), text)  # we hold the lock
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise self._unwritten(error, journal.scope) from error
-        sync_directory(self.folder)
 
     def read(self, device: str) -> Journal | None:
         """Return a device's journal, None where there is none. Raises StoreError for one that cannot be understood."""
         path = self._path(device, JOURNAL)
-        if not path.exists():
-            return None
-        data = read_json(path)
-        if data.get("schema") != SCHEMA:
-            why = f"schema {data.get('schema')!r}, this joulelab writes {SCHEMA}"
-            raise StoreError("the journal is of another joulelab", where=str(path), why=why, next=_by_hand(path))
         try:
+            data = json.loads(trusted.read(path))
+            if data.get("schema") != SCHEMA:
+                why = f"schema {data.get('schema')!r}, this joulelab writes {SCHEMA}"
+                raise StoreError("the journal is of another joulelab", where=str(path), why=why, next=by_hand(path))
             journal = Journal(**data)
-            _check(journal)
+            _check(journal, device)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError("cannot be read", where=str(path), why=error.strerror, next=by_hand(path)) from error
         except (TypeError, ValueError, AttributeError) as error:
-            raise StoreError("the journal is damaged", where=str(path), why=str(error), next=_by_hand(path)) from None
+            raise StoreError("the journal is damaged", where=str(path), why=str(error), next=by_hand(path)) from None
         return journal
 
     def remove(self, device: str) -> None:
@@ -179,15 +173,13 @@ class State:
         path = self.folder / "log"
         line = f"{utc_text()} {' '.join(text.split())}\n".encode(errors="backslashreplace")
         with contextlib.suppress(OSError):
-            old = path.read_bytes() if path.exists() else b""
-            if len(old) + len(line) <= LOG_BYTES:
-                with path.open("ab") as file:
+            trusted.check_folder(self.folder, os.geteuid())
+            with open(trusted.open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), "r+b") as file:
+                if os.fstat(file.fileno()).st_size + len(line) <= LOG_BYTES:
                     file.write(line)
-                return
-            kept = old[-LOG_BYTES // 2 :].partition(b"\n")[2]
-            temporary = path.with_name(f".log.{os.getpid()}.tmp")
-            temporary.write_bytes(kept + line)
-            temporary.replace(path)
+                    return
+                kept = file.read()[-LOG_BYTES // 2 :].partition(b"\n")[2]
+            trusted.write(path, kept + line)
 
     def _path(self, device: str, ending: str) -> Path:
         name = urllib.parse.quote(device, safe=":")
@@ -195,7 +187,7 @@ class State:
 
     def _holder(self, device: str) -> dict[str, Any] | None:
         with contextlib.suppress(OSError, ValueError):
-            told = json.loads(self._path(device, LOCK).read_bytes())
+            told = json.loads(trusted.read(self._path(device, LOCK)))
             return told if isinstance(told, dict) else None
         return None
 
@@ -206,28 +198,50 @@ class State:
     def _unwritten(self, error: OSError, scope: str) -> Refused:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         elsewhere = "or set JOULELAB_STATE to a folder on another disk"
-        then = f"free some space, {elsewhere}" if full else WAYS
-        if error.errno == errno.EROFS:
+        then = WAYS if os.geteuid() else f"make it writable, {elsewhere}"
+        if full:
+            then = f"free some space, {elsewhere}"
+        elif error.errno == errno.EROFS:
             then = f"make it writable, {elsewhere}"
+        elif isinstance(error, trusted.Untrusted):
+            then = error.next
         what = f"{scope} is not capped: what was found could not be written down"
         return Refused(what, where=str(self.folder), why=error.strerror or str(error), next=then)
 
 
-def _check(journal: Journal) -> None:
-    settings = [journal.found, *journal.set, *([] if journal.default is None else [journal.default])]
-    for setting in settings:
-        if any(isinstance(value, bool) or not isinstance(value, int | float) for value in setting.values()):
+def _check(journal: Journal, device: str) -> None:
+    """Raise ValueError for what was not written by us for this device, or that it could not be put back to."""
+    texts = (journal.scope, journal.boot, journal.utc)
+    if journal.device != device or not (all(isinstance(text, str) for text in texts) and isinstance(journal.who, dict)):
+        raise ValueError("it was not written for this device")
+    if journal.kind not in ("power", "clocks"):
+        raise ValueError(f"there is no kind {journal.kind!r}")
+    for setting in [journal.found, *journal.set, *([] if journal.default is None else [journal.default])]:
+        empty = not setting and journal.kind == "power"  # clocks that are not locked are {}
+        if empty or not all(_is_number(value) for value in setting.values()):
             raise ValueError(f"{setting!r} is no setting")
+    if journal.kind == "power" and any(setting.keys() - journal.found.keys() for setting in journal.set):
+        raise ValueError(f"what was set cannot be put back to {journal.found!r}")
 
 
-def _by_hand(path: Path) -> str:
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def by_hand(path: Path) -> str:
+    """Return what to do about a journal that cannot be used."""
     return f"set the cap by hand, then remove {path}"
 
 
 def holder_text(who: Mapping[str, Any]) -> str:
-    """Return who holds a device, for people."""
-    user, pid, command, since = (who.get(key) for key in ("user", "pid", "command", "since"))
-    inside = [f"pid {pid}" if pid else "", f"`{command}`" if command else "", f"since {since}" if since else ""]
+    """Return who holds a device, for people: the process it is held for, and the keeper, which may outlive that."""
+    user, pid, keeper, command, since = (who.get(key) for key in ("user", "pid", "keeper", "command", "since"))
+    inside = [
+        f"pid {pid}" if pid else "",
+        f"keeper {keeper}" if keeper else "",
+        f"`{command}`" if command else "",
+        f"since {since}" if since else "",
+    ]
     told = ", ".join(part for part in inside if part)
     return f"{user or 'somebody'}{f' ({told})' if told else ''}"
 

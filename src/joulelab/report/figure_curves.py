@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.choice import best_of
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.lines import knob_text, level, scale
+from joulelab.analysis.lines import knob_text, knob_value, level, scale
 from joulelab.report import format as fmt
-from joulelab.report.study_rows import short_name, shown_scaling
+from joulelab.report.study_rows import UNCAPPED, short_name, shown_scaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from joulelab.analysis.terms import Quantity
 
 BARS = "Bars: expanded uncertainty, k = 2."
-NO_BARS = "No bars: one run each, or a meter of unknown accuracy."
+NO_BARS = "No bars: one run each, or a meter of unknown accuracy, so nothing is known of it."
 MARKS = "Star: best. Ring: not told apart from it. Square: reference."
-FRONT_MARKS = "Line: Pareto front. Ring: behind it only within the uncertainty. Square: reference."
+FRONT_MARKS = "Black line: Pareto front. Ring: behind it only within the uncertainty. Square: reference."
 HALF = "The gain by EDS(2) is by algebra half of gain minus loss."
 AXIS_NAMES = {"cap": "power cap", "cpu_cap": "CPU power cap", "clock": "GPU clock", "gpus": "GPUs"}
 MOST_SCALINGS = 6
@@ -112,7 +112,7 @@ def pareto_of(summary: Summary) -> Panel | None:
                 tuple(q.value / factor for q in energies),
                 _bars(energies, factor),
                 _bars(times, 1.0),
-                tuple(short_name(summary, key, line) for key in keys),
+                tuple(_front_name(summary, key, line) for key in keys),
                 tied=tuple(keys.index(k) for k in front.unsure if k in keys),
                 reference=keys.index(line.reference) if line.reference in keys else None,
                 front=tuple(keys.index(k) for k in front.cells if k in keys),
@@ -123,6 +123,12 @@ def pareto_of(summary: Summary) -> Panel | None:
     labels = f"time{of_work}, s", f"energy{of_work}, {unit}"
     note, one = f"{_said(curves)} {FRONT_MARKS}", overall is not None
     return Panel("pareto", "Time and energy", *labels, tuple(curves), note, joined=False, one_front=one)
+
+
+def _front_name(summary: Summary, key: str, line: Line) -> str:
+    """Return a cell by its line, where there are several, and its place in it."""
+    name = short_name(summary, key, line) + (UNCAPPED if summary.cell(key).uncapped else "")
+    return f"{knob_text(line.knobs)}, {name}" if len(summary.lines) > 1 else name
 
 
 def scaling_panels(summary: Summary) -> list[Panel]:
@@ -136,6 +142,11 @@ def scaling_panels(summary: Summary) -> list[Panel]:
         ("energy", "energy ratio", 1.0, lambda p: p.energy_ratio),
     ]
     panels = []
+    left_out = len(summary.scaling) - len(scalings)
+    which = (
+        f" {len(scalings)} of {len(summary.scaling)} sets of the other knobs are shown: " if left_out else " Shown: "
+    )
+    note = which + ", ".join(s.key or "all" for s in scalings) + "."
     for name, label, factor, pick in wanted:
         curves = []
         for s in scalings:
@@ -145,7 +156,7 @@ def scaling_panels(summary: Summary) -> list[Panel]:
                 y = tuple(q.value / factor for q in quantities)
                 curves.append(Curve(s.key, tuple(x), y, _bars(quantities, factor)))
         if curves:
-            panels.append(Panel(name, "", "GPUs", label, tuple(curves), _said(curves)))
+            panels.append(Panel(name, "", "GPUs", label, tuple(curves), _said(curves) + note))
     return panels
 
 
@@ -168,9 +179,8 @@ def _panel(summary: Summary, name: str, title: str, unit: str, goal: Goal, pick:
 def _curve(summary: Summary, line: Line, goal: Goal, pick: Any, factor: float, places: dict[str, float]) -> Curve:
     rows = [(c.key, q) for c in summary.of_line(line) if (q := pick(c)) is not None]
     keys, quantities = [key for key, _ in rows], [q for _, q in rows]
-    means = {c.key: c.compared for c in summary.of_line(line) if c.compared is not None}
     reference = summary.cell(line.reference).compared if line.reference else None
-    best = best_of(goal, line.key, means, reference)
+    best = best_of(goal, line.key, summary.choosable(line), reference)
     return Curve(
         knob_text(line.knobs),
         tuple(places[key] for key in keys),
@@ -195,7 +205,11 @@ def _places(summary: Summary) -> tuple[dict[str, float], str, tuple[str, ...] | 
         label = f"{title}, {unit}" if unit else title
         return {key: level(v) / factor for key, v in values.items()}, label, None
     ordered = sorted(dict.fromkeys(values.values()), key=level)
-    return {key: float(ordered.index(v)) for key, v in values.items()}, title, tuple(str(v) for v in ordered)
+    return (
+        {key: float(ordered.index(v)) for key, v in values.items()},
+        title,
+        tuple(knob_value(axis, v) for v in ordered),
+    )
 
 
 def _bars(quantities: Sequence[Quantity], factor: float) -> tuple[float, ...] | None:

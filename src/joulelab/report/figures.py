@@ -131,6 +131,6 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
     each = [[(curve.x[i], curve.y[i], curve.names[i]) for i in curve.front] for curve in panel.curves]
     for points in [list(chain.from_iterable(each))] if panel.one_front else each:
         ordered = sorted(points)
-        axes.plot([p[0] for p in ordered], [p[1] for p in ordered], color="#777777", linewidth=1.0, zorder=1)
+        axes.plot([p[0] for p in ordered], [p[1] for p in ordered], color="black", linewidth=1.4, zorder=1.5)
         for x, y, name in ordered[:: max(-(-len(ordered) // MOST_LABELS), 1)]:
             axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)

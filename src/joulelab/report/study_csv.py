@@ -1,4 +1,4 @@
-"""Write a study as two CSV files: a row per cell with every metric and its expanded uncertainty, a row per slot."""
+"""Write a study as CSV: a row per cell with every metric and its expanded uncertainty, per slot, per GPU count."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from joulelab.analysis.metrics import CellMetrics, Summary
     from joulelab.analysis.terms import Quantity
 
-CELLS, SLOTS = "cells.csv", "slots.csv"
+CELLS, SLOTS, SCALING = "cells.csv", "slots.csv", "scaling.csv"
 EXPANDED = "_expanded"  # the column beside a metric: its expanded uncertainty (k = 2), empty where it is not known
 
 
 def write_study_csv(summary: Summary, folder: Path) -> list[Path]:
-    """Write `cells.csv` and `slots.csv` into a folder; return their paths."""
+    """Write `cells.csv`, `slots.csv` and, over GPU counts, `scaling.csv` into a folder; return their paths."""
     written = []
-    for name, text in ((CELLS, cells_csv(summary)), (SLOTS, slots_csv(summary))):
+    files = [(CELLS, cells_csv(summary)), (SLOTS, slots_csv(summary))]
+    for name, text in [*files, *([(SCALING, scaling_csv(summary))] if summary.scaling else [])]:
         path = folder / name
         # Whole or not at all: somebody may be reading the file of the run before.
         part = path.with_name(f"{name}.part")
@@ -43,7 +44,20 @@ def slots_csv(summary: Summary) -> str:
             row = {"cell": cell.key, **_knobs(cell), "repeat": number, "run": trial.run, "time_s": trial.time_s}
             row |= _both("energy_j", trial.energy)
             row |= {f"work_{kind}": amount for kind, amount in trial.work.items()}
-            rows.append(row | {"idle_share": trial.idle_share, "meter": trial.meter})
+            row |= {"idle_energy_share": trial.idle_energy_share, "meter": trial.meter}
+            rows.append(row | {"doubts": "; ".join(trial.doubts)})
+    return _csv(rows)
+
+
+def scaling_csv(summary: Summary) -> str:
+    """Return a row per GPU count and set of the other knobs: speed-up, efficiency and energy against the fewest."""
+    rows = []
+    for scaling in summary.scaling:
+        for point in scaling.points:
+            row = {"cell": point.cell, **{f"knob_{name}": value for name, value in scaling.knobs.items()}}
+            row |= {"gpus": point.gpus, "compared_with": scaling.points[0].cell}
+            row |= _both("speedup", point.speedup) | _both("efficiency", point.efficiency)
+            rows.append(row | _both("energy_ratio", point.energy_ratio))
     return _csv(rows)
 
 
@@ -61,8 +75,10 @@ def _cell_row(summary: Summary, cell: CellMetrics) -> dict[str, Any]:
     )
     row |= {"pareto": place, "best_for": " ".join(b.goal.text for b in of_line if b.cell == cell.key)}
     row |= {"not_told_apart_for": " ".join(b.goal.text for b in of_line if cell.key in b.tied)}
-    row |= {f"within_{b.goal.text}": b.within.get(cell.key) for b in of_line if b.within}
-    return row
+    limited = {b.goal: b.within.get(cell.key) for b in of_line}
+    row |= {f"within_{g.text}": limited.get(g) for g in summary.goals if g.slowdown is not None}
+    doubts = "; ".join(f"{name} ({count})" for name, count in cell.doubts.items())
+    return row | {"uncapped_runs": cell.uncapped, "doubts": doubts}
 
 
 def _metrics(cell: CellMetrics) -> dict[str, Quantity | None]:
@@ -81,7 +97,7 @@ def _metrics(cell: CellMetrics) -> dict[str, Quantity | None]:
     metrics |= {f"eds_{k:g}": q for k, q in cell.eds.items()} | {f"eds_{k:g}_gain": q for k, q in cell.eds_gain.items()}
     metrics |= {f"j_per_{kind}": q for kind, q in cell.per_work.items()}
     metrics |= {f"{kind}_per_s": q for kind, q in cell.rate.items()}
-    return metrics | {"idle_share": cell.idle_share}
+    return metrics | {"idle_energy_share": cell.idle_energy_share}
 
 
 def _knobs(cell: CellMetrics) -> dict[str, Any]:

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from joulelab.analysis.terms import Quantity
 
 ESTIMATE = "~"  # before figures that rest on an estimate
+UNCAPPED = "!"  # after cells whose cap was not in force
 FEW_SCALINGS = 4  # so many sets of the other knobs are all shown
 HALVED = 2.0  # EDS of this k is half of gain minus loss: shown once, by its name
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Hold one metric of the cells of a line: heading (of one or two lines) with its unit, and what is in each row."""
+    """Hold one metric of the cells of a line: heading (of up to three lines) with its unit, and what is in each row."""
 
     head: str
     cells: tuple[str, ...]
@@ -35,16 +36,18 @@ def line_title(summary: Summary, line: Line) -> str:
     title = knob_text(line.knobs) or "all cells"
     idle = set(_idle(summary, line).cells)
     if len(idle) == 1 and idle != {fmt.NOTHING}:
-        title += f" · {idle.pop()} % of the devices idle"
+        title += f" · idle GPUs: {idle.pop()} % of the GPUs' energy"
     if line.reference is None:
         return title
     knobs = summary.cell(line.reference).knobs
     # The knobs that the line does not say already.
-    return f"{title} · compared with {knob_text({k: v for k, v in knobs.items() if line.knobs.get(k) != v})}"
+    others = {k: v for k, v in knobs.items() if k not in line.knobs or line.knobs[k] != v}
+    unit = f", per {line.per.removesuffix('s')}" if line.per else ""
+    return f"{title} · compared with {knob_text(others) or line.reference}{unit}"
 
 
 def label_column(summary: Summary, line: Line) -> Column:
-    """Return what tells the cells of a line apart; the reference has a star."""
+    """Return what tells the cells of a line apart; the reference has a star, a cap that was not in force a `!`."""
     rows = summary.of_line(line)
     if line.axis is None:
         names, head = [knob_text(r.knobs) or r.key for r in rows], ""
@@ -52,10 +55,11 @@ def label_column(summary: Summary, line: Line) -> Column:
         values = [r.knobs.get(line.axis) for r in rows]
         names = [knob_value(line.axis, v) for v in values]
         numbers = [v for v in values if isinstance(v, (int, float))]
-        unit = scale(line.axis, numbers)[1] if len(numbers) == len(values) else ""
+        unit = scale(line.axis, numbers)[1] if len(numbers) == len([v for v in values if v is not None]) else ""
         names = [n.removesuffix(f" {unit}") for n in names] if unit else names
         head = f"{line.axis}, {unit}" if unit else line.axis
-    return Column(head, tuple(f"{n}*" if r.key == line.reference else n for n, r in zip(names, rows, strict=True)))
+    marks = [(UNCAPPED if r.uncapped else "") + ("*" if r.key == line.reference else "") for r in rows]
+    return Column(head, tuple(f"{n}{mark}" for n, mark in zip(names, marks, strict=True)))
 
 
 def measured_columns(summary: Summary, line: Line) -> list[Column]:
@@ -79,14 +83,14 @@ def measured_columns(summary: Summary, line: Line) -> list[Column]:
 def compared_columns(summary: Summary, line: Line) -> list[Column]:
     """Return gain, loss, gain minus loss and the gains by EDP, EDS and ED2P, in percent; EDS(2) is half the third."""
     rows = summary.of_line(line)
-    half = "\n= 2 EDS(2)" if HALVED in summary.ks else ""
+    half = " =\n2 x EDS(2)\ngain" if HALVED in summary.ks else ""
     picks: list[tuple[str, Callable[[CellMetrics], Quantity | None]]] = [
         ("gain, %", lambda r: r.gain),
         ("loss, %", lambda r: r.loss),
         (f"gain-loss{half}", lambda r: r.gain_minus_loss),
         ("EDP gain", lambda r: r.edp_gain),
     ]
-    picks += [(f"EDS({k:g})", lambda r, k=k: r.eds_gain.get(k)) for k in summary.ks if k != HALVED]  # type: ignore[misc]
+    picks += [(f"EDS({k:g})\ngain", lambda r, k=k: r.eds_gain.get(k)) for k in summary.ks if k != HALVED]  # type: ignore[misc]
     if any(goal.name == "ed2p" for goal in summary.goals):
         picks.append(("ED2P gain", lambda r: r.ed2p_gain))
     estimates = [rests_on_estimate(summary, r.key, line.reference) for r in rows]
@@ -119,7 +123,8 @@ def best_text(summary: Summary, best: Best) -> str:
         word = "gain minus loss" if best.goal.name == "gain-loss" else "gain"
         change = fmt.change(best.improvement.value, best.improvement.expanded)
         mark = ESTIMATE if best.goal.needs_energy and rests_on_estimate(summary, best.cell, against) else ""
-        text += f", {word} {mark}{change} against {short_name(summary, against, line)}"
+        flaw = UNCAPPED if summary.cell(against).uncapped else ""
+        text += f", {word} {mark}{change} against {short_name(summary, against, line)}{flaw}"
     elif best.cell == against:
         text += ", the reference itself"
     if best.within.get(best.cell) == "possibly":
@@ -202,7 +207,7 @@ def scaling_columns(summary: Summary, scalings: Sequence[Scaling]) -> list[Colum
 
 
 def _idle(summary: Summary, line: Line) -> Column:
-    return _percent("idle share, %", [r.idle_share for r in summary.of_line(line)])
+    return _percent("idle GPUs'\nenergy, %", [r.idle_energy_share for r in summary.of_line(line)])
 
 
 def _marked(column: Column, estimates: Sequence[bool]) -> Column:
@@ -227,12 +232,12 @@ def _share(q: Quantity | None) -> str:
         return fmt.NOTHING
     if q.value == 0 and not q.expanded:
         return "0"
-    return fmt.change(q.value, q.expanded).removesuffix(" %").removeprefix("+")
+    return fmt.change(q.value, q.expanded).replace(" %", "").removeprefix("+")
 
 
 def _interval(q: Quantity | None, factor: float) -> str:
     if q is None:
         return fmt.NOTHING
     if q.expanded == 0:
-        return fmt.plain(q.value / factor)  # one run: no spread is known, and the notes say so
+        return fmt.plain(q.value / factor)
     return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)

@@ -5,30 +5,36 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from rich.measure import Measurement
 from rich.text import Text
 
 from joulelab.report import format as fmt
 from joulelab.report.console import STYLE, make_table, print_facts
+from joulelab.report.study_rows import Column
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
     from rich.table import Table
 
     from joulelab.analysis.terms import Quantity
     from joulelab.study.tuning.tuned import Row, Tuned
 
-COVERAGE = "Intervals are expanded uncertainties (k = 2); * is what the others are compared with"
+COVERAGE = "intervals are expanded uncertainties (k = 2); * is what the others are compared with"
 TIED = "~ cannot be told apart from the best"
+MINUTES_S = 100.0  # times from this on are said in minutes
 PLAIN = ("energy", "time", "eds")  # goals whose score is in the table anyhow, or follows from it by a sum
 
 
 def print_tuned(console: Console, tuned: Tuned) -> None:
     """Print everything that a tuning says."""
     console.print()
-    console.print(Text(headline(tuned), style="bold"), soft_wrap=True)
+    console.print(Text(headline(tuned), style="bold"))
     if tuned.rows:
-        console.print()
-        console.print(_table(tuned))
+        for table in _tables(tuned, console):
+            console.print()
+            console.print(table)
         console.print()
     facts = [(name, text) for name, text in lines(tuned) if text]
     print_facts(console, facts, styles=STYLE)
@@ -46,42 +52,72 @@ def headline(tuned: Tuned) -> str:
     changes = [_change(best.gain, "less energy", "more energy"), _change(best.loss, "longer", "faster")]
     known = [c for c in changes if c]
     against = tuned.row(tuned.reference)
-    return f"{text}: {', '.join(known)} than {against.shown}" if known and against else text
+    if not known or against is None:
+        return text
+    text = f"{text}: {', '.join(known)} than {against.shown}"
+    if any(q is not None and not q.known for q in (best.gain, best.loss)):
+        text += " in single runs" if 1 in (best.n, against.n) else ", how surely is not known"
+    return f"{text}; the two cannot be told apart" if against.cap in tuned.tied else text
 
 
 def _change(q: Quantity | None, more: str, less: str) -> str:
     if q is None:
         return ""
     word = more if q.value >= 0 else less
-    return f"{fmt.change(abs(q.value), q.expanded).removeprefix('+')} {word}"
+    text = fmt.percent(abs(q.value)) if q.expanded is None else fmt.change(abs(q.value), q.expanded)
+    return f"{text.removeprefix('+')} {word}"
 
 
-def _table(tuned: Tuned) -> Table:
+def _tables(tuned: Tuned, console: Console) -> list[Table]:
+    """Return one table, or two where it would be too wide: nothing is cut off."""
+    measured, compared = _measured(tuned), _compared(tuned)
+    whole = _table(tuned, [*measured, *compared])
+    if Measurement.get(console, console.options.update(width=10 * console.width), whole).maximum <= console.width:
+        return [whole]
+    return [_table(tuned, measured), _table(tuned, compared)]
+
+
+def _measured(tuned: Tuned) -> list[Column]:
     joules, unit = fmt.column([r.energy.value for r in tuned.rows], "J")
     seconds, unit_s = fmt.column([r.time.value for r in tuned.rows], "s")
-    scored = tuned.goal.name not in PLAIN
-    heads = ["cap", "n", f"energy, {unit}", f"time, {unit_s}", "gain, %", "loss, %"]
-    table = make_table(*heads, *([tuned.goal.name] if scored else []), "", left=(0, 6 + scored))
-    for row in tuned.rows:
-        reference = row.cap == tuned.reference
-        cells = [_cell(row.energy, joules), _cell(row.time, seconds)]
-        cells += [fmt.NOTHING] * 2 if reference else [_cell(row.gain, 0.01), _cell(row.loss, 0.01)]
-        if scored:
-            cells.append("1" if reference else _cell(row.score, 1.0))
+    return [
+        Column("n", tuple(str(r.n) for r in tuned.rows)),
+        Column(f"energy, {unit}", tuple(_cell(r.energy, joules) for r in tuned.rows)),
+        Column(f"time, {unit_s}", tuple(_cell(r.time, seconds) for r in tuned.rows)),
+    ]
+
+
+def _compared(tuned: Tuned) -> list[Column]:
+    others = [None if r.cap == tuned.reference else r for r in tuned.rows]
+    columns = [
+        Column("gain, %", tuple(_cell(None if r is None else r.gain, 0.01) for r in others)),
+        Column("loss, %", tuple(_cell(None if r is None else r.loss, 0.01) for r in others)),
+    ]
+    if tuned.goal.name not in PLAIN:
+        columns.append(Column(tuned.goal.name, tuple("1" if r is None else _cell(r.score, 1.0) for r in others)))
+    return [*columns, Column("", tuple(_verdict(tuned, r) for r in tuned.rows))]
+
+
+def _table(tuned: Tuned, columns: Sequence[Column]) -> Table:
+    heads = [c.head for c in columns]
+    table = make_table("cap", *heads, left=[0, *(k for k, head in enumerate(heads, 1) if not head)])
+    for row, *cells in zip(tuned.rows, *(c.cells for c in columns), strict=True):
         bold = "bold" if row.cap == tuned.choice else ""
-        table.add_row(f"{row.shown}{'*' if reference else ''}", str(row.n), *cells, _verdict(tuned, row), style=bold)
+        table.add_row(f"{row.shown}{'*' if row.cap == tuned.reference else ''}", *cells, style=bold)
     return table
 
 
 def _cell(q: Quantity | None, factor: float) -> str:
     if q is None:
         return fmt.NOTHING
-    if not q.terms:
+    if q.known and not q.terms:
         return fmt.plain(q.value / factor)
     return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
 
 
 def _verdict(tuned: Tuned, row: Row) -> str:
+    if row.doubt:
+        return row.doubt
     if row.cap == tuned.choice:
         return "best"
     return "~" if row.cap in tuned.tied else ""
@@ -93,6 +129,8 @@ def lines(tuned: Tuned) -> list[tuple[str, str]]:
     price, kind = tuned.price, kinds[tuned.mode]
     spent_more = tuned.saved is not None and tuned.saved.value < 0
     found = [("why", tuned.why), ("spent" if spent_more else "saved", _saved(tuned))]
+    if tuned.scopes and tuned.rows:
+        found.append(("energy", f"of {fmt.span(tuned.scopes.split(', '))}"))
     if price.trials:
         many = f"{price.trials} {kind}{'s' if price.trials > 1 else ''}"
         spent = f"{many}: {_joules(price.energy_j)} and {fmt.duration(price.time_s)}"
@@ -103,8 +141,8 @@ def lines(tuned: Tuned) -> list[tuple[str, str]]:
         found.append(("cost", "nothing: all trials were there already"))
     found += [("note", note) for note in tuned.notes]
     if tuned.rows:
-        per = f"energy and time are per {tuned.unit.removesuffix('s')}. " if tuned.unit else ""
-        found.append(("note", f"{per.capitalize()}{COVERAGE}{'; ' + TIED if tuned.tied else ''}."))
+        per = f"energy and time are per {tuned.unit.removesuffix('s')}; " if tuned.unit else ""
+        found.append(("note", f"{per}{COVERAGE}{'; ' + TIED if tuned.tied else ''}"))
     found += [("problem", problem) for problem in tuned.problems]
     found.append(("study" if tuned.mode == "runs" else "run", tuned.folder))
     found.append(("next", tuned.next))
@@ -116,10 +154,12 @@ def _saved(tuned: Tuned) -> str:
     if tuned.saved is None or base is None or best is None or (best is base and tuned.mode == "runs"):
         return ""
     amount, wide = tuned.saved.value, tuned.saved.expanded
-    said = f"{fmt.quantity(abs(amount), wide, 'J')} {'' if amount >= 0 else 'more '}{tuned.over}"
-    took = "" if tuned.slower is None else f", {_seconds(tuned.slower.value)} {_longer(tuned.slower.value)}"
+    size = _joules(abs(amount)) if wide is None else fmt.quantity(abs(amount), wide, "J")
+    said = f"{size} {'' if amount >= 0 else 'more '}{tuned.over}"
+    took = "" if tuned.slower is None else f", {_time(tuned.slower)} {_longer(tuned.slower.value)}"
     always = " all the time" if tuned.mode == "online" else ""
-    return f"{said}{took}, against {base.shown}{always}{_pays(tuned, base, best)}"
+    against = f"{said}{took}, against {base.shown}{always}"
+    return f"{against}{_pays(tuned, base, best)}" if tuned.sure else f"not sure: {against}"
 
 
 def _pays(tuned: Tuned, base: Row, best: Row) -> str:
@@ -143,6 +183,16 @@ def _longer(seconds: float) -> str:
 def _joules(value: float) -> str:
     factor, unit = fmt.column([value], "J")
     return f"{fmt.plain(value / factor, 3)} {unit}"
+
+
+def _time(q: Quantity) -> str:
+    """Return a time with its interval, where that is known."""
+    wide = q.expanded
+    if not wide:
+        return _seconds(q.value)
+    if max(abs(q.value), wide) < MINUTES_S:
+        return fmt.quantity(abs(q.value), wide, "s")
+    return f"{_seconds(q.value)} ± {fmt.duration(wide)}"
 
 
 def _seconds(value: float) -> str:

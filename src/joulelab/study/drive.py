@@ -7,11 +7,12 @@ import os
 import signal
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import JoulelabError
+from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.study import remains
+from joulelab.study.executors import Waits
 from joulelab.study.order import order
 from joulelab.study.progress import Pace
 from joulelab.study.slots import ERR, Slot, State, look, set_aside, slots_of, tidy
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from joulelab.study.matrix import PlannedCell
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-POLL_S = 1.0
+POLL_S = 0.5
 # A slot whose process is killed from outside is tried so often; a sweep that begins with so many failures ends.
 MOST_TRIES, MOST_FAILURES = 3, 5
 
@@ -116,13 +117,13 @@ class Driver:
         self._tries: Counter[Path] = Counter()
         self._pace = Pace()
         self._ran = 0
-        self._said_waiting = False
+        self._said_waiting = self._said_turn = False
         self.outcome = Outcome(total=len(self._slots))
 
     def run(self, stop: Stop) -> Outcome:
         """Run what is not done yet; return when all is, or when told to stop, or when nothing can be run."""
-        self._survey()
         try:
+            self._survey()
             while self._queue or self._waiting or self._running:
                 if stop.number is not None:
                     self._end(stop)
@@ -151,6 +152,7 @@ class Driver:
             else:
                 self._clear(slot)
                 self._queue.append(folder)
+        self._check_failures("all failed before")
         if self._queue:
             self._queue.extendleft(reversed(self._warmups(self._queue[0])))
 
@@ -165,14 +167,15 @@ class Driver:
         used = max((int(folder.name[1:]) for folder in slots_of(cell) if folder.name[0] == "w"), default=0)
         return [self._study.slot(cell.name, used + n, "w") for n in range(1, self._warmup + 1)]
 
-    def _clear(self, slot: Slot) -> None:
-        """Make a slot free again: end what is left of its workload, and move its folder aside."""
-        if slot.state is State.FREE:
-            return
+    def _clear(self, slot: Slot) -> Path | None:
+        """Make a slot free again that is not done: end what is left of its workload, and move its folder aside."""
+        if slot.state in (State.FREE, State.LIVE, State.DONE):
+            return None
         remains.end(slot.folder)
         aside = set_aside(slot, self._study.folder)
         if aside is not None:
-            self._news("set aside", slot, why=aside.name)
+            self._news("set aside", slot, why=aside.name + (f": {slot.why}" if slot.why else ""))
+        return aside
 
     def _start(self) -> None:
         """Start what there is room for; slots that others have claimed are looked at again later."""
@@ -204,18 +207,31 @@ class Driver:
 
     def _collect(self, stop: Stop) -> None:
         for ended in self._executor.poll(POLL_S, [stop.fd]):
+            if isinstance(ended, Waits):
+                self._tell_turn(ended)
+                continue
             took_s = (monotonic_ns() - self._running.pop(ended.slot)) / NS
             if ended.told is not None and ended.told.get("is") == "ended":
                 self._pace.add(ended.slot.parent.name, took_s)
             self._judge(ended)
         stop.heard()
 
+    def _tell_turn(self, waits: Waits) -> None:
+        """Tell once that another slot has the turn on this machine."""
+        if not self._said_turn:
+            self._said_turn = True
+            self._news("waits for its turn", look(waits.slot), why=f"held by {waits.why}")
+
     def _judge(self, ended: Ended) -> None:
         told = ended.told or {}
         slot = look(ended.slot)
         if told.get("is") == "error":
-            self._clear(slot)
-            raise _error(told["error"])
+            if slot.state is State.DONE:
+                self._count(slot, told)
+            aside = self._clear(slot)
+            raise _error(told["error"], {} if aside is None else {str(slot.folder): str(aside)})
+        if told.get("full"):
+            self._stop_full(slot, told)
         if slot.state in (State.DONE, State.FAILED):
             self._count(slot, told)
         elif slot.state is State.LIVE or told.get("is") == "taken":
@@ -234,8 +250,19 @@ class Driver:
             self._news("interrupted", slot, why=said)
             return
         raise JoulelabError(
-            f"a slot was cut off {MOST_TRIES} times", where=str(slot.folder), why=said, next="see what kills it"
+            f"a slot was cut off {MOST_TRIES} times",
+            where=str(slot.folder),
+            why=said,
+            next="see what kills it, then type the same again",
         )
+
+    def _stop_full(self, slot: Slot, told: Mapping[str, Any]) -> NoReturn:
+        """End the sweep: the disk is full. What was done counts; what failed will be run again. Raises StoreError."""
+        if slot.state is State.DONE:
+            self._count(slot, told)
+        self._clear(slot)
+        what, then = "the disk is full", "free some space, then type the same again"
+        raise StoreError(what, where=str(self._study.folder), why=str(told["full"]), next=then)
 
     def _count(self, slot: Slot, told: Mapping[str, Any] | None = None) -> None:
         """Count a slot that has ended, and tell of it."""
@@ -252,13 +279,17 @@ class Driver:
         self._ran += slot.state is State.DONE
         what = f"warm-up {slot.state.value}" if warm else slot.state.value
         self._news(what, slot, why=slot.why, trial=found, details=told or {})
-        if told is not None and self.outcome.failed >= MOST_FAILURES and not self._ran and not self.outcome.done:
-            raise JoulelabError(
-                f"the first {self.outcome.failed} slots failed",
-                where=self._study.name,
-                why=f"{slot.why}; see {slot.folder / ERR}",
-                next="mend the command; type the same with --retry to go on",
-            )
+        if told is not None and slot.state is State.FAILED and not self._ran:
+            self._check_failures(f"{slot.why}; see {slot.folder / ERR}")
+
+    def _check_failures(self, why: str) -> None:
+        """End a sweep that has only failed so far, and would go on to. Raises JoulelabError."""
+        outcome = self.outcome
+        rest = self._queue or self._waiting
+        if rest and outcome.failed >= MOST_FAILURES and not outcome.done:
+            what = f"the first {outcome.failed} slots failed"
+            then = "mend the command, then type the same with --retry"
+            raise JoulelabError(what, where=self._study.name, why=why, next=then)
 
     def _news(self, what: str, slot: Slot, **more: Any) -> None:
         cell = self._cells[slot.folder.parent.name]
@@ -274,6 +305,8 @@ class Driver:
             self._executor.cancel(folder)
         while self._running:
             for ended in self._executor.poll(0.2, [stop.fd]):
+                if isinstance(ended, Waits):
+                    continue
                 self._running.pop(ended.slot, None)
                 slot = look(ended.slot)
                 if slot.state in (State.DONE, State.FAILED):
@@ -287,8 +320,12 @@ class Driver:
                     self._executor.cancel(folder)
 
 
-def _error(data: Mapping[str, Any]) -> JoulelabError:
-    return JoulelabError(str(data["what"]), where=data["where"], why=data["why"], next=data["next"])
+def _error(data: Mapping[str, Any], moved: Mapping[str, str]) -> JoulelabError:
+    """Return what a slot told as an error, with its folder where it is now."""
+    where, why = data["where"], data["why"]
+    for old, new in moved.items():
+        where, why = (None if text is None else text.replace(old, new) for text in (where, why))
+    return JoulelabError(str(data["what"]), where=where, why=why, next=data["next"])
 
 
 def plan(study: Study, cells: Sequence[str], repeats: int) -> list[Slot]:

@@ -15,7 +15,7 @@ from joulelab.core.errors import ConfigError, NewerSchema, StoreError
 from joulelab.core.version import __version__
 from joulelab.store.folder import read_json, write_json_atomic
 from joulelab.store.redact import redact
-from joulelab.study.matrix import PlannedCell, Workload, template_hash
+from joulelab.study.matrix import PlannedCell, Workload, check_slots, template_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 FILE = "study.json"
 CELL = "cell.json"
+NEEDED = ("name", "seed", "created", "command", "settings", "goals", "reference", "work")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -33,7 +34,7 @@ class Settings:
     """Say how slots are run; none of it is part of a cell's identity. Times in s, temperature in degC.
 
     `meters` None reads the usual ones; `cool_c` is waited for at most `cool_limit_s`, `cool_s` in any case. `timeout_s`
-    bounds the workload.
+    bounds the workload. `estimate` adds load x rated power, of CPUs of `rated_cpu_w`.
     """
 
     idle_s: float | None = None
@@ -45,6 +46,8 @@ class Settings:
     cool_s: float = 0.0
     cool_limit_s: float = 600.0
     timeout_s: float | None = None
+    estimate: bool = False
+    rated_cpu_w: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -60,7 +63,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Say what a study shall run, and how it is judged."""
+    """Say what a study shall run, and how it is judged. Raises ConfigError for more slots than can be kept."""
 
     workload: Workload
     cells: Sequence[PlannedCell]
@@ -71,6 +74,11 @@ class Plan:
     reference: Mapping[str, Any] = field(default_factory=dict)
     work: tuple[Mapping[str, Any], ...] = ()
     scope: str | None = None
+    per: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would take years to run and minutes to list."""
+        check_slots(len(self.cells), self.repeats)
 
 
 class Study:
@@ -79,6 +87,7 @@ class Study:
     def __init__(self, folder: Path, data: Mapping[str, Any]) -> None:
         self.folder = folder
         self.data = dict(data)
+        self.notes: list[str] = []
 
     @property
     def name(self) -> str:
@@ -100,19 +109,46 @@ class Study:
         return self.folder / "cells" / key / f"{kind}{repeat:02d}"
 
     def cells(self) -> dict[str, PlannedCell]:
-        """Return every cell that the folder holds, by key. Raises StoreError."""
+        """Return every cell that the folder holds, by key; those that cannot be read are left out, and in `notes`."""
         found = {}
+        self.notes.clear()
         for file in sorted((self.folder / "cells").glob(f"*/{CELL}")):
-            found[file.parent.name] = PlannedCell.from_json(read_json(file))
+            try:
+                found[file.parent.name] = read_cell(file.parent)
+            except StoreError as error:
+                self.notes.append(f"a cell is left out: {error}")
         return found
 
     def add_cells(self, planned: Iterable[PlannedCell]) -> None:
-        """Make the folders of cells that are not there yet. Raises StoreError."""
+        """Make the folders of cells that are not there yet, and mend what says what they are. Raises StoreError."""
         for cell in planned:
             folder = self.folder / "cells" / cell.key
-            if not (folder / CELL).exists():
+            if not _is_whole(folder):
                 _make(folder)
                 write_json_atomic(folder / CELL, {"schema": SCHEMA, **cell.to_json()})
+
+
+def read_cell(folder: Path) -> PlannedCell:
+    """Return the cell that a folder is of. Raises StoreError where its file is damaged."""
+    why: str | None = "it is of another cell"
+    try:
+        cell = PlannedCell.from_json(read_json(folder / CELL))
+        if cell.key == folder.name:
+            return cell
+    except StoreError as error:
+        why = error.why
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+    then = "type the sweep's command again: it is written anew, what has run stays"
+    raise StoreError(f"{CELL} is damaged", where=str(folder), why=why, next=then)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        read_cell(folder)
+    except StoreError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -140,10 +176,31 @@ def open_study(folder: Path) -> Study:
     """Open a study that is there. Raises StoreError, NewerSchema."""
     if not (folder / FILE).is_file():
         raise StoreError("there is no study", where=str(folder), why=f"no {FILE} in it", next="joulelab sweep --help")
-    data = read_json(folder / FILE)
+    try:
+        data = read_json(folder / FILE)
+    except StoreError as error:
+        if error.why and error.why.startswith("not "):
+            raise _damaged(folder, error.why) from error
+        raise
     if data.get("schema", 0) > SCHEMA:
         raise NewerSchema("written by a newer joulelab", where=str(folder), next="update joulelab")
+    lacking = [key for key in NEEDED if key not in data]
+    if lacking:
+        raise _damaged(folder, f"there is no {lacking[0]}")
     return Study(folder, data)
+
+
+def _damaged(folder: Path, why: str) -> StoreError:
+    then = "remove it, then type the sweep's command again: what has run stays, the order is a new one"
+    return StoreError(f"{FILE} is damaged", where=str(folder), why=why, next=then)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that cannot be a folder's, or leads out of the studies' folder. Raises ConfigError."""
+    if NAME.fullmatch(name) is None:
+        shown = name if len(name) <= 40 else f"{name[:40]}..."
+        then = "letters, digits, . _ and -, a letter or digit first, at most 100"
+        raise ConfigError(f"{shown!r} cannot name a study", where="--name", next=then)
 
 
 def join_study(folder: Path, name: str, plan: Plan, seed: int | None) -> Study:
@@ -151,8 +208,7 @@ def join_study(folder: Path, name: str, plan: Plan, seed: int | None) -> Study:
 
     Raises ConfigError for a study of another command or seed, StoreError.
     """
-    if NAME.fullmatch(name) is None:
-        raise ConfigError(f"{name!r} cannot name a study", where="--name", next="letters, digits, . _ and -")
+    check_name(name)
     _make(folder)
     with locked(folder):
         before = open_study(folder).data if (folder / FILE).exists() else None
@@ -185,6 +241,7 @@ def _described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any
         "reference": dict(plan.reference),
         "work": [dict(w) for w in plan.work],
         "scope": plan.scope,
+        "per": plan.per,
     }
 
 

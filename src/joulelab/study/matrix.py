@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from joulelab.study.values import Value, read
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-MOST_CELLS = 100_000
+MOST_SLOTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +97,29 @@ class Knob:
         return cls(name, read(name, text, where or f"--set {name}"))
 
 
-def cells(workload: Workload, knobs: Sequence[Knob]) -> list[PlannedCell]:
-    """Return every combination, each once. Raises ConfigError for knobs and placeholders that do not fit."""
+def check_slots(count: int, repeats: int) -> None:
+    """Refuse a plan of more slots than a study can hold. Raises ConfigError."""
+    if count * repeats > MOST_SLOTS:
+        cells = "1 cell" if count == 1 else f"{count} cells"
+        raise ConfigError(
+            f"{cells} x {repeats} = {count * repeats} slots are too many",
+            where="knobs",
+            why=f"at most {MOST_SLOTS} are taken",
+            next="give fewer values or a smaller --repeat",
+        )
+
+
+def cells(workload: Workload, knobs: Sequence[Knob], repeats: int = 1) -> list[PlannedCell]:
+    """Return every combination, each once. Raises ConfigError for knobs and placeholders that do not fit.
+
+    So many `repeats` of them must not be more than a study takes: that is known before any is made.
+    """
     names = [knob.name for knob in knobs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise ConfigError(f"the knob {twice} is given twice", where="knobs", next="give all its values at once")
     template.check(workload.command, names)
-    count = 1
-    for knob in knobs:
-        count *= len(knob.values)
-    if count > MOST_CELLS:
-        raise ConfigError(f"{count} cells", where="knobs", why=f"at most {MOST_CELLS} are taken")
+    check_slots(math.prod(len(knob.values) for knob in knobs), repeats)
     combined = itertools.product(*(knob.values for knob in knobs))
     made = (PlannedCell(workload, dict(zip(names, values, strict=True))) for values in combined)
     return list({cell.key: cell for cell in made}.values())

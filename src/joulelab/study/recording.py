@@ -32,10 +32,12 @@ def run_options(
     chosen.check()
     defaults = config.run
     period_s = settings.period_s if settings.period_s is not None else defaults.get("period_s", 0.1)
+    rated = {} if settings.rated_cpu_w is None else {"cpu_w": settings.rated_cpu_w}
     options = RunOptions(
         runs=runs,
         name=name,
         labels=dict(labels or {}),
+        also=[{"meter": "estimate", "config": rated}] if settings.estimate else [],
         period_s=period_s,
         slow_period_s=max(1.0, period_s),
         idle_s=settings.idle_s if settings.idle_s is not None else defaults.get("idle_s", 0.0),

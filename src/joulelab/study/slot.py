@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import JoulelabError, StoreError
-from joulelab.store.folder import list_runs, read_json, write_json_atomic
+from joulelab.core.errors import JoulelabError, StoreError, WriteFailed
+from joulelab.store.folder import list_runs, write_json_atomic
 from joulelab.study import cooling, devices, remains, trial
-from joulelab.study.folder import CELL, Settings, Study, open_study
-from joulelab.study.matrix import PlannedCell
+from joulelab.study.folder import Settings, Study, open_study, read_cell
 from joulelab.study.recording import run_options
 from joulelab.study.slots import ERR, NOTES, OUT, claimed, note_stop
 from joulelab.study.turn import turn
@@ -31,13 +30,15 @@ from joulelab.supervisor.signals import ENDING, Signal, SignalBox
 from joulelab.supervisor.workload import inherited
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from joulelab.study.matrix import PlannedCell
     from joulelab.supervisor.run import Outcome
 
 LOOK_S = 0.5
 # What a workload leaves running is given so long to end when it is asked to.
 OUTLIVED_S = 3.0
+REAP_S = 5.0
 
 
 class NotingBox(SignalBox):
@@ -99,13 +100,51 @@ class Watchdog:
             remains.end(self._slot)
 
     def _started_ns(self) -> int | None:
-        for file in (file for run in list_runs(self._slot) for file in run.glob("*/events.run.jsonl")):
-            for line in file.read_bytes().splitlines():
-                with contextlib.suppress(ValueError):
-                    event = json.loads(line)
-                    if event.get("event") == "workload":
-                        return int(event["start_ns"])
-        return None
+        event = _workload(self._slot)
+        return None if event is None else int(event["start_ns"])
+
+
+class Reaper:
+    """Bury what the workload left behind and what ended since: we are its parent now, and it would be a zombie.
+
+    Our own processes are waited for by those who started them, the workload is never touched, others have REAP_S.
+    """
+
+    def __init__(self, slot: Path) -> None:
+        self._slot = slot
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="reaper", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        workload: int | None = None
+        before: set[int] = set()
+        while not self._over.wait(REAP_S):
+            if workload is None:
+                workload = int((_workload(self._slot) or {"pid": 0})["pid"]) or None
+                continue
+            dead = remains.zombies() - {workload}
+            for pid in dead & before:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            before = dead
+
+
+def _workload(slot: Path) -> dict[str, Any] | None:
+    """Return the event that tells of the workload's start, None where it has not started."""
+    for file in (file for run in list_runs(slot) for file in run.glob("*/events.run.jsonl")):
+        for line in file.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                event: dict[str, Any] = json.loads(line)
+                if event.get("event") == "workload":
+                    return event
+    return None
 
 
 def main(words: list[str]) -> int:
@@ -115,25 +154,40 @@ def main(words: list[str]) -> int:
     try:
         signals = NotingBox()
         with signals:
-            told = run_slot(folder, inherited(os.environ), signals)
+            told = run_slot(folder, inherited(os.environ), signals, lambda news: _say(said, news))
     except JoulelabError as error:
         told = {"is": "error", "error": describe(error)}
-    with contextlib.suppress(OSError):  # whoever started us may be gone
-        os.write(said, json.dumps(told).encode() + b"\n")
+    except OSError as error:
+        failed = StoreError("the slot cannot be run", where=str(folder), why=str(error), next="mend that, then go on")
+        told = {"is": "error", "error": describe(failed)}
+    _say(said, told)
     return int(told["is"] == "error")
+
+
+def _say(said: int, news: Mapping[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # whoever started us may be gone
+        os.write(said, json.dumps(news).encode() + b"\n")
 
 
 def describe(error: JoulelabError) -> dict[str, Any]:
     """Return an error as plain data."""
-    plain = {"what": error.what, "where": error.where, "why": error.why, "next": error.next}
+    then = f"{error.next}, then type the same again" if isinstance(error, WriteFailed) and error.next else error.next
+    plain = {"what": error.what, "where": error.where, "why": error.why, "next": then}
     return {"kind": type(error).__name__, **plain}
 
 
-def run_slot(folder: Path, environ: Mapping[str, str], signals: NotingBox) -> dict[str, Any]:
-    """Run a slot and return what to tell: it `ended`, is `taken`, was `interrupted`. Raises JoulelabError."""
+def run_slot(
+    folder: Path, environ: Mapping[str, str], signals: NotingBox, tell: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Run a slot and return what to tell: it `ended`, is `taken`, was `interrupted`. Raises JoulelabError.
+
+    `tell` hears meanwhile that it `waits`.
+    """
     study = open_study(folder.parents[2])
-    cell = PlannedCell.from_json(read_json(folder.parent / CELL))
-    with turn(environ, signals.pause) as mine:
+    cell = read_cell(folder.parent)
+    remains.adopt()
+    own = f"{study.name}: {cell.shown} ({folder.name})"
+    with turn(environ, signals.pause, command=own, tell=lambda who: tell({"is": "waits", "for": who})) as mine:
         if not mine:
             return {"is": "interrupted"}
         put_back(environ, _ignore)  # a slot that was killed with its keeper must not leave its caps to this one
@@ -159,15 +213,16 @@ def _run(
     labels = {"study": study.name, "cell": cell.key, "slot": folder.name}
     labels |= {name: value.text for name, value in cell.knobs.items()}
     options, _ = run_options(settings, shown, folder, name=study.name, labels=labels, caps=caps)
-    with Watchdog(folder, settings.timeout_s):
+    with Watchdog(folder, settings.timeout_s), Reaper(folder):
         outcome = run_command(cell.argv(), options, shown, say=_ignore, signals=signals)
-    outlived = _end_rest(folder)
-    _check_recorded(outcome)
-    told: dict[str, Any] = {"is": "ended", "problems": outcome.problems, "cooled": cooled, "outlived": outlived}
+    told: dict[str, Any] = {"is": "ended", "problems": outcome.problems, "cooled": cooled, **_end_rest(folder)}
+    _check_recorded(outcome, folder)
     if outcome.result is not None:
         trial.keep(folder, trial.from_result(outcome.result))
-    _note(folder, settings, used, cooled, took_s=(monotonic_ns() - began) / NS, problems=outcome.problems)
-    return told
+    took_s = (monotonic_ns() - began) / NS
+    full = _note(folder, settings, used, cooled, took_s=took_s, problems=outcome.problems)
+    full = full or next((problem for problem in outcome.problems if "ENOSPC" in problem or "EDQUOT" in problem), "")
+    return {**told, "full": full} if full else told
 
 
 def _devices(cell: PlannedCell, environ: Mapping[str, str]) -> tuple[dict[str, str], list[str], list[Any]]:
@@ -191,25 +246,31 @@ def _redirect(folder: Path) -> None:
     os.close(null)
 
 
-def _note(folder: Path, settings: Settings, used: list[str], cooled: Mapping[str, Any], **more: Any) -> None:
-    with contextlib.suppress(StoreError):
+def _note(folder: Path, settings: Settings, used: list[str], cooled: Mapping[str, Any], **more: Any) -> str:
+    """Note how the slot was run; return why that cannot be written, in words, empty where it was."""
+    try:
         write_json_atomic(folder / NOTES, {"settings": settings.to_json(), "gpus": used, "cooled": cooled, **more})
+    except StoreError as error:
+        return error.why or str(error)
+    return ""
 
 
-def _end_rest(folder: Path) -> int:
+def _end_rest(folder: Path) -> dict[str, int]:
     """End what outlived the workload, or it would disturb the slots that follow; return how many there were."""
     left = remains.processes(folder)
-    if left:
-        remains.end(folder, OUTLIVED_S)
-    return len(left)
+    if not left or remains.end(folder, OUTLIVED_S):
+        return {"outlived": len(left)}
+    return {"outlived": len(left), "unended": len(remains.processes(folder))}
 
 
-def _check_recorded(outcome: Outcome) -> None:
+def _check_recorded(outcome: Outcome, folder: Path) -> None:
+    """Raise what stops the whole study: a command that cannot be started, a disk that takes nothing."""
     if outcome.error is not None:
         raise outcome.error
-    if outcome.run is None:
+    if outcome.run is None or not (outcome.run / "end.json").exists():
+        what = "nothing could be recorded" if outcome.run is None else "the run could not be closed"
         why = "; ".join(outcome.problems)
-        raise StoreError("nothing could be recorded", where="slot", why=why, next="free some space, then go on")
+        raise StoreError(what, where=str(folder), why=why, next="free some space, then type the same again")
 
 
 def _ignore(_: str) -> None:

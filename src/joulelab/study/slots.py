@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import boot_id, clock_pair, monotonic_ns
-from joulelab.core.errors import StoreError
+from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.core.process import start_ticks
 from joulelab.store.folder import list_runs, read_end, read_json, write_json_atomic
 from joulelab.study.folder import locked
@@ -107,10 +107,12 @@ def claimed(folder: Path, more: Mapping[str, Any]) -> Iterator[bool]:
             lock = os.open(prepared / CLAIM, os.O_RDWR | os.O_CLOEXEC)
             fcntl.flock(lock, fcntl.LOCK_EX)
             prepared.rename(folder)
-        except OSError as error:
+        except (OSError, StoreError) as error:
+            shutil.rmtree(prepared, ignore_errors=True)
+            if isinstance(error, StoreError):
+                raise
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise StoreError("cannot claim a slot", where=str(folder), why=error.strerror) from error
-            shutil.rmtree(prepared, ignore_errors=True)
             yield False
             return
         yield True
@@ -120,19 +122,24 @@ def claimed(folder: Path, more: Mapping[str, Any]) -> Iterator[bool]:
 
 
 def look(folder: Path) -> Slot:
-    """Return what became of a slot."""
+    """Return what became of a slot. What it left and nobody can read counts as cut off. Raises NewerSchema."""
     claim: Mapping[str, Any] = {}
     try:
         claim = read_json(folder / CLAIM)
     except StoreError:
         if not folder.is_dir():
             return Slot(folder, State.FREE)
-    gone = is_gone(claim, folder / CLAIM) if claim else True
+    gone = is_gone(claim, folder / CLAIM) if claim else not _is_locked(folder / CLAIM)
     run = next(reversed(list_runs(folder)), None)
-    end = None if run is None else read_end(run)
-    if run is None or end is None:
-        return Slot(folder, State.STALE if gone else State.LIVE, run, "" if gone else "it runs", claim)
-    state, why = _judge(end, _stopped(folder))
+    try:
+        end = None if run is None else read_end(run)
+        if run is None or end is None:
+            return Slot(folder, State.STALE if gone else State.LIVE, run, "" if gone else "it runs", claim)
+        state, why = _judge(end, _stopped(folder))
+    except NewerSchema:
+        raise
+    except (StoreError, ValueError, TypeError):
+        state, why = State.STALE, "its end.json is damaged"
     if state in (State.FAILED, State.STALE, State.REFUSED) and not gone:
         state = State.LIVE  # it is still being closed
     return Slot(folder, state, run, why, claim)

@@ -1,16 +1,16 @@
-"""Keep what one slot gave: energies with every term of their uncertainty, time, work; worked out once per run."""
+"""Keep what one slot gave: energies with every term of their uncertainty, time, work, doubts; once per run."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.core.scope import family
 from joulelab.core.version import __version__
-from joulelab.store.folder import read_json, write_json_atomic
+from joulelab.store.folder import read_end, read_json, write_json_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -20,15 +20,20 @@ if TYPE_CHECKING:
     from joulelab.study.slots import Slot
 
 FILE = "trial.json"
-SCHEMA = 1
-MEASURED = "measured"
+SCHEMA = 2
+MEASURED, LOAD = "measured", "load"
+FEWEST_READINGS = 3  # so often a GPU's load must have been read before it is said to have done nothing
+CAP_CHECKS = ("cap", "cap not enforced")  # where one of these fails, a cap was not in force
 
 
 @dataclass(frozen=True, slots=True)
 class SlotTrial:
     """Hold the outcome of one slot: energies (J) by scope and group, time (s), work as it was reported.
 
-    `meters` names what measured each of them: between runs that were measured by the same, gain errors cancel.
+    `meters` names what measured each of them: between runs that were measured by the same, gain errors cancel. `doubts`
+    are the run's own, `uncapped` those by which a cap was not in force. `caps` are the watts that were asked for by
+    scope, `busiest` the highest load (share of one) of each GPU whose load was read often enough; None before that was
+    looked for.
     """
 
     run: str
@@ -39,18 +44,26 @@ class SlotTrial:
     meters: Mapping[str, str]
     doubts: tuple[str, ...] = ()
     estimate: bool = False
+    uncapped: tuple[str, ...] = ()
+    caps: Mapping[str, float] = field(default_factory=dict)
+    busiest: Mapping[str, float] | None = None
 
     def energy(self, scope: str | None = None) -> Quantity | None:
         """Return the energy of a scope or group, of everything measured unless one is named."""
         return self.energies.get(scope or MEASURED)
 
-    def idle_share(self, used: Collection[str]) -> float | None:
-        """Return the share of idle GPUs in the energy of all, None where that is not known."""
+    def idle_energy_share(self, used: Collection[str]) -> float | None:
+        """Return the share of the GPUs' energy that went to GPUs that did nothing, None where that is not known.
+
+        A GPU whose load was not read did nothing if it was not among those `used`.
+        """
         gpus = {scope: q for scope, q in self.energies.items() if family(scope) == "gpu" and ":" in scope}
         whole = total(gpus.values()).value
-        if not gpus or whole <= 0 or not used:
+        loads = self.busiest or {}
+        if not gpus or whole <= 0 or not (used or set(gpus) <= set(loads)):
             return None
-        return sum(q.value for scope, q in gpus.items() if scope not in used) / whole
+        idle = [scope for scope in gpus if (_is_idle(loads[scope]) if scope in loads else scope not in used)]
+        return sum(gpus[scope].value for scope in idle) / whole
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -68,6 +81,9 @@ class SlotTrial:
             "meters": dict(self.meters),
             "doubts": list(self.doubts),
             "estimate": self.estimate,
+            "uncapped": list(self.uncapped),
+            "caps": dict(self.caps),
+            "busiest": None if self.busiest is None else dict(self.busiest),
         }
 
 
@@ -89,6 +105,8 @@ def from_result(result: Result) -> SlotTrial:
         meters=read | together,
         doubts=tuple(f"{c.name}: {c.message}" for c in result.checks if c.status in ("warning", "failed")),
         estimate=whole is not None and whole.estimate,
+        uncapped=tuple(c.message for c in result.checks if c.status == "failed" and c.name in CAP_CHECKS),
+        caps={cap.scope: cap.asked for cap in result.caps if cap.unit == "W"},
     )
 
 
@@ -101,20 +119,48 @@ def keep(slot: Path, found: SlotTrial) -> None:
 def trial_of(slot: Slot) -> SlotTrial:
     """Return the trial of a slot that is done, kept or worked out anew. Raises JoulelabError."""
     kept = _kept(slot)
-    if kept is not None:
+    if kept is not None and kept.busiest is not None:
         return kept
     if slot.run is None:
         raise StoreError("there is no run", where=str(slot.folder))
     from joulelab.supervisor.closing import analyse_run
 
     try:
-        found = from_result(analyse_run(slot.run))
+        found = from_result(analyse_run(slot.run)) if kept is None else kept
+        found = replace(found, busiest=_busiest(slot.run))
     except JoulelabError:
         raise
     except Exception as error:  # one run that cannot be worked out must not hide the others
         why = f"{type(error).__name__}: {error}"
         raise StoreError("the run cannot be worked out", where=str(slot.run), why=why) from error
     keep(slot.folder, found)
+    return found
+
+
+def _is_idle(busiest: float) -> bool:
+    """Return whether a GPU did nothing, as the check of a run judges it."""
+    from joulelab.analysis.checks import IDLE_LOAD
+
+    return busiest < IDLE_LOAD
+
+
+def _busiest(run: Path) -> dict[str, float]:
+    """Return the highest load of each GPU that was read often enough while the workload ran."""
+    from joulelab.analysis.series import Readings
+    from joulelab.store.run import open_run
+
+    end = read_end(run) or {}
+    found: dict[str, float] = {}
+    with open_run(run) as opened:
+        for table in opened.tables():
+            for stream in table.streams:
+                if family(stream.scope) != "gpu" or LOAD not in [c.name for c in stream.channels]:
+                    continue
+                series = opened.series(table, stream.name, channels=[LOAD])
+                readings = Readings.of(series.t0_ns, series.t1_ns, series.values[LOAD])
+                seen = readings.value[readings.between(end.get("start_ns", 0), end.get("end_ns", 0))]
+                if seen.size >= FEWEST_READINGS:
+                    found[stream.scope] = float(seen.max())
     return found
 
 
@@ -136,4 +182,7 @@ def _kept(slot: Slot) -> SlotTrial | None:
         meters=data["meters"],
         doubts=tuple(data["doubts"]),
         estimate=data["estimate"],
+        uncapped=tuple(data["uncapped"]),
+        caps=data["caps"],
+        busiest=data["busiest"],
     )

@@ -105,8 +105,9 @@ class GpuControl:
         if user:
             why = f"{text}: user {user} is not root, and only root may set caps and clocks"
             return Denied(what, where="nvml", why=why, next="run it as root, or ask for capd: sudo joulelab capd")
-        why = f"{text}, although this is root: a container without CAP_SYS_ADMIN, or a virtual GPU"
-        return Denied(what, where="nvml", why=why, next="docker run --cap-add=SYS_ADMIN ..., or run capd on the host")
+        why = f"{text}: the driver refuses it even to root; a container without CAP_SYS_ADMIN, or a virtual GPU?"
+        then = "compare with nvidia-smi -pl; docker run --cap-add=SYS_ADMIN ..., or run capd on the host"
+        return Denied(what, where="nvml", why=why, next=then)
 
 
 _LOWEST_MHZ: Final = 210  # what every GPU since Kepler idles at, about

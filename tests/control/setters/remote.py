@@ -15,6 +15,7 @@ from typing import Any
 
 from joulelab.control import setters
 from joulelab.control.setting import Limits
+from joulelab.core import errors
 from joulelab.core.errors import JoulelabError
 
 
@@ -50,7 +51,8 @@ def main() -> None:
 
 
 def failure(error: JoulelabError) -> dict[str, Any]:
-    return {"error": type(error).__name__, "text": str(error), "why": error.why, "next": error.next}
+    kind = next(c.__name__ for c in type(error).__mro__ if c.__module__ == errors.__name__)
+    return {"error": kind, "text": str(error), "why": error.why, "next": error.next}
 
 
 def say(answer: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from joulelab.control import trusted
 from joulelab.control.setters.nvml import LockedClocks, PowerCap, _add
 from joulelab.control.setting import Opened
 from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Refused
@@ -188,8 +189,9 @@ def test_a_state_folder_that_may_not_be_used(twin, remote, tmp_path):
     asked = gpus(*CLOCKS, "setting", 1.2e9)
     for setting in (asked, {}):
         answer = gpus(*CLOCKS, "set", setting)
-        assert answer["error"] == "Denied"
+        assert answer["error"] == "Refused"
         assert str(record) in answer["why"]
+        assert f"make {record.parent} writable" in answer["next"]
     assert server.truth.locked_mhz(0) is None
     (state / "clocks").chmod(0o000)
     assert gpus(*CLOCKS, "get")["error"] == "Denied"
@@ -239,7 +241,12 @@ def control(user=1000, **answers):
     ("code", "user", "error", "said"),
     [
         (codes.NO_PERMISSION, 1000, Denied, "user 1000 is not root"),
-        (codes.NO_PERMISSION, 0, Denied, "CAP_SYS_ADMIN"),
+        (
+            codes.NO_PERMISSION,
+            0,
+            Denied,
+            "the driver refuses it even to root; a container without CAP_SYS_ADMIN.*smi -pl",
+        ),
         (codes.NOT_SUPPORTED, 0, Refused, "--clock"),
         (codes.FUNCTION_NOT_FOUND, 0, Refused, "--clock"),
         (codes.INVALID_ARGUMENT, 0, Refused, "out of range"),
@@ -253,6 +260,27 @@ def test_every_code_has_its_error(code, user, error, said):
         gpu.request_w(170)
     gpu.default_w()
     assert nvml.looked == (1 if error is DeviceLost else 0)
+
+
+def test_the_record_of_a_lock_is_written_as_a_journal_is(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(trusted.os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+    victim, folder = tmp_path / "victim", tmp_path / "clocks"
+    victim.write_text("precious")
+    folder.mkdir()
+    (folder / ".GPU-1.json.tmp").symlink_to(victim)
+    gpu, _ = control(nvmlDeviceGetMaxClockInfo=1900, nvmlDeviceGetSupportedMemoryClocks=[])
+    clocks = LockedClocks(Gpu(0, "GPU-1", "some", handle="h"), gpu, folder)
+    clocks.set({"lowest_hz": 210e6, "highest_hz": 1e9})
+    assert clocks.get() == {"lowest_hz": 210e6, "highest_hz": 1e9}
+    assert synced == [".GPU-1.json.tmp", "clocks"]
+    clocks.set({})
+    assert synced[2:] == ["clocks"]
+    assert victim.read_text() == "precious"
+    monkeypatch.setattr(trusted.os, "geteuid", lambda: 0)
+    folder.chmod(0o777)
+    with pytest.raises(Refused, match=r"others can write to .*; look at what is in it; sudo chmod go-w"):
+        clocks.set({"lowest_hz": 210e6, "highest_hz": 1e9})
 
 
 def test_clocks_that_cannot_be_locked_advise_a_cap():

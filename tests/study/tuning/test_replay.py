@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.tune import DENSE, golden, judged, measured, name, ours, sweep
-from benchmarks.tune_grids import Grid, physical, recorded, smooth
+from benchmarks.tune_grids import Grid, cliffs, physical, recorded, smooth, textbook
 
 from joulelab.analysis.goal import Goal
 from joulelab.study.tuning.curve import Prior
@@ -91,3 +91,11 @@ def test_search_golden_section_and_sweep_find_the_best_of_a_plain_curve(text):
     at, trials = golden(grid, goal, 4, trial)
     assert trials <= 4
     assert cost[at] < 0.3
+
+
+@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("made_of", [cliffs, textbook])
+def test_curves_that_are_not_of_the_searchs_family_lose_less_than_one_percent_in_the_middle(made_of, goal):
+    found = [costs(grid, goal, 7, n) for n, grid in enumerate(made_of(DENSE)[::3])]
+    assert np.median(found) < 0.01
+    assert max(found) < 0.2

@@ -159,6 +159,99 @@ def test_caps_that_are_not_honoured_are_seen_as_what_they_gave():
     assert regret(Goal.parse("energy"), energy, time)[choice.cap == CAPS][0] < 0.02
 
 
+def cliff(high: float, at: float, steep: float = 1.5, a: float = 0.01) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return caps, energy and time of a load whose time jumps below a share of 300 W."""
+    caps = np.arange(100.0, 301.0, 12.5)
+    power = np.minimum(290.0, caps)
+    time = 1 + a * ((power / 290) ** -steep - 1)
+    time = np.where(caps < at * 300, high * time, time)
+    return caps, power * time, time
+
+
+@pytest.mark.parametrize("goal", ["energy", "edp", "energy@slowdown=5%"])
+@pytest.mark.parametrize(("high", "at"), [(2.2, 0.45), (2.2, 0.6), (1.3, 0.6), (1.3, 0.45), (1.15, 0.6)])
+def test_above_a_cliff_the_best_cap_that_was_tried_is_chosen_and_is_close_to_the_best(high, at, goal):
+    caps, energy, time = cliff(high, at)
+    _, choice, asked = searched(energy, time, goal, caps=caps)
+    cost = regret(Goal.parse(goal), energy, time)
+    assert cost[caps == choice.cap][0] == min(cost[caps == cap][0] for cap in asked)
+    assert cost[caps == choice.cap][0] < 0.03
+
+
+@pytest.mark.parametrize("goal", ["edp", "energy@slowdown=5%"])
+@pytest.mark.parametrize(("high", "at", "steep", "a"), [(2.2, 0.45, 1.5, 0.01), (1.3, 0.6, 2.0, 0.03)])
+def test_a_cliff_with_a_little_noise_costs_little_in_the_middle(high, at, steep, a, goal):
+    caps, energy, time = cliff(high, at, steep, a)
+    cost, costs = regret(Goal.parse(goal), energy, time), []
+    for seed in range(5):
+        _, choice, asked = searched(energy, time, goal, caps=caps, noise=0.005, seed=seed)
+        best = min(asked, key=lambda cap: cost[caps == cap][0])
+        assert best in (choice.cap, *choice.tied)
+        costs.append(cost[caps == choice.cap][0])
+    assert np.median(costs) < 0.03
+
+
+def test_one_cap_that_no_curve_explains_is_believed_if_it_was_measured_well():
+    search = Search(CAPS.tolist(), Goal.parse("energy"))
+    for cap, energy, time in ((260, 1000.0, 4.0), (200, 985.0, 4.1), (180, 800.0, 5.76), (150, 990.0, 4.3)):
+        search.tell(cap, energy, time, 0.001 * energy, 0.001 * time)
+    choice = search.choice()
+    assert (choice.cap, choice.tied) == (180.0, ())
+    assert (choice.energy_ratio, choice.time_ratio) == (pytest.approx(0.8), pytest.approx(1.44))
+
+
+def test_one_cap_that_no_curve_explains_does_not_hide_what_the_others_gave():
+    search = Search(CAPS.tolist(), Goal.parse("edp"))
+    for cap, energy, time in ((260, 1000.0, 4.0), (200, 800.0, 4.1), (160, 2000.0, 12.0), (150, 640.0, 4.2)):
+        search.tell(cap, energy, time)
+    choice = search.choice()
+    assert (choice.cap, choice.tied) == (150.0, ())
+
+
+def test_what_is_said_of_the_choice_is_what_was_measured():
+    search = Search(CAPS.tolist(), Goal.parse("energy"))
+    for cap, energy, time in (
+        (260, 990.0, 4.0),
+        (260, 1010.0, 4.0),
+        (180, 800.0, 4.4),
+        (180, 830.0, 4.4),
+        (100, 1500.0, 9.0),
+    ):
+        search.tell(cap, energy, time)
+    choice = search.choice()
+    assert choice.cap == 180.0
+    assert (choice.energy_ratio, choice.time_ratio) == (pytest.approx(0.815), pytest.approx(1.1))
+    assert "energy -18.5 %, time +10.0 % against 260 W, as measured" in choice.why
+
+
+@pytest.mark.parametrize("goal", ["energy", "edp", "energy@slowdown=5%"])
+def test_where_no_cap_changes_anything_the_reference_is_chosen(goal):
+    energy, time = physical(draw=60.0)
+    for seed in range(4):
+        _, choice, _ = searched(energy, time, goal, noise=0.003, seed=seed)
+        assert choice.flat
+        assert choice.cap == 260.0
+
+
+def test_a_small_gain_that_was_measured_often_is_not_flat():
+    search = Search([150, 200, 260], Goal.parse("energy"))
+    for n in range(8):
+        for cap, energy in ((260, 1000.0), (200, 985.0), (150, 970.0)):
+            search.tell(cap, energy + (-1) ** n, 10.0)
+    choice = search.choice()
+    assert (choice.cap, choice.flat) == (150.0, False)
+
+
+@pytest.mark.parametrize("goal", ["energy", "edp"])
+@pytest.mark.parametrize("seed", range(4))
+def test_only_caps_that_may_be_the_best_are_tried_again(goal, seed):
+    caps, energy, time = cliff(2.2, 0.6)
+    _, _, asked = searched(energy, time, goal, caps=caps, noise=0.025, seed=seed, budget=10)
+    cost = regret(Goal.parse(goal), energy, time)
+    again = {cap for cap in asked if asked.count(cap) > 1}
+    assert all(cost[caps == cap][0] < 0.3 for cap in again)
+
+
 def test_the_limit_is_kept_where_there_is_no_noise():
     for a in (0.01, 0.03, 0.1, 0.3):
         energy, time = physical(a=a)

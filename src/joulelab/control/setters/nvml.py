@@ -11,9 +11,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from joulelab.control import trusted
 from joulelab.control.setting import Limits, Opened, Setting
+from joulelab.control.state import WAYS
 from joulelab.core.clock import boot_id
 from joulelab.core.errors import Denied, JoulelabError, ReadFailed, Refused, Unavailable
+from joulelab.store.journal import sync_directory
 from joulelab.transports.nvml import Gpu, Nvml
 from joulelab.transports.nvml_control import GpuControl
 
@@ -130,14 +133,15 @@ class LockedClocks:
     def get(self) -> Setting:
         """Return what we locked in this boot, {} for nothing. Raises Denied, ReadFailed."""
         try:
-            told = json.loads(self._record.read_text())
+            told = json.loads(trusted.read(self._record))
             if told["boot"] != boot_id():
                 return {}  # a reboot unlocks
             return {_LOWEST: float(told[_LOWEST]), _HIGHEST: float(told[_HIGHEST])}
         except FileNotFoundError:
             return {}
         except PermissionError as error:
-            raise self._unwritten(error, "read") from error
+            why, what = f"{self._record}: {error.strerror}", "the record of locked clocks cannot be read"
+            raise Denied(what, where="nvml", why=why, next=WAYS) from error
         except (OSError, ValueError, TypeError, KeyError) as error:
             why, advice = repr(error), "unlock by hand: sudo nvidia-smi -rgc, and remove the file"
             raise ReadFailed(f"{self._record} is no record of ours", where="nvml", why=why, next=advice) from error
@@ -177,12 +181,12 @@ class LockedClocks:
         return {}
 
     def _remember(self, setting: Setting) -> None:
-        text = json.dumps({"boot": boot_id(), **setting})
-        new = self._record.with_suffix(f".{os.getpid()}")
+        """Write the record as a journal is: on the disk before the clocks are locked."""
+        text = json.dumps({"boot": boot_id(), **setting}).encode()
         try:
-            self._record.parent.mkdir(parents=True, exist_ok=True)
-            new.write_text(text)
-            new.replace(self._record)
+            trusted.make_folder(self._record.parent)
+            trusted.check_folder(self._record.parent, os.geteuid())
+            trusted.write(self._record, text)
         except OSError as error:
             raise self._unwritten(error, "written") from error
 
@@ -191,8 +195,9 @@ class LockedClocks:
             self._record.unlink(missing_ok=True)
         except OSError as error:
             raise self._unwritten(error, "removed") from error
+        sync_directory(self._record.parent)
 
-    def _unwritten(self, error: OSError, done: str) -> Denied:
-        why = f"{self._record}: {error.strerror}"
-        advice = "run it as root, or ask for capd: sudo joulelab capd"
-        return Denied(f"the record of locked clocks cannot be {done}", where="nvml", why=why, next=advice)
+    def _unwritten(self, error: OSError, done: str) -> Refused:
+        then = error.next if isinstance(error, trusted.Untrusted) else f"make {self._record.parent} writable, or {WAYS}"
+        what, why = f"the record of locked clocks cannot be {done}", f"{self._record}: {error.strerror}"
+        return Refused(what, where="nvml", why=why, next=then)

@@ -27,6 +27,14 @@ class Ended:
     said: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Tell that a slot waits for its turn, and for whom, in words."""
+
+    slot: Path
+    why: str
+
+
 class Executor(Protocol):
     """Run slots somewhere."""
 
@@ -36,8 +44,11 @@ class Executor(Protocol):
         """Start a slot; returns at once. Raises JoulelabError."""
         ...
 
-    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended]:
-        """Return the slots that have ended, waiting so long at most, or until a descriptor of `also` is readable."""
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> Sequence[Ended | Waits]:
+        """Return the slots that have ended, waiting so long at most, or until a descriptor of `also` is readable.
+
+        It may tell as well that one waits.
+        """
         ...
 
     def cancel(self, slot: Path) -> None:

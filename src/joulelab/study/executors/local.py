@@ -9,14 +9,13 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from joulelab.core.errors import RecorderError
 from joulelab.study import remains
-from joulelab.study.executors import Ended
+from joulelab.study.executors import Ended, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +34,7 @@ class _Running:
     said: IO[bytes]
     errors: IO[bytes]
     pidfd: int
+    heard: int = 0
     cancelled: float | None = None
     killed: bool = False
 
@@ -45,7 +45,7 @@ def open_executor(environ: Mapping[str, str]) -> Local:
 
 
 class Local:
-    """Start slots as processes; what they tell comes by a file that has no name."""
+    """Start slots as processes; what they tell comes by files in memory: a full disk does not silence them."""
 
     at_once = 1
 
@@ -57,7 +57,7 @@ class Local:
     def submit(self, slot: Path) -> None:
         """Start a slot. Raises RecorderError where no process can be started."""
         command = [sys.executable, "-P", "-W", "ignore", "-m", "joulelab.study.slot", str(slot)]
-        said, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 closed when it has ended
+        said, errors = (open(os.memfd_create(name), "r+b", buffering=0) for name in ("said", "errors"))  # noqa: SIM115
         try:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=said, stderr=errors, env=self._environ, start_new_session=True
@@ -66,18 +66,19 @@ class Local:
             raise RecorderError("a slot's process cannot be started", where=str(slot), why=str(error)) from error
         self._running.append(_Running(slot, process, said, errors, os.pidfd_open(process.pid)))
 
-    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended]:
-        """Return the slots that have ended, waiting so long at most."""
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended | Waits]:
+        """Return the slots that have ended or that wait for their turn, waiting so long at most."""
         with contextlib.suppress(InterruptedError):
             select.select([*(running.pidfd for running in self._running), *also], (), (), timeout_s)
-        ended = []
+        news: list[Ended | Waits] = []
         for running in list(self._running):
             if running.process.poll() is None:
+                news += self._hear(running)
                 self._press(running)
             else:
                 self._running.remove(running)
-                ended.append(self._bury(running))
-        return ended
+                news.append(self._bury(running))
+        return news
 
     def cancel(self, slot: Path) -> None:
         """End a slot: ask it; the second time, kill its workload at once."""
@@ -94,6 +95,15 @@ class Local:
             self._release(running)
         self._running.clear()
 
+    def _hear(self, running: _Running) -> list[Waits]:
+        """Return what a slot says while it runs."""
+        # Read without a seek: the place in the file is the slot's, too.
+        data = os.pread(running.said.fileno(), SAID_MOST, running.heard)
+        whole = data[: data.rfind(b"\n") + 1]
+        running.heard += len(whole)
+        told = [_last_line(line) or {} for line in whole.splitlines()]
+        return [Waits(running.slot, str(each.get("for"))) for each in told if each.get("is") == "waits"]
+
     def _press(self, running: _Running) -> None:
         """Kill what has not ended in its time: first the workload, so that its slot can put everything back."""
         waited = 0.0 if running.cancelled is None else time.monotonic() - running.cancelled
@@ -108,6 +118,8 @@ class Local:
         running.errors.seek(0)
         text = running.errors.read().decode(errors="replace").strip()
         told = _last_line(running.said.read())
+        if told is not None and told.get("is") == "waits":
+            told = None  # the last it said, but not its end
         self._release(running)
         code = running.process.returncode
         ending = f"killed by signal {-code}" if code < 0 else f"exit code {code}"

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.terms import Quantity
 from joulelab.core.clock import NS
-from joulelab.core.errors import JoulelabError
-from joulelab.study.tuning.tuned import Price, Row, Sample, Tuned, rows
-from joulelab.study.tuning.window import energy_of
+from joulelab.study.tuning.saved import saved_in
+from joulelab.study.tuning.tuned import Price, Row, Sample, Tuned, rows, why_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from joulelab.study.tuning.online import Online
     from joulelab.study.tuning.search import Choice
 
 UNSEEN = "what sensors that see a part of the time do not see is left out: it is alike under all caps"
+
+SELDOM = "other meters are read too seldom to tell the energy of a window, so they are not compared"
 
 
 def account(online: Online, run: Path | None, command: str) -> Tuned:
@@ -26,20 +28,29 @@ def account(online: Online, run: Path | None, command: str) -> Tuned:
         online.log.read()
     windows = online.corrected()
     samples = [Sample(w.cap, w.energy_per, w.time_per) for w in windows]
+    samples += [Sample(w.cap, w.energy_per, w.time_per, held=False) for w in state.unheld]
     found = rows(online.goal, samples, reference, online.grid.shown)
     choice = state.choice or _so_far(online)
     by_cap = {row.cap: row for row in found}
     notes = [*state.notes, *([UNSEEN] if any("unseen" in w.energy.budget() for w in windows) else [])]
-    saved, slower = _saved(online, run, by_cap.get(reference)) if state.choice is not None else (None, None)
+    if state.scopes and not state.everything:
+        notes.append(SELDOM)
+    saved, slower = (None, None)
+    if state.choice is not None and state.scopes is not None and run is not None:
+        saved, slower = saved_in(online, run, state.scopes, by_cap, notes)
+    tied = () if choice is None else _tied(choice, by_cap, reference)
     return Tuned(
         goal=online.goal,
         mode="online",
         rows=found,
         reference=reference,
         unit=(online.log.kind if online.log is not None else None) or "",
+        scopes=", ".join(state.scopes or ()),
         choice=None if choice is None else choice.cap,
-        tied=() if choice is None else tuple(choice.tied),
-        why="" if choice is None else choice.why,
+        tied=tied,
+        why=""
+        if choice is None
+        else why_of(online.goal, choice, tied, len({w.cap for w in windows}), online.grid.shown),
         complete=state.choice is not None,
         saved=saved,
         slower=slower,
@@ -53,8 +64,17 @@ def account(online: Online, run: Path | None, command: str) -> Tuned:
 
 
 def _so_far(online: Online) -> Choice | None:
-    """Return what would be chosen by the windows so far, None where they are of one cap."""
-    return online.search().choice() if len({w.cap for w in online.state.windows}) > 1 else None
+    """Return what would be chosen by the windows so far, None where they are of one cap or tuning failed."""
+    if online.state.problem or not online.caps_work() or len({w.cap for w in online.state.windows}) < 2:
+        return None
+    return online.search().choice()
+
+
+def _tied(choice: Choice, by_cap: Mapping[float, Row], reference: float) -> tuple[float, ...]:
+    """Return what cannot be told apart from the choice; the reference also where the table does not tell them apart."""
+    best = by_cap[choice.cap].score if choice.cap in by_cap else None
+    near = best is not None and choice.cap != reference and abs(1 - best.value) <= (best.expanded or math.inf)
+    return tuple(dict.fromkeys([*choice.tied, *([reference] if near else [])]))
 
 
 def _next(online: Online, choice: Choice | None, command: str) -> str:
@@ -81,7 +101,7 @@ def _problems(online: Online) -> list[str]:
     left = max(online.trials - len(state.windows), 1) + 1
     return [
         (
-            f"the command ended after {len(state.windows)} windows, before the search did; let it run about "
+            f"the command ended after {len(state.windows)} window{'' if len(state.windows) == 1 else 's'}, before the search did; let it run about "
             f"{left * each:.0f} s longer, or take shorter windows (--window {_shorter(online.window_s)})"
         )
     ]
@@ -89,23 +109,6 @@ def _problems(online: Online) -> list[str]:
 
 def _shorter(seconds: float) -> str:
     return f"{max(seconds / 2, 0.5):g}s"
-
-
-def _saved(online: Online, run: Path | None, reference: Row | None) -> tuple[Quantity | None, Quantity | None]:
-    """Return what was saved (J) and lost (s) since the first window against the reference for the same work."""
-    log, state = online.log, online.state
-    if run is None or reference is None or log is None or state.scopes is None:
-        return None, None
-    start = state.windows[0].from_ns
-    stretches = log.stretches(start, log.known_ns)
-    work = sum(log.done(a, b) for a, b in stretches)
-    try:
-        used = energy_of(run, stretches, state.scopes) if work > 0 else None
-    except JoulelabError:
-        used = None
-    seconds = sum(b - a for a, b in stretches) / NS
-    saved = None if used is None else reference.energy.scaled(work) - used.without("unseen")
-    return saved, Quantity(seconds) - reference.time.scaled(work)
 
 
 def _price(online: Online, by_cap: dict[float, Row], best: Row | None) -> Price:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.goal import Goal
     from joulelab.control.client import Held
+    from joulelab.study.tuning.drift import Drift
     from joulelab.study.tuning.grid import Grid
     from joulelab.study.tuning.search import Choice, Search
     from joulelab.study.tuning.window import Window
@@ -44,13 +45,15 @@ class State:
     """Hold what tuning has seen and done so far; times in monotonic ns, caps in W."""
 
     windows: list[Window] = field(default_factory=list)
+    unheld: list[Window] = field(default_factory=list)  # in which a device did not keep to its cap: used for nothing
     stays: list[tuple[float, int]] = field(default_factory=list)  # a cap, and since when it is set
     choice: Choice | None = None
     chosen_ns: int = 0
-    drift: tuple[float, float] | None = None  # time and energy per work at the end, against those at the beginning
+    drift: tuple[float, float] | None = None  # time and energy per work at the last reference, against the first
     revisits: int = 0
     refused: set[float] = field(default_factory=set)  # by the device, or hopeless
     scopes: list[str] | None = None
+    everything: bool = True  # whether these scopes are all that is measured
     notes: list[str] = field(default_factory=list)
     problem: str = ""
 
@@ -126,7 +129,7 @@ class Online:
     def _measure(self, cap: float, search: Search) -> bool:
         """Take a window under a cap; False where the device refuses it, and it is left out. Raises JoulelabError."""
         try:
-            self._note(self._try(cap) if self.state.windows else self._steady(cap))
+            window = self._try(cap) if self.state.windows else self._steady(cap)
         except Refused as error:
             if not self.state.windows:
                 raise
@@ -134,9 +137,31 @@ class Online:
             self.state.refused.add(cap)
             search.leave_out(cap)
             return False
-        return True
+        self._note(window)
+        if window.unheld:
+            self._leave_out_unheld(window, search)
+        return not window.unheld
+
+    def _leave_out_unheld(self, window: Window, search: Search) -> None:
+        """Search on without a cap that is not kept to, nor any below it. Raises Refused where none seems to be."""
+        if window.cap == self.grid.reference or not self.caps_work():
+            raise _not_enforced(window)
+        self.state.notes.append(f"{self.grid.shown[window.cap]} and below are left out: {window.unheld}")
+        for cap in self.grid.watts:
+            if cap <= window.cap and cap not in self.state.refused:
+                self.state.refused.add(cap)
+                search.leave_out(cap)
+
+    def caps_work(self) -> bool:
+        """Return whether caps change the power of the GPUs, although some were not kept to."""
+        from joulelab.study.tuning.tuned import take_effect
+
+        held = {w.cap: w.gpu_w for w in self.state.windows if w.gpu_w is not None}
+        return take_effect(held, [w.gpu_w for w in self.state.unheld if w.gpu_w is not None], self.grid.reference)
 
     def _choose(self, search: Search) -> None:
+        if self.state.unheld and not self.caps_work():
+            raise _not_enforced(self.state.unheld[-1])
         choice = search.choice()
         self._set(choice.cap)
         self.state.choice, self.state.chosen_ns = choice, monotonic_ns()
@@ -169,36 +194,46 @@ class Online:
         search.tell(window.cap, energy.value, time.value, energy.without(*COMMON).u, time.u)
 
     def corrected(self) -> list[Window]:
-        """Return the windows as they would be had the workload not changed by itself."""
-        windows, drift = self.state.windows, self.state.drift
-        if drift is None:
-            return list(windows)
-        first, last = windows[0].from_ns, windows[-1].from_ns
+        """Return the windows as they would be had the workload not changed by itself, as unsure as that is."""
+        if self.state.drift is None:
+            return list(self.state.windows)
+        drift = self.drifted()
+        several = math.sqrt(len(drift.anchors))
         made = []
-        for window in windows:
-            share = (window.from_ns - first) / max(last - first, 1)
-            time, energy = (math.exp(share * math.log(ratio)) for ratio in drift)
+        for window in self.state.windows:
+            time, energy = drift.at(window.from_ns)
             # The work of a window is what it would have been at the rate of the beginning, its energy likewise.
-            made.append(replace(window, work=window.work * time, energy=window.energy.scaled(time / energy)))
+            now = replace(window, work=window.work * time, energy=window.energy.scaled(time / energy))
+            # Those under the reference are made equal by this: together they say no more than one of them.
+            now = _less_sure(now, several) if window.cap == self.grid.reference else now
+            made.append(replace(now, u_drift=drift.u_at(window.from_ns)))
         return made
+
+    def drifted(self) -> Drift:
+        """Return what the workload changed by itself, as the windows under the reference tell."""
+        from joulelab.study.tuning.drift import Drift
+
+        return Drift.of([w for w in self.state.windows if w.cap == self.grid.reference])
 
     def _revisit(self) -> bool:
         """Come back to the reference once, to see whether the workload changed by itself; False: no need to."""
         windows, reference = self.state.windows, self.grid.reference
-        if self.state.revisits or windows[-1].cap == reference or windows[0].cap != reference:
+        if self.state.revisits or len(windows) < 2 or windows[0].cap != reference:
             return False
         self.state.revisits += 1
-        self._note(self._try(reference))
-        first, last = windows[0], windows[-1]
-        time = last.time_per.value / first.time_per.value
-        energy = last.energy_per.value / first.energy_per.value
-        if not _agree(first, last, DRIFT):
-            self.state.drift = (time, energy)
-            self.state.notes.append(
-                f"the workload changed by itself meanwhile: at {self.grid.shown[reference]} it took "
-                f"{(time - 1) * 100:+.1f} % time and {(energy - 1) * 100:+.1f} % energy for the same work at the end; "
-                "the windows between are corrected for it"
-            )
+        if windows[-1].cap != reference:
+            window = self._try(reference)
+            self._note(window)
+            if window.unheld:
+                raise _not_enforced(window)
+        if _agree(windows[0], windows[-1], DRIFT):
+            return True
+        time, energy = self.state.drift = self.drifted().at(windows[-1].from_ns)
+        self.state.notes.append(
+            f"the workload changed by itself meanwhile: at {self.grid.shown[reference]} it took "
+            f"{(time - 1) * 100:+.1f} % time and {(energy - 1) * 100:+.1f} % energy for the same work at the end; "
+            "the windows between are corrected for it, and their intervals hold that nobody knows when it happened"
+        )
         return True
 
     def _steady(self, cap: float) -> Window:
@@ -217,9 +252,9 @@ class Online:
         if not self.state.stays or self.state.stays[-1][0] != cap:
             self._set(cap)
             self._wait(monotonic_ns() + round(self.settle_s * NS))
-        for _ in range(RETAKES):
+        for k in range(RETAKES):
             window = self._window(cap)
-            if not window.paused:
+            if not window.paused and (k or not window.unheld):
                 return window
         return self._window(cap)
 
@@ -234,18 +269,22 @@ class Online:
         while log.reports(a, b)[0] < LEAST_REPORTS or log.reports(a, b)[1] < LEAST_LINES:
             b = self._until_report(b + 1)
         self._until_covered(run, b)
-        found = windows.energy_between(run, a, b, self.state.scopes)
-        if found is None:
+        if self.state.scopes is None:
+            self.state.scopes, self.state.everything = windows.find_scopes(run, a, b)
+        found = windows.read_scopes(run, a, b)
+        energy = windows.energy_of(found, [(a, b)], self.state.scopes, least=windows.LEAST_READINGS)
+        if energy is None:
+            self.state.scopes = None
             raise MeterError(
                 "no energy can be told of a window", where="tune", why="no power meter was read often enough",
                 next="joulelab meters, or a longer --window",
             )  # fmt: skip
-        energy, self.state.scopes = found
-        work = log.done(a, b)
-        return windows.Window(cap, a, b, work, energy, windows.u_rate(log, a, b), windows.has_pause(log, a, b))
+        gpu_w, unheld = windows.drawn(found, a, b, {h.scope: h.requested or h.asked for h in self._held})
+        rate, paused = windows.u_rate(log, a, b), windows.has_pause(log, a, b)
+        return windows.Window(cap, a, b, log.done(a, b), energy, rate, paused, gpu_w, unheld)
 
     def _note(self, window: Window) -> None:
-        self.state.windows.append(window)
+        (self.state.unheld if window.unheld else self.state.windows).append(window)
         kind = self.log.kind if self.log is not None else None
         self._recording.event("tune-window", **window.to_json(), kind=kind)
 
@@ -296,6 +335,17 @@ class Online:
         if self._stop.wait(seconds):
             raise _Ended
         self._capping.serve()
+
+
+def _not_enforced(window: Window) -> Refused:
+    return Refused("caps are not enforced here, so none is chosen", why=window.unheld, next="joulelab cap status")
+
+
+def _less_sure(window: Window, factor: float) -> Window:
+    """Let a window's own terms grow."""
+    terms = window.energy.terms.items()
+    grown = {s: u if s.startswith(("gain:", "offset:")) else u * factor for s, u in terms}
+    return replace(window, u_rate=window.u_rate * factor, energy=replace(window.energy, terms=grown))
 
 
 def _agree(a: Window, b: Window, least: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError
@@ -10,26 +10,27 @@ from joulelab.study import matrix
 from joulelab.study.drive import Driver, Outcome
 from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
 from joulelab.study.results import gather
-from joulelab.study.slots import State, look
+from joulelab.study.slots import State, look, slots_of
+from joulelab.study.trial import trial_of
+from joulelab.study.tuning.judged import judge
 from joulelab.study.tuning.search import Choice, Search
-from joulelab.study.tuning.tuned import Price, Sample, Tuned, is_hopeless, rows
+from joulelab.study.tuning.tuned import Price, Sample, Tuned, is_hopeless, take_effect, why_of
+from joulelab.study.work import WorkPattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.cells import Trial
+    from joulelab.analysis.cells import Cell, Trial
     from joulelab.analysis.goal import Goal
     from joulelab.study.drive import Stop, Told
     from joulelab.study.executors import Executor
     from joulelab.study.matrix import PlannedCell, Workload
+    from joulelab.study.trial import SlotTrial
     from joulelab.study.tuning.grid import Grid
-    from joulelab.study.work import WorkPattern
 
 COMMON = ("gain", "offset", "unseen")
 REPEAT_MAX = 5
-ONE_RUN = "one run each: how much runs differ by themselves is not in these intervals; --trials allows more"
-UNSEEN = "what sensors that see a part of the time do not see is left out: it is alike under all caps"
 
 
 @dataclass(slots=True)
@@ -103,9 +104,13 @@ class Tuning:
         self._retry = retry
         self._study, self._cells, self._grid, self._goal = study, dict(cells), grid, goal
         self._executor, self._tell, self._say = executor, tell, say
-        self._repeat_max, self._work, self._scope = repeat_max, work, scope
+        self._repeat_max, self._scope = repeat_max, scope
+        self._work = list(work) or [WorkPattern.from_json(each) for each in study.data["work"]]
+        self._caps = {cell.key: cap for cap, cell in cells.items()}
         self._search = Search(grid.watts, goal, budget=trials)
         self._told: dict[float, list[Trial]] = {}
+        self._unheld: dict[float, list[Trial]] = {}
+        self._problem = ""
         self._used = _Used()
         self._per: str | None = None
         self._notes: list[str] = []
@@ -118,12 +123,14 @@ class Tuning:
         is left of it (a sweep has more) counts in the choice.
         """
         self._search_on(stop)
-        if self.stopped_by is None:
+        if self.stopped_by is None and not self._problem:
             for cap in self._cells:
-                self._take(cap, self._fresh(cap))
+                self._take(cap, [trial for trial in self._fresh(cap) if not trial.uncapped])
+            if self._unheld and not self._caps_work():
+                self._not_enforced()
 
     def _search_on(self, stop: Stop) -> None:
-        while self.stopped_by is None and (cap := self._search.next()) is not None:
+        while self.stopped_by is None and not self._problem and (cap := self._search.next()) is not None:
             if len(self._told.get(cap, ())) >= self._repeat_max:
                 self._notes.append(f"{self._grid.shown[cap]} would be tried more often than --repeat-max allows")
                 return
@@ -134,7 +141,9 @@ class Tuning:
             if not fresh:
                 self._say(self._trying(cap))
                 fresh = self._run_one(cap, stop)
-            if fresh:
+            if fresh and fresh[0].uncapped:
+                self._doubt(cap, fresh)
+            elif fresh:
                 self._take(cap, fresh)
             elif self.stopped_by is None:
                 self._leave_out(cap)
@@ -147,12 +156,11 @@ class Tuning:
     def _trials(self, cap: float) -> list[Trial]:
         """Return the trials that the study has of a cap."""
         key = self._cells[cap].key
-        found = gather(self._study, scope=self._scope, work=self._work)
-        return next((list(c.trials) for c in found.cells if c.key == key), [])
+        return next((list(c.trials) for c in self._gathered() if c.key == key), [])
 
     def _fresh(self, cap: float) -> list[Trial]:
         """Return trials of a cap that the search has not been told of."""
-        known = {trial.run for trial in self._told.get(cap, ())}
+        known = {trial.run for trial in (*self._told.get(cap, ()), *self._unheld.get(cap, ()))}
         return [trial for trial in self._trials(cap) if trial.run not in known]
 
     def _run_one(self, cap: float, stop: Stop) -> list[Trial]:
@@ -184,6 +192,38 @@ class Tuning:
         self._notes.append(f"the command failed under {self._grid.shown[cap]}: it is left out")
         self._drop(cap)
 
+    def _doubt(self, cap: float, fresh: Sequence[Trial]) -> None:
+        """Search on without a cap that the GPUs did not keep to, nor any below it."""
+        self._unheld.setdefault(cap, []).extend(fresh)
+        self._say(f"  not used: {fresh[0].uncapped[0]}")
+        if cap == self._grid.reference or (sum(map(len, self._unheld.values())) > 1 and not self._caps_work()):
+            self._not_enforced()
+            return
+        self._notes.append(f"{self._grid.shown[cap]} and below are left out: {fresh[0].uncapped[0]}")
+        for lower in [w for w in self._cells if w <= cap]:
+            self._drop(lower)
+
+    def _not_enforced(self) -> None:
+        last = next(reversed(self._unheld.values()))[-1]
+        self._problem = f"caps are not enforced here, so none is chosen ({last.uncapped[0]}); joulelab cap status"
+
+    def _caps_work(self) -> bool:
+        """Return whether caps change the power of the GPUs, although some were not kept to."""
+        held, unheld = ({cap: self._gpu_w(of) for cap, of in by.items()} for by in (self._told, self._unheld))
+        known = {cap: w for cap, w in held.items() if w > 0}
+        return take_effect(known, [w for w in unheld.values() if w > 0], self._grid.reference)
+
+    def _gpu_w(self, trials: Sequence[Trial]) -> float:
+        """Return the mean power of the capped GPUs in some runs, 0 where it is not known."""
+        runs = {trial.run for trial in trials}
+        found = [t for t in self._slots() if t.run in runs and set(self._grid.scopes) <= set(t.energies)]
+        energy = sum(t.energies[scope].value for t in found for scope in self._grid.scopes)
+        return energy / sum(t.time_s for t in found) if found else 0.0
+
+    def _slots(self) -> list[SlotTrial]:
+        folders = [folder for key in self._caps for folder in slots_of(self._study.folder / "cells" / key)]
+        return [trial_of(slot) for slot in map(look, folders) if slot.state is State.DONE]
+
     def _drop(self, cap: float) -> None:
         """Search on without a cap; what is known of it is shown."""
         self._search.leave_out(cap)
@@ -197,7 +237,8 @@ class Tuning:
         if fresh:
             self._told.setdefault(cap, []).extend(fresh)
         if self._per is None and fresh and len(self._told) == 1:
-            self._per = next((name for name, done in fresh[0].work.items() if done > 0), None)
+            kinds = [*(pattern.name for pattern in self._work), *fresh[0].work]
+            self._per = next((kind for kind in kinds if fresh[0].work.get(kind, 0.0) > 0), None)
         for sample in map(self._sample, [cap] * len(fresh), fresh):
             devices = len(self._grid.scopes)
             u_energy = sample.energy.without(*COMMON).u
@@ -217,45 +258,48 @@ class Tuning:
         return Sample(cap, trial.energy.scaled(1 / done), Quantity(trial.time_s / done))
 
     def choice(self) -> Choice | None:
-        """Return the best cap so far, None where none was tried."""
-        return self._search.choice() if self._told else None
+        """Return the best cap so far, None where none was tried or none is to be recommended."""
+        return self._search.choice() if self._told and not self._problem else None
 
     def tuned(self, command: str) -> Tuned:
         """Return what was found; `command` is how the workload is typed."""
-        samples, reference = self._samples(), self._grid.reference
-        found = rows(self._goal, samples, reference, self._grid.shown)
-        by_cap = {row.cap: row for row in found}
+        found = judge(self._gathered(), self._goal, self._caps, self._grid, [pattern.name for pattern in self._work])
         choice = self.choice()
-        best, base = by_cap.get(choice.cap if choice else 0.0), by_cap.get(reference)
+        cap = None if choice is None else choice.cap
+        best, base = found.row(cap), found.row(self._grid.reference)
         saved = slower = None
-        if best is not None and base is not None:
-            per_run = self._work_per_run(reference)
-            saved, slower = ((a - b).scaled(per_run) for a, b in ((base.energy, best.energy), (best.time, base.time)))
-        unseen = any("unseen" in s.energy.budget() for s in samples)
+        if best is not None and base is not None and best.gain is not None and best.loss is not None:
+            per_run = 1.0 if found.per is None else self._work_per_run(found.per)
+            saved, slower = (base.energy - best.energy).scaled(per_run), (best.time - base.time).scaled(per_run)
+            saved, slower = replace(saved, known=best.gain.known), replace(slower, known=best.loss.known)
+        tied = () if choice is None else found.tied(choice)
+        interrupted = () if self.stopped_by is None else ("interrupted; type the same command to go on",)
         return Tuned(
             goal=self._goal,
             mode="runs",
-            rows=found,
-            reference=reference,
-            unit=self._per or "",
-            choice=None if choice is None else choice.cap,
-            tied=() if choice is None else tuple(choice.tied),
-            why="" if choice is None else choice.why,
+            rows=found.rows,
+            reference=self._grid.reference,
+            unit=found.per or "",
+            scopes=self._scope or "",
+            choice=cap,
+            tied=tied,
+            why="" if choice is None else why_of(self._goal, choice, tied, len(self._told), self._grid.shown),
             complete=self.stopped_by is None,
             saved=saved,
             slower=slower,
-            price=self._price(None if choice is None else choice.cap),
-            notes=(*self._notes, *([UNSEEN] if unseen else []), *([ONE_RUN] if any(r.n == 1 for r in found) else [])),
-            problems=() if self.stopped_by is None else ("interrupted; type the same command to go on",),
+            price=self._price(cap),
+            notes=(*self._notes, *found.notes),
+            problems=(*([self._problem] if self._problem else []), *interrupted),
             folder=str(self._study.folder),
             next=f"joulelab cap {self._grid.values[choice.cap].text} -- {command}" if choice else "",
         )
 
-    def _work_per_run(self, cap: float) -> float:
-        """Return the work of one run: energies and times are of a unit of it."""
-        if self._per is None:
-            return 1.0
-        done = [trial.work[self._per] for trial in self._told[cap]]
+    def _gathered(self) -> list[Cell]:
+        return gather(self._study, scope=self._scope, work=self._work, planned=[*self._caps]).cells
+
+    def _work_per_run(self, kind: str) -> float:
+        """Return the work of one run under the reference: energies and times are of a unit of it."""
+        done = [trial.work[kind] for trial in self._told[self._grid.reference]]
         return sum(done) / len(done)
 
     def _price(self, best: float | None) -> Price:

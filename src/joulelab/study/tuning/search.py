@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.tuning.curve import Belief, Draws, Floats, Prior, Seen
-from joulelab.study.tuning.objective import TOUCHES, excess, objective, regret
+from joulelab.study.tuning.curve import Belief, Bools, Draws, Floats, Ints, Prior, Seen
+from joulelab.study.tuning.objective import TOUCHES, Measured, excess, measured, regret
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +24,13 @@ WORTH = 0.001  # of the objective: one more trial that is expected to gain less 
 LOOKS, CHOOSES = 384, 1536  # curves drawn to find the next cap, and to choose
 IMAGINED = 24  # outcomes of a trial that are looked at before it is made
 LUCK = np.random.default_rng(1).standard_normal((2, IMAGINED))  # the noise of those outcomes
-PEAKS, SAME = 1.15, 0.01  # a cap this far above the mean power is not reached; ratios this close to 1 are equal
+PEAKS, FAR = 1.15, 1.5  # times the mean power: a cap above is hardly reached, or surely not
+LIKELY = 0.5  # share of the draws with a break between two caps from which on their distance is halved
+JUMP = 0.2  # with a limit, also where one takes this much longer than the other
+SAME = 0.01  # ratios this close to 1 are equal
 BREACH = (
     0.004  # what breaking the limit counts in the search beside the excess, so that it does not live on breaking it
 )
-K = 2.0  # coverage factor: caps closer than this many standard deviations cannot be told apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Choice:
     tied: tuple[float, ...]
     trials: int
     why: str
-    energy_ratio: float  # believed, against the highest cap
+    energy_ratio: float  # measured, against the highest cap
     time_ratio: float
     flat: bool = False  # no cap that was tried changes time or energy by more than the noise
 
@@ -130,34 +132,56 @@ class Search:
         loss = self._loss(draws)
         tried = np.isin(self._caps, self.tried)
         left = np.array([self._left(draws, loss, tried, at) for at in range(len(self._caps))])
+        left[tried & ~self._worth_repeating(draws)] = np.inf
         if loss[:, tried].mean(axis=0).min() - left.min() < WORTH:
             self._stopped = f"one more trial would gain less than {WORTH:.1%}"
             return None
-        return float(self._caps[left.argmin()])
+        return float(self._caps[self._halved(draws, np.flatnonzero(tried), int(left.argmin()))])
 
     def choice(self) -> Choice:
-        """Return the best cap that was tried. Raises ConfigError where none was."""
+        """Return the best cap that was tried, by what was measured. Raises ConfigError where none was.
+
+        What is believed of the curves decides only among caps whose measured values cannot be told apart.
+        """
         if not self._told:
             raise ConfigError("cannot choose a cap", why="none was tried")
         draws = self._believed(CHOOSES)
-        tried = np.flatnonzero(np.isin(self._caps, self.tried))
-        best = int(tried[self._loss(draws)[:, tried].mean(axis=0).argmin()])
-        log_t, log_e = draws.log_t - draws.log_t[:, -1:], draws.log_t + draws.log_p
-        log_e = log_e - log_e[:, -1:]
-        tied = tuple(float(self._caps[at]) for at in tried if at != best and self._tied(draws, int(at), best))
-        flat = len(tried) > 1 and all(_zero(log[:, at]) for at in tried for log in (log_t, log_e) if at != tried[-1])
-        ratios = float(np.exp(log_e[:, best].mean())), float(np.exp(log_t[:, best].mean()))
-        return Choice(
-            float(self._caps[best]), tied, self._trials, self._why(best, ratios, tied, flat=flat), *ratios, flat
+        seen = self._measured(draws)
+        expected = self._loss(draws).mean(axis=0)[seen.at]
+        flat = seen.is_flat() and (self._idles(FAR) or bool(expected[-1] - expected.min() < SAME))
+        best = len(seen.at) - 1 if flat else int(np.where(seen.contenders(self._goal), expected, np.inf).argmin())
+        tied = tuple(
+            float(self._caps[at]) for n, at in enumerate(seen.at) if n != best and seen.tied(self._goal, n, best)
         )
+        cap = float(self._caps[seen.at[best]])
+        ratios = float(seen.energy[best] / seen.energy[-1]), float(seen.time[best] / seen.time[-1])
+        return Choice(cap, tied, self._trials, self._why(cap, ratios, tied, flat=flat), *ratios, flat)
+
+    def _worth_repeating(self, draws: Draws) -> Bools:
+        """Return which caps may be tried again: those that may be the best, and the reference if a limit goes by it."""
+        seen = self._measured(draws)
+        worth = np.isin(np.arange(len(self._caps)), seen.at[seen.contenders(self._goal)])
+        worth[-1] |= self._goal.slowdown is not None
+        return worth
+
+    def _measured(self, draws: Draws) -> Measured:
+        """Return what was measured of the caps tried; noise is what is believed until repeats tell."""
+        at = np.searchsorted(self._caps, [x.cap for x in self._told])
+        energy, time, u_e, u_t = np.array([(x.energy_j, x.time_s, x.u_energy, x.u_time) for x in self._told]).T
+        return measured(at, energy, time, u_e, u_t, (float(draws.noise_t.mean()), float(draws.noise_p.mean())))
 
     def _unreached(self) -> bool:
         """Return whether the draw is well below the lowest cap, and that cap was tried and gave the same."""
         low, top = ([told for told in self._told if told.cap == cap] for cap in (self._caps[0], self._caps[-1]))
-        if not low or sum(x.energy_j for x in top) / sum(x.time_s for x in top) * PEAKS > self._caps[0]:
+        if not low or not self._idles(PEAKS):
             return False
         pairs = ([[x.energy_j for x in told] for told in (low, top)], [[x.time_s for x in told] for told in (low, top)])
         return all(abs(math.log(float(np.mean(a) / np.mean(b)))) < SAME for a, b in pairs)
+
+    def _idles(self, times: float) -> bool:
+        """Return whether so many times the mean power under the highest cap tried is below the lowest cap."""
+        top = [told for told in self._told if told.cap == self.tried[-1]]
+        return bool(sum(x.energy_j for x in top) / sum(x.time_s for x in top) * times <= self._caps[0])
 
     def _believed(self, count: int) -> Draws:
         cap, energy, time, u_energy, u_time = np.array(
@@ -178,7 +202,7 @@ class Search:
         cost = regret(self._goal, time * np.exp(draws.log_p), time)
         return np.where(excess(self._goal, time) > TOUCHES, cost + BREACH, cost)
 
-    def _left(self, draws: Draws, loss: Floats, tried: np.ndarray[tuple[int], np.dtype[np.bool_]], at: int) -> float:
+    def _left(self, draws: Draws, loss: Floats, tried: Bools, at: int) -> float:
         """Return what the choice is expected to cost after one more trial of a cap.
 
         Some of the draws are taken for the truth, each gives an outcome, and all draws are weighed by it.
@@ -194,24 +218,22 @@ class Search:
         open_to_choice[at] = True
         return float((weight @ loss[:, open_to_choice]).min(axis=1).mean())
 
-    def _tied(self, draws: Draws, at: int, best: int) -> bool:
-        time, energy = np.exp(draws.log_t), np.exp(draws.log_t + draws.log_p)
-        value = np.log(np.maximum(objective(self._goal, energy, time, energy[:, -1:], time[:, -1:]), 1e-6))
-        beyond = excess(self._goal, time)[:, at]
-        within = self._goal.slowdown is None or beyond.mean() - K * beyond.std() <= TOUCHES
-        return bool(within) and _zero(value[:, at] - value[:, best])
-
-    def _why(self, best: int, ratios: tuple[float, float], tied: tuple[float, ...], *, flat: bool) -> str:
+    def _why(self, cap: float, ratios: tuple[float, float], tied: tuple[float, ...], *, flat: bool) -> str:
         said = f"{self._goal.text}: the best of {len(self.tried)} caps tried"
         if flat:
             said = f"no cap that was tried changes time or energy by more than the noise, down to {self.tried[0]:g} W"
-        elif best != len(self._caps) - 1:
+        elif cap != self.tried[-1]:
             energy, time = (f"{100 * (ratio - 1):+.1f} %" for ratio in ratios)
-            said += f"; energy {energy}, time {time} against {self.reference:g} W"
+            said += f"; energy {energy}, time {time} against {self.tried[-1]:g} W, as measured"
         if tied and not flat:
             said += f"; {', '.join(f'{cap:g}' for cap in tied)} W cannot be told apart from it"
         return f"{said}; {self._stopped}" if self._stopped else said
 
-
-def _zero(difference: Floats) -> bool:
-    return bool(abs(difference.mean()) <= K * difference.std())
+    def _halved(self, draws: Draws, tried: Ints, at: int) -> int:
+        """Return the middle between two caps tried instead of a cap between them, if there is likely a break in between."""
+        if at in tried or at < tried[0]:
+            return at
+        low, high = int(tried[tried < at].max()), int(tried[tried > at].min())
+        between = (draws.start > low) & (draws.start <= high)
+        jump = np.exp(draws.log_t[:, low] - draws.log_t[:, high]).mean() - 1 > JUMP
+        return (low + high + 1) // 2 if between.mean() > LIKELY or (jump and self._goal.slowdown is not None) else at

@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulelab.analysis.cells import Cell, Trial, means
+from joulelab.analysis.products import ONE
 from joulelab.analysis.terms import Quantity, total
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.goal import Goal
-
+    from joulelab.study.tuning.search import Choice
 
 SHARED = ("gain", "offset", "unseen")
+KEPT = ("gain:", "offset:", "drift:")  # sources that all windows of a cap share
+NOT_ENFORCED = "not enforced"
+WORKS = 0.15  # a cap that lowers the mean power of its GPUs by so much has an effect; by less, it may be chance
 LOST, SLOW = 1.3, 0.25  # a score so many times the best, and a slowdown so far beyond its limit, will not turn
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Hold one trial under a cap (W): energy (J) and time (s), each of a run or of a unit of work."""
+    """Hold one trial under a cap (W): energy (J) and time (s), each of a run or of a unit of work.
+
+    `held` is False where the devices did not keep to the cap: then it is shown, and used for nothing.
+    """
 
     cap: float
     energy: Quantity
     time: Quantity
+    held: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Hold what is known of one cap: means over its trials, and against the reference where that was tried."""
+    """Hold what is known of one cap: means over its trials, and against the reference where that was tried.
+
+    `doubt` is why it is not compared.
+    """
 
     cap: float
     shown: str
@@ -40,12 +50,13 @@ class Row:
     gain: Quantity | None = None
     loss: Quantity | None = None
     score: Quantity | None = None
+    doubt: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         parts = {name: getattr(self, name) for name in ("energy", "time", "gain", "loss", "score")}
         plain = {name: None if q is None else q.to_json() for name, q in parts.items()}
-        return {"cap_w": self.cap, "shown": self.shown, "trials": self.n, **plain}
+        return {"cap_w": self.cap, "shown": self.shown, "trials": self.n, "doubt": self.doubt, **plain}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +74,9 @@ class Price:
 class Tuned:
     """Hold everything that is printed of a tuning.
 
-    `unit` is the kind of work that energy and time are of, empty for whole runs. `saved` (J) and `slower` (s) are
-    against the reference: per run, or over the rest of the one run. `complete` is False where the end came first.
+    `unit` is the kind of work that energy and time are of, empty for whole runs; `scopes` says whose energy it is.
+    `saved` (J) and `slower` (s) are against the reference: per run, or in the one run since the first window.
+    `complete` is False where the end came first.
     """
 
     goal: Goal
@@ -72,6 +84,7 @@ class Tuned:
     rows: tuple[Row, ...]
     reference: float
     unit: str = ""
+    scopes: str = ""
     choice: float | None = None
     tied: tuple[float, ...] = ()
     why: str = ""
@@ -89,6 +102,12 @@ class Tuned:
         """Return the row of a cap."""
         return next((r for r in self.rows if r.cap == cap), None)
 
+    @property
+    def sure(self) -> bool:
+        """Return whether what was saved, or spent, is more than it may be by chance."""
+        wide = None if self.saved is None else self.saved.expanded
+        return wide is not None and self.saved is not None and abs(self.saved.value) > wide
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         chosen, reference = self.row(self.choice), self.row(self.reference)
@@ -97,6 +116,7 @@ class Tuned:
             "goal": self.goal.text,
             "mode": self.mode,
             "unit": self.unit or "run",
+            "scopes": self.scopes,
             "reference_w": self.reference,
             "rows": [row.to_json() for row in self.rows],
             "choice_w": self.choice,
@@ -105,6 +125,7 @@ class Tuned:
             "why": self.why,
             "complete": self.complete,
             "saved_j": None if self.saved is None else self.saved.to_json(),
+            "saved_surely": self.sure,
             "saved_share": _share(chosen, reference),
             "slower_s": None if self.slower is None else self.slower.to_json(),
             "over": self.over,
@@ -121,25 +142,50 @@ def _share(chosen: Row | None, reference: Row | None) -> float | None:
 
 
 def rows(goal: Goal, samples: Sequence[Sample], reference: float, shown: Mapping[float, str]) -> tuple[Row, ...]:
-    """Return a row for each cap that was tried, the highest first."""
+    """Return a row for each cap that was tried in windows, the highest first."""
     caps = sorted({s.cap for s in samples}, reverse=True)
-    found = {cap: _mean([s for s in samples if s.cap == cap]) for cap in caps}
-    base = found.get(reference)
+    held = {cap: [s for s in samples if s.cap == cap and s.held] for cap in caps}
+    base = _mean(held[reference]) if held.get(reference) else None
     made = []
-    for cap, (energy, time) in found.items():
-        n, name = sum(s.cap == cap for s in samples), shown.get(cap, f"{cap:g} W")
-        if base is None:
-            made.append(Row(cap, name, n, energy, time))
-            continue
-        e, t = (energy.ratio(base[0]), time.ratio(base[1])) if cap != reference else (Quantity(1.0), Quantity(1.0))
-        one = Quantity(1.0)
-        made.append(Row(cap, name, n, energy, time, one - e, t - one, goal.score(e, t)))
+    for cap in caps:
+        used = held[cap] or [s for s in samples if s.cap == cap]
+        energy, time = _mean(used)
+        row = Row(cap, shown.get(cap, f"{cap:g} W"), len(used), energy, time, doubt="" if held[cap] else NOT_ENFORCED)
+        made.append(row if base is None or row.doubt else _against(goal, row, base, is_base=cap == reference))
     return tuple(made)
+
+
+def _against(goal: Goal, row: Row, base: tuple[Quantity, Quantity], *, is_base: bool) -> Row:
+    e, t = (ONE, ONE) if is_base else (row.energy.ratio(base[0]), row.time.ratio(base[1]))
+    return replace(row, gain=ONE - e, loss=t - ONE, score=goal.score(e, t))
+
+
+def take_effect(held: Mapping[float, float], unheld: Sequence[float], reference: float) -> bool:
+    """Return whether caps change anything, where some were not kept to, by mean powers of the GPUs (W).
+
+    `held` are those under caps that were kept to, by cap; `unheld` the others. A GPU may not get as low as its lowest
+    caps, but draws less under them than under the reference.
+    """
+    if not unheld or reference not in held:
+        return not unheld
+    others = [w for cap, w in held.items() if cap < reference]
+    return any(w < (1 - WORKS) * held[reference] for w in (sum(unheld) / len(unheld), *others))
+
+
+def why_of(goal: Goal, choice: Choice, tied: Sequence[float], tried: int, shown: Mapping[float, str]) -> str:
+    """Return why a cap was chosen, in words; all figures are those of the table."""
+    # What the search says of figures and of ties is left out: the table has them, with intervals.
+    own = (f"{goal.text}: the best of", " % against ", "told apart")
+    rest = [part for part in choice.why.split("; ") if not any(words in part for words in own)]
+    names = ", ".join(shown.get(cap, f"{cap:g} W") for cap in sorted(tied))
+    like = [f"{names} cannot be told apart from it"] if tied else []
+    best = [] if choice.flat else [f"the best of {tried} caps tried"]
+    return "; ".join([*best, *([] if choice.flat else like), *rest])
 
 
 def is_hopeless(goal: Goal, samples: Sequence[Sample], reference: float, cap: float) -> bool:
     """Return whether a cap, or a higher one than it, was tried and is far worse than the best: no need to see more."""
-    seen = {row.cap: row for row in rows(goal, samples, reference, {})}
+    seen = {row.cap: row for row in rows(goal, samples, reference, {}) if not row.doubt}
     scores = {c: row.score.value for c, row in seen.items() if row.score is not None and row.loss is not None}
     if not scores:
         return False
@@ -151,29 +197,19 @@ def is_hopeless(goal: Goal, samples: Sequence[Sample], reference: float, cap: fl
 
 
 def _mean(samples: Sequence[Sample]) -> tuple[Quantity, Quantity]:
-    """Return mean energy and time: of windows by what each says of itself, of runs by how they spread."""
-    if len(samples) == 1 or all(s.time.terms for s in samples):
-        return _of_windows([s.energy for s in samples], samples[0].cap), _of_windows(
-            [s.time for s in samples], samples[0].cap
-        )
-    trials = tuple(Trial(_of_run(s.energy, f"{s.cap:g}"), s.time.value) for s in samples)
-    mean = means(Cell(f"{samples[0].cap:g}", {"cap": samples[0].cap}, trials))
-    assert mean is not None
-    assert mean.energy is not None
-    return mean.energy, mean.time
+    """Return mean energy and time, each by what the trials say of themselves and by how far they are apart."""
+    cap = samples[0].cap
+    return _of_windows([s.energy for s in samples], cap), _of_windows([s.time for s in samples], cap)
 
 
 def _of_windows(values: Sequence[Quantity], cap: float) -> Quantity:
     """Return the mean; where the values are further apart than each says of itself, their own terms grow."""
     n = len(values)
-    mean = total(_of_run(q, f"{cap:g}#{k}").scaled(1 / n) for k, q in enumerate(values))
+    # Only gain and offset are common to all caps. How a workload drifted is the same in all windows of one.
+    tagged = [q.without("unseen").tagged(f"{cap:g}#{k}", keep=KEPT) for k, q in enumerate(values)]
+    mean = total(q.scaled(1 / n) for q in tagged)
     own = math.sqrt(sum(q.without(*SHARED).u ** 2 for q in values) / n)
     spread = math.sqrt(sum((q.value - mean.value) ** 2 for q in values) / (n - 1)) if n > 1 else 0.0
     grow = max(spread / own, 1.0) if own > 0 else 1.0
     terms = {s: u if s.startswith(("gain:", "offset:")) else u * grow for s, u in mean.terms.items()}
     return Quantity(mean.value, terms, mean.known)
-
-
-def _of_run(q: Quantity, tag: str) -> Quantity:
-    """Let only gain and offset be common to all caps."""
-    return q.without("unseen").tagged(tag, keep=("gain:", "offset:"))

@@ -7,16 +7,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.terms import Quantity, total
+from joulelab.analysis.terms import COVERAGE_FACTOR, Quantity, total
 from joulelab.core.clock import NS
 from joulelab.store.folder import read_meta
 from joulelab.store.run import Run
 from joulelab.study.tuning.worklog import pause_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.result import Result
     from joulelab.study.tuning.worklog import WorkLog
 
@@ -24,11 +25,17 @@ LEAST_READINGS = 3
 INSIDE = ("gpu", "cpu", "dram")
 # What is the same in all windows of one run, or cannot be in step with windows that begin at any time.
 COMMON = ("gain", "offset", "unseen")
+# What a device draws or enforces above its cap where it does not keep to it; a difference that rounding explains.
+ABOVE, ROUNDING, ROUNDING_W = 1.05, 0.02, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Hold a window (monotonic ns) under one cap (W): work done, energy (J), relative uncertainty of its rate."""
+    """Hold a window (monotonic ns) under one cap (W): work done, energy (J), relative uncertainty of its rate.
+
+    `gpu_w` is the mean power of the capped GPUs, `unheld` says that one did not keep to its cap. `u_drift` is how
+    unsure it is, relative, what the workload had changed by itself by then: of time and of energy.
+    """
 
     cap: float
     from_ns: int
@@ -37,6 +44,9 @@ class Window:
     energy: Quantity
     u_rate: float
     paused: bool = False
+    gpu_w: float | None = None
+    unheld: str = ""
+    u_drift: tuple[float, float] = (0.0, 0.0)
 
     @property
     def seconds(self) -> float:
@@ -47,19 +57,24 @@ class Window:
     def energy_per(self) -> Quantity:
         """Return joules per unit of work; what makes the rate vary makes the energy vary."""
         per = self.energy.scaled(1 / self.work)
-        return Quantity(per.value, {**per.terms, f"rate:{self.from_ns}": per.value * self.u_rate}, per.known)
+        return Quantity(per.value, {**per.terms, **self._own(per.value, self.u_drift[1])}, per.known)
 
     @property
     def time_per(self) -> Quantity:
         """Return seconds per unit of work."""
         per = self.seconds / self.work
-        return Quantity(per, {f"rate:{self.from_ns}": per * self.u_rate})
+        return Quantity(per, self._own(per, self.u_drift[0]))
+
+    def _own(self, per: float, drift: float) -> dict[str, float]:
+        drifted = {f"drift:{self.cap:g}": per * drift} if drift else {}
+        return {f"rate:{self.from_ns}": per * self.u_rate, **drifted}
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, as the run keeps it."""
         u = self.energy.without(*COMMON).u
         kept = {"cap": self.cap, "from": self.from_ns, "to": self.to_ns, "work": self.work, "paused": self.paused}
-        per = {"time_per_work": self.time_per.value, "u_rate": self.u_rate}
+        per: dict[str, Any] = {"time_per_work": self.time_per.value, "u_rate": self.u_rate}
+        per |= {"gpu_w": self.gpu_w, "unheld": self.unheld}
         return kept | {"energy": self.energy.value, "u": u} | per
 
 
@@ -71,37 +86,33 @@ class _Bare(Run):
         return []
 
 
-def energy_between(
-    run: Path, a_ns: int, b_ns: int, scopes: Sequence[str] | None = None
-) -> tuple[Quantity, list[str]] | None:
-    """Return the energy of [a, b] (J) and the scopes it is of; None where there is too little to tell.
+def find_scopes(run: Path, a_ns: int, b_ns: int) -> tuple[list[str], bool]:
+    """Return the scopes whose energy windows tell, and whether that is everything measured. Raises StoreError.
 
-    Those `scopes` if they are given, else everything measured that was read often enough. Raises StoreError.
+    What is read too seldom for [a, b] cannot be compared.
     """
     from joulelab.analysis.analyse import analyse_phase
 
-    if scopes is None:
-        with _Bare(run, read_meta(run)) as opened:
-            result = analyse_phase(opened, a_ns, b_ns)
-        scopes = _whole(result, {s.scope for s in result.scopes if s.reading.readings >= LEAST_READINGS})
-    energy = energy_of(run, [(a_ns, b_ns)], scopes, least=LEAST_READINGS) if scopes else None
-    return None if energy is None else (energy, list(scopes))
+    with _Bare(run, read_meta(run)) as opened:
+        result = analyse_phase(opened, a_ns, b_ns)
+    return _whole(result, {s.scope for s in result.scopes if s.reading.readings >= LEAST_READINGS})
 
 
-def energy_of(
-    run: Path, stretches: Sequence[tuple[int, int]], scopes: Sequence[str], least: int = 0
-) -> Quantity | None:
-    """Return the energy (J) of some scopes in all stretches; None where one was not read so often in each of them.
-
-    Raises StoreError.
-    """
+def read_scopes(run: Path, a_ns: int, b_ns: int) -> list[ScopeChannels]:
+    """Return what was measured of a run, joined as for [a, b]. Raises StoreError."""
     from joulelab.analysis.channels import load_channels
     from joulelab.analysis.joining import join
 
     with _Bare(run, read_meta(run)) as opened:
-        found = join(load_channels(opened), stretches[0][0], stretches[-1][1]).scopes
+        return join(load_channels(opened), a_ns, b_ns).scopes
+
+
+def energy_of(
+    found: Sequence[ScopeChannels], stretches: Sequence[tuple[int, int]], scopes: Sequence[str], least: int = 0
+) -> Quantity | None:
+    """Return the energy (J) of some scopes in all stretches; None where one was not read so often in each of them."""
     read = {s.scope: s.best for s in found}
-    if not set(scopes) <= set(read):
+    if not scopes or not set(scopes) <= set(read):
         return None
     inside = [read[scope].readings.between(a, b) for scope in scopes for a, b in stretches] if least else []
     if any(part.stop - part.start < least for part in inside):
@@ -109,13 +120,29 @@ def energy_of(
     return total(read[scope].energy(a, b) for scope in scopes for a, b in stretches)
 
 
-def _whole(result: Result, read: set[str]) -> list[str]:
+def drawn(found: Sequence[ScopeChannels], a_ns: int, b_ns: int, asked: Mapping[str, float]) -> tuple[float | None, str]:
+    """Return the mean power (W) of capped devices together, and what says that one does not keep to its cap (W)."""
+    means, said = [], []
+    for scope in (s for s in found if s.scope in asked and b_ns > a_ns):
+        cap, power = asked[scope.scope], scope.best.energy(a_ns, b_ns).scaled(NS / (b_ns - a_ns))
+        means.append(power.value)
+        limits = scope.state.get("cap_enforced_w")
+        enforced = [] if limits is None else [float(w) for w in limits.value[limits.between(a_ns, b_ns)]]
+        far = [w for w in enforced if abs(w - cap) > max(ROUNDING_W, ROUNDING * cap)]
+        if far:
+            said.append(f"{scope.scope} enforced {far[-1]:.0f} W where {cap:.0f} W were asked for")
+        elif power.value - COVERAGE_FACTOR * power.without(*COMMON).u > ABOVE * cap:
+            said.append(f"{scope.scope} drew {power.value:.0f} W under a cap of {cap:.0f} W")
+    return (sum(means) if means else None), "; ".join(said)
+
+
+def _whole(result: Result, read: set[str]) -> tuple[list[str], bool]:
     """Return the scopes of everything measured, or of what is inside the node where the rest is read too seldom."""
     whole = result.group("measured")
     if whole is not None and set(whole.scopes) <= read:
-        return list(whole.scopes)
+        return list(whole.scopes), True
     inside = [g for g in result.groups if g.name in INSIDE and set(g.scopes) <= read]
-    return [scope for group in inside for scope in group.scopes]
+    return [scope for group in inside for scope in group.scopes], False
 
 
 def u_rate(log: WorkLog, a_ns: int, b_ns: int) -> float:

@@ -230,7 +230,7 @@ class Search:
         return f"{said}; {self._stopped}" if self._stopped else said
 
     def _halved(self, draws: Draws, tried: Ints, at: int) -> int:
-        """Return the middle between two caps tried instead of a cap between them, if there is likely a break in between."""
+        """Return the middle between two caps tried instead of a cap between them, if a break in between is likely."""
         if at in tried or at < tried[0]:
             return at
         low, high = int(tried[tried < at].max()), int(tried[tried > at].min())

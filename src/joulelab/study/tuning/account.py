@@ -101,10 +101,14 @@ def _problems(online: Online) -> list[str]:
     left = max(online.trials - len(state.windows), 1) + 1
     return [
         (
-            f"the command ended after {len(state.windows)} window{'' if len(state.windows) == 1 else 's'}, before the search did; let it run about "
+            f"the command ended after {_windows(len(state.windows))}, before the search did; let it run about "
             f"{left * each:.0f} s longer, or take shorter windows (--window {_shorter(online.window_s)})"
         )
     ]
+
+
+def _windows(count: int) -> str:
+    return "1 window" if count == 1 else f"{count} windows"
 
 
 def _shorter(seconds: float) -> str:

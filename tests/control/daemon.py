@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from tests.control.fake import wait_for
@@ -19,7 +22,10 @@ class Capd:
     """Run capd as a process of its own."""
 
     def __init__(self, environ, folder, config=""):
-        self.config, self.path, self._log = folder / "capd.toml", folder / "run" / "capd.sock", folder / "capd.log"
+        # Not in pytest's folder: whoever else starts a pytest closes that to other users.
+        self._place = Path(tempfile.mkdtemp(prefix="joulelab-capd-"))
+        self._place.chmod(0o755)
+        self.config, self.path, self._log = folder / "capd.toml", self._place / "run" / "capd.sock", folder / "capd.log"
         self.config.write_text(config)
         self.config.chmod(0o644)
         self.environ = {**environ, "JOULELAB_CAPD": str(self.path)}
@@ -74,6 +80,7 @@ class Capd:
         if self.process.poll() is None:
             self.process.terminate()
         code = self.process.wait(timeout=60)
+        shutil.rmtree(self._place)
         text = self._log.read_text()
         assert "Traceback" not in text, text
         return code

@@ -196,7 +196,7 @@ def test_a_user_without_root_gets_his_caps_again_unless_he_may_not_any_more(envi
     )
     try:
         with user.stdout as said, user.stderr:
-            assert said.readline() == "set\n"
+            assert said.readline() == "set\n", user.stderr.read()
             capd.process.kill()
             capd.process.wait()
             assert said.readline() == "keeper-died \n"

@@ -125,7 +125,8 @@ def unwritten(error: OSError, path: Path, *, opening: bool) -> JoulelabError:
     if opening and error.errno in _LOCKED:
         user = os.geteuid()
         why += ": this container may not" if user == 0 else f": user {user} is not root, and only root may set limits"
-        return Denied(what, where=where, why=why, next="run it as root, or ask for capd: sudo joulelab capd")
+        then = "run it, or capd, on the host" if user == 0 else "run it as root, or ask for capd: sudo joulelab capd"
+        return Denied(what, where=where, why=why, next=then)
     if error.errno in _LOCKED:
         why += ": the firmware has locked its limits"
         return Refused(what, where=where, why=why, next="unlock them in the firmware's setup (power limit lock)")

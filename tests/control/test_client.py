@@ -372,3 +372,25 @@ def test_caps_that_were_held_when_a_keeper_hung_are_set_again(environ, files, mo
         assert hear(caps, "keeper-started")[-1]["caps"][0]["requested"] == 170.0
         assert [(r.device, r.outcome) for r in caps.release()] == [("GPU-0", "restored")]
     wait_for(lambda: files.get("GPU-1") == {"cap_w": 320.0} and not State(environ).devices())
+
+
+def test_what_is_polled_is_open_while_another_thread_buries_a_keeper(environ):
+    """The supervisor polls in its own thread; a file that is closed cannot be polled, and would end its loop."""
+    seen, done = [], threading.Event()
+    with Caps(environ) as caps:
+        caps.set(TWO[:1])
+
+        def look():
+            while not done.is_set():
+                seen.extend(fd for fd in caps.fds if fd < 0)
+
+        watch = threading.Thread(target=look)
+        watch.start()
+        try:
+            for _ in range(3):
+                os.kill(keeper_of(caps), signal.SIGKILL)
+                hear(caps, "keeper-started")
+        finally:
+            done.set()
+            watch.join()
+    assert seen == []

@@ -71,7 +71,8 @@ class Caps:
     def fds(self) -> Sequence[int]:
         """Return what to poll; it changes when a keeper is started again."""
         link = self._link
-        return () if link is None or self._pid != os.getpid() else link.fds
+        # One that another thread closes just now shows -1, which nobody can poll.
+        return () if link is None or self._pid != os.getpid() else [fd for fd in link.fds if fd >= 0]
 
     @property
     def due_ns(self) -> int:
@@ -183,9 +184,9 @@ class Caps:
             time.sleep(0.05)
 
     def _close_link(self) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
             self._holding = False
 
     def _status(self) -> Status:
@@ -249,9 +250,9 @@ class Caps:
 
     def _bury(self, link: Link) -> None:
         """Note that the keeper died; it is due again at once, unless the last one died young."""
+        self._link = None  # before it is closed: another thread may just look what to poll
         how, name = link.close(), link.name
         known, self._holding = self._holding or self._resuming > 0, False
-        self._link = None
         self._resuming = self._finishing = 0
         if not self._held:
             return

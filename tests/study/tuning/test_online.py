@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import time
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.store.make import START_NS, close_run, gpus, make_run, write_rows
+from tests.study.tuning.marks import line, write
 
 from joulelab.analysis.analyse import analyse
 from joulelab.analysis.goal import Goal
@@ -30,7 +30,7 @@ from joulelab.study.tuning.account import account
 from joulelab.study.tuning.grid import Grid
 from joulelab.study.tuning.online import Online
 from joulelab.study.tuning.search import Choice
-from joulelab.study.tuning.window import Window, drawn, energy_of, find_scopes, has_pause, read_scopes, u_rate
+from joulelab.study.tuning.window import Window, drawn, energy_of, find_scopes, read_scopes
 from joulelab.study.tuning.worklog import WorkLog
 from joulelab.study.values import caps
 from joulelab.supervisor.options import RunOptions
@@ -49,92 +49,6 @@ ENERGY = Goal.parse("energy")
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look more often than anybody needs to."""
     monkeypatch.setattr("joulelab.study.tuning.online.POLL_S", 0.03)
-
-
-def line(t_s: float, since_s: float, amount: float, *, count: int = 1, at_s: Sequence[float] = ()) -> dict[str, object]:
-    stamps = [round(s * NS) for s in at_s or [t_s]]
-    work = {"mark": "work", "phase": None, "amounts": {"steps": amount, "samples": 64 * amount}, "rank": 0}
-    return {"t": round(t_s * NS), "from": round(since_s * NS), "count": count, "at": stamps, **work}
-
-
-def write(folder: Path, name: str, *lines: dict[str, object], torn: str = "") -> None:
-    with (folder / f"{name}.jsonl").open("a") as file:
-        file.write("".join(json.dumps(each) + "\n" for each in lines) + torn)
-
-
-def even(start_s: int, end_s: int, per_s: float = 10.0) -> list[dict[str, object]]:
-    """Return a line per second with ten reports each."""
-    tenths = [k / 10 for k in range(1, 11)]
-    return [line(t + 1, t, per_s, count=10, at_s=[t + x for x in tenths]) for t in range(start_s, end_s)]
-
-
-def test_work_is_followed_as_the_file_grows_and_torn_or_foreign_lines_are_left_out(tmp_path: Path) -> None:
-    log = WorkLog(tmp_path)
-    log.read()
-    assert log.known_ns == 0
-    write(tmp_path, "1", *even(10, 12), torn='{"t": 13')
-    log.read()
-    assert (log.kind, log.known_ns) == ("steps", 12 * NS)
-    write(tmp_path, "1", torn='000000000, "mark"\n{"t":1,"mark":"begin"}\nnull\n{"t":2,"mark":"work","amounts":7}\n')
-    write(tmp_path, "1", *even(12, 13))
-    log.read()
-    assert log.known_ns == 13 * NS
-    assert log.done(10 * NS, 13 * NS) == pytest.approx(30)
-    assert log.done(round(10.5 * NS), round(11.25 * NS)) == pytest.approx(7.5)
-    assert log.reports(10 * NS, 13 * NS) == (30, 3)
-
-
-def test_ranks_add_and_are_known_as_far_as_the_last_of_them(tmp_path: Path) -> None:
-    log = WorkLog(tmp_path, "samples")
-    write(tmp_path, "1", *even(0, 5))
-    write(tmp_path, "2", *even(0, 4))
-    log.read()
-    assert log.known_ns == 4 * NS
-    assert log.done(NS, 4 * NS) == pytest.approx(2 * 64 * 30)
-    write(tmp_path, "1", *even(5, 20))  # the other one has ended: it is not waited for any more
-    log.read()
-    assert log.known_ns == 20 * NS
-
-
-def test_what_a_writer_sums_up_is_read_with_its_times(tmp_path: Path) -> None:
-    now = iter(range(0, 100 * NS, NS // 50))
-    writer = MarkWriter(tmp_path, now=lambda: next(now))
-    for _ in range(500):
-        writer.work({"samples": 2})
-    writer.close()
-    log = WorkLog(tmp_path)
-    log.read()
-    a, b = 2 * NS, 8 * NS
-    assert log.done(a, b) == pytest.approx(2 * 50 * 6, rel=0.02)
-    assert u_rate(log, a, b) < 0.005
-    assert not has_pause(log, a, b)
-
-
-def test_reports_of_a_shell_cover_the_time_since_the_one_before(tmp_path: Path) -> None:
-    write(tmp_path, "sh-1", *(line(t, t, 3.0) for t in (1, 2, 3)))
-    log = WorkLog(tmp_path)
-    log.read()
-    assert log.done(NS, 3 * NS) == pytest.approx(6)
-    assert log.done(NS, round(2.5 * NS)) == pytest.approx(4.5)
-
-
-def test_a_pause_is_seen_and_left_out_of_the_stretches(tmp_path: Path) -> None:
-    write(tmp_path, "1", *even(0, 3), *even(8, 11))
-    log = WorkLog(tmp_path)
-    log.read()
-    assert has_pause(log, 0, 11 * NS)
-    assert not has_pause(log, 0, 3 * NS)
-    assert log.stretches(0, 11 * NS) == [(0, 3 * NS), (8 * NS, 11 * NS)]
-
-
-def test_uneven_work_makes_the_rate_unsure_and_too_few_reports_say_nothing(tmp_path: Path) -> None:
-    for t in range(8):
-        write(tmp_path, "1", *even(t, t + 1, 20.0 if t < 4 else 10.0))
-    log = WorkLog(tmp_path)
-    log.read()
-    assert 0.1 < u_rate(log, 0, 8 * NS) < 0.5
-    assert u_rate(log, 0, 4 * NS) < 1e-6
-    assert u_rate(log, NS, round(1.05 * NS)) == 1.0
 
 
 def window(cap: float, at_s: float, *, energy: float, time_s: float = 5.0, work: float = 100.0) -> Window:

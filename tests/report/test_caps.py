@@ -35,6 +35,9 @@ def test_every_device_with_its_range_and_holder():
 def test_what_was_left_behind_names_the_command_that_puts_it_back():
     text = shown(Status([replace(GPU, leftover={"found": 250})], []))
     assert "-> joulelab cap restore" in text
+    damaged = shown(Status([replace(GPU, leftover={"problem": "the journal is damaged; set the cap by hand"})], []))
+    assert "the journal is damaged; set the cap by hand" in damaged
+    assert "cap restore" not in damaged
     assert "there is nothing to cap here" in shown(Status([], []))
 
 

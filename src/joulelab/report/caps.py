@@ -72,4 +72,6 @@ def _cells(device: Device) -> tuple[str, ...]:
 def _holder(device: Device) -> str:
     if device.holder:
         return f"held by {device.holder}"
+    if device.leftover and device.leftover.get("problem"):
+        return f"a cap was left behind: {device.leftover['problem']}"
     return "a cap was left behind and nobody holds it\n-> joulelab cap restore"

@@ -48,7 +48,7 @@ def headline(tuned: Tuned) -> str:
     so_far = "" if tuned.complete else " so far"
     text = f"Best cap for {tuned.goal.text}{so_far}: {best.shown}"
     if best.cap == tuned.reference:
-        return f"{text}, the highest"
+        return f"{text}, the highest" + ("; others cannot be told apart from it" if tuned.tied else "")
     changes = [_change(best.gain, "less energy", "more energy"), _change(best.loss, "longer", "faster")]
     known = [c for c in changes if c]
     against = tuned.row(tuned.reference)

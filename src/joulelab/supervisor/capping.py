@@ -34,6 +34,7 @@ class Capping:
         self._environ = environ
         self._recording = recording
         self._caps: Caps | None = None
+        self._waiting: list[str] = []
 
     @property
     def fds(self) -> Sequence[int]:
@@ -87,6 +88,12 @@ class Capping:
 
     def _note(self, event: Mapping[str, Any]) -> None:
         fields = dict(event)
-        self._recording.event(str(fields.pop("event", "keeper")), **fields)
+        kind = str(fields.pop("event"))
+        self._recording.event(kind, **fields)
         if "problem" in fields:
             self._recording.problems.append(str(fields["problem"]))
+            self._waiting += [str(fields["problem"])] if kind == "caps-problem" else []
+        elif kind == "keeper-started":  # what was told while there was none is over; its events stay
+            for said in self._waiting:
+                self._recording.problems.remove(said)
+            self._waiting.clear()

@@ -155,7 +155,9 @@ class Search:
         )
         cap = float(self._caps[seen.at[best]])
         ratios = float(seen.energy[best] / seen.energy[-1]), float(seen.time[best] / seen.time[-1])
-        return Choice(cap, tied, self._trials, self._why(cap, ratios, tied, flat=flat), *ratios, flat)
+        lowest = best == int(regret(self._goal, seen.energy, seen.time).argmin())
+        why = self._why(cap, ratios, tied, flat=flat, lowest=lowest)
+        return Choice(cap, tied, self._trials, why, *ratios, flat)
 
     def _worth_repeating(self, draws: Draws) -> Bools:
         """Return which caps may be tried again: those that may be the best, and the reference if a limit goes by it."""
@@ -218,7 +220,9 @@ class Search:
         open_to_choice[at] = True
         return float((weight @ loss[:, open_to_choice]).min(axis=1).mean())
 
-    def _why(self, cap: float, ratios: tuple[float, float], tied: tuple[float, ...], *, flat: bool) -> str:
+    def _why(
+        self, cap: float, ratios: tuple[float, float], tied: tuple[float, ...], *, flat: bool, lowest: bool
+    ) -> str:
         said = f"{self._goal.text}: the best of {len(self.tried)} caps tried"
         if flat:
             said = f"no cap that was tried changes time or energy by more than the noise, down to {self.tried[0]:g} W"
@@ -227,6 +231,7 @@ class Search:
             said += f"; energy {energy}, time {time} against {self.tried[-1]:g} W, as measured"
         if tied and not flat:
             said += f"; {', '.join(f'{cap:g}' for cap in tied)} W cannot be told apart from it"
+            said += "" if lowest else "; among those the curve through all trials decides, not the lowest figure"
         return f"{said}; {self._stopped}" if self._stopped else said
 
     def _halved(self, draws: Draws, tried: Ints, at: int) -> int:

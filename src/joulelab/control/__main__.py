@@ -20,8 +20,8 @@ from joulelab.core.errors import ConfigError, JoulelabError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.control.lease import Outcome
     from joulelab.control.setters import Found
+    from joulelab.control.told import Released
 
 PATIENCE_MS = 500  # only where a kernel has no pidfd
 
@@ -123,7 +123,7 @@ class Process:
         return self._found
 
 
-def log(state: State, outcomes: list[Outcome], why: str) -> None:
+def log(state: State, outcomes: list[Released], why: str) -> None:
     """Write down what nobody was there to hear."""
     for outcome in outcomes:
         state.log(f"{why}: {outcome.said}")

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from joulelab.control.lease import Outcome
     from joulelab.control.policy import Policy
     from joulelab.control.setters import Found
+    from joulelab.control.told import Released
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 HANDLED = (*ENDING, signal.SIGHUP)
@@ -234,7 +234,7 @@ class Daemon:
         peer.leaving = True
         self._answer(peer, refused(number, error, final=isinstance(error, OutOfBounds)))
 
-    def _release(self, peer: Peer, why: str) -> list[Outcome]:
+    def _release(self, peer: Peer, why: str) -> list[Released]:
         outcomes = peer.keeper.release()
         for outcome in outcomes:
             self._say("released", {"user": peer.user, "pid": peer.pid, "why": why, "said": [outcome.said]})

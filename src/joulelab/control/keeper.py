@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from joulelab.control.frames import plain, refused
-from joulelab.control.lease import Lease, Outcome, finish, main_value, unit_of, value_text
+from joulelab.control.lease import Lease, finish, main_value, unit_of, value_text
 from joulelab.control.setting import OutOfBounds
 from joulelab.control.state import WAYS, InUse, by_hand, holder_text, utc_text
+from joulelab.control.told import Released
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused, StoreError
 from joulelab.meters import nearest
 from joulelab.transports.nvml_control import LOCK_CLOCKS
@@ -116,11 +117,11 @@ class Keeper:
             raise
         return told
 
-    def release(self) -> list[Outcome]:
+    def release(self) -> list[Released]:
         """Put back everything, the last first, and let go of it. Nothing is raised."""
         return [self.leases.pop(device).restore() for device in reversed(list(self.leases))]
 
-    def restore(self, devices: Sequence[str] | None = None) -> list[Outcome]:
+    def restore(self, devices: Sequence[str] | None = None) -> list[Released]:
         """Finish left-over journals (of some devices) that no keeper holds. Nothing is raised."""
         left = [d for d in self.state.devices() if devices is None or d in devices]
         if not left:
@@ -129,7 +130,7 @@ class Keeper:
         outcomes = [self._restore(device, setters.get(device)) for device in left]
         return [outcome for outcome in outcomes if outcome is not None]
 
-    def _restore(self, device: str, setter: Setter | None) -> Outcome | None:
+    def _restore(self, device: str, setter: Setter | None) -> Released | None:
         """Finish one journal; whatever is wrong with it is told, and keeps no other from being finished."""
         try:
             lock = self.state.lock(device, {**self._who, "since": utc_text()}, setter.scope if setter else device)
@@ -283,14 +284,14 @@ def _leftover(journal: Journal) -> dict[str, Any]:
     return {"found": main_value(journal.found), "set": ours, "who": dict(journal.who), "utc": journal.utc}
 
 
-def _failed(device: str, said: str) -> Outcome:
-    return Outcome(device, device, "failed", None, None, "W", said)
+def _failed(device: str, said: str) -> Released:
+    return Released(device, device, "failed", None, None, "W", said)
 
 
-def _absent(journal: Journal, path: Path) -> Outcome:
+def _absent(journal: Journal, path: Path) -> Released:
     said = f"{_thing(journal)} is not there now; {_return(journal)}; remove {path} only if it is gone for good"
     found = main_value(journal.found)
-    return Outcome(journal.scope, journal.device, "failed", found, None, unit_of(journal.kind), said)
+    return Released(journal.scope, journal.device, "failed", found, None, unit_of(journal.kind), said)
 
 
 def _thing(journal: Journal) -> str:

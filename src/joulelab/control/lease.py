@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.control.setting import same
 from joulelab.control.state import Journal, utc_text
+from joulelab.control.told import Released
 from joulelab.core.errors import DeviceLost, JoulelabError, Refused
 
 if TYPE_CHECKING:
@@ -22,23 +23,6 @@ TRIES = 3
 PAUSE_S = 0.1
 
 Verdict = Literal["as found", "restore", "leave"]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Tell what became of a device; values in `unit`, None where nothing is set or it could not be read."""
-
-    scope: str
-    device: str
-    outcome: Literal["restored", "as found", "left", "failed"]
-    found: float | None
-    now: float | None
-    unit: str
-    said: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
 
 
 def verdict(
@@ -92,7 +76,7 @@ class _NotBack(Refused):
         self.shown = dict(shown)
 
 
-def finish(setter: Setter, journal: Journal, state: State) -> Outcome:
+def finish(setter: Setter, journal: Journal, state: State) -> Released:
     """Put back what a journal says was found, if it is still ours to do; the lock is held. Nothing is raised.
 
     The journal is removed unless that failed.
@@ -122,7 +106,7 @@ def finish(setter: Setter, journal: Journal, state: State) -> Outcome:
     return outcome
 
 
-def _finish(setter: Setter, journal: Journal) -> Outcome:
+def _finish(setter: Setter, journal: Journal) -> Released:
     now = setter.get()
     what = verdict(now, found=journal.found, ours=journal.set, default=journal.default, same_boot=journal.same_boot)
     unit = unit_of(journal.kind)
@@ -145,9 +129,9 @@ def _finish(setter: Setter, journal: Journal) -> Outcome:
 
 def _told(
     journal: Journal, outcome: Literal["restored", "as found", "left", "failed"], now: Setting | None, said: str
-) -> Outcome:
+) -> Released:
     found = main_value(journal.found)
-    return Outcome(journal.scope, journal.device, outcome, found, main_value(now), unit_of(journal.kind), said)
+    return Released(journal.scope, journal.device, outcome, found, main_value(now), unit_of(journal.kind), said)
 
 
 class Lease:
@@ -156,7 +140,7 @@ class Lease:
     def __init__(self, setter: Setter, state: State, who: Mapping[str, Any]) -> None:
         """Lock the device and finish what was left over. Raises InUse, Refused, StoreError, MeterError."""
         self.setter = setter
-        self.finished: Outcome | None = None
+        self.finished: Released | None = None
         self._state = state
         self._who = dict(who)
         self._sure: Setting | None = None  # the last setting of ours that the device showed
@@ -204,7 +188,7 @@ class Lease:
         if not same(self.setter.get(), setting):
             self.set(setting)
 
-    def restore(self) -> Outcome:
+    def restore(self) -> Released:
         """Put back what was found, as the rule says, and let go of the device. Nothing is raised."""
         try:
             if self._sure is None and not self._maybe:

@@ -51,7 +51,7 @@ class Held(_Told):
 
 @dataclass(frozen=True, slots=True)
 class Released(_Told):
-    """Tell what became of a device, and in a sentence why; values in `unit`."""
+    """Tell what became of a device, and in a sentence why; values in `unit`, None where nothing is set or read."""
 
     scope: str
     device: str

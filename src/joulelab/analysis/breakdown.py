@@ -48,12 +48,7 @@ def breakdown(
     for key, scope in keys.items():
         families.setdefault(family(scope.scope), {})[key] = scope
     groups = [_group(name, top(members), span) for name, members in families.items()]
-    # What psys covers is up to the board's maker: where packages are measured it stands beside them, in no sum.
-    hosts = {s.host for s in scopes if family(s.scope) == "cpu" and not s.reading.estimate}
-    summed = {k: s for k, s in keys.items() if family(s.scope) != "psys" or s.host not in hosts}
-    # Cords that make no whole hold some of what is measured inside: alone they stand for themselves, else in no sum.
-    others = {s.host for s in summed.values() if family(s.scope) not in CORDS}
-    summed = {k: s for k, s in summed.items() if family(s.scope) not in CORDS or s.host not in others}
+    summed = _summed(keys)
     if summed:
         groups.append(_group("measured", top(summed), span))
     known = {(c.host, c.scope): c for c in channels}
@@ -73,6 +68,16 @@ def breakdown(
             name = f"{node.host}: supply efficiency" if several else "supply efficiency"
             ratios[name] = direct.energy.ratio(node.energy)
     return tuple(groups), ratios
+
+
+def _summed(keys: dict[str, ScopeResult]) -> dict[str, ScopeResult]:
+    """Return what goes into the sum over all: psys and loose cords would count things twice."""
+    # What psys covers is up to the board's maker: where packages are measured it stands beside them, in no sum.
+    hosts = {s.host for s in keys.values() if family(s.scope) == "cpu" and not s.reading.estimate}
+    summed = {k: s for k, s in keys.items() if family(s.scope) != "psys" or s.host not in hosts}
+    # Cords that make no whole hold some of what is measured inside: alone they stand for themselves, else in no sum.
+    others = {s.host for s in summed.values() if family(s.scope) not in CORDS}
+    return {k: s for k, s in summed.items() if family(s.scope) not in CORDS or s.host not in others}
 
 
 def _tree(keys: dict[str, ScopeResult]) -> dict[str, str | None]:

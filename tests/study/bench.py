@@ -26,7 +26,7 @@ def make_study(folder: Path, *command: str, knobs: Mapping[str, str] | None = No
     """Make a study of a command with knobs."""
     workload = Workload(command or ("true",))
     planned = cells(workload, [Knob.parse(name, text) for name, text in (knobs or {}).items()])
-    return join_study(folder, folder.name, Plan(workload, planned, settings=Settings(**settings)), seed=1)
+    return join_study(folder, folder.name, Plan(planned, settings=Settings(**settings)), seed=1)
 
 
 def only_cell(study: Study) -> str:

@@ -289,7 +289,7 @@ def test_a_folder_of_somebody_else_is_no_place_for_a_lock(tmp_path: Path, no_sta
     assert len(places({"JOULELAB_STATE": str(theirs), "XDG_RUNTIME_DIR": str(theirs)})) == 1
 
 
-def test_executors_are_found_by_name() -> None:
-    assert isinstance(executors.open_executor("local", {}), Local)
-    with pytest.raises(ConfigError, match="there are local"):
-        executors.open_executor("cloud", {})
+def test_executors_are_found_by_name(tmp_path: Path) -> None:
+    assert isinstance(executors.open_executor("local", {}, {}, tmp_path), Local)
+    with pytest.raises(ConfigError, match="there are .*local"):
+        executors.open_executor("cloud", {}, {}, tmp_path)

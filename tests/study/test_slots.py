@@ -201,9 +201,8 @@ def test_claims_that_were_never_placed_are_removed(slot: Path) -> None:
 
 def plan_of(command: tuple[str, ...], caps: str) -> Plan:
     workload = Workload(command)
-    return Plan(
-        workload, cells(workload, [Knob.parse("cap", caps)]), repeats=2, settings=Settings(idle_s=1, meters=("nvml",))
-    )
+    planned = cells(workload, [Knob.parse("cap", caps)])
+    return Plan(planned, repeats=2, settings=Settings(idle_s=1, meters=("nvml",)))
 
 
 def test_a_study_grows_and_keeps_its_seed(tmp_path: Path) -> None:

@@ -135,7 +135,6 @@ def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
         knobs.append(Knob.parse(name, text))
     workload = Workload(words)
     return Plan(
-        workload=workload,
         cells=cells(workload, knobs, given["repeat"]),
         repeats=given["repeat"],
         warmup=given["warmup"],
@@ -170,7 +169,7 @@ def _settings(given: Mapping[str, Any]) -> Any:
 def _wanted(plan: Plan, given: Mapping[str, Any]) -> Wanted:
     from joulelab.study.folder import check_name, default_name
 
-    name = given["name"] or default_name(plan.workload)
+    name = given["name"] or default_name(plan.cells[0].workload)
     check_name(name)
     kept = {key: given[key] for key in ("seed", "dry_run", "retry", "yes", "as_json", "figures")}
     return Wanted(folder=given["studies"].absolute() / name, name=name, **kept)
@@ -209,7 +208,7 @@ def _drive(study: Study, plan: Plan, wanted: Wanted) -> Outcome:
     from joulelab.supervisor.leftovers import put_back
     from joulelab.supervisor.workload import inherited
 
-    executor = open_executor("local", inherited(os.environ))
+    executor = open_executor("local", inherited(os.environ), plan.nodes, study.folder)
     cells = {cell.key: cell for cell in plan.cells}
     slots = len(cells) * plan.repeats
     _say(f"{_matrix(plan)} in {_short(study.folder)}, seed {study.seed}")

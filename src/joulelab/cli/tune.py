@@ -185,7 +185,7 @@ def _runs(wanted: Wanted, which: str | None, given: Mapping[str, Any]) -> int:
     from joulelab.supervisor.workload import inherited
 
     environ = _visible(wanted.grid) if which is not None else dict(os.environ)
-    executor = open_executor("local", inherited(environ))
+    executor = open_executor("local", inherited(environ), {}, given["studies"])
     tuning = _tuning(wanted, which, given, executor)
     try:
         with Stop() as stop:

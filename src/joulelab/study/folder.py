@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from joulelab.core.version import __version__
 from joulelab.store.folder import read_json, write_json_atomic
 from joulelab.store.redact import redact
 from joulelab.study.matrix import PlannedCell, Workload, check_slots, template_hash
+from joulelab.study.nodes import NodeType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,9 +64,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Say what a study shall run, and how it is judged. Raises ConfigError for more slots than can be kept."""
+    """Say what a study shall run, and how it is judged. Raises ConfigError for more slots than can be kept.
 
-    workload: Workload
+    `nodes` are the node types by name, none where all is local. `work` are patterns; one with a `workload` is only for
+    that. `timeouts` (s) are those of workloads that have their own. `file` is the study file, None for a sweep.
+    """
+
     cells: Sequence[PlannedCell]
     repeats: int = 1
     warmup: int = 0
@@ -75,6 +79,9 @@ class Plan:
     work: tuple[Mapping[str, Any], ...] = ()
     scope: str | None = None
     per: str | None = None
+    nodes: Mapping[str, NodeType] = field(default_factory=dict)
+    timeouts: Mapping[str, float] = field(default_factory=dict)
+    file: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would take years to run and minutes to list."""
@@ -103,6 +110,16 @@ class Study:
     def settings(self) -> Settings:
         """Return how slots are run."""
         return Settings.from_json(self.data["settings"])
+
+    @property
+    def nodes(self) -> dict[str, NodeType]:
+        """Return the node types by name."""
+        return {name: NodeType.from_json(node) for name, node in self.data.get("nodes", {}).items()}
+
+    def settings_of(self, workload: str) -> Settings:
+        """Return how slots of a workload are run: some have a time limit of their own."""
+        limit_s = self.data.get("timeouts", {}).get(workload)
+        return self.settings if limit_s is None else replace(self.settings, timeout_s=limit_s)
 
     def slot(self, key: str, repeat: int, kind: str = "r") -> Path:
         """Return the folder of a slot; `kind` is `r` for a repeat and `w` for a warm-up."""
@@ -232,7 +249,10 @@ def _described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any
         "seed": before["seed"] if before else drawn,
         "created": before["created"] if before else asdict(clock_pair()),
         "joulelab": __version__,
-        **plan.workload.to_json(),
+        **(_sweeps(plan).to_json() if plan.file is None else {"command": []}),
+        "file": None if plan.file is None else str(plan.file),
+        "nodes": {name: node.to_json() for name, node in plan.nodes.items()},
+        "timeouts": dict(plan.timeouts),
         "knobs": {knob: [v.to_json() for v in there.values()] for knob, there in knobs.items()},
         "repeats": plan.repeats,
         "warmup": plan.warmup,
@@ -245,14 +265,23 @@ def _described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any
     }
 
 
+def _sweeps(plan: Plan) -> Workload:
+    """Return the workload of a sweep: all its cells have the same."""
+    return plan.cells[0].workload
+
+
 def _check_same(folder: Path, before: Mapping[str, Any] | None, plan: Plan, seed: int | None) -> None:
     if before is None:
         return
-    if Workload.from_json(before) != plan.workload:
+    there = before.get("file")
+    if plan.file is not None and there != str(plan.file):
+        why = f"it is of {there}" if there else f"it is of the command {' '.join(redact(before['command']))}"
+        raise ConfigError("there is another study of that name", where=str(folder), why=why, next="give it a name")
+    if plan.file is None and (there or Workload.from_json(before) != _sweeps(plan)):
         raise ConfigError(
             "the study there is of another command",
             where=str(folder),
-            why=" ".join(redact(before["command"])),
+            why=f"it is of {there}" if there else " ".join(redact(before["command"])),
             next="choose another --name",
         )
     if seed is not None and seed != before["seed"]:

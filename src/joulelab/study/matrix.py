@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
@@ -21,26 +21,34 @@ MOST_SLOTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Say what is run: a command with placeholders, the kind of node it runs on, and the phases that count."""
+    """Say what is run: a command with placeholders, the kind of node it runs on, and the phases that count.
+
+    `kind` is empty for a command; of a `notebook` or a `reference` workload the command is its file or name, and then
+    its parameters as NAME={NAME}. `node` is what of the node type decides what is measured.
+    """
 
     command: tuple[str, ...]
     name: str = ""
     node_type: str = "local"
     phases: tuple[str, ...] = ()
+    kind: str = ""
+    node: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return plain data; what is not special is left out, so that identities stay as they were."""
+        special = {"kind": self.kind, "node": dict(self.node)}
         return {
             "workload": self.name,
             "command": list(self.command),
             "node_type": self.node_type,
             "phases": list(self.phases),
-        }
+        } | {key: value for key, value in special.items() if value}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Workload:
         """Take what `to_json` gave."""
-        return cls(tuple(data["command"]), data["workload"], data["node_type"], tuple(data["phases"]))
+        known = cls(tuple(data["command"]), data["workload"], data["node_type"], tuple(data["phases"]))
+        return replace(known, kind=data.get("kind", ""), node=data.get("node", {}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Find executors: modules of this package by their name. One runs slots somewhere: on this machine, on a cluster.
 
-A module has a line `SUMMARY` and `open_executor(environ) -> Executor`. An executor starts there
+A module has a line `SUMMARY` and `open_executor(environ, nodes, study) -> Executor`. An executor starts there
 `python -m joulelab.study.slot FOLDER`; everything else is done by that process and read from the folder.
 """
 
@@ -9,13 +9,18 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from joulelab.study.nodes import NodeType
+
+# What the place itself did to a slot: nothing (the folder tells), to be tried again, cancelled by somebody, failed.
+Fate = Literal["", "again", "cancelled", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,7 @@ class Ended:
     slot: Path
     told: Mapping[str, Any] | None
     said: str = ""
+    fate: Fate = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,10 @@ class Executor(Protocol):
         """End a slot in good order, within bounds; called again, at once. Returns before it has ended."""
         ...
 
+    def is_over(self, claim: Mapping[str, Any]) -> bool | None:
+        """Return whether the job of a claim has ended that cannot be judged by its process; None where nobody knows."""
+        ...
+
     def close(self) -> None:
         """Release what is held; slots that run go on."""
         ...
@@ -65,9 +75,9 @@ def names() -> list[str]:
     return [module.name for module in pkgutil.iter_modules(__path__)]
 
 
-def open_executor(name: str, environ: Mapping[str, str]) -> Executor:
-    """Open an executor by its name. Raises ConfigError."""
+def open_executor(name: str, environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> Executor:
+    """Open an executor by its name, for the node types and the folder of a study. Raises ConfigError."""
     if name not in names():
         raise ConfigError(f"there is no executor {name!r}", where="study", why=f"there are {', '.join(names())}")
-    opened: Executor = importlib.import_module(f"{__name__}.{name}").open_executor(environ)
+    opened: Executor = importlib.import_module(f"{__name__}.{name}").open_executor(environ, nodes, study)
     return opened

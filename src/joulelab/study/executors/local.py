@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from joulelab.study.nodes import NodeType
+
 SUMMARY = "this machine, one slot after another"
 # A cancelled slot has so long before its workload is killed, and so long again before it is killed itself.
 GRACE_S = 10.0
@@ -39,8 +41,8 @@ class _Running:
     killed: bool = False
 
 
-def open_executor(environ: Mapping[str, str]) -> Local:
-    """Open it."""
+def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> Local:  # noqa: ARG001
+    """Open it; it runs whatever there is."""
     return Local(environ)
 
 
@@ -88,6 +90,10 @@ class Local:
                 running.process.send_signal(signal.SIGTERM)
             else:
                 running.cancelled = min(running.cancelled, time.monotonic() - self._grace_s)
+
+    def is_over(self, claim: Mapping[str, Any]) -> bool | None:  # noqa: ARG002
+        """Know nothing: of this machine the claim itself tells."""
+        return None
 
     def close(self) -> None:
         """Release what is held; slots that run go on."""

@@ -65,7 +65,6 @@ def open_plan(
     before = open_study(folder).data if (folder / "study.json").is_file() else {}
     settings = Settings.from_json({**before.get("settings", {}), **given})
     plan = Plan(
-        workload,
         list({**_there(folder, before), **{c.key: c for c in cells.values()}}.values()),
         repeats=int(before.get("repeats", 1)),
         warmup=int(before.get("warmup", 0)),

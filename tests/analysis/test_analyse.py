@@ -172,7 +172,7 @@ def test_phases_have_their_energy_and_work_and_add_up(folder):
     assert (train.work, first.work) == ({"samples": 80.0}, {"samples": 50.0})
     assert result.work == {"samples": 80.0}
     assert result.per_work()["samples"].value == pytest.approx(14000 / 80, rel=0.01)
-    assert set(first.energy) == {"gpu", "cpu", "core", "dram", "node.ac"}
+    assert set(first.energy) == {"gpu", "cpu", "core", "dram", "node.ac", "measured"}
 
 
 def test_phases_outside_of_the_interval_are_clipped(folder):

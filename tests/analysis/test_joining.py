@@ -1,82 +1,29 @@
-"""Several meters of a node together: cords, lags, guides, ranks, comparisons."""
+"""Several meters of a node together: cords, ranks, comparisons, the rest."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-from tests.analysis.folders import METER, Folder, counter, gpu, power
-from tests.analysis.virtual import ns
+from tests.analysis.folders import METER, counter, power
+from tests.analysis.loads import (
+    END,
+    FAST,
+    SLOW,
+    START,
+    cord,
+    join_of,
+    joules,
+    mean,
+    result,
+    scope,
+    slow_power,
+    true_j,
+    watts,
+)
 
-from joulelab.analysis.alignment import cumulative
-from joulelab.analysis.analyse import analyse
 from joulelab.analysis.channels import load_channels
-from joulelab.analysis.guided import Guide, GuidedCurve
-from joulelab.analysis.joining import join
 from joulelab.analysis.sums import SumCurve
 from joulelab.core.spec import Accuracy, Spec, Stream
-
-FAST = np.arange(0, 100, 0.1)
-SLOW = np.arange(0.4, 100, 1.0)
-START, END = 20.0, 80.0
-RNG = np.random.default_rng(4)
-ENDS = np.cumsum(RNG.uniform(1.0, 6.0, 60))
-LEVELS = np.where((START - 0.01 < ENDS) & (ENDS < END), RNG.uniform(200, 700, 60), 100.0)
-
-
-def watts(t):
-    """Return a load that idles outside of the workload and changes every few seconds in it."""
-    t = np.asarray(t, dtype=float)
-    return np.where((t >= START) & (t < END), LEVELS[np.minimum(np.searchsorted(ENDS, t), 59)], 100.0)
-
-
-FINE = np.arange(-10, 110, 0.001)
-JOULES = np.concatenate(([0.0], np.cumsum(watts(FINE[:-1]) * 0.001)))
-
-
-def joules(t):
-    return np.interp(t, FINE, JOULES)
-
-
-def mean(t, window):
-    return (joules(t) - joules(np.asarray(t) - window)) / window
-
-
-def cord(number, parts, meter="pdu1", *, sums="node.ac", kind="outlet", energy=False, given=METER) -> Stream:
-    specs = [Spec("power_w", "power", "W", "power", 1.0, 1.0, accuracy=given)]
-    specs += [Spec("energy_j", "energy", "J", "counter", 1.0, accuracy=given)] if energy else []
-    scope = f"{kind}:{meter}.{number}" if kind == "outlet" else f"{kind}:{number}"
-    return Stream(scope, "power", scope, 1.0, tuple(specs), parent=sums, sums=sums, parts=parts)
-
-
-def slow_power(scope, *, update=1.0, window=1.0, period=1.0, lag_s=0.0, given=METER) -> Stream:
-    spec = Spec("power_w", "power", "W", "power", update, window, accuracy=given, lag_s=lag_s)
-    return Stream(scope, "power", scope, period, (spec,))
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return Folder(tmp_path)
-
-
-@pytest.fixture
-def node(folder):
-    """Hold one GPU that is the whole load: a node draws twice its power and 300 W."""
-    return folder.add("nvml", gpu(0), FAST, joules(FAST), mean(FAST - 0.05, 0.1))
-
-
-def true_j(factor=2.0, rest=300.0):
-    return factor * (joules(END) - joules(START)) + rest * (END - START)
-
-
-def result(folder):
-    return analyse(folder.close(START, END).open())
-
-
-def scope(found, name):
-    return next(s for s in found.scopes if s.scope == name)
-
 
 # Cords.
 
@@ -139,10 +86,6 @@ def test_supplies_are_counted_by_the_meter_that_lists_them(node):
     assert isinstance(counted.curve, SumCurve)
 
 
-def join_of(folder):
-    return join(load_channels(folder.open()), ns(START), ns(END)).scopes
-
-
 def test_a_sum_of_counters_alone_has_no_statistics(node):
     spec = Spec("energy_j", "energy", "J", "counter", 1.0, accuracy=METER)
     for number in (1, 2):
@@ -157,165 +100,6 @@ def test_a_cord_of_unknown_accuracy_leaves_the_sum_without_interval(node):
     whole = scope(result(node), "node.ac")
     assert whole.energy.expanded is None
     assert whole.reading.accuracy == "unknown"
-
-
-# Lags.
-
-
-@pytest.mark.parametrize("kind", ["power", "counter", "both"])
-def test_a_meter_that_lags_is_moved_and_told(node, kind):
-    power_spec = Spec("power_w", "power", "W", "power", 1.0, 1.0, accuracy=METER)
-    energy_spec = Spec("energy_j", "energy", "J", "counter", 1.0, accuracy=METER)
-    late = SLOW - 2.5
-    columns = {"power_w": 300 + 2 * mean(late, 1.0), "energy_j": 300 * (late + 10) + 2 * joules(late)}
-    specs = {"power": (power_spec,), "counter": (energy_spec,), "both": (power_spec, energy_spec)}[kind]
-    node.add("bmc", Stream("s", "power", "node.dc", 1.0, specs), SLOW, *(columns[s.name] for s in specs))
-    found = result(node)
-    assert len(found.lags) == 1
-    lag = found.lags[0]
-    assert (lag.meter, lag.scope, lag.against, lag.applied) == ("bmc", "node.dc", "gpu", True)
-    assert lag.lag_s == pytest.approx(2.0, abs=0.15)  # half of its period was expected
-    whole = scope(found, "node.dc")
-    for reading in (whole.reading, *whole.others):
-        assert abs(reading.energy.value - true_j()) <= reading.energy.expanded
-        assert reading.energy.budget()["lag"] < 0.01 * reading.energy.value
-    assert found.to_json()["lags"][0]["applied"] is True
-
-
-def test_a_lag_that_is_not_known_is_told_and_not_applied(folder):
-    folder.add("nvml", gpu(0), FAST, 300 * FAST, np.full(FAST.size, 300.0))
-    folder.add("bmc", slow_power("node.ac"), SLOW, np.full(SLOW.size, 900.0))
-    lag = result(folder).lags[0]
-    assert not lag.applied
-    assert lag.why == "the power did not change"
-    assert lag.u_s == math.inf
-
-
-def test_meters_of_one_scope_are_aligned_with_the_fastest_of_them(folder):
-    folder.add("nvml", gpu(0), FAST, joules(FAST), mean(FAST - 0.05, 0.1))
-    folder.add("smi", slow_power("gpu:0"), SLOW, 0.96 * mean(SLOW - 1.5, 1.0))
-    found = result(folder)
-    assert [(g.meter, g.against, g.applied) for g in found.lags] == [("smi", "nvml", True)]
-    assert found.lags[0].lag_s == pytest.approx(1.0, abs=0.1)
-    assert scope(found, "gpu:0").reading.meter == "nvml"  # slower meters must be three times as good
-    other = next(c for c in found.comparisons if c.other.meter == "smi")
-    assert other.verdict == "agree"
-    assert other.difference.value / other.best.energy.value == pytest.approx(-0.04, abs=0.005)
-
-
-# Guides.
-
-
-def test_a_meter_of_one_reading_a_quarter_minute_gets_its_interval_from_the_fast_ones_beside_it(folder):
-    seldom = np.arange(3.0, 100, 4.0)
-    stream = slow_power("node.ac", period=4.0)
-    alone = Folder(folder.path.parent).add("dcim", stream, seldom, 300 + 2 * mean(seldom - 0.5, 1.0))
-    folder.add("nvml", gpu(0), FAST, joules(FAST), mean(FAST - 0.05, 0.1))
-    folder.add("dcim", stream, seldom, 300 + 2 * mean(seldom - 0.5, 1.0))
-    guided, lone = (scope(result(f), "node.ac").energy for f in (folder, alone))
-    for found in (guided, lone):
-        assert abs(found.value - true_j()) <= found.expanded
-    assert guided.expanded < 0.4 * lone.expanded
-    assert "guide" in guided.budget()
-
-
-def test_what_the_fast_ones_do_not_explain_stands_alone(node):
-    other = 900 + 300 * np.sin(SLOW / 3)
-    node.add("pdu", slow_power("node.ac"), SLOW, other + 0.2 * mean(SLOW - 0.5, 1.0))
-    channels = next(s for s in join_of(node.close(START, END)) if s.scope == "node.ac").channels
-    assert not any(isinstance(c.curve, GuidedCurve) for c in channels)
-
-
-def test_what_they_explain_in_part_is_not_guided_by_them(node):
-    scatter = np.random.default_rng(8).normal(0, 200, SLOW.size)
-    node.add("pdu", slow_power("node.ac"), SLOW, 1200 + 2 * mean(SLOW - 0.5, 1.0) + scatter)
-    found = result(node)
-    assert found.lags[0].why == "none is seen"
-    assert found.lags[0].correlation < 0.89
-    assert "guide" not in scope(found, "node.ac").energy.budget()
-
-
-def test_a_guide_with_a_hole_is_none(folder):
-    kept = (FAST < 40) | (FAST > 60)
-    folder.add("nvml", gpu(0), FAST[kept], joules(FAST[kept]), mean(FAST[kept] - 0.05, 0.1))
-    folder.add("pdu", slow_power("node.ac"), SLOW, 300 + 2 * mean(SLOW - 0.5, 1.0))
-    assert "guide" not in scope(result(folder), "node.ac").energy.budget()
-
-
-def test_a_fit_needs_readings_beside_the_fast_ones(node):
-    run = node.add("pdu", slow_power("node.ac"), SLOW[:3], SLOW[:3]).close(START, END).open()
-    found = {s.scope: s for s in load_channels(run)}
-    guide = Guide(cumulative(found["gpu:0"].best, 0), found["gpu:0"].best.energy)
-    with pytest.raises(ValueError, match="only"):
-        GuidedCurve(found["node.ac"].best.curve, guide, ns(START), ns(END))
-
-
-def in_step(folder, *, period, poll, window, beside=True, phase=0.0):
-    """Record a load that repeats in step with the poll of a node's meter."""
-
-    def load(t):
-        on = (t >= START) & (t < END) & ((t - START) % period < 0.4 * period)
-        return np.where(on, 600.0, 100.0)
-
-    used = np.concatenate(([0.0], np.cumsum(load(FINE[:-1]) * 0.001)))
-    at = np.arange(phase, 100, poll)
-    shown = np.array(
-        [load(at)] if window == 0 else [(np.interp(at, FINE, used) - np.interp(at - window, FINE, used)) / window]
-    )
-    if beside:
-        folder.add("nvml", gpu(0), FAST, np.interp(FAST, FINE, used), load(FAST - 0.05))
-    stream = slow_power(
-        "node.ac", update=window or 0.0, window=window, period=poll, given=Accuracy("datasheet", 0.001, shared="p")
-    )
-    folder.add("pdu", stream, at, 300 + 1.2 * shown[0])
-    true = 300 * (END - START) + 1.2 * (np.interp(END, FINE, used) - np.interp(START, FINE, used))
-    return result(folder), true
-
-
-@pytest.mark.parametrize(("period", "poll", "window"), [(1.0, 1.0, 0.0), (1.0, 1.0, 0.5), (5.0, 5.0, 1.0)])
-@pytest.mark.parametrize("phase", [0.1, 0.3, 0.5, 0.8])
-def test_a_load_in_step_with_the_poll_is_no_guide_and_its_bound_stays(folder, period, poll, window, phase):
-    found, true = in_step(folder, period=period, poll=poll, window=window, phase=phase)
-    energy = scope(found, "node.ac").energy
-    assert "guide" not in energy.budget()
-    assert energy.budget().get("alias", 0.0) > 0
-    assert abs(energy.value - true) <= energy.expanded
-
-
-@pytest.mark.parametrize("stuck", [True, False])
-def test_a_meter_that_does_not_follow_the_load_is_not_believed(node, stuck):
-    other = np.full(SLOW.size, 1000.0) if stuck else 1000 + 300 * np.sin(SLOW * 2.1)
-    node.add("pdu", slow_power("node.ac", given=Accuracy("datasheet", 0.001, shared="pdu")), SLOW, other)
-    node.add("bmc", slow_power("node.ac"), SLOW, 300 + 2 * mean(SLOW - 0.5, 1.0))
-    found = result(node)
-    whole = scope(found, "node.ac")
-    assert whole.reading.meter == "bmc"
-    assert whole.others[0].energy.expanded is None
-    told = [c for c in found.checks if c.name == "does not follow"]
-    assert [(c.status, c.next) for c in told] == [("failed", "joulelab doctor pdu")]
-    assert told[0].message == "node.ac: pdu does not follow the load of gpu inside it, so it is not believed"
-
-
-def test_a_stream_of_which_no_channel_follows_is_told_once(node):
-    specs = (
-        Spec("power_w", "power", "W", "power", 1.0, 1.0, accuracy=METER),
-        Spec("energy_j", "energy", "J", "counter", 1.0, accuracy=METER),
-    )
-    stuck = np.full(SLOW.size, 1000.0)
-    node.add("pdu", Stream("s", "power", "node.ac", 1.0, specs), SLOW, stuck, stuck)
-    found = result(node)
-    assert [(g.meter, g.doubted) for g in found.lags] == [("pdu", True)]
-
-
-def test_few_readings_and_steady_loads_are_represented_or_not(folder):
-    steady = np.full(FAST.size, 300.0)
-    folder.add("nvml", gpu(0), FAST, 300 * FAST, steady)
-    folder.add("pdu", slow_power("node.ac"), SLOW, 900 + 0 * SLOW)
-    found = {s.scope: s for s in load_channels(folder.close(START, END).open())}
-    guide = Guide(cumulative(found["gpu:0"].best, 0), found["gpu:0"].best.energy)
-    curve = found["node.ac"].best.curve
-    assert guide.is_represented(curve, ns(START), ns(END))
-    assert not guide.is_represented(curve, ns(START), ns(START + 3))
 
 
 def test_what_cannot_be_is_told(node):

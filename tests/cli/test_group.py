@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import resource
 import subprocess
 import sys
@@ -56,13 +57,13 @@ def test_the_table_of_help_texts_is_that_of_the_commands(name: str) -> None:
     found = commands.get_command(context, name)
     assert found is not None
     assert (found.help or "").split("\n\n")[0].replace("\n", " ") == COMMANDS[name].replace("\n", " ")
-    options = {option for parameter in found.params for option in parameter.opts}
-    assert "--json" in options
+    for each in found.commands.values() if isinstance(found, click.Group) else [found]:
+        assert "--json" in {option for parameter in each.params for option in parameter.opts}
 
 
 def test_every_module_of_a_command_is_listed() -> None:
     folder = Path(sys.modules["joulelab.cli"].__file__ or "").parent
-    defines = {p.stem for p in folder.glob("*.py") if "@click.command" in p.read_text()}
+    defines = {p.stem for p in folder.glob("*.py") if re.search("^@click.(command|group)", p.read_text(), re.MULTILINE)}
     assert defines == set(COMMANDS)
 
 

@@ -33,7 +33,7 @@ def test_a_dry_run_shows_every_slot_and_makes_nothing(call: Call, tmp_path: Path
     words = ("--set", "n=1:3:1", "--set", "mode=a,b", "--repeat", "2", "--seed", "7", "--dry-run")
     shown = call("sweep", *words, "--", "true", "{n}", "{mode}").stdout.splitlines()
     assert len(shown) == 13
-    assert shown[-1] == "12 of 12 slots to run; seed 7"
+    assert shown[-1] == "12 of 12 slots to run; how long they take is not known yet: none like them has run; seed 7"
     assert {line.split(maxsplit=2)[2] for line in shown[:6]} == {
         f"n {n}, mode {m}  free" for n in (1, 2, 3) for m in "ab"
     }
@@ -89,7 +89,7 @@ def test_work_time_and_results_of_a_plain_command(tmp_path: Path) -> None:
     assert all(slot["cooled"] == "time" and slot["cooled_s"] >= 0.1 for slot in data["slots"])
     assert data["cells"][1]["loss"]["value"] == 0
     _, err = sweep(tmp_path, environ, "--report", "--name", "w", "--no-figures", "--work", r"samples: (\d+)")
-    assert "No match of --work in 2 slots: samples in cells/" in err
+    assert "Not found in 2 slots: a match for samples in cells/" in err
 
 
 @pytest.fixture

@@ -52,10 +52,15 @@ def _unshare() -> list[str]:
 
 @dataclass(frozen=True)
 class Machine:
-    """Describe a node: its energy plugin, and what its slurmd has in the environment."""
+    """Describe a node: its energy plugin, what its slurmd has in the environment, its features and a partition.
+
+    All nodes are in the partition `main` as well, which is the default.
+    """
 
     plugin: str = "pm_counters"
     environment: Mapping[str, str] = field(default_factory=dict)
+    features: str = ""
+    partition: str = ""
 
 
 class Cluster:
@@ -64,8 +69,11 @@ class Cluster:
     `environment` is what client programs need. The folder must be open to all users for `nobody` to use it.
     """
 
-    def __init__(self, folder: Path, feed: Path, machines: Mapping[str, Machine]) -> None:
+    def __init__(
+        self, folder: Path, feed: Path, machines: Mapping[str, Machine], settings: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
+        self._settings = dict(settings or {})
         self._feed = feed
         self._machines = machines
         self._user = getpass.getuser()
@@ -146,6 +154,19 @@ class Cluster:
         finally:
             self._start_dbd()
 
+    @contextlib.contextmanager
+    def without_controller(self) -> Iterator[None]:
+        """Stop slurmctld for this block, and start it again: it reads what it has saved."""
+        self._daemons.stop(["slurmctld"])
+        try:
+            yield
+        finally:
+            self._start_controller()
+            until(lambda: "UP" in self.run("scontrol", "ping", check=False, seconds=20), "slurmctld answers")
+
+    def _start_controller(self) -> None:
+        self._daemons.start("slurmctld", [str(program("slurmctld")), "-D"], {"SLURM_CONF": str(self.conf)})
+
     def _start_dbd(self) -> None:
         self._daemons.start("slurmdbd", [str(program("slurmdbd")), "-D"], {"SLURM_CONF": str(self.conf)})
         until(lambda: self.works("sacctmgr", "-n", "list", "cluster"), "slurmdbd answers")
@@ -158,7 +179,7 @@ class Cluster:
         self._write_conf({})
         self._start_dbd()
         self.run("sacctmgr", "-i", "add", "cluster", "test")
-        start("slurmctld", [str(program("slurmctld")), "-D"], {"SLURM_CONF": str(self.conf)})
+        self._start_controller()
         for name, machine in self._machines.items():
             conf = self.folder / "etc" / machine.plugin / "slurm.conf"
             words = [str(program("slurmd")), "-D", "-N", name, "-f", str(conf)]
@@ -203,7 +224,7 @@ class Cluster:
     def _write_conf(self, changes: Mapping[str, str]) -> None:
         """Write one configuration for the controller and its clients, and one for the nodes of each plugin."""
         for plugin in ("", *{machine.plugin for machine in self._machines.values()}):
-            keys = self._common() | changes
+            keys = self._common() | self._settings | changes
             if plugin:
                 keys["AcctGatherEnergyType"] = f"acct_gather_energy/{plugin}"
             path = self.folder / "etc" / plugin / "slurm.conf"
@@ -214,7 +235,13 @@ class Cluster:
 
     def _nodes(self) -> Sequence[str]:
         usual = f"NodeHostName={self._host} NodeAddr=127.0.0.1 CPUs={CPUS} State=UNKNOWN"
-        lines = [f"NodeName={name} Port={self._ports[name]} {usual}" for name in self._machines]
+        lines, parts = [], dict[str, list[str]]()
+        for name, machine in self._machines.items():
+            features = f" Features={machine.features}" if machine.features else ""
+            lines.append(f"NodeName={name} Port={self._ports[name]} {usual}{features}")
+            if machine.partition:
+                parts.setdefault(machine.partition, []).append(name)
+        lines += [f"PartitionName={part} Nodes={','.join(nodes)} MaxTime=10 State=UP" for part, nodes in parts.items()]
         return [*lines, "PartitionName=main Nodes=ALL Default=YES MaxTime=10 State=UP"]
 
     def _common(self) -> dict[str, object]:

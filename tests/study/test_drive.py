@@ -14,14 +14,15 @@ from joulelab.core.errors import ConfigError, StoreError
 from joulelab.store.folder import write_json_atomic
 from joulelab.study import executors
 from joulelab.study import turn as turns
-from joulelab.study.drive import Driver, Stop, Told
+from joulelab.study.drive import Driver, Told
 from joulelab.study.executors import Ended, Waits
 from joulelab.study.executors.local import Local
 from joulelab.study.progress import Pace
+from joulelab.study.stopping import Stop
 from joulelab.study.turn import places, turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 GONE = {"ticks": 1}
@@ -47,6 +48,8 @@ class Scripted:
         return [Waits(slot, "root (pid 7)") for slot in slots] + [self._act(slot) for slot in slots]
 
     def cancel(self, slot: Path) -> None: ...
+
+    def is_over(self, claim: Mapping[str, Any]) -> bool | None: ...
 
     def close(self) -> None: ...
 
@@ -291,5 +294,5 @@ def test_a_folder_of_somebody_else_is_no_place_for_a_lock(tmp_path: Path, no_sta
 
 def test_executors_are_found_by_name(tmp_path: Path) -> None:
     assert isinstance(executors.open_executor("local", {}, {}, tmp_path), Local)
-    with pytest.raises(ConfigError, match="there are .*local"):
+    with pytest.raises(ConfigError, match=r"there are .*local"):
         executors.open_executor("cloud", {}, {}, tmp_path)

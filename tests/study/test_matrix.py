@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import json
 import math
+from graphlib import CycleError
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
+from joulelab.study.conditions import Condition
 from joulelab.study.folder import Plan
-from joulelab.study.matrix import Knob, PlannedCell, Workload, cells, find_reference, template_hash
+from joulelab.study.matrix import Combinations, Knob, PlannedCell, Workload, cells, find_reference, template_hash
 from joulelab.study.order import block, order
 
 NAMES = ("cap", "gpus", "batch", "lr")
@@ -96,6 +98,36 @@ def test_a_reference_is_one_of_the_values() -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             find_reference(pairs, knobs)
+
+
+@settings(max_examples=40)
+@given(KNOBS, st.data())
+def test_combinations_are_the_product_without_what_is_skipped(knobs: dict[str, list[str]], data: st.DataObject) -> None:
+    listed = [Knob.parse(name, ",".join(texts)) for name, texts in knobs.items()]
+    out = {name: data.draw(st.lists(st.sampled_from(texts), min_size=1, unique=True)) for name, texts in knobs.items()}
+    skips = [Condition(knobs={name: frozenset(texts) for name, texts in out.items()})] if out else []
+    every = Combinations(listed, skips)
+    found = list(every.of("w", "n"))
+    assert len(found) == every.most == math.prod(len(texts) for texts in knobs.values())
+    skipped = math.prod(len(texts) for texts in out.values()) if out else 0
+    assert sum(each is None for each in found) == skipped
+    kept = [each for each in found if each is not None]
+    assert len({tuple(sorted((n, v.text) for n, v in each.items())) for each in kept}) == len(found) - skipped
+    assert all(list(each) == list(knobs) for each in kept)
+
+
+def test_a_knob_may_depend_on_one_that_depends_on_another() -> None:
+    first, second, third = (Knob.parse(name, "1,2") for name in ("a", "b", "c"))
+    chain = [
+        Knob("c", third.values, Condition(knobs={"b": frozenset({"2"})})),
+        Knob("b", second.values, Condition(knobs={"a": frozenset({"2"})})),
+        first,
+    ]
+    found = [" ".join(f"{n}{v.text}" for n, v in (each or {}).items()) for each in Combinations(chain).of("w", "n")]
+    assert found == ["a1", "b1 a2", "c1 b2 a2", "c2 b2 a2"]
+    assert Combinations(chain).most == 3 * 3 * 2
+    with pytest.raises(CycleError):
+        Combinations([*chain[:2], Knob("a", first.values, Condition(knobs={"c": frozenset({"1"})}))])
 
 
 KEYS = st.lists(st.text("abcdef0123456789", min_size=12, max_size=12), min_size=1, max_size=20, unique=True)

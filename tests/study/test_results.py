@@ -168,5 +168,5 @@ def test_one_slot_is_not_slots(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
     assert (
-        gather(study, work=[WorkPattern.parse(r"tokens: (\d+)")]).notes[0].startswith("No match of --work in 1 slot:")
+        gather(study, work=[WorkPattern.parse(r"tokens: (\d+)")]).notes[0].startswith("Not found in 1 slot: a match for tokens in")
     )

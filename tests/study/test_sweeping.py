@@ -170,8 +170,8 @@ def test_what_the_workload_left_and_what_ended_since_is_buried(tmp_path: Path, e
     script = """
 import json, os, pathlib, subprocess, sys, time
 from joulelab.store.folder import create_run
-from joulelab.study import remains, slot
-slot.REAP_S = 0.05
+from joulelab.study import remains, watching
+watching.REAP_S = 0.05
 folder = pathlib.Path(sys.argv[1])
 run = create_run(folder, {"host": "h", "command": ["sh"]})
 remains.adopt()
@@ -181,7 +181,7 @@ until = time.monotonic() + 60
 while len(remains.zombies()) < 2 and time.monotonic() < until:
     time.sleep(0.02)
 print(len(remains.zombies()))
-with slot.Reaper(folder):
+with watching.Reaper(folder):
     while len(remains.zombies()) > 1 and time.monotonic() < until:
         time.sleep(0.02)
     time.sleep(0.2)

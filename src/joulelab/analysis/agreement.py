@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from joulelab.analysis.result import Reading, ScopeResult
+    from joulelab.analysis.terms import Quantity
 
 ALIKE = 0.005  # meters that differ by less agree, however sure they are of themselves
 
@@ -19,12 +20,14 @@ def comparisons(scopes: Iterable[ScopeResult]) -> tuple[Comparison, ...]:
     return tuple(_compare(s, other) for s in scopes for other in s.others if not other.estimate)
 
 
+def verdict(difference: Quantity, best: Quantity) -> str:
+    """Return whether two energies agree, by what their difference may be off: `agree`, `differ` or `cannot tell`."""
+    if not difference.known:
+        return "cannot tell"
+    return "differ" if abs(difference.value) > max(2 * difference.u, ALIKE * abs(best.value)) else "agree"
+
+
 def _compare(scope: ScopeResult, other: Reading) -> Comparison:
     best = scope.reading
     difference = other.energy - best.energy
-    verdict = "agree"
-    if not difference.known:
-        verdict = "cannot tell"
-    elif abs(difference.value) > max(2 * difference.u, ALIKE * abs(best.energy.value)):
-        verdict = "differ"
-    return Comparison(scope.host, scope.scope, best, other, difference, verdict)
+    return Comparison(scope.host, scope.scope, best, other, difference, verdict(difference, best.energy))

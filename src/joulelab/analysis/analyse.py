@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulelab.analysis.accounting import accounted, accounts_of, compare_accounts
 from joulelab.analysis.agreement import comparisons
 from joulelab.analysis.breakdown import breakdown
 from joulelab.analysis.caps import caps_of
@@ -25,6 +26,8 @@ from joulelab.analysis.terms import Quantity, total
 from joulelab.core.scope import family
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from joulelab.analysis.series import Ints
     from joulelab.store.run import Run
 
@@ -63,14 +66,17 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     scopes = joined.scopes
     phases, work = phases_of(run.marks(), a, b)
     steps = _steps(work)
-    results = tuple(_scope(s, interval, steps) for s in scopes)
+    told = accounts_of(events)
+    results = tuple(accounted(s, a, b) if s.host in told else _scope(s, interval, steps) for s in scopes)
+    accounts = compare_accounts(scopes, told, a, interval.idle)
+    compared = (*comparisons(results), *accounts.comparisons)
     groups, ratios = breakdown(results, scopes, (b - a) * 1e-9, a, b)
     gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or _ended(events)
     facts = Facts(
         run.state, a, b, interval.idle, scopes, results, events, gaps,
-        unread=_unread(run, scopes), incomplete=tuple(joined.incomplete), imported=end.get("outcome") == "imported",
-        lags=joined.lags, groups=groups,
+        unread=_unread(run, scopes, told), incomplete=tuple(joined.incomplete),
+        imported=end.get("outcome") == "imported", lags=joined.lags, groups=groups, comparisons=compared, accounts=accounts,
     )  # fmt: skip
     return Result(
         run=str(meta.get("id", run.path.name)),
@@ -86,14 +92,14 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         end_ns=b,
         scopes=results,
         groups=groups,
-        phases=tuple(_phases(phases, scopes, groups, interval, steps)),
+        phases=tuple(_phases(phases, [s for s in scopes if s.host not in told], groups, interval, steps)),
         work=work.amounts,
         load=_load(run, a, b) | _used(events),
         gaps=gaps,
         checks=tuple(all_checks(facts)),
         missing=tuple(_missing(events, meta)),
         lags=tuple(joined.lags),
-        comparisons=comparisons(results),
+        comparisons=compared,
         ratios=ratios,
         labels=dict(meta.get("labels") or {}),
         caps=caps_of(events),
@@ -124,10 +130,10 @@ def _last_stamp(run: Run) -> int:
     return max((int(t1[-1]) for t1 in stamps if t1.size), default=0)
 
 
-def _unread(run: Run, scopes: list[ScopeChannels]) -> tuple[str, ...]:
+def _unread(run: Run, scopes: list[ScopeChannels], told: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the scopes that have a meter but no energy, since there are not even two readings."""
     read = {(s.host, s.scope) for s in scopes}
-    streams = ((table.host, stream) for table in run.tables() for stream in table.streams)
+    streams = ((table.host, stream) for table in run.tables() for stream in table.streams if table.host not in told)
     bearing = dict.fromkeys((host, stream.scope) for host, stream in streams if energy_bearing(stream))
     return tuple(scope for host, scope in bearing if (host, scope) not in read)
 
@@ -203,14 +209,18 @@ def _phases(
 ) -> list[PhaseResult]:
     found: list[PhaseResult] = []
     depth: dict[str, int] = {}
-    families = {family(s.scope) for s in scopes}
-    by_family = {g.name: [s for s in scopes if s.scope in g.scopes] for g in groups if g.name in families}
+    known = {(s.host, s.scope): s for s in scopes}
+    names = {family(s.scope) for s in scopes} | {"measured"}
+    keys = {g.name: list(zip(g.hosts, g.scopes, strict=True)) for g in groups if g.name in names}
+    by_group = {name: some for name, some in keys.items() if known.keys() >= set(some)}
+    counted = dict.fromkeys(key for some in by_group.values() for key in some)
     for k, phase in enumerate(phases):
         a, b = max(phase.start_ns, interval.start_ns), min(phase.end_ns, interval.end_ns)
         depth[phase.id] = depth.get(phase.parent or "", -1) + 1
         energy: dict[str, Quantity] = {}
         if k < MOST_PHASES and b > a:
-            energy = {f: total(s.best.energy(a, b, steps) for s in members) for f, members in by_family.items()}
+            of = {key: known[key].best.energy(a, b, steps) for key in counted}
+            energy = {name: total(of[key] for key in some) for name, some in by_group.items()}
         found.append(
             PhaseResult(
                 title=phase.title,

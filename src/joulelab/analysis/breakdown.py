@@ -52,7 +52,7 @@ def breakdown(
     if summed:
         groups.append(_group("measured", top(summed), span))
     known = {(c.host, c.scope): c for c in channels}
-    several = len({s.host for s in scopes}) > 1
+    several = len({s.host for s in scopes if family(s.scope) != "job"}) > 1
     ratios: dict[str, Quantity] = {}
     for key, node in keys.items():
         if not node.scope.startswith("node."):
@@ -64,14 +64,19 @@ def breakdown(
         direct = keys.get(f"{node.host}/node.dc")
         if node.scope == "node.ac" and direct is not None and node.energy.value > 0:
             loss = node.energy - direct.energy
-            groups.append(GroupResult("supply loss", ("node.dc",), loss, loss.scaled(1 / max(span, 1e-9)), None))
+            mean = loss.scaled(1 / max(span, 1e-9))
+            groups.append(GroupResult("supply loss", ("node.dc",), loss, mean, None, hosts=(node.host,)))
             name = f"{node.host}: supply efficiency" if several else "supply efficiency"
             ratios[name] = direct.energy.ratio(node.energy)
     return tuple(groups), ratios
 
 
 def _summed(keys: dict[str, ScopeResult]) -> dict[str, ScopeResult]:
-    """Return what goes into the sum over all: psys and loose cords would count things twice."""
+    """Return what goes into the sum over all: psys, loose cords and what was accounted would count things twice."""
+    # A job is whole nodes: where anything of them is measured it stands beside, in no sum; beside guesses it counts.
+    jobs = {k: s for k, s in keys.items() if family(s.scope) == "job"}
+    read = any(not s.reading.estimate for k, s in keys.items() if k not in jobs)
+    keys = {k: s for k, s in keys.items() if k not in jobs} if read or not jobs else jobs
     # What psys covers is up to the board's maker: where packages are measured it stands beside them, in no sum.
     hosts = {s.host for s in keys.values() if family(s.scope) == "cpu" and not s.reading.estimate}
     summed = {k: s for k, s in keys.items() if family(s.scope) != "psys" or s.host not in hosts}
@@ -103,7 +108,8 @@ def _group(name: str, members: list[ScopeResult], span: float) -> GroupResult:
     nets = [s.net for s in members]
     net = total(n for n in nets if n is not None) if nets and all(n is not None for n in nets) else None
     estimate = any(s.reading.estimate for s in members)
-    return GroupResult(name, tuple(s.scope for s in members), energy, energy.scaled(1 / max(span, 1e-9)), net, estimate)
+    names, hosts = tuple(s.scope for s in members), tuple(s.host for s in members)
+    return GroupResult(name, names, energy, energy.scaled(1 / max(span, 1e-9)), net, estimate, hosts=hosts)
 
 
 def _rest(node: ScopeResult, inner: list[ScopeResult], span: float, statistics: PowerStatistics | None) -> GroupResult:
@@ -111,7 +117,8 @@ def _rest(node: ScopeResult, inner: list[ScopeResult], span: float, statistics: 
     names = tuple(s.scope for s in inner)
     estimate = any(s.reading.estimate for s in (node, *inner))
     mean = energy.scaled(1 / max(span, 1e-9))
-    return GroupResult(f"rest of {node.scope}", names, energy, mean, None, estimate, statistics)
+    hosts = tuple(s.host for s in inner)
+    return GroupResult(f"rest of {node.scope}", names, energy, mean, None, estimate, statistics, hosts)
 
 
 def rest_over_time(node: ScopeChannels, inner: Sequence[ScopeChannels]) -> Readings | None:

@@ -18,6 +18,7 @@ from joulelab.analysis.terms import COVERAGE_FACTOR, Quantity, total
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from joulelab.analysis.repeats import Sample
     from joulelab.analysis.spread import Scatter
 
 SHARED = ("gain:", "offset:")
@@ -35,7 +36,8 @@ class Trial:
     `idle_energy_share` is the share of the GPUs' energy that went to GPUs that did nothing. `meter` names the devices
     that measured it: gains cancel only between trials where it is the same. `estimate` tells that the energy was not
     measured, wholly or in part: load x rated power. `doubts` are the run's own, as `name: message`; `uncapped` are
-    those by which a cap was not in force.
+    those by which a cap was not in force. `used` and `idle` name the devices that did something and those that did
+    not; `idle_energy` is what the latter took (J).
     """
 
     energy: Quantity | None
@@ -47,15 +49,24 @@ class Trial:
     estimate: bool = False
     doubts: tuple[str, ...] = ()
     uncapped: tuple[str, ...] = ()
+    idle_energy: Quantity | None = None
+    used: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Hold one combination of knobs (`cap` and `cpu_cap` in W, `clock` in Hz, others) and the trials that succeeded."""
+    """Hold one combination of knobs (`cap` and `cpu_cap` in W, `clock` in Hz, others) and the trials that succeeded.
+
+    `moments` are what is known of a cell without its trials, as a paper prints it: `energy` (J), `power` (W), `time`
+    (s), each by number, mean and deviation. `warmup` counts the runs that are kept and not among the trials.
+    """
 
     key: str
     knobs: Mapping[str, Any]
     trials: tuple[Trial, ...] = ()
+    moments: Mapping[str, Sample] = field(default_factory=dict)
+    warmup: int = 0
 
     @property
     def uncapped(self) -> bool:
@@ -88,10 +99,10 @@ class Means:
 
 
 def means(cell: Cell, per: str | None = None, pool: Pool = NO_POOL) -> Means | None:
-    """Return mean energy and time of a cell, per unit of a kind of work where named; None without trials."""
-    trials = [_per(t, per) for t in cell.trials]
+    """Return mean energy and time of a cell, per unit of a kind of work where named; None without trials or moments."""
+    trials = per_unit(cell, per)
     if not trials:
-        return None
+        return None if per is not None else _told(cell)  # moments tell no work
     measured = [t for t in trials if t.energy is not None]
     held = pool.of(cell.key)
     time = mean_plain([t.time_s for t in trials], f"repeats:time@{cell.key}", held.time)
@@ -167,6 +178,23 @@ def mean_plain(values: Sequence[float], source: str, pooled: Pooled | None = Non
     return Quantity(mean_of(values), {source: spread} if spread else {}, known=len(values) > 1 or pooled is not None)
 
 
+def lasting(cell: Cell) -> Quantity:
+    """Return the mean energy with those terms of its meters that repeating does not make smaller.
+
+    Raises ValueError where no trial has an energy.
+    """
+    trials = [t for t in cell.trials if t.energy is not None]
+    energies = [t.energy for t in trials if t.energy is not None]
+    if not energies:
+        raise ValueError(f"{cell.key} has no energy")
+    return _of_meters(energies, trials, cell.key, hidden=not shows_hidden(len(energies), NO_POOL))[0]
+
+
+def per_unit(cell: Cell, kind: str | None) -> list[Trial]:
+    """Return the trials of a cell with energy and time per unit of a kind of work, as they are where None."""
+    return [_per(t, kind) for t in cell.trials]
+
+
 def per_work(cell: Cell, kind: str, pool: Pool = NO_POOL) -> Quantity | None:
     """Return joules per unit of a kind of work, None unless every trial has both."""
     done = [_per(t, kind) for t in cell.trials if t.work.get(kind, 0.0) > 0 and t.energy is not None]
@@ -185,6 +213,44 @@ def idle_energy_share(cell: Cell) -> Quantity | None:
     """Return the mean share of the GPUs' energy that went to idle ones, None where it was not worked out."""
     shares = [t.idle_energy_share for t in cell.trials if t.idle_energy_share is not None]
     return mean_plain(shares, f"repeats:idle@{cell.key}") if shares else None
+
+
+def idle_energy(cell: Cell) -> Quantity | None:
+    """Return the mean energy of devices that did nothing (J), None where it was not worked out."""
+    known = [replace(t, energy=t.idle_energy) for t in cell.trials if t.idle_energy is not None]
+    return _mean_energy(known, f"{cell.key} idle", NO_POOL)
+
+
+def join_pools(pools: Sequence[tuple[Collection[str], Pool]]) -> Pool:
+    """Return one pool in which the cells of each have their own: workloads are not pooled with others."""
+    if len(pools) == 1:
+        return pools[0][1]
+    return Pool(
+        apart=frozenset(key for _, pool in pools for key in pool.apart),
+        blind=any(pool.blind for _, pool in pools),
+        lines={key: pool.lines.get(key, pool) for keys, pool in pools for key in keys},
+        alone=frozenset(key for _, pool in pools for key in pool.alone),
+    )
+
+
+def _told(cell: Cell) -> Means | None:
+    """Return the means of a cell of which no more is known than moments; None without a time."""
+    energy, time = cell.moments.get("energy"), cell.moments.get("time")
+    if time is None:
+        return None
+    return Means(
+        None if energy is None else _of_moments(energy, f"repeats:energy@{cell.key}", known=energy.meter is not None),
+        _of_moments(time, f"repeats:time@{cell.key}", known=time.half_width is not None),
+        energy is not None and energy.half_width is not None,
+        frozenset() if energy is None else energy.devices or frozenset({""}),
+    )
+
+
+def _of_moments(sample: Sample, source: str, *, known: bool) -> Quantity:
+    half = sample.half_width
+    terms = {} if half is None else {source: half / COVERAGE_FACTOR}
+    terms |= {name: u * sample.mean for name, u in sample.terms.items()}
+    return Quantity(sample.mean, terms, known)
 
 
 def _per(trial: Trial, kind: str | None) -> Trial:

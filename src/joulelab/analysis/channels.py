@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,10 @@ Curve = CounterCurve | PowerCurve | GuidedCurve | WatchedCurve | DoubtedCurve | 
 
 @dataclass(frozen=True)
 class Channel:
-    """Hold one energy-bearing channel of a scope as a curve; `members` are the channels that a sum is made of."""
+    """Hold one energy-bearing channel of a scope as a curve; `members` are the channels that a sum is made of.
+
+    `clock_s` bounds how far the times of its host may be off those of the run, None where that is not known.
+    """
 
     host: str
     meter: str
@@ -36,6 +40,7 @@ class Channel:
     curve: Curve
     frozen: bool = False
     members: tuple[Channel, ...] = ()
+    clock_s: float | None = 0.0
 
     @property
     def readings(self) -> Readings:
@@ -61,7 +66,23 @@ class Channel:
 
     def energy(self, a_ns: int, b_ns: int, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J."""
-        return self.curve.energy(a_ns, b_ns, steps_ns=steps_ns)
+        found = self.curve.energy(a_ns, b_ns, steps_ns=steps_ns)
+        if self.members or self.clock_s == 0 or a_ns == b_ns:
+            return found
+        if self.clock_s is None:
+            return replace(found, known=False)
+        # In place of what a guide has of it: the meters of a host have one clock.
+        ends = {f"clock:{self.host}:{a_ns}": -self._clock_u(a_ns), f"clock:{self.host}:{b_ns}": self._clock_u(b_ns)}
+        return replace(found, terms={**found.terms, **ends})
+
+    def _clock_u(self, t_ns: int) -> float:
+        """Return what an edge at t is worth that may lie as far to either side as the clock may be off (J)."""
+        curve = self.curve.slow if isinstance(self.curve, (GuidedCurve, WatchedCurve)) else self.curve
+        curve = curve.plain if isinstance(curve, DoubtedCurve) else curve
+        assert isinstance(curve, (CounterCurve, PowerCurve))  # a sum has members
+        off_ns = math.ceil((self.clock_s or 0.0) * 1e9)
+        before, here, after = (float(curve.at(t)[0]) for t in (t_ns - off_ns, t_ns, t_ns + off_ns))
+        return max(abs(after - here), abs(here - before)) / math.sqrt(3)
 
 
 @dataclass(frozen=True)
@@ -132,6 +153,8 @@ def _channels(
         series, specs = replace(series, t0_ns=series.t1_ns), [replace(c, update_s=0.0) for c in specs]
     if age is not None:
         series, specs = _at_their_origin(series, age, stream), [replace(c, update_s=0.0) for c in specs]
+    error_ns = run.clock_error_ns(table.host)
+    clock_s = None if error_ns is None else error_ns * 1e-9
     powers: list[PowerCurve] = []
     channels: list[Channel] = []
     for spec in sorted(specs, key=lambda c: c.kind == "counter"):
@@ -143,11 +166,11 @@ def _channels(
             bounds = _idle_bound(_bounds(spec, readings, state), readings, spec, idle)
             power = PowerCurve(readings, spec, name=name, bounds=bounds, step_s=stream.period_s)
             powers.append(power)
-            channels.append(Channel(table.host, table.meter, stream, spec, power))
+            channels.append(Channel(table.host, table.meter, stream, spec, power, clock_s=clock_s))
             continue
         curve = CounterCurve(readings, spec, name=name, power=min(powers, key=lambda p: p.window_s, default=None))
         frozen = float(np.ptp(readings.value)) == 0 and any(float(p.readings.value.max()) > 1 for p in powers)
-        channels.append(Channel(table.host, table.meter, stream, spec, curve, frozen))
+        channels.append(Channel(table.host, table.meter, stream, spec, curve, frozen, clock_s=clock_s))
     return channels
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.analysis.agreement import comparisons
+from joulelab.analysis.accounting import Accounts
 from joulelab.analysis.caps import cap_checks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.periodic import FEWEST_STEPS
-from joulelab.analysis.result import Check, CheckStatus, GroupResult, ScopeResult
+from joulelab.analysis.result import Check, CheckStatus, Comparison, GroupResult, ScopeResult
 from joulelab.core.scope import CORDS, family
 
 if TYPE_CHECKING:
@@ -52,6 +52,12 @@ class Facts:
     imported: bool = False
     lags: Sequence[Lag] = ()
     groups: Sequence[GroupResult] = ()
+    comparisons: Sequence[Comparison] = ()
+    accounts: Accounts = field(default_factory=Accounts)
+
+    def is_beside(self, host: object) -> bool:
+        """Return whether a host is what a cluster accounted, beside meters of our own: none of our figures is its."""
+        return host in self.accounts.told and any(s.host not in self.accounts.told for s in self.scopes)
 
     def named(self, kind: str) -> list[Mapping[str, Any]]:
         """Return the events of one kind."""
@@ -129,6 +135,8 @@ def _short(facts: Facts) -> Iterator[Check]:
     for s in facts.scopes:
         if family(s.scope) in CORDS and (s.host, s.parent) in measured:
             continue  # the sum is what counts
+        if facts.is_beside(s.host):
+            continue
         edge = s.energy.budget().get("edge", 0.0)
         if s.energy.value > 0 and 2 * edge > SHORT_RUN * s.energy.value:
             share = 2 * edge / s.energy.value
@@ -142,7 +150,7 @@ def _gaps(facts: Facts) -> Iterator[Check]:
     }
     for s in facts.scopes:
         lost = 1 - s.reading.coverage
-        if lost <= GAP_WARNING:
+        if lost <= GAP_WARNING or s.host in facts.accounts.told:
             continue
         names = streams[s.host, s.scope]
         reasons = {g.reason for g in facts.gaps if (g.meter, g.stream) in names}
@@ -196,7 +204,7 @@ def _counters(facts: Facts) -> Iterator[Check]:
 
 
 def _agreement(facts: Facts) -> Iterator[Check]:
-    for c in comparisons(facts.scopes):
+    for c in facts.comparisons:
         if c.verdict == "differ" and c.best.energy.value > 0:
             share, both = c.difference.value / c.best.energy.value, 2 * c.difference.u / c.best.energy.value
             message = (
@@ -210,7 +218,12 @@ def _agreement(facts: Facts) -> Iterator[Check]:
 def _problems(facts: Facts) -> Iterator[Check]:
     # Those of the recording itself have been told when it ended.
     for event in (e for e in facts.named("problem") if e.get("meter")):
-        yield Check("source", "warning", f"{event['meter']}: {event.get('what', '')}")
+        status: CheckStatus = "note" if facts.is_beside(event.get("host")) else "warning"
+        yield Check("source", status, f"{event['meter']}: {event.get('what', '')}")
+
+
+def _accounting(facts: Facts) -> Iterator[Check]:
+    yield from facts.accounts.notes
 
 
 def _doubted(facts: Facts) -> Iterator[Check]:
@@ -327,6 +340,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     _unseen,
     _counters,
     _agreement,
+    _accounting,
     _cords,
     _doubted,
     _possible,

@@ -1,4 +1,7 @@
-"""Sort the cells of a study into lines, find what each line is compared with, and per what. Pure."""
+"""Sort the cells of a study into lines, find what each line is compared with, and per what. Pure.
+
+Cells of different workloads or phases have done different things: they are never in one line, nor compared.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.cells import Cell
 
 AXES = ("cap", "clock", "cpu_cap")
+APART = ("workload", "phase")  # knobs by which cells are of different groups
 WITHOUT = {"cap": "no cap", "clock": "no locked clock", "cpu_cap": "no CPU cap"}
 SAME_WORK = 1e-3  # amounts of work that differ by less are the same
 NUMBER = re.compile(r"([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?) *(?:%|W|[MG]?Hz)?", re.IGNORECASE)
@@ -37,9 +41,26 @@ class Line:
 
 
 def with_axes(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells so that one without a cap or clock that others have says so: its knob is None."""
-    axes = [name for name in AXES if any(name in c.knobs for c in cells)]
-    return [replace(c, knobs={**{name: None for name in axes if name not in c.knobs}, **c.knobs}) for c in cells]
+    """Return the cells so that one without a cap or clock that others of its group have says so: its knob is None."""
+    axes = {_group(c): [n for n in AXES if any(n in each.knobs for each in of)] for of in groups(cells) for c in of}
+    return [replace(c, knobs={**{n: None for n in axes[_group(c)] if n not in c.knobs}, **c.knobs}) for c in cells]
+
+
+def groups(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Return the cells of each workload and phase, in the order of their first cells."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(_group(cell), []).append(cell)
+    return list(found.values())
+
+
+def group_knobs(cell: Cell) -> dict[str, Any]:
+    """Return the workload and phase of a cell, where it names them."""
+    return {name: cell.knobs[name] for name in APART if name in cell.knobs}
+
+
+def _group(cell: Cell) -> str:
+    return repr(group_knobs(cell))
 
 
 def find_lines(
@@ -49,19 +70,43 @@ def find_lines(
 
     Raises ConfigError for a reference that is no cell.
     """
+    if reference is not None:
+        # A study with one workload, node type or phase does not name it in its cells, but a reference may.
+        there = _names(cells)
+        reference = {n: v for n, v in reference.items() if n in there or n not in (*APART, "node")} or None
     if reference is not None and not _matching(cells, reference):
         raise ConfigError(f"no cell has {knob_text(reference)}", where="reference", next=f"there are {_known(cells)}")
+    of_all = groups(cells)
+    if len(of_all) == 1:
+        return _lines(cells, reference, per, {})
+    found = []
+    for of in of_all:
+        own = group_knobs(of[0])
+        # What the reference says of workload or phase cannot hold for the others: the rest of it does.
+        wanted = reference if reference is None or _matching(of, reference) else _without(reference, own)
+        found += _lines(of, wanted or None, per, own)
+    return found
+
+
+def _without(reference: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in reference.items() if n not in APART or (n in own and same_value(own[n], v))}
+
+
+def _lines(
+    cells: Sequence[Cell], reference: Mapping[str, Any] | None, per: Sequence[str], shared: Mapping[str, Any]
+) -> list[Line]:
+    """Return the lines of one group; `shared` are the knobs that make it one, where there are others."""
     axis = find_axis(cells)
     several = axis is None or axis not in AXES
-    groups: dict[str, list[Cell]] = {}
+    members_of: dict[str, list[Cell]] = {}
     for cell in cells:
-        groups.setdefault("" if several else knob_text(_others(cell, axis)), []).append(cell)
-    bases = _bases(list(groups.values()), per)
+        members_of.setdefault(knob_text(shared if several else _others(cell, axis)), []).append(cell)
+    bases = _bases(list(members_of.values()), per)
     lines = []
-    for (key, members), base in zip(groups.items(), bases, strict=True):
+    for (key, members), base in zip(members_of.items(), bases, strict=True):
         ordered = members if axis is None else sorted(members, key=lambda c: level(c.knobs.get(axis)))
         chosen = _reference(members, cells, axis, reference)
-        knobs = {} if several else _others(members[0], axis)
+        knobs = dict(shared) if several else _others(members[0], axis)
         lines.append(Line(key, knobs, axis, tuple(c.key for c in ordered), chosen.key if chosen else None, base))
     return lines
 

@@ -14,7 +14,9 @@ from joulelab.analysis.cells import (
     Trial,
     doubt_names,
     energy_ratio,
+    idle_energy,
     idle_energy_share,
+    join_pools,
     means,
     per_work,
     pool_by_work,
@@ -24,9 +26,11 @@ from joulelab.analysis.cells import (
 )
 from joulelab.analysis.choice import Best, best_of
 from joulelab.analysis.goal import Goal, eds
-from joulelab.analysis.lines import Line, comparable, find_lines, with_axes
+from joulelab.analysis.lines import Line, comparable, find_lines, groups, with_axes
+from joulelab.analysis.pairs import Pair, compare
 from joulelab.analysis.pareto import Front, front_of
 from joulelab.analysis.products import ONE, product
+from joulelab.analysis.repeats import FIGURES, Sample, samples_of
 from joulelab.analysis.scaling import Scaling, find_scaling
 from joulelab.analysis.spread import Pool, deviation
 from joulelab.analysis.study_notes import notes_of
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "CellMetrics", "Summary", "Trial", "summarise"]
 SCHEMA = 1
+ALL_PAIRS = 8  # lines of up to so many cells are compared each with each, longer ones with their reference only
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class CellMetrics:
     """Hold every metric of a cell; None where there is no energy, no run or no reference.
 
     Energy in J, time in s, EDP in J s, ED2P in J s², per unit of work (squared, cubed) if the line compares per work;
-    gains and losses are shares of one. `compared` are energy and time as they are compared.
+    gains and losses are shares of one. `compared` are energy and time as they are compared. `told` is the number of
+    repeats of which moments are all that is known.
     """
 
     key: str
@@ -69,11 +75,13 @@ class CellMetrics:
     per_work: Mapping[str, Quantity] = field(default_factory=dict)
     rate: Mapping[str, Quantity] = field(default_factory=dict)
     idle_energy_share: Quantity | None = None
+    idle_energy: Quantity | None = None
+    told: int = 0
 
     @property
     def n(self) -> int:
-        """Return the number of repeats."""
-        return len(self.trials)
+        """Return the number of repeats; that of the moments where there are no trials."""
+        return len(self.trials) or self.told
 
     @property
     def estimate(self) -> bool:
@@ -93,7 +101,11 @@ class CellMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Hold everything that is told of a study. `reference` is what all lines together are compared with."""
+    """Hold everything that is told of a study. `reference` is what all lines together are compared with.
+
+    `statistics` are energy, power and time of each cell by key, of whole runs, each cell by its own repeats; `pairs`
+    compare them two by two, per unit of work where the line does.
+    """
 
     cells: tuple[CellMetrics, ...]
     lines: tuple[Line, ...]
@@ -104,6 +116,8 @@ class Summary:
     scaling: tuple[Scaling, ...]
     notes: tuple[str, ...]
     reference: str | None = None
+    statistics: Mapping[str, Mapping[str, Sample]] = field(default_factory=dict)
+    pairs: tuple[Pair, ...] = ()
 
     def cell(self, key: str) -> CellMetrics:
         """Return a cell by its key. Raises KeyError."""
@@ -157,10 +171,11 @@ def summarise(
     compared = {k: m for k, line in line_of.items() if (m := means(by_key[k], line.per, pools.compared)) is not None}
     metrics = tuple(_measure(c, line_of[c.key], compared, every_k, pools) for c in cells)
     fit = {k: m for k, m in compared.items() if not by_key[k].uncapped}
-    groups = [(line.key, line.reference, {k: fit[k] for k in line.cells if k in fit}) for line in lines]
-    together = len(lines) > 1 and comparable(cells)
+    judged = [(line.key, line.reference, {k: fit[k] for k in line.cells if k in fit}) for line in lines]
+    of_all = groups(cells)
+    together = len(lines) > 1 and len(of_all) == 1 and comparable(cells)
     overall = _fastest(lines, compared) if together else None
-    everything = [*groups, (None, overall, fit)] if together else groups
+    everything = [*judged, (None, overall, fit)] if together else judged
     best = [best_of(g, key, of, compared.get(ref or "")) for g in goals for key, ref, of in everything]
     return Summary(
         cells=metrics,
@@ -169,10 +184,30 @@ def summarise(
         ks=every_k,
         best=tuple(b for b in best if b is not None),
         fronts=tuple(front_of(key, of) for key, _, of in everything if of),
-        scaling=tuple(find_scaling(cells, compared)) if comparable(cells) else (),
+        scaling=tuple(s for of in of_all if comparable(of) for s in find_scaling(of, compared)),
         notes=notes_of(cells, lines, every_k, pools.compared, per),
         reference=overall,
+        statistics={c.key: samples_of(c) for c in cells},
+        pairs=_pairs(by_key, lines),
     )
+
+
+def _pairs(cells: Mapping[str, Cell], lines: Sequence[Line]) -> tuple[Pair, ...]:
+    """Return each cell against the reference of its line, and all pairs of lines that are short."""
+    wanted: dict[tuple[str, str], None] = {}
+    samples: dict[str, dict[str, Sample]] = {}
+    for line in lines:
+        samples |= {key: samples_of(cells[key], line.per) for key in line.cells}
+        if line.reference is not None:
+            wanted |= dict.fromkeys((key, line.reference) for key in line.cells if key != line.reference)
+        if len(line.cells) <= ALL_PAIRS:
+            both = [(b, a) for k, b in enumerate(line.cells) for a in line.cells[:k]]
+            wanted |= dict.fromkeys((b, a) for b, a in both if (a, b) not in wanted)
+    found: list[Pair] = []
+    for figure in FIGURES:
+        of = {key: each[figure] for key, each in samples.items() if figure in each}
+        found += compare(of, [pair for pair in wanted if pair[0] in of and pair[1] in of], figure)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +220,21 @@ class _Pools:
 
     @classmethod
     def of(cls, cells: Sequence[Cell], lines: Sequence[Line]) -> _Pools:
-        """Pool the cells: each line by itself where it has runs enough, else all together."""
-        keys = [line.cells for line in lines]
+        """Pool the cells: each line by itself where it has runs enough, else all together of a workload and phase."""
         per = {key: line.per for line in lines for key in line.cells}
-        whole = pool_cells(((c, None) for c in cells), keys)
-        return cls(whole, pool_cells(((c, per[c.key]) for c in cells), keys), pool_by_work(cells, keys))
+        found = []
+        for of in groups(cells):
+            names = {c.key for c in of}
+            keys = [line.cells for line in lines if line.cells[0] in names]
+            whole = pool_cells(((c, None) for c in of), keys)
+            compared = pool_cells(((c, per[c.key]) for c in of), keys)
+            found.append((names, cls(whole, compared, pool_by_work(of, keys))))
+        kinds = dict.fromkeys(kind for _, pools in found for kind in pools.work)
+        return cls(
+            join_pools([(names, pools.whole) for names, pools in found]),
+            join_pools([(names, pools.compared) for names, pools in found]),
+            {k: join_pools([(names, p.work[k]) for names, p in found if k in p.work]) for k in kinds},
+        )
 
 
 def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence[float], pools: _Pools) -> CellMetrics:
@@ -216,6 +261,8 @@ def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence
         per_work={kind: q for kind in kinds if (q := per_work(cell, kind, pools.work[kind])) is not None},
         rate={kind: q for kind in kinds if (q := rate(cell, kind, pools.work[kind])) is not None},
         idle_energy_share=idle_energy_share(cell),
+        idle_energy=idle_energy(cell),
+        told=max((s.n for s in cell.moments.values()), default=0),
         **({} if reference is None else _against(own, reference, ks)),
     )
 
@@ -256,7 +303,7 @@ def _fastest(lines: Sequence[Line], compared: Mapping[str, Means]) -> str | None
 def _plain(value: Any) -> Any:
     if isinstance(value, Goal):
         return value.text
-    if isinstance(value, Quantity):
+    if isinstance(value, (Quantity, Sample)):
         return _plain(value.to_json())
     if isinstance(value, float):
         return value if math.isfinite(value) else None

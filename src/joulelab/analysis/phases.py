@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ def phases_of(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) ->
     """Return the phases that overlap [start, end], in order, with the work reported in each and in all."""
     lines = sorted(marks, key=lambda m: int(m.get("t", 0)))
     phases, work = _intervals(lines, end_ns), Work()
+    _put_into_cells(phases.values())
     for line in lines:
         if line.get("mark") != "work" or not start_ns <= int(line["t"]) <= end_ns:
             continue
@@ -94,6 +96,26 @@ def _intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Phase]:
                 begun = Phase(f"switch-{k}", line["name"], line.get("n"), t, end_ns, script=source, host=host)
                 phases[begun.id] = switched[source] = begun
     return phases
+
+
+def _put_into_cells(phases: Iterable[Phase]) -> None:
+    """Make phases of a notebook's kernel parts of the cells that they lie in.
+
+    Kernel and cells are marked by different processes, neither of which knows the other's phases; cells follow each
+    other without overlap.
+    """
+    cells: dict[str, list[Phase]] = {}
+    others = []
+    for phase in phases:
+        if "notebook" in phase.labels:
+            cells.setdefault(phase.host, []).append(phase)
+        elif phase.parent is None:
+            others.append(phase)
+    for phase in others:
+        there = cells.get(phase.host, [])
+        k = bisect_right(there, phase.start_ns, key=lambda cell: cell.start_ns) - 1
+        if k >= 0 and phase.end_ns <= there[k].end_ns:
+            phase.parent = there[k].id
 
 
 def _add(amounts: dict[str, float], line: Mapping[str, Any], share: float = 1.0) -> None:

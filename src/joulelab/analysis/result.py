@@ -66,7 +66,10 @@ class ScopeResult:
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """Hold a sum over scopes that counts nothing twice: all GPUs, all packages, everything measured, or the rest."""
+    """Hold a sum over scopes that counts nothing twice: all GPUs, all packages, everything measured, or the rest.
+
+    `hosts` are those of `scopes`, one for each.
+    """
 
     name: str
     scopes: tuple[str, ...]
@@ -75,13 +78,15 @@ class GroupResult:
     net: Quantity | None
     estimate: bool = False
     statistics: PowerStatistics | None = None
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Hold two meters of one scope: the one believed, another, other less believed (J), and the verdict.
 
-    `agree` and `differ` are against their combined expanded uncertainty; `cannot tell` where one is unknown.
+    `agree` and `differ` are against their combined expanded uncertainty; `cannot tell` where one is unknown. `over` is
+    the stretch they are of (s from the workload's start), where it is not the workload.
     """
 
     host: str
@@ -90,6 +95,7 @@ class Comparison:
     other: Reading
     difference: Quantity
     verdict: str
+    over: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,7 @@ class CapResult:
 
 @dataclass(frozen=True, slots=True)
 class PhaseResult:
-    """Hold one phase: its interval, energy by group (J), and work done in it."""
+    """Hold one phase: its interval, energy by group and of everything `measured` (J), and work done in it."""
 
     title: str
     name: str

@@ -108,11 +108,12 @@ def pool_of(
     pools: dict[str, Pool] = {}
     apart = set(whole.apart)
     groups = [{key: scatters[key] for key in line} for line in lines]
+    every = _Sum.of(scatters.values())
     for group in groups if len(groups) > 1 else ():
         own = _pool_of(group, blind)
         if own.time is not None and (own.energy is not None or whole.energy is None):
             pools |= dict.fromkeys(group, own)
-        elif _chance(_total(group.values()), [s for key, s in scatters.items() if key not in group]) < LEVEL:
+        elif _chance(together := _total(group.values()), every.without(together)) < LEVEL:
             apart |= set(group)
     alone = frozenset(key for key, s in scatters.items() if s.time_freedom >= ALONE)
     return replace(whole, apart=frozenset(apart), lines=pools, alone=alone)
@@ -120,16 +121,18 @@ def pool_of(
 
 def _pool_of(scatters: Mapping[str, Scatter], blind: Collection[str]) -> Pool:
     inside = dict(scatters)
+    chances = _chances(inside, inside)
     # To leave out whatever looks large would make the pool too small: only what no chance among so many explains.
-    while inside and (worst := min((_alone(k, s, inside), k) for k, s in inside.items()))[0] < LEVEL / len(scatters):
+    while inside and (worst := min((chances[k], k) for k in inside))[0] < LEVEL / len(scatters):
         del inside[worst[1]]
+        chances = _chances(scatters, inside)
     whole = _total(inside.values())
     alone = math.sqrt(whole.energy * whole.matching)
     return Pool(
         energy=_pooled(whole.energy, whole.energy_freedom),
         time=_pooled(whole.time, whole.time_freedom),
         correlation=max(-1.0, min(1.0, whole.both / alone)) if alone > 0 else 0.0,
-        apart=frozenset(k for k, s in scatters.items() if _alone(k, s, inside) < LEVEL),
+        apart=frozenset(k for k, chance in chances.items() if chance < LEVEL),
         blind=sum(s.energy_freedom for key, s in inside.items() if key in blind) >= FEWEST,
     )
 
@@ -174,14 +177,44 @@ def _relative(values: Sequence[float]) -> list[float]:
     return [(v - mean) / mean for v in values] if mean > 0 and math.isfinite(mean) else []
 
 
-def _alone(key: str, own: Scatter, inside: Mapping[str, Scatter]) -> float:
-    """Return how probable it is that a cell like the others in a pool scatters so much more than they."""
-    return _chance(own, [s for k, s in inside.items() if k != key])
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Hold sums over cells, each in two parts (the second is what rounding took from the first), to take parts off."""
+
+    energy: tuple[float, float]
+    energy_freedom: int
+    time: tuple[float, float]
+    time_freedom: int
+
+    @classmethod
+    def of(cls, scatters: Collection[Scatter]) -> _Sum:
+        """Add cells up."""
+        energy, time = _split([s.energy for s in scatters]), _split([s.time for s in scatters])
+        return cls(energy, sum(s.energy_freedom for s in scatters), time, sum(s.time_freedom for s in scatters))
+
+    def without(self, own: Scatter) -> Scatter:
+        """Return the sum over all others; adding those up for each cell of a thousand would take a minute."""
+        return Scatter(
+            energy=math.fsum((*self.energy, -own.energy)),
+            energy_freedom=self.energy_freedom - own.energy_freedom,
+            time=math.fsum((*self.time, -own.time)),
+            time_freedom=self.time_freedom - own.time_freedom,
+        )
 
 
-def _chance(own: Scatter, others: Iterable[Scatter]) -> float:
-    """Return how probable it is that cells like others scatter so much more than they."""
-    rest = _total(others)
+def _split(values: Sequence[float]) -> tuple[float, float]:
+    whole = math.fsum(values)
+    return whole, math.fsum((*values, -whole))
+
+
+def _chances(scatters: Mapping[str, Scatter], inside: Collection[str]) -> dict[str, float]:
+    """Return of each cell how probable it is that one like the others in a pool scatters so much more than they."""
+    every = _Sum.of([scatters[key] for key in inside])
+    return {k: _chance(s, every.without(s if k in inside else Scatter())) for k, s in scatters.items()}
+
+
+def _chance(own: Scatter, rest: Scatter) -> float:
+    """Return how probable it is that cells like the rest scatter so much more than it."""
     return min(
         _tail(own.energy, own.energy_freedom, rest.energy, rest.energy_freedom),
         _tail(own.time, own.time_freedom, rest.time, rest.time_freedom),

@@ -1,13 +1,17 @@
-"""Give the quantile of Student's t that makes intervals of few repeats cover 95 %, and the tail of F. Pure."""
+"""Give quantiles and tails of Student's t, for fractional degrees of freedom too, and the tail of F. Pure."""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from statistics import NormalDist
 
 # t(0.975) for 1 to 11 degrees of freedom; from there on the expansion below is right to five digits.
 FEW = (12.70620, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139, 2.200985)
 NORMAL = 1.9599640  # the same quantile of the normal distribution
 PRECISION = 1e-12  # a term of a series below this share of its sum ends it
+MANY = 200  # degrees of freedom from which on a normal deviate of the same tail is near enough, and the series slow
+NODES = 18  # so many nodes in 1 / freedom carry the quantile to eight digits
 
 
 def t_975(freedom: int) -> float:
@@ -27,7 +31,61 @@ def t_975(freedom: int) -> float:
     return z + math.fsum(each / float(freedom) ** (k + 1) for k, each in enumerate(terms))
 
 
-def f_tail(f: float, above: int, below: int) -> float:
+def t_tail(t: float, freedom: float) -> float:
+    """Return how probable it is that t is at least so far from zero, to either side (two-sided p)."""
+    if math.isinf(freedom):
+        return math.erfc(abs(t) / math.sqrt(2))
+    if freedom > MANY:
+        # Wallace's transformation to a normal deviate: p of one per cent is right to four digits.
+        normal = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(t * t / freedom))
+        return math.erfc(normal / math.sqrt(2))
+    return f_tail(t * t, 1, freedom)
+
+
+def t_quantile(level: float, freedom: float) -> float:
+    """Return the t that is passed, to either side, with the probability `level`; from one degree of freedom on.
+
+    It is smooth in 1 / freedom, so it is worked out at a few nodes once per level, and interpolated.
+    """
+    if freedom < 1:
+        raise ValueError("a spread needs two repeats")
+    places, weights, logs = _nodes(level)
+    u = 1.0 / freedom
+    over = under = 0.0
+    for x, weight, log in zip(places, weights, logs, strict=True):
+        if u == x:
+            return math.exp(log)
+        share = weight / (u - x)
+        over += share * log
+        under += share
+    return math.exp(over / under)
+
+
+@lru_cache(maxsize=256)
+def _nodes(level: float) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    """Return nodes in 1 / freedom from 0 to 1 (denser at the ends), their weights, and the logarithm of t there."""
+    angles = [math.pi * k / (NODES - 1) for k in range(NODES)]
+    places = tuple((1 - math.cos(a)) / 2 for a in angles)
+    ends = (0, NODES - 1)
+    weights = tuple((-1.0) ** k * (0.5 if k in ends else 1.0) for k in range(NODES))
+    logs = tuple(math.log(_solved(level, math.inf if u == 0 else 1 / u)) for u in places)
+    return places, weights, logs
+
+
+def _solved(level: float, freedom: float) -> float:
+    """Return the quantile by halving: exact and slow."""
+    if math.isinf(freedom):
+        return -NormalDist().inv_cdf(level / 2)
+    low, high = 0.0, 1.0
+    while t_tail(high, freedom) > level:
+        low, high = high, high * 2
+    while high - low > PRECISION * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_tail(middle, freedom) > level else (low, middle)
+    return (low + high) / 2
+
+
+def f_tail(f: float, above: float, below: float) -> float:
     """Return how probable a ratio of two variances of one spread is at least f, by their degrees of freedom."""
     x = below / (below + above * f)
     return _beta_share(x, below / 2, above / 2)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.cells import ASSUMED, PHASES_IN_POOL, PHASES_SEEN, doubt_names, hides, shows_hidden
-from joulelab.analysis.lines import common_work, comparable, is_different, knob_text
+from joulelab.analysis.lines import common_work, comparable, group_knobs, groups, is_different, knob_text
+from joulelab.analysis.outliers import LEVEL as ODD_BY_CHANCE
+from joulelab.analysis.repeats import samples_of
 from joulelab.analysis.spread import LEVEL
 
 if TYPE_CHECKING:
@@ -25,15 +27,18 @@ def notes_of(
 ) -> tuple[str, ...]:
     """Return the notes, those that touch most figures first."""
     trials = [t for c in cells for t in c.trials]
-    if not trials:
+    if not trials and not any(c.moments for c in cells):
         return ("No run has succeeded yet.",)
-    said = _missing(cells, lines) + _uncapped(cells, lines) + _repeats(cells, pool) + _work(cells, lines, per)
+    said = _missing(cells, lines) + _moments(cells)
+    if not trials:
+        return tuple(said)
+    said += _uncapped(cells, lines) + _repeats(cells, pool) + _odd(cells) + _all_work(cells, lines, per)
     said += _meters(cells, trials) + _doubts(cells) + _hidden(cells, pool)
     return (*said, HALF) if 2.0 in ks and any(t.energy is not None for t in trials) else tuple(said)
 
 
 def _missing(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
-    empty = {c.key for c in cells if not c.trials}
+    empty = {c.key for c in cells if not c.trials and not c.moments}
     said = []
     if empty:
         names = _named([c for c in cells if c.key in empty])
@@ -43,6 +48,25 @@ def _missing(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
         which = ", ".join(line.key for line in without if line.key)
         said.append(f"The reference has no run{' for ' + which if which else ''}: no gain or loss is given there.")
     return said
+
+
+def _moments(cells: Sequence[Cell]) -> list[str]:
+    """Say which figures were told by somebody, and how many runs are kept apart."""
+    told = sum(bool(c.moments) and not c.trials for c in cells)
+    warm = sum(c.warmup for c in cells)
+    said = [f"{_count(told, cells)} no runs here: number, mean and deviation are as they were told."] if told else []
+    if warm:
+        said.append(f"{warm} warm-up {'run is' if warm == 1 else 'runs are'} kept and not counted.")
+    return said
+
+
+def _odd(cells: Sequence[Cell]) -> list[str]:
+    """Say which cells have a repeat that does not look like the others."""
+    odd = [c for c in cells if any(s.outliers for s in samples_of(c).values())]
+    if not odd:
+        return []
+    kept = f"It is marked and kept in all figures (by chance {ODD_BY_CHANCE:.0%} of cells have one)."
+    return [f"Look at {_named(odd)}: a repeat does not look like the others there. {kept}"]
 
 
 def _uncapped(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
@@ -116,6 +140,17 @@ def _spreads(pools: Sequence[Pool]) -> str:
 def _range(values: Sequence[float]) -> str:
     low, high = f"{min(values):.2g}", f"{max(values):.2g}"
     return low if low == high else f"{low} to {high}"
+
+
+def _all_work(cells: Sequence[Cell], lines: Sequence[Line], wanted: Sequence[str]) -> list[str]:
+    """Say by what cells are compared: once where it is the same for every workload and phase."""
+    said: dict[str, list[str]] = {}
+    of_all = groups(cells)
+    for of in of_all:
+        keys = {c.key for c in of}
+        for note in _work(of, [line for line in lines if line.cells[0] in keys], wanted):
+            said.setdefault(note, []).append(knob_text(group_knobs(of[0])))
+    return [n if len(of) == len(of_all) else f"{', '.join(of)}: {n[0].lower()}{n[1:]}" for n, of in said.items()]
 
 
 def _work(cells: Sequence[Cell], lines: Sequence[Line], wanted: Sequence[str]) -> list[str]:

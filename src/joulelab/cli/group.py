@@ -24,6 +24,7 @@ COMMANDS = {
     "mark": "Mark a phase or work done, from a script that is measured.",
     "cap": "Run a command under power caps, measured; afterwards the caps are what they were before.",
     "sweep": "Run a command under every cap, GPU count and setting; tell the best.",
+    "study": "Run studies from files: workloads x node types x knobs, repeated.",
     "tune": "Find the best cap for a command with few trials, and say what it saves and what finding it cost.",
     "meters": "Show what can be measured here, and what to do about the rest.",
     "doctor": "Read each meter for a few seconds and say how good it is.",

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from joulelab.supervisor.imports import Asked, Imported
 
 SOURCES = ("slurm", "prometheus", "csv", "wandb")
+_KEYS = {"from": "since", "to": "until", "phase": "phases", "entry": "entries", "label": "labels"}
 EXAMPLES = """\b
 joulelab import csv power.csv --time t=unix --map watts=node.ac:W
 joulelab import csv smi.csv --preset nvidia-smi --zone Europe/Berlin
 joulelab import wandb events.csv
 joulelab import slurm 123456
+joulelab import slurm 123456 --into RUN
 joulelab import prometheus --entry NAME --from 2024-05-01T12:00Z --to 2024-05-01T13:00Z
 """
 
@@ -43,7 +45,8 @@ joulelab import prometheus --entry NAME --from 2024-05-01T12:00Z --to 2024-05-01
 @click.option("--idle", nargs=2, metavar="FROM TO", help="Stretch in which nothing ran.")
 @click.option("--phase", "phases", nargs=3, multiple=True, metavar="NAME FROM TO", help="Name a stretch of the run.")
 @click.option("--host", default="", metavar="NAME", help="Node that was measured.")
-@click.option("--name", metavar="NAME", help="Name of the run.")
+@click.option("--name", metavar="NAME", help="Name of the run; with --into, of what is added.")
+@click.option("--into", metavar="RUN", help="Add what Slurm accounted to this run, beside its own meters.")
 @click.option("-l", "--label", "labels", type=Pair(), multiple=True, metavar="KEY=VALUE", help="Label of the run.")
 @config_option
 @json_option
@@ -53,6 +56,9 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
 
     Further settings of the source follow as KEY=VALUE, written as in joulelab.toml.
     """
+    if options["into"] is not None:
+        _show(_attached(source, what, runs, options), as_json=as_json)
+        return
     from joulelab.meters.file.times import zone_of
     from joulelab.store.imported import Stretch
     from joulelab.supervisor.imports import Wanted, import_archives
@@ -75,6 +81,23 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
         labels=dict(options["labels"]),
     )
     _show(import_archives(runs, _asked(source, what, options), wanted), as_json=as_json)
+
+
+def _attached(source: str, what: Sequence[str], runs: Path, options: dict[str, Any]) -> Imported:
+    """Add what Slurm accounted to a run that is there. Raises JoulelabError."""
+    from joulelab.store.folder import find_run
+    from joulelab.study.accounting import attach_job
+    from joulelab.supervisor.imports import Imported
+
+    if source != "slurm":
+        why = "meters of a node would be counted beside those that the run has"
+        raise ConfigError(f"{source} cannot be added to a run", where="--into", why=why, next="import it as a run")
+    given = [f"--{n}" for n in ("from", "to", "idle", "phase", "entry", "host", "label") if options[_KEYS.get(n, n)]]
+    if given:
+        raise ConfigError(f"{', '.join(given)}: not with --into", why="the run has its own", next="leave it out")
+    run = find_run(runs, options["into"])
+    asked = _asked(source, what, options)[0]
+    return Imported(run, attach_job(run, {**asked.settings, "label": asked.label}, name=options["name"] or ""))
 
 
 def _asked(source: str, what: Sequence[str], options: dict[str, Any]) -> list[Asked]:

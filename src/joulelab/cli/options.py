@@ -86,6 +86,19 @@ def runs_option(function: F) -> F:
     )(function)
 
 
+def studies_option(function: F) -> F:
+    """Add `--studies DIR`."""
+    return click.option(
+        "--studies",
+        type=click.Path(path_type=Path),
+        envvar="JOULELAB_STUDIES",
+        default="joulelab-studies",
+        show_default=True,
+        metavar="DIR",
+        help="Store of studies (JOULELAB_STUDIES).",
+    )(function)
+
+
 def config_option(function: F) -> F:
     """Add `--config FILE`."""
     return click.option(
@@ -105,6 +118,11 @@ def handle(run: Path) -> str:
     """Return how a run is named in commands: by its id, or by its path where the store was given by hand."""
     source = click.get_current_context().get_parameter_source("runs")
     return str(run) if source is not None and source.name == "COMMANDLINE" else run.name
+
+
+def say(text: str) -> None:
+    """Say something beside what a command prints."""
+    click.echo(f"joulelab: {text}", err=True)
 
 
 def print_json(data: Any) -> None:

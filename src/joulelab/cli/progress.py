@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import click
 
+from joulelab.cli.planning import describe
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from rich.progress import Progress
 
     from joulelab.study.drive import Told
+
+# How often the power of what runs is looked up for the bar, and told in a line where there is none (s).
+LOOK_S, LINE_S = 1.0, 60.0
+MOST_SUMMED = 8
 
 
 class Shown:
@@ -22,6 +31,8 @@ class Shown:
         self._file, self._total, self._scope = file, total, scope
         self._bar: Progress | None = None
         self._task: Any = None
+        self._looked = self._lined = time.monotonic()
+        self._last = ""
 
     def __enter__(self) -> Self:
         """Begin the bar."""
@@ -49,9 +60,24 @@ class Shown:
     def __call__(self, told: Told) -> None:
         """Print one piece of news."""
         left = "" if told.left_s is None else f"{_whole(told.left_s)} left"
+        self._last = f"[{told.finished}/{told.total}]"
+        self._lined = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, completed=told.finished, total=told.total, left=left)
         self.say(news(told, self._scope))
+
+    def tick(self, running: Sequence[Path]) -> None:
+        """Show what runs and the power it takes now: in the bar, or in a line now and then."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_S or (self._bar is None and now - self._lined < LINE_S):
+            return
+        self._looked = now
+        text = running_now(running)
+        if self._bar is not None:
+            self._bar.update(self._task, description=text or "slots")
+        elif text:
+            self._lined = now
+            self.say(f"{self._last} {text}".strip())
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -62,10 +88,27 @@ class Shown:
                 click.echo(text, file=self._file)
 
 
+def running_now(slots: Sequence[Path]) -> str:
+    """Return what runs and what waits in a queue, and the power of what runs, in words; empty where nothing does."""
+    from joulelab.store.folder import list_runs
+    from joulelab.study.now import power_now
+
+    runs = [run for slot in slots for run in list_runs(slot)[-1:]]
+    powers = [power_now(run) for run in runs[:MOST_SUMMED]]
+    known = [watts for watts in powers if watts is not None]
+    parts = []
+    if runs:
+        watts = f", {fmt.rough(sum(known), 'W')} now" if known else ""
+        parts.append(("running" if len(runs) == 1 else f"{len(runs)} running") + watts)
+    if len(slots) > len(runs):
+        parts.append(f"{len(slots) - len(runs)} waiting")
+    return "; ".join(parts)
+
+
 def news(told: Told, scope: str | None = None) -> str:
     """Return what happened to a slot in one line: cell, time, energy, time left."""
     width = len(str(told.total))
-    parts = [f"[{told.finished:>{width}}/{told.total}] {told.cell.shown} ({told.slot.name})"]
+    parts = [f"[{told.finished:>{width}}/{told.total}] {describe(told.cell)} ({told.slot.name})"]
     if told.trial is not None:
         energy = told.trial.energy(scope)
         used = "no energy" if energy is None else fmt.quantity(energy.value, energy.expanded, "J")

@@ -1,4 +1,4 @@
-"""Measure a command: `joulelab run -- CMD`."""
+"""Measure a command or a notebook: `joulelab run -- CMD`, `joulelab run train.ipynb`."""
 
 from __future__ import annotations
 
@@ -90,6 +90,8 @@ def command(early: list[Spawned] | None, /, words: tuple[str, ...], **given: Any
     Its input, output, signals and exit code stay as they are without joulelab; the table goes to standard error.
 
     joulelab run --idle 10s --name baseline -- python train.py --epochs 3
+
+    A notebook is run without a browser, with energy for each cell: joulelab run train.ipynb epochs=3 --pause 10s
     """
     if not words:
         raise click.UsageError("there is no command to measure; type `joulelab run -- CMD`")
@@ -115,7 +117,9 @@ def execute(
     from joulelab.supervisor.signals import SignalBox
     from joulelab.supervisor.workload import inherited, leave
 
-    options = replace(_options(**given), caps=tuple(caps))
+    words, labels = _of_notebook(words)
+    options = _options(**given)
+    options = replace(options, caps=tuple(caps), labels={**labels, **options.labels})
     if after is not None:
         options = replace(options, preload=(*NEEDED, *after.needs))
     with SignalBox() as signals:  # left only where the command could not even be tried; else leave() ends us inside
@@ -135,6 +139,19 @@ def execute(
             _say(f"the result cannot be shown ({type(error).__name__}: {error}); joulelab show {outcome.run or ''}")
         finally:
             leave(outcome.exit_code, outcome.signal)
+
+
+def _of_notebook(words: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command that runs a notebook where one is named, with a label that tells; all else as it is."""
+    if not words[0].endswith(".ipynb"):
+        return words, {}
+    from joulelab.workloads import notebook
+
+    if notebook.is_program(Path(words[0])):
+        return words, {}
+    asked = notebook.read_words(words)
+    argv = notebook.command(asked.file, asked.parameters, out=asked.out, pause_s=asked.pause_s, kernel=asked.kernel)
+    return tuple(argv), {"notebook": words[0]}
 
 
 def _show(outcome: Outcome, *, as_json: bool, output: Path | None, quiet: bool, after: After | None) -> None:
@@ -197,7 +214,7 @@ def _options(
         capture=capture,
         preload=NEEDED,
     )
-    return options if chosen is None else options.reading(chosen)
+    return options if chosen is None else options.reading(chosen, file=config, wanted=meters, without=without)
 
 
 def _configured(

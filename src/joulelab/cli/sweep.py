@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Duration, Pair, config_option, json_option, print_json
+from joulelab.cli.concluding import show, summarised
+from joulelab.cli.options import Duration, Pair, config_option, json_option, say, studies_option
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-    from joulelab.analysis.metrics import Summary
-    from joulelab.study.drive import Outcome
     from joulelab.study.folder import Plan, Study
-    from joulelab.study.results import Results
     from joulelab.study.values import Value
-
-ASK_FROM = 20
-FAILED_CODE = 1
 
 
 class Cooling(click.ParamType[tuple[str, float]]):
@@ -80,10 +74,7 @@ class Wanted:
 @click.option("--timeout", type=Duration(0.001), help="End a run that takes longer; it counts as failed.")
 @click.option("--seed", type=int, help="Seed of the random order; drawn and stored unless given.")
 @click.option("--name", metavar="NAME", help="Name of the study.  [default: from the command]")
-@click.option(
-    "--studies", type=click.Path(path_type=Path), envvar="JOULELAB_STUDIES", default="joulelab-studies",
-    show_default=True, metavar="DIR", help="Store of studies (JOULELAB_STUDIES).",
-)  # fmt: skip
+@studies_option
 @click.option("--period", type=Duration(0.001), show_default="0.1", help="Time between readings of power.")
 @click.option("--meter", "meters", multiple=True, metavar="NAME", help="Read only these: entries or kinds of meters.")
 @click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Leave these meters out.")
@@ -176,94 +167,26 @@ def _wanted(plan: Plan, given: Mapping[str, Any]) -> Wanted:
 
 
 def _sweep(plan: Plan, wanted: Wanted) -> int:
+    from joulelab.cli.driving import FAILED_CODE, agreed, drive, tell_end, tell_failed
     from joulelab.study.check import check_plan
     from joulelab.study.folder import join_study
 
     for warning in check_plan(plan, os.environ):
-        _say(warning)
+        say(warning)
     if wanted.dry_run:
-        return _show_plan(plan, wanted)
-    if not _agreed(plan, wanted):
+        from joulelab.cli.planning import show_plan
+
+        return show_plan(wanted.folder, wanted.name, plan, seed=wanted.seed, as_json=wanted.as_json)
+    if not agreed(plan, yes=wanted.yes):
         return FAILED_CODE
     study = join_study(wanted.folder, wanted.name, plan, wanted.seed)
-    outcome = _drive(study, plan, wanted)
-    if outcome.stopped_by is not None:
-        _say(f"interrupted: {outcome.done} of {outcome.total} slots are done; type the same again to go on")
-        return 128 + outcome.stopped_by
-    if outcome.error is not None:
-        _say(f"{outcome.error}")
-        again = "" if outcome.error.next else "; type the same again to go on"
-        _say(f"stopped: {outcome.done} of {outcome.total} slots are done{again}")
-        return FAILED_CODE
-    _conclude(study, plan, wanted)
-    if outcome.failed:
-        _say(f"{outcome.failed} of {outcome.total} slots failed; type the same with --retry to run them again")
-    return FAILED_CODE if outcome.failed else 0
-
-
-def _drive(study: Study, plan: Plan, wanted: Wanted) -> Outcome:
-    from joulelab.cli.progress import Shown
-    from joulelab.study.drive import Driver, Stop
-    from joulelab.study.executors import open_executor
-    from joulelab.supervisor.leftovers import put_back
-    from joulelab.supervisor.workload import inherited
-
-    executor = open_executor("local", inherited(os.environ), plan.nodes, study.folder)
-    cells = {cell.key: cell for cell in plan.cells}
-    slots = len(cells) * plan.repeats
-    _say(f"{_matrix(plan)} in {_short(study.folder)}, seed {study.seed}")
-    try:
-        with Stop() as stop, Shown(sys.stderr, slots, scope=plan.scope) as shown:
-            driver = Driver(study, cells, plan.repeats, executor, shown, warmup=plan.warmup, retry=wanted.retry)
-            return driver.run(stop)
-    finally:
-        executor.close()
-        put_back(os.environ, _say)
-
-
-def _agreed(plan: Plan, wanted: Wanted) -> bool:
-    """Ask before a long sweep, on a terminal."""
-    slots = len(plan.cells) * plan.repeats
-    if wanted.yes or slots < ASK_FROM or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
-    return click.confirm(f"{_matrix(plan)}; go on?", default=True, err=True)
-
-
-def _matrix(plan: Plan) -> str:
-    cells, slots = len(plan.cells), len(plan.cells) * plan.repeats
-    return f"{cells} {'cell' if cells == 1 else 'cells'} x {plan.repeats} = {slots} {'slot' if slots == 1 else 'slots'}"
-
-
-def _show_plan(plan: Plan, wanted: Wanted) -> int:
-    from joulelab.report import format as fmt
-    from joulelab.study.drive import plan as planned
-    from joulelab.study.folder import FILE, Study, open_study
-    from joulelab.study.progress import Pace
-
-    drawn = int.from_bytes(os.urandom(4)) if wanted.seed is None else wanted.seed
-    there = (wanted.folder / FILE).exists()
-    study = open_study(wanted.folder) if there else Study(wanted.folder, {"name": wanted.name, "seed": drawn})
-    cells = {cell.key: cell for cell in plan.cells}
-    slots = planned(study, list(cells), plan.repeats)
-    pace = Pace()
-    for slot in slots:
-        pace.add_slot(slot.folder)
-    left = [slot.folder.parent.name for slot in slots if slot.state.value not in ("done", "failed")]
-    left_s = pace.left_s(left)
-    rows = [(slot.folder.name, cells[slot.folder.parent.name], slot) for slot in slots]
-    if wanted.as_json:
-        each = [
-            {"cell": c.key, "knobs": c.values(), "slot": n, "state": s.state.value, "command": c.argv()}
-            for n, c, s in rows
-        ]
-        print_json({"study": study.name, "seed": study.seed, "left_s": left_s, "slots": each})
-        return 0
-    for number, (name, cell, slot) in enumerate(rows, 1):
-        click.echo(f"{number:>{len(str(len(rows)))}}  {name}  {cell.shown}  {slot.state.value}")
-    expected = "" if left_s is None else f", about {fmt.duration(left_s)}"
-    seed = "" if there or wanted.seed is not None else "; --seed makes it this order"
-    click.echo(f"{len(left)} of {len(rows)} slots to run{expected}; seed {study.seed}{seed}")
-    return 0
+    outcome = drive(study, plan, retry=wanted.retry)
+    code = tell_end(outcome)
+    if code is not None:
+        return code
+    results, summary = summarised(study, plan)
+    show(study, results, summary, as_json=wanted.as_json, figures=wanted.figures)
+    return tell_failed(outcome)
 
 
 def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
@@ -282,8 +205,8 @@ def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
 
         chosen["work"] = [WorkPattern.parse(text, add=given["work_sum"]).to_json() for text in given["work"]]
     study.data |= {key: value for key, value in chosen.items() if value}
-    results, summary = _summary(study)
-    _show(study, results, summary, as_json=given["as_json"], figures=given["figures"])
+    results, summary = summarised(study)
+    show(study, results, summary, as_json=given["as_json"], figures=given["figures"])
     return 0
 
 
@@ -298,78 +221,3 @@ def _values(study: Study, pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
             there.setdefault(name, {})[value.text] = value
     ordered = {name: sorted(values.values(), key=lambda v: (level(v.value), v.text)) for name, values in there.items()}
     return find_reference(dict(pairs), [Knob(name, tuple(values)) for name, values in ordered.items()])
-
-
-def _conclude(study: Study, plan: Plan, wanted: Wanted) -> None:
-    results, summary = _summary(study, plan)
-    _show(study, results, summary, as_json=wanted.as_json, figures=wanted.figures)
-
-
-def _summary(study: Study, plan: Plan | None = None) -> tuple[Results, Summary]:
-    """Work out everything from the study's folder."""
-    from joulelab.analysis.goal import Goal
-    from joulelab.analysis.metrics import summarise
-    from joulelab.study.results import gather
-    from joulelab.study.work import WorkPattern
-
-    data = study.data
-    work = [WorkPattern.from_json(each) for each in data["work"]]
-    planned = {cell.key for cell in plan.cells} if plan else set()
-    results = gather(study, scope=data["scope"], work=work, planned=planned)
-    goals = [Goal.parse(text) for text in data["goals"]]
-    reference = {name: results.watts.get((name, value), value) for name, value in data["reference"].items()}
-    kinds = [data["per"]] if data.get("per") else [pattern.name for pattern in work]
-    return results, summarise(results.cells, goals=goals, reference=reference or None, per=kinds)
-
-
-def _show(study: Study, results: Results, summary: Summary, *, as_json: bool, figures: bool | None) -> None:
-    """Write the files of a study, and print its table."""
-    files = _write(study, results, summary, figures=figures)
-    if as_json:
-        told = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
-        print_json({**told, **summary.to_json(), "notes": [*summary.notes, *results.notes], "slots": results.rows})
-        return
-    from joulelab.report.console import make_console
-    from joulelab.report.study import print_study
-
-    print_study(make_console(sys.stdout), summary)
-    sys.stdout.flush()
-    for note in results.notes:
-        _say(note)
-    _say(f"written: {', '.join(str(_short(file)) for file in files)}")
-
-
-def _write(study: Study, results: Results, summary: Summary, *, figures: bool | None) -> list[Path]:
-    from joulelab.core.errors import MissingDependency
-    from joulelab.report.study_csv import SCALING, cells_csv, scaling_csv
-    from joulelab.study.results import slots_csv
-
-    written = []
-    files = [("results.csv", cells_csv(summary)), ("slots.csv", slots_csv(results.rows))]
-    for name, text in [*files, *([(SCALING, scaling_csv(summary))] if summary.scaling else [])]:
-        part = study.folder / f".{name}.{os.getpid()}"
-        part.write_text(text, encoding="utf-8")
-        part.replace(study.folder / name)
-        written.append(study.folder / name)
-    if figures is False:
-        return written
-    try:
-        from joulelab.report.figures import draw
-
-        draw(summary, study.folder / "figures")
-        written.append(study.folder / "figures")
-    except MissingDependency as error:
-        if figures:
-            raise
-        _say(str(error))
-    return written
-
-
-def _say(text: str) -> None:
-    click.echo(f"joulelab: {text}", err=True)
-
-
-def _short(path: Path) -> Path:
-    from joulelab.cli.run import short_path
-
-    return short_path(path)

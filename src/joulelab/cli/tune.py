@@ -179,8 +179,8 @@ def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str 
 
 def _runs(wanted: Wanted, which: str | None, given: Mapping[str, Any]) -> int:
     """Tune by whole runs; return the exit code. Raises JoulelabError."""
-    from joulelab.study.drive import Stop
     from joulelab.study.executors import open_executor
+    from joulelab.study.stopping import Stop
     from joulelab.supervisor.leftovers import put_back
     from joulelab.supervisor.workload import inherited
 

@@ -34,10 +34,10 @@ def agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]
 
     Without `every` the best channel of each meter at the node and the rack, and elsewhere only what differs.
     """
-    several = len({s.host for s in result.scopes}) > 1
+    several = len({s.host for s in result.scopes if family(s.scope) != "job"}) > 1
     rows: list[AgreementRow] = []
     for s in result.scopes:
-        others = [c for c in result.comparisons if (c.host, c.scope) == (s.host, s.scope)]
+        others = [c for c in result.comparisons if (c.host, c.scope) == (s.host, s.scope) and c.over is None]
         if not every:
             others = _worth_showing(s, others, imported=result.outcome == "imported")
         if not others:
@@ -47,7 +47,19 @@ def agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]
         for c in others:
             off = c.difference.scaled(1 / s.energy.value) if s.energy.value > 0 else None
             rows.append(AgreementRow("", _named(c.other), c.other.energy, off, c.verdict, _lag(result, s, c.other)))
-    return rows
+    return rows + [row for c in result.comparisons for row in _accounted(c)]
+
+
+def _accounted(c: Comparison) -> list[AgreementRow]:
+    """Return what a cluster accounted beside our own meters, over the stretch of time that it accounted."""
+    if c.over is None:
+        return []
+    since, until = c.over
+    off = c.difference.scaled(1 / c.best.energy.value) if c.best.energy.value > 0 else None
+    ours = AgreementRow(
+        f"{c.scope}, {since:+.0f} to {until:+.0f} s", _named(c.best), c.best.energy, None, "ours", fmt.NOTHING
+    )
+    return [ours, AgreementRow("", _named(c.other), c.other.energy, off, c.verdict, fmt.NOTHING)]
 
 
 def _worth_showing(scope: ScopeResult, others: list[Comparison], *, imported: bool) -> list[Comparison]:

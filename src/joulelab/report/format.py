@@ -85,6 +85,12 @@ def quantity(value: float, expanded: float | None, unit: str, *, estimate: bool 
     return f"~{text} (estimate)" if estimate else text
 
 
+def rough(value: float, unit: str) -> str:
+    """Return a figure that is only an expectation, with three digits and without an interval: `1.23 MJ`."""
+    factor, name = prefix(abs(value))
+    return f"{plain(value / factor, 3)} {name}{unit}"
+
+
 def is_wide(value: float, expanded: float | None) -> bool:
     """Return whether an interval is so wide that it has to be said."""
     return expanded is not None and expanded > WIDE * abs(value)

@@ -45,6 +45,8 @@ def slots_csv(summary: Summary) -> str:
             row |= _both("energy_j", trial.energy)
             row |= {f"work_{kind}": amount for kind, amount in trial.work.items()}
             row |= {"idle_energy_share": trial.idle_energy_share, "meter": trial.meter}
+            if trial.idle_energy is not None:
+                row |= {"idle_energy_j": trial.idle_energy.value, "idle_devices": " ".join(trial.idle)}
             rows.append(row | {"doubts": "; ".join(trial.doubts)})
     return _csv(rows)
 
@@ -97,6 +99,7 @@ def _metrics(cell: CellMetrics) -> dict[str, Quantity | None]:
     metrics |= {f"eds_{k:g}": q for k, q in cell.eds.items()} | {f"eds_{k:g}_gain": q for k, q in cell.eds_gain.items()}
     metrics |= {f"j_per_{kind}": q for kind, q in cell.per_work.items()}
     metrics |= {f"{kind}_per_s": q for kind, q in cell.rate.items()}
+    metrics |= {} if cell.idle_energy is None else {"idle_energy_j": cell.idle_energy}
     return metrics | {"idle_energy_share": cell.idle_energy_share}
 
 

@@ -76,6 +76,8 @@ def measured_columns(summary: Summary, line: Line) -> list[Column]:
     for kind in kinds:
         column = _absolute(f"per {kind.removesuffix('s')}", "J", [r.per_work.get(kind) for r in rows])
         columns.append(_marked(column, estimates))
+    if any(r.idle_energy is not None and r.idle_energy.value > 0 for r in rows):
+        columns.append(_absolute("idle devices", "J", [r.idle_energy for r in rows]))
     idle = _idle(summary, line)
     return [*columns, idle] if len(set(idle.cells)) > 1 else columns
 

@@ -107,16 +107,13 @@ def to_utc_ns(pairs: Sequence[ClockPair], mono_ns: npt.NDArray[np.int64]) -> npt
 def _times(run: Run, host: str, series: Series) -> dict[str, npt.NDArray[Any]]:
     started = run.meta["started"]
     begun = (run.end or {}).get("start_ns") or started["mono_ns"]
-    pairs = run.clock_pairs(host)
+    pairs = run.clock_pairs()
     read_s = np.round((series.t1_ns - series.t0_ns) / NS, 9)
-    if not pairs:
+    if not pairs or host in run.unjoined():
         nothing = np.full(len(series), np.nan)
         return {"utc_ns": np.zeros(len(series), np.int64), "t_s": nothing, "read_s": read_s}
     utc_ns = to_utc_ns(pairs, series.t0_ns)
-    first = host == run.meta.get("host")
-    lead = begun - started["mono_ns"]
-    since = series.t0_ns - begun if first else utc_ns - started["utc_ns"] - lead
-    return {"utc_ns": utc_ns, "t_s": np.round(since / NS, 9), "read_s": read_s}
+    return {"utc_ns": utc_ns, "t_s": np.round((series.t0_ns - begun) / NS, 9), "read_s": read_s}
 
 
 def _write_csv(run: Run, info: TableInfo, target: Path) -> None:

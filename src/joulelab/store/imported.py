@@ -74,13 +74,13 @@ def import_run(runs: Path, what: Import) -> Path:
     if not what.start_ns < what.end_ns:
         raise StoreError("the run would end before it starts", next="give --from and --to, or more than one row")
     host = what.host or _only_host(what.parts) or NOWHERE
-    started = asdict(_pair(what.start_ns))
+    started = asdict(utc_pair(what.start_ns))
     meta = {"host": host, "command": list(what.command), "name": what.name, "labels": dict(what.labels)}
     run = create_run(runs, {**meta, "started": started, "imported": dict(what.about), "joulelab": what.version})
     try:
         _write(run, what, host)
         ended = {"outcome": OUTCOME, "start_ns": what.start_ns, "end_ns": what.end_ns}
-        end_run(run, {**ended, "ended": asdict(_pair(what.end_ns))})
+        end_run(run, {**ended, "ended": asdict(utc_pair(what.end_ns))})
     except BaseException:
         shutil.rmtree(run, ignore_errors=True)
         raise
@@ -101,7 +101,8 @@ def meter_names(labels: Iterable[str]) -> list[str]:
     return names
 
 
-def _pair(utc_ns: int) -> ClockPair:
+def utc_pair(utc_ns: int) -> ClockPair:
+    """Return the clock pair of a time line that is UTC itself."""
     return ClockPair(utc_ns, utc_ns, 0, None, NOWHERE)
 
 
@@ -122,12 +123,12 @@ def _write(run: Path, what: Import, host: str) -> None:
         events[host].append({"t": what.start_ns, "event": "meter", "meter": part.meter, "status": "open"})
     for name, lines in events.items():
         folder = make_host_dir(run, name)
-        clocks = [{"t": t, "event": "clock", **asdict(_pair(t))} for t in (what.start_ns, what.end_ns)]
-        _write_lines(folder / "events.0.jsonl", sorted([*lines, *clocks], key=lambda e: int(e["t"])))
+        clocks = [{"t": t, "event": "clock", **asdict(utc_pair(t))} for t in (what.start_ns, what.end_ns)]
+        write_lines(folder / "events.0.jsonl", sorted([*lines, *clocks], key=lambda e: int(e["t"])))
     if what.phases:
-        _write_lines(make_host_dir(run, host) / "marks" / "imported.jsonl", _marks(what.phases))
+        write_lines(make_host_dir(run, host) / "marks" / "imported.jsonl", _marks(what.phases))
     for (there, meter, table), members in tables.items():
-        _write_table(make_host_dir(run, there), meter, table, members)
+        write_rows(make_host_dir(run, there), meter, table, members)
 
 
 def _opening(what: Import) -> Iterator[dict[str, Any]]:
@@ -146,7 +147,8 @@ def _marks(phases: Sequence[Stretch]) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: int(str(line["t"])))
 
 
-def _write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write events or marks, one line of JSON each. Raises WriteFailed."""
     text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines)
     try:
         path.write_text(text, encoding="utf-8")
@@ -154,8 +156,10 @@ def _write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
         raise WriteFailed(f"cannot write {path.name}", where=str(path.parent), error=error, rows_written=0) from error
 
 
-def _write_table(folder: Path, meter: str, table: str, members: Sequence[Fetched]) -> None:
-    header: HeaderFields = {"meter": meter, "table": table, "segment": 0, "host": folder.name, "boot_id": NOWHERE}
+def write_rows(folder: Path, meter: str, table: str, members: Sequence[Fetched], *, host: str | None = None) -> None:
+    """Write what was fetched as one journal; `host` is whose it is (the folder's name). Raises StoreError."""
+    there = folder.name if host is None else host
+    header: HeaderFields = {"meter": meter, "table": table, "segment": 0, "host": there, "boot_id": NOWHERE}
     with JournalWriter(journal_path(folder, meter, table, 0), header, [f.stream for f in members]) as journal:
         for index, fetched in enumerate(members):
             rows = iter(fetched.rows)

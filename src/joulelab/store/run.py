@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from joulelab.core.clock import ClockPair
 from joulelab.core.errors import StoreError
+from joulelab.store.clocks import Joint, best_joint
 from joulelab.store.folder import RunState, host_dirs, read_end, read_meta, run_state
 from joulelab.store.lines import Line, read_lines
 from joulelab.store.series import Series, read_series, read_streams
 from joulelab.store.table import RETRIES, LateDatabase, Problem, Segment, Table, chunks, load_table, table_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from joulelab.core.spec import Stream
@@ -43,7 +44,8 @@ def open_run(path: Path) -> Run:
 class Run:
     """Read a run. Nothing is written: sealing is `seal()`'s business.
 
-    `tables()` looks at the folder anew; `series()` then reads what that look found.
+    `tables()` looks at the folder anew; `series()` then reads what that look found. All times are in the first host's
+    monotonic time, but those of hosts that `unjoined()` names; files and `clock_pairs()` have each host's own.
     """
 
     def __init__(self, path: Path, meta: Mapping[str, Any]) -> None:
@@ -53,6 +55,7 @@ class Run:
         self._loaded: dict[tuple[str, str, str], Table] = {}
         self._whole: dict[tuple[str, str, str], dict[str, Series]] = {}
         self._look: list[tuple[str, int, int]] = []
+        self._joints: dict[str, Joint | None] | None = None
         self._con = LateDatabase()
 
     def __enter__(self) -> Self:
@@ -90,6 +93,7 @@ class Run:
             self._look = sorted(look)
             self._loaded.clear()
             self._whole.clear()
+            self._joints = None
         return [TableInfo(t.host, t.meter, t.table, t.streams, t.rows) for t in self._tables() if t.segments]
 
     def series(self, info: TableInfo, stream: str, *, channels: Sequence[str] | None = None) -> Series:
@@ -99,16 +103,29 @@ class Run:
 
     def events(self) -> list[Line]:
         """Return what recorder and supervisor noted, in order of `t` per host, with `host` and `source` (the file)."""
-        return [line for line, _ in self._lines("events.*.jsonl")]
+        return self._joined_lines("events.*.jsonl")
 
     def marks(self) -> list[Line]:
         """Return the marks of all processes, in order of `t` per host, with `host` and `source` (the file)."""
-        return [line for line, _ in self._lines("marks/*.jsonl")]
+        return self._joined_lines("marks/*.jsonl")
 
     def clock_pairs(self, host: str | None = None) -> list[ClockPair]:
-        """Return the clock pairs of a host (of the first one unless named) in order of monotonic time."""
-        name = host or self.meta.get("host")
-        found = [e for e in self.events() if e.get("event") == "clock" and e["host"] == name]
+        """Return the clock pairs of a host (of the first one unless named) in order of its own monotonic time."""
+        name = str(host or self.meta.get("host"))
+        return self._pairs_among(name, (line for line, _ in self._lines("events.*.jsonl") if line["host"] == name))
+
+    def clock_error_ns(self, host: str) -> int | None:
+        """Return how far a host's times may be off, None where they could not be joined with the first host's."""
+        return None if host in self.unjoined() else joint.error_ns if (joint := self._joint(host)) else 0
+
+    def unjoined(self) -> list[str]:
+        """Return the hosts whose times cannot be given in the first host's: they are left as they are."""
+        self._joint("")
+        assert self._joints is not None
+        return [host for host, joint in self._joints.items() if joint is None]
+
+    def _pairs_among(self, name: str, events: Iterable[Line]) -> list[ClockPair]:
+        found = [e for e in events if e.get("event") == "clock"]
         if name == self.meta.get("host"):
             found += [self.meta["started"], *([self.end["ended"]] if self.end else [])]
         keys = [f.name for f in fields(ClockPair)]
@@ -125,6 +142,54 @@ class Run:
             found += [Problem(path, "lines are damaged and left out") for path in damaged]
         return found
 
+    def _joint(self, host: str) -> Joint | None:
+        """Return how a host's time is turned into the first one's, None where that is not needed or not known."""
+        if self._joints is None:
+            self._joints = {}
+            first, others = str(self.meta.get("host")), [h for h in self.hosts if h != self.meta.get("host")]
+            if others:
+                self._join(first, others)
+        return self._joints.get(host)
+
+    def _join(self, first: str, others: Sequence[str]) -> None:
+        assert self._joints is not None
+        by_host: dict[str, list[Line]] = {}
+        for line, _ in self._lines("events.*.jsonl"):
+            if line.get("event") in ("clock", "clock-node"):
+                by_host.setdefault(line["host"], []).append(line)
+        own = self._pairs_among(first, by_host.get(first, ()))
+        boot = self._boot(first, own)
+        for host in others:
+            pairs = self._pairs_among(host, by_host.get(host, ()))
+            if self._has_times(host) and (not boot or self._boot(host, pairs) != boot):
+                answers = (e for e in by_host.get(first, ()) if e.get("node") == host)
+                self._joints[host] = best_joint(own, pairs, answers)
+
+    def _has_times(self, host: str) -> bool:
+        folder = self.path / host
+        return any(any(folder.glob(kind)) for kind in ("*.journal", "*.parquet", "*.jsonl", "marks/*.jsonl"))
+
+    def _boot(self, host: str, pairs: Sequence[ClockPair]) -> str:
+        """Return the id of the boot that a host recorded in: times of one boot are those of one clock."""
+        if pairs:
+            return pairs[0].boot_id
+        tables = (self._table(host, *names) for names in table_names(self.path / host))
+        return next((s.header.boot_id for table in tables for s in table.segments), "")
+
+    def _joined_lines(self, pattern: str) -> list[Line]:
+        found: list[Line] = []
+        for host in self.hosts:
+            lines = [line for line, _ in self._lines(pattern, (host,))]
+            joint = self._joint(host)
+            found += lines if joint is None else joint.lines(lines)
+        return found
+
+    def _joined(self, host: str, series: Series) -> Series:
+        joint = self._joint(host)
+        if joint is None:
+            return series
+        return replace(series, t0_ns=joint.moved(series.t0_ns), t1_ns=joint.moved(series.t1_ns))
+
     def _tables(self) -> Iterator[Table]:
         for folder in sorted(host_dirs(self.path), key=lambda p: self.hosts.index(p.name)):
             for meter, table in table_names(folder):
@@ -140,9 +205,10 @@ class Run:
         """Read a stream: of a small table all streams at once, because each reading of a file has its price."""
         table = self._table(*key)
         if table.rows > WHOLE_ROWS:
-            return read_series(table, stream, wanted, self._con)
+            return self._joined(key[0], read_series(table, stream, wanted, self._con))
         if key not in self._whole:
-            self._whole[key] = read_streams(table, self._con)
+            whole = read_streams(table, self._con)
+            self._whole[key] = {name: self._joined(key[0], series) for name, series in whole.items()}
         found = self._whole[key][stream]
         return Series(found.t0_ns, found.t1_ns, {c: found.values[c] for c in wanted}, found.segment)
 
@@ -155,8 +221,10 @@ class Run:
                 self._loaded.clear()
         raise StoreError("files vanish while they are read", where=str(self.path))
 
-    def _lines(self, pattern: str, *, damaged: bool = False) -> Iterator[tuple[Line, Path]]:
-        for host in self.hosts:
+    def _lines(
+        self, pattern: str, hosts: Sequence[str] | None = None, *, damaged: bool = False
+    ) -> Iterator[tuple[Line, Path]]:
+        for host in self.hosts if hosts is None else hosts:
             found: list[tuple[Line, Path]] = []
             for path in sorted((self.path / host).glob(pattern)):
                 lines, bad = read_lines(path)

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, Refused
-from joulelab.study import cooling, devices
+from joulelab.study import cooling, devices, executors
+from joulelab.study.measurable import check_meters
+from joulelab.study.nodes import LOCAL, NodeType
 from joulelab.study.recording import run_options
 
 if TYPE_CHECKING:
@@ -20,15 +22,32 @@ CAPS = frozenset(("cap", "clock", "cpu_cap"))
 
 
 def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:
-    """Check what can be checked beforehand; return what is to be warned of. Raises ConfigError, Refused."""
-    _, warnings = run_options(plan.settings, environ, Path())
-    knobs = set(plan.cells[0].knobs) if plan.cells else set()
-    if knobs & {"gpus", *CAPS}:
-        seen = devices.look(environ)
-        status = _status(environ) if knobs & CAPS else None
-        _check_cells(plan.cells, seen, status)
+    """Check what can be checked beforehand; return what is to be warned of. Raises ConfigError, Refused.
+
+    What runs here is checked against this machine, what runs elsewhere by its executor.
+    """
+    nodes = plan.nodes or {LOCAL: NodeType()}
+    run_options(plan.settings, environ, Path())
+    warnings = [text for name in _executors(nodes) for text in executors.check(name, nodes, environ)]
+    here = {name for name, node in nodes.items() if node.executor == LOCAL}
+    local = [cell for cell in plan.cells if cell.workload.node_type in here]
+    if not local:
+        return warnings
+    for name in here:
+        own = {**environ, **nodes[name].environment}
+        _check_devices([cell for cell in local if cell.workload.node_type == name], own)
     _check_cooling(plan.settings)
-    return warnings
+    return warnings + check_meters(plan.settings, environ, plan.scope)
+
+
+def _executors(nodes: Mapping[str, NodeType]) -> list[str]:
+    return [name for name in dict.fromkeys(node.executor for node in nodes.values()) if name != LOCAL]
+
+
+def _check_devices(cells: Sequence[PlannedCell], environ: Mapping[str, str]) -> None:
+    knobs = {name for cell in cells for name in cell.knobs}
+    if knobs & {"gpus", *CAPS}:
+        _check_cells(cells, devices.look(environ), _status(environ) if knobs & CAPS else None)
 
 
 def _status(environ: Mapping[str, str]) -> Status:
@@ -45,7 +64,7 @@ def _check_cells(cells: Sequence[PlannedCell], seen: devices.Visible, status: St
     for cell in cells:
         count = cell.knobs["gpus"].value if "gpus" in cell.knobs else None
         used = seen.first(None if count is None else int(count))
-        if status is None:
+        if status is None or not CAPS & set(cell.knobs):
             continue
         for wish in devices.wishes(cell.knobs, used, packages):
             if wish not in checked:

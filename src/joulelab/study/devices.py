@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.control.client import Wish
+    from joulelab.study.nodes import NodeType
     from joulelab.study.values import Value
 
 CUDA, CUDA_ORDER, HIP, ROCR = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 BY_BUS = "PCI_BUS_ID"
+CPU = "cpu"
+# What shows a workload no GPU; meters see them all the same.
+HIDDEN = {CUDA: "-1", HIP: "-1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,27 @@ class Visible:
         if self.variable == CUDA and CUDA not in environ:
             shown[CUDA_ORDER] = BY_BUS  # the indices are NVML's
         return shown
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Hold the GPUs that a workload is shown, and those of the node that it is not: they idle, and cost energy."""
+
+    node_type: str
+    uses: str
+    used: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, for the record of a slot."""
+        return {"node_type": self.node_type, "uses": self.uses, "gpus": list(self.used), "idle_gpus": list(self.idle)}
+
+
+def used_of(node: NodeType, shown: Visible) -> Used:
+    """Return what of a node's GPUs a workload uses that is shown some of them."""
+    every = look({}).scopes
+    parts = {scope.partition("/")[0] for scope in shown.scopes}
+    return Used(node.name, node.uses, shown.scopes, tuple(scope for scope in every if scope not in parts))
 
 
 def look(environ: Mapping[str, str]) -> Visible:

@@ -3,69 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.study import remains
-from joulelab.study.executors import Waits
+from joulelab.study.executors import Executor, Waits
 from joulelab.study.order import order
 from joulelab.study.progress import Pace
 from joulelab.study.slots import ERR, Slot, State, look, set_aside, slots_of, tidy
 from joulelab.study.trial import SlotTrial, trial_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import FrameType
 
-    from joulelab.study.executors import Ended, Executor
+    from joulelab.study.executors import Ended
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
+    from joulelab.study.slots import IsOver
+    from joulelab.study.stopping import Stop
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 POLL_S = 0.5
 # A slot whose process is killed from outside is tried so often; a sweep that begins with so many failures ends.
 MOST_TRIES, MOST_FAILURES = 3, 5
-
-
-class Stop:
-    """Note that the driver is told to end, instead of ending at once; put the handlers back at the end."""
-
-    def __enter__(self) -> Self:
-        """Take the signals that are not ignored."""
-        self.number: int | None = None
-        self.times = 0
-        self.fd, self._bell = os.pipe()
-        os.set_blocking(self.fd, False)
-        os.set_blocking(self._bell, False)
-        self._before = {n: signal.getsignal(n) for n in STOPPING}
-        for number, handler in self._before.items():
-            if handler is not signal.SIG_IGN:
-                signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Put back what was there."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        os.close(self.fd)
-        os.close(self._bell)
-
-    def heard(self) -> None:
-        """Empty the pipe that wakes the driver."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.fd, 64)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        self.number = number if self.number is None else self.number
-        self.times += 1
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._bell, b"!")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,39 +49,47 @@ class Told:
 
 @dataclass(slots=True)
 class Outcome:
-    """Say how a drive ended: how many slots are done or failed, and what stopped it (None: nothing)."""
+    """Say how a drive ended: how many slots are done, failed or cancelled, and what stopped it (None: nothing)."""
 
     done: int = 0
     failed: int = 0
+    cancelled: int = 0
     total: int = 0
     stopped_by: int | None = None
     error: JoulelabError | None = None
 
 
 class Driver:
-    """Run the slots of some cells; `tell` hears what happens."""
+    """Run the slots of some cells; `tell` hears what happens. Each node type has its executor, or all have one.
+
+    `tick` is called again and again with the slots that run, or wait in a queue to.
+    """
 
     def __init__(
         self,
         study: Study,
         cells: Mapping[str, PlannedCell],
         repeats: int,
-        executor: Executor,
+        executors: Executor | Mapping[str, Executor],
         tell: Callable[[Told], None],
         *,
         warmup: int = 0,
         retry: bool = False,
+        tick: Callable[[Sequence[Path]], None] | None = None,
     ) -> None:
-        self._study, self._cells, self._executor, self._tell = study, cells, executor, tell
+        self._study, self._cells, self._tell, self._tick = study, cells, tell, tick
+        self._executors = executors
+        every = executors.values() if isinstance(executors, Mapping) else [executors]
+        self._places = list({id(executor): executor for executor in every}.values())
         self._warmup, self._retry = warmup, retry
         self._slots = [study.slot(key, repeat) for key, repeat in order(cells, study.seed, repeats)]
         self._queue: deque[Path] = deque()
         self._waiting: list[Path] = []
-        self._running: dict[Path, int] = {}  # since when, monotonic ns
+        self._running: dict[Path, tuple[int, Executor]] = {}  # since when (monotonic ns), and where
         self._tries: Counter[Path] = Counter()
         self._pace = Pace()
         self._ran = 0
-        self._said_waiting = self._said_turn = False
+        self._said: set[str] = set()
         self.outcome = Outcome(total=len(self._slots))
 
     def run(self, stop: Stop) -> Outcome:
@@ -140,7 +112,7 @@ class Driver:
         for key in self._cells:
             tidy(self._study.folder / "cells" / key)
         for folder in self._slots:
-            slot = look(folder)
+            slot = self._look(folder)
             if slot.state is State.DONE:
                 self.outcome.done += 1
                 self._pace.add_slot(folder)
@@ -161,7 +133,7 @@ class Driver:
         cell = first.parent
         for folder in slots_of(cell):
             if folder.name.startswith("w"):
-                slot = look(folder)
+                slot = self._look(folder)
                 if slot.state not in (State.DONE, State.LIVE, State.FAILED):
                     self._clear(slot)
         used = max((int(folder.name[1:]) for folder in slots_of(cell) if folder.name[0] == "w"), default=0)
@@ -172,59 +144,94 @@ class Driver:
         if slot.state in (State.FREE, State.LIVE, State.DONE):
             return None
         remains.end(slot.folder)
-        aside = set_aside(slot, self._study.folder)
+        aside = set_aside(slot, self._study.folder, self._is_over(slot.folder))
         if aside is not None:
             self._news("set aside", slot, why=aside.name + (f": {slot.why}" if slot.why else ""))
         return aside
 
     def _start(self) -> None:
         """Start what there is room for; slots that others have claimed are looked at again later."""
-        while len(self._running) < self._executor.at_once and (self._queue or self._waiting):
-            if not self._queue and not self._look_again():
-                return
+        room = {id(place): place.at_once for place in self._places}
+        for _, place in self._running.values():
+            room[id(place)] -= 1
+        left: deque[Path] = deque()
+        while any(n > 0 for n in room.values()) and (self._queue or self._waiting):
+            if not self._queue and (left or not self._look_again()):
+                break
             folder = self._queue.popleft()
-            slot = look(folder)
-            if slot.state is State.LIVE:
-                self._waiting.append(folder)
-            elif slot.state in (State.DONE, State.FAILED):  # by somebody else
-                self._count(slot)
-            else:
-                self._clear(slot)
-                self._running[folder] = monotonic_ns()
-                self._executor.submit(folder)
+            place = self._place(folder)
+            if room[id(place)] <= 0:
+                left.append(folder)
+            elif self._submit(folder, place):
+                room[id(place)] -= 1
+        self._queue.extendleft(reversed(left))
+
+    def _submit(self, folder: Path, place: Executor) -> bool:
+        """Start a slot if it is still to be run; return whether it was."""
+        slot = self._look(folder)
+        if slot.state is State.LIVE:
+            self._waiting.append(folder)
+        elif slot.state in (State.DONE, State.FAILED):  # by somebody else
+            self._count(slot)
+        else:
+            self._clear(slot)
+            self._study.add_cells([self._cells[folder.parent.name]])
+            self._running[folder] = monotonic_ns(), place
+            place.submit(folder)
+            return True
+        return False
+
+    def _place(self, folder: Path) -> Executor:
+        """Return where a slot runs: the executor of its node type."""
+        if not isinstance(self._executors, Mapping):
+            return self._executors
+        return self._executors[self._cells[folder.parent.name].workload.node_type]
+
+    def _is_over(self, folder: Path) -> IsOver:
+        return self._place(folder).is_over
+
+    def _look(self, folder: Path) -> Slot:
+        return look(folder, self._is_over(folder))
 
     def _look_again(self) -> bool:
         """Move slots that others claimed, and that have ended, back to the queue; return whether there are any."""
-        over = [folder for folder in self._waiting if look(folder).state is not State.LIVE]
+        over = [folder for folder in self._waiting if self._look(folder).state is not State.LIVE]
         self._waiting = [folder for folder in self._waiting if folder not in over]
         self._queue.extend(over)
-        if not over and not self._said_waiting:
-            self._said_waiting = True
-            slot = look(self._waiting[0])
+        if not over and "waits" not in self._said:
+            self._said.add("waits")
+            slot = self._look(self._waiting[0])
             told = f"process {slot.claim.get('pid')} on {slot.claim.get('host')}"
             self._news("waits", slot, why=f"it is run by {told}; {slot.folder}")
         return bool(over)
 
     def _collect(self, stop: Stop) -> None:
-        for ended in self._executor.poll(POLL_S, [stop.fd]):
+        if self._tick is not None:
+            self._tick(list(self._running))
+        for ended in self._poll(POLL_S, stop):
             if isinstance(ended, Waits):
                 self._tell_turn(ended)
                 continue
-            took_s = (monotonic_ns() - self._running.pop(ended.slot)) / NS
+            took_s = (monotonic_ns() - self._running.pop(ended.slot)[0]) / NS
             if ended.told is not None and ended.told.get("is") == "ended":
                 self._pace.add(ended.slot.parent.name, took_s)
             self._judge(ended)
         stop.heard()
 
+    def _poll(self, timeout_s: float, stop: Stop) -> list[Ended | Waits]:
+        each_s = timeout_s / len(self._places)
+        return [news for place in self._places for news in place.poll(each_s, [stop.fd])]
+
     def _tell_turn(self, waits: Waits) -> None:
-        """Tell once that another slot has the turn on this machine."""
-        if not self._said_turn:
-            self._said_turn = True
-            self._news("waits for its turn", look(waits.slot), why=f"held by {waits.why}")
+        """Tell once that another slot has the turn on this machine, or what else is waited for."""
+        what = waits.what or "waits for its turn"
+        if what not in self._said:
+            self._said.add(what)
+            self._news(what, self._look(waits.slot), why=waits.why if waits.what else f"held by {waits.why}")
 
     def _judge(self, ended: Ended) -> None:
         told = ended.told or {}
-        slot = look(ended.slot)
+        slot = self._look(ended.slot)
         if told.get("is") == "error":
             if slot.state is State.DONE:
                 self._count(slot, told)
@@ -236,10 +243,22 @@ class Driver:
             self._count(slot, told)
         elif slot.state is State.LIVE or told.get("is") == "taken":
             self._waiting.append(ended.slot)
+        elif ended.fate in ("cancelled", "failed"):
+            self._give_up(slot, ended)
+        elif ended.fate == "again":
+            self._again(slot, ended.said)
         elif not told and slot.state is State.FREE:
             raise JoulelabError("a slot's process failed", where=str(ended.slot), why=ended.said)
         else:
             self._again(slot, ended.said)
+
+    def _give_up(self, slot: Slot, ended: Ended) -> None:
+        """Count a slot whose job somebody cancelled, or the cluster ended before it began; the next call runs it."""
+        self._clear(slot)
+        failed = ended.fate == "failed"
+        self.outcome.failed += failed
+        self.outcome.cancelled += not failed
+        self._news(ended.fate, slot, why=ended.said)
 
     def _again(self, slot: Slot, said: str) -> None:
         """Try a slot again whose process was ended from outside, but not for ever."""
@@ -294,21 +313,21 @@ class Driver:
     def _news(self, what: str, slot: Slot, **more: Any) -> None:
         cell = self._cells[slot.folder.parent.name]
         rest = [folder.parent.name for folder in (*self._running, *self._queue, *self._waiting)]
-        done, total = self.outcome.done + self.outcome.failed, self.outcome.total
+        done, total = self.outcome.done + self.outcome.failed + self.outcome.cancelled, self.outcome.total
         self._tell(Told(what, cell, slot.folder, finished=done, total=total, left_s=self._pace.left_s(rest), **more))
 
     def _end(self, stop: Stop) -> None:
         """Cancel what runs and wait for its end; told again, hurry."""
         self.outcome.stopped_by = stop.number
         times = 0
-        for folder in self._running:
-            self._executor.cancel(folder)
+        for folder, (_, place) in self._running.items():
+            place.cancel(folder)
         while self._running:
-            for ended in self._executor.poll(0.2, [stop.fd]):
+            for ended in self._poll(0.2, stop):
                 if isinstance(ended, Waits):
                     continue
                 self._running.pop(ended.slot, None)
-                slot = look(ended.slot)
+                slot = self._look(ended.slot)
                 if slot.state in (State.DONE, State.FAILED):
                     self._count(slot)
                 else:
@@ -316,8 +335,8 @@ class Driver:
             stop.heard()
             if stop.times > max(times, 1):
                 times = stop.times
-                for folder in self._running:
-                    self._executor.cancel(folder)
+                for folder, (_, place) in self._running.items():
+                    place.cancel(folder)
 
 
 def _error(data: Mapping[str, Any], moved: Mapping[str, str]) -> JoulelabError:
@@ -328,6 +347,6 @@ def _error(data: Mapping[str, Any], moved: Mapping[str, str]) -> JoulelabError:
     return JoulelabError(str(data["what"]), where=where, why=why, next=data["next"])
 
 
-def plan(study: Study, cells: Sequence[str], repeats: int) -> list[Slot]:
+def plan(study: Study, cells: Sequence[str], repeats: int, is_over: IsOver | None = None) -> list[Slot]:
     """Return every slot in order, as it is now."""
-    return [look(study.slot(key, repeat)) for key, repeat in order(cells, study.seed, repeats)]
+    return [look(study.slot(key, repeat), is_over) for key, repeat in order(cells, study.seed, repeats)]

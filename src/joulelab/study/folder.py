@@ -229,15 +229,17 @@ def join_study(folder: Path, name: str, plan: Plan, seed: int | None) -> Study:
     _make(folder)
     with locked(folder):
         before = open_study(folder).data if (folder / FILE).exists() else None
-        data = _described(name, plan, seed, before)
+        data = described(name, plan, seed, before)
         _check_same(folder, before, plan, seed)
         write_json_atomic(folder / FILE, data)
         study = Study(folder, data)
-        study.add_cells(plan.cells)
+        if plan.file is None:  # those of a study file may be thousands: each is made when its first slot is run
+            study.add_cells(plan.cells)
     return study
 
 
-def _described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any] | None) -> dict[str, Any]:
+def described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what `study.json` says of a plan; what was drawn `before` stays."""
     drawn = int.from_bytes(os.urandom(4)) if seed is None else seed
     knobs: dict[str, dict[str, Value]] = {}
     for cell in plan.cells:

@@ -7,14 +7,16 @@ import itertools
 import json
 import math
 from dataclasses import dataclass, field, replace
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
 from joulelab.study import template
+from joulelab.study.conditions import ALWAYS, Condition
 from joulelab.study.values import Value, read
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 MOST_SLOTS = 100_000
 
@@ -90,10 +92,11 @@ class PlannedCell:
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """Hold a knob and the values it takes."""
+    """Hold a knob and the values it takes, in the cells where its condition holds; others do not have it."""
 
     name: str
     values: tuple[Value, ...]
+    when: Condition = ALWAYS
 
     @classmethod
     def parse(cls, name: str, text: str, where: str | None = None) -> Knob:
@@ -131,6 +134,56 @@ def cells(workload: Workload, knobs: Sequence[Knob], repeats: int = 1) -> list[P
     combined = itertools.product(*(knob.values for knob in knobs))
     made = (PlannedCell(workload, dict(zip(names, values, strict=True))) for values in combined)
     return list({cell.key: cell for cell in made}.values())
+
+
+class Combinations:
+    """Make the combinations of knobs of which some are only in some cells.
+
+    Of several knobs of one name the first counts whose condition holds. Raises CycleError (graphlib) where conditions
+    go round in circles.
+    """
+
+    def __init__(self, knobs: Sequence[Knob], skips: Sequence[Condition] = ()) -> None:
+        self._skips = skips
+        self._named: dict[str, list[Knob]] = {}
+        for knob in knobs:
+            self._named.setdefault(knob.name, []).append(knob)
+        needs = {
+            name: {key for k in given for key in k.when.knobs} & set(self._named) for name, given in self._named.items()
+        }
+        ordered = list(TopologicalSorter(needs).static_order())
+        self._always = [name for name in self._named if self._named[name][0].when == ALWAYS]
+        self._sometimes = [name for name in ordered if name not in self._always]
+
+    @property
+    def most(self) -> int:
+        """Return how many combinations there are at most."""
+        return math.prod(
+            max(len(k.values) for k in given) + (name in self._sometimes) for name, given in self._named.items()
+        )
+
+    def of(self, workload: str, node: str) -> Iterator[dict[str, Value] | None]:
+        """Yield the knobs of every cell of a workload on a node type; None is one that is skipped."""
+        sides = [self._named[name][0].values for name in self._always]
+        for values in itertools.product(*sides):
+            for knobs in self._more(workload, node, dict(zip(self._always, values, strict=True)), 0):
+                if any(skip.holds(workload, node, knobs) for skip in self._skips):
+                    yield None
+                else:
+                    yield {name: knobs[name] for name in self._named if name in knobs} if self._sometimes else knobs
+
+    def _more(self, workload: str, node: str, knobs: dict[str, Value], at: int) -> Iterator[dict[str, Value]]:
+        """Yield the knobs with each value of those that depend on a condition."""
+        if at == len(self._sometimes):
+            yield knobs
+            return
+        name = self._sometimes[at]
+        found = next((k for k in self._named[name] if k.when.holds(workload, node, knobs)), None)
+        if found is None:
+            yield from self._more(workload, node, knobs, at + 1)
+            return
+        for value in found.values:
+            yield from self._more(workload, node, {**knobs, name: value}, at + 1)
 
 
 def find_reference(pairs: Mapping[str, str], knobs: Sequence[Knob]) -> dict[str, Any]:

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LOCAL = "local"
+LOCAL, SLURM = "local", "slurm"
+USES = ("gpu", "cpu")
+LAUNCHES = ("direct", "srun")
 # Options that decide what is measured; the others say whose account pays, how long it may take and the like.
 DEFINING = ("partition", "constraint", "gpus", "nodes", "tasks", "cpus", "exclusive", "launch")
+# What the options of a job are where the file does not say.
+USUAL: Mapping[str, Any] = {"nodes": 1, "tasks": 1, "exclusive": True, "at_once": 100}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +30,30 @@ class NodeType:
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def launch(self) -> str:
+        """Return how the command is started in a job: `direct` or by `srun`."""
+        return str(self.options.get("launch", _usual_launch(self.options)))
+
+    @property
+    def hides_gpus(self) -> bool:
+        """Return whether the workload sees no GPU there, whatever the node has."""
+        return self.uses == "cpu" or self.options.get("gpus") == 0
+
     def identity(self) -> dict[str, Any]:
-        """Return what of it belongs to a cell's identity; a node type without anything special has nothing."""
+        """Return what of it belongs to a cell's identity; a node type without anything special has nothing.
+
+        What is said and usual is the same as what is not said.
+        """
+        usual = {**USUAL, "launch": _usual_launch(self.options)}
         own = {key: self.options[key] for key in DEFINING if key in self.options}
+        own = {key: value for key, value in own.items() if value != usual.get(key)}
         if self.uses:
             own["uses"] = self.uses
         if self.executor != LOCAL:
             own["executor"] = self.executor
+        if self.environment:
+            own["environment"] = dict(self.environment)
         return own
 
     def to_json(self) -> dict[str, Any]:
@@ -43,3 +64,8 @@ class NodeType:
     def from_json(cls, data: Mapping[str, Any]) -> NodeType:
         """Take what `to_json` gave."""
         return cls(**data)
+
+
+def _usual_launch(options: Mapping[str, Any]) -> str:
+    tasks = options.get("nodes", USUAL["nodes"]) * options.get("tasks", USUAL["tasks"])
+    return LAUNCHES[tasks > 1]

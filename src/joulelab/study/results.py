@@ -13,13 +13,15 @@ from joulelab.core.scope import family
 from joulelab.store.folder import read_json
 from joulelab.study.slots import NOTES, Slot, State, look, slots_of
 from joulelab.study.trial import MEASURED, SlotTrial, trial_of
-from joulelab.study.work import WorkPattern, find_all
+from joulelab.study.work import find_all
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
 
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
+    from joulelab.study.work import WorkPattern
 
 MOST_NAMED = 3
 
@@ -38,44 +40,104 @@ class Results:
 
 
 def gather(
-    study: Study, *, scope: str | None = None, work: Sequence[WorkPattern] = (), planned: Collection[str] = ()
+    study: Study,
+    *,
+    scope: str | None = None,
+    work: Sequence[WorkPattern] = (),
+    planned: Collection[str] = (),
+    cells: Mapping[str, PlannedCell] | None = None,
 ) -> Results:
     """Read every slot of a study. `scope` chooses whose energy counts; `work` finds the work in outputs.
 
-    Cells without a slot count only if they are `planned`. Raises ConfigError for a scope that no run has.
+    Cells without a slot count only if they are `planned`. With `cells` only these count, in that order, whatever else
+    is there. Raises ConfigError for a scope that no run has.
     """
-    results = Results()
-    scopes: set[str] = set()
-    lacking: list[str] = []
-    planning = study.cells()
-    results.notes += study.notes
-    asked: dict[str, list[Mapping[str, float]]] = {}
-    for key, cell in _sorted(planning):
-        folders = slots_of(study.folder / "cells" / key)
-        trials = []
+    gathering = _Gathering(study, scope, work)
+    there = study.cells() if cells is None else dict(cells)
+    planned = planned if cells is None else cells
+    gathering.results.notes += study.notes
+    chosen = _sorted(there) if cells is None else list(cells.items())
+    gathering.name_by([cell for _, cell in chosen])
+    for key, cell in chosen:
+        gathering.add(key, cell, always=key in planned)
+    gathering.conclude()
+    _in_one_unit(gathering.results, there, gathering.asked)
+    return gathering.results
+
+
+class _Gathering:
+    """Take cell after cell, and keep what is found and what is missing."""
+
+    def __init__(self, study: Study, scope: str | None, work: Sequence[WorkPattern]) -> None:
+        self._study, self._scope, self._work = study, scope, work
+        self.results = Results()
+        self.asked: dict[str, list[Mapping[str, float]]] = {}
+        self._scopes: set[str] = set()
+        self._lacking: list[str] = []
+        self._several: list[str] = []
+
+    def name_by(self, cells: Sequence[PlannedCell]) -> None:
+        """Find what tells the cells of a study apart beside their knobs: workloads and node types, if several."""
+        named = {"workload": {c.workload.name for c in cells}, "node": {c.workload.node_type for c in cells}}
+        self._several = [name for name, values in named.items() if len(values) > 1]
+
+    def add(self, key: str, cell: PlannedCell, *, always: bool) -> None:
+        """Take every slot of a cell; one whose phases count is a cell for each."""
+        folders = slots_of(self._study.folder / "cells" / key)
+        phases: Sequence[str | None] = cell.workload.phases or (None,)
+        trials: dict[str | None, list[Trial]] = {phase: [] for phase in phases}
         for folder in folders:
             slot = look(folder)
-            row = _row(key, cell, slot)
-            results.rows.append(row)
-            found = _found(slot, cell, results) if slot.state is State.DONE else None
+            row = _row(key, self._names(cell), cell, slot)
+            self.results.rows.append(row)
+            found = _found(slot, cell, self.results) if slot.state is State.DONE else None
             if found is None:
                 continue
-            scopes |= set(found.energies)
-            asked.setdefault(key, []).append(found.caps)
-            trial, missing = _trial(slot, found, scope, work)
-            row |= _trial_row(found, trial)
+            self._scopes |= set(found.energies)
+            self.asked.setdefault(key, []).append(found.caps)
+            notes = _notes(slot)
+            amounts = self._amounts(cell, folder)
+            row |= _trial_row(found, _trial(found, notes, self._scope, amounts))
             if folder.name.startswith("r"):
-                trials.append(trial)
-                lacking += [f"{name} in {folder.relative_to(study.folder)}" for name in missing]
-        if folders or key in planned:
-            results.cells.append(Cell(key, cell.values(), tuple(trials)))
-    if scope is not None and scopes and scope not in scopes:
-        raise ConfigError(f"no run has {scope!r}", where="--scope", why=f"there are {', '.join(sorted(scopes))}")
-    if lacking:
-        slots = "1 slot" if len(lacking) == 1 else f"{len(lacking)} slots"
-        results.notes.append(f"No match of --work in {slots}: {', '.join(lacking[:MOST_NAMED])}")
-    _in_one_unit(results, planning, asked)
-    return results
+                for phase in phases:
+                    self._take(trials[phase], found, phase, (notes, amounts, folder))
+        if folders or always:
+            for phase, own in trials.items():
+                knobs = self._names(cell) | ({} if phase is None else {"phase": phase}) | cell.values()
+                self.results.cells.append(Cell(key if phase is None else f"{key}:{phase}", knobs, tuple(own)))
+
+    def conclude(self) -> None:
+        """Say what is missing. Raises ConfigError for a scope that no run has."""
+        if self._scope is not None and self._scopes and self._scope not in self._scopes:
+            why = f"there are {', '.join(sorted(self._scopes))}"
+            raise ConfigError(f"no run has {self._scope!r}", where="scope", why=why)
+        if self._lacking:
+            slots = "1 slot" if len(self._lacking) == 1 else f"{len(self._lacking)} slots"
+            self.results.notes.append(f"Not found in {slots}: {', '.join(self._lacking[:MOST_NAMED])}")
+
+    def _take(
+        self,
+        trials: list[Trial],
+        found: SlotTrial,
+        phase: str | None,
+        of: tuple[dict[str, Any], dict[str, float], Path],
+    ) -> None:
+        notes, amounts, folder = of
+        if phase is not None and phase not in found.phases:
+            self._lacking.append(f"phase {phase} in {folder.relative_to(self._study.folder)}")
+            return
+        trials.append(_trial(found, notes, self._scope, amounts, phase))
+
+    def _amounts(self, cell: PlannedCell, folder: Path) -> dict[str, float]:
+        own = [pattern for pattern in self._work if pattern.workload in (None, cell.workload.name)]
+        amounts, missing = find_all(own, folder)
+        if folder.name.startswith("r"):
+            self._lacking += [f"a match for {name} in {folder.relative_to(self._study.folder)}" for name in missing]
+        return amounts
+
+    def _names(self, cell: PlannedCell) -> dict[str, Any]:
+        named = {"workload": cell.workload.name, "node": cell.workload.node_type}
+        return {name: named[name] for name in self._several}
 
 
 def _in_one_unit(
@@ -136,31 +198,46 @@ def _place(knobs: Mapping[str, Any]) -> list[tuple[str, bool, float, str]]:
     return [(n, isinstance(v, str), 0.0 if isinstance(v, str) else float(v), str(v)) for n, v in knobs.items()]
 
 
-def _trial(slot: Slot, found: SlotTrial, scope: str | None, work: Sequence[WorkPattern]) -> tuple[Trial, list[str]]:
-    amounts, missing = find_all(work, slot.folder)
-    used = _notes(slot).get("gpus") or []
-    trial = Trial(
+def _trial(
+    found: SlotTrial,
+    notes: Mapping[str, Any],
+    scope: str | None,
+    amounts: Mapping[str, float],
+    phase: str | None = None,
+) -> Trial:
+    """Return what one slot gave, or one phase of it."""
+    used, unused = notes.get("gpus") or [], notes.get("idle_gpus") or []
+    idle = found.idle_gpus(used, unused) or []
+    whole = Trial(
         energy=found.energy(scope),
         time_s=found.time_s,
         work={**found.work, **amounts},
         run=found.run,
-        idle_energy_share=found.idle_energy_share(used),
+        idle_energy_share=found.idle_energy_share(used, unused),
         meter=found.meters.get(scope or MEASURED, ""),
         estimate=found.estimate,
         doubts=found.doubts,
         uncapped=found.uncapped,
+        idle_energy=found.idle_energy(idle) if idle else None,
+        used=tuple(scope for scope in found.gpus() if scope not in idle),
+        idle=tuple(idle),
     )
-    return trial, missing
+    if phase is None:
+        return whole
+    part = found.phases[phase]
+    energy = part.energies.get(scope or MEASURED)
+    # How much idle GPUs took is known of the whole run only.
+    return replace(whole, energy=energy, time_s=part.time_s, work=part.work, idle_energy=None, idle_energy_share=None)
 
 
-def _row(key: str, cell: PlannedCell, slot: Slot) -> dict[str, Any]:
+def _row(key: str, named: Mapping[str, Any], cell: PlannedCell, slot: Slot) -> dict[str, Any]:
     notes = _notes(slot)
     cooled = notes.get("cooled") or {}
     knobs = {f"knob_{name}": value for name, value in cell.values().items()}
     run = "" if slot.run is None else str(slot.run.name)
     state = {"slot": slot.folder.name, "state": slot.state.value, "why": slot.why, "run": run}
     cooling = {"cooled": cooled.get("reason"), "cooled_s": cooled.get("took_s"), "cooled_to_c": cooled.get("to_c")}
-    return {"cell": key, **knobs, **state, "took_s": notes.get("took_s"), **cooling}
+    return {"cell": key, **named, **knobs, **state, "took_s": notes.get("took_s"), **cooling}
 
 
 def _trial_row(found: SlotTrial, trial: Trial) -> dict[str, Any]:
@@ -171,6 +248,9 @@ def _trial_row(found: SlotTrial, trial: Trial) -> dict[str, Any]:
         "energy_j": None if energy is None else energy.value,
         "energy_j_expanded": None if energy is None else energy.expanded,
         "idle_energy_share": trial.idle_energy_share,
+        "idle_energy_j": None if trial.idle_energy is None else trial.idle_energy.value,
+        "used": " ".join(trial.used),
+        "idle": " ".join(trial.idle),
         **{f"work_{name}": amount for name, amount in trial.work.items()},
         "doubts": "; ".join(found.doubts),
     }

@@ -9,24 +9,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError, WriteFailed
-from joulelab.store.folder import list_runs, write_json_atomic
+from joulelab.store.folder import write_json_atomic
 from joulelab.study import cooling, devices, remains, trial
-from joulelab.study.folder import Settings, Study, open_study, read_cell
+from joulelab.study.folder import Study, open_study, read_cell
+from joulelab.study.nodes import NodeType
 from joulelab.study.recording import run_options
-from joulelab.study.slots import ERR, NOTES, OUT, claimed, note_stop
+from joulelab.study.slots import ERR, NOTES, OUT, claimed, give_way, job_of, note_stop
 from joulelab.study.turn import turn
+from joulelab.study.watching import NotingBox, Reaper, Watchdog
 from joulelab.supervisor.leftovers import put_back
 from joulelab.supervisor.run import run_command
-from joulelab.supervisor.signals import ENDING, Signal, SignalBox
 from joulelab.supervisor.workload import inherited
 
 if TYPE_CHECKING:
@@ -35,116 +33,9 @@ if TYPE_CHECKING:
     from joulelab.study.matrix import PlannedCell
     from joulelab.supervisor.run import Outcome
 
-LOOK_S = 0.5
 # What a workload leaves running is given so long to end when it is asked to.
 OUTLIVED_S = 3.0
-REAP_S = 5.0
-
-
-class NotingBox(SignalBox):
-    """Take signals as a run does, and note in the slot that it was told to end, before anybody else is."""
-
-    def __init__(self) -> None:
-        self.told: int | None = None
-        self.slot: Path | None = None
-
-    def take(self) -> list[Signal]:
-        """Return the signals that have arrived."""
-        arrived = super().take()
-        ending = next((signal.number for signal in arrived if signal.number in ENDING), None)
-        if ending is not None and self.told is None:
-            self.told = ending
-            if self.slot is not None:
-                note_stop(self.slot, "interrupted", signal=ending)
-        return arrived
-
-    def pause(self, seconds: float) -> bool:
-        """Wait so many s; return False where we are told to end."""
-        until = time.monotonic() + seconds
-        while self.told is None:
-            left = until - time.monotonic()
-            if left <= 0:
-                return True
-            select.select([self.fd], (), (), left)
-            self.take()
-        return False
-
-
-class Watchdog:
-    """End the workload when it has taken too long; counted from its start."""
-
-    def __init__(self, slot: Path, timeout_s: float | None) -> None:
-        self._slot, self._timeout_s = slot, timeout_s
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-
-    def __enter__(self) -> None:
-        if self._timeout_s is not None:
-            self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _watch(self) -> None:
-        assert self._timeout_s is not None
-        start = self._started_ns()
-        while start is None:
-            if self._over.wait(LOOK_S):
-                return
-            start = self._started_ns()
-        left_s = (start - monotonic_ns()) / NS + self._timeout_s
-        if not self._over.wait(max(left_s, 0.0)):
-            note_stop(self._slot, "timeout", after_s=self._timeout_s)
-            remains.end(self._slot)
-
-    def _started_ns(self) -> int | None:
-        event = _workload(self._slot)
-        return None if event is None else int(event["start_ns"])
-
-
-class Reaper:
-    """Bury what the workload left behind and what ended since: we are its parent now, and it would be a zombie.
-
-    Our own processes are waited for by those who started them, the workload is never touched, others have REAP_S.
-    """
-
-    def __init__(self, slot: Path) -> None:
-        self._slot = slot
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="reaper", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        workload: int | None = None
-        before: set[int] = set()
-        while not self._over.wait(REAP_S):
-            if workload is None:
-                workload = int((_workload(self._slot) or {"pid": 0})["pid"]) or None
-                continue
-            dead = remains.zombies() - {workload}
-            for pid in dead & before:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-            before = dead
-
-
-def _workload(slot: Path) -> dict[str, Any] | None:
-    """Return the event that tells of the workload's start, None where it has not started."""
-    for file in (file for run in list_runs(slot) for file in run.glob("*/events.run.jsonl")):
-        for line in file.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
-                event: dict[str, Any] = json.loads(line)
-                if event.get("event") == "workload":
-                    return event
-    return None
+NOTEBOOK = "executed.ipynb"
 
 
 def main(words: list[str]) -> int:
@@ -191,7 +82,9 @@ def run_slot(
         if not mine:
             return {"is": "interrupted"}
         put_back(environ, _ignore)  # a slot that was killed with its keeper must not leave its caps to this one
-        with claimed(folder, {"study": study.name, "cell": cell.key}) as got:
+        job = job_of(environ)
+        give_way(folder, study.folder, job)
+        with claimed(folder, {"study": study.name, "cell": cell.key, **job}) as got:
             if not got:
                 return {"is": "taken"}
             signals.slot = folder
@@ -205,34 +98,64 @@ def _run(
     study: Study, cell: PlannedCell, folder: Path, environ: Mapping[str, str], signals: NotingBox
 ) -> dict[str, Any]:
     began = monotonic_ns()
-    settings = study.settings
-    shown, used, caps = _devices(cell, environ)
+    node = study.nodes.get(cell.workload.node_type, NodeType())
+    settings = study.settings_of(cell.workload.name)
+    argv = _argv(study, cell, folder, node)
+    shown, used, caps = _devices(cell, node, {**environ, **node.environment})
     _redirect(folder)
-    cooled = cooling.cool_down(settings, used, signals.pause)
-    _note(folder, settings, used, cooled)
-    labels = {"study": study.name, "cell": cell.key, "slot": folder.name}
-    labels |= {name: value.text for name, value in cell.knobs.items()}
-    options, _ = run_options(settings, shown, folder, name=study.name, labels=labels, caps=caps)
+    cooled = cooling.cool_down(settings, used.used, signals.pause)
+    noted = {"settings": settings.to_json(), **used.to_json(), "cooled": cooled}
+    _note(folder, noted)
+    options, _ = run_options(settings, shown, folder, name=study.name, labels=_labels(study, cell, folder), caps=caps)
     with Watchdog(folder, settings.timeout_s), Reaper(folder):
-        outcome = run_command(cell.argv(), options, shown, say=_ignore, signals=signals)
+        outcome = run_command(argv, options, shown, say=_ignore, signals=signals)
     told: dict[str, Any] = {"is": "ended", "problems": outcome.problems, "cooled": cooled, **_end_rest(folder)}
     _check_recorded(outcome, folder)
     if outcome.result is not None:
         trial.keep(folder, trial.from_result(outcome.result))
-    took_s = (monotonic_ns() - began) / NS
-    full = _note(folder, settings, used, cooled, took_s=took_s, problems=outcome.problems)
+    full = _note(folder, {**noted, "took_s": (monotonic_ns() - began) / NS, "problems": outcome.problems})
     full = full or next((problem for problem in outcome.problems if "ENOSPC" in problem or "EDQUOT" in problem), "")
     return {**told, "full": full} if full else told
 
 
-def _devices(cell: PlannedCell, environ: Mapping[str, str]) -> tuple[dict[str, str], list[str], list[Any]]:
-    """Return the workload's environment, the GPUs it uses, and the caps to set. Raises ConfigError."""
+def _argv(study: Study, cell: PlannedCell, folder: Path, node: NodeType) -> list[str]:
+    """Return what is started: the cell's command, its notebook or reference workload, by srun where that is asked for.
+
+    Raises JoulelabError.
+    """
+    words = cell.argv()
+    if cell.workload.kind:
+        from joulelab.workloads import argv
+
+        beside = Path(study.data.get("file") or "").parent
+        words = argv(cell.workload.kind, words, beside, folder / NOTEBOOK)
+    return ["srun", *words] if node.options.get("launch") == "srun" else words
+
+
+def _labels(study: Study, cell: PlannedCell, folder: Path) -> dict[str, str]:
+    labels = {"study": study.name, "cell": cell.key, "slot": folder.name}
+    named = {"workload": cell.workload.name, "node_type": cell.workload.node_type if study.nodes else ""}
+    labels |= {name: text for name, text in named.items() if text}
+    return labels | {name: value.text for name, value in cell.knobs.items()}
+
+
+def _devices(
+    cell: PlannedCell, node: NodeType, environ: Mapping[str, str]
+) -> tuple[dict[str, str], devices.Used, list[Any]]:
+    """Return the workload's environment, the devices that it uses and leaves idle, and the caps. Raises ConfigError."""
     count = cell.knobs["gpus"].value if "gpus" in cell.knobs else None
-    seen = devices.look(environ).first(None if count is None else int(count))
+    there = devices.look(environ)
+    if node.uses == devices.CPU:
+        return {**environ, **devices.HIDDEN}, devices.used_of(node, devices.Visible()), _caps(cell, there, environ)
+    seen = there.first(None if count is None else int(count))
     shown = {**environ, **seen.environment(environ)} if count is not None else dict(environ)
+    return shown, devices.used_of(node, seen), _caps(cell, seen, environ)
+
+
+def _caps(cell: PlannedCell, seen: devices.Visible, environ: Mapping[str, str]) -> list[Any]:
     if not set(cell.knobs) & {"cap", "clock", "cpu_cap"}:
-        return shown, list(seen.scopes), []
-    return shown, list(seen.scopes), devices.wishes(cell.knobs, seen, devices.packages(cell.knobs, environ))
+        return []
+    return devices.wishes(cell.knobs, seen, devices.packages(cell.knobs, environ))
 
 
 def _redirect(folder: Path) -> None:
@@ -246,10 +169,10 @@ def _redirect(folder: Path) -> None:
     os.close(null)
 
 
-def _note(folder: Path, settings: Settings, used: list[str], cooled: Mapping[str, Any], **more: Any) -> str:
+def _note(folder: Path, noted: Mapping[str, Any]) -> str:
     """Note how the slot was run; return why that cannot be written, in words, empty where it was."""
     try:
-        write_json_atomic(folder / NOTES, {"settings": settings.to_json(), "gpus": used, "cooled": cooled, **more})
+        write_json_atomic(folder / NOTES, noted)
     except StoreError as error:
         return error.why or str(error)
     return ""

@@ -20,9 +20,15 @@ from joulelab.store.folder import list_runs, read_end, read_json, write_json_ato
 from joulelab.study.folder import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    # Tells of a claim whether its job has ended; None where that is not known.
+    IsOver = Callable[[Mapping[str, Any]], bool | None]
 
 CLAIM, STOPPED, NOTES, OUT, ERR = "claim.json", "stopped.json", "slot.json", "out.txt", "err.txt"
+JOB = "job.json"  # what became of the job of a cluster that ran the slot; written when it is over
+# Conditions of jobs that are the workload's own doing, or that of its limits: to try again by itself would not help.
+FAILING = ("TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "FAILED")
 SLOT = re.compile(r"([rw])(\d{2,})")
 _PREPARED = re.compile(r"\.[rw]\d{2,}\.\d+-[0-9a-f]+")
 
@@ -121,28 +127,51 @@ def claimed(folder: Path, more: Mapping[str, Any]) -> Iterator[bool]:
             os.close(lock)
 
 
-def look(folder: Path) -> Slot:
-    """Return what became of a slot. What it left and nobody can read counts as cut off. Raises NewerSchema."""
+def look(folder: Path, is_over: IsOver | None = None) -> Slot:
+    """Return what became of a slot. What it left and nobody can read counts as cut off. Raises NewerSchema.
+
+    `is_over` is asked where the process that claimed it cannot be seen from here.
+    """
     claim: Mapping[str, Any] = {}
     try:
         claim = read_json(folder / CLAIM)
     except StoreError:
         if not folder.is_dir():
             return Slot(folder, State.FREE)
-    gone = is_gone(claim, folder / CLAIM) if claim else not _is_locked(folder / CLAIM)
     run = next(reversed(list_runs(folder)), None)
+    state, why = _ended(folder, run)
+    if state is State.DONE:
+        return Slot(folder, state, run, why, claim)
+    job = _optional(folder / JOB)
+    if job is None and not _has_gone(claim, folder, is_over):
+        # Where there is an end already, it is still being closed.
+        return Slot(folder, State.LIVE, run, why or "it runs", claim)
+    if state is State.STALE and job is not None:
+        state, why = _by_job(job, why)
+    return Slot(folder, state, run, why, claim)
+
+
+def _has_gone(claim: Mapping[str, Any], folder: Path, is_over: IsOver | None) -> bool:
+    gone = is_gone(claim, folder / CLAIM) if claim else not _is_locked(folder / CLAIM)
+    return gone or bool(is_over is not None and claim.get("job") and is_over(claim))
+
+
+def _ended(folder: Path, run: Path | None) -> tuple[State, str]:
+    """Tell from what a slot left how it ended; without a whole end it was cut off. Raises NewerSchema."""
     try:
         end = None if run is None else read_end(run)
-        if run is None or end is None:
-            return Slot(folder, State.STALE if gone else State.LIVE, run, "" if gone else "it runs", claim)
-        state, why = _judge(end, _stopped(folder))
+        return (State.STALE, "") if end is None else _judge(end, _optional(folder / STOPPED))
     except NewerSchema:
         raise
     except (StoreError, ValueError, TypeError):
-        state, why = State.STALE, "its end.json is damaged"
-    if state in (State.FAILED, State.STALE, State.REFUSED) and not gone:
-        state = State.LIVE  # it is still being closed
-    return Slot(folder, state, run, why, claim)
+        return State.STALE, "its end.json is damaged"
+
+
+def _by_job(job: Mapping[str, Any], why: str) -> tuple[State, str]:
+    """Tell of a slot that was cut off what its job's condition says."""
+    condition = str(job.get("state") or "").partition(" ")[0]
+    told = f"job {job.get('job')}: {job.get('why') or job.get('state')}" if condition else why
+    return State.FAILED if condition in FAILING else State.STALE, told
 
 
 def _judge(end: Mapping[str, Any], stopped: Mapping[str, Any] | None) -> tuple[State, str]:
@@ -161,9 +190,9 @@ def _judge(end: Mapping[str, Any], stopped: Mapping[str, Any] | None) -> tuple[S
     return State.FAILED, f"exit code {code}" if outcome == "exit" else f"killed by signal {number}"
 
 
-def _stopped(folder: Path) -> dict[str, Any] | None:
+def _optional(file: Path) -> dict[str, Any] | None:
     with contextlib.suppress(StoreError):
-        return read_json(folder / STOPPED)
+        return read_json(file)
     return None
 
 
@@ -174,13 +203,35 @@ def note_stop(folder: Path, why: str, **more: Any) -> None:
             write_json_atomic(folder / STOPPED, {"why": why, "t_ns": monotonic_ns(), **more})
 
 
-def set_aside(slot: Slot, study: Path) -> Path | None:
+def job_of(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the job that this process runs in, for its claim; empty outside of one."""
+    names = {"job": "SLURM_JOB_ID", "cluster": "SLURM_CLUSTER_NAME", "node": "SLURMD_NODENAME"}
+    if "SLURM_JOB_ID" not in environ:
+        return {}
+    restart = environ.get("SLURM_RESTART_COUNT", "0")
+    found: dict[str, Any] = {key: environ[name] for key, name in names.items() if name in environ}
+    return found | {"restart": int(restart) if restart.isdecimal() else 0}
+
+
+def give_way(folder: Path, study: Path, job: Mapping[str, Any]) -> None:
+    """Set aside what an earlier attempt of this very job left: it was put back into the queue meanwhile."""
+
+    def is_over(claim: Mapping[str, Any]) -> bool:
+        same = all(claim.get(key) == job.get(key) for key in ("job", "cluster"))
+        return bool(job) and same and int(claim.get("restart", 0)) < job["restart"]
+
+    slot = look(folder, is_over)
+    if slot.state in (State.STALE, State.FAILED, State.REFUSED) and is_over(slot.claim):
+        set_aside(slot, study, is_over)
+
+
+def set_aside(slot: Slot, study: Path, is_over: IsOver | None = None) -> Path | None:
     """Move a slot out of the way, so that it is free again; None where it is no longer as it was seen.
 
     Nothing is deleted. Only who holds the study's lock moves slots, so what is moved is what was looked at.
     """
     with locked(study):
-        now = look(slot.folder)
+        now = look(slot.folder, is_over)
         if now.state is not slot.state or now.claim != slot.claim or slot.state is State.LIVE:
             return None
         for n in range(1, 100_000):

@@ -16,24 +16,43 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from joulelab.analysis.result import Result
+    from joulelab.analysis.result import PhaseResult, Result
     from joulelab.study.slots import Slot
 
 FILE = "trial.json"
-SCHEMA = 2
+SCHEMA = 3
 MEASURED, LOAD = "measured", "load"
 FEWEST_READINGS = 3  # so often a GPU's load must have been read before it is said to have done nothing
 CAP_CHECKS = ("cap", "cap not enforced")  # where one of these fails, a cap was not in force
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseTrial:
+    """Hold what the phases of one name of a run took together: energies (J) by scope and group, time (s), work."""
+
+    energies: Mapping[str, Quantity]
+    time_s: float
+    work: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"energies": _plain(self.energies), "time_s": self.time_s, "work": dict(self.work)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PhaseTrial:
+        """Take what `to_json` gave."""
+        return cls(_quantities(data["energies"]), data["time_s"], data["work"])
+
+
+@dataclass(frozen=True, slots=True)
 class SlotTrial:
     """Hold the outcome of one slot: energies (J) by scope and group, time (s), work as it was reported.
 
-    `meters` names what measured each of them: between runs that were measured by the same, gain errors cancel. `doubts`
-    are the run's own, `uncapped` those by which a cap was not in force. `caps` are the watts that were asked for by
-    scope, `busiest` the highest load (share of one) of each GPU whose load was read often enough; None before that was
-    looked for.
+    Scopes of further hosts have those behind them: `gpu:0@n2`. `meters` names what measured each of them: between runs
+    that were measured by the same, gain errors cancel. `doubts` are the run's own, `uncapped` those by which a cap was
+    not in force. `caps` are the watts that were asked for by scope, `busiest` the highest load (share of one) of each
+    GPU whose load was read often enough; None before that was looked for. `phases` are energy, time and work by name,
+    all phases of a name together.
     """
 
     run: str
@@ -47,36 +66,47 @@ class SlotTrial:
     uncapped: tuple[str, ...] = ()
     caps: Mapping[str, float] = field(default_factory=dict)
     busiest: Mapping[str, float] | None = None
+    phases: Mapping[str, PhaseTrial] = field(default_factory=dict)
 
     def energy(self, scope: str | None = None) -> Quantity | None:
         """Return the energy of a scope or group, of everything measured unless one is named."""
         return self.energies.get(scope or MEASURED)
 
-    def idle_energy_share(self, used: Collection[str]) -> float | None:
-        """Return the share of the GPUs' energy that went to GPUs that did nothing, None where that is not known.
+    def gpus(self) -> dict[str, Quantity]:
+        """Return the energy of each GPU."""
+        return {scope: q for scope, q in self.energies.items() if family(scope) == "gpu" and ":" in scope}
 
-        A GPU whose load was not read did nothing if it was not among those `used`.
+    def idle_gpus(self, used: Collection[str], unused: Collection[str] = ()) -> list[str] | None:
+        """Return the GPUs that did nothing, None where that is not known.
+
+        One whose load was not read did nothing if it was not among those `used`; `unused` were not shown to it.
         """
-        gpus = {scope: q for scope, q in self.energies.items() if family(scope) == "gpu" and ":" in scope}
-        whole = total(gpus.values()).value
-        loads = self.busiest or {}
-        if not gpus or whole <= 0 or not (used or set(gpus) <= set(loads)):
+        gpus, loads = self.gpus(), self.busiest or {}
+        if not (used or unused or set(gpus) <= set(loads)):
             return None
-        idle = [scope for scope in gpus if (_is_idle(loads[scope]) if scope in loads else scope not in used)]
-        return sum(gpus[scope].value for scope in idle) / whole
+        return [s for s in gpus if (_is_idle(loads[s]) if s in loads else s not in used)]
+
+    def idle_energy_share(self, used: Collection[str], unused: Collection[str] = ()) -> float | None:
+        """Return the share of the GPUs' energy that went to GPUs that did nothing, None where that is not known."""
+        idle, whole = self.idle_gpus(used, unused), total(self.gpus().values()).value
+        if idle is None or whole <= 0:
+            return None
+        return sum(self.gpus()[scope].value for scope in idle) / whole
+
+    def idle_energy(self, idle: Collection[str]) -> Quantity | None:
+        """Return the energy of GPUs that did nothing; None where no GPU was measured."""
+        gpus = self.gpus()
+        return total(q for scope, q in gpus.items() if scope in idle) if gpus else None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        energies = {
-            name: {"value": q.value, "known": q.known, "terms": dict(q.terms)} for name, q in self.energies.items()
-        }
         return {
             "schema": SCHEMA,
             "joulelab": __version__,
             "run": self.run,
             "time_s": self.time_s,
             "start_utc": self.start_utc,
-            "energies": energies,
+            "energies": _plain(self.energies),
             "work": dict(self.work),
             "meters": dict(self.meters),
             "doubts": list(self.doubts),
@@ -84,15 +114,17 @@ class SlotTrial:
             "uncapped": list(self.uncapped),
             "caps": dict(self.caps),
             "busiest": None if self.busiest is None else dict(self.busiest),
+            "phases": {name: phase.to_json() for name, phase in self.phases.items()},
         }
 
 
 def from_result(result: Result) -> SlotTrial:
     """Take from a run's result what a study needs of it."""
-    energies = {scope.scope: scope.energy for scope in result.scopes}
+    names = {(s.host, s.scope): s.scope if s.host == result.host else f"{s.scope}@{s.host}" for s in result.scopes}
+    energies = {names[s.host, s.scope]: s.energy for s in result.scopes}
     energies |= {group.name: group.energy for group in result.groups}
     read = {
-        s.scope: f"{s.reading.meter} {s.reading.channel} {s.host if not s.device else s.device}" for s in result.scopes
+        names[s.host, s.scope]: f"{s.reading.meter} {s.reading.channel} {s.device or s.host}" for s in result.scopes
     }
     together = {g.name: "; ".join(sorted(read.get(scope, scope) for scope in g.scopes)) for g in result.groups}
     whole = result.group(MEASURED)
@@ -107,7 +139,26 @@ def from_result(result: Result) -> SlotTrial:
         estimate=whole is not None and whole.estimate,
         uncapped=tuple(c.message for c in result.checks if c.status == "failed" and c.name in CAP_CHECKS),
         caps={cap.scope: cap.asked for cap in result.caps if cap.unit == "W"},
+        phases=_phases(result),
     )
+
+
+def _phases(result: Result) -> dict[str, PhaseTrial]:
+    """Return what phases took, those of a name together: an epoch that comes thirty times is one of them."""
+    found: dict[str, list[PhaseResult]] = {}
+    for phase in result.phases:
+        found.setdefault(phase.name, []).append(phase)
+    together = {}
+    for name, phases in found.items():
+        shared = set.intersection(*(set(phase.energy) for phase in phases))
+        energies = {
+            scope: total(phase.energy[scope] for phase in phases) for scope in phases[0].energy if scope in shared
+        }
+        work: dict[str, float] = {}
+        for kind, amount in (item for phase in phases for item in phase.work.items()):
+            work[kind] = work.get(kind, 0.0) + amount
+        together[name] = PhaseTrial(energies, sum(phase.duration_s for phase in phases), work)
+    return together
 
 
 def keep(slot: Path, found: SlotTrial) -> None:
@@ -172,12 +223,11 @@ def _kept(slot: Slot) -> SlotTrial | None:
     run = None if slot.run is None else slot.run.name
     if (data.get("schema"), data.get("joulelab"), data.get("run")) != (SCHEMA, __version__, run):
         return None
-    energies = {name: Quantity(q["value"], q["terms"], q["known"]) for name, q in data["energies"].items()}
     return SlotTrial(
         run=data["run"],
         time_s=data["time_s"],
         start_utc=data["start_utc"],
-        energies=energies,
+        energies=_quantities(data["energies"]),
         work=data["work"],
         meters=data["meters"],
         doubts=tuple(data["doubts"]),
@@ -185,4 +235,13 @@ def _kept(slot: Slot) -> SlotTrial | None:
         uncapped=tuple(data["uncapped"]),
         caps=data["caps"],
         busiest=data["busiest"],
+        phases={name: PhaseTrial.from_json(phase) for name, phase in data["phases"].items()},
     )
+
+
+def _plain(energies: Mapping[str, Quantity]) -> dict[str, Any]:
+    return {name: {"value": q.value, "known": q.known, "terms": dict(q.terms)} for name, q in energies.items()}
+
+
+def _quantities(data: Mapping[str, Any]) -> dict[str, Quantity]:
+    return {name: Quantity(q["value"], q["terms"], q["known"]) for name, q in data.items()}

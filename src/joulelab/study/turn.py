@@ -1,5 +1,6 @@
 """Take turns: one slot of a user at a time on a machine, whatever study it is of, or slots would disturb each other.
 
+Nodes of a cluster that share one machine count as machines.
 Who can lock a file can hold up all who wait for it: the file is in a folder of ours and only we may open it.
 """
 
@@ -33,13 +34,20 @@ NEXT = f"set {STATE} to a folder of yours"
 
 def places(environ: Mapping[str, str]) -> list[Path]:
     """Return where the lock may be, the best first: in the machine's state, among the user's sockets, in /tmp."""
-    user = os.geteuid()
-    name = f"joulelab-slot-{user}.lock"
+    user, node = os.geteuid(), _node(environ)
+    name = f"joulelab-slot-{user}{node}.lock"
     folders = [Path(environ.get(STATE) or DEFAULT), Path(environ.get(RUNTIME) or f"/run/user/{user}")]
     with contextlib.suppress(OSError):
         folders[0].mkdir(parents=True, exist_ok=True)
-    files = [folder / own for folder, own in zip(folders, ("slot.lock", name), strict=True) if _is_ours(folder)]
+    files = [folder / own for folder, own in zip(folders, (f"slot{node}.lock", name), strict=True) if _is_ours(folder)]
     return [*files, Path(tempfile.gettempdir()) / name]
+
+
+def _node(environ: Mapping[str, str]) -> str:
+    """Return what tells nodes of a cluster apart that are one machine: each has its own turn there; else nothing."""
+    name = environ.get("SLURMD_NODENAME", "") if "SLURM_JOB_ID" in environ else ""
+    here = os.uname().nodename.partition(".")[0]
+    return f"-{name.replace('/', '-')}" if name and name.partition(".")[0] != here else ""
 
 
 def _is_ours(folder: Path) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
+from joulelab.core.duration import seconds
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _POWER: Mapping[str, tuple[Unit, Decimal]] = {
     "W": ("W", Decimal(1)),
     "%": ("share", Decimal("0.01")),
 }
+_DEGREES = re.compile(r"\s*(\d+(?:\.\d*)?)\s*(?:°|deg)?C\s*")
 _CLOCK: Mapping[str, tuple[Unit, Decimal]] = {"": ("Hz", Decimal(10**6)), "MHz": ("Hz", Decimal(10**6))}
 
 
@@ -97,6 +99,25 @@ def read(name: str, text: str, where: str) -> tuple[Value, ...]:
     return READERS.get(name, free)(text, where)
 
 
+def listed(name: str, items: Sequence[float | str], where: str) -> tuple[Value, ...]:
+    """Read the values of a knob from a list. Raises ConfigError.
+
+    A text in it is one value as it stands, commas and all; only of joulelab's own knobs may it be a range.
+    """
+    texts = [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
+    if name in READERS and texts:
+        return READERS[name](",".join(texts), where)
+    if not texts or not all(texts):
+        raise ConfigError("a value is empty" if texts else "there is no value", where=where)
+    return _unique([_free(text) for text in texts], where)
+
+
+def cooling(value: float | str) -> tuple[str, float]:
+    """Read what is waited for before a slot: `45C` gives `cool_c` in degC, `60s` gives `cool_s`. Raises ConfigError."""
+    degrees = _DEGREES.fullmatch(value) if isinstance(value, str) else None
+    return ("cool_c", float(degrees[1])) if degrees else ("cool_s", seconds(value))
+
+
 def _measured(text: str, units: Mapping[str, tuple[Unit, Decimal]], where: str, example: str) -> tuple[Value, ...]:
     found: list[Value] = []
     for part in _parts(text, where):
@@ -106,7 +127,7 @@ def _measured(text: str, units: Mapping[str, tuple[Unit, Decimal]], where: str, 
         unit, factor = units[suffix]
         for number in numbers:
             if number <= 0:
-                raise ConfigError(f"{_plain(number)} is not above 0", where=where)
+                raise ConfigError(f"{_plain(number)} is not above 0", where=where, next=f"write it as {example}")
             shown = f"{_plain(number)}%" if unit == "share" else _plain(number)
             found.append(Value(shown, float(number * factor), unit))
     if len({value.unit for value in found}) > 1:

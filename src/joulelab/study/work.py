@@ -22,16 +22,21 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z_]*")
 
 @dataclass(frozen=True, slots=True)
 class WorkPattern:
-    """Hold how work is found: the last match is the total, or with `add` all matches are added."""
+    """Hold how work is found: the last match is the total, or with `add` all matches are added.
+
+    With a `workload` it is only for the slots of that.
+    """
 
     pattern: str
     name: str
     add: bool = False
+    workload: str | None = None
 
     @classmethod
-    def parse(cls, pattern: str, *, add: bool = False) -> WorkPattern:
+    def parse(
+        cls, pattern: str, *, add: bool = False, workload: str | None = None, where: str = "--work"
+    ) -> WorkPattern:
         """Read a pattern; its name is that of its group, or its first word. Raises ConfigError."""
-        where = "--work"
         try:
             compiled = re.compile(pattern.encode(), re.MULTILINE)
         except re.error as error:
@@ -42,16 +47,17 @@ class WorkPattern:
             advice = r"put the number in one group: 'tokens: (\d+)', or name it: '(?P<tokens>\d+) done'"
             raise ConfigError(f"{pattern!r} does not say which number", where=where, why=why, next=advice)
         word = _WORD.search(_ESCAPED.sub(" ", pattern))
-        return cls(pattern, named[0] if named else word[0].rstrip("_") if word else "work", add)
+        return cls(pattern, named[0] if named else word[0].rstrip("_") if word else "work", add, workload)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        return {"pattern": self.pattern, "name": self.name, "add": self.add}
+        own = {} if self.workload is None else {"workload": self.workload}
+        return {"pattern": self.pattern, "name": self.name, "add": self.add, **own}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WorkPattern:
         """Take what `to_json` gave."""
-        return cls(data["pattern"], data["name"], bool(data["add"]))
+        return cls(data["pattern"], data["name"], bool(data["add"]), data.get("workload"))
 
     def find(self, slot: Path) -> float | None:
         """Return the work that a slot's output tells, None where it tells none.

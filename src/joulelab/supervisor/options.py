@@ -25,15 +25,33 @@ def runs_folder(environ: Mapping[str, str]) -> Path:
     return Path(environ.get(RUNS) or "joulelab-runs")
 
 
-def host_name() -> str:
-    """Return the name of this host's folder in a run."""
-    return os.uname().nodename.lstrip(".").replace("/", "-") or "localhost"
+def host_name(environ: Mapping[str, str] | None = None) -> str:
+    """Return the name of this host's folder in a run: in a job that of the node, of which a host may have several."""
+    node = node_name(os.environ if environ is None else environ)
+    return node or _safe(os.uname().nodename) or "localhost"
+
+
+def node_name(environ: Mapping[str, str]) -> str:
+    """Return the name that Slurm gives this node, fit for a folder; empty outside of a job."""
+    return _safe(environ.get("SLURMD_NODENAME", "")) if environ.get("SLURM_JOB_ID") else ""
+
+
+def _safe(name: str) -> str:
+    return name.lstrip(".").replace("/", "-").replace("\0", "")
 
 
 def marks_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return where processes of a recorded run write their marks, None where nothing is recorded."""
+    """Return where processes of a recorded run write their marks, None where nothing is recorded.
+
+    On another node than the run's own they belong into that node's folder: they are in its time.
+    """
     run = environ.get(RUN)
-    return Path(run) / environ.get(HOST, host_name()) / "marks" if run else None
+    if not run:
+        return None
+    host = environ.get(HOST) or host_name(environ)
+    node = node_name(environ)
+    elsewhere = node and node != host and (Path(run) / node).is_dir()
+    return Path(run) / (node if elsewhere else host) / "marks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +64,7 @@ class RunOptions:
     wait for meters after it. Meters have `open_s` to answer; the workload starts after `ready_s` even if the recorder
     is late, and the recorder is killed if it has not flushed `flush_s` after the tail. `caps` are set before the
     workload starts and put back after it. `preload` names modules that the caller will need then, to be imported
-    meanwhile.
+    meanwhile. `chosen_by` are the file and the names by which meters were chosen: other nodes choose theirs so.
     """
 
     runs: Path
@@ -69,6 +87,7 @@ class RunOptions:
     seal_limit: int = 64 << 20
     seal_from_s: float = 60.0
     preload: Sequence[str] = ()
+    chosen_by: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `run.json` keeps of the options."""
@@ -79,13 +98,26 @@ class RunOptions:
         chosen["caps"] = [{"device": w.device, "value": w.value, "unit": w.unit} for w in self.caps]
         return chosen | {"estimate": any(m["meter"] == "estimate" for m in self.also)}
 
-    def reading(self, chosen: Chosen) -> RunOptions:
-        """Return the same with chosen meters; those of the configuration may take longer to open."""
+    def reading(
+        self,
+        chosen: Chosen,
+        *,
+        file: Path | None = None,
+        wanted: Sequence[str] = (),
+        without: Sequence[str] = (),
+    ) -> RunOptions:
+        """Return the same with chosen meters; those of the configuration may take longer to open.
+
+        `file`, `wanted` and `without` are what they were chosen by.
+        """
+        by = {"file": None if file is None else str(file.absolute()), "wanted": list(wanted), "without": list(without)}
         if not chosen.entries:
-            return replace(self, meters=chosen.meters)
+            return replace(self, meters=chosen.meters, chosen_by=by)
         named = [{"name": e.name, "meter": e.meter, "feeds": e.feeds} for e in chosen.entries]
         also = [*self.also, *chosen.also]
-        return replace(self, meters=chosen.meters, also=also, configured=named, open_s=OPEN_S, ready_s=READY_S)
+        return replace(
+            self, meters=chosen.meters, also=also, configured=named, open_s=OPEN_S, ready_s=READY_S, chosen_by=by
+        )
 
     def offers(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return what the environment offers to meters."""

@@ -1,79 +1,50 @@
-"""Own a run folder and the recorder that fills it. Nothing that goes wrong here stops a workload: it is told."""
+"""Own a run folder and the recorders that fill it. Nothing that goes wrong here stops a workload: it is told."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, clock_pair, monotonic_ns
-from joulelab.core.errors import RecorderError, StoreError
-from joulelab.core.process import start_ticks
+from joulelab.core.errors import StoreError
 from joulelab.core.version import __version__
 from joulelab.store.folder import create_run, end_run, host_dir
 from joulelab.supervisor.events import EventLog
-from joulelab.supervisor.options import HOST, RUN, RunOptions, host_name
-from joulelab.supervisor.recorder_process import RecorderProcess
+from joulelab.supervisor.host import HostRecording
+from joulelab.supervisor.nodes import Nodes, other_nodes
+from joulelab.supervisor.options import HOST, READY_S, RUN, RunOptions, host_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from joulelab.supervisor.host import Wait
     from joulelab.supervisor.spawn import Spawned
 
-NEVER_NS = 1 << 62
-RESTART_FIRST_NS = NS // 2
-RESTART_LAST_NS = 300 * NS
-# A recorder that lived this long is started again at once, as if it were the first.
-HEALTHY_NS = 10 * NS
-YOUNG_NS = NS // 10
 
-# Waits until a condition holds or a time (monotonic ns) is reached, serving the recording meanwhile.
-Wait = Callable[[Callable[[], bool], int], bool]
-
-
-class Recording:
+class Recording(HostRecording):
     """Record a run. `run` is None where no folder could be created; then everything else does nothing.
 
-    Poll `fds` until `due_ns` and call `serve()`; `ready`, `edges`, `finished` and `reported` then tell what happened.
+    In a job of several nodes, `nodes` are the recorders of the other ones.
     """
 
     def __init__(self, options: RunOptions, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        self.options = options
+        super().__init__(options, host_name(environ), environ)
         self.command = list(command)
-        self.host = host_name()
         self.run: Path | None = None
-        self.problems: list[str] = []
-        self.meters: list[dict[str, Any]] = []
-        self.ready = False
-        self.finished = False
-        self.restarts = 0
-        self.edges: dict[int, bool] = {}
-        self.reported: dict[tuple[int, int], int] = {}
-        self.ended_ns: int | None = None
-        self.recorder: RecorderProcess | None = None
-        self._environ = environ
-        self._segment = 0
-        self._started_ns = 0
-        self._restart_ns = NEVER_NS
-        self._delay_ns = RESTART_FIRST_NS
-        self._workload_pid: int | None = None
-        self._asked = 0
-        self._finishing = False
-        self._stuck = False
+        self.nodes: Nodes | None = None
         self._create(command)
 
     @property
     def fds(self) -> Sequence[int]:
         """Return what to poll."""
-        return self.recorder.fds if self.recorder is not None else ()
+        return (*super().fds, *(self.nodes.fds if self.nodes is not None else ()))
 
     @property
     def due_ns(self) -> int:
         """Return when `serve()` is needed even if nothing becomes readable."""
-        return self._restart_ns
+        return super().due_ns if self.nodes is None else min(super().due_ns, self.nodes.due_ns)
 
     @property
     def folder(self) -> Path:
@@ -81,90 +52,84 @@ class Recording:
         assert self.run is not None
         return host_dir(self.run, self.host)
 
-    def lacked_recorder(self, t_ns: int) -> bool:
-        """Return whether there is no recorder, or there may have been none at a time because it was just started."""
-        return self.recorder is None or t_ns - self._started_ns < YOUNG_NS
-
     def environment(self) -> dict[str, str]:
         """Return the variables by which processes find the run they belong to."""
         return {} if self.run is None else {RUN: str(self.run), HOST: self.host}
 
     def start(self, spawned: Spawned | None = None) -> None:
-        """Start the recorder, or go on with one that was spawned already."""
-        if self.run is None:
-            if spawned is not None:
-                spawned.dismiss()
-            return
-        self._started_ns = monotonic_ns()
-        self._restart_ns = NEVER_NS
-        log = self.folder / f"recorder.{self._segment}.log"
-        try:
-            self.recorder = RecorderProcess(self._plan(), self._environ, log, spawned)
-        except RecorderError as error:
-            self._tell(str(error))
-            self._restart_later()
-            return
-        self.events.add("recorder-started", segment=self._segment)
+        """Start the recorder, or go on with one that was spawned already, and those of other nodes."""
+        self.begin(spawned)
+        count = other_nodes(self._environ)
+        if self.run is not None and count:
+            self.nodes = Nodes(self, self.run, self._environ, count)
 
     def serve(self) -> None:
-        """Hear what the recorder says; start it again where it died."""
-        if self.recorder is not None:
-            ended = self.recorder.ended()
-            for message in self.recorder.messages():
-                self._hear(message)
-            if ended:
-                self._bury(self.recorder)
-        if self.recorder is None and monotonic_ns() >= self._restart_ns:
-            self._segment += 1
-            self.restarts += 1
-            self.start()
+        """Hear what the recorders say; start the one of this host again where it died."""
+        super().serve()
+        if self.nodes is not None:
+            self.nodes.serve()
 
     def wait_ready(self, wait: Wait) -> None:
-        """Wait until all meters are open or have refused, at most `ready_s`."""
-        if self.recorder is None:
-            return
-        until = monotonic_ns() + round(self.options.ready_s * NS)
-        if not wait(lambda: self.ready or self.recorder is None, until):
-            self.event("recorder-late", after_s=self.options.ready_s)
+        """Wait until all meters are open or have refused, at most `ready_s`; for other nodes as for slow meters."""
+        began = monotonic_ns()
+        if self.recorder is not None:
+            until = began + round(self.options.ready_s * NS)
+            if not wait(lambda: self.ready or self.recorder is None, until):
+                self.event("recorder-late", after_s=self.options.ready_s)
+        nodes = self.nodes
+        if nodes is not None:
+            bound_s = max(self.options.ready_s, READY_S)
+            if not wait(lambda: nodes.ready, began + round(bound_s * NS)):
+                self.event("nodes-late", after_s=bound_s, missing=nodes.missing)
+            nodes.announce()
 
     def wait_edge(self, wait: Wait) -> None:
         """Wait until all fast counters have stepped, at most `edge_s`."""
         if self.recorder is None or not self.ready:
             return
         self._asked += 1
-        asked, within = self._asked, self.options.edge_s
-        self.recorder.send({"do": "edge", "id": asked, "within_s": within})
-        wait(lambda: asked in self.edges or self.recorder is None, monotonic_ns() + round((within + 0.3) * NS))
+        asked, nodes = self._asked, self.nodes
+        self.ask_edge(asked)
+        if nodes is not None:
+            nodes.ask_edge(asked)
+        until = monotonic_ns() + round((self.options.edge_s + 0.3) * NS)
+        wait(lambda: asked in self.edges or self.recorder is None, until)
+        if nodes is not None:
+            wait(lambda: nodes.has_edge(asked), until)
 
     def workload(self, pid: int, start_ns: int) -> None:
         """Tell that the workload runs."""
         self._workload_pid = pid
         if self.recorder is not None:
             self.recorder.send({"do": "workload", "pid": pid, "start_ns": start_ns})
+        if self.nodes is not None:
+            self._asked += 1
+            self.nodes.ask_edge(self._asked)
         self.event("workload", pid=pid, start_ns=start_ns)
 
     def finish(self, wait: Wait, tail_s: float) -> None:
-        """Let the recorder take its last readings and end; kill it if it does not."""
-        self._finishing = True
-        self._restart_ns = NEVER_NS
-        if self.recorder is not None:
-            self._asked += 1
-            self.recorder.send({"do": "finish", "tail_s": tail_s, "id": self._asked})
-            wait(lambda: self.recorder is None, monotonic_ns() + round((tail_s + self.options.flush_s) * NS))
-        if self.recorder is not None:
-            self._tell("the recorder did not end and was killed")
-            self.event("recorder-stuck", segment=self._segment)
-            self._stuck = True
-            self.recorder.kill()
-            self.serve()
+        """Let the recorders take their last readings and end; kill those that do not."""
+        nodes = self.nodes
+        if nodes is not None:
+            nodes.ask_end(tail_s)
+        self.ask_end(tail_s)
+        until = monotonic_ns() + round((tail_s + self.options.flush_s) * NS)
+        wait(lambda: self.recorder is None, until)
+        self.kill_stuck()
+        if nodes is not None:
+            wait(lambda: nodes.ended, until)
+            nodes.close()
 
     def abandon_tail(self) -> None:
         """Cut the wait for the last readings short."""
-        if self.recorder is not None:
-            self.recorder.send({"do": "finish", "tail_s": 0.0, "id": self._asked})
+        self.ask_end(0.0)
+        if self.nodes is not None:
+            self.nodes.ask_end(0.0)
 
     def close(self, end: Mapping[str, Any]) -> None:
         """Write `end.json`; the run is closed."""
+        if self.nodes is not None:
+            self.nodes.close()
         if self.run is None:
             return
         message = "; ".join([*([end["message"]] if end.get("message") else []), *self.problems]) or None
@@ -172,16 +137,7 @@ class Recording:
             end_run(self.run, {**end, "restarts": self.restarts, "message": message})
         except (StoreError, OSError) as error:
             self.problems.append(str(error))
-        self.events.close()
-        for log in self.folder.glob("recorder.*.log"):
-            with contextlib.suppress(OSError):
-                if log.stat().st_size == 0:
-                    log.unlink()
-
-    def event(self, event: str, **fields: Any) -> None:
-        """Store an event of the supervisor."""
-        if self.run is not None:
-            self.events.add(event, **fields)
+        self.close_log()
 
     def _create(self, command: Sequence[str]) -> None:
         options = self.options
@@ -203,68 +159,3 @@ class Recording:
             self.problems.append(str(error) if told else f"{type(error).__name__}: {error}")
             return
         self.events = EventLog(self.folder / "events.run.jsonl")
-
-    def _plan(self) -> dict[str, Any]:
-        options = self.options
-        return {
-            "host_dir": str(self.folder),
-            "segment": self._segment,
-            "host": self.host,
-            "owner_pid": os.getpid(),
-            "owner_start_ticks": start_ticks(),
-            "meters": None if options.meters is None else list(options.meters),
-            "also": list(options.also),
-            "period_s": options.period_s,
-            "slow_period_s": options.slow_period_s,
-            "workload_pid": self._workload_pid,
-            "offers": options.offers(self._environ),
-            "ready_s": options.open_s,
-        }
-
-    def _hear(self, message: Mapping[str, Any]) -> None:
-        what = message.get("is")
-        if what == "ready":
-            self.ready = True
-            self.meters = list(message.get("meters", ()))
-        elif what == "edge":
-            self.edges[int(message["id"])] = bool(message.get("stepped"))
-        elif what == "signal":
-            self.reported[int(message["number"]), int(message["sender"])] = monotonic_ns()
-        elif what == "workload-ended":
-            self.ended_ns = int(message["t"])
-        elif what == "finished":
-            self.finished = True
-            if message.get("lost_rows"):
-                self._tell(f"{message['lost_rows']} readings could not be written")
-            if not message.get("flushed", True):
-                self._tell("the recorder ended before everything was on the disk")
-
-    def _bury(self, recorder: RecorderProcess) -> None:
-        recorder.close()
-        self.recorder = None
-        if self.finished or self._stuck or (self._finishing and recorder.status == 0):
-            return
-        status = _describe(recorder.status)
-        self.event("recorder-died", segment=self._segment, status=status)
-        if not self.ready:
-            self._tell(f"the recorder did not start ({status}); see {self.folder / f'recorder.{self._segment}.log'}")
-        if not self._finishing:
-            self._restart_later()
-
-    def _restart_later(self) -> None:
-        now = monotonic_ns()
-        healthy = now - self._started_ns > HEALTHY_NS or self.restarts == 0
-        self._delay_ns = 0 if healthy else min(max(2 * self._delay_ns, RESTART_FIRST_NS), RESTART_LAST_NS)
-        self._restart_ns = now + self._delay_ns
-
-    def _tell(self, problem: str) -> None:
-        if problem not in self.problems:
-            self.problems.append(problem)
-            self.event("problem", what=problem)
-
-
-def _describe(status: int | None) -> str:
-    if status is None or status < 0:
-        return "unknown"
-    code = os.waitstatus_to_exitcode(status)
-    return f"exit {code}" if code >= 0 else f"signal {-code}"

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from joulelab.core.clock import NS, utc_now_ns
 from joulelab.core.errors import MeterError, Unavailable
-from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
-from joulelab.meters.slurm.rows import Energy, energy_of, live_energy, shared_with, why_not
-from joulelab.meters.wall import stated
+from joulelab.meters.slurm.rows import Energy, energy_of, live_energy, shared_with, total_of, why_not
+from joulelab.meters.slurm.told import fetched_of, nodes_of, problem, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from joulelab.core.spec import Fetched, Stream
     from joulelab.meters.slurm.job import Finder
+    from joulelab.meters.slurm.plugins import Sampling
     from joulelab.meters.slurm.rows import Component
     from joulelab.transports.slurm import AccountingRow, Slurm
-
-# A total is known at the job's own edges and nowhere else: how far those are off is in the quantum, see `_accuracy`.
-_AT_ITS_EDGES_S = 1e-9
 
 
 class Interval(NamedTuple):
@@ -43,7 +39,8 @@ class JobArchive:
 
     The stream of the scope `job` has two rows of a counter: 0 J at the start and the energy at the end; steps have
     theirs in `job/STEP` (`job/batch`, `job/0`; `job/+1.0` in a heterogeneous job). Without an energy both rows are
-    NaN and a gap says why. Of a job that runs, the energy so far is given, and `fetch` asks again.
+    NaN and a gap says why. Of a job that runs, the energy so far is given, and `fetch` asks again. `components`,
+    `sampling`, `doubts` and `running` are what that is made of.
     """
 
     def __init__(
@@ -54,7 +51,7 @@ class JobArchive:
         self._finder = finder
         self._config = config
         self._now = now
-        self._sampling = finder.sampling
+        self.sampling: Sampling = finder.sampling
         self._name: str | None = None
         self._load()
 
@@ -81,22 +78,18 @@ class JobArchive:
         self.interval = Interval(min(c.row.start_ns or 0 for c in started), max(ends))
         self.steps = [step for c in started for row in c.steps if (step := _step(c, row, read)) is not None]
         self._energy = self._total(started)
+        self.components, self.running = started, self._found.running
         self.facts = self._facts(started)
+        self.doubts = self._doubts(started)
         self._fetched = self._streams(started, read)
 
     def _total(self, components: Sequence[Component]) -> Energy:
         """Add the energies of all components; without one of them there is no sum."""
-        energies = [self._of(component) for component in components]
-        missing = [energy for energy in energies if energy.joules is None]
-        doubts = tuple(doubt for energy in energies for doubt in energy.doubts)
-        if missing:
-            return Energy(None, reason="; ".join(energy.reason for energy in missing), doubts=doubts)
-        rows = sorted({energy.row for energy in energies})
-        return Energy(sum(energy.joules or 0 for energy in energies), " and ".join(rows), doubts=doubts)
+        return total_of([self._of(component) for component in components])
 
     def _of(self, component: Component) -> Energy:
         if not self._found.running or component.row.end_ns is not None:
-            return energy_of(component, self._sampling)
+            return energy_of(component, self.sampling)
         try:
             return live_energy(component, self._slurm.live(component.row.raw))
         except MeterError as error:
@@ -105,14 +98,14 @@ class JobArchive:
     def _facts(self, components: Sequence[Component]) -> dict[str, Any]:
         if self._name is None:
             self._name = self._slurm.job_name(components[0].row.job)
-        first, sampling = components[0].row, self._sampling
+        first, sampling = components[0].row, self.sampling
         return {
             "job": self._finder.job,
             "name": self._name,
             "user": first.user,
             "state": "RUNNING" if self._found.running else first.state,
             "exit_code": first.exit_code,
-            "nodes": _nodes(components),
+            "nodes": nodes_of(components),
             "node_count": sum(component.row.node_count for component in components),
             "elapsed_s": (self.interval.end_utc_ns - self.interval.start_utc_ns) // NS,
             "plugin": sampling.plugin.name,
@@ -122,29 +115,33 @@ class JobArchive:
         }
 
     def _streams(self, components: Sequence[Component], read: int) -> list[Fetched]:
-        host, start, end = _nodes(components), *self.interval
+        host, start, end = nodes_of(components), *self.interval
         job = self._stream("job", None, self._energy.joules, (start, end))
-        events = [_problem(start, text) for text in self._problems(components)]
-        fetched = [_fetched(job, (start, end), self._energy.joules, self._energy.reason, host, events)]
+        events = [problem(start, text) for text in (*self._energy.doubts, *self.doubts)]
+        fetched = [fetched_of(job, (start, end), self._energy.joules, self._energy.reason, host, events)]
         for component in components:
             for row in component.steps:
                 step = _step(component, row, read)
                 if step is None:
                     continue
                 running = self._found.running and row.end_ns is None
-                reason = "it runs" if running else why_not(row, self._sampling)
+                reason = "it runs" if running else why_not(row, self.sampling)
                 joules = None if reason else row.energy_j
                 stream = self._stream(f"job/{step.name}", "job", joules, step[1:])
-                fetched.append(_fetched(stream, step[1:], joules, reason, host, ()))
+                fetched.append(fetched_of(stream, step[1:], joules, reason, host, ()))
         return fetched
 
-    def _problems(self, components: Sequence[Component]) -> list[str]:
-        problems = [*self._found.doubts, *self._energy.doubts]
+    def _stream(self, scope: str, parent: str | None, joules: int | None, times: tuple[int, ...]) -> Stream:
+        return stream_of(scope, parent, joules, times, self.sampling, device=self._finder.job, config=self._config)
+
+    def _doubts(self, components: Sequence[Component]) -> list[str]:
+        """Return what is to be said of the job, whichever row is taken."""
+        problems = [*self._found.doubts]
         if self._found.running:
             problems.append("the job still runs: this is its energy so far")
-        if not self._sampling.told:
+        if not self.sampling.told:
             problems.append(
-                f"nothing tells how often the meter is looked at: {self._sampling.frequency_s:g} s are taken"
+                f"nothing tells how often the meter is looked at: {self.sampling.frequency_s:g} s are taken"
             )
         for component in components:
             problems += self._sharing(component)
@@ -167,24 +164,9 @@ class JobArchive:
             return [f"job {row.job} shared {row.nodes} with {listed}{more}: {text}"]
         if self._found.controller.get("OverSubscribe") == "YES":
             return [f"job {row.job} allowed others on {row.nodes} (OverSubscribe=YES); none was found"]
-        if self._sampling.private:
+        if self.sampling.private:
             return [f"whether others were on {row.nodes} cannot be seen: this cluster hides jobs (PrivateData)"]
         return []
-
-    def _stream(self, scope: str, parent: str | None, joules: int | None, times: tuple[int, ...]) -> Stream:
-        span = max((times[1] - times[0]) / NS, 1.0)
-        spec = Spec("energy_j", "energy", "J", "counter", _AT_ITS_EDGES_S, accuracy=self._accuracy(joules, span))
-        plugin = self._sampling.plugin
-        return Stream(scope, "job", scope, span, (spec,), parent, device=self._finder.job, model=f"slurm {plugin.name}")
-
-    def _accuracy(self, joules: int | None, span_s: float) -> Accuracy:
-        """Return the accuracy of a total: gain of the meter, and as its step the energy of one look at usual power."""
-        watts = (joules or 0) / span_s
-        accuracy = stated(self._config, self._sampling.plugin.accuracy(1.0 + watts * self._sampling.edge_s))
-        if not accuracy.offset:
-            return accuracy
-        # An offset is in W of a node: for an energy it is a share of the power.
-        return replace(accuracy, offset=0.0, gain=accuracy.gain + (accuracy.offset / watts if watts else 0.0))
 
 
 def _step(component: Component, row: AccountingRow, now: int) -> Step | None:
@@ -193,23 +175,3 @@ def _step(component: Component, row: AccountingRow, now: int) -> Step | None:
     part = component.row.part
     name = f"+{part}.{row.step}" if part else row.step
     return Step(name, row.start_ns, row.end_ns if row.end_ns is not None else max(now, row.start_ns))
-
-
-def _nodes(components: Sequence[Component]) -> str:
-    return ",".join(dict.fromkeys(component.row.nodes for component in components if component.row.nodes))
-
-
-def _fetched(
-    stream: Stream, times: tuple[int, ...], joules: int | None, reason: str, host: str, events: Sequence[dict[str, Any]]
-) -> Fetched:
-    start, end = times
-    if joules is None:
-        gap = {"meter": "slurm", "stream": stream.name}
-        told = [{"t": start, "event": "gap", **gap, "reason": reason, "error": "ReadFailed"}]
-        told.append({"t": end, "event": "gap-end", **gap})
-        return Fetched(stream, ((start, start, (math.nan,)), (end, end, (math.nan,))), host, (*events, *told))
-    return Fetched(stream, ((start, start, (0.0,)), (end, end, (float(joules),))), host, tuple(events))
-
-
-def _problem(t: int, what: str) -> dict[str, Any]:
-    return {"t": t, "event": "problem", "meter": "slurm", "what": what}

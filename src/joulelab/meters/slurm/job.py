@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS, monotonic_ns, utc_now_ns
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
-from joulelab.meters.slurm.rows import Component, energy_of
+from joulelab.meters.slurm.rows import UNKNOWN, Component, energy_of, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from joulelab.meters.slurm.plugins import Sampling
+    from joulelab.meters.slurm.rows import Known
     from joulelab.transports.slurm import AccountingRow, Slurm
 
 POLL_S = 0.25
@@ -57,7 +58,7 @@ class Finder:
         while True:
             rows = self.slurm.accounting(self.job)
             components, doubts = self._components(rows)
-            settled = bool(components) and all(_settled(component) for component in components)
+            settled = bool(components) and all(is_settled(component) for component in components)
             if settled and self._has_energy(components):
                 known = self.slurm.job(self.job)
                 return FoundJob(components, running=False, doubts=(*doubts, *self._waited(began)), controller=known)
@@ -79,11 +80,7 @@ class Finder:
         ends = [component.row.end_ns or 0 for component in components]
         if self.sampling.plugin.name == "none" or self.utc() - max(ends) > RECENT_S * NS:
             return True
-        outer = [component.step("extern") for component in components]
-        if any(row is not None and not row.energy_j for row in outer):
-            return False
-        lasting = [component for component in components if component.row.elapsed_s]
-        return all(energy_of(component, self.sampling).joules is not None for component in lasting)
+        return all(has_energy(component, self.sampling) for component in components)
 
     def _waited(self, began: int) -> list[str]:
         waited = (self.now() - began) / NS
@@ -94,11 +91,11 @@ class Finder:
     ) -> FoundJob:
         """Take what is there after the wait, if the job's own row is final; its steps may be wrong then."""
         what = f"the database does not have the end of job {self.job} after {self.settle_s:g} s"
-        if components and all(_is_final(component.row) for component in components):
-            if all(_settled(component) for component in components):
+        if components and all(is_final(component.row) for component in components):
+            if all(is_settled(component) for component in components):
                 said = f"it ended less than {RECENT_S:.0f} s ago, and its energy may still come: try again"
                 return FoundJob(components, running=False, doubts=(*doubts, said), controller=known)
-            open_steps = [f"{c.row.job}.{row.step}" for c in components for row in c.steps if not _is_final(row)]
+            open_steps = [f"{c.row.job}.{row.step}" for c in components for row in c.steps if not is_final(row)]
             said = f"{what}: {', '.join(open_steps)} still counts as running there, so its energy may be incomplete"
             return FoundJob(components, running=False, doubts=(*doubts, said), controller=known)
         if not known:
@@ -115,15 +112,8 @@ class Finder:
             named = ", ".join(tasks[:20]) + (" ..." if len(tasks) > 20 else "")
             why = f"it has {len(tasks)} tasks, each a job of its own"
             raise ConfigError(f"job {self.job} is an array", where=self.where, why=why, next=f"name one of {named}")
-        executions: dict[str, list[Component]] = {}
-        for execution in dict.fromkeys((row.raw, row.execution) for row in rows):
-            mine = [row for row in rows if (row.raw, row.execution) == execution]
-            own = next((row for row in mine if not row.step), None)
-            if own is not None:
-                steps = tuple(row for row in mine if row.step)
-                executions.setdefault(execution[0], []).append(Component(own, steps))
         chosen, doubts = [], []
-        for tries in executions.values():
+        for tries in grouped(rows).values():
             component, said = self._chosen(tries)
             chosen.append(component)
             doubts += said
@@ -150,8 +140,16 @@ class Finder:
         return Unavailable(f"there is no job {self.job}", where=self.where, why=why, next=advice)
 
 
-def _settled(component: Component) -> bool:
-    return _is_final(component.row) and all(_is_final(row) for row in component.steps)
+def has_energy(component: Component, sampling: Sampling, known: Known = UNKNOWN) -> bool:
+    """Tell whether what counts of a job that ended has its energy; one that took no time never has any."""
+    if any(row is not None and not row.energy_j for row in (component.step("extern"), component.step(known.step))):
+        return False
+    return not component.row.elapsed_s or energy_of(component, sampling, known).joules is not None
+
+
+def is_settled(component: Component) -> bool:
+    """Tell whether the rows of a job and of all its steps are those of something that ended."""
+    return is_final(component.row) and all(is_final(row) for row in component.steps)
 
 
 def _started(component: Component) -> bool:
@@ -159,7 +157,8 @@ def _started(component: Component) -> bool:
     return component.row.start_ns is not None and component.row.node_count > 0 and bool(component.row.nodes)
 
 
-def _is_final(row: AccountingRow) -> bool:
+def is_final(row: AccountingRow) -> bool:
+    """Tell whether a row is that of something that ended."""
     ended = row.end_ns is not None and (row.start_ns is not None or not row.elapsed_s)
     # An execution that was put back into the queue is over; its next one has rows of its own.
     return ended and (row.state not in _ACTIVE or row.state == "REQUEUED")

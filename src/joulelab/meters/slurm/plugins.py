@@ -26,6 +26,11 @@ class Plugin:
     covers: str
     gain: float | None = None
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the families of scopes on a node that add up to what it covers."""
+        return {"slurm.rapl": ("cpu", "dram"), "slurm.gpu": ("gpu",)}.get(self.scope, (self.scope,))
+
     def accuracy(self, quantum: float) -> Accuracy:
         """Return the accuracy of a reading with steps of `quantum` (J or W)."""
         shared = f"slurm:{self.name}"

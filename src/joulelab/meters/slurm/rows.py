@@ -41,21 +41,51 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Hold the energy of a job in J and the row that it is from, or None and the reason; `doubts` are sentences."""
+    """Hold the energy of a job in J and the row that it is from, or None and the reason; `doubts` are sentences.
+
+    `times` are the row's own (UTC, ns), where it has them.
+    """
 
     joules: int | None
     row: str = ""
     reason: str = ""
     doubts: tuple[str, ...] = ()
+    times: tuple[int, int] | None = None
 
 
-def energy_of(component: Component, sampling: Sampling) -> Energy:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Say what is known of a job's steps: that of ours which ran on all nodes, and whether srun ran the workload."""
+
+    step: str = ""
+    launched: bool = False
+
+
+UNKNOWN = Known()
+
+
+def grouped(rows: Sequence[AccountingRow]) -> dict[str, list[Component]]:
+    """Return the executions of every job, or component of one, by its raw number; those without a row are left out."""
+    executions: dict[tuple[str, str], list[AccountingRow]] = {}
+    for row in rows:
+        executions.setdefault((row.raw, row.execution), []).append(row)
+    found: dict[str, list[Component]] = {}
+    for (raw, _), mine in executions.items():
+        own = next((row for row in mine if not row.step), None)
+        if own is not None:
+            found.setdefault(raw, []).append(Component(own, tuple(row for row in mine if row.step)))
+    return found
+
+
+def energy_of(component: Component, sampling: Sampling, known: Known = UNKNOWN) -> Energy:
     """Return the energy that counts: `.extern`, then `.batch` (which sees one node only), then the job's own row.
 
-    The job's own row is the sum of what srun started, unless the cluster has `.extern`.
+    The job's own row is the sum of what srun started, unless the cluster has `.extern`. A step of ours that ran on all
+    nodes comes before all of them; the only other step, where srun ran the workload, before `.batch`.
     """
     job, doubts = component.row, []
-    candidates = [component.step("extern"), component.step("batch") if job.node_count <= 1 else None, job]
+    candidates = [_ours(component, known), component.step("extern"), _workload(component, known)]
+    candidates += [component.step("batch") if job.node_count <= 1 else None, job]
     reasons: list[str] = []
     for row in candidates:
         if row is None:
@@ -64,14 +94,43 @@ def energy_of(component: Component, sampling: Sampling) -> Energy:
         if not reason:
             doubts += [f"{said}; {_name(row)} is taken instead" for said in reasons]
             doubts += _doubts(component, row, sampling)
-            return Energy(row.energy_j, _name(row), doubts=tuple(doubts))
+            return Energy(row.energy_j, _name(row), doubts=tuple(doubts), times=_times(row))
         reasons.append(f"{_name(row)}: {reason}")
     batch = component.step("batch")
     if job.node_count > 1 and batch is not None and batch.energy_j:
         reasons.append(
             f".batch has {batch.energy_j} J of the first of {job.node_count} nodes only; use srun in the job"
         )
-    return Energy(None, reason="; ".join(reasons))
+    return Energy(None, reason="; ".join(reasons), times=_times(job))
+
+
+def total_of(energies: Sequence[Energy]) -> Energy:
+    """Add the energies of all components of a job; without one of them there is no sum."""
+    missing = [energy for energy in energies if energy.joules is None]
+    doubts = tuple(doubt for energy in energies for doubt in energy.doubts)
+    known = [energy.times for energy in energies if energy.times is not None]
+    times = (min(t[0] for t in known), max(t[1] for t in known)) if known else None
+    if missing:
+        return Energy(None, reason="; ".join(energy.reason for energy in missing), doubts=doubts, times=times)
+    rows = sorted({energy.row for energy in energies})
+    return Energy(sum(energy.joules or 0 for energy in energies), " and ".join(rows), doubts=doubts, times=times)
+
+
+def _ours(component: Component, known: Known) -> AccountingRow | None:
+    """Return the row of our step, if it ran on all nodes of the job."""
+    row = component.step(known.step) if known.step else None
+    return row if row is not None and row.node_count >= component.row.node_count else None
+
+
+def _workload(component: Component, known: Known) -> AccountingRow | None:
+    """Return the row of the step that ran the workload: the only one beside ours."""
+    steps = [row for row in component.launched if row.step != known.step]
+    fits = known.launched and len(steps) == 1 and steps[0].node_count >= component.row.node_count
+    return steps[0] if fits else None
+
+
+def _times(row: AccountingRow) -> tuple[int, int] | None:
+    return None if row.start_ns is None or row.end_ns is None else (row.start_ns, row.end_ns)
 
 
 def why_not(row: AccountingRow, sampling: Sampling) -> str:

@@ -1,6 +1,7 @@
 """Find executors: modules of this package by their name. One runs slots somewhere: on this machine, on a cluster.
 
-A module has a line `SUMMARY` and `open_executor(environ, nodes, study) -> Executor`. An executor starts there
+A module has a line `SUMMARY` and `open_executor(environ, nodes, study) -> Executor`; `check(nodes, environ) -> warnings`
+tells beforehand what is wrong with the node types that are its own. An executor starts there
 `python -m joulelab.study.slot FOLDER`; everything else is done by that process and read from the folder.
 """
 
@@ -35,10 +36,11 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Tell that a slot waits for its turn, and for whom, in words."""
+    """Tell that a slot waits, for its turn unless `what` says otherwise, and for whom or why, in words."""
 
     slot: Path
     why: str
+    what: str = ""
 
 
 class Executor(Protocol):
@@ -81,3 +83,10 @@ def open_executor(name: str, environ: Mapping[str, str], nodes: Mapping[str, Nod
         raise ConfigError(f"there is no executor {name!r}", where="study", why=f"there are {', '.join(names())}")
     opened: Executor = importlib.import_module(f"{__name__}.{name}").open_executor(environ, nodes, study)
     return opened
+
+
+def check(name: str, nodes: Mapping[str, NodeType], environ: Mapping[str, str]) -> list[str]:
+    """Let an executor look at its node types before anything runs; return its warnings. Raises JoulelabError."""
+    own = {key: node for key, node in nodes.items() if node.executor == name}
+    look = getattr(importlib.import_module(f"{__name__}.{name}"), "check", None)
+    return list(look(own, environ)) if look is not None else []

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cells import Cell, Trial
     from joulelab.analysis.goal import Goal
-    from joulelab.study.drive import Stop, Told
+    from joulelab.study.drive import Told
     from joulelab.study.executors import Executor
     from joulelab.study.matrix import PlannedCell, Workload
+    from joulelab.study.stopping import Stop
     from joulelab.study.trial import SlotTrial
     from joulelab.study.tuning.grid import Grid
 

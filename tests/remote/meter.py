@@ -1,32 +1,23 @@
 """Open a meter in this process and read it when told: the loader finds the simulated library only at its start.
 
-Run as `python tests/meters/remote.py NAME CONFIG`; a command per line on stdin, an answer in JSON per line on stdout.
+Run as `python -m tests.remote.meter NAME CONFIG`; a command per line on stdin, an answer in JSON per line on stdout.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import sys
 from dataclasses import asdict
 from typing import Any
+
+from tests.remote.answers import drop_rights, failure, say
 
 from joulelab import meters
 from joulelab.core.errors import JoulelabError
 
 
-def drop_override() -> None:
-    """Start again without root's right to read what a file's mode forbids (dac_override, dac_read_search)."""
-    del os.environ["WITHOUT_OVERRIDE"]
-    for capability in (1, 2):
-        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
-    os.execv(sys.executable, [sys.executable, *sys.argv])
-
-
 def main() -> None:
-    if "WITHOUT_OVERRIDE" in os.environ:
-        drop_override()
+    drop_rights()
     name, config = sys.argv[1], json.loads(sys.argv[2])
     try:
         meter: Any = meters.open_meter(name, config)
@@ -44,15 +35,6 @@ def main() -> None:
             say(failure(error))
     meter.close()
     meter.close()
-
-
-def failure(error: JoulelabError) -> dict[str, Any]:
-    kind = type(error).__name__
-    return {"error": kind, "what": error.what, "where": error.where, "why": error.why, "next": error.next}
-
-
-def say(answer: Any) -> None:
-    print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

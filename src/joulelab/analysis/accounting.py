@@ -1,0 +1,208 @@
+"""Compare the energy that a cluster accounted for a job with our own meters over the same stretch of time.
+
+What was accounted is one total between two stamps: it is in no sum beside meters that were read, and it tells nothing
+about phases or idle.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from joulelab.analysis.agreement import verdict
+from joulelab.analysis.result import Check, Comparison, Reading, ScopeResult
+from joulelab.analysis.terms import Quantity, total
+from joulelab.core.scope import family, roots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from joulelab.analysis.channels import Channel, ScopeChannels
+
+EVENT, SCOPE = "attached", "job"
+NODE = ("node.dc", "node.ac")
+NEAR_S = 1.0  # the power at an edge of our record is the mean over this, or over some steps of a slow meter
+STEPS = 3
+PARTS = 8  # stretches of our record whose mean powers bound what was not seen
+DRIFT = 0.1  # share by which idle power may have been lower than it was measured
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """Hold what was accounted of a run: the events that tell of it by host, what was compared, and what was not."""
+
+    told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    comparisons: tuple[Comparison, ...] = ()
+    notes: tuple[Check, ...] = ()
+
+
+def accounts_of(events: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the events that tell of an accounting, by the host folder that holds it."""
+    return {str(e["host"]): e for e in events if e.get("event") == EVENT and "covers" in e}
+
+
+def accounted(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeResult:
+    """Return what was accounted as the energy of a workload in [a, b].
+
+    What the row holds beyond the workload took between nothing and the row's mean power: it was at rest then.
+    """
+    best = scope.best
+    since, until = _times(best)
+    whole, span = best.energy(since, until), max((until - since) * 1e-9, 1e-9)
+    inside = max(min(b_ns, until) - max(a_ns, since), 0) * 1e-9
+    mean = whole.value / span
+    beyond, lacking = mean * (span - inside), mean * max((b_ns - a_ns) * 1e-9 - inside, 0.0)
+    part = Quantity(-beyond / 2, {f"edge:{best.meter}:beyond": beyond / 2 / math.sqrt(3)})
+    part += Quantity(lacking, {f"edge:{best.meter}:lacking": lacking / math.sqrt(3)})
+    energy = whole + part
+    return ScopeResult(
+        scope=scope.scope,
+        host=scope.host,
+        parent=scope.parent,
+        device=best.stream.device,
+        model=best.stream.model,
+        reading=_reading([best], energy, 1.0),
+        mean_w=energy.scaled(1 / max((b_ns - a_ns) * 1e-9, 1e-9)),
+        statistics=None,
+        net=None,
+        idle_w=None,
+    )
+
+
+def compare_accounts(
+    scopes: Sequence[ScopeChannels],
+    told: Mapping[str, Mapping[str, Any]],
+    start_ns: int,
+    idle: tuple[int, int] | None,
+) -> Accounts:
+    """Compare every accounting with our own meters on the same nodes; say what is lacking where that cannot be."""
+    own = [s for s in scopes if s.host not in told and family(s.scope) != SCOPE and not s.best.spec.estimate]
+    found: list[Comparison] = []
+    notes: list[Check] = []
+    for host, event in told.items():
+        job = next((s for s in scopes if s.host == host and s.scope == SCOPE), None)
+        name = f"job {event.get('job', '')}"
+        if job is None:
+            notes.append(_note(f"{name}: no energy was accounted ({event.get('reason') or 'no reason is told'})"))
+            continue
+        members, doubt = _members(own, event)
+        compared = _compare(job.best, members, start_ns, idle) if members else None
+        if compared is None:
+            why = doubt if not members else "none of our readings is of that time"
+            notes.append(_note(f"{name}: what was accounted is not compared with our own meters: {why}"))
+            continue
+        if doubt:
+            notes.append(_note(f"{name}: whether what was accounted agrees with ours cannot be told: {doubt}"))
+        found.append(_unsure(compared) if doubt else compared)
+    return Accounts(told, tuple(found), tuple(notes))
+
+
+def _note(message: str) -> Check:
+    return Check("accounting", "note", message)
+
+
+def _unsure(comparison: Comparison) -> Comparison:
+    """Return a comparison of what is not quite the same: it shows both, and decides nothing."""
+    difference = replace(comparison.difference, known=False)
+    return replace(comparison, difference=difference, verdict=verdict(difference, comparison.best.energy))
+
+
+def _members(own: Sequence[ScopeChannels], event: Mapping[str, Any]) -> tuple[list[ScopeChannels], str]:
+    """Return our scopes that cover the same nodes, and what keeps them from being just what was accounted."""
+    nodes, covers = [str(n) for n in event.get("nodes", ())], tuple(str(c) for c in event["covers"])
+    by_node, lacking = _by_node(own, nodes)
+    if lacking:
+        return [], f"no meter of ours was read on {', '.join(lacking)}" if nodes else "its nodes are not known"
+    for families in (covers, *((other,) for other in NODE if covers[0] in NODE and (other,) != covers)):
+        if all(any(family(s.scope) == families[0] for s in there) for there in by_node):
+            members = [s for there in by_node for s in _top([s for s in there if family(s.scope) in families])]
+            return members, "" if families == covers else f"it covers {covers[0]}, ours is {families[0]}"
+    return [], f"it covers {' and '.join(covers)}, which our meters do not have on every node"
+
+
+def _by_node(own: Sequence[ScopeChannels], nodes: Sequence[str]) -> tuple[list[list[ScopeChannels]], list[str]]:
+    """Return our scopes on each of the nodes, and the nodes without any; a host may be known by its full name."""
+    hosts: dict[str, list[ScopeChannels]] = {}
+    for scope in own:
+        hosts.setdefault(scope.host, []).append(scope)
+    if len(nodes) == 1 == len(hosts):
+        return list(hosts.values()), []
+    short = {host.partition(".")[0]: there for host, there in hosts.items()}
+    found = {node: hosts.get(node) or short.get(node.partition(".")[0], []) for node in nodes}
+    return list(found.values()), [node for node, there in found.items() if not there] if nodes else ["?"]
+
+
+def _top(scopes: Sequence[ScopeChannels]) -> list[ScopeChannels]:
+    """Return the scopes of a host that no other of them holds."""
+    chosen = set(roots([s.scope for s in scopes], {s.scope: s.parent for s in scopes}))
+    return [s for s in scopes if s.scope in chosen]
+
+
+def _compare(
+    job: Channel, members: Sequence[ScopeChannels], start_ns: int, idle: tuple[int, int] | None
+) -> Comparison | None:
+    since, until = _times(job)
+    channels = [s.best for s in members]
+    parts = [_over(channel, since, until, idle) for channel in channels]
+    if until <= since or any(part is None for part in parts):
+        return None
+    ours = total(part for part in parts if part is not None)
+    theirs = job.energy(since, until)
+    covered = min(_common(channel, since, until) for channel in channels) / (until - since)
+    best, other = _reading(channels, ours, covered), _reading([job], theirs, 1.0)
+    difference = theirs - ours
+    over = ((since - start_ns) * 1e-9, (until - start_ns) * 1e-9)
+    return Comparison(job.host, SCOPE, best, other, difference, verdict(difference, ours), over)
+
+
+def _times(channel: Channel) -> tuple[int, int]:
+    """Return from when to when a channel was read."""
+    return int(channel.readings.t0_ns[0]), int(channel.readings.t1_ns[-1])
+
+
+def _common(channel: Channel, since: int, until: int) -> int:
+    first, last = _times(channel)
+    return min(until, last) - max(since, first)
+
+
+def _over(channel: Channel, since: int, until: int, idle: tuple[int, int] | None) -> Quantity | None:
+    """Return our energy of [since, until]; what lies beyond our record is bounded by the powers that we saw.
+
+    There it was at rest or at work, which may be as much as we ever saw. None where none of it is in our record.
+    """
+    first, last = _times(channel)
+    a, b = max(since, first), min(until, last)
+    if b <= a:
+        return None
+    energy = channel.energy(a, b)
+    near_ns = min(round(max(NEAR_S, STEPS * channel.step_s) * 1e9), b - a)
+    highest = max(_mean(channel, a + k * (b - a) // PARTS, a + (k + 1) * (b - a) // PARTS) for k in range(PARTS))
+    lowest = 0.0 if idle is None else (1 - DRIFT) * _mean(channel, *idle)
+    for missing_ns, near in ((a - since, (a, a + near_ns)), (until - b, (b - near_ns, b))):
+        watts, missing_s = max(_mean(channel, *near), 0.0), missing_ns * 1e-9
+        half = missing_s * max(watts - lowest, highest - watts, DRIFT * watts)
+        name = f"missing:{channel.host}/{channel.meter}/{channel.stream.name}:{near[0]}"
+        energy += Quantity(watts * missing_s, {name: half / math.sqrt(3)} if half else {})
+    return energy
+
+
+def _mean(channel: Channel, a_ns: int, b_ns: int) -> float:
+    """Return the mean power (W) of [a, b]."""
+    return channel.energy(a_ns, b_ns).value * 1e9 / max(b_ns - a_ns, 1)
+
+
+def _reading(channels: Sequence[Channel], energy: Quantity, covered: float) -> Reading:
+    first = channels[0].spec
+    accuracy = next((c.spec.accuracy for c in channels if c.spec.accuracy.source == "unknown"), first.accuracy)
+    return Reading(
+        meter="+".join(dict.fromkeys(c.meter for c in channels)),
+        channel="+".join(dict.fromkeys(c.spec.name for c in channels)),
+        kind=first.kind,
+        energy=energy,
+        accuracy=accuracy.source,
+        reference=accuracy.reference,
+        estimate=False,
+        readings=sum(len(c.readings) for c in channels),
+        coverage=covered,
+    )

@@ -1,0 +1,45 @@
+"""Mark the repeats that do not look like the others; all of them stay in every figure. Pure.
+
+A value is marked if it is far from the median, by the median of such distances: one odd value, or nearly half of
+them, do not hide themselves in that. How far is far depends on the number of repeats: the limits are those that
+LEVEL of all cells of normally distributed repeats pass, drawn six million times (up to 8 repeats; above two million).
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import TYPE_CHECKING
+
+from joulelab.analysis.spread import NO_SPREAD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LEVEL = 0.02  # the share of cells in which a repeat is marked although nothing is odd
+# Limits from 3 repeats on.
+LIMITS = (
+    *(81.96, 16.60, 19.17, 11.61, 12.30, 9.66, 9.97, 8.63, 8.82),
+    *(8.02, 8.14, 7.60, 7.71, 7.33, 7.39, 7.11, 7.16, 6.94),
+)
+LEAST = 3  # below this no value is odd: of two, neither is nearer the truth
+ENOUGH = 4  # below this only what is far beyond everything is marked: a value 20 deviations off in one of seven cells
+MANY = ((30, 6.48), (50, 6.18), (100, 6.04))  # limits by the number of repeats beyond the table
+
+
+def outliers(values: Sequence[float]) -> tuple[int, ...]:
+    """Return the places of the values that do not look like the others; none below three values."""
+    if len(values) < LEAST or not all(math.isfinite(v) for v in values):
+        return ()
+    middle = median(values)
+    distances = [abs(v - middle) for v in values]
+    usual = max(median(distances), NO_SPREAD * abs(middle))
+    limit = limit_of(len(values)) * usual
+    return tuple(k for k, d in enumerate(distances) if d > limit)
+
+
+def limit_of(n: int) -> float:
+    """Return from how many usual distances on a value is marked, by the number of repeats (three or more)."""
+    if n - LEAST < len(LIMITS):
+        return LIMITS[n - LEAST]
+    return next((limit for most, limit in MANY if n <= most), MANY[-1][1])

@@ -1,0 +1,130 @@
+"""Describe the repeats of a cell as a paper does: number, mean, deviation, Student's interval, median, outliers. Pure.
+
+Each cell stands by its own repeats: nothing is pooled. What the meters get wrong in every repeat alike (gain, offset)
+is no scatter and is told beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from joulelab.analysis.cells import lasting, per_unit
+from joulelab.analysis.outliers import ENOUGH, outliers
+from joulelab.analysis.spread import deviation, mean_of
+from joulelab.analysis.student import t_quantile
+from joulelab.analysis.terms import COVERAGE_FACTOR
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.analysis.cells import Cell
+
+FIGURES = ("energy", "power", "time")
+UNITS = {"energy": "J", "power": "W", "time": "s"}
+LEVEL = 0.05  # intervals hold the mean in all but this share of cases
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Hold one figure (J, W or s) of a cell by its repeats; `deviation` is None for one repeat, or if nobody tells it.
+
+    `meter` is the expanded relative uncertainty by the meters that repeating does not make smaller, None if it is not
+    known; `terms` are its parts by source, as standard uncertainties relative to the mean. `devices` name what
+    measured it: between samples of the same devices the terms of one source cancel.
+    """
+
+    n: int
+    mean: float
+    deviation: float | None = None
+    median: float | None = None
+    values: tuple[float, ...] = ()
+    meter: float | None = None
+    terms: Mapping[str, float] = field(default_factory=dict)
+    devices: frozenset[str] = frozenset()
+
+    @property
+    def half_width(self) -> float | None:
+        """Return half of Student's 95 % interval of the mean, None where the scatter is not known."""
+        if self.deviation is None or self.n < 2:
+            return None
+        return t_quantile(LEVEL, self.n - 1) * self.deviation / math.sqrt(self.n)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Return Student's 95 % interval of the mean, None where the scatter is not known."""
+        half = self.half_width
+        return None if half is None else (self.mean - half, self.mean + half)
+
+    @property
+    def outliers(self) -> tuple[int, ...]:
+        """Return the places of the repeats that do not look like the others; they are in every figure all the same."""
+        return outliers(self.values)
+
+    @property
+    def outliers_seen(self) -> bool:
+        """Return whether there are repeats enough, with values, to see one that is odd."""
+        return len(self.values) >= ENOUGH
+
+    def scaled(self, factor: float) -> Sample:
+        """Return the figure in another unit."""
+        middle = None if self.median is None else self.median * factor
+        spread = None if self.deviation is None else self.deviation * factor
+        values = tuple(v * factor for v in self.values)
+        return replace(self, mean=self.mean * factor, deviation=spread, median=middle, values=values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data with the interval and the outliers."""
+        told: dict[str, Any] = {"n": self.n, "mean": self.mean, "deviation": self.deviation, "interval": self.interval}
+        told |= {"median": self.median, "meter": self.meter, "values": self.values, "devices": sorted(self.devices)}
+        return told | {"outliers": self.outliers, "outliers_seen": self.outliers_seen}
+
+
+def sample_of(
+    values: Sequence[float],
+    meter: float | None = None,
+    *,
+    terms: Mapping[str, float] | None = None,
+    devices: frozenset[str] = frozenset(),
+) -> Sample:
+    """Return the sample of some repeats. Raises ValueError without any."""
+    if not values:
+        raise ValueError("a sample needs a value")
+    return Sample(
+        n=len(values),
+        mean=mean_of(values),
+        deviation=deviation(values),
+        median=median(values),
+        values=tuple(values),
+        meter=meter,
+        terms=terms or {},
+        devices=devices,
+    )
+
+
+def samples_of(cell: Cell, per: str | None = None) -> dict[str, Sample]:
+    """Return energy (J), mean power (W) and time (s) of a cell, per unit of a kind of work where named.
+
+    What is not known of it is not there. Where a cell has moments and no trials, those are given.
+    """
+    if not cell.trials:
+        return dict(cell.moments) if per is None else {}  # moments tell no work
+    trials = per_unit(cell, per)
+    times = [t.time_s for t in trials]
+    found = {"time": sample_of(times, 0.0)}
+    measured = [(t.energy.value, t.time_s) for t in trials if t.energy is not None]
+    if not measured:
+        return found
+    whole = lasting(cell)
+    size = abs(whole.value)
+    terms = {source: u / size for source, u in whole.terms.items()} if size > 0 else {}
+    meter = COVERAGE_FACTOR * math.hypot(*terms.values()) if whole.known and size > 0 else None
+    devices = frozenset(t.meter for t in trials if t.energy is not None)
+    energy = sample_of([e for e, _ in measured], meter, terms=terms, devices=devices)
+    powers = [e / t for e, t in measured if t > 0]
+    both = {"energy": energy}
+    if len(powers) == len(measured):
+        both["power"] = sample_of(powers, meter, terms=terms, devices=devices)
+    return both | found

@@ -1,0 +1,108 @@
+"""Work out what a study gave, write its files, and print its tables; for `sweep` and `study`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from joulelab.cli.options import print_json, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.analysis.metrics import Summary
+    from joulelab.study.folder import Plan, Study
+    from joulelab.study.results import Results
+
+
+def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary]:
+    """Work out everything from the study's folder; of a study file its own cells only."""
+    from joulelab.analysis.goal import Goal
+    from joulelab.analysis.metrics import summarise
+    from joulelab.study.results import gather
+    from joulelab.study.work import WorkPattern
+
+    data = study.data
+    work = [WorkPattern.from_json(each) for each in data["work"]]
+    planned = {cell.key: cell for cell in plan.cells} if plan else {}
+    cells = planned if plan is not None and plan.file is not None else None
+    results = gather(study, scope=data["scope"], work=work, planned=planned, cells=cells)
+    goals = [Goal.parse(text) for text in data["goals"]]
+    reference = {name: results.watts.get((name, value), value) for name, value in data["reference"].items()}
+    kinds = [data["per"]] if data.get("per") else list(dict.fromkeys(pattern.name for pattern in work))
+    return results, summarise(results.cells, goals=goals, reference=reference or None, per=kinds)
+
+
+def show(study: Study, results: Results, summary: Summary, *, as_json: bool, figures: bool | None) -> None:
+    """Write the files of a study, and print its table."""
+    files = write(study, results, summary, figures=figures)
+    if as_json:
+        told = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
+        print_json({**told, **summary.to_json(), "notes": [*summary.notes, *results.notes], "slots": results.rows})
+        return
+    from joulelab.report.console import make_console
+    from joulelab.report.study import print_study
+
+    print_study(make_console(sys.stdout), summary)
+    sys.stdout.flush()
+    for note in results.notes:
+        say(note)
+    tell_written(files)
+
+
+def print_report(
+    study: Study, results: Results, summary: Summary, *, form: str, interval: bool, files: list[Path]
+) -> None:
+    """Print the tables of a study in one of several forms."""
+    del interval
+    from joulelab.report.study_csv import cells_csv
+    from joulelab.report.study_text import study_latex, study_markdown
+
+    if form == "json":
+        told = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
+        print_json({**told, **summary.to_json(), "notes": [*summary.notes, *results.notes], "slots": results.rows})
+        return
+    if form == "text":
+        from joulelab.report.console import make_console
+        from joulelab.report.study import print_study
+
+        print_study(make_console(sys.stdout), summary)
+        tell_written(files)
+    else:
+        write = {"markdown": study_markdown, "latex": study_latex, "csv": cells_csv}[form]
+        sys.stdout.write(write(summary))
+
+
+def tell_written(files: list[Path]) -> None:
+    """Say where files were written."""
+    from joulelab.cli.run import short_path
+
+    say(f"written: {', '.join(str(short_path(file)) for file in files)}")
+
+
+def write(study: Study, results: Results, summary: Summary, *, figures: bool | None) -> list[Path]:
+    """Write the files of a study beside its cells, and return them. Raises MissingDependency for figures asked for."""
+    from joulelab.core.errors import MissingDependency
+    from joulelab.report.study_csv import SCALING, cells_csv, scaling_csv
+    from joulelab.study.results import slots_csv
+
+    written = []
+    files = [("results.csv", cells_csv(summary)), ("slots.csv", slots_csv(results.rows))]
+    for name, text in [*files, *([(SCALING, scaling_csv(summary))] if summary.scaling else [])]:
+        part = study.folder / f".{name}.{os.getpid()}"
+        part.write_text(text, encoding="utf-8")
+        part.replace(study.folder / name)
+        written.append(study.folder / name)
+    if figures is False:
+        return written
+    try:
+        from joulelab.report.figures import draw
+
+        draw(summary, study.folder / "figures")
+        written.append(study.folder / "figures")
+    except MissingDependency as error:
+        if figures:
+            raise
+        say(str(error))
+    return written

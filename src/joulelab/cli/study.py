@@ -1,0 +1,177 @@
+"""Run studies from files: `joulelab study plan|run|status|report FILE`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulelab.cli.options import json_option, print_json, say, studies_option
+from joulelab.study.nodes import LOCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from joulelab.study.file import StudyFile
+    from joulelab.study.folder import Study
+    from joulelab.study.slots import Slot
+
+FORMATS = ("text", "markdown", "latex", "csv", "json")
+
+
+@click.group("study")
+def command() -> None:
+    """Run studies from files: workloads x node types x knobs, repeated.
+
+    joulelab study plan FILE, then joulelab study run FILE; interrupted at any point, the same command goes on.
+    """
+
+
+def file_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add FILE, the store of studies, and --json."""
+    named = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+    return named(studies_option(json_option(function)))
+
+
+@command.command("plan")
+@file_argument
+@click.option("--no-check", is_flag=True, help="Do not ask this machine or the cluster whether it can be run.")
+def plan_command(file: Path, studies: Path, as_json: bool, no_check: bool) -> None:
+    """Show every cell in order.
+
+    With the time and energy expected from earlier runs where there are any, and what is missing. Nothing is run or
+    written.
+    """
+    from joulelab.cli.planning import show_plan
+    from joulelab.core.errors import JoulelabError
+
+    found = _read(file)
+    show_plan(studies.absolute() / found.name, found.name, found.plan, seed=found.seed, as_json=as_json)
+    if no_check:
+        return
+    try:
+        _check(found)
+    except JoulelabError as error:
+        say(f"it cannot be run as it is: {error}")
+        raise SystemExit(1) from None
+
+
+@command.command("run")
+@file_argument
+@click.option("--retry", is_flag=True, help="Run slots that failed again.")
+@click.option("--figures/--no-figures", default=None, help="Draw figures.  [default: if matplotlib is installed]")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_context
+def run_command(
+    ctx: click.Context, file: Path, studies: Path, as_json: bool, retry: bool, figures: bool | None, yes: bool
+) -> None:
+    """Run what is not done yet, and report.
+
+    Interrupted at any point it continues at the next call; slots that are done are never run again.
+    """
+    from joulelab.cli.concluding import show, summarised
+    from joulelab.cli.driving import FAILED_CODE, agreed, drive, tell_end, tell_failed
+    from joulelab.study.folder import join_study
+
+    found = _read(file)
+    _check(found)
+    if not agreed(found.plan, yes=yes):
+        ctx.exit(FAILED_CODE)
+    study = join_study(studies.absolute() / found.name, found.name, found.plan, found.seed)
+    outcome = drive(study, found.plan, retry=retry)
+    _account(_slots(study, found))
+    code = tell_end(outcome)
+    if code is not None:
+        ctx.exit(code)
+    results, summary = summarised(study, found.plan)
+    show(study, results, summary, as_json=as_json, figures=figures)
+    ctx.exit(tell_failed(outcome))
+
+
+@command.command("status")
+@file_argument
+def status_command(file: Path, studies: Path, as_json: bool) -> None:
+    """Show what is done, what runs and with which power, what failed and why, and what is left."""
+    from joulelab.cli.study_status import print_status, status_of
+
+    found = _read(file)
+    study = _open(found, studies)
+    told = status_of(study, found.plan, _slots(study, found))
+    if as_json:
+        print_json(told)
+    else:
+        print_status(told)
+
+
+@command.command("report")
+@file_argument
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How to print.")
+@click.option("--interval", is_flag=True, help="Print 95 % intervals behind ± instead of standard deviations.")
+@click.option("--figures/--no-figures", default=None, help="Draw figures.  [default: if matplotlib is installed]")
+def report_command(file: Path, studies: Path, as_json: bool, form: str, interval: bool, figures: bool | None) -> None:
+    """Show the results of what is there.
+
+    Tables as papers print them, statistics, comparisons; files are written beside the cells. Nothing is run.
+    """
+    from joulelab.cli.concluding import print_report, summarised, write
+
+    found = _read(file)
+    study = _open(found, studies)
+    _account(_slots(study, found))
+    results, summary = summarised(study, found.plan)
+    files = write(study, results, summary, figures=figures)
+    print_report(study, results, summary, form="json" if as_json else form, interval=interval, files=files)
+    sys.stdout.flush()
+
+
+def _read(file: Path) -> StudyFile:
+    from joulelab.study.file import read_study
+
+    return read_study(file)
+
+
+def _check(found: StudyFile) -> None:
+    from joulelab.study.check import check_plan
+
+    for warning in check_plan(found.plan, os.environ):
+        say(warning)
+
+
+def _open(found: StudyFile, studies: Path) -> Study:
+    """Open the study of a file, judged as the file says now. Raises StoreError where it has not run."""
+    from joulelab.study.folder import described, open_study
+
+    study = open_study(studies.absolute() / found.name)
+    study.data |= described(found.name, found.plan, None, study.data)
+    return study
+
+
+def _account(slots: list[Slot]) -> None:
+    """Put the energy that a cluster accounts for jobs into the records of their runs."""
+    if any(slot.claim.get("job") for slot in slots):
+        from joulelab.study.accounting import fill_in
+
+        for problem in fill_in(slots, os.environ):
+            say(problem)
+
+
+def _slots(study: Study, found: StudyFile) -> list[Slot]:
+    """Return every slot as it is now; of jobs elsewhere as far as their executor can be asked from here."""
+    from joulelab.cli.driving import open_executors
+    from joulelab.core.errors import JoulelabError
+    from joulelab.study.drive import plan
+
+    keys = list(dict.fromkeys(cell.key for cell in found.plan.cells))
+    with ExitStack() as stack:
+        is_over = None
+        if any(node.executor != LOCAL for node in found.plan.nodes.values()):
+            try:
+                opened = open_executors(study, found.plan, stack).values()
+                is_over = lambda claim: any(executor.is_over(claim) for executor in opened)  # noqa: E731
+            except JoulelabError as error:
+                say(f"what became of jobs elsewhere cannot be asked: {error}")
+        return plan(study, keys, found.plan.repeats, is_over)

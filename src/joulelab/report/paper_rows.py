@@ -1,0 +1,218 @@
+"""Set up the tables of a study as papers print them: a table per workload, a row per phase and node type. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from joulelab.analysis.lines import knob_text, knob_value
+from joulelab.report import format as fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.analysis.metrics import CellMetrics, Summary
+    from joulelab.analysis.pairs import Pair
+    from joulelab.analysis.repeats import Sample
+
+Spread = Literal["deviation", "interval"]
+ODD = "†"  # after figures with a repeat that does not look like the others
+ESTIMATE, UNCAPPED = "~", "!"
+FIRST = ("phase", "node")  # these tell rows apart before other knobs
+TABLE = "workload"  # each has a table of its own
+LARGE = 1000.0  # J from which on a table is in kJ
+ENOUGH = 10.0  # figures from this on have one decimal
+MOST_DECIMALS = 4
+SHORTEST = 20.0  # s below which a time is not printed as h:m:s
+HEADS = {"energy": "Consumption", "power": "Mean power", "time": "Runtime"}
+DAY, HOUR, MINUTE = 86400, 3600, 60
+
+
+@dataclass(frozen=True, slots=True)
+class PaperRow:
+    """Hold a row: the key of its cell, what tells it apart, and its figures as they are printed."""
+
+    cell: str
+    labels: tuple[str, ...]
+    figures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PaperTable:
+    """Hold a table: its title, a caption that says what ± is and what was measured, headings and rows."""
+
+    title: str
+    caption: str
+    labels: tuple[str, ...]
+    heads: tuple[str, ...]
+    rows: tuple[PaperRow, ...]
+
+
+def paper_tables(summary: Summary, *, spread: Spread = "deviation", scope: str | None = None) -> list[PaperTable]:
+    """Return a table per workload. `spread` is what ± is; `scope` whose energy it is (everything measured)."""
+    groups: dict[str, list[CellMetrics]] = {}
+    for cell in summary.cells:
+        groups.setdefault(str(cell.knobs.get(TABLE, "")), []).append(cell)
+    return [_table(summary, name, of, spread, scope) for name, of in groups.items()]
+
+
+def _table(
+    summary: Summary, name: str, cells: Sequence[CellMetrics], spread: Spread, scope: str | None
+) -> PaperTable:
+    cells = [c for c in cells if summary.statistics.get(c.key)]
+    names = _labels(cells)
+    ns = sorted({c.n for c in cells})
+    columns = [_figure(summary, cells, figure, spread) for figure in HEADS]
+    idle = [c.idle_energy.value if c.idle_energy is not None else None for c in cells]
+    if any(idle):
+        factor, unit = (1e3, "kJ") if max(v or 0.0 for v in idle) >= LARGE else (1.0, "J")
+        columns.append((f"Idle devices [{unit}]", tuple(_number(v, factor, 1) for v in idle)))
+    if len(ns) > 1:
+        columns.insert(0, ("n", tuple(str(c.n) for c in cells)))
+    columns = [(head, texts) for head, texts in columns if any(text != fmt.NOTHING for text in texts)]
+    rows = [
+        PaperRow(c.key, tuple(_label(c, n) for n in names), tuple(texts[k] for _, texts in columns))
+        for k, c in enumerate(cells)
+    ]
+    title = f"Results of {name}" if name else "Results"
+    return PaperTable(
+        title, caption(summary, cells, ns, spread, scope), names, tuple(head for head, _ in columns), tuple(rows)
+    )
+
+
+def _labels(cells: Sequence[CellMetrics]) -> tuple[str, ...]:
+    """Return the knobs that tell the rows apart: phase and node type first."""
+    there = dict.fromkeys(n for c in cells for n in c.knobs)
+    ordered = [n for n in FIRST if n in there] + [n for n in there if n not in (*FIRST, TABLE)]
+    varying = tuple(n for n in ordered if len({repr(c.knobs.get(n)) for c in cells}) > 1)
+    return varying or tuple(ordered[:1])
+
+
+def _label(cell: CellMetrics, name: str) -> str:
+    return knob_value(name, cell.knobs[name]) if name in cell.knobs else fmt.NOTHING
+
+
+def _figure(
+    summary: Summary, cells: Sequence[CellMetrics], figure: str, spread: Spread
+) -> tuple[str, tuple[str, ...]]:
+    """Return the heading of a figure and its text for each cell."""
+    samples = [summary.statistics[c.key].get(figure) for c in cells]
+    means = [s.mean for s in samples if s is not None]
+    if figure == "time" and means and min(means) >= SHORTEST:
+        return HEADS[figure], tuple(fmt.NOTHING if s is None else clock(s.mean) for s in samples)
+    large = figure == "energy" and max(means, default=0.0) >= LARGE
+    factor, unit = (1e3, "kJ") if large else (1.0, {"energy": "J", "power": "W", "time": "s"}[figure])
+    spreads = [half_of(s, spread) for s in samples if s is not None]
+    decimals = _decimals([m / factor for m in means], [s / factor for s in spreads if s])
+    texts = []
+    for cell, sample in zip(cells, samples, strict=True):
+        if sample is None:
+            texts.append(fmt.NOTHING)
+            continue
+        text = _number(sample.mean, factor, decimals)
+        half = half_of(sample, spread)
+        text += "" if half is None else f" ± {_number(half, factor, decimals)}"
+        text = f"{ESTIMATE if cell.estimate and figure != 'time' else ''}{text}"
+        texts.append(f"{text}{UNCAPPED if cell.uncapped else ''}{' ' + ODD if sample.outliers else ''}")
+    return f"{HEADS[figure]} [{unit}]", tuple(texts)
+
+
+def half_of(sample: Sample, spread: Spread) -> float | None:
+    """Return what stands behind the ±."""
+    return sample.deviation if spread == "deviation" else sample.half_width
+
+
+def _decimals(means: Sequence[float], spreads: Sequence[float]) -> int:
+    """Return one decimal as in the papers, more where the figures or what is behind the ± are small."""
+    least = min((abs(m) for m in means if m), default=ENOUGH)
+    wanted = 1 if least >= ENOUGH else 2 - math.floor(math.log10(least))
+    small = min(spreads, default=1.0)
+    seen = -math.floor(math.log10(small)) if small < 0.05 else 1
+    return min(max(wanted, seen, 1), MOST_DECIMALS)
+
+
+def _number(value: float | None, factor: float, decimals: int) -> str:
+    """Return a number with its thousands apart: `109 477.1`."""
+    return fmt.NOTHING if value is None else f"{value / factor:,.{decimals}f}".replace(",", " ")
+
+
+def clock(seconds: float) -> str:
+    """Return a time as Slurm and the papers print it: `00:17:02`, `1-22:39:43`."""
+    days, rest = divmod(round(seconds), DAY)
+    text = f"{rest // HOUR:02d}:{rest % HOUR // MINUTE:02d}:{rest % MINUTE:02d}"
+    return f"{days}-{text}" if days else text
+
+
+def caption(
+    summary: Summary, cells: Sequence[CellMetrics], ns: Sequence[int], spread: Spread, scope: str | None
+) -> str:
+    """Return what ± is, of how many repeats, what was measured and by what."""
+    what = "standard deviation" if spread == "deviation" else "half of Student's 95 % interval of the mean"
+    many = f"{ns[0]}" if len(ns) == 1 else f"{ns[0]} to {ns[-1]}" if ns else "no"
+    said = [f"Mean ± {what} of {many} {'repeat' if many == '1' else 'repeats'}."]
+    samples = [s for c in cells for s in [summary.statistics[c.key].get("energy")] if s is not None]
+    meters = sorted({part.split()[0] for s in samples for d in s.devices for part in d.split("; ") if part.split()})
+    if samples:
+        of = f" of {scope}" if scope else " of everything measured"
+        said.append(f"Energy{of}{', by ' + ', '.join(meters) if meters else ''}{_accuracy(samples)}.")
+    told = [summary.statistics[c.key].values() for c in cells]
+    if any(s.outliers for of in told for s in of):
+        said.append(f"{ODD} a repeat does not look like the others; it is kept.")
+    if any(c.estimate for c in cells):
+        said.append(f"{ESTIMATE} is an estimate, not measured.")
+    if any(c.uncapped for c in cells):
+        said.append(f"{UNCAPPED} the cap was not in force.")
+    return " ".join(said)
+
+
+def _accuracy(samples: Sequence[Sample]) -> str:
+    known = [s.meter * 100 for s in samples if s.meter is not None]
+    if len(known) < len(samples):
+        return "; the meters' own accuracy is not known, and not in ±"
+    low, high = f"{min(known):.2g}", f"{max(known):.2g}"
+    return f"; the meters' own {low if low == high else f'{low} to {high}'} % (k = 2) comes on top of ±"
+
+
+def shown_pairs(summary: Summary, figure: str, *, every: bool = False) -> list[Pair]:
+    """Return the pairs of a figure with the reference of a line, or all."""
+    references = {key: line.reference for line in summary.lines for key in line.cells}
+    return [p for p in summary.pairs if p.figure == figure and (every or references[p.cell] == p.against)]
+
+
+def pair_name(summary: Summary, key: str) -> str:
+    """Return a cell in the words of its knobs."""
+    return knob_text(summary.cell(key).knobs) or key
+
+
+def pair_row(summary: Summary, pair: Pair) -> list[str]:
+    """Return a row of the table of pairs: ratio and difference with intervals, p, verdict, more repeats."""
+    unit = {"energy": "J", "power": "W", "time": "s"}[pair.figure]
+    repeats = pair.more_repeats
+    more = "" if repeats is None else "no number: meters" if pair.by_meters else "> 100" if repeats > 100 else f"{repeats}"  # noqa: PLR2004
+    return [
+        pair_name(summary, pair.cell),
+        pair_name(summary, pair.against),
+        _with_interval(pair.ratio, pair.ratio_interval),
+        _difference(pair, unit),
+        _chance(pair.p_corrected),
+        pair.verdict + ("*" if pair.assumed else ""),
+        more,
+    ]
+
+
+def _difference(pair: Pair, unit: str) -> str:
+    sizes = [abs(v) for v in (pair.difference or 0.0, *(pair.difference_interval or ()))]
+    factor, prefixed = (1.0, unit) if unit == "s" else fmt.column(sizes, unit)
+    low_high: Any = pair.difference_interval and tuple(v / factor for v in pair.difference_interval)
+    return f"{_with_interval((pair.difference or 0.0) / factor, low_high)} {prefixed}"
+
+
+def _with_interval(value: float | None, interval: tuple[float, float] | None) -> str:
+    if value is None:
+        return fmt.NOTHING
+    return fmt.plain(value, 3) + ("" if interval is None else f" ({fmt.plain(interval[0], 3)} to {fmt.plain(interval[1], 3)})")
+
+
+def _chance(p: float | None) -> str:
+    return fmt.NOTHING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"  # noqa: PLR2004

@@ -1,0 +1,149 @@
+"""Join the clocks of hosts: give the monotonic time of one in that of another, with a bound of the error.
+
+Two ways lead there: by UTC, over the clock pairs of both hosts, and by questions that one host asked the other while
+both recorded, where the way there and back bounds what lies between. The one with the smaller bound is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulelab.core.clock import NS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from joulelab.core.clock import ClockPair
+
+Integers = npt.NDArray[np.int64]
+
+STEP_NS = 50_000_000  # a change between two pairs that no drift explains: UTC was stepped
+DRIFT = 1e-4  # clocks run apart by no more than this
+# What the kernel says of a clock that nothing synchronises; one that says nothing is taken for such a clock.
+UNSYNCHRONISED_NS = 16 * NS
+NOWHERE = "imported"  # the boot id of stamps that are UTC themselves
+TIME_KEYS = ("t", "from", "to", "start_ns", "end_ns")
+WINDOW_NS = 30 * NS  # of the answers within, the quickest tells best
+BEYOND_NS = 10 * NS  # what is recorded before the first answer and after the last
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joint:
+    """Turn the time of one host into that of another (ns): offsets are known at some times, and even in between.
+
+    Before the first and after the last the nearest offset holds. `error_ns` bounds how far a time may be off.
+    """
+
+    at_ns: Integers
+    offset_ns: Integers
+    error_ns: int
+
+    def moved(self, t_ns: Integers) -> Integers:
+        """Return times in the other host's time."""
+        moved: Integers = t_ns + _between(t_ns, self.at_ns, self.offset_ns)
+        return moved
+
+    def lines(self, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return events or marks with their times moved; clock pairs inside stay as they were read."""
+        keys = [[k for k in TIME_KEYS if type(line.get(k)) is int] for line in lines]
+        lists = [_integers(line.get("at")) for line in lines]
+        parts = [[*(line[k] for k in own), *many] for line, own, many in zip(lines, keys, lists, strict=True)]
+        moved = iter(self.moved(np.array([t for part in parts for t in part], np.int64)).tolist())
+        found = []
+        for line, own, many in zip(lines, keys, lists, strict=True):
+            times: dict[str, Any] = {k: next(moved) for k in own}
+            found.append({**line, **times, **({"at": [next(moved) for _ in many]} if many else {})})
+        return found
+
+
+def _integers(stamps: Any) -> list[int]:
+    return [t for t in stamps if type(t) is int] if isinstance(stamps, list) else []
+
+
+def best_joint(
+    first: Sequence[ClockPair], other: Sequence[ClockPair], answers: Iterable[Mapping[str, Any]]
+) -> Joint | None:
+    """Return how a host's time is turned into the first one's, None where nothing joins them.
+
+    `answers` are events with the first host's times `from` and `to` around the other's `node_ns`.
+    """
+    found = [joint for joint in (by_utc(first, other), by_answers(answers)) if joint is not None]
+    return min(found, key=lambda joint: joint.error_ns, default=None)
+
+
+def by_utc(first: Sequence[ClockPair], other: Sequence[ClockPair]) -> Joint | None:
+    """Join two hosts over UTC: by their clock pairs, which are in order of monotonic time."""
+    if not first or not other:
+        return None
+    at, to_utc, loose = _offsets(other)
+    at_first, first_to_utc, first_loose = _offsets(first)
+    utc_first = at_first + first_to_utc
+    # The offset changes its slope where either host has a pair.
+    turns = np.unique(np.concatenate((at, utc_first - _between(utc_first, at + to_utc, to_utc))))
+    utc = turns + _between(turns, at, to_utc)
+    there = utc - _between(utc, utc_first, first_to_utc)
+    return Joint(turns, there - turns, loose + first_loose)
+
+
+def by_answers(answers: Iterable[Mapping[str, Any]]) -> Joint | None:
+    """Join two hosts by questions and answers: the other's time lies between the two of the first."""
+    found: dict[int, tuple[int, int, int]] = {}
+    for answer in answers:
+        times = [answer.get(key) for key in ("from", "to", "node_ns")]
+        if not all(type(t) is int for t in times):
+            continue
+        since, until, there = (int(t) for t in times if t is not None)
+        known = found.get(since // WINDOW_NS)
+        if until >= since and (known is None or until - since < known[2]):
+            found[since // WINDOW_NS] = (there, (since + until) // 2 - there, until - since)
+    if not found:
+        return None
+    at, offset, width = (np.array(column, np.int64) for column in zip(*sorted(found.values()), strict=True))
+    apart = max(int(np.diff(at).max(initial=0)), BEYOND_NS)
+    return Joint(at, offset, -(-int(width.max()) // 2) + _scatter(at, offset) + round(DRIFT * apart))
+
+
+def _offsets(pairs: Sequence[ClockPair]) -> tuple[Integers, Integers, int]:
+    """Return times, what leads from each to UTC, and how far that may be off (ns).
+
+    Where UTC was stepped, one offset holds throughout, that of the pair the kernel was surest of: monotonic time does
+    not step, and nobody knows which of the others was right.
+    """
+    at = np.array([p.mono_ns for p in pairs], np.int64)
+    offset = np.array([p.utc_ns - p.mono_ns for p in pairs], np.int64)
+    errors = [_kernel_error(p) for p in pairs]
+    loose = max(p.width_ns for p in pairs) // 2 + 1 + max(errors)
+    if int(np.abs(np.diff(offset)).max(initial=0)) <= STEP_NS:
+        return at, offset, loose + _scatter(at, offset)
+    best = min(range(len(pairs)), key=lambda k: (errors[k], -k))
+    return at[best : best + 1], offset[best : best + 1], loose + int(np.abs(offset - offset[best]).max())
+
+
+def _kernel_error(pair: ClockPair) -> int:
+    if pair.boot_id == NOWHERE:
+        return 0
+    return UNSYNCHRONISED_NS if pair.kernel_error_ns is None else pair.kernel_error_ns
+
+
+def _scatter(at: Integers, offset: Integers) -> int:
+    """Return the spread (ns) of offsets around a line that drifts no faster than clocks do."""
+    if at.size < 3:
+        return 0
+    t, y = (at - at[0]).astype(np.float64), (offset - offset[0]).astype(np.float64)
+    t, y = t - t.mean(), y - y.mean()
+    square = float(np.dot(t, t))
+    slope = float(np.clip(np.dot(t, y) / square, -DRIFT, DRIFT)) if square > 0 else 0.0
+    return int(np.ceil(np.ptp(y - slope * t)))
+
+
+def _between(t_ns: Integers, at: Integers, offset: Integers) -> Integers:
+    """Return the offset (ns) at each time; relative to the first one, so that floats hold it to the nanosecond."""
+    if at.size == 1 or not np.ptp(offset):
+        return offset[:1]
+    change = np.interp((t_ns - at[0]).astype(np.float64), (at - at[0]).astype(np.float64), offset - offset[0])
+    found: Integers = offset[0] + np.rint(change).astype(np.int64)
+    return found

@@ -1,0 +1,242 @@
+"""Add the energy that Slurm accounted to the runs of slots that it ran, beside our own meters: one question for all."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import NS, utc_now_ns
+from joulelab.core.errors import ConfigError, JoulelabError, MeterError, StoreError, Unavailable
+from joulelab.meters.slurm import open_archive
+from joulelab.meters.slurm.job import RECENT_S, has_energy, is_final, is_settled
+from joulelab.meters.slurm.plugins import sampling_of
+from joulelab.meters.slurm.rows import Known, energy_of, grouped, shared_with, total_of
+from joulelab.meters.slurm.told import account
+from joulelab.store.attached import is_attached
+from joulelab.store.folder import read_end, read_json, read_meta, write_json_atomic
+from joulelab.store.run import open_run
+from joulelab.study import trial
+from joulelab.study.slots import CLAIM, JOB, State
+from joulelab.supervisor.attach import attach
+from joulelab.transports.slurm import Slurm, node_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from joulelab.meters.slurm.plugins import Sampling
+    from joulelab.meters.slurm.rows import Component
+    from joulelab.study.slots import Slot
+    from joulelab.transports.slurm import OtherJob
+
+TIMEOUT_S = 30.0
+POLL_S = 1.0
+# Clocks of nodes and controller may differ by so much, and a job's number be used again later.
+ASKEW_S = 60
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Hold a run that lacks its accounting: its job, its begin and end (UTC, ns)."""
+
+    slot: Slot
+    run: Path
+    job: str
+    began_ns: int
+    ended_ns: int
+
+    @cached_property
+    def known(self) -> Known:
+        """Return what is known of the job's steps. Raises StoreError."""
+        return _known(self.run)
+
+
+def host_name(job: str) -> str:
+    """Return the name of the host folder that holds the accounting of a job, by its raw number."""
+    return f"slurm-{job}"
+
+
+def fill_in(
+    slots: Sequence[Slot],
+    environ: Mapping[str, str],
+    *,
+    wait_s: float = 0.0,
+    slurm: Slurm | None = None,
+    now: Callable[[], int] = utc_now_ns,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[str]:
+    """Add Slurm's energy to the runs of slots that are done and lack it; return problems in words. Never raises.
+
+    What the database does not have yet is left to the next call, or asked for again for up to `wait_s`.
+    """
+    problems: list[str] = []
+    wanted = [w for slot in slots if (w := _wanted(slot, problems)) is not None]
+    if not wanted:
+        return problems
+    slurm = slurm or Slurm(timeout_s=TIMEOUT_S, conf=environ.get("SLURM_CONF"), where="slurm accounting")
+    try:
+        sampling = sampling_of(slurm.settings())
+        if sampling.plugin.name == "none":
+            return [*problems, "this cluster does not account energy (AcctGatherEnergyType is none)"]
+        until = now() + round(wait_s * NS)
+        while wanted := _round(wanted, slurm, sampling, now(), problems):
+            if now() >= until:
+                problems.append(_left(wanted))
+                break
+            sleep(POLL_S)
+    except JoulelabError as error:
+        problems.append(f"Slurm's energy is not added: {error}")
+    return problems
+
+
+def attach_job(run: Path, config: Mapping[str, Any], *, name: str = "") -> list[str]:
+    """Add what Slurm accounted for one job to a closed run; return doubts. Raises MeterError, ConfigError, StoreError.
+
+    `config` is as for the archive; `name` is that of the host folder, by the job's number unless given.
+    """
+    archive = open_archive(config)
+    row = archive.components[0].row
+    if archive.running:
+        what = f"job {row.job} still runs"
+        raise Unavailable(what, where="slurm", why="its energy is not final", next="wait for its end")
+    began = int(read_meta(run)["started"]["utc_ns"])
+    if all(_off_s(component, began) > ASKEW_S for component in archive.components):
+        what = f"job {row.job} is not that of this run"
+        raise ConfigError(what, where=str(run), why="it ran at another time", next="see sacct -X -S now-30days")
+    known = _known(run)
+    energy = total_of([energy_of(component, archive.sampling, known) for component in archive.components])
+    fetched, facts = account(archive.components, archive.sampling, energy, archive.doubts, config)
+    attach(run, name or host_name(row.raw), [fetched], facts)
+    if (run.parent / CLAIM).is_file():
+        _note(run.parent, facts)
+    return [*energy.doubts, *archive.doubts, *([energy.reason] if energy.reason else [])]
+
+
+def _wanted(slot: Slot, problems: list[str]) -> _Wanted | None:
+    """Return what is to be asked for a slot, None where there is nothing to ask."""
+    job = str(slot.claim.get("job") or "")
+    if slot.state is not State.DONE or slot.run is None or not job.isdigit():
+        return None
+    try:
+        if is_attached(slot.run, host_name(job)):
+            return None
+        began, ended = read_meta(slot.run)["started"], (read_end(slot.run) or {})["ended"]
+        return _Wanted(slot, slot.run, job, int(began["utc_ns"]), int(ended["utc_ns"]))
+    except (JoulelabError, OSError, KeyError, ValueError, TypeError) as error:
+        problems.append(f"Slurm's energy is not added to {slot.run.name}: {error}")
+        return None
+
+
+def _known(run: Path) -> Known:
+    """Return what a run tells of its job's steps: ours on all nodes, and whether srun started the workload."""
+    with open_run(run) as opened:
+        command = [str(word) for word in opened.meta.get("command") or [""]]
+        step = next((str(e["step"]) for e in opened.events() if e.get("event") == "nodes" and e.get("step")), "")
+    return Known(step, launched=Path(command[0]).name == "srun")
+
+
+def _round(
+    wanted: Sequence[_Wanted], slurm: Slurm, sampling: Sampling, now_ns: int, problems: list[str]
+) -> list[_Wanted]:
+    """Ask once for all, add what is final; return what is still to come. Raises MeterError."""
+    executions = grouped(slurm.accounting_of(list(dict.fromkeys(w.job for w in wanted))))
+    later: list[_Wanted] = []
+    ready: list[tuple[_Wanted, Component]] = []
+    for one in wanted:
+        tries = executions.get(one.job, [])
+        mine = next((c for c in reversed(tries) if _off_s(c, one.began_ns) <= ASKEW_S), None)
+        try:
+            if mine is not None and _is_ready(mine, one, sampling, now_ns):
+                ready.append((one, mine))
+            elif mine is not None or (not tries and now_ns - one.ended_ns < ASKEW_S * NS):
+                later.append(one)
+            else:
+                why = "it has that number at another time only" if tries else "it is not in the database"
+                problems.append(f"Slurm accounted nothing for job {one.job} of {one.run.name}: {why}")
+        except (JoulelabError, OSError) as error:
+            problems.append(f"Slurm's energy is not added to {one.run.name}: {error}")
+    others = _others([component for _, component in ready], slurm)
+    for one, component in ready:
+        problems += _add(one, component, sampling, others)
+    return later
+
+
+def _off_s(component: Component, began_ns: int) -> float:
+    """Return for how many seconds a run began outside of a job's execution, 0 where it began inside."""
+    start, end = component.row.start_ns, component.row.end_ns
+    if start is None:
+        return float("inf")
+    return max(start - began_ns, 0 if end is None else began_ns - end, 0) / NS
+
+
+def _is_ready(component: Component, one: _Wanted, sampling: Sampling, now_ns: int) -> bool:
+    """Tell whether a job is over and no energy is still to come: for a while its rows are open, or say 0."""
+    end = component.row.end_ns
+    if end is None or not is_final(component.row):
+        return False
+    if now_ns - end > RECENT_S * NS:
+        return True
+    ours = not one.known.step or component.step(one.known.step) is not None
+    return ours and is_settled(component) and has_energy(component, sampling, one.known)
+
+
+def _others(components: Sequence[Component], slurm: Slurm) -> list[OtherJob] | str:
+    """Return all jobs on the nodes of these in their time, or why that is not known."""
+    if not components:
+        return []
+    nodes = ",".join(dict.fromkeys(c.row.nodes for c in components))
+    starts, ends = [c.row.start_ns or 0 for c in components], [c.row.end_ns or 0 for c in components]
+    try:
+        return slurm.others(nodes, min(starts), max(ends))
+    except MeterError as error:
+        return str(error)
+
+
+def _sharing(component: Component, sampling: Sampling, others: list[OtherJob] | str) -> list[str]:
+    """Say who else was on the nodes: Slurm charges every job the whole node."""
+    row = component.row
+    if isinstance(others, str):
+        return [f"whether others were on {row.nodes} is not known: {others}"]
+    nodes = set(node_names(row.nodes))
+    there = [other for other in others if nodes & set(node_names(other.nodes))]
+    found = shared_with(component, there, row.end_ns or 0)
+    if found:
+        listed = ", ".join(list(found)[:MOST_NAMED])
+        return [f"job {row.job} shared {row.nodes} with {listed}: its energy is that of whole nodes; use exclusive"]
+    return [f"whether others were on {row.nodes} cannot be seen (PrivateData)"] if sampling.private else []
+
+
+def _add(one: _Wanted, component: Component, sampling: Sampling, others: list[OtherJob] | str) -> list[str]:
+    """Add a job's energy to its run; return what went wrong in words."""
+    try:
+        doubts = _sharing(component, sampling, others)
+        if not is_settled(component):
+            doubts.append("some of its steps still count as running: its energy may be incomplete")
+        energy = energy_of(component, sampling, one.known)
+        fetched, facts = account([component], sampling, energy, doubts)
+        attach(one.run, host_name(one.job), [fetched], facts)
+    except (JoulelabError, OSError) as error:
+        # Another call may have been faster: then it is there.
+        there = is_attached(one.run, host_name(one.job))
+        return [] if there else [f"Slurm's energy is not added to {one.run.name}: {error}"]
+    _note(one.slot.folder, facts)
+    return []
+
+
+def _note(slot: Path, facts: Mapping[str, Any]) -> None:
+    """Note the accounting beside the slot's job, and drop what was worked out without it."""
+    with contextlib.suppress(StoreError):
+        if (slot / JOB).is_file():
+            write_json_atomic(slot / JOB, {**read_json(slot / JOB), "accounting": dict(facts)})
+    with contextlib.suppress(OSError):
+        (slot / trial.FILE).unlink(missing_ok=True)
+
+
+def _left(wanted: Sequence[_Wanted]) -> str:
+    jobs = ", ".join(w.job for w in wanted[:MOST_NAMED]) + (", ..." if len(wanted) > MOST_NAMED else "")
+    what = "job" if len(wanted) == 1 else f"{len(wanted)} jobs:"
+    return f"Slurm does not have the energy of {what} {jobs} yet: it is asked for at the next call"

@@ -1,0 +1,421 @@
+"""Run slots as jobs of Slurm: alike ones as one array; one question to the database serves all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from joulelab.core.errors import ConfigError, JoulelabError, MeterError, ReadFailed, Refused, StoreError
+from joulelab.store.folder import read_json, write_json_atomic
+from joulelab.study.executors import Ended, Waits
+from joulelab.study.folder import read_cell
+from joulelab.study.nodes import USUAL
+from joulelab.study.slots import CLAIM, JOB
+from joulelab.study.slurm import options, sent
+from joulelab.study.slurm.check import check  # noqa: F401 - the lead asks the executor
+from joulelab.study.slurm.watch import UNKNOWN, Watch
+from joulelab.transports.slurm_jobs import Jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from joulelab.study.executors import Fate
+    from joulelab.study.nodes import NodeType
+    from joulelab.study.slurm.sent import Sent
+    from joulelab.study.slurm.watch import Seen
+
+SUMMARY = "jobs of a cluster, by Slurm"
+FIRST_S, LAST_S = 1.0, 30.0
+SAID_MOST = 2000
+MOST_CANCELS = 3
+# What a node has written may be seen here only later: files and folders are looked at again for so long.
+VISIBLE_S = 60.0
+FATES: dict[str, Fate] = {
+    "NODE_FAIL": "again",
+    "BOOT_FAIL": "again",
+    "PREEMPTED": "again",
+    "REVOKED": "again",
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "failed",
+    "DEADLINE": "failed",
+    "OUT_OF_MEMORY": "failed",
+}
+
+
+def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> Slurm:
+    """Open it for the node types of a study; jobs of an earlier driver are found again."""
+    return Slurm(Jobs(environ), nodes, study.absolute())
+
+
+@dataclass(slots=True)
+class _Task:
+    """Hold a slot's task. `old` until it is known whether one that an earlier driver sent has ended before."""
+
+    slot: Path
+    sent: Sent
+    index: int
+    old: bool = False
+    heard: int = 0
+    cancels: int = 0
+    cancelled: int = 0
+    ended: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Return it as Slurm does."""
+        return self.sent.task(self.index)
+
+
+class Slurm:
+    """Collect slots, send them as jobs, and tell what becomes of them. `now` is in s."""
+
+    def __init__(
+        self, jobs: Jobs, nodes: Mapping[str, NodeType], study: Path, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._jobs, self._nodes, self._study, self._now = jobs, nodes, study, now
+        self._watch = Watch(jobs, now)
+        self._collected: dict[Path, str] = {}  # slot to node type
+        self._followed: dict[Path, _Task] = {}
+        self._known: dict[str, Sent] = {}  # by token
+        self._earlier: dict[Path, _Task] = {}  # sent by other drivers, not followed
+        self._claims: dict[str, Seen] = {}  # by the job's own number
+        self._news: list[Ended | Waits] = []
+        self._last: dict[Path, Ended] = {}
+        self._said: set[str] = set()
+        self._chunk: int | None = None
+        self._cluster: str | None = None
+        self._pause_s, self._due, self._send_due = FIRST_S, 0.0, 0.0
+        self.at_once = sum(self._room(name) for name, node in nodes.items() if node.executor == "slurm") or 1
+
+    def submit(self, slot: Path) -> None:
+        """Collect a slot; it is sent at the next poll, unless there is a job for it. Raises ConfigError, StoreError."""
+        name = read_cell(slot.parent).workload.node_type
+        if name not in self._nodes:
+            raise ConfigError(
+                f"there is no node type {name!r}", where="study", next=f"there are {', '.join(self._nodes)}"
+            )
+        self._collected[slot] = name
+        self._send_due = 0.0
+
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended | Waits]:
+        """Return the slots that have ended, or what is waited for. Raises ConfigError where sbatch refuses a job."""
+        until = self._now() + timeout_s
+        self._step()
+        while not self._news:
+            left = min(until, self._due if self._followed or self._claims else until) - self._now()
+            if self._wait(max(left, 0.0), also) or self._now() >= until:
+                break
+            self._step()
+        news, self._news = self._news, []
+        return news
+
+    def cancel(self, slot: Path) -> None:
+        """End a slot's job, at the next poll; called again, at once; and again, leave it."""
+        if self._collected.pop(slot, None) is not None:
+            self._news.append(Ended(slot, None, "it was not submitted", "cancelled"))
+        elif slot in self._followed:
+            self._followed[slot].cancels += 1
+            self._soon()
+        else:  # who cancels it has not heard that it ended
+            self._news.append(self._last.get(slot, Ended(slot, None, "there is no job for it", "cancelled")))
+
+    def is_over(self, claim: Mapping[str, Any]) -> bool | None:
+        """Return whether the job of a claim has ended; asked once for all jobs of the study, then at polls."""
+        number = str(claim.get("job") or "")
+        if not number.isdecimal() or not self._is_ours(claim):
+            return None
+        if number not in self._claims:
+            self._learn()
+            self._claims[number] = self._watch.ask([number])[number]
+            self._note(number)
+        return self._claims[number].over
+
+    def close(self) -> None:
+        """Leave the jobs in the queue: the next driver finds them again."""
+
+    def _is_ours(self, claim: Mapping[str, Any]) -> bool:
+        cluster = claim.get("cluster")
+        if self._cluster is None and cluster:
+            with contextlib.suppress(MeterError):
+                self._cluster = self._jobs.settings().get("ClusterName")
+        return bool(cluster) and cluster == self._cluster
+
+    def _room(self, node: str) -> int:
+        return int(self._nodes[node].options.get("at_once", USUAL["at_once"]))
+
+    def _soon(self) -> None:
+        self._pause_s, self._due = FIRST_S, 0.0
+
+    def _wait(self, seconds: float, also: Sequence[int]) -> bool:
+        """Wait; return whether somebody else has something to read."""
+        with contextlib.suppress(InterruptedError):
+            return bool(select.select(also, (), (), seconds)[0])
+        return True
+
+    def _step(self) -> None:
+        """Send what is collected, cancel what shall be, hear what slots tell, ask what became of them if it is time."""
+        if self._collected and self._now() >= self._send_due:
+            self._send()
+        if self._now() >= self._due and any(task.cancels > task.cancelled for task in self._followed.values()):
+            self._end()
+        self._hear()
+        if (self._followed or self._claims) and self._now() >= self._due:
+            self._ask()
+
+    # Sending
+
+    def _send(self) -> None:
+        """Send the slots that there is room for; what cannot be sent now is tried again."""
+        self._send_due = self._now() + LAST_S
+        try:
+            with sent.locked(self._study) as lock:
+                self._learn()
+                self._find_lost()
+                for slot in [slot for slot in self._collected if slot in self._earlier]:
+                    del self._collected[slot]
+                    self._followed[slot] = self._earlier.pop(slot)
+                for node in sorted(set(self._collected.values())):
+                    self._send_alike(node, lock)
+        except (Refused, MeterError) as error:
+            if isinstance(error, Refused) and not self._followed:
+                raise
+            self._tell("waits for Slurm", error, next(iter(self._collected)))
+        else:
+            self._said.discard("waits for Slurm")
+        self._soon()
+
+    def _send_alike(self, node: str, lock: int) -> None:
+        """Send slots of a node type as arrays, as long as there is room. Raises ConfigError, MeterError, StoreError."""
+        slots = [slot for slot, name in self._collected.items() if name == node]
+        room = self._room(node) - sum(task.sent.data.get("node") == node for task in self._followed.values())
+        chunk = self._largest()
+        while slots and room > 0:
+            some = slots[: min(chunk, room)]
+            try:
+                self._send_some(node, some, lock)
+            except Refused:
+                if len(some) == 1:
+                    raise
+                chunk = len(some) // 2  # a limit on jobs; fewer at once may be taken
+                continue
+            slots, room = slots[len(some) :], room - len(some)
+
+    def _send_some(self, node: str, slots: Sequence[Path], lock: int) -> None:
+        kind = self._nodes[node]
+        words = options.words(kind)
+        job = sent.prepare(self._study, slots, {"node": node, "options": dict(kind.options), "words": words})
+        self._known[job.folder.name] = job
+        script = job.folder / sent.SCRIPT
+        script.write_text(options.script(kind, self._study, job.folder.name))
+        mark = "%a" if len(slots) > 1 else "0"
+        whole = [f"--job-name={job.name}", "--open-mode=append", "--export=ALL", *words]
+        whole += [f"--{key}={options.escaped(job.folder / key[:3])}.{mark}" for key in ("output", "error")]
+        whole += [f"--array=0-{len(slots) - 1}"] if len(slots) > 1 else []
+        try:
+            number = self._jobs.submit([*whole, str(script)], f"node type {node}", [lock])
+        except ReadFailed:
+            self._follow(job)  # it may have been submitted: it is looked for by its name
+            raise
+        except ConfigError:
+            job.note(over=True, refused=True)
+            raise
+        job.note(job=number)
+        self._follow(job)
+
+    def _follow(self, job: Sent) -> None:
+        for index, slot in enumerate(job.slots):
+            self._collected.pop(slot, None)
+            self._followed[slot] = _Task(slot, job, index)
+
+    def _largest(self) -> int:
+        """Return how many tasks an array may have. Raises MeterError."""
+        if self._chunk is None:
+            text = self._jobs.settings().get("MaxArraySize", "")
+            self._chunk = max(int(text), 1) if text.isdecimal() else 1
+        return self._chunk
+
+    def _learn(self) -> None:
+        """Read what other drivers have sent."""
+        for job in sent.read_sent(self._study, self._known):
+            self._known[job.folder.name] = job
+            for index, slot in enumerate(job.slots):
+                self._earlier[slot] = _Task(slot, job, index, old=True)
+
+    def _find_lost(self) -> None:
+        """Find jobs by name whose numbers nobody could write down; those that are not there were never submitted."""
+        lost = [job for job in self._known.values() if job.job is None and not job.data["over"]]
+        if not lost:
+            return
+        found = self._jobs.named([job.name for job in lost], min(job.utc_ns for job in lost))
+        for job in lost:
+            job.note(**({"job": found[job.name]} if job.name in found else {"over": True}))
+            if job.job is None:
+                self._earlier = {slot: task for slot, task in self._earlier.items() if task.sent is not job}
+                for task in [task for task in self._followed.values() if task.sent is job]:
+                    self._again(task)
+
+    def _again(self, task: _Task) -> None:
+        """Send a slot anew."""
+        del self._followed[task.slot]
+        if task.cancels:
+            self._news.append(Ended(task.slot, None, "it was not submitted", "cancelled"))
+        else:
+            self._collected[task.slot] = str(task.sent.data["node"])
+            self._send_due = 0.0
+
+    def _end(self) -> None:
+        """Cancel tasks, in one call for all that are to be asked, and one for those to be killed."""
+        for level, kill in ((1, False), (2, True)):
+            tasks = [
+                task for task in self._followed.values() if task.cancels >= level > task.cancelled and task.sent.job
+            ]
+            try:
+                if tasks:
+                    self._jobs.cancel([task.name for task in tasks], kill=kill)
+            except MeterError as error:
+                self._tell("waits for Slurm", error, tasks[0].slot)
+                break
+            for task in tasks:
+                task.cancelled = level
+        for task in [task for task in self._followed.values() if task.cancels >= MOST_CANCELS]:
+            del self._followed[task.slot]
+            self._news.append(Ended(task.slot, None, f"job {task.name} was left as it is", "cancelled"))
+
+    # Watching
+
+    def _hear(self) -> None:
+        """Read what slots have told since; who tells its end is asked about soon."""
+        for task in self._followed.values():
+            with contextlib.suppress(OSError):
+                if task.sent.out(task.index).stat().st_size <= task.heard:
+                    continue
+                with task.sent.out(task.index).open("rb") as file:
+                    file.seek(task.heard)
+                    data = file.read()
+                whole = data[: data.rfind(b"\n") + 1]
+                task.heard += len(whole)
+                for line in whole.splitlines():
+                    self._hear_line(task, line)
+
+    def _hear_line(self, task: _Task, line: bytes) -> None:
+        told: Any = None
+        with contextlib.suppress(ValueError):
+            told = json.loads(line)
+        if isinstance(told, dict) and told.get("is") == "waits":
+            self._news.append(Waits(task.slot, str(told.get("for"))))
+        elif self._due > self._now() + FIRST_S / 2:
+            self._pause_s, self._due = FIRST_S, self._now() + FIRST_S / 2
+
+    def _ask(self) -> None:
+        """Ask what became of all that is followed, and of claims; wait longer each time that nothing changes."""
+        if any(task.sent.job is None for task in self._followed.values()):
+            self._look_for_lost()
+        tasks = {task.name: task for task in self._followed.values() if task.sent.job is not None}
+        claims = [number for number, seen in self._claims.items() if not seen.over]
+        seen = self._watch.ask([*tasks, *claims]) if tasks or claims else {}
+        before = len(self._news)
+        if self._watch.problem and self._followed:
+            self._tell("waits for Slurm", self._watch.problem, next(iter(self._followed)))
+        elif not self._watch.problem:
+            self._said.discard("waits for Slurm")
+        for number in claims:
+            self._claims[number] = seen[number]
+            self._note(number)
+        for name, task in tasks.items():
+            self._take(task, seen[name])
+        self._pause_s = FIRST_S if len(self._news) > before else min(2 * self._pause_s, LAST_S)
+        self._due = self._now() + self._pause_s
+
+    def _look_for_lost(self) -> None:
+        try:
+            with sent.locked(self._study):
+                self._find_lost()
+        except MeterError as error:
+            self._tell("waits for Slurm", error, next(iter(self._followed)))
+
+    def _take(self, task: _Task, seen: Seen) -> None:
+        """Take what is known of a task."""
+        if seen.over is False:
+            task.old = False
+        if not seen.over:
+            return
+        told = sent.last_told(task.sent.out(task.index))
+        there = task.slot.name in _names(task.slot.parent)
+        if task.old and not there:
+            self._close(task)
+            self._again(task)  # it ended before this driver came
+            return
+        task.ended = self._now() if task.ended is None else task.ended
+        missing = told is None or (told.get("is") == "ended" and not there)
+        if seen.state.state == "COMPLETED" and missing and self._now() - task.ended < VISIBLE_S:
+            return
+        why = _why(seen)
+        write_job(task.slot, seen, why)
+        text = sent.tail_text(task.sent.err(task.index), SAID_MOST)
+        said = f"job {task.name} {why}" + (f": {text}" if text else "")
+        del self._followed[task.slot]
+        self._close(task)
+        self._last[task.slot] = Ended(task.slot, told, said, _fate(seen, told))
+        self._news.append(self._last[task.slot])
+
+    def _close(self, task: _Task) -> None:
+        """Note that a job is over when nothing of it is followed any more."""
+        job = task.sent
+        if not any(other.sent is job and other is not task for other in self._followed.values()):
+            others = [other for other in self._earlier.values() if other.sent is job]
+            if not others:
+                with contextlib.suppress(StoreError):
+                    job.note(over=True)
+
+    def _note(self, number: str) -> None:
+        """Write down for the slot of a claim what became of its job."""
+        seen = self._claims[number]
+        if seen.over:
+            for task in [*self._earlier.values()]:
+                if task.sent.job is not None and task.name in (seen.state.job, number):
+                    write_job(task.slot, seen, _why(seen))
+
+    def _tell(self, what: str, why: JoulelabError | str, slot: Path) -> None:
+        """Tell once what is waited for."""
+        if what not in self._said:
+            self._said.add(what)
+            self._news.append(Waits(slot, str(why), what))
+
+
+def write_job(slot: Path, seen: Seen, why: str) -> None:
+    """Write down in a slot what became of its job, if the slot is of that job."""
+    state = seen.state
+    with contextlib.suppress(StoreError):
+        if read_json(slot / CLAIM).get("job") not in (state.raw, None) and state.raw:
+            return
+        data = {"job": state.job, "raw": state.raw, "state": state.state, "exit_code": state.exit_code}
+        write_json_atomic(slot / JOB, {**data, "nodes": state.nodes, "why": why})
+
+
+def _why(seen: Seen) -> str:
+    """Return in words how a job ended."""
+    state = seen.state
+    if state.state == UNKNOWN:
+        return "ended; Slurm knows no more of it"
+    code = f", exit code {state.exit_code}" if state.exit_code not in ("", "0:0") else ""
+    reason = f" ({state.reason})" if state.reason else ""
+    return f"ended as {state.state}{reason}{code}" + (f" on {state.nodes}" if state.nodes else "")
+
+
+def _fate(seen: Seen, told: Mapping[str, Any] | None) -> Fate:
+    """Return what Slurm did to a slot; nothing where it had ended by then."""
+    finished: Literal[True, False] = told is not None and told.get("is") in ("ended", "error", "taken")
+    return "" if finished else FATES.get(seen.state.state, "")
+
+
+def _names(folder: Path) -> set[str]:
+    """Return the names in a folder; to list it asks the file server, to look for one name may not."""
+    try:
+        return {file.name for file in folder.iterdir()}
+    except OSError:
+        return set()

@@ -1,0 +1,133 @@
+"""Find out what became of jobs: the database tells of all at once, the controller of those that seem to have ended.
+
+The database lags behind: a job just submitted is not there yet, one that is put back into the queue may look as if it
+had ended, and one that is cancelled has "ended" while its processes still do. So the controller is asked before an end
+is believed. While either does not answer, nothing is decided.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from joulelab.core.errors import MeterError, Unavailable
+from joulelab.transports.slurm_jobs import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from joulelab.transports.slurm_jobs import Jobs
+
+# The database has so long to tell the end of a job that the controller knows of, or knows nothing of.
+SETTLE_S, LOST_S = 10.0, 60.0
+# A node that does not come back from ending a job must not hold up a study.
+COMPLETING, COMPLETING_S = "COMPLETING", 600.0
+UNKNOWN = "UNKNOWN"
+# So often the controller is asked for all: the database may not have heard of an end, and never will.
+EVERY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Hold what is known of a task; `over` is None where that is not known now."""
+
+    state: JobState
+    over: bool | None
+
+
+class Watch:
+    """Ask for jobs; `problem` says in words what did not answer the last time, empty where all did."""
+
+    def __init__(self, jobs: Jobs, now: Callable[[], float] = time.monotonic) -> None:
+        self._jobs, self._now = jobs, now
+        self._database = True
+        self._asked = 0
+        self._since: dict[tuple[str, str], float] = {}
+        self.problem = ""
+
+    def ask(self, tasks: Iterable[str]) -> dict[str, Seen]:
+        """Return what is known of each task (12, 12_3), or of a job by its own number."""
+        wanted = sorted(set(tasks))
+        self.problem = ""
+        database = self._accounted(wanted) if self._database else {}
+        rows = {task: find(task, database or {}) for task in wanted}
+        self._asked += 1
+        every = self._asked % EVERY == 0
+        unclear = [task for task, row in rows.items() if every or row is None or row.is_final]
+        queue = self._queued(unclear) if unclear else {}
+        found = {}
+        for task, row in rows.items():
+            if task not in unclear and row is not None:
+                found[task] = Seen(row, over=False)
+            elif queue is None:
+                found[task] = Seen(row or JobState(task, "", UNKNOWN), over=None)
+            else:
+                found[task] = self._judge(task, row, find(task, queue), told=database is not None)
+            if found[task].over is False:
+                self._forget(task)
+        return found
+
+    def _judge(self, task: str, row: JobState | None, queued: JobState | None, *, told: bool) -> Seen:
+        """Decide by both answers; `told` is whether the database answered, if there is one."""
+        ended = row if row is not None and row.is_final else None
+        if queued is None:
+            if ended is not None:
+                return Seen(ended, over=True)
+            # The controller knows it no more. Who has no database, and asks too late, knows only that.
+            patient = self._database and (not told or self._waited(task, "lost") < LOST_S)
+            return Seen(JobState(task, "" if row is None else row.raw, UNKNOWN), over=None if patient else True)
+        if not queued.is_final:
+            if queued.state == COMPLETING and self._waited(task, COMPLETING) > COMPLETING_S:
+                return Seen(ended or queued, over=True)
+            return Seen(queued, over=False)
+        if ended is not None:
+            return Seen(replace(ended, state=queued.state, reason=queued.reason), over=True)
+        patient = self._database and told and self._waited(task, "settle") < SETTLE_S
+        return Seen(queued, over=None if patient else True)
+
+    def _waited(self, task: str, what: str) -> float:
+        return self._now() - self._since.setdefault((task, what), self._now())
+
+    def _forget(self, task: str) -> None:
+        for what in ("lost", "settle"):
+            self._since.pop((task, what), None)
+
+    def _accounted(self, tasks: list[str]) -> dict[str, JobState] | None:
+        try:
+            return by_name(self._jobs.accounted(_numbers(tasks)))
+        except Unavailable as error:
+            if "accounting" in error.what:
+                self._database = False
+                return {}
+            self.problem = str(error)
+        except MeterError as error:
+            self.problem = str(error)
+        return None
+
+    def _queued(self, tasks: list[str]) -> dict[str, JobState] | None:
+        try:
+            return by_name(self._jobs.queued(_numbers(tasks)))
+        except MeterError as error:
+            self.problem = str(error)
+            return None
+
+
+def by_name(rows: Iterable[JobState]) -> dict[str, JobState]:
+    """Return rows by task and by number; tasks that wait, `12_[4-7]`, are one row by the name of `12_[`."""
+    found: dict[str, JobState] = {}
+    numbers: dict[str, JobState] = {}
+    for row in rows:
+        base, bracket, _ = row.job.partition("_[")
+        found[base + bracket] = row
+        numbers[row.raw] = row
+    return numbers | found
+
+
+def find(task: str, rows: Mapping[str, JobState]) -> JobState | None:
+    """Return the row of a task: its own, else that of the tasks of its array that are not told apart yet."""
+    return rows.get(task) or (rows.get(f"{task.partition('_')[0]}_[") if "_" in task else None)
+
+
+def _numbers(tasks: Iterable[str]) -> list[str]:
+    return sorted({task.partition("_")[0] for task in tasks}, key=int)

@@ -1,0 +1,187 @@
+"""Find workloads: reference workloads by their name, notebooks by their file; each becomes a command to measure.
+
+A reference workload is a module of this package, or of an outside package by the entry-point group
+`joulelab.workloads`. It has a line `SUMMARY`, a mapping `PARAMETERS` (name: (default, what it means)) and
+`command(parameters) -> argv` (see `WorkloadModule`). Its name is the module's, with `-` for `_`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from joulelab.core.errors import ConfigError, JoulelabError, MissingDependency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from importlib.metadata import EntryPoint
+    from typing import NoReturn
+
+GROUP = "joulelab.workloads"
+KINDS = ("notebook", "reference")
+
+
+class WorkloadModule(Protocol):
+    """Describe what the module (or entry point) of a reference workload has."""
+
+    SUMMARY: str
+    PARAMETERS: Mapping[str, tuple[str, str]]
+
+    def command(self, parameters: Mapping[str, str]) -> list[str]:
+        """Return the words that start it; every parameter is there. Raises ConfigError for a wrong value."""
+        ...
+
+
+def names() -> list[str]:
+    """Return the names of all reference workloads, inside first; hardly anything is imported for it."""
+    inside = [module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__) if _is_reference(module.name)]
+    return inside + sorted({point.name for point in _outside()} - set(inside))
+
+
+def find(name: str) -> WorkloadModule:
+    """Return the module of a reference workload. Raises ConfigError with the nearest name, or for a broken package."""
+    module = name.replace("-", "_")
+    if module.isidentifier() and _is_reference(module):
+        return cast("WorkloadModule", importlib.import_module(f"{__name__}.{module}"))
+    for point in _outside():
+        if point.name == name:
+            return _load(point)
+    raise ConfigError(f"there is no reference workload {name!r}", next=nearest(name, names()))
+
+
+def argv(kind: str, words: Sequence[str], folder: Path, out: Path) -> list[str]:
+    """Return the command of a workload of a study. Raises ConfigError, MissingDependency.
+
+    `words` are a notebook's file (relative to `folder`) or the name of a reference workload, then NAME=VALUE for each
+    parameter. A notebook with its outputs is written to the folder `out`.
+    """
+    if kind == "notebook":
+        from joulelab.workloads import notebook
+
+        asked = notebook.read_words(words)
+        file = folder / asked.file
+        kept = asked.out or out / f"{file.stem}.out.ipynb"
+        return notebook.command(file, asked.parameters, out=kept, pause_s=asked.pause_s, kernel=asked.kernel)
+    if kind == "reference":
+        return reference(words)
+    raise ConfigError(f"there is no kind of workload {kind!r}", next=nearest(kind, KINDS))
+
+
+def reference(words: Sequence[str]) -> list[str]:
+    """Return the command of a reference workload: its name, then NAME=VALUE. Raises ConfigError."""
+    if not words:
+        raise ConfigError("no reference workload is named", next=nearest("", names()))
+    module = find(words[0])
+    return module.command(settings(words[0], module.PARAMETERS, pairs(words[1:], where=words[0])))
+
+
+def check(kind: str, words: Sequence[str], folder: Path) -> None:
+    """Refuse what cannot be run: a name, a file, a parameter that is not there. Values may be placeholders still.
+
+    Raises ConfigError, MissingDependency.
+    """
+    if kind == "reference" and words:
+        given = pairs(words[1:], where=words[0])
+        _check_names(words[0], find(words[0]).PARAMETERS, given)
+    else:
+        argv(kind, words, folder, folder)
+
+
+def pairs(words: Iterable[str], *, where: str) -> dict[str, str]:
+    """Return NAME=VALUE words as a mapping. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError(f"{word!r} is no parameter", where=where, next="write it as NAME=VALUE")
+        if name in found:
+            raise ConfigError(f"the parameter {name} is given twice", where=where, next="give it once")
+        found[name] = value
+    return found
+
+
+def settings(name: str, known: Mapping[str, tuple[str, str]], given: Mapping[str, str]) -> dict[str, str]:
+    """Return a workload's parameters: what is given, and the defaults. Raises ConfigError with the nearest name."""
+    _check_names(name, known, given)
+    return {key: default for key, (default, _) in known.items()} | dict(given)
+
+
+def whole(parameters: Mapping[str, str], key: str, *, least: int, most: int) -> int:
+    """Return a parameter that is a whole number within bounds. Raises ConfigError."""
+    text = parameters[key].strip()
+    if not re.fullmatch(r"\d{1,12}", text) or not least <= int(text) <= most:
+        raise ConfigError(f"{key} is {parameters[key]!r}", next=f"give a whole number from {least} to {most}")
+    return int(text)
+
+
+def number(parameters: Mapping[str, str], key: str, *, least: float, most: float) -> float:
+    """Return a parameter that is a number within bounds. Raises ConfigError."""
+    try:
+        value = float(parameters[key])
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise ConfigError(f"{key} is {parameters[key]!r}", next=f"give a number from {least:g} to {most:g}")
+    return value
+
+
+def nearest(wrong: str, valid: Sequence[str]) -> str:
+    """Return advice for a wrong name: the nearest valid one if there is one, and all of them."""
+    import difflib
+
+    if not valid:
+        return "there is none"
+    close = difflib.get_close_matches(wrong, valid, n=1, cutoff=0.5)
+    return f"{f'did you mean {close[0]!r}? ' if close else ''}valid: {', '.join(valid)}"
+
+
+def missing(what: str, needs: str) -> NoReturn:
+    """Say that a library has to be installed. Raises MissingDependency."""
+    raise MissingDependency(f"{what} cannot be run", why=f"{needs} is not installed", next=_install(needs))
+
+
+def _install(needs: str) -> str:
+    extra = "notebooks" if needs in ("nbclient", "nbformat", "ipykernel") else needs
+    return f"pip install 'joulelab[{extra}]'" if extra != needs else f"pip install {needs}"
+
+
+def _check_names(name: str, known: Mapping[str, tuple[str, str]], given: Mapping[str, str]) -> None:
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"there is no parameter {key!r}", where=name, next=nearest(key, list(known)))
+
+
+def _is_reference(name: str) -> bool:
+    """Return whether a module of this package is a reference workload; its text tells."""
+    text = ""
+    for folder in map(Path, __path__):
+        for file in (folder / f"{name}.py", folder / name / "__init__.py"):
+            if file.is_file():
+                text = file.read_text()
+    return "\nPARAMETERS" in text and "\ndef command(" in text
+
+
+def _outside() -> tuple[EntryPoint, ...]:
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=GROUP))
+
+
+def _load(point: EntryPoint) -> WorkloadModule:
+    try:
+        module = point.load()
+        whole_module = callable(module.command) and module.PARAMETERS is not None
+    except JoulelabError:
+        raise
+    except Exception as error:
+        raise _broken(point.name, f"{type(error).__name__}: {error}") from error
+    if not whole_module:
+        raise _broken(point.name, f"{point.value} has no command(parameters)")
+    return cast("WorkloadModule", module)
+
+
+def _broken(name: str, why: str) -> ConfigError:
+    return ConfigError("its package is broken", where=f"workload {name}", why=why, next="update or remove that package")

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulelab.core.duration import UNITS, seconds
+from joulelab.core.errors import ConfigError
+
+
+@given(st.integers(0, 10**6), st.sampled_from(sorted(UNITS)))
+def test_a_time_is_a_number_and_a_unit(number: int, unit: str) -> None:
+    assert seconds(f"{number}{unit}") == seconds(f" {number} {unit} ") == number * UNITS[unit]
+
+
+def test_times_as_people_write_them() -> None:
+    assert [seconds(text) for text in ("10", "10s", "500ms", "2m", "1.5h", ".5s", "3.", "2µs")] == [
+        10, 10, 0.5, 120, 5400, 0.5, 3, 2e-6,
+    ]  # fmt: skip
+    assert (seconds(3), seconds(0.5)) == (3.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "s", "10x", "-1s", "1e3", "10 s s", "1,5s", "9" * 400, float("nan"), float("inf")]
+)
+def test_what_is_no_time_is_refused(wrong: float | str) -> None:
+    with pytest.raises(ConfigError, match="is no time; write it as 10, 10s, 500ms or 2m"):
+        seconds(wrong)
+
+
+@pytest.mark.parametrize("short", ["0", "0.5ms", 0, -1.0])
+def test_what_is_too_short_is_refused(short: float | str) -> None:
+    with pytest.raises(ConfigError, match=r"too short; at least 0.001s"):
+        seconds(short, 0.001)

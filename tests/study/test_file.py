@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from joulelab.study.file import StudyFile, read_study
+from joulelab.study.folder import Settings, join_study
+from joulelab.study.matrix import Workload
+from joulelab.study.nodes import NodeType
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WHOLE = r"""
+name = "horeka"
+repeats = 5
+warmup = 1
+seed = 7
+goals = ["energy", "EDP", "eds:1.5"]
+reference = { node = "gpu", batch = 256, phase = "train" }
+scope = "node.ac"
+per = "samples"
+idle = "10s"
+cool = "45C"
+cool_limit = "5m"
+timeout = "1h"
+period = 0.5
+meters = ["nvml", "rapl"]
+no_meters = "host"
+estimate = true
+rated_cpu = 225
+
+[knobs]
+cap = { values = "200:400:100", when = { node = "gpu" } }
+batch = [256, 512]
+
+[[skip]]
+node = ["cpu", "cpu-mix"]
+batch = 512
+
+[workloads.train]
+command = "python train.py --batch {batch} --name 'a b'"
+phases = ["train", "predict"]
+nodes = ["gpu", "cpu-mix"]
+work = 'samples: (\d+)'
+work_sum = true
+knobs = { epochs = [30] , batch = "256,512" }
+timeout = "2h"
+
+[workloads.serve]
+command = ["./serve", "{epochs}", ""]
+knobs.epochs = 1
+
+[nodes.gpu]
+partition = "accelerated"
+constraint = "a100"
+gpus = 4
+nodes = 2
+cpus = 76
+time = "1-02:03:04"
+options = ["--mem=0"]
+setup = "module load cuda"
+at_once = 10
+[nodes.cpu-mix]
+executor = "slurm"
+uses = "cpu"
+environment = { OMP_NUM_THREADS = 76, A = "b" }
+time = "90m"
+[nodes.cpu]
+"""
+
+
+def write(folder: Path, text: str, name: str = "study.toml") -> Path:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def read(folder: Path, text: str) -> StudyFile:
+    return read_study(write(folder, text))
+
+
+def knobs(study: StudyFile) -> list[tuple[str, str, str]]:
+    return [(cell.workload.name, cell.workload.node_type, cell.shown) for cell in study.plan.cells]
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> StudyFile:
+    text = WHOLE.replace("--batch {batch} --name 'a b'", "--batch {batch} --name 'a b' {epochs}")
+    return read(tmp_path, text)
+
+
+def test_a_file_that_says_everything(whole: StudyFile, tmp_path: Path) -> None:
+    plan = whole.plan
+    assert (whole.name, whole.seed, whole.path) == ("horeka", 7, tmp_path / "study.toml")
+    assert whole.text == whole.path.read_text(encoding="utf-8")
+    assert plan.file == whole.path
+    assert (plan.repeats, plan.warmup, plan.scope, plan.per) == (5, 1, "node.ac", "samples")
+    assert plan.goals == ("energy", "edp", "eds:1.5")
+    assert plan.reference == {"node": "gpu", "batch": 256, "phase": "train"}
+    assert plan.settings == Settings(
+        idle_s=10.0, period_s=0.5, meters=("nvml", "rapl"), without=("host",), cool_c=45.0, cool_limit_s=300.0,
+        timeout_s=3600.0, estimate=True, rated_cpu_w=225.0,
+    )  # fmt: skip
+    assert plan.timeouts == {"train": 7200.0}
+    assert plan.work == ({"pattern": r"samples: (\d+)", "name": "samples", "add": True, "workload": "train"},)
+
+
+def test_cells_have_the_knobs_that_are_theirs(whole: StudyFile) -> None:
+    assert knobs(whole) == [
+        *(
+            ("train", "gpu", f"cap {cap} W, epochs 30, batch {batch}")
+            for batch in (256, 512)
+            for cap in (200, 300, 400)
+        ),
+        ("train", "cpu-mix", "epochs 30, batch 256"),
+        *(("serve", "gpu", f"cap {cap} W, epochs 1") for cap in (200, 300, 400)),
+        ("serve", "cpu-mix", "epochs 1"),
+        ("serve", "cpu", "epochs 1"),
+    ]
+    first = whole.plan.cells[0]
+    assert first.argv() == ["python", "train.py", "--batch", "256", "--name", "a b", "30"]
+    assert first.workload.phases == ("train", "predict")
+    assert whole.plan.cells[-1].argv() == ["./serve", "1", ""]
+
+
+def test_node_types_hold_what_the_file_says(whole: StudyFile) -> None:
+    gpu, mix, cpu = (whole.plan.nodes[name] for name in ("gpu", "cpu-mix", "cpu"))
+    assert gpu == NodeType(
+        "gpu",
+        "slurm",
+        options={
+            "partition": "accelerated", "constraint": "a100", "gpus": 4, "nodes": 2, "cpus": 76, "time": 93784.0,
+            "options": ["--mem=0"], "at_once": 10, "setup": ["module load cuda"],
+        },
+    )  # fmt: skip
+    assert mix == NodeType("cpu-mix", "slurm", "cpu", {"OMP_NUM_THREADS": "76", "A": "b"}, {"time": 5400.0})
+    assert cpu == NodeType("cpu")
+    assert (gpu.launch, mix.launch) == ("srun", "direct")
+    assert [node.hides_gpus for node in (gpu, mix, cpu)] == [False, True, False]
+    for cell in whole.plan.cells:
+        assert cell.workload.node == whole.plan.nodes[cell.workload.node_type].identity()
+    assert all(NodeType.from_json(json.loads(json.dumps(node.to_json()))) == node for node in (gpu, mix, cpu))
+
+
+def test_what_pays_and_how_long_is_no_identity_of_a_node_type() -> None:
+    base = NodeType("a", "slurm", options={"partition": "p"})
+    for key, value in (("account", "x"), ("time", 60.0), ("qos", "q"), ("at_once", 3), ("setup", ["x"])):
+        assert NodeType("a", "slurm", options={"partition": "p", key: value}).identity() == base.identity()
+    # What is usual may be said, and is the same.
+    for key, value in (("nodes", 1), ("tasks", 1), ("exclusive", True), ("launch", "direct")):
+        assert NodeType("a", "slurm", options={"partition": "p", key: value}).identity() == base.identity()
+    for key, value in (("nodes", 2), ("tasks", 4), ("exclusive", False), ("launch", "srun"), ("gpus", 0), ("cpus", 1)):
+        assert NodeType("a", "slurm", options={"partition": "p", key: value}).identity()[key] == value
+    assert NodeType("a", environment={"A": "1"}).identity() == {"environment": {"A": "1"}}
+    assert NodeType("a", uses="cpu").identity() == {"uses": "cpu"}
+    assert NodeType().identity() == NodeType("other").identity() == {}
+
+
+def test_the_least_that_a_file_says(tmp_path: Path) -> None:
+    study = read_study(write(tmp_path, '[workloads.a]\ncommand = "true"\n', "least.toml"))
+    assert (study.name, study.seed, study.plan.repeats, study.plan.goals) == ("least", None, 3, ("energy", "edp"))
+    (cell,) = study.plan.cells
+    assert study.plan.nodes == {"local": NodeType()}
+    assert cell.workload == Workload(("true",), "a", "local")
+    assert cell.key == "f80447a48bac"  # results on disk are found by it
+    assert study.plan.settings == Settings()
+
+
+def test_of_several_conditions_the_first_that_holds_counts(tmp_path: Path) -> None:
+    text = """
+    [[knobs.batch]]
+    values = 1
+    when = { model = "big", node = "b" }
+    [[knobs.batch]]
+    values = [2, 3]
+    when.model = "big"
+    [[knobs.batch]]
+    values = 4
+    [knobs.model]
+    values = ["big", "small"]
+    [workloads.w]
+    command = "{batch} {model}"
+    [nodes.a]
+    [nodes.b]
+    """
+    assert knobs(read(tmp_path, text)) == [
+        ("w", "a", "batch 2, model big"),
+        ("w", "a", "batch 3, model big"),
+        ("w", "a", "batch 4, model small"),
+        ("w", "b", "batch 1, model big"),
+        ("w", "b", "batch 4, model small"),
+    ]
+
+
+def test_a_workload_has_only_the_knobs_that_it_names(tmp_path: Path) -> None:
+    text = """
+    [knobs]
+    a = [1, 2]
+    b = [3]
+    [workloads.x]
+    command = "{a}"
+    [workloads.y]
+    command = "{b} {{a}}"
+    """
+    study = read(tmp_path, text)
+    assert [cell.argv() for cell in study.plan.cells] == [["1"], ["2"], ["3", "{a}"]]
+
+
+def test_a_reference_workload_has_its_knobs_as_parameters(tmp_path: Path) -> None:
+    text = """
+    [knobs]
+    seconds = [1, 2]
+    cap = 100
+    batch = 3
+    [workloads.w]
+    reference = "burn"
+    parameters = { size = 64, processes = "{gpus}" }
+    knobs = { gpus = [2] }
+    [workloads.x]
+    command = "{batch}"
+    nodes = "local"
+    """
+    first, second, _ = read(tmp_path, text).plan.cells
+    assert first.workload.kind == "reference"
+    assert first.workload.command == ("burn", "processes={gpus}", "seconds={seconds}", "size=64")
+    assert second.argv() == ["burn", "processes=2", "seconds=2", "size=64"]
+
+
+def notebook(folder: Path, source: str, name: str = "train.ipynb") -> None:
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": source, "outputs": []}
+    data = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}
+    (folder / name).write_text(json.dumps(data), encoding="utf-8")
+
+
+def test_a_notebook_is_named_as_it_is_written(tmp_path: Path) -> None:
+    notebook(tmp_path, "epochs = 1\nbatch = 2\nfast = False\nrate = 0.1")
+    text = """
+    [knobs]
+    epochs = [1, 2]
+    batch = { values = [3], when = { epochs = 2 } }
+    cap = 100
+    other = 1
+    [workloads.w]
+    notebook = "train.ipynb"
+    parameters = { fast = true, rate = 0.25 }
+    pause = "2m"
+    kernel = "python3"
+    [workloads.x]
+    command = "{other}"
+    """
+    found = read(tmp_path, text).plan.cells
+    words = ("train.ipynb", "--pause=120", "--kernel=python3")
+    assert [cell.workload.command for cell in found[:2]] == [
+        (*words, "epochs={epochs}", "fast=true", "rate=0.25"),
+        (*words, "batch={batch}", "epochs={epochs}", "fast=true", "rate=0.25"),
+    ]
+    assert (found[0].workload.kind, len(found)) == ("notebook", 3)
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    notebook(other, "epochs = 1\nbatch = 2\nfast = False\nrate = 0.1")
+    assert [cell.key for cell in read(other, text).plan.cells] == [cell.key for cell in found]
+
+
+def test_an_edited_file_keeps_the_cells_that_did_not_change(tmp_path: Path) -> None:
+    text = '[knobs]\nbatch = [1, 2]\n[workloads.w]\ncommand = "{batch}"\n[nodes.a]\n[nodes.b]\nuses = "cpu"\n'
+    before = {cell.key for cell in read(tmp_path, text).plan.cells}
+    for old, new, kept, more in (
+        ("[1, 2]", "[2, 3]", 2, 2),
+        ("[knobs]", 'repeats = 9\ngoals = "time"\nidle = 3\n[knobs]', 4, 0),
+        ('"cpu"', '"gpu"', 2, 2),
+        ('"{batch}"', '"{batch}"\ntimeout = 3\nwork = "x (1)"', 4, 0),
+        ('"{batch}"', '"{batch}"\nphases = ["p"]', 0, 4),
+        ('"{batch}"', '"{batch} -v"', 0, 4),
+        ("[nodes.a]", "[nodes.c]", 2, 2),
+    ):
+        after = {cell.key for cell in read(tmp_path, text.replace(old, new)).plan.cells}
+        assert (len(after & before), len(after - before)) == (kept, more), new
+
+
+def test_a_configuration_lies_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "meters.toml").touch()
+    study = read(tmp_path, 'config = "meters.toml"\ncool = 60\n[workloads.a]\ncommand = "true"\n')
+    assert study.plan.settings.config == str(tmp_path / "meters.toml")
+    assert (study.plan.settings.cool_s, study.plan.settings.cool_c) == (60.0, None)
+
+
+def test_the_plan_of_a_file_makes_a_study(whole: StudyFile, tmp_path: Path) -> None:
+    made = join_study(tmp_path / "studies" / "x", whole.name, whole.plan, whole.seed)
+    made.add_cells(whole.plan.cells)
+    assert set(made.cells()) == {cell.key for cell in whole.plan.cells}
+    assert made.nodes == dict(whole.plan.nodes)
+    assert made.settings_of("train").timeout_s == 7200.0
+
+
+def test_ten_thousand_cells_are_made_while_one_waits(tmp_path: Path) -> None:
+    text = """
+    [knobs]
+    cap = "100:199:1"
+    batch = "1:100:1"
+    gpus = { values = [1], when = { batch = "1:50:1" } }
+    [[skip]]
+    cap = 100
+    batch = 1
+    [workloads.w]
+    command = "{batch}"
+    """
+    study = read(tmp_path, text)
+    assert len({cell.key for cell in study.plan.cells}) == 9_999

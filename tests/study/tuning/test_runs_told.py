@@ -1,0 +1,130 @@
+"""What tuning by whole runs tells: figures, intervals, notes, and how they are shown."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.study.tuning.whole_runs import ENERGY, Made, curve, noisy, shown, swept, tuned
+
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.metrics import summarise
+from joulelab.analysis.terms import Quantity
+from joulelab.report.tune import headline
+from joulelab.study.folder import open_study
+from joulelab.study.results import gather
+from joulelab.study.tuning.grid import Grid
+from joulelab.study.tuning.tuned import Sample, Tuned, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_work_is_what_energy_and_time_are_counted_by_where_it_differs(tmp_path: Path) -> None:
+    same = tuned(tmp_path / "a", Made(curve, lambda _: {"samples": 1000.0}), "180,260")
+    assert same.unit == ""
+    found = tuned(tmp_path / "s", Made(curve, lambda cap: {"samples": 1000.0 + cap}), "180,260")
+    assert found.unit == "samples"
+    row = found.row(260)
+    assert row is not None
+    assert row.energy.value == pytest.approx(curve(260)[0] / 1260)
+    assert found.saved is not None
+    assert found.saved.value == pytest.approx(curve(260)[0] - curve(180)[0] / 1180 * 1260)
+    assert "energy and time are per sample" in " ".join(shown(found).split())
+
+
+def test_rows_without_the_reference_compare_nothing() -> None:
+    found = rows(ENERGY, [Sample(180.0, Quantity(5.0), Quantity(1.0))], 260.0, {})
+    assert (found[0].shown, found[0].gain) == ("180 W", None)
+    nothing = Tuned(ENERGY, "online", (), 260.0, problems=("no work was reported",))
+    text = shown(nothing)
+    assert "No cap was chosen for energy." in text
+    assert "no work was reported" in text
+
+
+def test_windows_that_differ_more_than_they_say_are_believed_less() -> None:
+    near = [Sample(260.0, Quantity(e, {"edge:x": 0.1}), Quantity(1.0, {"rate:1": 0.01})) for e in (10.0, 10.1)]
+    far = [Sample(260.0, Quantity(e, {"edge:x": 0.1}), Quantity(1.0, {"rate:1": 0.01})) for e in (9.0, 11.0)]
+    (close,), (wide,) = rows(ENERGY, near, 100.0, {}), rows(ENERGY, far, 100.0, {})
+    assert close.energy.u == pytest.approx(0.1 / math.sqrt(2))
+    assert wide.energy.u == pytest.approx(1.0)
+
+
+def test_a_tuning_inside_a_run_says_when_it_would_have_paid() -> None:
+    grid = Grid(("gpu:0",), {})
+    assert grid.scopes == ("gpu:0",)
+    samples = [Sample(260.0, Quantity(10.0), Quantity(0.1)), Sample(180.0, Quantity(9.0), Quantity(0.11))]
+    found = Tuned(
+        Goal.parse("edp"), "online", rows(Goal.parse("edp"), samples, 260.0, {}), 260.0, unit="steps", choice=180.0,
+        tied=(260.0,), saved=Quantity(-100.0, {"edge:x": 1.0}), slower=Quantity(3.0, {"rate:x": 0.1}),
+        over="in this run",
+    )  # fmt: skip
+    text = " ".join(shown(found).split())
+    assert "spent 100.0 ± 2.0 J more in this run, 3.00 ± 0.20 s longer, against 260 W all the time" in text
+    assert "11.00 s more of it would have paid for the windows" in text
+    assert "~ cannot be told apart" in text
+
+
+def test_a_tuning_tells_the_figures_that_a_sweep_of_the_same_slots_tells(tmp_path: Path) -> None:
+    swept(tmp_path / "s", {260.0: 3, 220.0: 3, 180.0: 3, 140.0: 1})
+    found = tuned(tmp_path / "s", Made(lambda cap: noisy(cap, 1)), "140:260:40", trials=3, repeat_max=3)
+    summary = summarise(gather(open_study(tmp_path / "s")).cells, goals=[ENERGY])
+    by_cap = {cell.knobs["cap"]: cell for cell in summary.cells}
+    assert [row.cap for row in found.rows] == [260.0, 220.0, 180.0, 140.0]
+    for row in found.rows:
+        cell = by_cap[row.cap]
+        assert (row.n, row.energy, row.time, row.gain, row.loss) == (
+            cell.n, cell.energy, cell.time, cell.gain, cell.loss,
+        )  # fmt: skip
+    # The one run has the spread of the others: a gain of it is not as narrow as the meter alone.
+    single = found.row(140)
+    assert single is not None
+    assert single.n == 1
+    assert single.gain is not None
+    assert (single.gain.expanded or 0) > 0.015
+    assert not any("one run" in note for note in found.notes)
+    assert any("pooled" in note for note in found.notes)
+
+
+def test_a_saving_is_sure_when_runs_were_repeated_and_it_is_beyond_their_spread(tmp_path: Path) -> None:
+    swept(tmp_path / "s", {260.0: 4, 180.0: 4}, "180,260")
+    found = tuned(tmp_path / "s", Made(curve), "180,260", trials=3)
+    assert found.choice == 180
+    assert found.sure
+    text = " ".join(shown(found).split())
+    assert "not sure" not in text
+    assert "cannot be told apart" not in text
+    assert "± " in text.partition("J per run, ")[2].partition(" longer")[0]
+    swept(tmp_path / "t", {260.0: 2, 220.0: 1}, "220,260")
+    partly = tuned(tmp_path / "t", Made(curve), "220,260", trials=2, repeat_max=2)
+    assert [row.n for row in partly.rows] == [2, 1]
+    assert any(note.startswith("one run of 220 W: how much runs differ") for note in partly.notes)
+
+
+def test_all_figures_of_a_choice_are_those_of_the_table(tmp_path: Path) -> None:
+    found = tuned(tmp_path / "s", Made(curve), trials=5)
+    best = found.row(found.choice)
+    assert best is not None
+    assert best.gain is not None
+    assert "%" not in found.why.replace("0.1%", "")
+    assert f"{best.gain.value * 100:.1f} % less energy" in headline(found)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_column_is_cut_off(tmp_path: Path, width: int) -> None:
+    swept(tmp_path / "s", {260.0: 3, 220.0: 3, 180.0: 3}, "180:260:40")
+    found = tuned(tmp_path / "s", Made(curve), "180:260:40", trials=3, goal=Goal.parse("edp"))
+    text = shown(found, width)
+    assert "…" not in text
+    assert "best" in text
+    assert len([row for row in text.splitlines() if row.startswith("cap ")]) == (2 if width == 60 else 1)
+
+
+def test_long_times_are_told_in_minutes_with_their_interval() -> None:
+    samples = [Sample(260.0, Quantity(10.0), Quantity(0.1)), Sample(180.0, Quantity(9.0), Quantity(0.11))]
+    found = Tuned(
+        ENERGY, "online", rows(ENERGY, samples, 260.0, {}), 260.0, choice=180.0, saved=Quantity(5e4, {"edge:x": 100.0}),
+        slower=Quantity(300.0, {"rate:x": 10.0}), over="in this run",
+    )  # fmt: skip
+    assert "5 min 00 s ± 20.00 s longer" in " ".join(shown(found).split())

@@ -1,0 +1,130 @@
+"""Tune by whole runs that are done at once: an executor that makes them from a curve."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import TYPE_CHECKING, Any
+
+from tests.study.bench import place
+from tests.study.tuning.two_gpus import STATUS
+
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.terms import Quantity
+from joulelab.report.console import make_console
+from joulelab.report.tune import print_tuned
+from joulelab.store.folder import list_runs
+from joulelab.study.stopping import Stop
+from joulelab.study.executors import Ended
+from joulelab.study.matrix import Workload
+from joulelab.study.trial import MEASURED, SlotTrial, keep
+from joulelab.study.tuning.grid import make_grid
+from joulelab.study.tuning.runs import Tuning, open_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from joulelab.study.tuning.tuned import Tuned
+
+ENERGY = Goal.parse("energy")
+COMMAND = ("train", "--secret", "x")
+
+
+class Made:
+    """Stand for an executor: slots are done at once, with the energy and time that a curve gives; one may fail."""
+
+    at_once = 1
+
+    def __init__(
+        self,
+        curve: Callable[[float], tuple[float, float] | None],
+        work: Callable[[float], Mapping[str, float]] = lambda _: {},
+        *,
+        holds: Callable[[float], bool] = lambda _: True,
+        drew: Callable[[float], float] = lambda cap: cap,
+    ) -> None:
+        self.caps: dict[str, float] = {}
+        self._curve = curve
+        self._work, self._holds, self._drew = work, holds, drew
+        self._ended: list[Ended] = []
+        self.ran: list[tuple[float, str]] = []
+        self.stop_after = math.inf
+        self.stop: Stop | None = None
+
+    def submit(self, slot: Path) -> None:
+        cap = self.caps[slot.parent.name]
+        self.ran.append((cap, slot.name))
+        if len(self.ran) > self.stop_after and self.stop is not None:
+            self.stop.number = 2
+        gave = self._curve(cap)
+        end = {"outcome": "exit", "exit_code": int(gave is None), "signal": None, "start_ns": 0, "end_ns": 1}
+        place(slot, {"pid": 0}, end)
+        if gave is not None:
+            energy, time_s = gave
+            (run,) = list_runs(slot)
+            whole = {} if energy <= 0 else {MEASURED: Quantity(energy, {"gain:nvml": 0.05 * energy, "edge:x": 1.0})}
+            told = SlotTrial(
+                run=run.name, time_s=time_s, start_utc="", meters={}, work=self._work(cap), busiest={},
+                energies={**whole, "gpu:0": Quantity(self._drew(cap) * time_s)},
+                uncapped=() if self._holds(cap) else (f"gpu:0: {self._drew(cap):.0f} W above the cap",),
+            )  # fmt: skip
+            keep(slot, told)
+        self._ended.append(Ended(slot, {"is": "ended"}))
+
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def cancel(self, slot: Path) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def curve(cap: float) -> tuple[float, float]:
+    """Return energy (J) and time (s) of a run: a GPU that draws what its cap allows and slows down below it."""
+    time_s = 100 * (1 + 0.035 * ((cap / 260) ** -4 - 1))
+    return (cap + 60) * time_s, time_s
+
+
+def tuning(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) -> Tuning:
+    grid = make_grid(STATUS, ["gpu:0"], text)
+    study, cells = open_plan(folder, "s", Workload(COMMAND), grid, {}, more.get("goal", ENERGY))
+    executor.caps = {cell.key: cap for cap, cell in cells.items()}
+    said: list[str] = []
+    chosen = {"goal": ENERGY, "tell": lambda _: None, "say": said.append, **more}
+    return Tuning(study, cells, grid, chosen.pop("goal"), executor=executor, **chosen)
+
+
+def tuned(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) -> Tuned:
+    made = tuning(folder, executor, text, **more)
+    with Stop() as stop:
+        executor.stop = stop
+        made.run(stop)
+    return made.tuned("train")
+
+
+def shown(found: Tuned, width: int = 80) -> str:
+    file = io.StringIO()
+    print_tuned(make_console(file, width), found)
+    return file.getvalue()
+
+
+def noisy(cap: float, k: int) -> tuple[float, float]:
+    """Return a run of the curve that is up to 2 % off, the same each time."""
+    energy, time_s = curve(cap)
+    off = 1 + 0.02 * math.sin(7 * k + cap)
+    return energy * off, time_s * off
+
+
+def swept(folder: Path, repeats: Mapping[float, int], text: str = "140:260:40") -> None:
+    """Run slots as a sweep would."""
+    count = iter(range(1000))
+    executor = Made(lambda cap: noisy(cap, next(count)))
+    made = tuning(folder, executor, text)
+    for cap, cell in made._cells.items():
+        for repeat in range(1, repeats.get(cap, 0) + 1):
+            executor.caps[cell.key] = cap
+            executor.submit(made._study.slot(cell.key, repeat))

@@ -57,10 +57,10 @@ def run(file: Path, *words: str | Path, code: int = 0, **more: str) -> subproces
     return done
 
 
-def start(file: Path, *words: str | Path) -> subprocess.Popen[str]:
+def start(file: Path, *words: str | Path, **more: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     words = (*RUNNER, str(file), *map(str, words))
-    return subprocess.Popen(words, env=environment(file.parent), stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(words, env=environment(file.parent, **more), stdout=pipe, stderr=pipe, text=True)
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:

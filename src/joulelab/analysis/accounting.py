@@ -25,6 +25,7 @@ NODE = ("node.dc", "node.ac")
 NEAR_S = 1.0  # the power at an edge of our record is the mean over this, or over some steps of a slow meter
 STEPS = 3
 PARTS = 8  # stretches of our record whose mean powers bound what was not seen
+WHOLE_NS = 1_000_000_000  # a cluster's stamps are whole seconds, cut off
 DRIFT = 0.1  # share by which idle power may have been lower than it was measured
 
 
@@ -49,13 +50,14 @@ def accounted(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeResult:
     """
     best = scope.best
     since, until = _times(best)
-    whole, span = best.energy(since, until), max((until - since) * 1e-9, 1e-9)
+    # What it is over its own edges does not depend on when these were by our clock.
+    whole, span = best.curve.energy(since, until), max((until - since) * 1e-9, 1e-9)
     inside = max(min(b_ns, until) - max(a_ns, since), 0) * 1e-9
     mean = whole.value / span
     beyond, lacking = mean * (span - inside), mean * max((b_ns - a_ns) * 1e-9 - inside, 0.0)
     part = Quantity(-beyond / 2, {f"edge:{best.meter}:beyond": beyond / 2 / math.sqrt(3)})
     part += Quantity(lacking, {f"edge:{best.meter}:lacking": lacking / math.sqrt(3)})
-    energy = whole + part
+    energy = replace(whole, known=False) if best.clock_s is None else whole + part
     return ScopeResult(
         scope=scope.scope,
         host=scope.host,
@@ -87,7 +89,7 @@ def compare_accounts(
             notes.append(_note(f"{name}: no energy was accounted ({event.get('reason') or 'no reason is told'})"))
             continue
         members, doubt = _members(own, event)
-        compared = _compare(job.best, members, start_ns, idle) if members else None
+        compared = _compare(job.best, [m.best for m in members], event, start_ns, idle) if members else None
         if compared is None:
             why = doubt if not members else "none of our readings is of that time"
             notes.append(_note(f"{name}: what was accounted is not compared with our own meters: {why}"))
@@ -140,20 +142,54 @@ def _top(scopes: Sequence[ScopeChannels]) -> list[ScopeChannels]:
 
 
 def _compare(
-    job: Channel, members: Sequence[ScopeChannels], start_ns: int, idle: tuple[int, int] | None
+    job: Channel, channels: Sequence[Channel], event: Mapping[str, Any], start_ns: int, idle: tuple[int, int] | None
 ) -> Comparison | None:
+    """Compare a total with our meters over its stretch of time; None where none of that is in our record."""
     since, until = _times(job)
-    channels = [s.best for s in members]
-    parts = [_over(channel, since, until, idle) for channel in channels]
-    if until <= since or any(part is None for part in parts):
+    ours = _together(channels, since, until, idle)
+    if until <= since or ours is None or job.clock_s is None:
         return None
-    ours = total(part for part in parts if part is not None)
-    theirs = job.energy(since, until)
+    ours += _shifted(ours, job, channels, event, idle)
+    theirs = job.curve.energy(since, until)
     covered = min(_common(channel, since, until) for channel in channels) / (until - since)
     best, other = _reading(channels, ours, covered), _reading([job], theirs, 1.0)
     difference = theirs - ours
     over = ((since - start_ns) * 1e-9, (until - start_ns) * 1e-9)
     return Comparison(job.host, SCOPE, best, other, difference, verdict(difference, ours), over)
+
+
+def _together(channels: Sequence[Channel], since: int, until: int, idle: tuple[int, int] | None) -> Quantity | None:
+    """Return our energy of [since, until] on all nodes, None where one has no reading in it."""
+    parts = [_over(channel, since, until, idle) for channel in channels]
+    known = [part for part in parts if part is not None]
+    return total(known) if len(known) == len(parts) else None
+
+
+def _shifted(
+    ours: Quantity,
+    job: Channel,
+    channels: Sequence[Channel],
+    event: Mapping[str, Any],
+    idle: tuple[int, int] | None,
+) -> Quantity:
+    """Return what it is worth that the cluster's clock may differ from ours: both edges move together.
+
+    Who recorded ran inside the job, so a row that holds the job cannot have begun after our record, nor ended before.
+    """
+    since, until = _times(job)
+    earlier = later = round((job.clock_s or 0.0) * 1e9)
+    if event.get("holds"):
+        first, last = min(_times(c)[0] for c in channels), max(_times(c)[1] for c in channels)
+        earlier = min(earlier, max(until + WHOLE_NS - last, 0))
+        later = min(later, max(first - since, 0))
+    most = 0.0
+    for by in (-earlier, later):
+        moved = _together(channels, since + by, until + by, idle)
+        if moved is None:  # it may not be of the same time at all
+            return Quantity(0.0, known=False)
+        more = moved.budget().get("missing", 0.0) - ours.budget().get("missing", 0.0)
+        most = max(most, abs(moved.value - ours.value) + max(more, 0.0) * math.sqrt(3))
+    return Quantity(0.0, {f"clock:{job.host}": most / math.sqrt(3)} if most else {})
 
 
 def _times(channel: Channel) -> tuple[int, int]:

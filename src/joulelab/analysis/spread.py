@@ -16,7 +16,7 @@ from joulelab.analysis.student import f_tail, t_975
 from joulelab.analysis.terms import COVERAGE_FACTOR
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 FEWEST = 4  # degrees of freedom from which on a pool is believed: t(0.975) is 2.8 and an F test can find something
 ALONE = 9  # degrees of freedom from which on a cell needs no others: t(0.975) is 2.26, and nothing is assumed of it
@@ -121,18 +121,16 @@ def pool_of(
 
 def _pool_of(scatters: Mapping[str, Scatter], blind: Collection[str]) -> Pool:
     inside = dict(scatters)
-    chances = _chances(inside, inside)
     # To leave out whatever looks large would make the pool too small: only what no chance among so many explains.
-    while inside and (worst := min((chances[k], k) for k in inside))[0] < LEVEL / len(scatters):
+    while inside and (worst := _worst(inside))[0] < LEVEL / len(scatters):
         del inside[worst[1]]
-        chances = _chances(scatters, inside)
     whole = _total(inside.values())
     alone = math.sqrt(whole.energy * whole.matching)
     return Pool(
         energy=_pooled(whole.energy, whole.energy_freedom),
         time=_pooled(whole.time, whole.time_freedom),
         correlation=max(-1.0, min(1.0, whole.both / alone)) if alone > 0 else 0.0,
-        apart=frozenset(k for k, chance in chances.items() if chance < LEVEL),
+        apart=frozenset(_scattering_more(scatters, inside)),
         blind=sum(s.energy_freedom for key, s in inside.items() if key in blind) >= FEWEST,
     )
 
@@ -207,10 +205,26 @@ def _split(values: Sequence[float]) -> tuple[float, float]:
     return whole, math.fsum((*values, -whole))
 
 
-def _chances(scatters: Mapping[str, Scatter], inside: Collection[str]) -> dict[str, float]:
-    """Return of each cell how probable it is that one like the others in a pool scatters so much more than they."""
+def _worst(inside: Mapping[str, Scatter]) -> tuple[float, str]:
+    """Return the cell of a pool that is least like the others, after the chance that it is.
+
+    Of cells with the same degrees of freedom that is one with the largest squares: only those are asked.
+    """
+    largest: dict[tuple[str, int], tuple[float, str]] = {}
+    for key, s in sorted(inside.items()):
+        for kind, squares in ((("energy", s.energy_freedom), s.energy), (("time", s.time_freedom), s.time)):
+            if kind not in largest or squares > largest[kind][0]:
+                largest[kind] = squares, key
+    every = _Sum.of(inside.values())
+    return min((_chance(inside[key], every.without(inside[key])), key) for _, key in largest.values())
+
+
+def _scattering_more(scatters: Mapping[str, Scatter], inside: Collection[str]) -> Iterator[str]:
+    """Give the cells that scatter significantly more than the others in a pool, whether they are in it or not."""
     every = _Sum.of([scatters[key] for key in inside])
-    return {k: _chance(s, every.without(s if k in inside else Scatter())) for k, s in scatters.items()}
+    for key, s in scatters.items():
+        if _chance(s, every.without(s if key in inside else Scatter())) < LEVEL:
+            yield key
 
 
 def _chance(own: Scatter, rest: Scatter) -> float:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from joulelab.analysis.lines import knob_text, knob_value
+from joulelab.analysis.lines import knob_value
+from joulelab.analysis.repeats import UNITS
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.metrics import CellMetrics, Summary
-    from joulelab.analysis.pairs import Pair
     from joulelab.analysis.repeats import Sample
 
 Spread = Literal["deviation", "interval"]
@@ -57,9 +57,7 @@ def paper_tables(summary: Summary, *, spread: Spread = "deviation", scope: str |
     return [_table(summary, name, of, spread, scope) for name, of in groups.items()]
 
 
-def _table(
-    summary: Summary, name: str, cells: Sequence[CellMetrics], spread: Spread, scope: str | None
-) -> PaperTable:
+def _table(summary: Summary, name: str, cells: Sequence[CellMetrics], spread: Spread, scope: str | None) -> PaperTable:
     cells = [c for c in cells if summary.statistics.get(c.key)]
     names = _labels(cells)
     ns = sorted({c.n for c in cells})
@@ -93,16 +91,14 @@ def _label(cell: CellMetrics, name: str) -> str:
     return knob_value(name, cell.knobs[name]) if name in cell.knobs else fmt.NOTHING
 
 
-def _figure(
-    summary: Summary, cells: Sequence[CellMetrics], figure: str, spread: Spread
-) -> tuple[str, tuple[str, ...]]:
+def _figure(summary: Summary, cells: Sequence[CellMetrics], figure: str, spread: Spread) -> tuple[str, tuple[str, ...]]:
     """Return the heading of a figure and its text for each cell."""
     samples = [summary.statistics[c.key].get(figure) for c in cells]
     means = [s.mean for s in samples if s is not None]
     if figure == "time" and means and min(means) >= SHORTEST:
         return HEADS[figure], tuple(fmt.NOTHING if s is None else clock(s.mean) for s in samples)
     large = figure == "energy" and max(means, default=0.0) >= LARGE
-    factor, unit = (1e3, "kJ") if large else (1.0, {"energy": "J", "power": "W", "time": "s"}[figure])
+    factor, unit = (1e3, "kJ") if large else (1.0, UNITS[figure])
     spreads = [half_of(s, spread) for s in samples if s is not None]
     decimals = _decimals([m / factor for m in means], [s / factor for s in spreads if s])
     texts = []
@@ -172,47 +168,3 @@ def _accuracy(samples: Sequence[Sample]) -> str:
         return "; the meters' own accuracy is not known, and not in ±"
     low, high = f"{min(known):.2g}", f"{max(known):.2g}"
     return f"; the meters' own {low if low == high else f'{low} to {high}'} % (k = 2) comes on top of ±"
-
-
-def shown_pairs(summary: Summary, figure: str, *, every: bool = False) -> list[Pair]:
-    """Return the pairs of a figure with the reference of a line, or all."""
-    references = {key: line.reference for line in summary.lines for key in line.cells}
-    return [p for p in summary.pairs if p.figure == figure and (every or references[p.cell] == p.against)]
-
-
-def pair_name(summary: Summary, key: str) -> str:
-    """Return a cell in the words of its knobs."""
-    return knob_text(summary.cell(key).knobs) or key
-
-
-def pair_row(summary: Summary, pair: Pair) -> list[str]:
-    """Return a row of the table of pairs: ratio and difference with intervals, p, verdict, more repeats."""
-    unit = {"energy": "J", "power": "W", "time": "s"}[pair.figure]
-    repeats = pair.more_repeats
-    more = "" if repeats is None else "no number: meters" if pair.by_meters else "> 100" if repeats > 100 else f"{repeats}"  # noqa: PLR2004
-    return [
-        pair_name(summary, pair.cell),
-        pair_name(summary, pair.against),
-        _with_interval(pair.ratio, pair.ratio_interval),
-        _difference(pair, unit),
-        _chance(pair.p_corrected),
-        pair.verdict + ("*" if pair.assumed else ""),
-        more,
-    ]
-
-
-def _difference(pair: Pair, unit: str) -> str:
-    sizes = [abs(v) for v in (pair.difference or 0.0, *(pair.difference_interval or ()))]
-    factor, prefixed = (1.0, unit) if unit == "s" else fmt.column(sizes, unit)
-    low_high: Any = pair.difference_interval and tuple(v / factor for v in pair.difference_interval)
-    return f"{_with_interval((pair.difference or 0.0) / factor, low_high)} {prefixed}"
-
-
-def _with_interval(value: float | None, interval: tuple[float, float] | None) -> str:
-    if value is None:
-        return fmt.NOTHING
-    return fmt.plain(value, 3) + ("" if interval is None else f" ({fmt.plain(interval[0], 3)} to {fmt.plain(interval[1], 3)})")
-
-
-def _chance(p: float | None) -> str:
-    return fmt.NOTHING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"  # noqa: PLR2004

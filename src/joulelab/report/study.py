@@ -36,9 +36,9 @@ def print_study(console: Console, summary: Summary, *, every: bool = False) -> N
         console.print()
         console.print(Text(rows.scaling_title(summary, scalings), style="bold"))
         label, *columns = rows.scaling_columns(summary, scalings)
-        for fitting in _fitting(label, columns, console.width):
+        for fit in fitting(label, columns, console.width):
             console.print()
-            console.print(_table([label, *fitting]))
+            console.print(table_of([label, *fit]))
     console.print()
     print_facts(console, [("note", note) for note in (COVERAGE, *summary.notes)])
 
@@ -49,9 +49,9 @@ def _print_line(console: Console, summary: Summary, line: Line) -> None:
     console.print()
     console.print(Text(rows.line_title(summary, line), style="bold"))
     measured, compared = rows.measured_columns(summary, line), rows.compared_columns(summary, line)
-    for columns in _fitting(label, measured, console.width) + _fitting(label, compared, console.width):
+    for columns in fitting(label, measured, console.width) + fitting(label, compared, console.width):
         console.print()
-        console.print(_table([label, *columns], bold))
+        console.print(table_of([label, *columns], bold))
     facts = [(b.goal.text, rows.best_text(summary, b)) for b in summary.best if b.line == line.key]
     front = rows.front_text(summary, line)
     _print_best(console, "Best for", facts + ([("Pareto", front)] if front else []))
@@ -65,7 +65,7 @@ def _print_best(console: Console, title: str, facts: Sequence[tuple[str, str]]) 
     print_facts(console, facts, label=max(len(name) for name, _ in facts))
 
 
-def _fitting(label: Column, columns: Sequence[Column], width: int) -> list[list[Column]]:
+def fitting(label: Column, columns: Sequence[Column], width: int) -> list[list[Column]]:
     """Return the columns in as many tables as the width asks for: nothing is cut off."""
     tables: list[list[Column]] = []
     left = 0
@@ -83,7 +83,8 @@ def _width(column: Column) -> int:
     return max(len(text) for text in (*column.head.splitlines(), *column.cells))
 
 
-def _table(columns: Sequence[Column], bold: Sequence[bool] = ()) -> Table:
+def table_of(columns: Sequence[Column], bold: Sequence[bool] = ()) -> Table:
+    """Return the columns as a table, some rows bold."""
     table = make_table(*(c.head for c in columns), left=())
     for k, cells in enumerate(zip(*(c.cells for c in columns), strict=True)):
         table.add_row(*cells, style="bold" if bold and bold[k] else "")

@@ -33,7 +33,7 @@ def write_study_csv(summary: Summary, folder: Path) -> list[Path]:
 
 def cells_csv(summary: Summary) -> str:
     """Return a row per cell: knobs, repeats, each metric (SI; gains as shares of one), what it is best for."""
-    return _csv([_cell_row(summary, cell) for cell in summary.cells])
+    return as_csv([_cell_row(summary, cell) for cell in summary.cells])
 
 
 def slots_csv(summary: Summary) -> str:
@@ -41,14 +41,14 @@ def slots_csv(summary: Summary) -> str:
     rows = []
     for cell in summary.cells:
         for number, trial in enumerate(cell.trials, start=1):
-            row = {"cell": cell.key, **_knobs(cell), "repeat": number, "run": trial.run, "time_s": trial.time_s}
+            row = {"cell": cell.key, **knob_columns(cell), "repeat": number, "run": trial.run, "time_s": trial.time_s}
             row |= _both("energy_j", trial.energy)
             row |= {f"work_{kind}": amount for kind, amount in trial.work.items()}
             row |= {"idle_energy_share": trial.idle_energy_share, "meter": trial.meter}
             if trial.idle_energy is not None:
                 row |= {"idle_energy_j": trial.idle_energy.value, "idle_devices": " ".join(trial.idle)}
             rows.append(row | {"doubts": "; ".join(trial.doubts)})
-    return _csv(rows)
+    return as_csv(rows)
 
 
 def scaling_csv(summary: Summary) -> str:
@@ -60,14 +60,14 @@ def scaling_csv(summary: Summary) -> str:
             row |= {"gpus": point.gpus, "compared_with": scaling.points[0].cell}
             row |= _both("speedup", point.speedup) | _both("efficiency", point.efficiency)
             rows.append(row | _both("energy_ratio", point.energy_ratio))
-    return _csv(rows)
+    return as_csv(rows)
 
 
 def _cell_row(summary: Summary, cell: CellMetrics) -> dict[str, Any]:
     line = next(each for each in summary.lines if cell.key in each.cells)
     front = summary.front_for(line.key)
     of_line = [b for b in summary.best if b.line == line.key]
-    row: dict[str, Any] = {"cell": cell.key, **_knobs(cell), "line": line.key, "n": cell.n}
+    row: dict[str, Any] = {"cell": cell.key, **knob_columns(cell), "line": line.key, "n": cell.n}
     row |= {"reference": int(cell.key == line.reference), "compared_per": line.per}
     for name, q in _metrics(cell).items():
         row |= _both(name, q)
@@ -103,7 +103,8 @@ def _metrics(cell: CellMetrics) -> dict[str, Quantity | None]:
     return metrics | {"idle_energy_share": cell.idle_energy_share}
 
 
-def _knobs(cell: CellMetrics) -> dict[str, Any]:
+def knob_columns(cell: CellMetrics) -> dict[str, Any]:
+    """Return the knobs of a cell by the names of their columns."""
     return {f"knob_{name}": value for name, value in cell.knobs.items()}
 
 
@@ -111,7 +112,7 @@ def _both(name: str, q: Quantity | None) -> dict[str, float | None]:
     return {name: None if q is None else q.value, name + EXPANDED: None if q is None else q.expanded}
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows with the columns of all of them, in the order in which they come up; None is an empty field."""
     heads = list(dict.fromkeys(name for row in rows for name in row))
     file = io.StringIO()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.metrics import Summary
     from joulelab.report.study_rows import Column
 
+APART = re.compile(r"~?[-\d. ]+( ± [\d. ]+)?[!† ]*")  # a figure, its thousands set apart
 SPECIAL = {
     "\\": r"\textbackslash{}",
     "%": r"\%",
@@ -27,22 +28,25 @@ SPECIAL = {
     "^": r"\textasciicircum{}",
     "µ": r"$\mu$",
     "²": r"$^2$",
+    "†": r"$^\dagger$",
+    "<": "$<$",
+    ">": "$>$",
 }
 
 
 def study_markdown(summary: Summary) -> str:
     """Return the tables and notes of a study in Markdown."""
-    parts = [part for title, columns in _tables(summary) for part in (f"**{_escaped(title)}**", _markdown(columns))]
-    best = [f"- {name}: {_escaped(text)}" for name, text in _best(summary)]
-    notes = [f"- {_escaped(note)}" for note in (COVERAGE, *summary.notes)]
+    parts = [part for title, columns in _tables(summary) for part in (f"**{escaped(title)}**", markdown_table(columns))]
+    best = [f"- {name}: {escaped(text)}" for name, text in _best(summary)]
+    notes = [f"- {escaped(note)}" for note in (COVERAGE, *summary.notes)]
     return "\n\n".join([*parts, *(["\n".join(best)] if best else []), "\n".join(notes)]) + "\n"
 
 
 def study_latex(summary: Summary) -> str:
     """Return the tables of a study in LaTeX (booktabs), each with a caption; the notes come as a paragraph."""
-    parts = [_latex(title, columns) for title, columns in _tables(summary)]
+    parts = [latex_table(title, columns) for title, columns in _tables(summary)]
     said = [f"{name}: {text}." for name, text in _best(summary)] + [COVERAGE, *summary.notes]
-    return "\n".join([r"% \usepackage{booktabs}", *parts, *(_tex(each) for each in said)]) + "\n"
+    return "\n".join([r"% \usepackage{booktabs}", *parts, *(tex(each) for each in said)]) + "\n"
 
 
 def _tables(summary: Summary) -> list[tuple[str, list[Column]]]:
@@ -68,17 +72,24 @@ def _best(summary: Summary) -> list[tuple[str, str]]:
     return found
 
 
-def _markdown(columns: Sequence[Column]) -> str:
-    lines = _rows(columns, _escaped)
+def markdown_table(columns: Sequence[Column]) -> str:
+    """Return columns as a table in Markdown."""
+    lines = _rows(columns, escaped)
     rule = ["---:"] * len(columns)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (lines[0], rule, *lines[1:]))
 
 
-def _latex(title: str, columns: Sequence[Column]) -> str:
-    lines = [rf"{' & '.join(cells)} \\" for cells in _rows(columns, _tex)]
-    inner = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
-    tabular = f"\\begin{{tabular}}{{{'r' * len(columns)}}}\n{inner}\n\\end{{tabular}}"
-    return f"\\begin{{table}}\n\\centering\n\\caption{{{_tex(title)}}}\n{tabular}\n\\end{{table}}"
+def latex_table(title: str, columns: Sequence[Column], *, left: int = 0, rules: Sequence[int] = ()) -> str:
+    """Return columns as a table in LaTeX (booktabs) with a caption.
+
+    The first `left` columns are set to the left; a line is drawn before the rows in `rules`.
+    """
+    head, *body = [rf"{' & '.join(cells)} \\" for cells in _rows(columns, tex)]
+    ruled = [f"\\midrule\n{row}" if k in rules else row for k, row in enumerate(body)]
+    inner = "\n".join([r"\toprule", head, r"\midrule", *ruled, r"\bottomrule"])
+    places = "l" * left + "r" * (len(columns) - left)
+    tabular = f"\\begin{{tabular}}{{{places}}}\n{inner}\n\\end{{tabular}}"
+    return f"\\begin{{table}}\n\\centering\n\\caption{{{tex(title)}}}\n{tabular}\n\\end{{table}}"
 
 
 def _rows(columns: Sequence[Column], write: Callable[[str], str]) -> list[list[str]]:
@@ -86,10 +97,13 @@ def _rows(columns: Sequence[Column], write: Callable[[str], str]) -> list[list[s
     return heads + [[write(cell) for cell in cells] for cells in zip(*(c.cells for c in columns), strict=True)]
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return a text so that Markdown shows it as it is."""
     return re.sub(r"([|*_~<`\\])", r"\\\1", text)
 
 
-def _tex(text: str) -> str:
+def tex(text: str) -> str:
+    """Return a text so that LaTeX shows it as it is; figures with ± as mathematics."""
     safe = "".join(SPECIAL.get(letter, letter) for letter in text)
-    return re.sub(r"([-+]?[\d.]+) ± ([\d.?]+)", r"$\1 \\pm \2$", safe)
+    whole = re.sub(r"(?<=\d) (?=\d{3}(?:\D|$))", r"\\,", safe) if APART.fullmatch(text) else safe
+    return re.sub(r"([-+]?[\d.\\,]+) ± ([\d.?\\,]+)", r"$\1 \\pm \2$", whole).replace("±", r"$\pm$")

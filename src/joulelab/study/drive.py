@@ -109,6 +109,7 @@ class Driver:
 
     def _survey(self) -> None:
         """Look at every slot once: what is done stays, what was cut off is set aside, the rest is queued."""
+        self._study.tidy()
         for key in self._cells:
             tidy(self._study.folder / "cells" / key)
         for folder in self._slots:

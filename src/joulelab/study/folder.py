@@ -138,11 +138,21 @@ class Study:
 
     def add_cells(self, planned: Iterable[PlannedCell]) -> None:
         """Make the folders of cells that are not there yet, and mend what says what they are. Raises StoreError."""
-        for cell in planned:
-            folder = self.folder / "cells" / cell.key
-            if not _is_whole(folder):
-                _make(folder)
-                write_json_atomic(folder / CELL, {"schema": SCHEMA, **cell.to_json()})
+        lacking = [cell for cell in planned if not _is_whole(self.folder / "cells" / cell.key)]
+        if lacking:
+            with locked(self.folder):
+                for cell in lacking:
+                    folder = self.folder / "cells" / cell.key
+                    _make(folder)
+                    write_json_atomic(folder / CELL, {"schema": SCHEMA, **cell.to_json()})
+
+    def tidy(self) -> None:
+        """Remove what was being written when its writer was killed: it is written under the lock, which we hold."""
+        with locked(self.folder):
+            for pattern in (f".{FILE}.*.tmp", f"cells/*/.{CELL}.*.tmp"):
+                for rest in self.folder.glob(pattern):
+                    with contextlib.suppress(OSError):
+                        rest.unlink()
 
 
 def read_cell(folder: Path) -> PlannedCell:
@@ -232,9 +242,9 @@ def join_study(folder: Path, name: str, plan: Plan, seed: int | None) -> Study:
         data = described(name, plan, seed, before)
         _check_same(folder, before, plan, seed)
         write_json_atomic(folder / FILE, data)
-        study = Study(folder, data)
-        if plan.file is None:  # those of a study file may be thousands: each is made when its first slot is run
-            study.add_cells(plan.cells)
+    study = Study(folder, data)
+    if plan.file is None:  # those of a study file may be thousands: each is made when its first slot is run
+        study.add_cells(plan.cells)
     return study
 
 

@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -45,7 +44,9 @@ GRACE_S, STOP_S = 3.0, 5.0
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Unix sockets have short names; where the folder for temporary files has a long one, the kernel listens on loopback.
 MOST_SOCKET = 80
-LAST_WORDS = 4000
+# What programs print that a cell starts goes where our own output goes: by messages it would come twice, or too late
+# for its cell, and then not at all.
+DIRECT = "--IPKernelApp.capture_fd_output=False"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -187,8 +188,9 @@ class _Run:
 
     def __init__(self, asked: Asked, node: Any, ours: int, manager: AsyncKernelManager, phases: Phases) -> None:
         self.asked, self.node, self.ours, self.manager, self.phases = asked, node, ours, manager, phases
-        self.client = Client(node, km=manager, timeout=None, startup_timeout=START_S, iopub_timeout=OUTPUT_S)
-        self.errors = Path(manager.connection_file).with_suffix(".err")
+        more = [DIRECT] if manager.kernel_name == OWN else []
+        limits = {"timeout": None, "startup_timeout": START_S, "iopub_timeout": OUTPUT_S}
+        self.client = Client(node, km=manager, extra_arguments=more, **limits)
         self.told: int | None = None
         self.where = ""  # the cell that runs, in words
         self._ending: asyncio.Task[None] | None = None
@@ -216,12 +218,10 @@ class _Run:
 
     async def _start_and_run(self) -> int:
         try:
-            with self._outputs() as outputs:
-                await self.client.async_start_new_kernel(cwd=str(self.asked.file.resolve().parent), **outputs)
+            await self.client.async_start_new_kernel(cwd=str(self.asked.file.resolve().parent))
             await self.client.async_start_new_kernel_client()
         except (RuntimeError, OSError) as error:
             if self.told is None:
-                self._tell_last_words()
                 say(f"{self.asked.file}: the kernel did not start ({error})")
             return FAILED
         try:
@@ -232,24 +232,9 @@ class _Run:
             return FAILED
         except DeadKernelError:
             if self.told is None:
-                self._tell_last_words()
                 say(f"{self.asked.file}: the kernel died in {self.where}{await self._death()}")
             return FAILED
         return 0 if self.told is None else FAILED
-
-    @contextlib.contextmanager
-    def _outputs(self) -> Iterator[dict[str, int]]:
-        """Give where our own kernel's process writes to: what programs in cells print comes by messages as well."""
-        if self.manager.kernel_name != OWN:
-            yield {}
-            return
-        with self.errors.open("wb") as errors:
-            yield {"stdout": subprocess.DEVNULL, "stderr": errors.fileno()}
-
-    def _tell_last_words(self) -> None:
-        """Pass on the end of what the kernel's process said of itself."""
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(self.errors.read_text(errors="replace")[-LAST_WORDS:])
 
     async def _cells(self) -> None:
         number, before = 0, False

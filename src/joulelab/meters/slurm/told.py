@@ -91,6 +91,8 @@ def account(
         "exit_code": first.exit_code,
         "nodes": node_names(nodes_of(components)),
         "row": energy.row,
+        # Who recorded was in the job; a step of its own is told by its number.
+        "holds": not any(letter.isdigit() for letter in energy.row),
         "energy_j": energy.joules,
         "reason": energy.reason,
         "start_utc_ns": times[0],

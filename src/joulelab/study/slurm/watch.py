@@ -7,6 +7,7 @@ is believed. While either does not answer, nothing is decided.
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from joulelab.core.errors import MeterError, Unavailable
 from joulelab.transports.slurm_jobs import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from joulelab.transports.slurm_jobs import Jobs
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 SETTLE_S, LOST_S = 10.0, 60.0
 # A node that does not come back from ending a job must not hold up a study.
 COMPLETING, COMPLETING_S = "COMPLETING", 600.0
-UNKNOWN = "UNKNOWN"
+UNKNOWN, CANCELLED = "UNKNOWN", "CANCELLED"
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 # So often the controller is asked for all: the database may not have heard of an end, and never will.
 EVERY = 10
 
@@ -51,7 +53,7 @@ class Watch:
         wanted = sorted(set(tasks))
         self.problem = ""
         database = self._accounted(wanted) if self._database else {}
-        rows = {task: find(task, database or {}) for task in wanted}
+        rows = {task: (database or {}).get(task) for task in wanted}
         self._asked += 1
         every = self._asked % EVERY == 0
         unclear = [task for task, row in rows.items() if every or row is None or row.is_final]
@@ -63,20 +65,24 @@ class Watch:
             elif queue is None:
                 found[task] = Seen(row or JobState(task, "", UNKNOWN), over=None)
             else:
-                found[task] = self._judge(task, row, find(task, queue), told=database is not None)
+                known = any(_base(other) == _base(task) for other in (*(database or {}), *queue))
+                found[task] = self._judge(task, row, queue.get(task), told=database is not None, known=known)
             if found[task].over is False:
                 self._forget(task)
         return found
 
-    def _judge(self, task: str, row: JobState | None, queued: JobState | None, *, told: bool) -> Seen:
-        """Decide by both answers; `told` is whether the database answered, if there is one."""
+    def _judge(self, task: str, row: JobState | None, queued: JobState | None, *, told: bool, known: bool) -> Seen:
+        """Decide by both answers; `told` is whether the database answered, if there is one, `known` of its array."""
         ended = row if row is not None and row.is_final else None
         if queued is None:
             if ended is not None:
                 return Seen(ended, over=True)
-            # The controller knows it no more. Who has no database, and asks too late, knows only that.
-            patient = self._database and (not told or self._waited(task, "lost") < LOST_S)
-            return Seen(JobState(task, "" if row is None else row.raw, UNKNOWN), over=None if patient else True)
+            # The controller knows it no more. Who has no database, and asks too late, knows only that; but of an array
+            # with a database a task is not among the others only if it was cancelled while it waited.
+            gone = known and row is None and "_" in task and self._database
+            patient = self._database and (not told or self._waited(task, "lost") < (SETTLE_S if gone else LOST_S))
+            state = JobState(task, "" if row is None else row.raw, CANCELLED if gone else UNKNOWN)
+            return Seen(state, over=None if patient else True)
         if not queued.is_final:
             if queued.state == COMPLETING and self._waited(task, COMPLETING) > COMPLETING_S:
                 return Seen(ended or queued, over=True)
@@ -114,20 +120,27 @@ class Watch:
 
 
 def by_name(rows: Iterable[JobState]) -> dict[str, JobState]:
-    """Return rows by task and by number; tasks that wait, `12_[4-7]`, are one row by the name of `12_[`."""
+    """Return rows by task and by number; tasks that wait are one row, `12_[4-7]`, and told apart here."""
     found: dict[str, JobState] = {}
     numbers: dict[str, JobState] = {}
     for row in rows:
-        base, bracket, _ = row.job.partition("_[")
-        found[base + bracket] = row
+        base, bracket, listed = row.job.partition("_[")
         numbers[row.raw] = row
+        found |= {f"{base}_{index}": row for index in _indices(listed)} if bracket else {base: row}
     return numbers | found
 
 
-def find(task: str, rows: Mapping[str, JobState]) -> JobState | None:
-    """Return the row of a task: its own, else that of the tasks of its array that are not told apart yet."""
-    return rows.get(task) or (rows.get(f"{task.partition('_')[0]}_[") if "_" in task else None)
+def _indices(text: str) -> Iterator[int]:
+    """Give the indices of `1-3,5,8-12:2%4]`."""
+    for match in _RANGE.finditer(text.partition("%")[0]):
+        first, last, step = (int(part) if part else None for part in match.groups())
+        assert first is not None
+        yield from range(first, (first if last is None else last) + 1, step or 1)
+
+
+def _base(task: str) -> str:
+    return task.partition("_")[0]
 
 
 def _numbers(tasks: Iterable[str]) -> list[str]:
-    return sorted({task.partition("_")[0] for task in tasks}, key=int)
+    return sorted({_base(task) for task in tasks}, key=int)

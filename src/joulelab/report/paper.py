@@ -1,0 +1,164 @@
+"""Write the tables of a study as papers print them, and its comparisons: as text, Markdown, LaTeX, CSV or JSON."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from joulelab.report.console import print_facts
+from joulelab.report.paper_pairs import pair_notes, pair_tables
+from joulelab.report.paper_rows import paper_tables
+from joulelab.report.study import fitting, table_of
+from joulelab.report.study_csv import as_csv, knob_columns
+from joulelab.report.study_rows import Column
+from joulelab.report.study_text import escaped, latex_table, markdown_table, tex
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.repeats import Sample
+    from joulelab.report.paper_rows import PaperTable, Spread
+
+SCHEMA = 1
+UNIT = {"energy": "j", "power": "w", "time": "s"}
+
+
+def print_paper(
+    console: Console,
+    summary: Summary,
+    *,
+    spread: Spread = "deviation",
+    scope: str | None = None,
+    every: bool = False,
+) -> None:
+    """Print the tables and how cells compare with the reference; `every` shows all pairs."""
+    for table in paper_tables(summary, spread=spread, scope=scope):
+        _print(console, table.title, _columns(table))
+        console.print()
+        print_facts(console, [("", table.caption)], label=0)
+    for title, columns in pair_tables(summary, every=every):
+        _print(console, title, columns)
+    console.print()
+    print_facts(console, [("note", note) for note in pair_notes(summary)])
+
+
+def paper_markdown(
+    summary: Summary, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
+) -> str:
+    """Return the tables, captions and comparisons in Markdown."""
+    parts = []
+    for table in paper_tables(summary, spread=spread, scope=scope):
+        parts += [f"**{escaped(table.title)}**", markdown_table(_columns(table)), escaped(table.caption)]
+    for title, columns in pair_tables(summary, every=every):
+        parts += [f"**{escaped(title)}**", markdown_table(columns)]
+    return "\n\n".join([*parts, *(escaped(note) for note in pair_notes(summary))]) + "\n"
+
+
+def paper_latex(
+    summary: Summary, *, spread: Spread = "deviation", scope: str | None = None, every: bool = False
+) -> str:
+    """Return the tables, captions and comparisons in LaTeX (booktabs)."""
+    tables = [
+        latex_table(f"{table.title}. {table.caption}", _columns(table), left=len(table.labels), rules=_blocks(table))
+        for table in paper_tables(summary, spread=spread, scope=scope)
+    ]
+    tables += [latex_table(title, columns, left=1) for title, columns in pair_tables(summary, every=every)]
+    return "\n".join([r"% \usepackage{booktabs}", *tables, *(tex(note) for note in pair_notes(summary))]) + "\n"
+
+
+def statistics_csv(summary: Summary) -> str:
+    """Return a row per cell with every figure of its repeats, SI, in full: what the tables are rounded from."""
+    rows = []
+    for cell in summary.cells:
+        row: dict[str, Any] = {"cell": cell.key, **knob_columns(cell), "line": cell.line}
+        for figure, sample in summary.statistics.get(cell.key, {}).items():
+            row |= _figures(figure, sample)
+        if cell.idle_energy is not None:
+            row["idle_energy_j"] = cell.idle_energy.value
+        rows.append(row)
+    return as_csv(rows)
+
+
+def pairs_csv(summary: Summary) -> str:
+    """Return a row per pair and figure: ratio, difference, p, verdict, more repeats; all pairs."""
+    rows = []
+    for pair in summary.pairs:
+        row: dict[str, Any] = {"figure": pair.figure, "cell": pair.cell, "against": pair.against, "ratio": pair.ratio}
+        row |= _bounds("ratio", pair.ratio_interval) | {"difference": pair.difference}
+        row |= _bounds("difference", pair.difference_interval)
+        row |= {"freedom": pair.freedom, "p": pair.p, "p_corrected": pair.p_corrected, "verdict": pair.verdict}
+        row |= {"more_repeats": pair.more_repeats, "by_meters": int(pair.by_meters), "assumed": int(pair.assumed)}
+        rows.append(row)
+    return as_csv(rows)
+
+
+def paper_json(summary: Summary, *, spread: Spread = "deviation", scope: str | None = None) -> dict[str, Any]:
+    """Return the tables as they are printed, and the statistics and pairs that they are made of, in full."""
+    tables = [
+        {
+            "title": table.title,
+            "caption": table.caption,
+            "columns": [*table.labels, *table.heads],
+            "rows": [{"cell": row.cell, "texts": [*row.labels, *row.figures]} for row in table.rows],
+        }
+        for table in paper_tables(summary, spread=spread, scope=scope)
+    ]
+    plain = summary.to_json()
+    return {
+        "schema": SCHEMA,
+        "spread": spread,
+        "scope": scope,
+        "tables": tables,
+        "statistics": plain["statistics"],
+        "pairs": plain["pairs"],
+    }
+
+
+def paper_json_text(summary: Summary, *, spread: Spread = "deviation", scope: str | None = None) -> str:
+    """Return that as text."""
+    return json.dumps(paper_json(summary, spread=spread, scope=scope), indent=2, allow_nan=False) + "\n"
+
+
+def _print(console: Console, title: str, columns: list[Column]) -> None:
+    console.print()
+    console.print(Text(title, style="bold"))
+    label, *others = columns
+    for fit in fitting(label, others, console.width):
+        console.print()
+        console.print(table_of([label, *fit]))
+
+
+def _columns(table: PaperTable) -> list[Column]:
+    """Return the columns as they are printed: a label that stays the same is said once."""
+    columns = []
+    for k, name in enumerate(table.labels):
+        seen = [row.labels[: k + 1] for row in table.rows]
+        last = len(table.labels) - 1
+        repeated = [False, *(a == b and k < last for a, b in pairwise(seen))]
+        texts = ("" if same else row.labels[k] for same, row in zip(repeated, table.rows, strict=False))
+        columns.append(Column(name, tuple(texts)))
+    figures = zip(*(row.figures for row in table.rows), strict=True)
+    return columns + [Column(head, texts) for head, texts in zip(table.heads, figures, strict=False)]
+
+
+def _blocks(table: PaperTable) -> list[int]:
+    """Return before which rows a line is drawn: where the first of several labels changes."""
+    if len(table.labels) < 2:
+        return []
+    return [k for k, (a, b) in enumerate(pairwise(table.rows), start=1) if a.labels[0] != b.labels[0]]
+
+
+def _figures(figure: str, sample: Sample) -> dict[str, Any]:
+    name = f"{figure}_{UNIT[figure]}"
+    row: dict[str, Any] = {f"{figure}_n": sample.n, f"{name}_mean": sample.mean, f"{name}_deviation": sample.deviation}
+    row |= _bounds(name, sample.interval) | {f"{name}_median": sample.median}
+    row |= {f"{figure}_meter_expanded": sample.meter, f"{figure}_outliers": len(sample.outliers)}
+    return row | {f"{figure}_outliers_seen": int(sample.outliers_seen)}
+
+
+def _bounds(name: str, bounds: tuple[float, float] | None) -> dict[str, float | None]:
+    return {f"{name}_low": bounds and bounds[0], f"{name}_high": bounds and bounds[1]}

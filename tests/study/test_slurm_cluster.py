@@ -1,0 +1,218 @@
+"""Run studies on a real Slurm, and do to their jobs what clusters do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+from tests.slurm.cluster import missing
+from tests.slurm.daemons import until
+from tests.slurm.studies import CPU, GPU, bench
+
+from joulelab.core.errors import ConfigError
+from joulelab.study.executors import Ended, Waits
+from joulelab.study.executors.slurm import check
+from joulelab.study.nodes import NodeType
+from joulelab.study.slots import State, look
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "all is there")
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    with bench() as found:
+        yield found
+
+
+def slots(study, repeats=1):
+    return [study.slot(key, repeat) for key in sorted(study.cells()) for repeat in range(1, repeats + 1)]
+
+
+def job_of(slot):
+    return json.loads((slot / "job.json").read_text())
+
+
+def claim_of(slot):
+    return json.loads((slot / "claim.json").read_text())
+
+
+def poll(executor, wanted, limit_s=60):
+    """Poll until so many slots have ended; return them by slot, and what was waited for."""
+    ended, waits = {}, []
+
+    def more():
+        for news in executor.poll(0.2):
+            if isinstance(news, Ended):
+                assert news.slot not in ended
+                ended[news.slot] = news
+            else:
+                waits.append(news)
+        return len(ended) >= wanted
+
+    until(more, f"{wanted} slots end", limit_s, 0)
+    return ended, waits
+
+
+def until_runs(executor, slot):
+    until(lambda: executor.poll(0.1) == [] and (slot / "out.txt").exists(), "the workload runs", 60, 0)
+
+
+def sent(study):
+    return sorted(folder for folder in (study.folder / "jobs").iterdir() if folder.is_dir())
+
+
+def test_alike_slots_are_arrays_and_each_ends_once(slurm):
+    study = slurm.study("arrays", "sh", "-c", "exit {n}", nodes={"gpu": GPU, "cpu": CPU}, n="0,3,0.0")
+    outcome, news = slurm.drive(study)
+    assert (outcome.done, outcome.failed, outcome.error) == (4, 2, None), news
+    kinds = {}
+    for folder in sent(study):
+        job = json.loads((folder / "job.json").read_text())
+        assert job["over"]
+        kinds.setdefault(job["node"], []).append(len((folder / "slots.txt").read_text().splitlines()))
+    assert kinds == {"gpu": [3], "cpu": [3]}
+    for slot in slots(study):
+        state = look(slot)
+        node = job_of(slot)["nodes"]
+        kind = study.cells()[slot.parent.name].workload.node_type
+        assert node == "g1" if kind == "gpu" else node in ("c1", "c2")
+        assert claim_of(slot)["job"] == job_of(slot)["raw"]
+        assert job_of(slot)["state"] == "COMPLETED"
+        assert state.state in (State.DONE, State.FAILED)
+
+
+def test_what_sbatch_refuses_is_said(slurm):
+    for options, words in (
+        ({"partition": "nope"}, "node type gpu: there is no partition 'nope' (there are accelerated, cpu, main)"),
+        ({"constraint": "h100|gpu"}, "node type gpu: no node has the feature 'h100' (there are cpu, gpu)"),
+        ({"partition": "cpu", "time": 3600}, "the time 1:00:00 is more than the partition allows (MaxTime of cpu is 00:10:00"),
+        ({"partition": "cpu", "nodes": 9}, "node type gpu: sbatch refuses the job (allocation failure"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError) as caught:
+            check({"gpu": NodeType("gpu", "slurm", options=options)}, slurm.environ)
+        assert words in str(caught.value)
+    assert check({"gpu": GPU, "here": NodeType()}, slurm.environ) == []
+    notes = check({"cpu": NodeType("cpu", "slurm", options={"exclusive": False})}, slurm.environ)
+    assert ["not exclusive" in note or "no time limit" in note for note in notes] == [True, True]
+    with pytest.raises(ConfigError, match="Slurm cannot be used"):
+        check({"gpu": GPU}, slurm.environ | {"PATH": "/nowhere"})
+    study = slurm.study("refused", "true", nodes={"gpu": NodeType("gpu", "slurm", options={"partition": "nope"})})
+    outcome, _ = slurm.drive(study)
+    assert "node type gpu: sbatch refuses the job (invalid partition specified: nope" in str(outcome.error)
+    assert not slots(study)[0].exists()
+
+
+def test_cancelled_while_they_wait_or_run(slurm):
+    study, _ = slurm.held("cancelled", n="1,2,3")
+    executor = slurm.executor(study)
+    for slot in slots(study):
+        executor.submit(slot)
+    until(lambda: executor.poll(0.1) == [] and any((slot / "out.txt").exists() for slot in slots(study)), "one runs", 60, 0)
+    first = next(slot for slot in slots(study) if slot.exists())
+    others = [slot for slot in slots(study) if slot != first]
+    executor.cancel(others[0])
+    ended, _ = poll(executor, 1)
+    assert ended[others[0]].fate == "cancelled"
+    assert "CANCELLED" in ended[others[0]].said
+    assert not others[0].exists()
+    # By somebody else, and not by us.
+    slurm.cluster.run("scancel", *(task for task, *_ in slurm.jobs()))
+    ended, _ = poll(executor, 2)
+    assert {news.fate for news in ended.values()} == {"cancelled"}
+    assert ended[first].told == {"is": "interrupted"} or ended[first].told["is"] == "ended"
+    assert job_of(first)["state"] == "CANCELLED"
+    assert look(first).state is State.STALE
+    assert slurm.jobs() == []
+    executor.close()
+
+
+def test_cancelled_twice_is_killed(slurm):
+    study = slurm.study("killed", "sh", "-c", "trap '' TERM; while :; do sleep 0.2; done")
+    (slot,) = slots(study)
+    executor = slurm.executor(study)
+    executor.submit(slot)
+    until_runs(executor, slot)
+    executor.cancel(slot)
+    executor.poll(0)
+    executor.cancel(slot)
+    ended, _ = poll(executor, 1)
+    assert ended[slot].fate == "cancelled"
+
+
+def test_time_limit_and_a_lost_node(slurm):
+    study, _ = slurm.held("limits", {"gpu": GPU, "cpu": NodeType("cpu", "slurm", options={"options": ["--no-requeue", "-wc1"]})})
+    executor = slurm.executor(study)
+    kinds = {study.cells()[slot.parent.name].workload.node_type: slot for slot in slots(study)}
+    for slot in kinds.values():
+        executor.submit(slot)
+    for slot in kinds.values():
+        until_runs(executor, slot)
+    assert executor.is_over(claim_of(kinds["gpu"])) is False
+    slurm.cluster.run("scontrol", "update", f"JobId={claim_of(kinds['gpu'])['job']}", "EndTime=now+1")
+    slurm.cluster.run("scontrol", "update", "NodeName=c1", "State=DOWN", "Reason=test")
+    ended, _ = poll(executor, 2, 90)
+    slurm.cluster.run("scontrol", "update", "NodeName=c1", "State=RESUME")
+    assert ended[kinds["gpu"]].fate == "failed"
+    assert "ended as TIMEOUT" in ended[kinds["gpu"]].said
+    assert look(kinds["gpu"]).state is State.FAILED
+    assert ended[kinds["cpu"]].fate == "again"
+    assert "ended as NODE_FAIL" in ended[kinds["cpu"]].said
+    assert executor.is_over(claim_of(kinds["gpu"])) is True
+    assert executor.is_over({"job": "1"}) is None
+    assert executor.is_over({"job": "1", "cluster": "elsewhere"}) is None
+
+
+def test_requeued_jobs_go_on_while_daemons_restart(slurm):
+    study, go = slurm.held("again", {"cpu": CPU})
+    (slot,) = slots(study)
+    executor = slurm.executor(study)
+    executor.submit(slot)
+    until_runs(executor, slot)
+    job = claim_of(slot)["job"]
+    slurm.cluster.run("scontrol", "requeue", job)
+    until(lambda: not [news for news in executor.poll(0.2) if isinstance(news, Ended)]
+          and [job, "PENDING", job] in slurm.jobs(), "it waits again", 40, 0)  # fmt: skip
+    waits = []
+    with slurm.cluster.without_database(), slurm.cluster.without_controller():
+        until(lambda: waits.extend(executor.poll(0.2)) or waits, "it says that Slurm does not answer", 40, 0)
+        assert executor.poll(1.5) == []
+    assert [(news.what, type(news)) for news in waits] == [("waits for Slurm", Waits)]
+    # Slurm waits two minutes before it starts it again, unless it is told otherwise.
+    until(lambda: slurm.cluster.works("scontrol", "update", f"JobId={job}", "StartTime=now"), "it may start", 40)
+    until(lambda: executor.poll(0.2) == [] and slot.exists() and claim_of(slot)["restart"] == 1, "it runs again", 60, 0)
+    go.touch()
+    ended, _ = poll(executor, 1)
+    assert ended[slot].fate == ""
+    assert look(slot).state is State.DONE
+    assert (slot.parent / "r01.interrupted-1").is_dir()
+    assert len(sent(study)) == 1
+
+
+def test_a_killed_driver_is_followed_by_one_that_finds_its_jobs(slurm):
+    study, go = slurm.held("driven", n="1,2,3,4,5")
+    driver = slurm.start(study)
+    try:
+        until(lambda: any((slot / "out.txt").exists() for slot in slots(study)), "a slot runs", 60)
+    finally:
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.wait()
+    jobs = slurm.jobs()
+    assert len(jobs) == 5
+    assert len(sent(study)) == 2  # arrays of this cluster have 4 tasks at most
+    # As if it had been killed before it could write down the number of one, and while it prepared another.
+    for folder in sent(study)[1:]:
+        data = json.loads((folder / "job.json").read_text())
+        (folder / "job.json").write_text(json.dumps({**data, "job": None}))
+    never = sent(study)[0].with_name("20000101-000000-00")
+    never.mkdir()
+    (never / "slots.txt").write_text("cells/x/r01\n")
+    (never / "job.json").write_text(json.dumps({"job": None, "name": "joulelab-x", "utc_ns": 1, "over": False, "node": "gpu"}))
+    go.touch()
+    outcome, news = slurm.drive(study)
+    assert (outcome.done, outcome.error) == (5, None), news
+    assert len(sent(study)) == 3
+    assert sorted(claim_of(slot)["job"] for slot in slots(study)) == sorted(raw for *_, raw in jobs) or len(jobs) == 5
+    assert not list(study.folder.glob("cells/*/r01.*"))
+    assert all(json.loads((folder / "job.json").read_text())["over"] for folder in sent(study))

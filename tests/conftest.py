@@ -12,13 +12,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from joulelab.twins.serve import TwinServer
 
 # A busy machine makes single examples slow; the time limit of each test stands.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+# Two workers on two cores: a pool of threads for each small matrix makes both slower.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The state of instruments is kept away from that of whoever runs the tests.
 os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="joulelab-tests-state-"))
@@ -34,6 +37,47 @@ for number in (
 ):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+# Files that take longest are started first, so that at the end no worker is left alone with one.
+FIRST = (
+    "cli/test_sweep.py",
+    "cli/test_tune.py",
+    "cli/test_cap.py",
+    "cli/test_cap_kills.py",
+    "cli/test_run.py",
+    "cli/test_run_outcome.py",
+    "study/test_slurm_cluster.py",
+    "meters/test_slurm_cluster.py",
+    "supervisor/test_nodes_cluster.py",
+    "study/test_accounting_cluster.py",
+    "workloads/test_notebook.py",
+    "meters/test_ipmi.py",
+    "contracts/test_meters.py",
+    "control/test_capd.py",
+    "control/test_kills.py",
+    "analysis/test_metrics_pool.py",
+    "analysis/test_wall.py",
+    "report/test_figures.py",
+    "study/tuning/test_replay.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {f"tests/{name}": n for n, name in enumerate(FIRST)}
+    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(FIRST)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Leave processes that a test marked `no_cover` starts untraced too: tracing doubles what they need to start."""
+    untraced = item.get_closest_marker("no_cover") is not None
+    kept = os.environ.pop("COVERAGE_PROCESS_CONFIG", None) if untraced else None
+    try:
+        return (yield)
+    finally:
+        if kept is not None:
+            os.environ["COVERAGE_PROCESS_CONFIG"] = kept
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ from tests.analysis.folders import Folder, counter, gpu, power
 from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import accuracy, ns
 
+from joulelab.analysis.accounting import accounted, accounts_of, compare_accounts
 from joulelab.analysis.analyse import analyse
+from joulelab.analysis.channels import load_channels
+from joulelab.analysis.joining import join
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.report.agreement import agreement_rows
 
@@ -250,3 +254,48 @@ def test_phases_of_what_was_only_accounted_have_no_energy(folder):
     folder.marks("1", {"t": ns(6.0), **begin}, {"t": ns(9.0), "mark": "end", "id": "a"})
     (phase,) = result_of(account(folder, 6000.0)).phases
     assert phase.energy == {}
+
+
+def clocked(folder, clock_s):
+    """Compare as if the cluster's clock might be so far off ours, None: nobody knows how far."""
+    run = folder.close(START, END).open()
+    scopes = [
+        replace(s, channels=tuple(replace(c, clock_s=clock_s) for c in s.channels)) if s.scope == "job" else s
+        for s in join(load_channels(run, None), ns(START), ns(END)).scopes
+    ]
+    job = next(accounted(s, ns(START), ns(END)) for s in scopes if s.scope == "job")
+    return compare_accounts(scopes, accounts_of(run.events()), ns(START), None), job
+
+
+def test_clocks_that_differ_move_both_edges_of_the_row_together(folder):
+    folder.add("bmc", power("node.dc"), T, busy(200.0, 1000.0)[1])
+    found, _ = clocked(account(folder, 9200.0, 4.0, 14.0), 2.0)
+    (compared,) = found.comparisons
+    # 2 s earlier it has two seconds of idle more and of the load less.
+    assert compared.best.energy.budget()["clock"] == pytest.approx(1600 / math.sqrt(3), rel=0.1)
+    assert compared.verdict == "agree"
+
+
+def test_a_steady_load_is_the_same_a_little_earlier_or_later(folder):
+    found, _ = clocked(account(steady(folder), 6000.0), 3.0)
+    assert found.comparisons[0].best.energy.budget().get("clock", 0.0) < 20
+
+
+def test_a_row_that_holds_our_record_cannot_be_far_from_it(folder):
+    found, _ = clocked(account(steady(folder), 500.0 * 23, -1.5, 21.5, holds=["node1.cluster"]), 16.0)
+    # At most 1.5 s later, 2.6 s earlier: so much more of it is not in our record, and was at most as high.
+    clock = found.comparisons[0].best.energy.budget()["clock"]
+    assert 0 < clock < 500 * 2.7
+    assert found.comparisons[0].verdict == "agree"
+
+
+def test_a_row_that_may_be_of_another_time_altogether_decides_nothing(folder):
+    found, _ = clocked(account(steady(folder), 6000.0, holds=["node2"]), 30.0)
+    assert (found.comparisons[0].verdict, found.comparisons[0].best.energy.known) == ("cannot tell", False)
+
+
+def test_clocks_that_nothing_joins_give_no_comparison_and_no_interval(folder):
+    found, job = clocked(account(steady(folder), 6000.0), None)
+    assert not found.comparisons
+    assert "none of our readings is of that time" in found.notes[0].message
+    assert (job.energy.value, job.energy.expanded) == (pytest.approx(6000, abs=1), None)

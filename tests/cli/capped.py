@@ -8,11 +8,11 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from tests.cli.entry import JOULELAB
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.store.folder import list_runs
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-JOULELAB = (sys.executable, "-m", "joulelab")
 FOUND_W = 250.0  # a site's own policy: neither the default nor the highest
 need_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="the twin's NVML library is built with cc, not here")
 

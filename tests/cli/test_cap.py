@@ -77,12 +77,18 @@ def test_hidden_gpus_are_left_alone(bench: CapBench) -> None:
         (("170", "180"), "one value too many"),
     ],
 )
-def test_what_cannot_be_set_is_refused_and_nothing_runs(bench: CapBench, words: tuple[str, ...], said: str) -> None:
-    done = bench.call("cap", *words, "--", "touch", "ran", code=125)
+def test_what_cannot_be_set_is_refused_and_nothing_runs(shared: CapBench, words: tuple[str, ...], said: str) -> None:
+    done = shared.call("cap", *words, "--", "touch", "ran", code=125)
     assert said in done.stderr
-    assert not (bench.folder / "ran").exists()
-    assert bench.caps() == [FOUND_W, FOUND_W]
-    assert not bench.journals()
+    assert not (shared.folder / "ran").exists()
+    assert shared.caps() == [FOUND_W, FOUND_W]
+    assert not shared.journals()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CapBench]:
+    with CapBench(tmp_path_factory.mktemp("cap")) as made:
+        yield made
 
 
 def test_a_second_writer_is_told_who_holds_the_gpu(bench: CapBench) -> None:
@@ -97,6 +103,7 @@ def test_a_second_writer_is_told_who_holds_the_gpu(bench: CapBench) -> None:
     assert bench.caps() == [170.0, 170.0]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
 def test_joulelab_ends_by_a_signal(bench: CapBench, number: signal.Signals) -> None:
     joulelab = bench.start("cap", "170", "--", *SLEEP)

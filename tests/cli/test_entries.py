@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.cli.entry import JOULELAB
 from tests.config.conftest import INSTRUMENT
 from tests.config.instrument import RIGHT
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Call
 
-JOULELAB = [sys.executable, "-c", "from joulelab.cli import main; main()"]
 FAST = ["--meter", "pdu1", "--no-meter", "host"]
 
 

@@ -171,6 +171,8 @@ def test_entries_are_asked_beside_a_file(
         (["csv", "LOG", "--time", "t", "--map", "w=node.ac:W", "--zone", "Europe/Berln"], "Europe/Berlin"),
         (["wandb", "LOG"], "no column of a wandb file"),
         (["slurm"], "no job is given"),
+        (["slurm", "7", "--into", "LOG", "--from", "1", "--phase", "x", "1", "2"], "--from, --phase: not with --into"),
+        (["csv", "LOG", "--into", "last"], "csv cannot be added to a run"),
         (["prometheus", "LOG"], "is no KEY=VALUE"),
     ],
 )

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.cli.entry import JOULELAB
 
 from joulelab.cli.run import _options
 from joulelab.config.choose import choose
@@ -19,7 +20,6 @@ from joulelab.config.entry import Config
 if TYPE_CHECKING:
     from pathlib import Path
 
-JOULELAB = [sys.executable, "-c", "from joulelab.cli import main; main()"]
 # A meter that exists everywhere and tells no energy.
 NO_POWER = ["--meter", "host"]
 

@@ -10,7 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.cli.test_run import JOULELAB, NO_POWER
+from tests.cli.entry import JOULELAB
+from tests.cli.test_run import NO_POWER
 from tests.recorder.driving import until
 
 if TYPE_CHECKING:
@@ -59,12 +60,12 @@ def test_a_table_that_cannot_be_printed_does_not_change_the_outcome(runs: Path) 
 )
 def test_a_signal_after_the_end_does_not_replace_the_outcome(runs: Path, number: int, cuts: bool) -> None:
     flag = runs.parent / "analysing"
-    code = SLOW.format(flag=str(flag), seconds=20 if cuts else 1)
+    code = SLOW.format(flag=str(flag), seconds=50 if cuts else 1)
     command = [sys.executable, "-c", code, "run", *NO_POWER, "--", "sh", "-c", "exit 3"]
     process = subprocess.Popen(command, env=environ(runs), stderr=subprocess.PIPE, text=True)
     until(flag.exists)
     process.send_signal(number)
-    _, told = process.communicate(timeout=15)
+    _, told = process.communicate(timeout=30)
     assert process.returncode == 3, told
     assert "Traceback" not in told
     assert ("interrupted; the record is complete" in told) == cuts
@@ -108,7 +109,7 @@ def test_an_interrupt_in_the_first_moments_leaves_no_traceback(runs: Path) -> No
         process.stdout.readline()
         time.sleep(0.05 + 0.02 * k)  # before that, Python itself may not have come to us yet
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=10)
+        _, told = process.communicate(timeout=30)
         assert process.returncode == -signal.SIGINT
         assert "Traceback" not in told
 

@@ -8,6 +8,7 @@ from tests.control.kills import campaign
 SEED = int(os.environ.get("JOULELAB_KILL_SEED", "4"))
 
 
+@pytest.mark.no_cover
 @pytest.mark.timeout(300)
 def test_whatever_is_killed_the_caps_come_back():
     result = campaign(12, SEED)
@@ -15,6 +16,7 @@ def test_whatever_is_killed_the_caps_come_back():
 
 
 @pytest.mark.long
+@pytest.mark.no_cover
 @pytest.mark.timeout(1800)
 def test_two_hundred_kills_leave_nothing_behind():
     result = campaign(200, SEED + 1)

@@ -80,7 +80,7 @@ class Driven:
     def finish(self, tail_s: float = 0.3) -> int:
         self.say({"do": "finish", "tail_s": tail_s, "id": 9})
         assert self.hear("finished")["id"] == 9
-        return self.process.wait(10)
+        return self.process.wait(30)
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         return events_of(self.folder / f"events.{self.plan['segment']}.jsonl", kind)

@@ -58,8 +58,7 @@ def test_it_records_obeys_and_finishes(tmp_path: Path) -> None:
 def test_it_writes_while_it_records(tmp_path: Path) -> None:
     with Driven(tmp_path, [fake()], period_s=0.02) as r:
         r.hear("ready")
-        time.sleep(1.2)
-        assert r.rows()[-1][2] > time.monotonic_ns() - 0.6 * NS
+        until(lambda: len(r.rows()) > 50 and r.rows()[-1][2] > time.monotonic_ns() - 0.6 * NS)
 
 
 def test_it_ends_with_its_owner_though_the_pipe_stays_open(tmp_path: Path) -> None:
@@ -67,14 +66,14 @@ def test_it_ends_with_its_owner_though_the_pipe_stays_open(tmp_path: Path) -> No
         r.hear("ready")
         time.sleep(0.2)
         owner.kill()
-        assert r.process.wait(2) == 0
+        assert r.process.wait(20) == 0
     assert r.events("stop")[0]["reason"] == "owner-ended"
     assert len(r.rows()) >= 2
 
 
 def test_it_ends_when_the_owner_was_gone_before_it_looked(tmp_path: Path) -> None:
     with Driven(tmp_path, [fake()], owner_start_ticks=1) as r:
-        assert r.process.wait(5) == 0
+        assert r.process.wait(20) == 0
     assert r.events("stop")[0]["reason"] == "owner-ended"
 
 
@@ -83,7 +82,7 @@ def test_it_ends_when_the_owner_closes_the_pipe(tmp_path: Path) -> None:
         r.hear("ready")
         assert r.process.stdin is not None
         r.process.stdin.close()
-        assert r.process.wait(2) == 0
+        assert r.process.wait(20) == 0
     assert r.events("stop")[0]["reason"] == "owner-closed"
 
 
@@ -105,7 +104,7 @@ def test_it_says_when_the_workload_ended_and_who_sent_a_signal(tmp_path: Path) -
         begun = time.monotonic_ns()
         r.say({"do": "workload", "pid": workload.pid, "start_ns": begun})
         ended = r.hear("workload-ended")["t"]
-        assert 0.2e9 < ended - begun < 1e9
+        assert 0.2e9 < ended - begun < 3e9
         workload.wait()
         r.process.send_signal(REPORTED[0])
         assert r.hear("signal")["sender"] == os.getpid()
@@ -174,9 +173,9 @@ def test_a_meter_that_hangs_in_opening_holds_up_nobody(tmp_path: Path) -> None:
         said = r.hear("ready")["meters"]
         assert [m["status"] for m in said] == ["opening", "open"]
         r.say({"do": "edge", "id": 1})
-        assert r.hear("edge", 1.0)["stepped"]
+        assert r.hear("edge", 15.0)["stepped"]
         assert r.finish() == 0
-        assert time.monotonic() - begun < 4
+        assert time.monotonic() - begun < 20
     assert len(r.rows("fake-2")) > 5
 
 
@@ -196,7 +195,7 @@ def test_a_reading_that_hangs_delays_its_own_meter_only(tmp_path: Path) -> None:
         until(lambda: r.events("stuck"), 10)
         begun = time.monotonic()
         assert r.finish() == 0
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 15
     assert r.events("stuck")[0]["meter"] == "fake"
     (gap,) = r.events("gap")
     assert gap["error"] == "Stuck"
@@ -243,7 +242,7 @@ def test_a_disk_that_stays_full_is_told_at_the_end(tmp_path: Path) -> None:
         time.sleep(0.5)
         r.say({"do": "finish", "tail_s": 0.1, "id": 1})
         assert r.hear("finished")["lost_rows"] > 10
-        assert r.process.wait(5) == 0
+        assert r.process.wait(20) == 0
 
 
 def test_kill_9_loses_less_than_a_second(tmp_path: Path) -> None:

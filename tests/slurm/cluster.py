@@ -276,7 +276,7 @@ class Cluster:
         dead = self._daemons.dead()
         if dead:
             raise AssertionError("; ".join(dead))
-        states = self.run("sinfo", "-h", "-N", "-o", "%T", check=False).split()
+        states = self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%T", check=False).split()
         return states.count("idle") == len(self._machines)
 
 

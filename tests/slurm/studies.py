@@ -56,7 +56,9 @@ class Bench:
     def held(self, name: str, nodes: Mapping[str, NodeType] | None = None, **knobs: str) -> tuple[Study, Path]:
         """Make a study whose commands run until the file is there that is returned."""
         go = self.folder / f"{name}.go"
-        return self.study(name, "sh", "-c", HELD.format(go=go), *("{%s}" % knob for knob in knobs), nodes=nodes, **knobs), go
+        return self.study(
+            name, "sh", "-c", HELD.format(go=go), *(f"{{{knob}}}" for knob in knobs), nodes=nodes, **knobs
+        ), go
 
     def executor(self, study: Study) -> Any:
         """Open the executor for a study."""
@@ -73,7 +75,9 @@ class Bench:
 
     def jobs(self, *options: str) -> list[list[str]]:
         """Return the numbers and states of the jobs in the queue."""
-        return [line.split() for line in self.cluster.run("squeue", "-h", "-r", "-o", "%i %T %A", *options).splitlines()]
+        return [
+            line.split() for line in self.cluster.run("squeue", "-h", "-r", "-o", "%i %T %A", *options).splitlines()
+        ]
 
 
 def drive(study: Study, executor: Any, repeats: int, **options: Any) -> tuple[Outcome, list[Told]]:

@@ -19,8 +19,9 @@ from tests.slurm.cluster import Cluster, Machine, missing
 from tests.slurm.daemons import until
 from tests.slurm.feed import Feed
 
+from joulelab.core.errors import ConfigError, StoreError, Unavailable
 from joulelab.store.folder import list_runs
-from joulelab.study.accounting import fill_in
+from joulelab.study.accounting import attach_job, fill_in
 from joulelab.study.slots import Slot, State
 from joulelab.supervisor.closing import analyse_run
 from joulelab.twins import profile
@@ -148,25 +149,26 @@ def test_a_meter_that_is_a_third_off_differs_when_it_is_imported_into_the_run(fi
     assert not (slot.folder / "trial.json").exists()
     _, found = accounted(slot)
     assert (found.verdict, found.host) == ("differ", f"slurm-{job}")
-    again = filled.joulelab(*words)
-    assert again.returncode != 0
-    assert "already" in again.stderr
-    other = filled.joulelab(*words, "--name", "twice", "--json")
-    assert other.returncode == 0, other.stderr
-    assert [c["verdict"] for c in json.loads(other.stdout)["comparisons"] if c["scope"] == "job"] == ["differ"] * 2
-    assert (slot.run / "twice").is_dir()
+    settings = {"job": job, "slurm_conf": str(filled.cluster.conf)}
+    with pytest.raises(StoreError, match="already"):
+        attach_job(slot.run, settings)
+    attach_job(slot.run, settings, name="twice")
+    assert [c.host for c in analyse_run(slot.run).comparisons if c.verdict == "differ"] == [f"slurm-{job}", "twice"]
 
 
-def test_the_job_of_another_time_is_refused(filled, tmp_path):
-    cluster = filled.cluster
-    job = cluster.submit("sleep 1", "-w", "n1")
-    until(lambda: not cluster.run("squeue", "-h").strip(), "the job ends", 60)
-    run = filled.slots["one"].run
+def test_the_job_of_another_time_is_refused_and_one_that_runs(filled, tmp_path):
+    run, job = filled.slots["one"].run, filled.slots["one"].claim["job"]
     copy = tmp_path / run.name
     shutil.copytree(run, copy)
     meta = json.loads((copy / "run.json").read_text())
     meta["started"]["utc_ns"] -= 3600 * 10**9
     (copy / "run.json").write_text(json.dumps(meta))
-    done = filled.joulelab("import", "slurm", job, "--into", str(copy))
-    assert done.returncode != 0
-    assert "is not that of this run" in done.stderr
+    settings = {"slurm_conf": str(filled.cluster.conf), "settle_s": 60}
+    with pytest.raises(ConfigError, match="is not that of this run"):
+        attach_job(copy, {"job": job, **settings})
+    running = filled.cluster.submit("sleep 60", "-w", "n1")
+    until(lambda: "RUNNING" in filled.cluster.run("squeue", "-h", "-j", running, "-o", "%T"), "the job runs", 60)
+    until(lambda: "n1" in filled.cluster.run("sacct", "-n", "-X", "-j", running, "-o", "NodeList"), "it is known", 60)
+    with pytest.raises(Unavailable, match="still runs"):
+        attach_job(run, {"job": running, **settings})
+    filled.cluster.run("scancel", running)

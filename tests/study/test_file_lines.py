@@ -85,7 +85,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.dictionaries(KEYS, st.dictionaries(KEYS, VALUES, max_size=4), max_size=4))
 def test_lines_of_any_file(tables: dict[str, dict[str, Any]]) -> None:
     lines: list[str] = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.study.file import read_study
+from joulelab.study.file import cells, read_study
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -227,6 +227,7 @@ def test_the_file_without_a_mistake(tmp_path: Path) -> None:
         (1, "reference = { workload = 'x' }", "1: there is no workload 'x'; valid: train"),
         (1, "reference = { phase = 'x' }", "1: there is no knob 'phase'; valid: workload, node, cap, batch"),
         (1, "reference = { cap = 170 }", "1: no cell has cap 170 W; did you mean "),
+        (1, "reference = { batch = 'x' }", "1: no cell has batch x; valid: 256, 512"),
         (1, "reference = { cap = [100, 150] }", "1: the reference has 2 values of cap; name one of them"),
         (1, "reference = { batch = 512 }", "1: no cell has batch 512; take a combination that is not left out"),
     ],
@@ -268,6 +269,38 @@ gpus = 4
     ]
 
 
+def test_what_is_told_once_is_not_told_again(tmp_path: Path) -> None:
+    text = """\
+reference = { cap = 100, seconds = 1 }
+[knobs]
+cap = 100
+seconds = 0
+gpus = { values = 1, when = { seconds = 0, node = "gpu" } }
+[workloads.a]
+reference = "burn"
+parameters = { size = "{gpus}" }
+[workloads.b]
+reference = "burn"
+[nodes.gpu]
+[nodes.cpu]
+uses = "cpu"
+"""
+    told = said(tmp_path, text).splitlines()
+    assert [line.partition(":")[0] for line in told] == ["1", "3", "7", "8", "10"], told
+    broken = said(tmp_path, text.replace("seconds = 0\n", "seconds = []\n")).splitlines()
+    assert broken == ["4: knob seconds: there is no value; give at least one"]
+
+
+def test_of_many_wrong_values_some_are_told(tmp_path: Path) -> None:
+    told = said(tmp_path, RIGHT.replace("batch = 512", "cap = '1:50:1'")).splitlines()
+    assert len(told) == 3
+    assert told[0] == "6: no cell has cap 1 W; did you mean '100 W'? valid: 100 W, 150 W, 200 W"
+    many = RIGHT.replace("100:200:50", "100:200:1").replace("batch = 512", "cap = 300")
+    assert said(tmp_path, many).endswith(
+        "valid: 191 W, 192 W, 193 W, 194 W, 195 W, 196 W, 197 W, 198 W, 199 W, 200 W, ..."
+    )
+
+
 def test_what_to_write_where_some_node_types_have_no_gpu(tmp_path: Path) -> None:
     text = """\
 [workloads.w]
@@ -284,7 +317,10 @@ uses = "cpu"
     )
 
 
-def test_a_matrix_of_which_nearly_all_is_skipped_is_not_looked_at_without_end(tmp_path: Path) -> None:
+def test_a_matrix_of_which_nearly_all_is_skipped_is_not_looked_at_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "MOST_LOOKED_AT", 1000)  # so that the test is a quick one
     text = """\
 [knobs]
 a = "1:10000:1"

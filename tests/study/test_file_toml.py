@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FREE = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=","), min_size=1).filter(str.strip)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     words=st.lists(st.text(), max_size=3),
     values=st.lists(FREE, min_size=1, max_size=3),

@@ -100,7 +100,7 @@ def test_a_reference_is_one_of_the_values() -> None:
             find_reference(pairs, knobs)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(KNOBS, st.data())
 def test_combinations_are_the_product_without_what_is_skipped(knobs: dict[str, list[str]], data: st.DataObject) -> None:
     listed = [Knob.parse(name, ",".join(texts)) for name, texts in knobs.items()]

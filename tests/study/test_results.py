@@ -11,12 +11,16 @@ from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.store.folder import write_json_atomic
 from joulelab.study import trial
+from joulelab.study.folder import Plan, join_study
+from joulelab.study.matrix import PlannedCell, Workload
+from joulelab.study.nodes import NodeType
 from joulelab.study.results import gather, slots_csv
 from joulelab.study.slots import State, look
-from joulelab.study.trial import SlotTrial, trial_of
+from joulelab.study.trial import PhaseTrial, SlotTrial, trial_of
 from joulelab.study.work import WorkPattern
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from joulelab.study.folder import Study
@@ -168,5 +172,83 @@ def test_one_slot_is_not_slots(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
     assert (
-        gather(study, work=[WorkPattern.parse(r"tokens: (\d+)")]).notes[0].startswith("Not found in 1 slot: a match for tokens in")
+        gather(study, work=[WorkPattern.parse(r"tokens: (\d+)")])
+        .notes[0]
+        .startswith("Not found in 1 slot: a match for tokens in")
     )
+
+
+def of_file(folder: Path, workloads: Sequence[Workload]) -> tuple[Study, dict[str, PlannedCell]]:
+    cells = {cell.key: cell for cell in (PlannedCell(workload, {}) for workload in workloads)}
+    nodes = {w.node_type: NodeType(w.node_type) for w in workloads}
+    study = join_study(folder, "s", Plan(list(cells.values()), nodes=nodes, file=folder / "s.toml"), 1)
+    study.add_cells(cells.values())
+    return study, cells
+
+
+def test_workloads_and_node_types_tell_cells_apart(tmp_path: Path) -> None:
+    made = [Workload(("a",), name, node) for name in ("train", "predict") for node in ("gpu", "cpu-mix")]
+    study, cells = of_file(tmp_path / "s", made)
+    gone = PlannedCell(Workload(("a",), "dropped", "gpu"), {})
+    study.add_cells([gone])
+    for key in (*cells, gone.key):
+        add(study, key, 1, (30.0, 10.0), 2.0)
+    results = gather(study, cells=cells)
+    assert [tuple(cell.knobs.values()) for cell in results.cells] == [
+        ("train", "gpu"), ("train", "cpu-mix"), ("predict", "gpu"), ("predict", "cpu-mix"),
+    ]  # fmt: skip
+    assert {(row["workload"], row["node"]) for row in results.rows} == {(w.name, w.node_type) for w in made}
+    assert len(gather(study).cells) == 5, "without a file all that is there counts"
+
+
+def test_phases_that_count_are_cells_of_their_own(tmp_path: Path) -> None:
+    study, cells = of_file(tmp_path / "s", [Workload(("a",), "w", "gpu", ("train", "predict"))])
+    (key,) = cells
+    energies = {"measured": Quantity(30.0, {"gain:nvml": 0.3}), "gpu:1": Quantity(9.0)}
+    train = PhaseTrial(energies, 1.5, {"samples": 100.0})
+    add(study, key, 1, (30.0, 10.0), 2.0, phases={"train": train, "predict": PhaseTrial({}, 0.5)})
+    add(study, key, 2, (30.0, 10.0), 2.0, phases={"train": train})
+    add(study, key, 1, (1.0, 1.0), 2.0, "w", phases={})
+    results = gather(study, cells=cells)
+    assert [(cell.key, cell.knobs) for cell in results.cells] == [
+        (f"{key}:train", {"phase": "train"}), (f"{key}:predict", {"phase": "predict"}),
+    ]  # fmt: skip
+    first, second = results.cells
+    assert [(t.energy, t.time_s, t.work) for t in first.trials] == [(energies["measured"], 1.5, {"samples": 100.0})] * 2
+    assert [(t.energy, t.time_s) for t in second.trials] == [(None, 0.5)]
+    assert results.notes == [f"Not found in 1 slot: phase predict in cells/{key}/r02"]
+    (cell, _) = gather(study, scope="gpu:1", cells=cells).cells
+    assert cell.trials[0].energy == Quantity(9.0)
+
+
+def test_phases_of_a_name_are_taken_together_and_kept(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "s")
+    (key,) = study.cells()
+    phase = PhaseTrial({"measured": Quantity(3.0, {"gain:x": 0.1})}, 1.0, {"steps": 2.0})
+    slot = add(study, key, 1, (1.0, 1.0), 2.0, phases={"epoch": phase}, busiest={})
+    assert trial_of(look(slot)).phases == {"epoch": phase}
+
+
+def test_idle_devices_are_reported_with_their_energy(tmp_path: Path) -> None:
+    study, cells = of_file(tmp_path / "s", [Workload(("a",), "w", "cpu-mix")])
+    (key,) = cells
+    slot = add(study, key, 1, (30.0, 10.0), 2.0)
+    write_json_atomic(slot / "slot.json", {"gpus": [], "idle_gpus": ["gpu:0", "gpu:1"], "node_type": "cpu-mix"})
+    (cell,) = gather(study, cells=cells).cells
+    assert cell.trials[0].idle == ("gpu:0", "gpu:1")
+    assert cell.trials[0].used == ()
+    assert cell.trials[0].idle_energy is not None
+    assert cell.trials[0].idle_energy.value == 40.0
+    assert cell.trials[0].idle_energy_share == 1.0
+    (row,) = gather(study, cells=cells).rows
+    assert (row["idle"], row["used"], row["idle_energy_j"]) == ("gpu:0 gpu:1", "", 40.0)
+
+
+def test_a_pattern_may_be_for_one_workload_only(tmp_path: Path) -> None:
+    study, cells = of_file(tmp_path / "s", [Workload(("a",), "v", "gpu"), Workload(("a",), "w", "gpu")])
+    for key in cells:
+        (add(study, key, 1, (1.0, 1.0), 2.0) / "out.txt").write_text("tokens: 7\n")
+    pattern = WorkPattern.parse(r"tokens: (\d+)", workload="w", where="workloads.w")
+    assert WorkPattern.from_json(pattern.to_json()) == pattern
+    found = {cell.knobs["workload"]: cell.trials[0].work for cell in gather(study, cells=cells, work=[pattern]).cells}
+    assert found == {"v": {"steps": 5.0}, "w": {"steps": 5.0, "tokens": 7.0}}

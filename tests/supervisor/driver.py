@@ -25,6 +25,7 @@ def fault(*_: object) -> None:
 
 
 def main() -> None:
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)  # recorders are traced by the tests of their own
     drive = json.loads(os.environ.pop("DRIVE"))
     if "python" in drive:
         sys.executable = drive["python"]

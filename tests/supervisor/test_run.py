@@ -143,8 +143,8 @@ def test_a_capture_that_cannot_be_written(bench: Bench) -> None:
 
 
 def test_a_child_that_outlives_a_captured_command_does_not_hold_it_up(bench: Bench) -> None:
-    process = bench.start("sh", "-c", "sleep 3 & echo now", capture=str(bench.folder / "output"))
-    assert process.wait(2.5) == 0
+    process = bench.start("sh", "-c", "sleep 15 & echo now", capture=str(bench.folder / "output"))
+    assert process.wait(12) == 0
     assert "outlived" in bench.outcome["problems"][0]
 
 
@@ -184,7 +184,7 @@ class TestTroubleWithTheMeasurement:
         begun = time.monotonic()
         done = bench.run("sleep", "0.6", drive={"python": "/bin/false"})
         assert done.returncode == 0
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 12
         assert "did not start" in bench.outcome["problems"][0]
         assert 1 <= bench.end["restarts"] <= 2
 
@@ -206,7 +206,7 @@ class TestTroubleWithTheMeasurement:
         time.sleep(0.8)
         os.kill(bench.recorder(), 9)
         killed = time.monotonic_ns()
-        assert process.wait(20) == 0
+        assert process.wait(30) == 0
         assert bench.end["restarts"] == 1
         assert bench.events("recorder-died")[0]["status"] == "signal 9"
         assert killed - bench.rows(0)[-1][2] < NS
@@ -219,7 +219,7 @@ class TestTroubleWithTheMeasurement:
         until(lambda: list_runs(bench.runs) and recorders_in(bench.host) and bench.events("workload"))
         recorder = bench.recorder()
         os.kill(recorder, 19)
-        assert process.wait(15) == 0
+        assert process.wait(30) == 0
         assert gone(recorder)
         assert any("was killed" in p for p in bench.outcome["problems"])
 
@@ -228,7 +228,7 @@ class TestTroubleWithTheMeasurement:
         (bench.folder / "m.py").write_text("import time\ndef open_meter(config): time.sleep(30)\n")
         begun = time.monotonic()
         assert bench.run("sh", "-c", "exit 2", meters=meters).returncode == 2
-        assert time.monotonic() - begun < 6
+        assert time.monotonic() - begun < 20
 
     @pytest.mark.skipif(os.getuid() != 0, reason="a file system of a test's own needs root")
     def test_a_disk_that_is_full(self, bench: Bench, small_disk: Path) -> None:
@@ -249,7 +249,7 @@ class TestTroubleWithTheMeasurement:
                     break
         time.sleep(1.2)
         (small_disk / "filler").unlink()
-        assert process.wait(20) == 0
+        assert process.wait(30) == 0
         assert bench.outcome["problems"] == []
         times = [row[1] for row in bench.rows() if row[0] == 0]
         assert max(b - a for a, b in itertools.pairwise(times)) < 0.3 * NS
@@ -273,7 +273,7 @@ def test_kill_9_of_the_workload(bench: Bench) -> None:
     until(lambda: list_runs(bench.runs) and bench.events("workload"))
     os.kill(bench.events("workload")[0]["pid"], 9)
     killed = time.monotonic_ns()
-    assert process.wait(10) == -9
+    assert process.wait(30) == -9
     assert (bench.end["outcome"], bench.end["signal"]) == ("signal", 9)
     assert bench.rows()[-1][1] > killed
     assert recorders_in(bench.host) == []

@@ -173,6 +173,26 @@ def mutated(draw: random.Random, text: str) -> str:
     return "".join(letters)
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("n1", ["n1"]),
+        ("n[1-2],x-3.b", ["n1", "n2", "x-3.b"]),
+        ("gpu[08-11,20]", ["gpu08", "gpu09", "gpu10", "gpu11", "gpu20"]),
+        ("r[1-2]n[1,3]-ib", ["r1n1-ib", "r1n3-ib", "r2n1-ib", "r2n3-ib"]),
+    ],
+)
+def test_lists_of_nodes(text, names):
+    assert slurm.node_names(text) == names
+
+
+@pytest.mark.parametrize("text", [",", "n[", "n]1", "n[1-]", "n[-2]", "n[1-999999999]", "n1,,n2", "n[1]["])
+def test_what_is_no_list_of_nodes(text):
+    with pytest.raises(ReadFailed, match="not understood"):
+        slurm.node_names(text)
+
+
 def test_fuzzed_accounting():
     """A wrong number is an energy that is not, digit by digit, the last of twelve fields of its own line."""
     draw, good = random.Random(1), 0

@@ -131,4 +131,4 @@ def test_as_a_process_of_its_own(truth: Truth, tmp_path: Path, how: str) -> None
         assert int(path.read_text()) > first
         assert child.stdin is not None
         child.terminate() if how == "terminate" else child.stdin.close()
-        assert child.wait(10) == 0
+        assert child.wait(30) == 0

@@ -195,9 +195,9 @@ POLITE = LONG + "try:\n    time.sleep(600)\nfinally:\n    tell('cleared')\n"
 STUBBORN = LONG + "while True:\n    try:\n        time.sleep(600)\n    except KeyboardInterrupt:\n        pass\n"
 
 
-def begin(folder: Path, source: str, *words: str | Path) -> tuple[subprocess.Popen[str], list[int]]:
+def begin(folder: Path, source: str, *words: str | Path, **more: str) -> tuple[subprocess.Popen[str], list[int]]:
     """Start a notebook with a long cell; return its process, and those of its kernel and of the kernel's child."""
-    running = start(write(folder / "a.ipynb", book(code(source), code("print('never')"))), *words)
+    running = start(write(folder / "a.ipynb", book(code(source), code("print('never')"))), *words, **more)
     wait_for((folder / "running").exists, "the cell")
     return running, [int(pid) for pid in (folder / "running").read_text().split()]
 
@@ -228,7 +228,8 @@ def test_between_cells_it_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_killed_it_leaves_no_kernel(tmp_path: Path) -> None:
-    running, (kernel, child) = begin(tmp_path, POLITE)
+    # The folder of its sockets is left: a small one, in a place for temporary files.
+    running, (kernel, child) = begin(tmp_path, POLITE, TMPDIR=str(tmp_path))
     running.kill()
     try:
         wait_for(lambda: is_gone(kernel), "the kernel's end")
@@ -266,7 +267,7 @@ def test_told_or_killed_at_any_moment_nothing_is_left(tmp_path: Path) -> None:
     for round_ in range(30):
         number = rng.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
         mark = f"JOULELAB_TEST={tmp_path}/{round_}"
-        running = start(file, JOULELAB_TEST=mark.partition("=")[2])
+        running = start(file, JOULELAB_TEST=mark.partition("=")[2], TMPDIR=str(tmp_path))
         time.sleep(rng.uniform(0, 4))
         for _ in range(rng.choice([1, 1, 2])):
             running.send_signal(number)

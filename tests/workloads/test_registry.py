@@ -38,14 +38,14 @@ def test_the_words_of_a_study_become_a_command(tmp_path: Path) -> None:
     found = workloads.argv("reference", ["burn", "seconds=2", "size=64"], tmp_path, tmp_path)
     assert found == [*BURN, "seconds=2", "processes=0", "size=64"]
     file = write(tmp_path / "a.ipynb", book(code("x = 1", "parameters")))
-    slot = tmp_path / "slot"
-    found = workloads.argv("notebook", ["a.ipynb", "x=2", "--pause=1s"], tmp_path, slot)
+    out = tmp_path / "slot" / "executed.ipynb"
+    found = workloads.argv("notebook", ["a.ipynb", "x=2", "--pause=1s"], tmp_path, out)
     assert found[1:] == [
         "-m",
         "joulelab.workloads.notebook",
         str(file),
         "--pause=1",
-        f"--out={slot / 'a.out.ipynb'}",
+        f"--out={out}",
         "x=2",
     ]
     with pytest.raises(ConfigError, match="did you mean 'notebook'"):
@@ -68,18 +68,6 @@ def test_the_words_of_a_study_become_a_command(tmp_path: Path) -> None:
 def test_wrong_words_of_a_reference_workload_are_told(tmp_path: Path, words: list[str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         workloads.argv("reference", words, tmp_path, tmp_path)
-
-
-def test_names_can_be_checked_before_values_are_known(tmp_path: Path) -> None:
-    write(tmp_path / "a.ipynb", book(code("x = 1", "parameters")))
-    workloads.check("reference", ["burn", "seconds={seconds}"], tmp_path)
-    workloads.check("notebook", ["a.ipynb", "x={x}"], tmp_path)
-    with pytest.raises(ConfigError, match="did you mean 'seconds'"):
-        workloads.check("reference", ["burn", "second={seconds}"], tmp_path)
-    with pytest.raises(ConfigError, match="valid: x"):
-        workloads.check("notebook", ["a.ipynb", "y={x}"], tmp_path)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        workloads.check("notebook", ["b.ipynb"], tmp_path)
 
 
 def outside(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:

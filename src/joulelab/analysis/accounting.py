@@ -123,6 +123,11 @@ def _members(own: Sequence[ScopeChannels], event: Mapping[str, Any]) -> tuple[li
     return [], f"it covers {' and '.join(covers)}, which our meters do not have on every node"
 
 
+def _is_among(host: str, nodes: Sequence[str]) -> bool:
+    """Return whether a host is one of the nodes; either may be known by its full name."""
+    return host in nodes or host.partition(".")[0] in [node.partition(".")[0] for node in nodes]
+
+
 def _by_node(own: Sequence[ScopeChannels], nodes: Sequence[str]) -> tuple[list[list[ScopeChannels]], list[str]]:
     """Return our scopes on each of the nodes, and the nodes without any; a host may be known by its full name."""
     hosts: dict[str, list[ScopeChannels]] = {}
@@ -174,12 +179,12 @@ def _shifted(
 ) -> Quantity:
     """Return what it is worth that the cluster's clock may differ from ours: both edges move together.
 
-    Who recorded ran inside the job, so a row that holds the job cannot have begun after our record, nor ended before.
+    A row that holds our record of some nodes cannot have begun after that, nor ended before.
     """
     since, until = _times(job)
     earlier = later = round((job.clock_s or 0.0) * 1e9)
-    if event.get("holds"):
-        first, last = min(_times(c)[0] for c in channels), max(_times(c)[1] for c in channels)
+    names = [str(node) for node in event.get("holds", ())]
+    for first, last in (_times(c) for c in channels if _is_among(c.host, names)):
         earlier = min(earlier, max(until + WHOLE_NS - last, 0))
         later = min(later, max(first - since, 0))
     most = 0.0

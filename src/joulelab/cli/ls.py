@@ -47,18 +47,16 @@ def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
 
 def _row(path: Path) -> dict[str, Any]:
     from joulelab.core.errors import JoulelabError
-    from joulelab.report.cache import results_of
+    from joulelab.report.cache import rows_of
 
     row: dict[str, Any] = {"run": path.name, "folder": str(path), "problem": None}
     try:
-        result = results_of(path)["result"]
+        listed: dict[str, Any] = rows_of(path)["listed"]
     except JoulelabError as error:
         return row | {"problem": str(error)}
     except Exception as error:  # noqa: BLE001 one run that cannot be worked out must not hide the others
         return row | {"problem": f"{type(error).__name__}: {error}"}
-    kept = ("name", "start_utc", "duration_s", "energy", "state", "outcome", "exit_code", "signal", "command", "labels")
-    measured: dict[str, Any] = next((g for g in result["groups"] if g["name"] == "measured"), {})
-    return row | {key: result.get(key) for key in kept} | {"estimate": bool(measured.get("estimate"))}
+    return row | listed
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -113,11 +114,14 @@ def execute(
     """Run a command by the options of `run_options`, print what it used, and leave as it did."""
     if given["rated_cpu"] is not None and not given["estimate"]:
         raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
+    from joulelab.core.marks import local_rank
     from joulelab.supervisor.run import run_command
     from joulelab.supervisor.signals import SignalBox
     from joulelab.supervisor.workload import inherited, leave
 
     words, labels = _of_notebook(words)
+    if local_rank(os.environ):
+        _become(words, early)
     options = _options(**given)
     options = replace(options, caps=tuple(caps), labels={**labels, **options.labels})
     if after is not None:
@@ -139,6 +143,22 @@ def execute(
             _say(f"the result cannot be shown ({type(error).__name__}: {error}); joulelab show {outcome.run or ''}")
         finally:
             leave(outcome.exit_code, outcome.signal)
+
+
+def _become(words: Sequence[str], early: Sequence[Spawned] | None) -> NoReturn:
+    """Run the command without recording: the first rank of a node records for all of them."""
+    from joulelab.core.errors import WorkloadError
+    from joulelab.supervisor.workload import become_workload, inherited, leave
+
+    for spawned in early or ():  # reaped, so that the command does not meet a child that it never had
+        with contextlib.suppress(OSError):
+            os.kill(spawned.pid, signal.SIGKILL)
+            os.waitpid(spawned.pid, 0)
+    try:
+        become_workload(words, inherited(os.environ))
+    except WorkloadError as error:
+        _say(str(error))
+        leave(error.exit_code)
 
 
 def _of_notebook(words: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:

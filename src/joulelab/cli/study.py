@@ -143,9 +143,13 @@ def _check(found: StudyFile) -> None:
 
 def _open(found: StudyFile, studies: Path) -> Study:
     """Open the study of a file, judged as the file says now. Raises StoreError where it has not run."""
-    from joulelab.study.folder import described, open_study
+    from joulelab.core.errors import StoreError
+    from joulelab.study.folder import FILE, described, open_study
 
-    study = open_study(studies.absolute() / found.name)
+    folder = studies.absolute() / found.name
+    if not (folder / FILE).exists():
+        raise StoreError("the study has not run yet", where=str(folder), next=f"joulelab study run {found.path}")
+    study = open_study(folder)
     study.data |= described(found.name, found.plan, None, study.data)
     return study
 

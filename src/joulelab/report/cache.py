@@ -1,16 +1,21 @@
-"""Keep results beside their run: `results.json`, valid as long as the run's files are those it was made from."""
+"""Keep results beside their run, valid as long as the run's files are those they were made from; both can be deleted.
+
+`results.json` has all of it; `rows.json` the little that lists and queries over thousands of runs read.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import os
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.core.version import __version__
-from joulelab.store.folder import RunState, read_json, run_state, write_json_atomic
+from joulelab.store.documents import read_document
+from joulelab.store.folder import RunState, run_state, write_json_atomic
 from joulelab.store.upgrade import SCHEMA
 
 if TYPE_CHECKING:
@@ -19,30 +24,37 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Result
 
-FILE = "results.json"
+FILE, ROWS = "results.json", "rows.json"
+LISTED = ("name", "start_utc", "duration_s", "energy", "state", "outcome", "exit_code", "signal", "command", "labels")
 
 
 def fingerprint(run: Path) -> str:
     """Return a hash of what results are made from: names, sizes and times of a run's files, and joulelab's version."""
     lines = [f"joulelab {__version__}"]
-    folders = [run]
+    folders = [""]
     while folders:
         folder = folders.pop()
-        for entry in os.scandir(folder):
-            if entry.name.startswith(".") or (folder == run and entry.name == FILE):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(folder / entry.name)
-                continue
-            facts = entry.stat()
-            lines.append(f"{folder.relative_to(run) / entry.name} {facts.st_size} {facts.st_mtime_ns}")
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:32]
+        with os.scandir(f"{run}/{folder}") as entries:
+            for entry in entries:
+                name = f"{folder}{entry.name}"
+                if entry.name.startswith(".") or name in (FILE, ROWS):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(f"{name}/")
+                    continue
+                facts = entry.stat()
+                lines.append(f"{name} {facts.st_size} {facts.st_mtime_ns}")
+    return hashlib.sha256("\n".join(sorted(lines)).encode(errors="surrogateescape")).hexdigest()[:32]
 
 
 def read_cache(run: Path) -> dict[str, Any] | None:
     """Return the cached results of a run, None where there are none or the run has changed since."""
+    return _valid(run, FILE)
+
+
+def _valid(run: Path, file: str) -> dict[str, Any] | None:
     with contextlib.suppress(StoreError, OSError):
-        data = read_json(run / FILE)
+        data = read_document(f"{run}/{file}")
         if data.get("schema") == SCHEMA and data.get("inputs") == fingerprint(run):
             return data
     return None
@@ -55,7 +67,35 @@ def write_cache(run: Path, result: Result) -> dict[str, Any]:
         if run_state(run) is not RunState.LIVE:
             data["inputs"] = fingerprint(run)
             write_json_atomic(run / FILE, data)
+            _write_rows(run, data)
     return data
+
+
+def rows_of(run: Path) -> dict[str, Any]:
+    """Return what lists and queries tell of a run: `listed`, and rows of the views. Raises JoulelabError."""
+    found = _valid(run, ROWS)
+    if found is not None and "listed" in found:
+        return found
+    results = results_of(run)
+    with contextlib.suppress(OSError):
+        if results["inputs"] and not (run / ROWS).exists():
+            _write_rows(run, results)
+    return _rows(results)
+
+
+def _rows(results: Mapping[str, Any]) -> dict[str, Any]:
+    result = results["result"]
+    measured: dict[str, Any] = next((g for g in result["groups"] if g["name"] == "measured"), {})
+    listed = {key: result.get(key) for key in LISTED} | {"estimate": bool(measured.get("estimate"))}
+    kept = {key: results[key] for key in ("schema", "joulelab", "inputs", "energies", "phases")}
+    return {**kept, "listed": listed}
+
+
+def _write_rows(run: Path, results: Mapping[str, Any]) -> None:
+    # Not forced to the disk, which takes longer than all else: what a power loss tears is worked out again.
+    part = run / f".{ROWS}.{os.getpid()}"
+    part.write_text(json.dumps(_rows(results), separators=(",", ":")), encoding="utf-8")
+    part.replace(run / ROWS)
 
 
 def results_of(run: Path) -> dict[str, Any]:
@@ -68,12 +108,12 @@ def result_of(run: Path) -> Result:
     from joulelab.analysis.analyse import analyse
     from joulelab.store.run import open_run
 
-    _seal(run)
+    seal_ended(run)
     with open_run(run) as opened:
         return analyse(opened)
 
 
-def _seal(run: Path) -> None:
+def seal_ended(run: Path) -> None:
     """Seal a run that has ended and is not sealed yet; a read-only store is read from its journals."""
     if run_state(run) is RunState.LIVE or not any(run.glob("*/*.journal")):
         return
@@ -86,8 +126,7 @@ def _seal(run: Path) -> None:
 def query_rows(run: Path) -> Mapping[str, list[dict[str, Any]]]:
     """Return the rows that a run adds to the views of `joulelab query`; none where it cannot be worked out."""
     try:
-        _seal(run)  # the views of samples read sealed runs only
-        found = results_of(run)
+        found = rows_of(run)
     except Exception:  # noqa: BLE001 one run that cannot be worked out must not hide the others
         return {}
     return {"energies": found["energies"], "phases": found["phases"]}

@@ -37,7 +37,9 @@ def print_paper(
 ) -> None:
     """Print the tables and how cells compare with the reference; `every` shows all pairs."""
     for table in paper_tables(summary, spread=spread, scope=scope):
-        _print(console, table.title, _columns(table))
+        columns = _columns(table)
+        fits = len(fitting(columns[0], columns[1:], console.width)) == 1
+        _print(console, table.title, columns if fits else [_one_label(table), *columns[len(table.labels) :]])
         console.print()
         print_facts(console, [("", table.caption)], label=0)
     for title, columns in pair_tables(summary, every=every):
@@ -143,6 +145,11 @@ def _columns(table: PaperTable) -> list[Column]:
         columns.append(Column(name, tuple(texts)))
     figures = zip(*(row.figures for row in table.rows), strict=True)
     return columns + [Column(head, texts) for head, texts in zip(table.heads, figures, strict=False)]
+
+
+def _one_label(table: PaperTable) -> Column:
+    """Return what tells rows apart in one column, to stand before each part of a table that is too wide."""
+    return Column(" ".join(table.labels), tuple(" ".join(row.labels) for row in table.rows))
 
 
 def _blocks(table: PaperTable) -> list[int]:

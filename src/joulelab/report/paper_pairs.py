@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.lines import knob_text, knob_value
 from joulelab.analysis.pairs import MOST_REPEATS
@@ -12,7 +12,7 @@ from joulelab.report.paper_rows import TABLE
 from joulelab.report.study_rows import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.lines import Line
     from joulelab.analysis.metrics import Summary
@@ -37,18 +37,27 @@ def pair_tables(summary: Summary, *, every: bool = False) -> list[tuple[str, lis
         for figure, name in NAMES.items():
             title = f"{of}: {name}" if of else name
             titles.setdefault(f"{figure}|{title}{'' if figure == 'power' else per}", []).append(line)
+    pairs = _by_line(summary)
     tables = []
     for mark, lines in titles.items():
         figure, _, title = mark.partition("|")
-        rows = [(line, p) for line in lines for p in _of_line(summary, line, figure, every=every)]
+        rows = [
+            (line, p)
+            for line in lines
+            for p in pairs.get((line.key, figure), ())
+            if every or p.against == line.reference
+        ]
         if rows:
             tables.append((title, _columns(summary, rows, named=len(lines) > 1)))
     return tables
 
 
-def _of_line(summary: Summary, line: Line, figure: str, *, every: bool) -> list[Pair]:
-    pairs = [p for p in summary.pairs if p.figure == figure and p.cell in line.cells]
-    return [p for p in pairs if every or p.against == line.reference]
+def _by_line(summary: Summary) -> dict[tuple[str, str], list[Pair]]:
+    of = {key: line.key for line in summary.lines for key in line.cells}
+    found: dict[tuple[str, str], list[Pair]] = {}
+    for pair in summary.pairs:
+        found.setdefault((of[pair.cell], pair.figure), []).append(pair)
+    return found
 
 
 def pair_notes(summary: Summary) -> list[str]:
@@ -60,17 +69,18 @@ def pair_notes(summary: Summary) -> list[str]:
 
 def _columns(summary: Summary, rows: Sequence[tuple[Line, Pair]], *, named: bool) -> list[Column]:
     pairs = [p for _, p in rows]
-    names = (f"{_name(summary, line, p.cell)} : {_name(summary, line, p.against)}" for line, p in rows)
+    knobs = {c.key: c.knobs for c in summary.cells}
+    names = (f"{_name(knobs, line, p.cell)} : {_name(knobs, line, p.against)}" for line, p in rows)
     lines = (f"{_line_name(line)} " if named else "" for line, _ in rows)
     columns = [
         Column("", tuple(f"{line}{name}".strip() for line, name in zip(lines, names, strict=True))),
         Column("ratio", tuple(_with_interval(p.ratio, p.ratio_interval) for p in pairs)),
-        Column("difference", tuple(_difference(p) for p in pairs)),
         Column("p", tuple(_chance(p.p_corrected) for p in pairs)),
         Column("verdict", tuple(p.verdict + ("*" if p.assumed else "") for p in pairs)),
     ]
     more = tuple(more_text(p) for p in pairs)
-    return [*columns, Column("more\nrepeats", more)] if any(more) else columns
+    columns += [Column("more\nrepeats", more)] if any(more) else []
+    return [*columns, Column("difference", tuple(_difference(p) for p in pairs))]
 
 
 def _line_name(line: Line) -> str:
@@ -88,12 +98,12 @@ def more_text(pair: Pair) -> str:
     return f"> {MOST_REPEATS}" if pair.more_repeats > MOST_REPEATS else f"{pair.more_repeats}"
 
 
-def _name(summary: Summary, line: Line, key: str) -> str:
+def _name(knobs: Mapping[str, Mapping[str, Any]], line: Line, key: str) -> str:
     """Return a cell by what its line does not say already."""
-    knobs = summary.cell(key).knobs
+    own = knobs[key]
     if line.axis is not None and key in line.cells:
-        return knob_value(line.axis, knobs.get(line.axis))
-    return knob_text({k: v for k, v in knobs.items() if k not in line.knobs or line.knobs[k] != v}) or key
+        return knob_value(line.axis, own.get(line.axis))
+    return knob_text({k: v for k, v in own.items() if k not in line.knobs or line.knobs[k] != v}) or key
 
 
 def _difference(pair: Pair) -> str:

@@ -21,6 +21,7 @@ ODD = "†"  # after figures with a repeat that does not look like the others
 ESTIMATE, UNCAPPED = "~", "!"
 FIRST = ("phase", "node")  # these tell rows apart before other knobs
 TABLE = "workload"  # each has a table of its own
+CELL = "cell"  # by its key, where no knob tells rows apart
 LARGE = 1000.0  # J from which on a table is in kJ
 ENOUGH = 10.0  # figures from this on have one decimal
 MOST_DECIMALS = 4
@@ -53,12 +54,12 @@ def paper_tables(summary: Summary, *, spread: Spread = "deviation", scope: str |
     """Return a table per workload. `spread` is what ± is; `scope` whose energy it is (everything measured)."""
     groups: dict[str, list[CellMetrics]] = {}
     for cell in summary.cells:
-        groups.setdefault(str(cell.knobs.get(TABLE, "")), []).append(cell)
+        if summary.statistics.get(cell.key):
+            groups.setdefault(str(cell.knobs.get(TABLE, "")), []).append(cell)
     return [_table(summary, name, of, spread, scope) for name, of in groups.items()]
 
 
 def _table(summary: Summary, name: str, cells: Sequence[CellMetrics], spread: Spread, scope: str | None) -> PaperTable:
-    cells = [c for c in cells if summary.statistics.get(c.key)]
     names = _labels(cells)
     ns = sorted({c.n for c in cells})
     columns = [_figure(summary, cells, figure, spread) for figure in HEADS]
@@ -84,11 +85,13 @@ def _labels(cells: Sequence[CellMetrics]) -> tuple[str, ...]:
     there = dict.fromkeys(n for c in cells for n in c.knobs)
     ordered = [n for n in FIRST if n in there] + [n for n in there if n not in (*FIRST, TABLE)]
     varying = tuple(n for n in ordered if len({repr(c.knobs.get(n)) for c in cells}) > 1)
-    return varying or tuple(ordered[:1])
+    return varying or tuple(ordered[:1]) or (CELL,)
 
 
 def _label(cell: CellMetrics, name: str) -> str:
-    return knob_value(name, cell.knobs[name]) if name in cell.knobs else fmt.NOTHING
+    if name in cell.knobs:
+        return knob_value(name, cell.knobs[name])
+    return cell.key if name == CELL else fmt.NOTHING
 
 
 def _figure(summary: Summary, cells: Sequence[CellMetrics], figure: str, spread: Spread) -> tuple[str, tuple[str, ...]]:
@@ -145,7 +148,7 @@ def caption(
 ) -> str:
     """Return what ± is, of how many repeats, what was measured and by what."""
     what = "standard deviation" if spread == "deviation" else "half of Student's 95 % interval of the mean"
-    many = f"{ns[0]}" if len(ns) == 1 else f"{ns[0]} to {ns[-1]}" if ns else "no"
+    many = f"{ns[0]}" if len(ns) == 1 else f"{ns[0]} to {ns[-1]}"
     said = [f"Mean ± {what} of {many} {'repeat' if many == '1' else 'repeats'}."]
     samples = [s for c in cells for s in [summary.statistics[c.key].get("energy")] if s is not None]
     meters = sorted({part.split()[0] for s in samples for d in s.devices for part in d.split("; ") if part.split()})

@@ -7,7 +7,9 @@ may open the sealed files of this store and no other, and only statements that s
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +19,14 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, NewerSchema, Refused, StoreError
-from joulelab.store.folder import list_runs, read_end, read_json, read_meta, run_state
+from joulelab.store.documents import read_document
+from joulelab.store.folder import RunState, list_runs, run_state
 from joulelab.store.table import connect, named, quoted
+from joulelab.store.upgrade import upgrade
 
 Row = Mapping[str, Any]
 # What a caller may know about a run: rows for the views of results, by the name of the view.
@@ -70,22 +75,27 @@ RESULT_COLUMNS = {
 }
 
 
-def query(runs: Path, sql: str, *, results: Results | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
+def query(
+    runs: Path, sql: str, *, results: Results | None = None, prepare: Callable[[Path], None] | None = None
+) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return column names and rows of one SELECT over all runs.
 
-    `results` is called once per run and returns rows for `energies` and `phases` (it may compute them, and seal the
-    run); without it they come from `results.json` where that has them. Raises ConfigError for wrong SQL, with the
-    views and columns there are, and Refused for statements that do anything but select.
+    Only what the statement mentions is read. `results` is called once per run and returns rows for `energies` and
+    `phases` (it may compute them); without it they come from `results.json` where that has them. `prepare` is called
+    for runs that have journals before their samples are read (it may seal them). Raises ConfigError for wrong SQL, with
+    the views and columns there are, and Refused for statements that do anything but select.
     """
     known = list_runs(runs)
-    rows = _result_rows(known, results or stored_results)
     with connect() as con:
         _only_select(con, sql)
-        _make_view(con, "runs", [_run_row(path) for path in known], RUN_COLUMNS)
-        for name, columns in RESULT_COLUMNS.items():
-            _make_view(con, name, rows[name], columns)
-        tables = _sealed_tables(known)
-        wanted = {name: files for name, files in tables.items() if _mentions(sql, name)}
+        if _mentions(sql, "runs"):
+            _make_view(con, "runs", [_run_row(path) for path in known], RUN_COLUMNS)
+        wanted_results = [name for name in RESULT_COLUMNS if _mentions(sql, name)]
+        rows = _result_rows(known, results or stored_results) if wanted_results else {}
+        for name in wanted_results:
+            _make_view(con, name, rows[name], RESULT_COLUMNS[name])
+        tables = _sealed_tables(known, prepare) if _may_name_samples(con, sql) else None
+        wanted = {name: files for name, files in (tables or {}).items() if _mentions(sql, name)}
         for name, files in wanted.items():
             _make_table_view(con, name, files)
         _fence(con, [file for files in wanted.values() for file in files])
@@ -93,13 +103,13 @@ def query(runs: Path, sql: str, *, results: Results | None = None) -> tuple[list
             found = con.execute(sql)
             return [str(column[0]) for column in found.description or ()], found.fetchall()
         except duckdb.Error as error:
-            raise _explained(con, error, sql, tables) from None
+            raise _explained(con, error, sql, _sealed_tables(known) if tables is None else tables) from None
 
 
 def stored_results(run: Path) -> Mapping[str, Sequence[Row]]:
     """Return the rows that a run's `results.json` has for the views; none where there is no such file."""
     try:
-        data = read_json(run / "results.json")
+        data = read_document(f"{run}/results.json")
     except StoreError:
         return {}
     return {name: rows for name in RESULT_COLUMNS if isinstance(rows := data.get(name), list)}
@@ -135,8 +145,8 @@ def _fence(con: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
 
 def _run_row(path: Path) -> Row:
     try:
-        meta, end = read_meta(path), read_end(path) or {}
-        state = str(run_state(path, meta))
+        meta, end = _documents(path)
+        state = str(RunState.CLOSED if end else run_state(path, meta))
     except NewerSchema:
         return {"run": path.name, "path": str(path), "state": "newer schema"}
     except StoreError:
@@ -157,22 +167,41 @@ def _run_row(path: Path) -> Row:
     }
 
 
+def _documents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what tells how a run began and ended; the latter is empty where it did not."""
+    where = str(path)
+    meta = upgrade("run", read_document(f"{where}/run.json"), where=where)
+    there = os.path.exists(f"{where}/end.json")  # noqa: PTH110 (a Path for each of ten thousand takes long)
+    return meta, upgrade("end", read_document(f"{where}/end.json"), where=where) if there else {}
+
+
 def _timestamp(pair: Mapping[str, Any] | None) -> str | None:
     return datetime.fromtimestamp(pair["utc_ns"] / NS, UTC).isoformat(sep=" ")[:26] if pair else None
 
 
 def _make_view(con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Row], columns: Mapping[str, str]) -> None:
-    # Values go in as text and are cast: numpy has no NULL, and a float's repr is exact.
     extra = dict.fromkeys(key for row in rows for key in row if key not in columns)
-    types = {**columns, **{key: _type_of([row.get(key) for row in rows]) for key in extra}}
-    data = {f"c{k}": np.array([_text(row.get(key)) for row in rows], object) for k, key in enumerate(types)}
+    given = {key: [row.get(key) for row in rows] for key in (*columns, *extra)}
+    types = {**columns, **{key: _type_of(given[key]) for key in extra}}
+    data = {f"c{k}": _column(given[key], kind) for k, (key, kind) in enumerate(types.items())}
     con.register("given", data)
     cast = ", ".join(f"{_cast(f'c{k}', kind)} AS {named(key)}" for k, (key, kind) in enumerate(types.items()))
     con.execute(f"CREATE TABLE {named(name)} AS SELECT {cast} FROM given")  # noqa: S608 (quoted)
     con.unregister("given")
 
 
+def _column(values: Sequence[Any], kind: str) -> npt.NDArray[Any]:
+    """Return a column as it is given to the database: numbers as such, all else as text that is cast."""
+    if kind == "DOUBLE" and values:
+        with contextlib.suppress(ValueError, TypeError):
+            missing = [value is None for value in values]
+            return np.ma.array([0.0 if v is None else v for v in values], dtype=float, mask=missing)
+    return np.array([_text(value) for value in values], object)
+
+
 def _cast(column: str, kind: str) -> str:
+    if kind == "DOUBLE":
+        return f"{column}::DOUBLE"
     return f"{column}::VARCHAR::JSON::{kind}" if kind.startswith("MAP") else f"{column}::VARCHAR::{kind}"
 
 
@@ -191,18 +220,45 @@ def _type_of(values: Sequence[Any]) -> str:
     return "DOUBLE" if kinds and kinds <= {int, float} else "VARCHAR"
 
 
-def _sealed_tables(known: Sequence[Path]) -> dict[str, list[Path]]:
+def _sealed_tables(known: Sequence[Path], prepare: Callable[[Path], None] | None = None) -> dict[str, list[Path]]:
     tables: dict[str, list[Path]] = {}
     for run in known:
-        for file in sorted(run.glob("*/[!.]*.parquet")):
-            name = re.sub(r"\W", "_", file.name.removesuffix(".parquet"))
-            tables.setdefault(name, []).append(file)
+        found = _files(run)
+        if prepare is not None and any(file.endswith(".journal") for file in found):
+            prepare(run)
+            found = _files(run)
+        for file in sorted(found):
+            if file.endswith(".parquet"):
+                name = re.sub(r"\W", "_", file.rpartition("/")[2].removesuffix(".parquet"))
+                tables.setdefault(name, []).append(Path(file))
     return tables
+
+
+def _files(run: Path) -> list[str]:
+    """Return the files in a run's host folders, but the hidden ones."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(run) as hosts:
+        for host in hosts:
+            if host.is_dir():
+                with contextlib.suppress(OSError), os.scandir(host.path) as files:
+                    found += [file.path for file in files if not file.name.startswith(".")]
+    return found
 
 
 def _mentions(sql: str, name: str) -> bool:
     # Opening the files of ten thousand runs takes seconds: only those that the statement can see.
-    return bool(re.search(rf"(?i)\b{re.escape(name)}\b|\bshow\b|information_schema|duckdb_\w+\(|\bsummarize\b", sql))
+    return bool(re.search(rf"(?i)\b{re.escape(name)}\b", sql)) or _lists_views(sql)
+
+
+def _lists_views(sql: str) -> bool:
+    return bool(re.search(r"(?i)\bshow\b|information_schema|duckdb_\w+\(|\bsummarize\b", sql))
+
+
+def _may_name_samples(con: duckdb.DuckDBPyConnection, sql: str) -> bool:
+    """Return whether a statement has a word that may be a view of samples: it has a `_`, and is no column so far."""
+    columns = {str(row[0]).lower() for row in con.execute("SELECT column_name FROM duckdb_columns()").fetchall()}
+    words = {word.lower() for word in re.findall(r"\w+", sql)}
+    return _lists_views(sql) or any("_" in word for word in words - columns)
 
 
 def _make_table_view(con: duckdb.DuckDBPyConnection, name: str, files: list[Path]) -> None:
@@ -236,7 +292,8 @@ def _explained(con: duckdb.DuckDBPyConnection, error: duckdb.Error, sql: str, ta
     if isinstance(error, duckdb.PermissionException):
         return Refused("a query reads runs and no other files", why=_first_lines(error), next="use the views")
     columns = "SELECT table_name, string_agg(column_name, ', ' ORDER BY column_index) FROM duckdb_columns() GROUP BY 1"
-    known = dict(con.execute(columns).fetchall())
+    base = {"runs": RUN_COLUMNS, **RESULT_COLUMNS}
+    known = {name: ", ".join(there) for name, there in base.items()} | dict(con.execute(columns).fetchall())
     shown = {name: known.get(name) for name in ("runs", *RESULT_COLUMNS, *sorted(tables))}
     mentioned = {name for name in shown if re.search(rf"(?i)\b{re.escape(name)}\b", sql)}
     views = [

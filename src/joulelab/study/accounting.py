@@ -109,7 +109,7 @@ def attach_job(run: Path, config: Mapping[str, Any], *, name: str = "") -> list[
         raise ConfigError(what, where=str(run), why="it ran at another time", next="see sacct -X -S now-30days")
     known = _known(run)
     energy = total_of([energy_of(component, archive.sampling, known) for component in archive.components])
-    fetched, facts = account(archive.components, archive.sampling, energy, archive.doubts, config)
+    fetched, facts = account(archive.components, archive.sampling, energy, archive.doubts, config, known)
     attach(run, name or host_name(row.raw), [fetched], facts)
     if (run.parent / CLAIM).is_file():
         _note(run.parent, facts)
@@ -136,7 +136,7 @@ def _known(run: Path) -> Known:
     with open_run(run) as opened:
         command = [str(word) for word in opened.meta.get("command") or [""]]
         step = next((str(e["step"]) for e in opened.events() if e.get("event") == "nodes" and e.get("step")), "")
-    return Known(step, launched=Path(command[0]).name == "srun")
+    return Known(step, Path(command[0]).name == "srun", str(opened.meta.get("host", "")))
 
 
 def _round(
@@ -148,7 +148,9 @@ def _round(
     ready: list[tuple[_Wanted, Component]] = []
     for one in wanted:
         tries = executions.get(one.job, [])
-        mine = next((c for c in reversed(tries) if _off_s(c, one.began_ns) <= ASKEW_S), None)
+        mine = min(reversed(tries), key=lambda c: _off_s(c, one.began_ns), default=None)
+        if mine is not None and _off_s(mine, one.began_ns) > ASKEW_S:
+            mine = None
         try:
             if mine is not None and _is_ready(mine, one, sampling, now_ns):
                 ready.append((one, mine))
@@ -184,40 +186,43 @@ def _is_ready(component: Component, one: _Wanted, sampling: Sampling, now_ns: in
     return ours and is_settled(component) and has_energy(component, sampling, one.known)
 
 
-def _others(components: Sequence[Component], slurm: Slurm) -> list[OtherJob] | str:
-    """Return all jobs on the nodes of these in their time, or why that is not known."""
+def _others(components: Sequence[Component], slurm: Slurm) -> dict[str, list[OtherJob]] | str:
+    """Return all jobs on the nodes of these in their time, by node, or why that is not known."""
     if not components:
-        return []
+        return {}
     nodes = ",".join(dict.fromkeys(c.row.nodes for c in components))
     starts, ends = [c.row.start_ns or 0 for c in components], [c.row.end_ns or 0 for c in components]
+    found: dict[str, list[OtherJob]] = {}
     try:
-        return slurm.others(nodes, min(starts), max(ends))
+        for other in slurm.others(nodes, min(starts), max(ends)):
+            for node in node_names(other.nodes):
+                found.setdefault(node, []).append(other)
     except MeterError as error:
         return str(error)
+    return found
 
 
-def _sharing(component: Component, sampling: Sampling, others: list[OtherJob] | str) -> list[str]:
+def _sharing(component: Component, sampling: Sampling, others: dict[str, list[OtherJob]] | str) -> list[str]:
     """Say who else was on the nodes: Slurm charges every job the whole node."""
     row = component.row
     if isinstance(others, str):
         return [f"whether others were on {row.nodes} is not known: {others}"]
-    nodes = set(node_names(row.nodes))
-    there = [other for other in others if nodes & set(node_names(other.nodes))]
-    found = shared_with(component, there, row.end_ns or 0)
+    there = dict.fromkeys(other for node in node_names(row.nodes) for other in others.get(node, ()))
+    found = shared_with(component, list(there), row.end_ns or 0)
     if found:
         listed = ", ".join(list(found)[:MOST_NAMED])
         return [f"job {row.job} shared {row.nodes} with {listed}: its energy is that of whole nodes; use exclusive"]
     return [f"whether others were on {row.nodes} cannot be seen (PrivateData)"] if sampling.private else []
 
 
-def _add(one: _Wanted, component: Component, sampling: Sampling, others: list[OtherJob] | str) -> list[str]:
+def _add(one: _Wanted, component: Component, sampling: Sampling, others: dict[str, list[OtherJob]] | str) -> list[str]:
     """Add a job's energy to its run; return what went wrong in words."""
     try:
         doubts = _sharing(component, sampling, others)
         if not is_settled(component):
             doubts.append("some of its steps still count as running: its energy may be incomplete")
         energy = energy_of(component, sampling, one.known)
-        fetched, facts = account([component], sampling, energy, doubts)
+        fetched, facts = account([component], sampling, energy, doubts, known=one.known)
         attach(one.run, host_name(one.job), [fetched], facts)
     except (JoulelabError, OSError) as error:
         # Another call may have been faster: then it is there.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 CUDA, CUDA_ORDER, HIP, ROCR = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 BY_BUS = "PCI_BUS_ID"
-CPU = "cpu"
 # What shows a workload no GPU; meters see them all the same.
 HIDDEN = {CUDA: "-1", HIP: "-1"}
 

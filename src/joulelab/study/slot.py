@@ -18,7 +18,7 @@ from joulelab.core.errors import JoulelabError, StoreError, WriteFailed
 from joulelab.store.folder import write_json_atomic
 from joulelab.study import cooling, devices, remains, trial
 from joulelab.study.folder import Study, open_study, read_cell
-from joulelab.study.nodes import NodeType
+from joulelab.study.nodes import SLURM, NodeType
 from joulelab.study.recording import run_options
 from joulelab.study.slots import ERR, NOTES, OUT, claimed, give_way, job_of, note_stop
 from joulelab.study.turn import turn
@@ -129,7 +129,7 @@ def _argv(study: Study, cell: PlannedCell, folder: Path, node: NodeType) -> list
 
         beside = Path(study.data.get("file") or "").parent
         words = argv(cell.workload.kind, words, beside, folder / NOTEBOOK)
-    return ["srun", *words] if node.options.get("launch") == "srun" else words
+    return ["srun", *words] if node.executor == SLURM and node.launch == "srun" else words
 
 
 def _labels(study: Study, cell: PlannedCell, folder: Path) -> dict[str, str]:
@@ -145,7 +145,7 @@ def _devices(
     """Return the workload's environment, the devices that it uses and leaves idle, and the caps. Raises ConfigError."""
     count = cell.knobs["gpus"].value if "gpus" in cell.knobs else None
     there = devices.look(environ)
-    if node.uses == devices.CPU:
+    if node.hides_gpus:
         return {**environ, **devices.HIDDEN}, devices.used_of(node, devices.Visible()), _caps(cell, there, environ)
     seen = there.first(None if count is None else int(count))
     shown = {**environ, **seen.environment(environ)} if count is not None else dict(environ)

@@ -108,7 +108,7 @@ def listed(name: str, items: Sequence[float | str], where: str) -> tuple[Value, 
     if name in READERS and texts:
         return READERS[name](",".join(texts), where)
     if not texts or not all(texts):
-        raise ConfigError("a value is empty" if texts else "there is no value", where=where)
+        raise ConfigError("a value is empty" if texts else "there is no value", where=where, next="give at least one")
     return _unique([_free(text) for text in texts], where)
 
 

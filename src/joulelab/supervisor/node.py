@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PLAN_S = 60.0  # a step whose srun was killed gets neither plan nor end of input
-FOLDER_S = 5.0  # for a folder that was just made to be seen on a shared file system
-ORPHAN_S = 3.0  # for the end of input to arrive after the supervisor ended
+FOLDER_S = 2.0  # for a folder that was just made to be seen on a shared file system
+ORPHAN_S = 1.5  # for the end of input to arrive after the supervisor ended
 SHORT = 300  # characters of what is told; a line of more than 1024 bytes may be torn
 
 

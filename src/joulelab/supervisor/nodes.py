@@ -238,7 +238,7 @@ class Nodes:
             self._edges.get(int(message["id"]), set()).add(node)
         elif what == "problem":
             self._recording.tell(f"{node}: {message.get('what')}")
-        elif what == "clock" and int(message["id"]) in self._asked_ns:
+        elif what == "clock" and node != self._recording.host and int(message["id"]) in self._asked_ns:
             times = {"from": self._asked_ns[int(message["id"])], "to": monotonic_ns(), "node_ns": int(message["t"])}
             self._recording.event("clock-node", node=node, **times, boot_id=message.get("boot_id"))
 
@@ -259,7 +259,7 @@ class Nodes:
         recording, answered = self._recording, self._said["ready"] | self._said["failed"]
         if not self._closing:
             done = "ended early" if self.names else "did not start"
-            recording.tell(f"the step that records the other nodes {done}: {self._why()}")
+            recording.tell(f"the step that records the other nodes {done}{self._why()}")
             recording.event("nodes-ended", step=self.step)
         elif len(answered) < self.count:
             which = ", ".join(sorted(set(self.names) - answered)) or "none answered in time"
@@ -274,7 +274,7 @@ class Nodes:
         """Return the last words of srun."""
         with contextlib.suppress(OSError):
             text = (self._recording.folder / "nodes.log").read_text(errors="replace").strip()
-            return f"; {text[-SHOWN:]}" if text else ""
+            return f" ({text[-SHOWN:]})" if text else ""
         return ""
 
 

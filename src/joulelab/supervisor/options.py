@@ -62,9 +62,10 @@ class RunOptions:
     comes on top (an estimate, what is configured); both may hold secrets. `configured` are the names of entries of the
     configuration, each with its module and what it feeds. `idle_s` is recorded before the workload, `tail_s` bounds the
     wait for meters after it. Meters have `open_s` to answer; the workload starts after `ready_s` even if the recorder
-    is late, and the recorder is killed if it has not flushed `flush_s` after the tail. `caps` are set before the
-    workload starts and put back after it. `preload` names modules that the caller will need then, to be imported
-    meanwhile. `chosen_by` are the file and the names by which meters were chosen: other nodes choose theirs so.
+    is late, after `nodes_s` if those of other nodes are; a recorder is killed if it has not flushed `flush_s` after the
+    tail. `caps` are set before the workload starts and put back after it. `preload` names modules that the caller will
+    need then, to be imported meanwhile. `chosen_by` are the file and the names by which meters were chosen: other nodes
+    choose theirs so.
     """
 
     runs: Path
@@ -79,6 +80,7 @@ class RunOptions:
     tail_s: float = 0.3
     open_s: float = 0.8
     ready_s: float = 1.0
+    nodes_s: float = READY_S
     edge_s: float = 1.0
     flush_s: float = 6.0
     capture: Path | None = None

@@ -13,7 +13,7 @@ from joulelab.store.folder import create_run, end_run, host_dir
 from joulelab.supervisor.events import EventLog
 from joulelab.supervisor.host import HostRecording
 from joulelab.supervisor.nodes import Nodes, other_nodes
-from joulelab.supervisor.options import HOST, READY_S, RUN, RunOptions, host_name
+from joulelab.supervisor.options import HOST, RUN, RunOptions, host_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,9 +78,8 @@ class Recording(HostRecording):
                 self.event("recorder-late", after_s=self.options.ready_s)
         nodes = self.nodes
         if nodes is not None:
-            bound_s = max(self.options.ready_s, READY_S)
-            if not wait(lambda: nodes.ready, began + round(bound_s * NS)):
-                self.event("nodes-late", after_s=bound_s, missing=nodes.missing)
+            if not wait(lambda: nodes.ready, began + round(self.options.nodes_s * NS)):
+                self.event("nodes-late", after_s=self.options.nodes_s, missing=nodes.missing)
             nodes.announce()
 
     def wait_edge(self, wait: Wait) -> None:

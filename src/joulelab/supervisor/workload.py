@@ -75,6 +75,21 @@ def start_workload(
         raise _not_started(argv[0], error) from error
 
 
+def become_workload(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    """Turn this process into the command, as if it had been started instead. Raises WorkloadError."""
+    for number in DEFAULTS:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        try:
+            os.execvpe(argv[0], list(argv), environ)  # noqa: S606 no shell: the words are the command's own
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            os.execve("/bin/sh", ["/bin/sh", _on_path(argv[0]), *argv[1:]], environ)  # noqa: S606
+    except (OSError, ValueError) as error:
+        raise _not_started(argv[0], error) from error
+
+
 def _on_path(name: str) -> str:
     if "/" in name:
         return name

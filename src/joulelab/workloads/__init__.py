@@ -56,14 +56,13 @@ def argv(kind: str, words: Sequence[str], folder: Path, out: Path) -> list[str]:
     """Return the command of a workload of a study. Raises ConfigError, MissingDependency.
 
     `words` are a notebook's file (relative to `folder`) or the name of a reference workload, then NAME=VALUE for each
-    parameter. A notebook with its outputs is written to the folder `out`.
+    parameter. A copy of a notebook with its outputs is written to the file `out`.
     """
     if kind == "notebook":
         from joulelab.workloads import notebook
 
         asked = notebook.read_words(words)
-        file = folder / asked.file
-        kept = asked.out or out / f"{file.stem}.out.ipynb"
+        file, kept = folder / asked.file, asked.out or out
         return notebook.command(file, asked.parameters, out=kept, pause_s=asked.pause_s, kernel=asked.kernel)
     if kind == "reference":
         return reference(words)
@@ -76,18 +75,6 @@ def reference(words: Sequence[str]) -> list[str]:
         raise ConfigError("no reference workload is named", next=nearest("", names()))
     module = find(words[0])
     return module.command(settings(words[0], module.PARAMETERS, pairs(words[1:], where=words[0])))
-
-
-def check(kind: str, words: Sequence[str], folder: Path) -> None:
-    """Refuse what cannot be run: a name, a file, a parameter that is not there. Values may be placeholders still.
-
-    Raises ConfigError, MissingDependency.
-    """
-    if kind == "reference" and words:
-        given = pairs(words[1:], where=words[0])
-        _check_names(words[0], find(words[0]).PARAMETERS, given)
-    else:
-        argv(kind, words, folder, folder)
 
 
 def pairs(words: Iterable[str], *, where: str) -> dict[str, str]:

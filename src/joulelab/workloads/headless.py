@@ -61,20 +61,21 @@ class Ended:
 class Phases:
     """Mark phases one after another: each begins where the one before ends, so that nothing lies between them.
 
-    The label `notebook` tells that phases of other processes (the kernel's) that lie inside belong into it.
+    The label `notebook` tells that phases of other processes (the kernel's) that lie inside belong into it. A cell's
+    number is a part of its name, so that no two cells are taken for one kind of phase.
     """
 
     def __init__(self, writer: MarkWriter | None, notebook: str) -> None:
         self._writer, self._notebook = writer, notebook
         self._open: str | None = None
 
-    def next(self, name: str, n: int | None = None, *, title: str = "", at_ns: int | None = None) -> None:
+    def next(self, name: str, *, title: str = "", at_ns: int | None = None) -> None:
         """End the phase that is open, and begin another."""
         now = monotonic_ns() if at_ns is None else at_ns
         self.end(now)
         if self._writer is not None:
             labels = {"notebook": self._notebook} | ({"title": title} if title else {})
-            self._open = self._writer.begin(name, n, labels, at_ns=now)
+            self._open = self._writer.begin(name, None, labels, at_ns=now)
 
     def end(self, at_ns: int | None = None) -> None:
         """End the phase that is open."""
@@ -253,7 +254,7 @@ class _Run:
                 self.phases.next(cells.PARAMETERS)
             else:
                 self.where = f"cell {number}"
-                self.phases.next("cell", number, title=cells.title(cell))
+                self.phases.next(self.where, title=cells.title(cell))
             await self.client.async_execute_cell(cell, index, execution_count=self.client.code_cells_executed + 1)
             self.where = ""
 

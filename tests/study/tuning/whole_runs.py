@@ -14,9 +14,9 @@ from joulelab.analysis.terms import Quantity
 from joulelab.report.console import make_console
 from joulelab.report.tune import print_tuned
 from joulelab.store.folder import list_runs
-from joulelab.study.stopping import Stop
 from joulelab.study.executors import Ended
 from joulelab.study.matrix import Workload
+from joulelab.study.stopping import Stop
 from joulelab.study.trial import MEASURED, SlotTrial, keep
 from joulelab.study.tuning.grid import make_grid
 from joulelab.study.tuning.runs import Tuning, open_plan

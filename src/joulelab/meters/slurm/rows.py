@@ -55,10 +55,14 @@ class Energy:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Say what is known of a job's steps: that of ours which ran on all nodes, and whether srun ran the workload."""
+    """Say what is known of a job's steps: that of ours which ran on all nodes, and whether srun ran the workload.
+
+    `host` is the node that recorded by itself, outside of that step.
+    """
 
     step: str = ""
     launched: bool = False
+    host: str = ""
 
 
 UNKNOWN = Known()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS
 from joulelab.core.errors import ReadFailed
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
+from joulelab.meters.slurm.rows import UNKNOWN
 from joulelab.meters.wall import feeds_of, stated
 from joulelab.transports.slurm import node_names
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.meters.slurm.plugins import Sampling
-    from joulelab.meters.slurm.rows import Component, Energy
+    from joulelab.meters.slurm.rows import Component, Energy, Known
 
 # A total is known at the job's own edges and nowhere else: how far those are off is in the quantum, see `_accuracy`.
 _AT_ITS_EDGES_S = 1e-9
@@ -72,12 +73,14 @@ def account(
     energy: Energy,
     doubts: Sequence[str] = (),
     config: Mapping[str, Any] | None = None,
+    known: Known = UNKNOWN,
 ) -> tuple[Fetched, dict[str, Any]]:
     """Return a job's energy as a stream, and what is to be known of it beside our own meters. Raises ReadFailed.
 
     `config` may state the accuracy, and the side of the supplies (`feeds`) that a node's plugin is on.
     """
     first, plugin, config = components[0].row, sampling.plugin, config or {}
+    nodes = node_names(nodes_of(components))
     times = energy.times
     if times is None:
         raise ReadFailed(f"job {first.job} has no times", where="slurm", why=energy.reason, next="ask again later")
@@ -89,10 +92,9 @@ def account(
         "raw": first.raw,
         "state": first.state,
         "exit_code": first.exit_code,
-        "nodes": node_names(nodes_of(components)),
+        "nodes": nodes,
         "row": energy.row,
-        # Who recorded was in the job; a step of its own is told by its number.
-        "holds": not any(letter.isdigit() for letter in energy.row),
+        "holds": _held(nodes, energy.row, known),
         "energy_j": energy.joules,
         "reason": energy.reason,
         "start_utc_ns": times[0],
@@ -103,3 +105,10 @@ def account(
         "rows": {f".{row.step}": row.energy_j for c in components for row in c.steps},
     }
     return fetched_of(stream, times, energy.joules, energy.reason, "", events), facts
+
+
+def _held(nodes: Sequence[str], row: str, known: Known) -> list[str]:
+    """Return the nodes whose record lies inside a row: all of the job's, or those that a step of ours recorded."""
+    if known.step and row == f".{known.step}":
+        return [node for node in nodes if node != known.host]
+    return [] if any(letter.isdigit() for letter in row) else list(nodes)

@@ -6,69 +6,39 @@ import contextlib
 import json
 import select
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from joulelab.core.errors import ConfigError, JoulelabError, MeterError, ReadFailed, Refused, StoreError
-from joulelab.store.folder import read_json, write_json_atomic
+from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused, StoreError
 from joulelab.study.executors import Ended, Waits
 from joulelab.study.folder import read_cell
 from joulelab.study.nodes import USUAL
-from joulelab.study.slots import CLAIM, JOB
-from joulelab.study.slurm import options, sent
+from joulelab.study.slurm import sent
 from joulelab.study.slurm.check import check  # noqa: F401 - the lead asks the executor
-from joulelab.study.slurm.watch import UNKNOWN, Watch
+from joulelab.study.slurm.sender import Sender
+from joulelab.study.slurm.task import FATES, Task, names, why, write_job
+from joulelab.study.slurm.watch import Watch
 from joulelab.transports.slurm_jobs import Jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.study.executors import Fate
     from joulelab.study.nodes import NodeType
     from joulelab.study.slurm.sent import Sent
     from joulelab.study.slurm.watch import Seen
 
 SUMMARY = "jobs of a cluster, by Slurm"
-FIRST_S, LAST_S = 1.0, 30.0
+# Slurm is asked again after so long, at first, at last, and at last while it does not answer.
+FIRST_S, LAST_S, TROUBLE_S = 1.0, 30.0, 8.0
 SAID_MOST = 2000
 MOST_CANCELS = 3
 # What a node has written may be seen here only later: files and folders are looked at again for so long.
 VISIBLE_S = 60.0
-FATES: dict[str, Fate] = {
-    "NODE_FAIL": "again",
-    "BOOT_FAIL": "again",
-    "PREEMPTED": "again",
-    "REVOKED": "again",
-    "CANCELLED": "cancelled",
-    "TIMEOUT": "failed",
-    "DEADLINE": "failed",
-    "OUT_OF_MEMORY": "failed",
-}
 
 
 def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> Slurm:
     """Open it for the node types of a study; jobs of an earlier driver are found again."""
     return Slurm(Jobs(environ), nodes, study.absolute())
-
-
-@dataclass(slots=True)
-class _Task:
-    """Hold a slot's task. `old` until it is known whether one that an earlier driver sent has ended before."""
-
-    slot: Path
-    sent: Sent
-    index: int
-    old: bool = False
-    heard: int = 0
-    cancels: int = 0
-    cancelled: int = 0
-    ended: float | None = None
-
-    @property
-    def name(self) -> str:
-        """Return it as Slurm does."""
-        return self.sent.task(self.index)
 
 
 class Slurm:
@@ -78,16 +48,14 @@ class Slurm:
         self, jobs: Jobs, nodes: Mapping[str, NodeType], study: Path, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._jobs, self._nodes, self._study, self._now = jobs, nodes, study, now
-        self._watch = Watch(jobs, now)
+        self._watch, self._sender = Watch(jobs, now), Sender(jobs, nodes, study)
         self._collected: dict[Path, str] = {}  # slot to node type
-        self._followed: dict[Path, _Task] = {}
-        self._known: dict[str, Sent] = {}  # by token
-        self._earlier: dict[Path, _Task] = {}  # sent by other drivers, not followed
+        self._followed: dict[Path, Task] = {}
+        self._earlier: dict[Path, Task] = {}  # sent by other drivers, not followed
         self._claims: dict[str, Seen] = {}  # by the job's own number
         self._news: list[Ended | Waits] = []
         self._last: dict[Path, Ended] = {}
         self._said: set[str] = set()
-        self._chunk: int | None = None
         self._cluster: str | None = None
         self._pause_s, self._due, self._send_due = FIRST_S, 0.0, 0.0
         self.at_once = sum(self._room(name) for name, node in nodes.items() if node.executor == "slurm") or 1
@@ -131,8 +99,9 @@ class Slurm:
             return None
         if number not in self._claims:
             self._learn()
-            self._claims[number] = self._watch.ask([number])[number]
-            self._note(number)
+            seen = self._watch.ask([number, *self._earlier_tasks()])
+            self._claims[number] = seen[number]
+            self._take_earlier(seen)
         return self._claims[number].over
 
     def close(self) -> None:
@@ -193,73 +162,39 @@ class Slurm:
         """Send slots of a node type as arrays, as long as there is room. Raises ConfigError, MeterError, StoreError."""
         slots = [slot for slot, name in self._collected.items() if name == node]
         room = self._room(node) - sum(task.sent.data.get("node") == node for task in self._followed.values())
-        chunk = self._largest()
+        chunk = self._sender.largest()
         while slots and room > 0:
             some = slots[: min(chunk, room)]
             try:
-                self._send_some(node, some, lock)
+                self._follow(self._sender.send(node, some, lock))
             except Refused:
                 if len(some) == 1:
                     raise
                 chunk = len(some) // 2  # a limit on jobs; fewer at once may be taken
                 continue
             slots, room = slots[len(some) :], room - len(some)
-
-    def _send_some(self, node: str, slots: Sequence[Path], lock: int) -> None:
-        kind = self._nodes[node]
-        words = options.words(kind)
-        job = sent.prepare(self._study, slots, {"node": node, "options": dict(kind.options), "words": words})
-        self._known[job.folder.name] = job
-        script = job.folder / sent.SCRIPT
-        script.write_text(options.script(kind, self._study, job.folder.name))
-        mark = "%a" if len(slots) > 1 else "0"
-        whole = [f"--job-name={job.name}", "--open-mode=append", "--export=ALL", *words]
-        whole += [f"--{key}={options.escaped(job.folder / key[:3])}.{mark}" for key in ("output", "error")]
-        whole += [f"--array=0-{len(slots) - 1}"] if len(slots) > 1 else []
-        try:
-            number = self._jobs.submit([*whole, str(script)], f"node type {node}", [lock])
-        except ReadFailed:
-            self._follow(job)  # it may have been submitted: it is looked for by its name
-            raise
-        except ConfigError:
-            job.note(over=True, refused=True)
-            raise
-        job.note(job=number)
-        self._follow(job)
+            if self._sender.problem is not None:
+                raise self._sender.problem
 
     def _follow(self, job: Sent) -> None:
         for index, slot in enumerate(job.slots):
             self._collected.pop(slot, None)
-            self._followed[slot] = _Task(slot, job, index)
-
-    def _largest(self) -> int:
-        """Return how many tasks an array may have. Raises MeterError."""
-        if self._chunk is None:
-            text = self._jobs.settings().get("MaxArraySize", "")
-            self._chunk = max(int(text), 1) if text.isdecimal() else 1
-        return self._chunk
+            self._followed[slot] = Task(slot, job, index)
 
     def _learn(self) -> None:
         """Read what other drivers have sent."""
-        for job in sent.read_sent(self._study, self._known):
-            self._known[job.folder.name] = job
+        for job in self._sender.learn():
             for index, slot in enumerate(job.slots):
-                self._earlier[slot] = _Task(slot, job, index, old=True)
+                self._earlier[slot] = Task(slot, job, index, old=True)
 
     def _find_lost(self) -> None:
-        """Find jobs by name whose numbers nobody could write down; those that are not there were never submitted."""
-        lost = [job for job in self._known.values() if job.job is None and not job.data["over"]]
-        if not lost:
-            return
-        found = self._jobs.named([job.name for job in lost], min(job.utc_ns for job in lost))
-        for job in lost:
-            job.note(**({"job": found[job.name]} if job.name in found else {"over": True}))
-            if job.job is None:
-                self._earlier = {slot: task for slot, task in self._earlier.items() if task.sent is not job}
-                for task in [task for task in self._followed.values() if task.sent is job]:
-                    self._again(task)
+        """Find jobs whose numbers are not known; slots of those that were never submitted are sent anew."""
+        for job in self._sender.find_lost():
+            self._earlier = {slot: task for slot, task in self._earlier.items() if task.sent is not job}
+            for task in [task for task in self._followed.values() if task.sent is job]:
+                self._again(task)
 
-    def _again(self, task: _Task) -> None:
+    def _again(self, task: Task) -> None:
         """Send a slot anew."""
         del self._followed[task.slot]
         if task.cancels:
@@ -302,7 +237,7 @@ class Slurm:
                 for line in whole.splitlines():
                     self._hear_line(task, line)
 
-    def _hear_line(self, task: _Task, line: bytes) -> None:
+    def _hear_line(self, task: Task, line: bytes) -> None:
         told: Any = None
         with contextlib.suppress(ValueError):
             told = json.loads(line)
@@ -317,18 +252,19 @@ class Slurm:
             self._look_for_lost()
         tasks = {task.name: task for task in self._followed.values() if task.sent.job is not None}
         claims = [number for number, seen in self._claims.items() if not seen.over]
-        seen = self._watch.ask([*tasks, *claims]) if tasks or claims else {}
+        seen = self._watch.ask([*tasks, *claims, *self._earlier_tasks()]) if tasks or claims else {}
         before = len(self._news)
         if self._watch.problem and self._followed:
             self._tell("waits for Slurm", self._watch.problem, next(iter(self._followed)))
         elif not self._watch.problem:
             self._said.discard("waits for Slurm")
-        for number in claims:
-            self._claims[number] = seen[number]
-            self._note(number)
+        self._claims |= {number: seen[number] for number in claims}
+        self._take_earlier(seen)
         for name, task in tasks.items():
             self._take(task, seen[name])
-        self._pause_s = FIRST_S if len(self._news) > before else min(2 * self._pause_s, LAST_S)
+        unsettled = any(seen[name].over is None for name in tasks) and not self._watch.problem
+        last_s = TROUBLE_S if self._watch.problem else LAST_S
+        self._pause_s = FIRST_S if len(self._news) > before or unsettled else min(2 * self._pause_s, last_s)
         self._due = self._now() + self._pause_s
 
     def _look_for_lost(self) -> None:
@@ -338,14 +274,14 @@ class Slurm:
         except MeterError as error:
             self._tell("waits for Slurm", error, next(iter(self._followed)))
 
-    def _take(self, task: _Task, seen: Seen) -> None:
+    def _take(self, task: Task, seen: Seen) -> None:
         """Take what is known of a task."""
         if seen.over is False:
             task.old = False
         if not seen.over:
             return
         told = sent.last_told(task.sent.out(task.index))
-        there = task.slot.name in _names(task.slot.parent)
+        there = task.slot.name in names(task.slot.parent)
         if task.old and not there:
             self._close(task)
             self._again(task)  # it ended before this driver came
@@ -354,68 +290,39 @@ class Slurm:
         missing = told is None or (told.get("is") == "ended" and not there)
         if seen.state.state == "COMPLETED" and missing and self._now() - task.ended < VISIBLE_S:
             return
-        why = _why(seen)
-        write_job(task.slot, seen, why)
+        write_job(task.slot, seen)
         text = sent.tail_text(task.sent.err(task.index), SAID_MOST)
-        said = f"job {task.name} {why}" + (f": {text}" if text else "")
+        said = f"job {task.name} {why(seen)}" + (f": {text}" if text else "")
         del self._followed[task.slot]
         self._close(task)
-        self._last[task.slot] = Ended(task.slot, told, said, _fate(seen, told))
+        self._last[task.slot] = Ended(task.slot, told, said, FATES.get(seen.state.state, ""))
         self._news.append(self._last[task.slot])
 
-    def _close(self, task: _Task) -> None:
-        """Note that a job is over when nothing of it is followed any more."""
-        job = task.sent
-        if not any(other.sent is job and other is not task for other in self._followed.values()):
-            others = [other for other in self._earlier.values() if other.sent is job]
-            if not others:
-                with contextlib.suppress(StoreError):
-                    job.note(over=True)
+    def _close(self, task: Task) -> None:
+        """Note that a job is over when nothing of it is watched any more."""
+        watched = (*self._followed.values(), *self._earlier.values())
+        if not any(other.sent is task.sent and other is not task for other in watched):
+            with contextlib.suppress(StoreError):
+                task.sent.note(over=True)
 
-    def _note(self, number: str) -> None:
-        """Write down for the slot of a claim what became of its job."""
-        seen = self._claims[number]
-        if seen.over:
-            for task in [*self._earlier.values()]:
-                if task.sent.job is not None and task.name in (seen.state.job, number):
-                    write_job(task.slot, seen, _why(seen))
+    def _earlier_tasks(self) -> dict[str, Task]:
+        return {task.name: task for task in self._earlier.values() if task.sent.job is not None}
+
+    def _take_earlier(self, seen: Mapping[str, Seen]) -> None:
+        """Take what is known of jobs of other drivers: for who asks by claims, and for their slots."""
+        for name, task in self._earlier_tasks().items():
+            found = seen.get(name)
+            if found is None:
+                continue
+            if found.state.raw and found.state.nodes:  # it runs or ran: there may be a claim
+                self._claims.setdefault(found.state.raw, found)
+            if found.over:
+                write_job(task.slot, found)
+                del self._earlier[task.slot]
+                self._close(task)
 
     def _tell(self, what: str, why: JoulelabError | str, slot: Path) -> None:
         """Tell once what is waited for."""
         if what not in self._said:
             self._said.add(what)
             self._news.append(Waits(slot, str(why), what))
-
-
-def write_job(slot: Path, seen: Seen, why: str) -> None:
-    """Write down in a slot what became of its job, if the slot is of that job."""
-    state = seen.state
-    with contextlib.suppress(StoreError):
-        if read_json(slot / CLAIM).get("job") not in (state.raw, None) and state.raw:
-            return
-        data = {"job": state.job, "raw": state.raw, "state": state.state, "exit_code": state.exit_code}
-        write_json_atomic(slot / JOB, {**data, "nodes": state.nodes, "why": why})
-
-
-def _why(seen: Seen) -> str:
-    """Return in words how a job ended."""
-    state = seen.state
-    if state.state == UNKNOWN:
-        return "ended; Slurm knows no more of it"
-    code = f", exit code {state.exit_code}" if state.exit_code not in ("", "0:0") else ""
-    reason = f" ({state.reason})" if state.reason else ""
-    return f"ended as {state.state}{reason}{code}" + (f" on {state.nodes}" if state.nodes else "")
-
-
-def _fate(seen: Seen, told: Mapping[str, Any] | None) -> Fate:
-    """Return what Slurm did to a slot; nothing where it had ended by then."""
-    finished: Literal[True, False] = told is not None and told.get("is") in ("ended", "error", "taken")
-    return "" if finished else FATES.get(seen.state.state, "")
-
-
-def _names(folder: Path) -> set[str]:
-    """Return the names in a folder; to list it asks the file server, to look for one name may not."""
-    try:
-        return {file.name for file in folder.iterdir()}
-    except OSError:
-        return set()

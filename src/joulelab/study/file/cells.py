@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from joulelab.study.matrix import Knob, Workload
     from joulelab.study.nodes import NodeType
     from joulelab.study.values import Value
+    from joulelab.workloads import WorkloadModule
 
 # A matrix of which nearly all is skipped is not looked at without end.
 MOST_LOOKED_AT = 2 * MOST_SLOTS
@@ -38,6 +39,7 @@ class Matrix:
     skips: Sequence[Condition]
     problems: Problems
     _told: set[tuple[Any, ...]] = field(default_factory=set)
+    _modules: dict[str, WorkloadModule] = field(default_factory=dict)
 
     def cells(self, repeats: int) -> list[PlannedCell]:
         """Return every cell."""
@@ -126,13 +128,18 @@ class Matrix:
 
     def _check_reference(self, draft: workloads.Draft, cell: PlannedCell) -> None:
         """Refuse values that a reference workload does not take."""
-        from joulelab.workloads import reference
+        from joulelab.workloads import find, pairs, settings
 
+        name = draft.words[0]
+        if name not in self._modules:
+            self._modules[name] = find(name)  # those of other packages are looked for long
+        module = self._modules[name]
         try:
-            reference(cell.argv())
+            given = pairs(cell.argv()[1:], where=name)
+            module.command(settings(name, module.PARAMETERS, given))
         except ConfigError as error:
             if self._is_new("value", draft.name, error.what):
-                self.problems.add_error((*draft.table.at, "reference"), error, f"{cell.workload.command[0]}: ")
+                self.problems.add_error((*draft.table.at, "reference"), error, f"{name}: ")
         except KeyError:
             return  # a placeholder without a knob: that is told
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KEYS = ("values", "when")
 # What results tell of a cell beside its knobs: a knob of that name would be taken for it.
 TAKEN = (WORKLOAD, NODE, PHASE)
-MOST_SHOWN = 10
+MOST_SHOWN, MOST_WRONG = 10, 3
 THEN = "give a text as for sweep, a list, or { values = ..., when = { ... } }"
 
 
@@ -147,7 +147,7 @@ class Names:
             return None
         there = self.knobs[key]
         wrong = [value for value in values if value not in there]
-        for value in wrong:
+        for value in wrong[:MOST_WRONG]:
             table.wrong(key, f"no cell has {key} {value.shown}", next=_nearest_value(value, list(there)))
         return None if wrong else values
 

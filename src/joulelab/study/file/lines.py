@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from typing import TYPE_CHECKING
@@ -62,9 +63,7 @@ def _whole(keys: tuple[str, ...], counts: Mapping[Place, int]) -> Place:
 
 def _keys(tokens: list[tuple[str, str]], until: str) -> tuple[str, ...]:
     keys: list[str] = []
-    for kind, token in tokens:
-        if kind == "sign" and token == until:
-            break
+    for kind, token in itertools.takewhile(lambda each: each != ("sign", until), tokens):
         if kind == "bare":
             keys.append(token)
         elif kind == "text":

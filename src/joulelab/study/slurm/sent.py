@@ -58,6 +58,14 @@ class Sent:
         """Return the file of what its process wrote beside that."""
         return self.folder / f"err.{index}"
 
+    def write_script(self, text: str) -> Path:
+        """Write the job's script; return its file. Raises StoreError."""
+        try:
+            (self.folder / SCRIPT).write_text(text)
+        except OSError as error:
+            raise StoreError("cannot keep a job's script", where=str(self.folder), why=error.strerror) from error
+        return self.folder / SCRIPT
+
     def note(self, **changes: Any) -> None:
         """Write down more of it. Raises StoreError."""
         self.data |= changes

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from joulelab.transports.slurm_jobs import Jobs
 
 # The database has so long to tell the end of a job that the controller knows of, or knows nothing of.
-SETTLE_S, LOST_S = 10.0, 60.0
+SETTLE_S, LOST_S = 5.0, 60.0
 # A node that does not come back from ending a job must not hold up a study.
 COMPLETING, COMPLETING_S = "COMPLETING", 600.0
 UNKNOWN, CANCELLED = "UNKNOWN", "CANCELLED"

@@ -1,0 +1,78 @@
+"""Hold the task of a slot in a job, and say in words and in the slot's folder what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from joulelab.core.errors import StoreError
+from joulelab.store.folder import read_json, write_json_atomic
+from joulelab.study.slots import CLAIM, JOB
+from joulelab.study.slurm.watch import UNKNOWN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.study.executors import Fate
+    from joulelab.study.slurm.sent import Sent
+    from joulelab.study.slurm.watch import Seen
+
+# What a job's condition means for its slot; after the others its folder tells.
+FATES: dict[str, Fate] = {
+    "NODE_FAIL": "again",
+    "BOOT_FAIL": "again",
+    "PREEMPTED": "again",
+    "REVOKED": "again",
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "failed",
+    "DEADLINE": "failed",
+    "OUT_OF_MEMORY": "failed",
+}
+
+
+@dataclass(slots=True)
+class Task:
+    """Hold a slot's task. `old` until it is known whether one that an earlier driver sent has ended before."""
+
+    slot: Path
+    sent: Sent
+    index: int
+    old: bool = False
+    heard: int = 0
+    cancels: int = 0
+    cancelled: int = 0
+    ended: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Return it as Slurm does."""
+        return self.sent.task(self.index)
+
+
+def write_job(slot: Path, seen: Seen) -> None:
+    """Write down in a slot what became of its job, if the slot is of that job."""
+    state = seen.state
+    with contextlib.suppress(StoreError):
+        if read_json(slot / CLAIM).get("job") not in (state.raw, None) and state.raw:
+            return
+        data = {"job": state.job, "raw": state.raw, "state": state.state, "exit_code": state.exit_code}
+        write_json_atomic(slot / JOB, {**data, "nodes": state.nodes, "why": why(seen)})
+
+
+def why(seen: Seen) -> str:
+    """Return in words how a job ended."""
+    state = seen.state
+    if state.state == UNKNOWN:
+        return "ended; Slurm knows no more of it"
+    code = f", exit code {state.exit_code}" if state.exit_code not in ("", "0:0") else ""
+    reason = f" ({state.reason})" if state.reason else ""
+    return f"ended as {state.state}{reason}{code}" + (f" on {state.nodes}" if state.nodes else "")
+
+
+def names(folder: Path) -> set[str]:
+    """Return the names in a folder; to list it asks the file server, to look for one name may not."""
+    try:
+        return {file.name for file in folder.iterdir()}
+    except OSError:
+        return set()

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.study.bench import environment, is_alive, wait_for
+
+from joulelab.core.errors import MissingDependency
+from joulelab.study.slots import look
+from joulelab.twins.model import RTX6000, Node
+from joulelab.twins.serve import TwinServer
+from joulelab.twins.servers import nvml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LIMIT_S = 120.0
+FILE = """
+name = "mine"
+repeats = 1
+seed = 4
+reference = { node = "all" }
+
+[knobs]
+n = [1, 2]
+
+[workloads.train]
+command = "sh -c 'echo samples: {n}00; sleep 0.1'"
+work = 'samples: (\\d+)'
+
+[workloads.predict]
+command = ["sh", "-c", "test ! -e fail || exit 3", "{n}"]
+
+[nodes.all]
+[nodes.cpu-mix]
+uses = "cpu"
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return environment(tmp_path)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "study.toml"
+    file.write_text(FILE)
+    return file
+
+
+def start(file: Path, environ: dict[str, str], verb: str, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "joulelab", "study", verb, str(file), *words]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    return subprocess.Popen(command, cwd=file.parent, env=environ, text=True, start_new_session=True, **pipes)
+
+
+def call(file: Path, environ: dict[str, str], verb: str, *words: str, code: int = 0) -> tuple[str, str]:
+    process = start(file, environ, verb, *words)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == code, out + err
+    return out, err
+
+
+def test_a_study_is_planned_run_and_reported(file: Path, environ: dict[str, str]) -> None:
+    out, err = call(file, environ, "plan")
+    assert out.count(" free") == 8
+    assert "8 of 8 slots to run; how long they take is not known yet" in out
+    assert "no power meter can be read here" in err
+    studies = file.parent / "joulelab-studies"
+    assert not studies.exists(), "a plan writes nothing"
+
+    out, err = call(file, environ, "run", "--no-figures")
+    assert "8 cells x 1 = 8 slots in joulelab-studies/mine, seed 4" in err
+    assert "train, cpu-mix, n 2 (r01)" in err
+    rows = list(csv.DictReader((studies / "mine" / "slots.csv").read_text().splitlines()))
+    assert len(rows) == 8
+    assert {row["state"] for row in rows} == {"done"}
+    assert {(row["workload"], row["node"]) for row in rows} == {
+        (workload, node) for workload in ("train", "predict") for node in ("all", "cpu-mix")
+    }
+
+    out, _ = call(file, environ, "status")
+    assert "mine: 8 slots: 8 done" in out
+    told = json.loads(call(file, environ, "plan", "--json")[0])
+    assert (told["left_s"], len(told["slots"])) == (None, 8)
+    assert all(slot["expected_s"] > 0 for slot in told["slots"])
+    before = {path: path.stat().st_mtime_ns for path in studies.glob("mine/cells/*/*/claim.json")}
+    call(file, environ, "run", "--no-figures")
+    assert {path: path.stat().st_mtime_ns for path in studies.glob("mine/cells/*/*/claim.json")} == before
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "latex", "csv", "json"])
+def test_a_report_comes_in_several_forms(small: Path, environ: dict[str, str], form: str) -> None:
+    out, _ = call(small, environ, "report", "--no-figures", "--format", form)
+    assert {"text": "±", "markdown": "| ", "latex": "\\toprule", "csv": ",", "json": '"statistics"'}[form] in out
+    if form == "json":
+        assert json.loads(out)["study"] == "small"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("small") / "small.toml"
+    file.write_text('repeats = 2\n[knobs]\nn = [1, 2]\n[workloads.w]\ncommand = "sleep 0.{n}"\n')
+    call(file, environment(file.parent), "run", "--no-figures")
+    return file
+
+
+def test_editing_a_file_keeps_the_cells_that_did_not_change(file: Path, environ: dict[str, str]) -> None:
+    call(file, environ, "run", "--no-figures")
+    text = FILE.replace("n = [1, 2]", "n = [2, 3]").replace("seed = 4\n", "")
+    file.write_text(text.replace("[workloads.predict]", "[workloads.other]"))
+    out, _ = call(file, environ, "plan")
+    states = [line.rsplit("  ", 1)[1] for line in out.splitlines()[:-1] if " train" in line]
+    assert sorted(state.split()[0] for state in states) in (["about"] * 2 + ["done"] * 2, ["done"] * 2 + ["free"] * 2)
+    assert "6 of 8 slots to run" in out
+    call(file, environ, "run", "--no-figures")
+    out, _ = call(file, environ, "report", "--no-figures", "--format", "json")
+    cells = json.loads(out)["cells"]
+    assert {(cell["knobs"]["workload"], cell["knobs"]["n"]) for cell in cells} == {
+        (workload, n) for workload in ("train", "other") for n in (2, 3)
+    }
+    assert [cell["n"] for cell in cells] == [1] * 8
+
+
+def test_failed_slots_are_kept_said_and_retried_on_request(file: Path, environ: dict[str, str]) -> None:
+    (file.parent / "fail").touch()
+    _, err = call(file, environ, "run", "--no-figures", code=1)
+    assert "4 of 8 slots failed; type the same with --retry to run them again" in err
+    out, _ = call(file, environ, "status")
+    assert "failed: predict, all, n 1 (r01): exit code 3" in out
+    (file.parent / "fail").unlink()
+    call(file, environ, "run", "--no-figures", code=1)
+    call(file, environ, "run", "--no-figures", "--retry")
+    kept = list((file.parent / "joulelab-studies" / "mine").glob("cells/*/r0?.failed-1"))
+    assert len(kept) == 4
+
+
+def test_two_runs_of_one_study_do_not_clash(file: Path, environ: dict[str, str]) -> None:
+    both = [start(file, environ, "run", "--no-figures") for _ in range(2)]
+    for process in both:
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, out + err
+    slots = list((file.parent / "joulelab-studies" / "mine").glob("cells/*/r0?"))
+    assert len(slots) == 8
+    assert all(len(list(slot.glob("*/run.json"))) == 1 for slot in slots)
+    assert {str(look(slot).state) for slot in slots} == {"done"}
+
+
+def test_interrupted_it_says_so_and_goes_on(file: Path, environ: dict[str, str]) -> None:
+    process = start(file, environ, "run", "--no-figures")
+    studies = file.parent / "joulelab-studies" / "mine"
+    wait_for(lambda: list(studies.glob("cells/*/r0?/*/end.json")))
+    out, _ = call(file, environ, "status", "--json")
+    told = json.loads(out)
+    assert sum(told["slots"].values()) == 8
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert "of 8 slots are done; type the same again to go on" in err
+    claims = [json.loads(path.read_text()) for path in studies.glob("cells/*/*/claim.json")]
+    assert not any(is_alive(claim["pid"]) for claim in claims)
+    call(file, environ, "run", "--no-figures")
+
+
+def test_what_is_wrong_is_told_before_anything_runs(file: Path, environ: dict[str, str]) -> None:
+    file.write_text(FILE.replace("repeats = 1", "repeat = 1").replace("uses =", "use =").replace("{n}00", "{m}00"))
+    _, err = call(file, environ, "run", code=2)
+    for text in ("repeat", "repeats", "use", "uses", "{m}"):
+        assert text in err
+    file.write_text(FILE.replace("n = [1, 2]", "n = [1, 2]\ncap = [100]\n").replace('uses = "cpu"', ""))
+    out, err = call(file, environ, "plan", code=1)
+    assert "it cannot be run as it is: " in err
+    assert "there is no GPU to cap" in err
+    assert out.count(" free") == 8
+    file.write_text('scope = "node.ac"\n' + FILE)
+    _, err = call(file, environ, "run", code=2)
+    assert "no meter here covers 'node.ac'" in err
+    file.write_text('meters = ["nvml"]\n' + FILE)
+    _, err = call(file, environ, "run", code=2)
+    assert "the meter nvml cannot be read" in err
+    assert not (file.parent / "joulelab-studies").exists()
+    _, err = call(file, environ, "status", code=1)
+    assert "the study has not run yet" in err
+    assert "joulelab study run " in err
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[TwinServer]:
+    try:
+        nvml.library()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    with TwinServer(Node(gpus=(RTX6000,) * 2, packages=1), directory=tmp_path / "twin") as server:
+        yield server
+
+
+def test_gpus_that_the_workload_is_not_shown_are_metered_as_idle(served: TwinServer, tmp_path: Path) -> None:
+    environ = environment(tmp_path, served.environment)
+    file = tmp_path / "mix.toml"
+    file.write_text(
+        'repeats = 1\nmeters = ["nvml"]\n[workloads.w]\n'
+        'command = ["sh", "-c", "echo shown: $CUDA_VISIBLE_DEVICES; sleep 1"]\n'
+        '[nodes.gpu]\n[nodes.cpu-mix]\nuses = "cpu"\nenvironment = { MINE = "1" }\n'
+    )
+    call(file, environ, "run", "--no-figures")
+    rows = list(csv.DictReader((tmp_path / "joulelab-studies" / "mix" / "slots.csv").read_text().splitlines()))
+    by_node = {row["node"]: row for row in rows}
+    assert by_node["cpu-mix"]["idle"] == "gpu:0 gpu:1"
+    assert float(by_node["cpu-mix"]["idle_energy_j"]) == pytest.approx(float(by_node["cpu-mix"]["energy_j"]))
+    shown = {
+        json.loads((path.parent / "slot.json").read_text())["node_type"]: path.read_text()
+        for path in tmp_path.glob("joulelab-studies/mix/cells/*/r01/out.txt")
+    }
+    assert shown["cpu-mix"] == "shown: -1\n"
+    assert "-1" not in shown["gpu"]

@@ -1,0 +1,223 @@
+"""Test tables as papers print them, and the tables of pairs: what they say, and that nothing is cut off."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.analysis import horeka
+from tests.analysis.studies import by_cap, cell, sweep, trial
+
+from joulelab.analysis.cells import Cell, Trial
+from joulelab.analysis.metrics import Summary, summarise
+from joulelab.analysis.repeats import Sample
+from joulelab.analysis.terms import Quantity
+from joulelab.report.console import make_console
+from joulelab.report.paper import (
+    pairs_csv,
+    paper_json,
+    paper_json_text,
+    paper_latex,
+    paper_markdown,
+    print_paper,
+    statistics_csv,
+)
+from joulelab.report.paper_rows import clock, paper_tables
+from joulelab.report.study import print_study
+from joulelab.report.study_csv import cells_csv, slots_csv
+
+if TYPE_CHECKING:
+    from joulelab.report.paper_rows import Spread
+
+
+@pytest.fixture(scope="module")
+def published() -> Summary:
+    return summarise(horeka.cells(), reference={"node": "gpu"})
+
+
+def _printed(summary: Summary, width: int = 100, *, every: bool = False, spread: Spread = "deviation") -> str:
+    file = io.StringIO()
+    print_paper(make_console(file, width), summary, every=every, spread=spread)
+    return file.getvalue()
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_printed_tables_fit_and_lose_nothing(published: Summary, width: int) -> None:
+    text = _printed(published, width, every=True)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    flat = " ".join(text.split())
+    for part in ("109 477.1 ± 1 104.9", "1-22:39:43", "Results of health", "86.4 (78.5 to 94.2)", "corrected for all"):
+        assert part in flat, part
+    assert re.search(r"train +gpu +680\.7 ± 6\.7 +665\.8 ± 9\.7 +00:17:02", text)
+    assert text.count("680.7") == 1
+
+
+def test_a_narrow_terminal_gets_more_tables_with_all_that_tells_rows_apart(published: Summary) -> None:
+    text = _printed(published, 45)
+    assert re.search(r"train gpu +680\.7 ± 6\.7", text)
+    assert re.search(r"train gpu +00:17:02", text) or re.search(r"train gpu .* 00:17:02", text)
+
+
+def test_a_pair_table_has_ratio_p_verdict_and_more_repeats(published: Summary) -> None:
+    text = _printed(published, 120, every=True)
+    assert re.search(
+        r"train cpu-mix : gpu +7\.13 \(7\.04 to 7\.23\) +< 0\.001 +more +4\.18 \(4\.12 to 4\.23\) MJ", text
+    )
+    assert re.search(r"train cpu-only : cpu-mix +1\.00 \(0\.\d+ to 1\.\d+\) +1\.000 +cannot be told apart +> 100", text)
+    assert "cpu-only : cpu-mix" not in _printed(published)
+
+
+def test_the_interval_may_stand_behind_the_plus_minus(published: Summary) -> None:
+    table = paper_tables(published, spread="interval")[0]
+    assert table.rows[0].figures[0] == "680.7 ± 8.3"  # 2.776 x 6.7 / sqrt(5)
+    assert "half of Student's 95 % interval of the mean of 5 repeats" in table.caption
+
+
+def test_the_caption_says_what_was_measured_by_what_and_how_well() -> None:
+    meter = "nvml power GPU-1; rapl energy package-0"
+    trials = [trial(e, 60.0, meter=meter, gain=0.01 * e) for e in (5000.0, 5100.0)]
+    (table,) = paper_tables(summarise([cell("a", trials, batch=1)]), scope="gpu")
+    assert table.caption == (
+        "Mean ± standard deviation of 2 repeats. Energy of gpu, by nvml, rapl; "
+        "the meters' own 2 % (k = 2) comes on top of ±."
+    )
+    assert table.rows[0].labels == ("1",)
+    two = summarise(by_cap({260.0: [(5e3, 60.0)], 200.0: [(4e3, 70.0)] * 2}, gain=0.01, offset=0.005))
+    (table,) = paper_tables(two)
+    assert table.caption.startswith("Mean ± standard deviation of 1 to 2 repeats.")
+    assert table.heads[0] == "n"
+    assert [row.figures[0] for row in table.rows] == ["1", "2"]
+
+
+def test_small_figures_have_the_digits_they_need() -> None:
+    (table,) = paper_tables(summarise(by_cap({260.0: [(0.512, 0.3), (0.518, 0.31)], 200.0: [(41.0, 3.0)]})))
+    assert table.heads == ("n", "Consumption [J]", "Mean power [W]", "Runtime [s]")
+    assert table.rows[0].figures == ("2", "0.515 ± 0.004", "1.69 ± 0.03", "0.305 ± 0.007")
+    assert table.rows[1].figures[1] == "41.000"
+    (table,) = paper_tables(summarise(by_cap({260.0: [(2e4, 90.0), (2.0001e4, 90.0)]})))
+    assert table.rows[0].figures[0] == "20.0005 ± 0.0007"
+
+
+def test_marks_of_estimates_caps_that_failed_and_odd_repeats() -> None:
+    values = (100.0, 100.5, 99.5, 100.2, 99.9, 180.0)
+    odd = cell("o", [trial(v * 1e3, 100.0) for v in values], cap=1.0)
+    guess = Cell("e", {"cap": 2.0}, (Trial(Quantity(9e4), 50.0, estimate=True),))
+    loose = Cell("u", {"cap": 3.0}, (Trial(Quantity(9e4), 50.0, uncapped=("cap: it was not",)),))
+    (table,) = paper_tables(summarise([odd, guess, loose]))
+    texts = {row.cell: row.figures[1] for row in table.rows}
+    assert texts["o"].endswith(" †")
+    assert texts["e"] == "~90.0"
+    assert texts["u"] == "90.0!"
+    for part in (
+        "† a repeat does not look like the others; it is kept",
+        "~ is an estimate",
+        "! the cap was not in force",
+    ):
+        assert part in table.caption
+    latex = paper_latex(summarise([odd, guess, loose]))
+    assert r"$^\dagger$" in latex
+    assert "±" not in latex
+
+
+def test_what_is_missing_is_a_dash_and_empty_cells_have_no_row() -> None:
+    cells = [cell("a", [trial(None, 30.0)], node="x"), cell("b", [trial(5e3, 30.0)], node="y"), cell("c", [], node="z")]
+    (table,) = paper_tables(summarise(cells))
+    assert [row.figures for row in table.rows] == [("-", "-", "00:00:30"), ("5.00", "166.7", "00:00:30")]
+    assert paper_tables(summarise([cell("c", [])])) == []
+    assert not _printed(summarise([cell("c", [])])).strip()
+    untimed = summarise([Cell("m", {}, moments={"energy": Sample(5, 5e3, 10.0)})])
+    assert paper_tables(untimed)[0].heads == ("Consumption [kJ]",)
+    assert re.search(r"^ *m +5\.00 ± 0\.01$", _printed(untimed), re.MULTILINE)
+    mixed = summarise([cell("a", [trial(5e3, 30.0)] * 2, node="x"), cell("b", [trial(5e3, 30.0)], batch=2)])
+    assert [row.labels for row in paper_tables(mixed)[0].rows] == [("x", "-"), ("-", "2")]
+
+
+def test_idle_devices_have_a_column_in_every_table() -> None:
+    def runs(energy: float, idle: float) -> tuple[Trial, ...]:
+        q = Quantity(idle, {"gain:m": 0.01 * idle})
+        return tuple(
+            Trial(Quantity(energy + k), 100.0, idle_energy=q, used=("cpu",), idle=("gpu:0", "gpu:1")) for k in (0, 9)
+        )
+
+    summary = summarise([Cell("g", {"node": "gpu"}, runs(5e4, 0.0)), Cell("m", {"node": "mix"}, runs(9e4, 2.2e4))])
+    (table,) = paper_tables(summary)
+    assert table.heads[-1] == "Idle devices [kJ]"
+    assert [row.figures[-1] for row in table.rows] == ["0.0", "22.0"]
+    file = io.StringIO()
+    print_study(make_console(file, 100), summary)
+    assert "idle devices, kJ" in file.getvalue()
+    assert "22.00 ± 0.44" in file.getvalue()
+    assert _rows(cells_csv(summary))[1]["idle_energy_j"] == "22000.0"
+    assert _rows(slots_csv(summary))[2]["idle_devices"] == "gpu:0 gpu:1"
+    assert _rows(statistics_csv(summary))[1]["idle_energy_j"] == "22000.0"
+    small = summarise([Cell("m", {"node": "mix"}, runs(900.0, 220.0))])
+    assert paper_tables(small)[0].heads[-1] == "Idle devices [J]"
+
+
+def test_csv_has_every_figure_in_full(published: Summary) -> None:
+    rows = _rows(statistics_csv(published))
+    assert len(rows) == 12
+    first = rows[0]
+    assert (first["energy_n"], first["energy_j_mean"], first["energy_j_deviation"]) == ("5", "680700.0", "6700.0")
+    assert float(first["energy_j_low"]) == pytest.approx(680700 - 2.776445 * 6700 / 5**0.5, abs=0.1)
+    assert first["power_meter_expanded"] == ""
+    pairs = _rows(pairs_csv(published))
+    assert len(pairs) == len(published.pairs)
+    assert {row["verdict"] for row in pairs} == {"more", "less", "cannot be told apart"}
+    assert float(pairs[0]["ratio_low"]) < float(pairs[0]["ratio"]) < float(pairs[0]["ratio_high"])
+
+
+def test_json_has_the_tables_and_what_they_are_made_of(published: Summary) -> None:
+    data = json.loads(paper_json_text(published, scope="node.ac"))
+    assert data == json.loads(json.dumps(paper_json(published, scope="node.ac")))
+    assert data["tables"][0]["columns"] == ["phase", "node", "Consumption [kJ]", "Mean power [W]", "Runtime"]
+    assert data["tables"][0]["rows"][0]["texts"] == ["train", "gpu", "680.7 ± 6.7", "665.8 ± 9.7", "00:17:02"]
+    assert data["statistics"]["energy-train-gpu"]["energy"]["n"] == 5
+    assert data["pairs"][0]["p_corrected"] < 1e-6
+    assert (data["spread"], data["scope"]) == ("deviation", "node.ac")
+
+
+def test_pairs_of_lines_of_caps_name_the_line_and_a_reference_elsewhere() -> None:
+    summary = summarise(sweep(gpus=(1, 8), caps=(180, 260), n=3), reference={"cap": 260.0, "gpus": 8})
+    text = _printed(summary, 120)
+    assert re.search(r"gpus=8 180 W : 260 W", text)
+    assert re.search(r"gpus=1 180 W : cap=260 W gpus=8", text)
+
+
+def test_pairs_per_unit_of_work_one_run_and_meters_that_do_not_agree_say_so() -> None:
+    def made(node: str, energy: float, n: int, meter: str) -> Cell:
+        runs = [trial(energy * (1 + k / 500), 50.0, meter=meter, gain=0.05 * energy) for k in range(n)]
+        return cell(node, [replace(t, work={"samples": 10.0 + 5 * (node == "b")}) for t in runs], node=node)
+
+    text = _printed(summarise([made("a", 1e3, 3, "x"), made("b", 1.51e3, 3, "y"), made("c", 1.5e3, 1, "x")]), 120)
+    assert "energy per sample" in text
+    assert "mean power\n" in text
+    assert "none: meters" in text
+    assert "more*" in text
+    assert "one cell has one run only" in " ".join(text.split())
+    single = _printed(summarise([cell("a", [trial(1.0, 1.0)], node="a"), cell("b", [trial(0.0, 1.0)], node="b")]))
+    assert "not known" in single
+    reversed_ = _printed(summarise([cell("b", [trial(0.0, 1.0)], node="b"), cell("a", [trial(1.0, 1.0)], node="a")]))
+    assert re.search(r"a : b +- +- +not known", reversed_)
+
+
+def test_markdown_escapes_and_has_notes(published: Summary) -> None:
+    text = paper_markdown(published, spread="interval", every=True)
+    assert "**Results of energy**" in text
+    assert "corrected for all comparisons" in text
+    assert text.count("\n| ---:") == 2 + 6
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(59.6, "00:01:00"), (86399.0, "23:59:59"), (86400.0, "1-00:00:00")])
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.study.bench import make_study
+
+from joulelab.store.folder import write_json_atomic
+from joulelab.study.expected import Expected, Taken
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.study.folder import Study
+
+
+def ran(study: Study, key: str, number: int, took_s: float | None, energy_j: float | None = None) -> None:
+    slot = study.slot(key, number)
+    slot.mkdir()
+    write_json_atomic(slot / "slot.json", {"took_s": took_s})
+    if energy_j is not None:
+        write_json_atomic(slot / "trial.json", {"energies": {"measured": {"value": energy_j}, "gpu": {"value": 1.0}}})
+
+
+def test_a_cell_takes_what_it_took(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "s", "sleep", "{n}", knobs={"n": "1,2,3"})
+    cells = study.cells()
+    one, two, three = cells
+    ran(study, one, 1, 10.0, 100.0)
+    ran(study, one, 2, 20.0, 300.0)
+    ran(study, two, 1, 30.0)
+    expected = Expected(study, cells)
+    assert expected.of(one) == Taken(15.0, 200.0)
+    assert expected.of(two) == Taken(30.0, None)
+    assert expected.of(three) == Taken(22.5, 200.0), "it never ran: it takes what others of its workload take"
+    total = expected.sum([one, two, three])
+    assert (total.time_s, total.energy_j, total.slots, total.unknown) == (67.5, 400.0, 3, 0)
+    assert Expected(study, cells, scope="gpu").of(one).energy_j == 1.0
+
+
+def test_the_same_cell_of_another_study_tells_too(tmp_path: Path) -> None:
+    before = make_study(tmp_path / "before", "sleep", "{n}", knobs={"n": "1"})
+    (key,) = before.cells()
+    ran(before, key, 1, 7.0, 70.0)
+    study = make_study(tmp_path / "now", "sleep", "{n}", knobs={"n": "1,2"})
+    assert Expected(study, study.cells()).of(key) == Taken(7.0, 70.0)
+
+
+@pytest.mark.parametrize("kept", [None, "no number"])
+def test_where_nothing_is_known_nothing_is_told(tmp_path: Path, kept: object) -> None:
+    study = make_study(tmp_path / "s", "true")
+    cells = study.cells()
+    (key,) = cells
+    ran(study, key, 1, kept)  # type: ignore[arg-type]
+    total = Expected(study, cells).sum([key, key])
+    assert (total.time_s, total.unknown) == (0.0, 2)
+    (study.slot(key, 1) / "slot.json").unlink()
+    assert Expected(study, cells).of(key) == Taken()

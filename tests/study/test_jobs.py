@@ -1,0 +1,232 @@
+"""Slots that run as jobs of a cluster: who has claimed them, what their condition says, and who tries again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.study.bench import make_study, only_cell, place
+
+from joulelab.core.errors import StoreError
+from joulelab.store.folder import write_json_atomic
+from joulelab.study.drive import Driver, Told, plan
+from joulelab.study.executors import Ended, Waits
+from joulelab.study.folder import Plan, Settings, join_study
+from joulelab.study.matrix import PlannedCell, Workload
+from joulelab.study.nodes import NodeType
+from joulelab.study.slots import JOB, State, give_way, job_of, look, set_aside
+from joulelab.study.stopping import Stop
+from joulelab.study.turn import places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from joulelab.study.executors import Fate
+    from joulelab.study.folder import Study
+
+DONE: dict[str, Any] = {"outcome": "exit", "exit_code": 0, "start_ns": 10, "end_ns": 20}
+ELSEWHERE = {"host": "node07", "boot": "another", "job": "12", "cluster": "c", "restart": 0}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return make_study(tmp_path / "s")
+
+
+@pytest.fixture
+def slot(study: Study) -> Path:
+    return study.slot(only_cell(study), 1)
+
+
+@pytest.mark.parametrize(("answer", "state"), [(None, State.LIVE), (False, State.LIVE), (True, State.STALE)])
+def test_of_another_host_the_job_tells(slot: Path, answer: bool | None, state: State) -> None:
+    place(slot, ELSEWHERE)
+    assert look(slot).state is State.LIVE
+    assert look(slot, lambda claim: answer if claim["job"] == "12" else True).state is state
+
+
+def test_a_claim_without_a_job_is_not_asked_for(slot: Path) -> None:
+    place(slot, {"host": "node07", "boot": "another"})
+    assert look(slot, lambda _: True).state is State.LIVE
+
+
+@pytest.mark.parametrize(
+    ("condition", "end", "state", "why"),
+    [
+        ("TIMEOUT", None, State.FAILED, "job 12: TIMEOUT"),
+        ("OUT_OF_MEMORY", {"outcome": "interrupted"}, State.FAILED, "job 12: OUT_OF_MEMORY"),
+        ("CANCELLED by 1000", None, State.STALE, "job 12: CANCELLED by 1000"),
+        ("NODE_FAIL", None, State.STALE, "job 12: NODE_FAIL"),
+        ("COMPLETED", DONE, State.DONE, ""),
+        ("TIMEOUT", DONE, State.DONE, ""),
+        ("FAILED", DONE | {"exit_code": 3}, State.FAILED, "exit code 3"),
+        ("", None, State.STALE, ""),
+    ],
+)
+def test_the_condition_of_a_job_says_what_became_of_its_slot(
+    slot: Path, condition: str, end: Any, state: State, why: str
+) -> None:
+    place(slot, ELSEWHERE, end)
+    write_json_atomic(slot / JOB, {"job": "12", "state": condition})
+    assert (look(slot).state, look(slot).why) == (state, why)
+
+
+def test_a_job_is_known_by_its_environment() -> None:
+    inside = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURMD_NODENAME": "n1", "SLURM_RESTART_COUNT": "2"}
+    assert job_of({"SLURMD_NODENAME": "n1"}) == {}
+    assert job_of(inside) == {"job": "7", "cluster": "c", "node": "n1", "restart": 2}
+    assert job_of({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "?"}) == {"job": "7", "restart": 0}
+
+
+def test_a_requeued_job_sets_its_own_earlier_attempt_aside(study: Study, slot: Path) -> None:
+    place(slot, ELSEWHERE)
+    for other in ({}, {"job": "13", "cluster": "c", "restart": 1}, {"job": "12", "cluster": "c", "restart": 0}):
+        give_way(slot, study.folder, other)
+        assert slot.is_dir(), "it is another's, or our own"
+    give_way(slot, study.folder, {"job": "12", "cluster": "c", "restart": 1})
+    assert not slot.exists()
+    assert (slot.parent / "r01.interrupted-1").is_dir()
+
+
+def test_what_is_done_stays_whoever_comes_again(study: Study, slot: Path) -> None:
+    place(slot, ELSEWHERE, DONE)
+    give_way(slot, study.folder, {"job": "12", "cluster": "c", "restart": 1})
+    assert look(slot).state is State.DONE
+
+
+def test_only_what_is_over_is_set_aside(study: Study, slot: Path) -> None:
+    place(slot, ELSEWHERE)
+    seen = look(slot, lambda _: True)
+    assert set_aside(seen, study.folder) is None
+    assert set_aside(seen, study.folder, lambda _: True) is not None
+
+
+@pytest.mark.parametrize(("node", "suffix"), [("n1", "-n1"), ("", "")])
+def test_nodes_of_one_machine_have_turns_of_their_own(tmp_path: Path, node: str, suffix: str) -> None:
+    inside = {"JOULELAB_STATE": str(tmp_path), "SLURM_JOB_ID": "7", "SLURMD_NODENAME": node}
+    assert places(inside)[0].name == f"slot{suffix}.lock"
+    assert places({"JOULELAB_STATE": str(tmp_path), "SLURMD_NODENAME": "n1"})[0].name == "slot.lock"
+
+
+class Cluster:
+    """Run slots by a script, many at once; `over` are the jobs that have ended."""
+
+    def __init__(self, act: Callable[[Path], Ended | Waits], at_once: int = 3) -> None:
+        self.at_once, self._act = at_once, act
+        self.sent: list[Path] = []
+        self.most = 0
+        self._now: list[Path] = []
+
+    def submit(self, slot: Path) -> None:
+        assert (slot.parent / "cell.json").is_file(), "the cell is there before its slot is sent"
+        self.sent.append(slot)
+        self._now.append(slot)
+        self.most = max(self.most, len(self._now))
+
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended | Waits]:
+        slots, self._now = self._now, []
+        return [self._act(slot) for slot in slots]
+
+    def cancel(self, slot: Path) -> None: ...
+
+    def is_over(self, claim: Mapping[str, Any]) -> bool | None:
+        return None
+
+    def close(self) -> None: ...
+
+
+def of_two_types(folder: Path, count: int = 4) -> tuple[Study, dict[str, PlannedCell]]:
+    nodes = {"here": NodeType("here"), "there": NodeType("there", "slurm")}
+    planned = [PlannedCell(Workload((str(n),), f"w{n}", name), {}) for name in nodes for n in range(count)]
+    made = Plan(planned, settings=Settings(), nodes=nodes, file=folder / "s.toml")
+    return join_study(folder, "s", made, 1), {cell.key: cell for cell in planned}
+
+
+def done(slot: Path) -> Ended:
+    place(slot, {"ticks": 1}, DONE)
+    return Ended(slot, {"is": "ended"})
+
+
+def test_each_node_type_has_its_executor_and_its_room(tmp_path: Path) -> None:
+    study, cells = of_two_types(tmp_path / "s")
+    here, there = Cluster(done, 1), Cluster(done, 3)
+    ticks: list[int] = []
+    driver = Driver(
+        study, cells, 2, {"here": here, "there": there}, lambda _: None, tick=lambda s: ticks.append(len(s))
+    )
+    with Stop() as stop:
+        outcome = driver.run(stop)
+    assert outcome.done == outcome.total == 16
+    assert (here.most, there.most) == (1, 3)
+    for place_, name in ((here, "here"), (there, "there")):
+        assert {cells[slot.parent.name].workload.node_type for slot in place_.sent} == {name}
+        assert len(place_.sent) == 8
+    assert max(ticks) == 4
+    assert {slot.state for slot in plan(study, list(cells), 2)} == {State.DONE}
+
+
+@pytest.mark.parametrize(
+    ("fate", "counts", "told"),
+    [("cancelled", (3, 0, 1), "cancelled"), ("failed", (3, 1, 0), "failed"), ("again", (4, 0, 0), "interrupted")],
+)
+def test_what_the_cluster_did_to_a_job_decides_what_becomes_of_its_slot(
+    tmp_path: Path, fate: Fate, counts: tuple[int, int, int], told: str
+) -> None:
+    study, cells = of_two_types(tmp_path / "s", 2)
+    struck: list[Path] = []
+
+    def act(slot: Path) -> Ended:
+        if not struck:
+            struck.append(slot)
+            return Ended(slot, None, "job 9: by root", fate)
+        return done(slot)
+
+    news: list[Told] = []
+    with Stop() as stop:
+        outcome = Driver(study, cells, 1, Cluster(act), news.append).run(stop)
+    assert (outcome.done, outcome.failed, outcome.cancelled) == counts
+    assert outcome.error is None
+    assert (told, "job 9: by root") in [(each.what, each.why) for each in news]
+    # The next call runs what was not run.
+    with Stop() as stop:
+        assert Driver(study, cells, 1, Cluster(done), lambda _: None).run(stop).done == 4
+
+
+def test_what_a_cluster_waits_for_is_told_once(tmp_path: Path) -> None:
+    study, cells = of_two_types(tmp_path / "s", 1)
+    asked: list[Path] = []
+
+    def act(slot: Path) -> Ended | Waits:
+        asked.append(slot)
+        return done(slot)
+
+    class Slow(Cluster):
+        def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended | Waits]:
+            waits: list[Ended | Waits] = [Waits(slot, "sacct does not answer", "cluster") for slot in self._now]
+            return waits + super().poll(timeout_s, also)
+
+    news: list[Told] = []
+    with Stop() as stop:
+        Driver(study, cells, 1, Slow(act, 1), news.append).run(stop)
+    assert [each.why for each in news if each.what == "cluster"] == ["sacct does not answer"]
+
+
+def test_nothing_half_written_is_left(tmp_path: Path) -> None:
+    study, cells = of_two_types(tmp_path / "s", 1)
+    study.add_cells(cells.values())
+    key = next(iter(cells))
+    rests = [study.folder / ".study.json.7-ab.tmp", study.folder / "cells" / key / ".cell.json.7-ab.tmp"]
+    for rest in rests:
+        rest.write_text("{")
+    study.tidy()
+    assert not any(rest.exists() for rest in rests)
+    assert study.cells().keys() == cells.keys()
+
+
+def test_a_cell_that_cannot_be_made_stops_the_drive(tmp_path: Path) -> None:
+    study, cells = of_two_types(tmp_path / "s", 1)
+    (study.folder / "cells").write_text("in the way")
+    with Stop() as stop:
+        outcome = Driver(study, cells, 1, Cluster(done), lambda _: None).run(stop)
+    assert isinstance(outcome.error, StoreError)

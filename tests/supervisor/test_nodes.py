@@ -1,0 +1,169 @@
+"""The step over the nodes of a job, where it does not do what it should: the workload does not notice."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.supervisor.supervised import DRIVER, Bench, gone, until
+
+from joulelab.store.folder import list_runs
+from joulelab.supervisor.nodes import other_nodes, step_environ
+from joulelab.supervisor.options import host_name, marks_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "n1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "count"),
+    [
+        ({}, 0),
+        (JOB, 2),
+        ({**JOB, "SLURM_JOB_NUM_NODES": "1"}, 0),
+        ({**JOB, "SLURM_JOB_NUM_NODES": "many"}, 0),
+        ({"SLURM_JOB_ID": "7", "SLURM_NNODES": "3"}, 3),
+        ({"SLURM_NNODES": "3"}, 0),
+        ({**JOB, "SLURM_STEP_ID": "0"}, 0),
+        ({**JOB, "SLURM_STEP_ID": "4294967291"}, 2),  # a batch script's, where Slurm tells it
+        ({**JOB, "SLURM_STEP_ID": "4294967290"}, 2),  # the shell of an interactive job
+    ],
+)
+def test_a_job_of_several_nodes_is_known_by_its_script(environ: dict[str, str], count: int) -> None:
+    assert other_nodes(environ) == count
+
+
+def test_a_step_has_nothing_of_what_was_meant_for_others() -> None:
+    mine = {"PATH": "/bin", "SLURM_CONF": "/c", "SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0", "SLURMISH": "x"}
+    others = {"SLURM_NTASKS": "4", "SLURM_LABELIO": "1", "SRUN_CPUS_PER_TASK": "9", "SLURM_EXPORT_ENV": "NONE"}
+    found = step_environ(mine | others | {"SLURMD_NODENAME": "n1", "PMI_RANK": "0"})
+    found.pop("PYTHONPATH", None)
+    assert found == mine
+
+
+def test_folders_are_named_by_the_node_in_a_job_and_by_the_host_elsewhere(tmp_path: Path) -> None:
+    assert host_name(JOB) == "n1"
+    assert host_name({**JOB, "SLURMD_NODENAME": "../n/1"}) == "-n-1"
+    assert host_name({"SLURMD_NODENAME": "n1"}) == os.uname().nodename
+    assert host_name({**JOB, "SLURMD_NODENAME": "."}) == os.uname().nodename
+    (tmp_path / "n1").mkdir()
+    own = {"JOULELAB_RUN": str(tmp_path), "JOULELAB_HOST": "n0"}
+    assert marks_folder({}) is None
+    assert marks_folder(own) == tmp_path / "n0" / "marks"
+    assert marks_folder(own | JOB) == tmp_path / "n1" / "marks", "a rank on another node"
+    assert marks_folder(own | JOB | {"SLURMD_NODENAME": "n2"}) == tmp_path / "n0" / "marks", "which is not recorded"
+    assert marks_folder({"JOULELAB_RUN": str(tmp_path), **JOB}) == tmp_path / "n1" / "marks"
+
+
+class Job:
+    """Run commands as the script of a job does whose srun is given."""
+
+    def __init__(self, bench: Bench, srun: str | None) -> None:
+        self.bench = bench
+        self.path = bench.folder / "bin"
+        self.path.mkdir()
+        if srun is not None:
+            (self.path / "srun").write_text(f"#!/bin/sh\n{srun}\n")
+            (self.path / "srun").chmod(0o755)
+        for tool in ("sleep", "sh", "cat", "head"):
+            (self.path / tool).symlink_to(str(shutil.which(tool)))
+
+    def environ(self, **options: Any) -> dict[str, str]:
+        return (
+            self.bench.environ(**{"nodes_s": 0.3, "flush_s": 1.0, "edge_s": 0.2, **options})
+            | JOB
+            | {"PATH": str(self.path)}
+        )
+
+    def run(self, *command: str, **options: Any) -> list[str]:
+        """Run a command and return the problems; it ends with 3."""
+        words = [sys.executable, DRIVER, *(command or ("sh", "-c", "exit 3"))]
+        done = subprocess.run(words, env=self.environ(**options), timeout=60, check=False)
+        assert done.returncode == 3
+        problems: list[str] = self.bench.outcome["problems"]
+        return problems
+
+
+def test_without_srun_this_node_is_recorded(bench: Bench) -> None:
+    (problem,) = Job(bench, None).run()
+    assert problem == "only this node is recorded, 1 others are not: srun: there is no such command"
+    assert bench.host.name == "n1"
+    assert bench.rows()
+
+
+def test_the_last_words_of_srun_are_told(bench: Bench) -> None:
+    job = Job(bench, "echo srun: error: no step for you >&2; exit 1")
+    (problem,) = job.run("sh", "-c", "sleep 0.2; exit 3")
+    assert problem == "the step that records the other nodes did not start (srun: error: no step for you)"
+    assert bench.events("nodes-ended")
+
+
+def test_a_step_that_does_not_come_up_is_not_waited_for(bench: Bench) -> None:
+    job = Job(bench, f"echo $$ > {bench.folder}/pid; exec sleep 300")
+    (problem,) = job.run()
+    assert problem == "2 of 2 nodes were not recorded: none answered in time"
+    (late,) = bench.events("nodes-late")
+    assert late["missing"] == 2
+    assert gone(int((bench.folder / "pid").read_text()))
+
+
+def test_one_that_heeds_no_signal_is_killed(bench: Bench) -> None:
+    job = Job(bench, f"trap '' TERM; echo $$ > {bench.folder}/pid; while :; do sleep 0.2; done")
+    job.run("sh", "-c", f"until [ -s {bench.folder}/pid ]; do sleep 0.05; done; exit 3")
+    assert gone(int((bench.folder / "pid").read_text()))
+
+
+def test_a_node_that_says_little_or_nonsense_is_named(bench: Bench) -> None:
+    hello = '{"node":"n%d","is":"hello","step":"4"}'
+    said = [hello % 1, '{"node":"n1","is":"ready"}', hello % 2, "no JSON", "{}", '{"node":"n2","is":"edge","id":"x"}']
+    job = Job(bench, "\n".join([*(f"echo '{line}'" for line in said), "cat > /dev/null"]))
+    (problem,) = job.run()
+    assert problem == "1 of 2 nodes were not recorded: n2"
+    (told,) = bench.events("nodes")
+    assert (told["step"], told["nodes"]) == ("4", ["n1", "n2"])
+
+
+def test_what_nodes_tell_is_told(bench: Bench) -> None:
+    node = '{"node":"n2","is":'
+    said = [f'{node}"hello"}}', f'{node}"failed","what":"no folder"}}', f'{node}"problem","what":"a disk is full"}}']
+    first = ['{"node":"n1","is":"hello"}', '{"node":"n1","is":"ready"}']
+    clock = f'head -n 2 > /dev/null; echo \'{node}"clock","id":0,"t":5}}\''
+    job = Job(bench, "\n".join([*(f"echo '{line}'" for line in (*first, *said)), clock, "cat > /dev/null"]))
+    assert job.run() == [
+        "n2 is not recorded: no folder",
+        "n2: a disk is full",
+        "the recorders on n1, n2 did not end in time and were killed",
+    ]
+    assert [e["node_ns"] for e in bench.events("clock-node")] == [5]
+
+
+def test_a_plan_that_does_not_fit_into_a_pipe_arrives(bench: Bench) -> None:
+    job = Job(
+        bench, f'sleep 0.3; head -n 1 > {bench.folder}/plan; echo \'{{"node":"n1","is":"hello"}}\'; cat > /dev/null'
+    )
+    pad = [{"meter": "no-such-meter", "config": {"pad": "x" * 100_000}}]
+    job.run("sh", "-c", f"until [ -s {bench.folder}/plan ]; do sleep 0.05; done; sleep 0.3; exit 3", also=pad)
+    plan = json.loads((bench.folder / "plan").read_text())
+    assert plan["host"] == "n1"
+    assert len(plan["options"]["also"][0]["config"]["pad"]) == 100_000
+
+
+def test_what_is_sent_to_the_workloads_group_does_not_reach_the_step(bench: Bench) -> None:
+    job = Job(
+        bench, f"trap 'echo hit > {bench.folder}/hit' INT; echo $$ > {bench.folder}/pid; cat > /dev/null; sleep 0.1"
+    )
+    words = [sys.executable, DRIVER, "sleep", "300"]
+    with subprocess.Popen(words, env=job.environ(), process_group=0) as process:
+        until(lambda: list_runs(bench.runs) and bench.events("workload"), 30)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(30) == -signal.SIGINT
+    until(lambda: gone(int((bench.folder / "pid").read_text())), 10)
+    assert not (bench.folder / "hit").exists()

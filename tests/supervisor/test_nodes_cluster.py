@@ -1,0 +1,192 @@
+"""Record jobs of two nodes on a real Slurm: one run, one recorder per node, whatever the number of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.recorder.driving import SRC
+from tests.slurm.cluster import Cluster, Machine, missing
+from tests.slurm.daemons import until
+from tests.supervisor.supervised import gone, recorders_in
+
+from joulelab.analysis.analyse import analyse
+from joulelab.core.clock import NS
+from joulelab.core.errors import MissingDependency
+from joulelab.store.folder import list_runs, read_end
+from joulelab.store.lines import read_lines
+from joulelab.store.run import open_run
+from joulelab.supervisor.nodes import MODULE
+from joulelab.twins import profile
+from joulelab.twins.model import Node
+from joulelab.twins.serve import TwinServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "all is there")
+# A script's command is typed so in each of them.
+JOULELAB = f"{sys.executable} -m joulelab"
+
+
+def no_library() -> Path:
+    raise MissingDependency("no NVML", why="the node has no GPU")
+
+
+class Bench:
+    """Hold a cluster of two nodes that see one simulated package, and submit jobs that are recorded."""
+
+    def __init__(self, folder: Path, cluster: Cluster, twin: TwinServer) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.twin = twin
+
+    def submit(self, name: str, command: str, *options: str, **variables: str) -> Path:
+        """Submit a job and return its store of runs; what it prints goes to `out` there."""
+        runs = self.folder / name
+        runs.mkdir()
+        own = {
+            "JOULELAB_RUNS": runs,
+            "PYTHONPATH": SRC,
+            "JOULELAB_POWERCAP": self.twin.environment["JOULELAB_POWERCAP"],
+        }
+        given = " ".join(f"{key}='{value}'" for key, value in {**own, **variables}.items())
+        script = f"cd {runs}; export {given}; {command}; echo $? > code"
+        self.job = self.cluster.submit(script, "-o", str(runs / "out"), *options)
+        return runs
+
+    def ended(self, runs: Path) -> int:
+        """Wait for a job's end and return the exit code of its command."""
+        until((runs / "code").exists, f"{runs.name} ends", 90)
+        return int((runs / "code").read_text())
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    folder = Path(tempfile.mkdtemp(prefix="joulelab-nodes-"))
+    folder.chmod(0o755)
+    (folder / "feed").mkdir()
+    node = Node(gpus=(), packages=1)
+    try:
+        with (
+            TwinServer(node, profiles={"cpu": profile.constant(0.5)}, library=no_library) as twin,
+            Cluster(folder / "slurm", folder / "feed", {"n1": Machine("none"), "n2": Machine("none")}) as cluster,
+        ):
+            yield Bench(folder, cluster, twin)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def only_run(runs: Path) -> Path:
+    (run,) = list_runs(runs)
+    return run
+
+
+def events(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return [e for path in folder.glob("events.*.jsonl") for e in read_lines(path)[0] if e["event"] == kind]
+
+
+def commands() -> dict[int, list[str]]:
+    """Return the command lines of the processes that run here."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+    return found
+
+
+def test_a_job_of_two_nodes_is_one_run(bench: Bench) -> None:
+    # What the job says of tasks must not change the step that records.
+    runs = bench.submit(
+        "whole",
+        f"{JOULELAB} run -o result.json -- srun --ntasks-per-node=3 sh -c 'echo rank on $SLURMD_NODENAME; sleep 1'",
+        "-N2",
+        "--ntasks-per-node=3",
+        SLURM_LABELIO="1",
+        SLURM_DISTRIBUTION="cyclic",
+        SLURM_CPU_BIND="none",
+    )
+    assert bench.ended(runs) == 0, (runs / "out").read_text()
+    run = only_run(runs)
+    assert sorted(p.name for p in run.iterdir() if p.is_dir()) == ["n1", "n2"]
+    (told,) = events(run / "n1", "nodes")
+    assert told["nodes"] == ["n1", "n2"]
+    assert f"{bench.job}.{told['step']}" in bench.cluster.run("sacct", "-n", "-P", "-j", bench.job, "-o", "JobID")
+    for host in ("n1", "n2"):
+        assert len(list((run / host).glob("rapl.energy.*.journal"))) == 1, "one recorder each"
+        assert len(events(run / host, "stop")) == 1
+        assert len(events(run / host, "clock")) >= 2
+    assert events(run / "n2", "stop")[0]["reason"] == "asked"
+    assert json.loads((runs / "result.json").read_text())["problems"] == []
+    assert (runs / "out").read_text().count("rank on n") == 6
+    end = read_end(run)
+    assert end is not None
+    true = bench.twin.truth.energy("cpu:0", end["start_ns"], end["end_ns"])
+    with open_run(run) as opened:
+        found = {(s.host, s.scope): s.energy.value for s in analyse(opened).scopes}
+        assert found["n1", "cpu:0"] == pytest.approx(true, rel=0.1)
+        assert found["n2", "cpu:0"] == pytest.approx(true, rel=0.1)
+        assert opened.unjoined() == []
+        assert opened.clock_error_ns("n2") == 0, "both are of one boot"
+        for table in opened.tables():
+            if table.meter == "rapl" and table.table == "energy":
+                times = opened.series(table, table.streams[0].name).t0_ns
+                assert times[0] < end["start_ns"] < end["end_ns"] < times[-1], table.host
+
+
+def test_all_recorders_end_when_the_supervisor_is_killed(bench: Bench) -> None:
+    runs = bench.submit("killed", f"{JOULELAB} run -- srun sleep 300.25 || sleep 300", "-N2", "--ntasks-per-node=1")
+    until(lambda: list_runs(runs), "the run begins", 60)
+    run = only_run(runs)
+    until(lambda: events(run / "n1", "workload"), "the workload runs", 60)
+    until(lambda: recorders_in(run / "n2"), "the other node is recorded", 30)
+    (own,), (other,) = recorders_in(run / "n1"), recorders_in(run / "n2")
+    (supervisor,) = (
+        p for p, words in commands().items() if words[1:4] == ["-m", "joulelab", "run"] and "300.25" in words
+    )
+    step = [p for p, words in commands().items() if MODULE in words]
+    assert len(step) >= 3, "srun, and a task on each node"
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: all(gone(p) for p in (own, other, *step)), "recorders and step are gone", 30)
+    assert events(run / "n2", "owner-ended")
+    assert any("300.25" in words for words in commands().values()), "the workload goes on"
+    bench.cluster.run("scancel", bench.job)
+    until(lambda: bench.job not in bench.cluster.run("squeue", "-h", "-o", "%i"), "the job is gone", 30)
+
+
+def test_each_node_has_one_run_where_ranks_are_recorded(bench: Bench) -> None:
+    runs = bench.submit(
+        "ranks", f"srun -N2 -n4 {JOULELAB} run -q -- sh -c 'echo rank on $SLURMD_NODENAME; sleep 1'", "-N2", "-n4"
+    )
+    assert bench.ended(runs) == 0, (runs / "out").read_text()
+    assert (runs / "out").read_text().count("rank on n") == 4
+    found = list_runs(runs)
+    assert sorted(p.name for run in found for p in run.iterdir() if p.is_dir()) == ["n1", "n2"]
+    assert not any(events(p, "nodes") for run in found for p in run.iterdir() if p.is_dir()), "inside a step"
+
+
+def test_a_step_that_is_refused_costs_nothing(bench: Bench) -> None:
+    # As if the job were another's: Slurm refuses the step.
+    runs = bench.submit(
+        "refused",
+        f"SLURM_JOB_ID=999999 SLURM_JOBID=999999 {JOULELAB} run -o result.json -- sh -c 'exit 7'",
+        "-N2",
+    )
+    assert bench.ended(runs) == 7
+    result = json.loads((runs / "result.json").read_text())
+    assert any("did not start" in problem and "999999" in problem for problem in result["problems"]), result["problems"]
+    run = only_run(runs)
+    assert [p.name for p in run.iterdir() if p.is_dir()] == ["n1"]
+    (workload,) = events(run / "n1", "workload")
+    (began,) = events(run / "n1", "recorder-started")
+    assert (workload["t"] - began["t"]) / NS < 30

@@ -197,7 +197,7 @@ def served(tmp_path: Path) -> Iterator[TwinServer]:
         nvml.library()
     except MissingDependency as error:
         pytest.skip(str(error))
-    with TwinServer(Node(gpus=(RTX6000,) * 2, packages=1), directory=tmp_path / "twin") as server:
+    with TwinServer(Node(gpus=(RTX6000,) * 2, packages=1), directory=tmp_path) as server:
         yield server
 
 

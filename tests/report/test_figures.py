@@ -25,6 +25,7 @@ def _texts(path: Path) -> str:
     return " ".join(" ".join(e.itertext()) for e in ET.parse(path).iter() if e.tag.endswith("}text"))
 
 
+@pytest.mark.no_cover  # other figures trace the same
 def test_every_figure_is_drawn_with_units_and_the_coverage_factor(tmp_path: Path) -> None:
     found = summarise(sweep(gpus=(1, 8), caps=(100, 180, 260), n=3), goals=GOALS)
     paths = draw(found, tmp_path / "figures")

@@ -14,7 +14,7 @@ from joulelab.study.executors import Ended, Waits
 from joulelab.study.folder import Plan, Settings, join_study
 from joulelab.study.matrix import PlannedCell, Workload
 from joulelab.study.nodes import NodeType
-from joulelab.study.slots import JOB, State, give_way, job_of, look, set_aside
+from joulelab.study.slots import JOB, State, give_way, job_of, look, owner, set_aside, tidy
 from joulelab.study.stopping import Stop
 from joulelab.study.turn import places
 
@@ -222,6 +222,20 @@ def test_nothing_half_written_is_left(tmp_path: Path) -> None:
     study.tidy()
     assert not any(rest.exists() for rest in rests)
     assert study.cells().keys() == cells.keys()
+
+
+def test_what_a_slot_was_about_to_write_is_removed_once_it_has_gone(study: Study, slot: Path) -> None:
+    place(slot, {}, DONE)
+    (run,) = (path.parent for path in slot.glob("*/run.json"))
+    rests = [slot / ".trial.json.7-ab.tmp", run / ".results.json.7-ab.tmp"]
+    for rest in rests:
+        rest.write_text("{")
+    tidy(slot.parent)
+    assert all(rest.exists() for rest in rests), "it may still be writing"
+    write_json_atomic(slot / "claim.json", {"ticks": 1, **{k: v for k, v in owner().items() if k != "ticks"}})
+    tidy(slot.parent)
+    assert not any(rest.exists() for rest in rests)
+    assert look(slot).state is State.DONE
 
 
 def test_a_cell_that_cannot_be_made_stops_the_drive(tmp_path: Path) -> None:

@@ -252,12 +252,26 @@ def slots_of(cell: Path) -> list[Path]:
 
 
 def tidy(cell: Path) -> None:
-    """Remove claims of a cell that were prepared by processes which ended before they could place them."""
+    """Remove what processes of a cell's slots were about to write or to place when they were killed."""
     with contextlib.suppress(OSError):
         for entry in os.scandir(cell):
-            if _PREPARED.fullmatch(entry.name) is None:
-                continue
             folder = Path(entry.path)
-            with contextlib.suppress(StoreError):  # one without a claim is being made, or harmless
-                if is_gone(read_json(folder / CLAIM), folder / CLAIM):
-                    shutil.rmtree(folder, ignore_errors=True)
+            if _PREPARED.fullmatch(entry.name):
+                with contextlib.suppress(StoreError):  # one without a claim is being made, or harmless
+                    if is_gone(read_json(folder / CLAIM), folder / CLAIM):
+                        shutil.rmtree(folder, ignore_errors=True)
+            elif SLOT.fullmatch(entry.name):
+                _tidy_slot(folder)
+
+
+def _tidy_slot(slot: Path) -> None:
+    rests = [
+        Path(rest.path) for folder in (slot, *list_runs(slot)) for rest in os.scandir(folder) if _is_rest(rest.name)
+    ]
+    if rests and is_gone(_optional(slot / CLAIM) or {}, slot / CLAIM):
+        for rest in rests:
+            rest.unlink(missing_ok=True)
+
+
+def _is_rest(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".tmp")

@@ -33,7 +33,7 @@ class Sender:
         return self._largest
 
     def send(self, node: str, slots: Sequence[Path], lock: int) -> Sent:
-        """Send slots of a node type as one job; sbatch inherits the lock, so that who has it knows that none is under way.
+        """Send slots of a node type as one job; sbatch inherits the lock: who has it knows that none is under way.
 
         The job has no number where it is not known whether it was submitted. Raises ConfigError, StoreError.
         """

@@ -135,6 +135,7 @@ def test_a_client_that_vanishes_is_released_even_if_its_child_lives(capd, files)
     assert capd.is_well()
 
 
+@pytest.mark.no_cover
 def test_a_thousand_clients_at_once(capd, files):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from joulelab.core.duration import seconds
+from joulelab.core.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 F = TypeVar("F", bound="Callable[..., Any]")
-UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class Duration(click.ParamType[float]):
@@ -27,16 +28,10 @@ class Duration(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return seconds."""
-        if isinstance(value, int | float):
-            return float(value)
-        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)\s*", str(value))
-        unit = match[2].replace("µ", "u") if match else ""
-        if match is None or unit not in UNITS:
-            self.fail(f"{value!r} is no time; write it as 10, 10s, 500ms or 2m", param, ctx)
-        seconds = float(match[1]) * UNITS[unit]
-        if seconds < self.least:
-            self.fail(f"{value!r} is too short; at least {self.least:g}s", param, ctx)
-        return seconds
+        try:
+            return seconds(value, self.least)
+        except ConfigError as error:
+            self.fail(f"{error.what}; {error.next}", param, ctx)
 
 
 class Pair(click.ParamType[tuple[str, str]]):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +15,6 @@ from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from joulelab.study.folder import Plan, Study
     from joulelab.study.values import Value
@@ -30,10 +29,12 @@ class Cooling(click.ParamType[tuple[str, float]]):
         """Return `cool_c` with degC, or `cool_s` with s."""
         if isinstance(value, tuple):
             return value
-        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:°|deg)?C\s*", str(value))
-        if match:
-            return "cool_c", float(match[1])
-        return "cool_s", Duration().convert(value, param, ctx)
+        from joulelab.study.values import cooling
+
+        try:
+            return cooling(value)
+        except ConfigError as error:
+            self.fail(f"{error.what}; {error.next}", param, ctx)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,10 @@ class Wanted:
 @config_option
 @click.option("--estimate", is_flag=True, help="Add an estimate (load x rated power); it is marked as such.")
 @click.option("--rated-cpu", type=click.FloatRange(min=0, min_open=True), metavar="W", help="Rated power of all CPUs.")
+@click.option(
+    "--write", "written", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Only write this sweep as a study file, to go on from there: joulelab study run FILE.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show every slot in order.")
 @click.option("--report", "only_report", is_flag=True, help="Only show the results of what is there.")
 @click.option("--retry", is_flag=True, help="Run slots that failed again.")
@@ -107,6 +112,8 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> None
     if given["rated_cpu"] is not None and not given["estimate"]:
         raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
     plan = _plan(words, given)
+    if given["written"] is not None:
+        ctx.exit(_write(plan, given))
     ctx.exit(_sweep(plan, _wanted(plan, given)))
 
 
@@ -164,6 +171,23 @@ def _wanted(plan: Plan, given: Mapping[str, Any]) -> Wanted:
     check_name(name)
     kept = {key: given[key] for key in ("seed", "dry_run", "retry", "yes", "as_json", "figures")}
     return Wanted(folder=given["studies"].absolute() / name, name=name, **kept)
+
+
+def _write(plan: Plan, given: Mapping[str, Any]) -> int:
+    """Write a sweep as a study file, and say how to go on. Raises ConfigError where there is a file already."""
+    from joulelab.study.file.toml import to_toml
+    from joulelab.study.folder import default_name
+
+    file: Path = given["written"]
+    text = to_toml(plan, given["name"] or default_name(plan.cells[0].workload))
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except OSError as error:
+        then = "name another, or remove it" if isinstance(error, FileExistsError) else None
+        raise ConfigError("cannot write the study file", where=str(file), why=error.strerror, next=then) from error
+    say(f"written: {file}; joulelab study plan {file}")
+    return 0
 
 
 def _sweep(plan: Plan, wanted: Wanted) -> int:

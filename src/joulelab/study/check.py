@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from joulelab import workloads
 from joulelab.core.errors import ConfigError, Refused
 from joulelab.study import cooling, devices, executors
 from joulelab.study.measurable import check_meters
@@ -27,6 +28,7 @@ def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     What runs here is checked against this machine, what runs elsewhere by its executor.
     """
     nodes = plan.nodes or {LOCAL: NodeType()}
+    _check_workloads(plan)
     run_options(plan.settings, environ, Path())
     warnings = [text for name in _executors(nodes) for text in executors.check(name, nodes, environ)]
     here = {name for name, node in nodes.items() if node.executor == LOCAL}
@@ -38,6 +40,15 @@ def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:
         _check_devices([cell for cell in local if cell.workload.node_type == name], own)
     _check_cooling(plan.settings)
     return warnings + check_meters(plan.settings, environ, plan.scope)
+
+
+def _check_workloads(plan: Plan) -> None:
+    """Refuse notebooks and reference workloads that cannot be run by this Python: jobs run by the same."""
+    seen: set[tuple[str, ...]] = set()
+    for cell in (cell for cell in plan.cells if cell.workload.kind):
+        if cell.workload.command not in seen:
+            seen.add(cell.workload.command)
+            workloads.check(cell.workload.kind, cell.argv(), (plan.file or Path()).parent)
 
 
 def _executors(nodes: Mapping[str, NodeType]) -> list[str]:

@@ -232,7 +232,7 @@ class Nodes:
             self._said[what].add(node)
             if what == "failed":
                 self._recording.tell(f"{node} is not recorded: {message.get('what')}")
-            elif what == "ready" and not self.missing:
+            if what != "ended" and not self.missing:
                 self.ask_clocks()
         elif what == "edge":
             self._edges.get(int(message["id"]), set()).add(node)

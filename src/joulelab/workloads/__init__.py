@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -67,6 +68,17 @@ def argv(kind: str, words: Sequence[str], folder: Path, out: Path) -> list[str]:
     if kind == "reference":
         return reference(words)
     raise ConfigError(f"there is no kind of workload {kind!r}", next=nearest(kind, KINDS))
+
+
+def check(kind: str, words: Sequence[str], folder: Path) -> None:
+    """Refuse a workload of a study that this Python cannot run. Raises ConfigError, MissingDependency."""
+    if kind == "notebook":
+        from joulelab.workloads import notebook
+
+        asked = notebook.read_words(words)
+        notebook.check(replace(asked, file=folder / asked.file))
+    else:
+        argv(kind, words, folder, folder)
 
 
 def reference(words: Sequence[str]) -> list[str]:

@@ -7,7 +7,6 @@ wrongly under load are found. It says when it is ready, and begins when it is to
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import select
 import signal
@@ -146,8 +145,9 @@ def work(size: int) -> int:
 
 
 def _joulelab() -> Any:
-    # By name: a workload uses what every program uses, and for the layers that lies above this one.
-    return importlib.import_module("joulelab")
+    import joulelab
+
+    return joulelab
 
 
 if __name__ == "__main__":

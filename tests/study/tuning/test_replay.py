@@ -31,7 +31,7 @@ def costs(grid: Grid, goal: str, budget: int, seed: int) -> float:
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_four_trials_of_a_recorded_sweep_lose_less_than_one_percent_in_the_middle(path, goal):
-    found = [costs(grid, goal, 4, 0) for grid in recorded(path)[::8]]
+    found = [costs(grid, goal, 4, 0) for grid in recorded(path)[::4]]
     assert np.median(found) < 0.01
 
 
@@ -39,7 +39,7 @@ def test_four_trials_of_a_recorded_sweep_lose_less_than_one_percent_in_the_middl
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_seven_trials_of_a_dense_grid_lose_less_than_one_percent_in_the_middle(path, goal):
-    found = [costs(measured("dense", grid)[0], goal, 7, n) for n, grid in enumerate(recorded(path)[::20])]
+    found = [costs(measured("dense", grid)[0], goal, 7, n) for n, grid in enumerate(recorded(path)[::10])]
     assert np.median(found) < 0.01
 
 
@@ -97,15 +97,6 @@ def test_search_golden_section_and_sweep_find_the_best_of_a_plain_curve(text):
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("made_of", [cliffs, textbook])
 def test_curves_that_are_not_of_the_searchs_family_lose_less_than_one_percent_in_the_middle(made_of, goal):
-    found = [costs(grid, goal, 7, n) for n, grid in enumerate(made_of(DENSE)[::6])]
-    assert np.median(found) < 0.01
-    assert max(found) < 0.2
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("goal", GOALS)
-@pytest.mark.parametrize("made_of", [cliffs, textbook])
-def test_all_curves_that_are_not_of_the_searchs_family(made_of, goal):
-    found = [costs(grid, goal, 7, n) for n, grid in enumerate(made_of(DENSE))]
+    found = [costs(grid, goal, 7, n) for n, grid in enumerate(made_of(DENSE)[::3])]
     assert np.median(found) < 0.01
     assert max(found) < 0.2

@@ -1,7 +1,7 @@
 """Find executors: modules of this package by their name. One runs slots somewhere: on this machine, on a cluster.
 
-A module has a line `SUMMARY` and `open_executor(environ, nodes, study) -> Executor`; `check(nodes, environ) -> warnings`
-tells beforehand what is wrong with the node types that are its own. An executor starts there
+A module has a line `SUMMARY` and `open_executor(environ, nodes, study) -> Executor`; its `check(nodes, environ)`, if
+there is one, tells beforehand what is wrong with the node types that are its own. An executor starts there
 `python -m joulelab.study.slot FOLDER`; everything else is done by that process and read from the folder.
 """
 

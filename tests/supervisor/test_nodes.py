@@ -167,3 +167,22 @@ def test_what_is_sent_to_the_workloads_group_does_not_reach_the_step(bench: Benc
         assert process.wait(30) == -signal.SIGINT
     until(lambda: gone(int((bench.folder / "pid").read_text())), 10)
     assert not (bench.folder / "hit").exists()
+
+
+def test_ranks_other_than_the_first_of_a_node_are_the_command(bench: Bench) -> None:
+    script = bench.folder / "script"
+    script.write_text("exit 5\n")
+    script.chmod(0o755)
+
+    def rank(*command: str) -> tuple[int, str]:
+        environ = bench.environ() | {"JOULELAB_RUNS": str(bench.runs), "SLURM_LOCALID": "1"}
+        words = [sys.executable, "-m", "joulelab", "run", "--", *command]
+        done = subprocess.run(words, env=environ, timeout=60, check=False, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    assert rank("sh", "-c", "exit 4") == (4, "")
+    assert rank("sh", "-c", "kill -TERM $$") == (-signal.SIGTERM, "")
+    assert rank(str(script)) == (5, ""), "a script without an interpreter, as shells run it"
+    assert rank("no-such-command") == (127, "joulelab: no-such-command cannot be started (no such command)\n")
+    assert rank(sys.executable, "-c", "import os; os.wait()")[0] == 1, "it has no child of ours"
+    assert not bench.runs.exists()

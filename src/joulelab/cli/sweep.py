@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from joulelab.study.folder import Plan, Study
+    from joulelab.study.matrix import Workload
     from joulelab.study.values import Value
 
 
@@ -121,7 +122,7 @@ def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
     """Return what is asked for. Raises ConfigError."""
     from joulelab.analysis.goal import Goal
     from joulelab.study.folder import Plan
-    from joulelab.study.matrix import Knob, Workload, cells, find_reference
+    from joulelab.study.matrix import Knob, cells, find_reference
     from joulelab.study.work import WorkPattern
 
     named = [(name, given[name], f"--{name.replace('_', '-')}") for name in ("cap", "gpus", "clock", "cpu_cap")]
@@ -131,7 +132,7 @@ def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
         if own is not None:
             raise ConfigError(f"{name} is not set by --set", where=f"--set {name}", next=f"type {own} {text}")
         knobs.append(Knob.parse(name, text))
-    workload = Workload(words)
+    workload = _workload(words)
     return Plan(
         cells=cells(workload, knobs, given["repeat"]),
         repeats=given["repeat"],
@@ -143,6 +144,12 @@ def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
         scope=given["scope"],
         per=given["per"],
     )
+
+
+def _workload(words: tuple[str, ...]) -> Workload:
+    from joulelab.study.matrix import Workload
+
+    return Workload(words, kind="notebook" if words[0].endswith(".ipynb") else "")
 
 
 def _settings(given: Mapping[str, Any]) -> Any:
@@ -215,11 +222,10 @@ def _sweep(plan: Plan, wanted: Wanted) -> int:
 
 def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     from joulelab.study.folder import check_name, default_name, open_study
-    from joulelab.study.matrix import Workload
 
     if not words and not given["name"]:
         raise click.UsageError("--report needs the study's --name, or its command")
-    name = given["name"] or default_name(Workload(words))
+    name = given["name"] or default_name(_workload(words))
     check_name(name)
     study = open_study(given["studies"].absolute() / name)
     chosen = {"goals": list(given["goals"]), "scope": given["scope"], "reference": _values(study, given["reference"])}

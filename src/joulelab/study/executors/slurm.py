@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 SUMMARY = "jobs of a cluster, by Slurm"
 # Slurm is asked again after so long, at first, at last, and at last while it does not answer.
 FIRST_S, LAST_S, TROUBLE_S = 1.0, 30.0, 8.0
+CLOSING_S = 30.0  # a slot that told its end is over soon
 SAID_MOST = 2000
+# What is told once, until it works again.
+SUBMITTING, CANCELLING, ASKING = "waits to submit", "waits to cancel", "waits for Slurm"
 MOST_CANCELS = 3
 # What a node has written may be seen here only later: files and folders are looked at again for so long.
 VISIBLE_S = 60.0
@@ -153,9 +156,9 @@ class Slurm:
         except (Refused, MeterError) as error:
             if isinstance(error, Refused) and not self._followed:
                 raise
-            self._tell("waits for Slurm", error, next(iter(self._collected)))
+            self._tell(SUBMITTING, error, next(iter(self._collected or self._followed)))
         else:
-            self._said.discard("waits for Slurm")
+            self._said.discard(SUBMITTING)
         self._soon()
 
     def _send_alike(self, node: str, lock: int) -> None:
@@ -213,7 +216,7 @@ class Slurm:
                 if tasks:
                     self._jobs.cancel([task.name for task in tasks], kill=kill)
             except MeterError as error:
-                self._tell("waits for Slurm", error, tasks[0].slot)
+                self._tell(CANCELLING, error, tasks[0].slot)
                 break
             for task in tasks:
                 task.cancelled = level
@@ -243,8 +246,9 @@ class Slurm:
             told = json.loads(line)
         if isinstance(told, dict) and told.get("is") == "waits":
             self._news.append(Waits(task.slot, str(told.get("for"))))
-        elif self._due > self._now() + FIRST_S / 2:
-            self._pause_s, self._due = FIRST_S, self._now() + FIRST_S / 2
+        else:
+            task.told = self._now()
+            self._pause_s, self._due = FIRST_S, min(self._due, self._now() + FIRST_S / 2)
 
     def _ask(self) -> None:
         """Ask what became of all that is followed, and of claims; wait longer each time that nothing changes."""
@@ -255,14 +259,17 @@ class Slurm:
         seen = self._watch.ask([*tasks, *claims, *self._earlier_tasks()]) if tasks or claims else {}
         before = len(self._news)
         if self._watch.problem and self._followed:
-            self._tell("waits for Slurm", self._watch.problem, next(iter(self._followed)))
+            self._tell(ASKING, self._watch.problem, next(iter(self._followed)))
         elif not self._watch.problem:
-            self._said.discard("waits for Slurm")
+            self._said.discard(ASKING)
         self._claims |= {number: seen[number] for number in claims}
         self._take_earlier(seen)
         for name, task in tasks.items():
             self._take(task, seen[name])
-        unsettled = any(seen[name].over is None for name in tasks) and not self._watch.problem
+        soon = self._now() - CLOSING_S
+        unsettled = not self._watch.problem and any(
+            seen[name].over is None or (task.told or soon) > soon for name, task in tasks.items()
+        )
         last_s = TROUBLE_S if self._watch.problem else LAST_S
         self._pause_s = FIRST_S if len(self._news) > before or unsettled else min(2 * self._pause_s, last_s)
         self._due = self._now() + self._pause_s
@@ -272,7 +279,7 @@ class Slurm:
             with sent.locked(self._study):
                 self._find_lost()
         except MeterError as error:
-            self._tell("waits for Slurm", error, next(iter(self._followed)))
+            self._tell(SUBMITTING, error, next(iter(self._followed)))
 
     def _take(self, task: Task, seen: Seen) -> None:
         """Take what is known of a task."""
@@ -294,6 +301,7 @@ class Slurm:
         text = sent.tail_text(task.sent.err(task.index), SAID_MOST)
         said = f"job {task.name} {why(seen)}" + (f": {text}" if text else "")
         del self._followed[task.slot]
+        self._send_due = 0.0  # there is room for another
         self._close(task)
         self._last[task.slot] = Ended(task.slot, told, said, FATES.get(seen.state.state, ""))
         self._news.append(self._last[task.slot])

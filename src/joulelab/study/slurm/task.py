@@ -33,7 +33,7 @@ FATES: dict[str, Fate] = {
 
 @dataclass(slots=True)
 class Task:
-    """Hold a slot's task. `old` until it is known whether one that an earlier driver sent has ended before."""
+    """Hold a slot's task. `old` until it is known whether one that an earlier driver sent has ended."""
 
     slot: Path
     sent: Sent
@@ -42,6 +42,7 @@ class Task:
     heard: int = 0
     cancels: int = 0
     cancelled: int = 0
+    told: float | None = None
     ended: float | None = None
 
     @property

@@ -67,8 +67,8 @@ class Watch:
             else:
                 known = any(_base(other) == _base(task) for other in (*(database or {}), *queue))
                 found[task] = self._judge(task, row, queue.get(task), told=database is not None, known=known)
-            if found[task].over is False:
-                self._forget(task)
+                if found[task].over is False:
+                    self._forget(task)
         return found
 
     def _judge(self, task: str, row: JobState | None, queued: JobState | None, *, told: bool, known: bool) -> Seen:

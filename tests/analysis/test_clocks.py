@@ -57,7 +57,7 @@ def two_hosts(tmp_path: Path, shift_s: float, error_s: float | None, *, boot: st
 def test_the_interval_covers_shifts_within_the_error(tmp_path: Path, error_s: float) -> None:
     rng = np.random.default_rng(3)
     covered = []
-    for k, shift_s in enumerate([*rng.uniform(-error_s, error_s, 8), -error_s, error_s]):
+    for k, shift_s in enumerate([*rng.uniform(-error_s, error_s, 4), -error_s, error_s]):
         with two_hosts(tmp_path / str(k), float(shift_s), error_s) as run:
             result = analyse(run)
         for scope in result.scopes:
@@ -70,7 +70,7 @@ def test_the_interval_covers_shifts_within_the_error(tmp_path: Path, error_s: fl
             else:
                 assert clock >= IDLE_W * error_s / 2
                 assert clock <= 2 * LOAD_W * error_s
-    assert len(covered) == 40
+    assert len(covered) == 24
     assert all(covered)
 
 

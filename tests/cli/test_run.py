@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -137,7 +138,7 @@ def test_options_reach_the_supervisor(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the twin's NVML library is built with cc, which is not here")
 def test_on_the_twin_every_command_works(runs: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
-    words = " ".join(f"'{w}'" for w in JOULELAB)
+    words = shlex.join(JOULELAB)
     script.write_text(f"{words} mark load\nsleep 0.3\n{words} mark predict --work samples=10 -- sleep 0.4\n")
     twin = ("twin", "--gpus", "2", "--gpu-model", "v100", "--profile", "constant:level=0.5", "--")
     first = joulelab(runs, *twin, *JOULELAB, "run", "--json", "--name", "a", "--idle", "500ms", "--", "sh", str(script))

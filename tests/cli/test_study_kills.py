@@ -48,7 +48,7 @@ class Campaign:
         """Interrupt so often, then let the last study end."""
         file = self._next_study()
         while sum(self.struck.values()) < count:
-            process = self.bench.start("study", "run", str(file), "--no-figures", "-y")
+            process = self.bench.start("study", "run", str(file), "--no-figures", "-y", "--retry")
             time.sleep(self.draw.uniform(0.0, LONGEST_S))
             if process.poll() is not None:
                 self._check_done(file, process)
@@ -58,7 +58,7 @@ class Campaign:
             self.struck[way] = self.struck.get(way, 0) + 1
             self._strike(process, way)
             process.communicate(timeout=120)
-        process = self.bench.start("study", "run", str(file), "--no-figures", "-y")
+        process = self.bench.start("study", "run", str(file), "--no-figures", "-y", "--retry")
         process.wait(300)
         self._check_done(file, process)
 

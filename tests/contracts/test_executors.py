@@ -10,7 +10,7 @@ import re
 import pytest
 from tests.slurm.cluster import missing
 from tests.slurm.daemons import until
-from tests.slurm.studies import GPU, bench, drive
+from tests.slurm.studies import CPU, bench, drive
 from tests.study.bench import environment
 
 from joulelab.study import executors
@@ -20,7 +20,7 @@ from joulelab.study.matrix import Knob, Workload, cells
 from joulelab.study.nodes import NodeType
 from joulelab.study.slots import State, look, owner
 
-NODES = {"local": NodeType(), "slurm": GPU}
+NODES = {"local": NodeType(), "slurm": CPU}
 # What only a job has.
 OF_JOBS = {"job", "restart", "cluster", "node"}
 

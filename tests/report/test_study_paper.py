@@ -19,6 +19,8 @@ from joulelab.analysis.repeats import Sample
 from joulelab.analysis.terms import Quantity
 from joulelab.report.console import make_console
 from joulelab.report.paper import (
+    PAIRS,
+    STATISTICS,
     pairs_csv,
     paper_json,
     paper_json_text,
@@ -26,12 +28,15 @@ from joulelab.report.paper import (
     paper_markdown,
     print_paper,
     statistics_csv,
+    write_paper_csv,
 )
 from joulelab.report.paper_rows import clock, paper_tables
 from joulelab.report.study import print_study
 from joulelab.report.study_csv import cells_csv, slots_csv
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from joulelab.report.paper_rows import Spread
 
 
@@ -175,6 +180,16 @@ def test_csv_has_every_figure_in_full(published: Summary) -> None:
     assert len(pairs) == len(published.pairs)
     assert {row["verdict"] for row in pairs} == {"more", "less", "cannot be told apart"}
     assert float(pairs[0]["ratio_low"]) < float(pairs[0]["ratio"]) < float(pairs[0]["ratio_high"])
+
+
+def test_csv_files_are_written_whole(published: Summary, tmp_path: Path) -> None:
+    paths = write_paper_csv(published, tmp_path)
+    assert [path.name for path in paths] == [STATISTICS, PAIRS]
+    assert paths[0].read_text() == statistics_csv(published)
+    assert paths[1].read_text() == pairs_csv(published)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    assert [p.name for p in write_paper_csv(summarise([cell("a", [trial(1.0, 1.0)])]), alone)] == [STATISTICS]
 
 
 def test_json_has_the_tables_and_what_they_are_made_of(published: Summary) -> None:

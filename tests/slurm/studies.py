@@ -28,9 +28,11 @@ MACHINES = {
     "g1": Machine("none", features="gpu", partition="accelerated"),
     "c1": Machine("none", features="cpu", partition="cpu"),
     "c2": Machine("none", features="cpu", partition="cpu"),
+    "t1": Machine("none", partition="limited"),
 }
 GPU = NodeType("gpu", "slurm", options={"partition": "accelerated", "time": 300})
 CPU = NodeType("cpu", "slurm", options={"constraint": "cpu", "time": 300})
+LIMITED = NodeType("limited", "slurm", options={"partition": "limited"})
 # It ends when a file is there, or in good order when it is told to.
 HELD = "until test -e {go}; do sleep 0.1; done"
 

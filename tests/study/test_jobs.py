@@ -58,6 +58,7 @@ def test_a_claim_without_a_job_is_not_asked_for(slot: Path) -> None:
         ("OUT_OF_MEMORY", {"outcome": "interrupted"}, State.FAILED, "job 12: OUT_OF_MEMORY"),
         ("CANCELLED by 1000", None, State.STALE, "job 12: CANCELLED by 1000"),
         ("NODE_FAIL", None, State.STALE, "job 12: NODE_FAIL"),
+        ("FAILED", None, State.STALE, "job 12: FAILED"),
         ("COMPLETED", DONE, State.DONE, ""),
         ("TIMEOUT", DONE, State.DONE, ""),
         ("FAILED", DONE | {"exit_code": 3}, State.FAILED, "exit code 3"),

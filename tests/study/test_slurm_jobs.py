@@ -264,6 +264,39 @@ def test_files_that_are_not_seen_yet_are_waited_for(tmp_path):
     assert opened.poll(0) == []
 
 
+def test_two_drivers_send_a_slot_once_and_what_was_over_before_is_sent_anew(tmp_path):
+    site = Site(sbatch=["8\n", "9\n"], squeue="8_0|8|RUNNING|n1|None\n8_1|10|PENDING||Resources\n")
+    first, slots = executor(tmp_path / "s", site)
+    second, _ = executor(tmp_path / "s", site)
+    for slot in slots[:2]:
+        first.submit(slot)
+        second.submit(slot)
+    assert first.poll(0) == second.poll(0) == []
+    assert site.count("sbatch") == 1
+    # Cancelled by the first: the second hears of it. A third, which comes later, sends it anew.
+    site.answers |= {"squeue": NONE, "sacct": "8_0|8|CANCELLED by 0|0:0|n1\n8_1|10|RUNNING|0:0|n1\n"}
+    site.t = 30.0
+    assert [(news.slot, news.fate) for news in second.poll(0)] == [(slots[0], "cancelled")]
+    third, _ = executor(tmp_path / "s", site)
+    for slot in slots[:2]:
+        third.submit(slot)
+    assert third.poll(0) == []
+    assert third.poll(0) == []
+    assert site.count("sbatch") == 2
+    (job,) = (json.loads(file.read_text()) for file in tmp_path.glob("s/jobs/*/job.json") if '"9"' in file.read_text())
+    assert (job["job"], job["over"]) == ("9", False)
+
+
+def test_what_slurm_has_lost_is_tried_again(tmp_path):
+    site = Site(sbatch="8\n", squeue=NONE)
+    opened, slots = executor(tmp_path / "s", site)
+    opened.submit(slots[0])
+    assert opened.poll(0) == []
+    site.t = 100.0
+    (news,) = opened.poll(0)
+    assert (news.fate, news.said) == ("again", "job 8 ended; Slurm knows no more of it")
+
+
 def test_claims_are_asked_about_once(tmp_path):
     site = Site(sacct="9|9|CANCELLED by 0|0:0|n1\n8|8|RUNNING|0:0|n2\n")
     opened, slots = executor(tmp_path / "s", site)

@@ -166,7 +166,7 @@ def test_all_recorders_end_when_the_supervisor_is_killed(bench: Bench) -> None:
 
 def test_each_node_has_one_run_where_ranks_are_recorded(bench: Bench) -> None:
     runs = bench.submit(
-        "ranks", f"srun -N2 -n4 {JOULELAB} run -q -- sh -c 'echo rank on $SLURMD_NODENAME; sleep 1'", "-N2", "-n4"
+        "ranks", f"srun -N2 -n4 {JOULELAB} run -q -- sh -c 'echo rank on $SLURMD_NODENAME; sleep 0.3'", "-N2", "-n4"
     )
     assert bench.ended(runs) == 0, (runs / "out").read_text()
     assert (runs / "out").read_text().count("rank on n") == 4

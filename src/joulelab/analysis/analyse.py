@@ -76,7 +76,8 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     facts = Facts(
         run.state, a, b, interval.idle, scopes, results, events, gaps,
         unread=_unread(run, scopes, told), incomplete=tuple(joined.incomplete),
-        imported=end.get("outcome") == "imported", lags=joined.lags, groups=groups, comparisons=compared, accounts=accounts,
+        imported=end.get("outcome") == "imported", lags=joined.lags, groups=groups,
+        comparisons=compared, accounts=accounts,
     )  # fmt: skip
     return Result(
         run=str(meta.get("id", run.path.name)),

@@ -7,7 +7,7 @@ is no scatter and is told beside it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -67,13 +67,6 @@ class Sample:
     def outliers_seen(self) -> bool:
         """Return whether there are repeats enough, with values, to see one that is odd."""
         return len(self.values) >= ENOUGH
-
-    def scaled(self, factor: float) -> Sample:
-        """Return the figure in another unit."""
-        middle = None if self.median is None else self.median * factor
-        spread = None if self.deviation is None else self.deviation * factor
-        values = tuple(v * factor for v in self.values)
-        return replace(self, mean=self.mean * factor, deviation=spread, median=middle, values=values)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data with the interval and the outliers."""

@@ -61,17 +61,15 @@ def _row(path: Path) -> dict[str, Any]:
 
 def _print(rows: list[dict[str, Any]]) -> None:
     from joulelab.report import format as fmt
-    from joulelab.report.console import make_console, make_table
+    from joulelab.report.columns import GAP, print_columns, widths
+    from joulelab.report.console import make_console
 
     heads = ("run", "age", "time", "energy", "end", "command")
     cells = [_cells(row) for row in rows]
-    console = make_console(sys.stdout)
     # Only the command is cut, to the room that the others leave.
-    room = console.width - sum(max(len(c[k]) for c in (heads, *cells)) + 2 for k in range(5))
-    table = make_table(*heads, left=(0, 4, 5))
-    for c in cells:
-        table.add_row(*c[:5], fmt.shortened(c[5], max(room, 12)))
-    console.print(table)
+    room = make_console(sys.stdout).width - sum(width + GAP for width in widths(heads[:5], [c[:5] for c in cells]))
+    shown = [(*c[:5], fmt.shortened(c[5], max(room, 12))) for c in cells]
+    print_columns(sys.stdout, heads, shown, left=(0, 4, 5))
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:

@@ -53,23 +53,21 @@ def _plain(value: Any) -> Any:
 
 
 def _print(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-    from joulelab.report.console import make_console, make_table
+    from joulelab.report.columns import GAP, print_columns, widths
+    from joulelab.report.console import make_console
 
-    numeric = [any(isinstance(r[k], int | float) for r in rows) for k in range(len(columns))]
-    table = make_table(*columns, left=tuple(k for k, number in enumerate(numeric) if not number))
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row))
-    console = make_console(sys.stdout)
-    # Measured as if there were room for all of it: a table that is squeezed always fits.
-    if console.measure(table, options=console.options.update(width=100_000)).maximum <= console.width:
-        console.print(table)
+    texts = [[_cell(value) for value in row] for row in rows]
+    left = [k for k in range(len(columns)) if not any(isinstance(row[k], int | float) for row in rows)]
+    # What is wider than the terminal cannot be read as a table.
+    if sum(width + GAP for width in widths(columns, texts)) - GAP <= make_console(sys.stdout).width:
+        print_columns(sys.stdout, columns, texts, left=left)
     else:
         _print_records(columns, rows)
     click.echo(f"{len(rows)} row{'' if len(rows) == 1 else 's'}", err=True)
 
 
 def _print_records(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-    """Print a line per value: what is wider than the terminal cannot be read as a table."""
+    """Print a line per value."""
     width = max(len(name) for name in columns)
     for k, row in enumerate(rows):
         if k:

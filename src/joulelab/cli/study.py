@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from joulelab.study.folder import Study
     from joulelab.study.slots import Slot
 
+ACCOUNTED_S = 15.0  # so long the accounting of jobs that have just ended is waited for
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 
 
@@ -83,7 +84,7 @@ def run_command(
         ctx.exit(FAILED_CODE)
     study = join_study(studies.absolute() / found.name, found.name, found.plan, found.seed)
     outcome = drive(study, found.plan, retry=retry)
-    _account(_slots(study, found))
+    _account(_slots(study, found), ACCOUNTED_S)
     code = tell_end(outcome)
     if code is not None:
         ctx.exit(code)
@@ -154,12 +155,12 @@ def _open(found: StudyFile, studies: Path) -> Study:
     return study
 
 
-def _account(slots: list[Slot]) -> None:
-    """Put the energy that a cluster accounts for jobs into the records of their runs."""
+def _account(slots: list[Slot], wait_s: float = 0.0) -> None:
+    """Put the energy that a cluster accounts for jobs into the records of their runs; it comes seconds after them."""
     if any(slot.claim.get("job") for slot in slots):
         from joulelab.study.accounting import fill_in
 
-        for problem in fill_in(slots, os.environ):
+        for problem in fill_in(slots, os.environ, wait_s=wait_s):
             say(problem)
 
 

@@ -12,11 +12,13 @@ from joulelab.report.console import print_facts
 from joulelab.report.paper_pairs import pair_notes, pair_tables
 from joulelab.report.paper_rows import paper_tables
 from joulelab.report.study import fitting, table_of
-from joulelab.report.study_csv import as_csv, knob_columns
+from joulelab.report.study_csv import as_csv, knob_columns, write_files
 from joulelab.report.study_rows import Column
 from joulelab.report.study_text import escaped, latex_table, markdown_table, tex
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from joulelab.analysis.metrics import Summary
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from joulelab.report.paper_rows import PaperTable, Spread
 
 SCHEMA = 1
+STATISTICS, PAIRS = "statistics.csv", "pairs.csv"
 UNIT = {"energy": "j", "power": "w", "time": "s"}
 
 
@@ -70,6 +73,12 @@ def paper_latex(
     ]
     tables += [latex_table(title, columns, left=1) for title, columns in pair_tables(summary, every=every)]
     return "\n".join([r"% \usepackage{booktabs}", *tables, *(tex(note) for note in pair_notes(summary))]) + "\n"
+
+
+def write_paper_csv(summary: Summary, folder: Path) -> list[Path]:
+    """Write `statistics.csv` and, where cells are compared, `pairs.csv` into a folder; return their paths."""
+    files = {STATISTICS: statistics_csv(summary)}
+    return write_files(files | ({PAIRS: pairs_csv(summary)} if summary.pairs else {}), folder)
 
 
 def statistics_csv(summary: Summary) -> str:

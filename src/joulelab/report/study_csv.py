@@ -19,9 +19,14 @@ EXPANDED = "_expanded"  # the column beside a metric: its expanded uncertainty (
 
 def write_study_csv(summary: Summary, folder: Path) -> list[Path]:
     """Write `cells.csv`, `slots.csv` and, over GPU counts, `scaling.csv` into a folder; return their paths."""
+    files = {CELLS: cells_csv(summary), SLOTS: slots_csv(summary)}
+    return write_files(files | ({SCALING: scaling_csv(summary)} if summary.scaling else {}), folder)
+
+
+def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write texts by the names of their files into a folder; return their paths."""
     written = []
-    files = [(CELLS, cells_csv(summary)), (SLOTS, slots_csv(summary))]
-    for name, text in [*files, *([(SCALING, scaling_csv(summary))] if summary.scaling else [])]:
+    for name, text in files.items():
         path = folder / name
         # Whole or not at all: somebody may be reading the file of the run before.
         part = path.with_name(f"{name}.part")

@@ -8,6 +8,7 @@ may open the sealed files of this store and no other, and only statements that s
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -50,6 +51,12 @@ RUN_COLUMNS = {
     "labels": "MAP(VARCHAR, VARCHAR)",
     "path": "VARCHAR",
 }
+# Kinds of columns that need not go through text, with numpy's type and the types of values that it takes as they are.
+NATIVE: Mapping[str, tuple[type, set[type]]] = {
+    "DOUBLE": (np.float64, {float, int}),
+    "BIGINT": (np.int64, {int}),
+    "BOOLEAN": (np.bool_, {bool}),
+}
 # Columns that are there even before the first result; further keys of the rows become further columns.
 RESULT_COLUMNS = {
     "energies": {
@@ -91,7 +98,7 @@ def query(
         if _mentions(sql, "runs"):
             _make_view(con, "runs", [_run_row(path) for path in known], RUN_COLUMNS)
         wanted_results = [name for name in RESULT_COLUMNS if _mentions(sql, name)]
-        rows = _result_rows(known, results or stored_results) if wanted_results else {}
+        rows = _result_rows(known, results or stored_results, wanted_results) if wanted_results else {}
         for name in wanted_results:
             _make_view(con, name, rows[name], RESULT_COLUMNS[name])
         tables = _sealed_tables(known, prepare) if _may_name_samples(con, sql) else None
@@ -115,12 +122,12 @@ def stored_results(run: Path) -> Mapping[str, Sequence[Row]]:
     return {name: rows for name in RESULT_COLUMNS if isinstance(rows := data.get(name), list)}
 
 
-def _result_rows(known: Sequence[Path], results: Results) -> dict[str, list[Row]]:
-    rows: dict[str, list[Row]] = {view: [] for view in RESULT_COLUMNS}
+def _result_rows(known: Sequence[Path], results: Results, views: Sequence[str]) -> dict[str, list[Row]]:
+    rows: dict[str, list[Row]] = {view: [] for view in views}
     for path in known:
-        found = results(path)
+        found, name = results(path), path.name
         for view in rows:
-            rows[view] += [{"run": path.name, **row} for row in found.get(view, ())]
+            rows[view] += [{"run": name, **row} for row in found.get(view, ())]
     return rows
 
 
@@ -180,7 +187,7 @@ def _timestamp(pair: Mapping[str, Any] | None) -> str | None:
 
 
 def _make_view(con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Row], columns: Mapping[str, str]) -> None:
-    extra = dict.fromkeys(key for row in rows for key in row if key not in columns)
+    extra = [key for key in dict.fromkeys(itertools.chain.from_iterable(rows)) if key not in columns]
     given = {key: [row.get(key) for row in rows] for key in (*columns, *extra)}
     types = {**columns, **{key: _type_of(given[key]) for key in extra}}
     data = {f"c{k}": _column(given[key], kind) for k, (key, kind) in enumerate(types.items())}
@@ -192,16 +199,17 @@ def _make_view(con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Row], c
 
 def _column(values: Sequence[Any], kind: str) -> npt.NDArray[Any]:
     """Return a column as it is given to the database: numbers as such, all else as text that is cast."""
-    if kind == "DOUBLE" and values:
-        with contextlib.suppress(ValueError, TypeError):
-            missing = [value is None for value in values]
-            return np.ma.array([0.0 if v is None else v for v in values], dtype=float, mask=missing)
-    return np.array([_text(value) for value in values], object)
+    kinds = set(map(type, values)) - {type(None)}
+    if kind in NATIVE and kinds and kinds <= NATIVE[kind][1]:
+        missing = [value is None for value in values]
+        with contextlib.suppress(OverflowError):
+            return np.ma.array([0 if v is None else v for v in values], dtype=NATIVE[kind][0], mask=missing)
+    return np.array(values if kinds <= {str} else [_text(value) for value in values], object)
 
 
 def _cast(column: str, kind: str) -> str:
-    if kind == "DOUBLE":
-        return f"{column}::DOUBLE"
+    if kind in NATIVE:
+        return f"{column}::{kind}"
     return f"{column}::VARCHAR::JSON::{kind}" if kind.startswith("MAP") else f"{column}::VARCHAR::{kind}"
 
 

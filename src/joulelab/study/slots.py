@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 CLAIM, STOPPED, NOTES, OUT, ERR = "claim.json", "stopped.json", "slot.json", "out.txt", "err.txt"
 JOB = "job.json"  # what became of the job of a cluster that ran the slot; written when it is over
-# Conditions of jobs that are the workload's own doing, or that of its limits: to try again by itself would not help.
-FAILING = ("TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "FAILED")
+# Conditions of jobs by the limits that they were given: to try again would not help. A job that FAILED did so by its
+# slot's process, not by its workload.
+FAILING = ("TIMEOUT", "DEADLINE", "OUT_OF_MEMORY")
 SLOT = re.compile(r"([rw])(\d{2,})")
 _PREPARED = re.compile(r"\.[rw]\d{2,}\.\d+-[0-9a-f]+")
 

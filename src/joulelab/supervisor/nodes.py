@@ -37,6 +37,7 @@ RETRY_NS = NS // 20  # while a plan does not fit into the pipe
 CLOCK_NS = 60 * NS
 END_S = 1.0  # for srun to end by itself, by a signal, and by force
 SHOWN = 300  # characters of what srun said
+NOISE = "lacks support for cpu binding"  # then there is none to switch off
 
 
 def other_nodes(environ: Mapping[str, str]) -> int:
@@ -273,7 +274,8 @@ class Nodes:
     def _why(self) -> str:
         """Return the last words of srun."""
         with contextlib.suppress(OSError):
-            text = (self._recording.folder / "nodes.log").read_text(errors="replace").strip()
+            lines = (self._recording.folder / "nodes.log").read_text(errors="replace").splitlines()
+            text = "; ".join(line for line in lines if line.strip() and NOISE not in line)
             return f" ({text[-SHOWN:]})" if text else ""
         return ""
 

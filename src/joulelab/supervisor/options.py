@@ -105,14 +105,17 @@ class RunOptions:
         chosen: Chosen,
         *,
         file: Path | None = None,
-        wanted: Sequence[str] = (),
+        wanted: Sequence[str] | None = None,
         without: Sequence[str] = (),
     ) -> RunOptions:
         """Return the same with chosen meters; those of the configuration may take longer to open.
 
-        `file`, `wanted` and `without` are what they were chosen by.
+        `file`, `wanted` and `without` are what they were chosen by, where other nodes are to choose so too.
         """
-        by = {"file": None if file is None else str(file.absolute()), "wanted": list(wanted), "without": list(without)}
+        by: dict[str, Any] | None = None
+        if wanted is not None:
+            path = None if file is None else str(file.absolute())
+            by = {"file": path, "wanted": list(wanted), "without": list(without)}
         if not chosen.entries:
             return replace(self, meters=chosen.meters, chosen_by=by)
         named = [{"name": e.name, "meter": e.meter, "feeds": e.feeds} for e in chosen.entries]

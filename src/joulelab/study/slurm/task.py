@@ -24,6 +24,7 @@ FATES: dict[str, Fate] = {
     "BOOT_FAIL": "again",
     "PREEMPTED": "again",
     "REVOKED": "again",
+    UNKNOWN: "again",
     "CANCELLED": "cancelled",
     "TIMEOUT": "failed",
     "DEADLINE": "failed",

@@ -1,0 +1,193 @@
+"""The whole cycle on a real Slurm: plan, run, a job killed, one cancelled, the controller restarted, run again, report.
+
+Twelve cells on two node types, twice each. Slurm's pm_counters plugin and a BMC over IPMI read one simulated node,
+whose GPUs are capped by the jobs of one of the node types.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.slurm.cluster import Cluster, Machine, missing
+from tests.slurm.daemons import until
+from tests.slurm.feed import Feed
+from tests.study.bench import claims
+
+from joulelab.core.clock import monotonic_ns
+from joulelab.core.errors import MissingDependency
+from joulelab.study.slots import look
+from joulelab.supervisor.closing import analyse_run
+from joulelab.twins.model import RTX6000, Node
+from joulelab.twins.panel import Panel, PanelFlaws
+from joulelab.twins.serve import TwinServer
+from joulelab.twins.servers import nvml
+from joulelab.twins.servers.process import ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("pyghmi")
+pytestmark = [
+    pytest.mark.skipif(bool(missing()), reason=missing() or "all is there"),
+    pytest.mark.timeout(600),
+]
+FILE = """
+name = "cycle"
+repeats = 2
+seed = 11
+config = "bmc.toml"
+meters = ["bmc"]
+
+[workloads.capped]
+command = "sleep 4"
+nodes = ["gpu"]
+knobs = { cap = [150, 200, 250] }
+[workloads.plain]
+command = "sh -c 'sleep 4' {n}"
+nodes = ["cpu-mix"]
+knobs = { n = [1, 2, 3, 4, 5, 6, 7, 8, 9] }
+
+[nodes.gpu]
+partition = "accelerated"
+time = "5m"
+[nodes.cpu-mix]
+constraint = "cpu"
+uses = "cpu"
+time = "5m"
+"""
+SLOTS, FOUND_W = 24, 260.0
+
+
+class Bench:
+    """Hold the cluster, the simulated node, and the study's file."""
+
+    def __init__(self, folder: Path, cluster: Cluster, served: TwinServer) -> None:
+        self.folder, self.cluster, self.served = folder, cluster, served
+        self.file = folder / "cycle.toml"
+        self.study = folder / "joulelab-studies" / "cycle"
+        self.environ = {**cluster.environment, **served.environment}
+
+    def start(self, verb: str, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "joulelab", "study", verb, str(self.file), *words]
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        return subprocess.Popen(command, cwd=self.folder, env=self.environ, text=True, start_new_session=True, **pipes)
+
+    def call(self, verb: str, *words: str, code: int = 0) -> tuple[str, str]:
+        process = self.start(verb, *words)
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == code, out + err
+        return out, err
+
+    def live(self) -> list[dict[str, Any]]:
+        """Return the claims of slots whose command runs."""
+        return [c for c in claims(self.study) if look(c["slot"]).state == "live" and list(c["slot"].glob("*/run.json"))]
+
+    def done(self) -> list[Path]:
+        return [c["slot"] for c in claims(self.study) if look(c["slot"]).state == "done"]
+
+    def caps(self) -> list[float]:
+        return [self.served.truth.caps(gpu, monotonic_ns())[0] for gpu in range(2)]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    try:
+        nvml.library()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    with contextlib.ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="joulelab-cycle-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o755)  # munged insists on it
+        served = stack.enter_context(TwinServer(Node(gpus=(RTX6000,) * 2, packages=1), directory=folder))
+        server = stack.enter_context(ServerProcess("bmc", served.truth.path, folder / "bmc"))
+        (folder / "bmc.toml").write_text(_config(dict(next(iter(server.served.entries.values())))))
+        (folder / "feed").mkdir()
+        panel = Panel(served.truth, "node.dc", PanelFlaws(period_s=0.1, window_s=0.1, quantum_j=1.0, base_j=1e6))
+        stack.enter_context(Feed(panel, folder / "feed"))
+        machines = {"g1": Machine(features="gpu", partition="accelerated")}
+        machines |= {name: Machine(features="cpu") for name in ("c1", "c2", "c3")}
+        cluster = stack.enter_context(Cluster(folder / "slurm", folder / "feed", machines))
+        made = Bench(folder, cluster, served)
+        made.file.write_text(FILE)
+        yield made
+
+
+def _config(entry: dict[str, Any]) -> str:
+    def text(value: Any) -> str:
+        if isinstance(value, dict):
+            return "{ " + ", ".join(f"{k} = {text(v)}" for k, v in value.items()) + " }"
+        return json.dumps(value)
+
+    return "[meters.bmc]\n" + "".join(f"{key} = {text(value)}\n" for key, value in entry.items())
+
+
+def test_a_study_survives_a_cluster_and_agrees_with_its_accounting(bench: Bench) -> None:
+    out, err = bench.call("plan")
+    assert f"{SLOTS} of {SLOTS} slots to run" in out, err
+
+    process = bench.start("run", "--no-figures")
+    until(lambda: len(bench.done()) >= 2 or process.poll() is not None, "some slots are done", 120)
+    killed = until_found(bench, process, lambda claim: claim["node"] != "g1")
+    os.kill(killed["pid"], signal.SIGKILL)  # the job dies: its slot is tried again
+    cancelled = until_found(bench, process, lambda claim: claim["job"] != killed["job"])
+    bench.cluster.run("scancel", cancelled["job"])
+    with bench.cluster.without_controller():
+        pass
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 1, out + err
+    assert "1 of 24 slots were cancelled; type the same again to run them" in err, err
+    out, _ = bench.call("status")
+    assert "cycle: 24 slots: 23 done, 1 to run" in out
+
+    out, err = bench.call("run", "--no-figures")
+    assert len(bench.done()) == SLOTS, err
+    kept = {path.name.partition(".")[2].partition("-")[0] for path in bench.study.glob("cells/*/r0?.*")}
+    assert kept == {"interrupted"}
+    assert bench.caps() == [FOUND_W] * 2
+    rows = list(csv.DictReader((bench.study / "slots.csv").read_text().splitlines()))
+    assert {row["state"] for row in rows} == {"done"}
+    assert len(rows) == SLOTS
+    compare_with_accounting(bench)
+
+
+def until_found(bench: Bench, process: subprocess.Popen[str], fits: Any) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+
+    def look_for() -> bool:
+        young = sorted(bench.live(), key=lambda claim: -claim["utc_ns"])[:1]
+        found[:] = [claim for claim in young if fits(claim)]
+        return bool(found) or process.poll() is not None
+
+    until(look_for, "a job runs", 120, 0.05)
+    assert found, process.communicate()[1]
+    return found[0]
+
+
+def compare_with_accounting(bench: Bench) -> None:
+    """Hold what our meter says of every job against what the database does."""
+    differences = []
+    for slot in bench.done():
+        run = look(slot).run
+        assert run is not None
+        result = analyse_run(run)
+        (found,) = [c for c in result.comparisons if c.scope == "job"]
+        assert found.verdict == "agree", (slot, found.best.energy, found.other.energy)
+        job = json.loads((slot / "claim.json").read_text())["job"]
+        raw = bench.cluster.run("sacct", "-n", "-P", "-o", "ConsumedEnergyRaw", "-j", f"{job}.batch").split()[-1]
+        assert found.other.energy.value == pytest.approx(int(raw), abs=1)
+        differences.append(found.difference.value / found.best.energy.value)
+    mean = sum(differences) / len(differences)
+    print(f"\naccounting less our own: mean {mean:+.1%}, {min(differences):+.1%} to {max(differences):+.1%}")
+    assert abs(mean) < 0.1

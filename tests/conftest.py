@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from joulelab.twins.serve import TwinServer
 
+__all__ = ["pytest_collection_modifyitems", "pytest_runtest_protocol"]  # pytest calls them
+
 # A busy machine makes single examples slow; the time limit of each test stands.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")

@@ -9,7 +9,7 @@ from tests.report.synthetic import epochs, make_run
 
 from joulelab.core.errors import NotARun
 from joulelab.report import cache
-from joulelab.report.cache import fingerprint, query_rows, read_cache, results_of, write_cache
+from joulelab.report.cache import fingerprint, query_rows, read_cache, results_of, rows_of, write_cache
 from joulelab.store.query import query
 
 if TYPE_CHECKING:
@@ -84,3 +84,31 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(runs: Path) -> None:
     assert len(rows) == 1
     with pytest.raises(NotARun):
         results_of(runs / "nothing")
+
+
+def test_rows_are_kept_apart_and_valid_as_long_as_the_run_is_the_same(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(runs, marks=epochs(3, 9.0), seconds=9.0)
+    first = rows_of(run)
+    assert first["listed"]["energy"]["value"] == results_of(run)["result"]["energy"]["value"]
+    (run / "results.json").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "result_of", lambda path: pytest.fail("worked out again"))
+        assert rows_of(run) == first
+    os.utime(run / "end.json", ns=(1, 1))
+    again = rows_of(run)
+    assert again["inputs"] != first["inputs"]
+    assert again["energies"] == first["energies"]
+    assert json.loads((run / "rows.json").read_text()) == again
+
+
+def test_rows_are_made_of_results_that_are_there(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(runs)
+    first = rows_of(run)
+    (run / "rows.json").write_text("[")
+    monkeypatch.setattr(cache, "result_of", lambda path: pytest.fail("worked out again"))
+    assert rows_of(run) == first
+    (run / "rows.json").unlink()
+    assert rows_of(run) == first
+    assert json.loads((run / "rows.json").read_text()) == first

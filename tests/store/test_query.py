@@ -166,3 +166,40 @@ def test_damaged_runs_do_not_stop_a_query(two: Path) -> None:
         (first.name, "newer schema"),
         (second.name, "damaged"),
     ]
+
+
+def test_only_what_is_mentioned_is_read(two: Path) -> None:
+    def refuse(run: Path) -> dict[str, list[dict[str, object]]]:
+        raise AssertionError(run)
+
+    assert query(two, "SELECT count(*) AS how_many FROM runs", results=refuse)[1] == [(2,)]
+    assert query(two, "SELECT count(*) FROM nvml_fast", results=refuse)[1] == [(24,)]
+    with pytest.raises(AssertionError):
+        query(two, "SELECT count(*) FROM Energies", results=refuse)
+
+
+def test_runs_with_journals_are_prepared_before_their_samples_are_read(runs: Path) -> None:
+    run = make_run(runs)
+    write_rows(run, gpus(2), ramp(5, streams=2))
+    close_run(run)
+    asked: list[Path] = []
+
+    def prepare(path: Path) -> None:
+        asked.append(path)
+        seal(path)
+
+    assert query(runs, "SELECT count(*) FROM runs", prepare=prepare)[1] == [(1,)]
+    assert asked == []
+    assert query(runs, "SELECT count(*) FROM nvml_fast", prepare=prepare)[1] == [(5,)]
+    assert query(runs, "SELECT count(*) FROM nvml_fast", prepare=prepare)[1] == [(5,)]
+    assert asked == [run]
+
+
+def test_values_that_do_not_fit_their_column_are_told_or_kept_as_text(two: Path) -> None:
+    rows = {"phases": [{"phase": "a", "big": 2**70, "mixed": 1}, {"phase": "b", "mixed": "x", "flag": False}]}
+
+    def results(run: Path) -> dict[str, list[dict[str, object]]]:
+        return rows if run.name == min(p.name for p in two.iterdir()) else {}
+
+    _, found = query(two, "SELECT phase, mixed, flag FROM phases WHERE mixed = 'x'", results=results)
+    assert found == [("b", "x", False)]

@@ -97,7 +97,7 @@ def test_alike_slots_are_arrays_and_each_ends_once(slurm):
 
 def test_what_sbatch_refuses_is_said(slurm):
     for options, words in (
-        ({"partition": "nope"}, "node type gpu: there is no partition 'nope' (there are accelerated, cpu, limited, main)"),
+        ({"partition": "nope"}, "gpu: there is no partition 'nope' (there are accelerated, cpu, limited, main)"),
         ({"constraint": "h100|gpu"}, "node type gpu: no node has the feature 'h100' (there are cpu, gpu)"),
         ({"partition": "cpu", "time": 3600}, "the time 1:00:00 is more than the partition allows (MaxTime of cpu is"),
         ({"partition": "cpu", "nodes": 9}, "node type gpu: sbatch refuses the job (allocation failure"),

@@ -24,7 +24,7 @@ from tests.slurm.daemons import until
 from tests.slurm.feed import Feed
 from tests.study.bench import claims
 
-from joulelab.core.clock import monotonic_ns
+from joulelab.core.clock import monotonic_ns, utc_now_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.study.slots import look
 from joulelab.supervisor.closing import analyse_run
@@ -141,10 +141,11 @@ def test_a_study_survives_a_cluster_and_agrees_with_its_accounting(bench: Bench)
     until(lambda: len(bench.done()) >= 2 or process.poll() is not None, "some slots are done", 120)
     killed = until_found(bench, process, lambda claim: claim["node"] != "g1")
     os.kill(killed["pid"], signal.SIGKILL)  # the job dies: its slot is tried again
-    cancelled = until_found(bench, process, lambda claim: claim["job"] != killed["job"])
-    bench.cluster.run("scancel", cancelled["job"])
     with bench.cluster.without_controller():
         pass
+    restarted = utc_now_ns()
+    cancelled = until_found(bench, process, lambda claim: claim["utc_ns"] > restarted)
+    bench.cluster.run("scancel", cancelled["job"])
     out, err = process.communicate(timeout=400)
     assert process.returncode == 1, out + err
     assert "1 of 24 slots were cancelled; type the same again to run them" in err, err

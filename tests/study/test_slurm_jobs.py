@@ -287,6 +287,16 @@ def test_two_drivers_send_a_slot_once_and_what_was_over_before_is_sent_anew(tmp_
     assert (job["job"], job["over"]) == ("9", False)
 
 
+def test_a_job_that_will_not_start_by_itself_is_told_once(tmp_path):
+    site = Site(sbatch="8\n", squeue="8|8|PENDING||launch failed requeued held\n")
+    opened, slots = executor(tmp_path / "s", site)
+    opened.submit(slots[0])
+    (news,) = opened.poll(0)
+    assert (news.what, news.why) == ("waits in the queue", "job 8 does not start: launch failed requeued held")
+    site.t = 10.0
+    assert opened.poll(0) == []
+
+
 def test_what_slurm_has_lost_is_tried_again(tmp_path):
     site = Site(sbatch="8\n", squeue=NONE)
     opened, slots = executor(tmp_path / "s", site)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.supervisor.supervised import DRIVER, Bench, gone, until
 
+from joulelab.core.clock import boot_id
 from joulelab.store.folder import list_runs
 from joulelab.supervisor.nodes import other_nodes, step_environ
 from joulelab.supervisor.options import host_name, marks_folder
@@ -59,7 +60,12 @@ def test_folders_are_named_by_the_node_in_a_job_and_by_the_host_elsewhere(tmp_pa
     assert marks_folder({}) is None
     assert marks_folder(own) == tmp_path / "n0" / "marks"
     assert marks_folder(own | JOB) == tmp_path / "n1" / "marks", "a rank on another node"
-    assert marks_folder(own | JOB | {"SLURMD_NODENAME": "n2"}) == tmp_path / "n0" / "marks", "which is not recorded"
+    third = own | JOB | {"SLURMD_NODENAME": "n2"}
+    assert marks_folder(third) == tmp_path / "n0" / "marks", "which is not recorded, and as far as known the same host"
+    (tmp_path / "run.json").write_text(json.dumps({"started": {"boot_id": boot_id()}}))
+    assert marks_folder(third) == tmp_path / "n0" / "marks", "a second node of this host"
+    (tmp_path / "run.json").write_text('{"started": {"boot_id": "another"}}')
+    assert marks_folder(third) == tmp_path / "n2" / "marks", "its time is another"
     assert marks_folder({"JOULELAB_RUN": str(tmp_path), **JOB}) == tmp_path / "n1" / "marks"
 
 

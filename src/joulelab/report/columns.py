@@ -14,14 +14,20 @@ GAP = 2
 
 
 def widths(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return how wide each column is, in cells of a terminal."""
-    return [max(map(cell_len, column)) for column in zip(heads, *rows, strict=True)]
+    """Return how wide each column is, in cells of a terminal; a head may have several lines."""
+    columns = zip(heads, *rows, strict=True)
+    return [max(map(cell_len, (*(head.splitlines() or [""]), *cells))) for head, *cells in columns]
 
 
 def print_columns(
-    file: IO[str], heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)
+    file: IO[str],
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: Collection[int] = (0,),
+    bold: Sequence[bool] = (),
 ) -> None:
-    """Print a head, a line under it, and the rows; `left` columns to the left, the others to the right."""
+    """Print heads, a line under them, and the rows, some of them bold; `left` columns to the left, others right."""
     wide = widths(heads, rows)
 
     def line(cells: Sequence[str]) -> str:
@@ -31,6 +37,10 @@ def print_columns(
             placed.append(text + blanks if k in left else blanks + text)
         return (" " * GAP).join(placed).rstrip()
 
+    lines = [head.splitlines() for head in heads]
+    most = max((len(of) for of in lines), default=1)
+    above = [line(cells) for cells in zip(*([""] * (most - len(of)) + of for of in lines), strict=True)]
     rule = "─" * (sum(wide) + GAP * (len(wide) - 1))
-    click.echo(click.style(line(heads), bold=True), file=file)
-    click.echo("\n".join([rule, *map(line, rows)]), file=file)
+    below = [line(row) for row in rows]
+    marked = [click.style(text, bold=True) if bold and bold[k] else text for k, text in enumerate(below)]
+    click.echo("\n".join([*(click.style(text, bold=True) for text in above), rule, *marked]), file=file)

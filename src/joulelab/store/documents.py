@@ -13,7 +13,7 @@ from joulelab.store.folder import read_json
 def read_document(path: str) -> dict[str, Any]:
     """Read a JSON object as `read_json` does, several times as fast; raise StoreError as it does."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 (making a Path takes longer than reading the file)
+        with open(path, "rb") as file:  # making a Path of it takes longer than to read it
             data = msgspec.json.decode(file.read())
         if isinstance(data, dict):
             return data

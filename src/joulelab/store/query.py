@@ -202,8 +202,7 @@ def _column(values: Sequence[Any], kind: str) -> npt.NDArray[Any]:
     kinds = set(map(type, values)) - {type(None)}
     if kind in NATIVE and kinds and kinds <= NATIVE[kind][1]:
         missing = [value is None for value in values]
-        with contextlib.suppress(OverflowError):
-            return np.ma.array([0 if v is None else v for v in values], dtype=NATIVE[kind][0], mask=missing)
+        return np.ma.array([0 if v is None else v for v in values], dtype=NATIVE[kind][0], mask=missing)
     return np.array(values if kinds <= {str} else [_text(value) for value in values], object)
 
 
@@ -223,7 +222,7 @@ def _type_of(values: Sequence[Any]) -> str:
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return "BOOLEAN"
-    if kinds == {int}:
+    if kinds == {int} and all(value is None or abs(value) < 2**63 for value in values):
         return "BIGINT"
     return "DOUBLE" if kinds and kinds <= {int, float} else "VARCHAR"
 

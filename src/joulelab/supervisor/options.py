@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import boot_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,15 +46,23 @@ def _safe(name: str) -> str:
 def marks_folder(environ: Mapping[str, str]) -> Path | None:
     """Return where processes of a recorded run write their marks, None where nothing is recorded.
 
-    On another node than the run's own they belong into that node's folder: they are in its time.
+    On another node of a job than the run's own that is the node's folder: its time is another. Where that node is not
+    recorded, there is no such folder.
     """
-    run = environ.get(RUN)
+    run, node = environ.get(RUN), node_name(environ)
     if not run:
         return None
     host = environ.get(HOST) or host_name(environ)
-    node = node_name(environ)
-    elsewhere = node and node != host and (Path(run) / node).is_dir()
+    elsewhere = node not in ("", host) and ((Path(run) / node).is_dir() or not _is_of_this_boot(Path(run)))
     return Path(run) / (node if elsewhere else host) / "marks"
+
+
+def _is_of_this_boot(run: Path) -> bool:
+    try:
+        started = json.loads((run / "run.json").read_bytes())["started"]
+        return bool(started["boot_id"] == boot_id())
+    except (OSError, ValueError, KeyError, TypeError):
+        return True  # as far as anybody knows
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,9 @@ FIRST_S, LAST_S, TROUBLE_S = 1.0, 30.0, 8.0
 CLOSING_S = 30.0  # a slot that told its end is over soon
 SAID_MOST = 2000
 # What is told once, until it works again.
-SUBMITTING, CANCELLING, ASKING = "waits to submit", "waits to cancel", "waits for Slurm"
+SUBMITTING, CANCELLING, ASKING, QUEUED = "waits to submit", "waits to cancel", "waits for Slurm", "waits in the queue"
+# Reasons for which a job will not start by itself.
+HELD = ("JobHeld", "launch", "Bad", "Partition", "ReqNode", "Invalid", "DependencyNever")
 MOST_CANCELS = 3
 # What a node has written may be seen here only later: files and folders are looked at again for so long.
 VISIBLE_S = 60.0
@@ -115,7 +117,7 @@ class Slurm:
         if self._cluster is None and cluster:
             with contextlib.suppress(MeterError):
                 self._cluster = self._jobs.settings().get("ClusterName")
-        return bool(cluster) and cluster == self._cluster
+        return bool(cluster) and str(cluster).lower() == (self._cluster or "").lower()
 
     def _room(self, node: str) -> int:
         return int(self._nodes[node].options.get("at_once", USUAL["at_once"]))
@@ -285,6 +287,8 @@ class Slurm:
         """Take what is known of a task."""
         if seen.over is False:
             task.old = False
+            if seen.state.reason.startswith(HELD):
+                self._tell(QUEUED, f"job {task.name} does not start: {seen.state.reason}", task.slot)
         if not seen.over:
             return
         told = sent.last_told(task.sent.out(task.index))

@@ -82,7 +82,8 @@ def locked(study: Path) -> Iterator[int]:
     except OSError as error:
         raise StoreError("cannot keep jobs", where=str(folder), why=error.strerror) from error
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # a file system without locks costs a job too many, which ends at once
+            fcntl.flock(fd, fcntl.LOCK_EX)
         yield fd
     finally:
         os.close(fd)

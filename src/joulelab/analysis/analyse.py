@@ -233,6 +233,7 @@ def _phases(
                 work=dict(phase.work),
                 depth=depth[phase.id],
                 open_end=phase.open_end,
+                host=phase.host,
             )
         )
     return found

@@ -27,7 +27,13 @@ def front_of(line: str | None, cells: Mapping[str, Means]) -> Front:
     behind = {k for k, p in points.items() if any(_dominates(q, p) for q in points.values())}
     judged = {k: cells[k].judged(k) for k in points}
     front = sorted((k for k in points if k not in behind), key=lambda k: points[k])
-    unsure = [k for k in points if k in behind and not any(_surely(judged[d], judged[k]) for d in points)]
+    # Who is surely better is better: the best of all are looked at first, and most cells are behind them.
+    ranked = sorted(points, key=lambda k: points[k][0] * points[k][1])
+    unsure = [
+        k
+        for k in points
+        if k in behind and not any(_dominates(points[d], points[k]) and _surely(judged[d], judged[k]) for d in ranked)
+    ]
     return Front(line, tuple(front), tuple(unsure))
 
 

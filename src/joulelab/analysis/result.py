@@ -116,7 +116,7 @@ class CapResult:
 
 @dataclass(frozen=True, slots=True)
 class PhaseResult:
-    """Hold one phase: its interval, energy by group and of everything `measured` (J), and work done in it."""
+    """Hold one phase: its interval, energy by group and of everything `measured` (J), work done, the host it is of."""
 
     title: str
     name: str
@@ -127,6 +127,7 @@ class PhaseResult:
     work: dict[str, float]
     depth: int = 0
     open_end: bool = False
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

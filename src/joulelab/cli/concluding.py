@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulelab.cli.options import print_json, say
 
@@ -54,24 +54,34 @@ def show(study: Study, results: Results, summary: Summary, *, as_json: bool, fig
 def print_report(
     study: Study, results: Results, summary: Summary, *, form: str, interval: bool, files: list[Path]
 ) -> None:
-    """Print the tables of a study in one of several forms."""
-    del interval
-    from joulelab.report.study_csv import cells_csv
-    from joulelab.report.study_text import study_latex, study_markdown
+    """Print the tables of a study in one of several forms; `interval` puts 95 % intervals behind ±."""
+    from joulelab.report import paper
 
+    shown: dict[str, Any] = {"spread": "interval" if interval else "deviation", "scope": study.data["scope"]}
     if form == "json":
         told = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
+        told |= {"paper": paper.paper_json(summary, **shown)["tables"]}
         print_json({**told, **summary.to_json(), "notes": [*summary.notes, *results.notes], "slots": results.rows})
-        return
-    if form == "text":
+    elif form == "text":
         from joulelab.report.console import make_console
         from joulelab.report.study import print_study
 
-        print_study(make_console(sys.stdout), summary)
+        console = make_console(sys.stdout)
+        paper.print_paper(console, summary, **shown)
+        print_study(console, summary)
+        sys.stdout.flush()
+        for note in results.notes:
+            say(note)
         tell_written(files)
+    elif form == "csv":
+        sys.stdout.write(paper.statistics_csv(summary))
     else:
-        write = {"markdown": study_markdown, "latex": study_latex, "csv": cells_csv}[form]
-        sys.stdout.write(write(summary))
+        from joulelab.report.study_text import study_latex, study_markdown
+
+        first, second = (
+            (paper.paper_markdown, study_markdown) if form == "markdown" else (paper.paper_latex, study_latex)
+        )
+        sys.stdout.write(f"{first(summary, **shown)}\n{second(summary)}")
 
 
 def tell_written(files: list[Path]) -> None:
@@ -84,6 +94,7 @@ def tell_written(files: list[Path]) -> None:
 def write(study: Study, results: Results, summary: Summary, *, figures: bool | None) -> list[Path]:
     """Write the files of a study beside its cells, and return them. Raises MissingDependency for figures asked for."""
     from joulelab.core.errors import MissingDependency
+    from joulelab.report.paper import write_paper_csv
     from joulelab.report.study_csv import SCALING, cells_csv, scaling_csv
     from joulelab.study.results import slots_csv
 
@@ -94,6 +105,7 @@ def write(study: Study, results: Results, summary: Summary, *, figures: bool | N
         part.write_text(text, encoding="utf-8")
         part.replace(study.folder / name)
         written.append(study.folder / name)
+    written += write_paper_csv(summary, study.folder)
     if figures is False:
         return written
     try:

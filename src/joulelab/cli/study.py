@@ -74,7 +74,7 @@ def run_command(
 
     Interrupted at any point it continues at the next call; slots that are done are never run again.
     """
-    from joulelab.cli.concluding import show, summarised
+    from joulelab.cli.concluding import print_report, summarised, write
     from joulelab.cli.driving import FAILED_CODE, agreed, drive, tell_end, tell_failed
     from joulelab.study.folder import join_study
 
@@ -89,7 +89,8 @@ def run_command(
     if code is not None:
         ctx.exit(code)
     results, summary = summarised(study, found.plan)
-    show(study, results, summary, as_json=as_json, figures=figures)
+    files = write(study, results, summary, figures=figures)
+    print_report(study, results, summary, form="json" if as_json else "text", interval=False, files=files)
     ctx.exit(tell_failed(outcome))
 
 

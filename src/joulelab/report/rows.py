@@ -64,7 +64,7 @@ class MeterRow:
 
 def energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
     """Return scopes by family, each family's sum after its members, then everything measured and the rest."""
-    several = len({s.host for s in result.scopes}) > 1
+    several = len({s.host for s in result.scopes if family(s.scope) != "job"}) > 1
     shown: list[EnergyRow] = []
     for name in dict.fromkeys(family(s.scope) for s in result.scopes):
         members = [s for s in result.scopes if family(s.scope) == name]

@@ -209,13 +209,16 @@ class Driver:
     def _collect(self, stop: Stop) -> None:
         if self._tick is not None:
             self._tick(list(self._running))
-        for ended in self._poll(POLL_S, stop):
-            if isinstance(ended, Waits):
-                self._tell_turn(ended)
-                continue
-            took_s = (monotonic_ns() - self._running.pop(ended.slot)[0]) / NS
+        news = self._poll(POLL_S, stop)
+        over = [each for each in news if not isinstance(each, Waits)]
+        # All of them first: where one stops the study, the others have ended all the same.
+        began = [self._running.pop(ended.slot)[0] for ended in over]
+        for waits in news:
+            if isinstance(waits, Waits):
+                self._tell_turn(waits)
+        for ended, since in zip(over, began, strict=True):
             if ended.told is not None and ended.told.get("is") == "ended":
-                self._pace.add(ended.slot.parent.name, took_s)
+                self._pace.add(ended.slot.parent.name, (monotonic_ns() - since) / NS)
             self._judge(ended)
         stop.heard()
 

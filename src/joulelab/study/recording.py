@@ -44,4 +44,6 @@ def run_options(
         tail_s=defaults.get("tail_s", 0.3),
         caps=tuple(caps),
     )
-    return options.reading(chosen), [*config.warnings, *chosen.warnings]
+    named = None if settings.config is None else Path(settings.config)
+    read = options.reading(chosen, file=named, wanted=settings.meters, without=settings.without)
+    return read, [*config.warnings, *chosen.warnings]

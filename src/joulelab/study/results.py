@@ -101,10 +101,12 @@ class _Gathering:
             if folder.name.startswith("r"):
                 for phase in phases:
                     self._take(trials[phase], found, phase, (notes, amounts, folder))
+        warmup = sum(folder.name.startswith("w") for folder in folders)
         if folders or always:
             for phase, own in trials.items():
                 knobs = self._names(cell) | ({} if phase is None else {"phase": phase}) | cell.values()
-                self.results.cells.append(Cell(key if phase is None else f"{key}:{phase}", knobs, tuple(own)))
+                name = key if phase is None else f"{key}:{phase}"
+                self.results.cells.append(Cell(name, knobs, tuple(own), warmup=warmup))
 
     def conclude(self) -> None:
         """Say what is missing. Raises ConfigError for a scope that no run has."""

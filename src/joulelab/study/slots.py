@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import boot_id, clock_pair, monotonic_ns
+from joulelab.core.clock import NS, boot_id, clock_pair, monotonic_ns
 from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.core.process import start_ticks
 from joulelab.store.folder import list_runs, read_end, read_json, write_json_atomic
@@ -30,6 +30,9 @@ JOB = "job.json"  # what became of the job of a cluster that ran the slot; writt
 # Conditions of jobs by the limits that they were given: to try again would not help. A job that FAILED did so by its
 # slot's process, not by its workload.
 FAILING = ("TIMEOUT", "DEADLINE", "OUT_OF_MEMORY")
+# Conditions that are somebody else's doing.
+STRIKING = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REQUEUED", "REVOKED")
+ALSO_NS = 2 * NS
 SLOT = re.compile(r"([rw])(\d{2,})")
 _PREPARED = re.compile(r"\.[rw]\d{2,}\.\d+-[0-9a-f]+")
 
@@ -143,12 +146,13 @@ def look(folder: Path, is_over: IsOver | None = None) -> Slot:
     state, why = _ended(folder, run)
     if state is State.DONE:
         return Slot(folder, state, run, why, claim)
-    job = _optional(folder / JOB)
-    if job is None and not _has_gone(claim, folder, is_over):
+    gone = _has_gone(claim, folder, is_over)
+    job = _optional(folder / JOB)  # who is asked whether the job is over may write it
+    if job is None and not gone:
         # Where there is an end already, it is still being closed.
         return Slot(folder, State.LIVE, run, why or "it runs", claim)
-    if state is State.STALE and job is not None:
-        state, why = _by_job(job, why)
+    if job is not None:
+        state, why = _by_job(job, state, why)
     return Slot(folder, state, run, why, claim)
 
 
@@ -168,10 +172,14 @@ def _ended(folder: Path, run: Path | None) -> tuple[State, str]:
         return State.STALE, "its end.json is damaged"
 
 
-def _by_job(job: Mapping[str, Any], why: str) -> tuple[State, str]:
-    """Tell of a slot that was cut off what its job's condition says."""
+def _by_job(job: Mapping[str, Any], state: State, why: str) -> tuple[State, str]:
+    """Tell of a slot that is not done what its job's condition says of it."""
     condition = str(job.get("state") or "").partition(" ")[0]
-    told = f"job {job.get('job')}: {job.get('why') or job.get('state')}" if condition else why
+    told = f"job {job.get('job')}: {job.get('why') or job.get('state')}"
+    if condition in STRIKING and state is State.FAILED:
+        return State.STALE, told  # its workload was told to end before the slot's process was
+    if state is not State.STALE or not condition:
+        return state, why
     return State.FAILED if condition in FAILING else State.STALE, told
 
 
@@ -182,7 +190,10 @@ def _judge(end: Mapping[str, Any], stopped: Mapping[str, Any] | None) -> tuple[S
         return State.REFUSED, str(end.get("message") or "the command could not be started")
     if outcome not in ("exit", "signal"):
         return State.STALE, "it was interrupted before the command started"
-    if stopped is not None and int(stopped.get("t_ns", 0)) < int(end.get("end_ns") or 0):
+    # A cluster tells all processes of a job to end at once: the workload may have ended before its slot noted it.
+    failed = outcome == "signal" or code != 0
+    noted_ns = int((stopped or {}).get("t_ns", 0)) - (ALSO_NS if failed else 0)
+    if stopped is not None and noted_ns < int(end.get("end_ns") or 0):
         if stopped.get("why") == "timeout":
             return State.FAILED, f"it took longer than {stopped.get('after_s')} s"
         return State.STALE, "it was interrupted"

@@ -144,10 +144,14 @@ def from_result(result: Result) -> SlotTrial:
 
 
 def _phases(result: Result) -> dict[str, PhaseTrial]:
-    """Return what phases took, those of a name together: an epoch that comes thirty times is one of them."""
+    """Return what phases took, those of a name together: an epoch that comes thirty times is one of them.
+
+    Each node of a job tells its phases, and each has the energy of all: those of the first count.
+    """
     found: dict[str, list[PhaseResult]] = {}
     for phase in result.phases:
-        found.setdefault(phase.name, []).append(phase)
+        if phase.host in ("", result.host):
+            found.setdefault(phase.name, []).append(phase)
     together = {}
     for name, phases in found.items():
         shared = set.intersection(*(set(phase.energy) for phase in phases))

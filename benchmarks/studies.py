@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -55,12 +56,15 @@ class Ground:
 
     def time(self, what: str, words: Sequence[str], read: Path | None = None, names: Sequence[str] = ()) -> float:
         """Time a command; print it beside the plain reading of all files of some names under a folder."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         took = command(words)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         against = ""
         if read is not None:
             plain = reading(read, names)
             against = f"{(took - self.start_s) / plain:8.1f} x plain reading of {', '.join(names)} ({plain:.2f} s)"
-        print(f"  {what:44s} {took:6.2f} s {against}", flush=True)
+        print(f"  {what:44s} {took:6.2f} s (CPU {cpu:5.2f} s) {against}", flush=True)
         return took
 
 

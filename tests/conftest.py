@@ -43,6 +43,9 @@ for number in (
 
 # Files that take longest are started first, so that at the end no worker is left alone with one.
 FIRST = (
+    "study/test_slurm_cycle.py",
+    "cli/test_study_kills.py",
+    "cli/test_study.py",
     "cli/test_sweep.py",
     "cli/test_tune.py",
     "cli/test_cap.py",
@@ -50,6 +53,7 @@ FIRST = (
     "cli/test_run.py",
     "cli/test_run_outcome.py",
     "study/test_slurm_cluster.py",
+    "contracts/test_executors.py",
     "meters/test_slurm_cluster.py",
     "supervisor/test_nodes_cluster.py",
     "study/test_accounting_cluster.py",

@@ -111,6 +111,7 @@ def events(run: Path, name: str) -> list[dict[str, Any]]:
         return [dict(line) for line in opened.events() if line.get("event") == name]
 
 
+@pytest.mark.no_cover
 def test_a_sweep_of_caps_and_gpus_survives_kills(twin: TwinServer, tmp_path: Path) -> None:
     environ = environment(tmp_path, {**twin.environment, "CUDA_VISIBLE_DEVICES": "2,0"})
     found = caps(twin)
@@ -164,6 +165,7 @@ def check_caps(slot: Path) -> None:
     assert shown == ",".join(["2", "0"][: len(used)])
 
 
+@pytest.mark.no_cover
 def test_caps_that_are_not_enforced_are_not_named_best(twin: TwinServer, tmp_path: Path) -> None:
     for gpu in range(3):
         twin.truth.change_flaws(gpu, unenforced_caps=True)

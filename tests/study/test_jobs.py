@@ -77,6 +77,7 @@ def test_a_job_is_known_by_its_environment() -> None:
     inside = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURMD_NODENAME": "n1", "SLURM_RESTART_COUNT": "2"}
     assert job_of({"SLURMD_NODENAME": "n1"}) == {}
     assert job_of(inside) == {"job": "7", "cluster": "c", "node": "n1", "restart": 2}
+    assert job_of({**inside, "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1"})["task"] == "5_1"
     assert job_of({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "?"}) == {"job": "7", "restart": 0}
 
 

@@ -41,6 +41,7 @@ pytest.importorskip("pyghmi")
 pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing() or "all is there"),
     pytest.mark.timeout(600),
+    pytest.mark.no_cover,
 ]
 FILE = """
 name = "cycle"
@@ -145,7 +146,7 @@ def test_a_study_survives_a_cluster_and_agrees_with_its_accounting(bench: Bench)
         pass
     restarted = utc_now_ns()
     cancelled = until_found(bench, process, lambda claim: claim["utc_ns"] > restarted)
-    bench.cluster.run("scancel", cancelled["job"])
+    bench.cluster.run("scancel", cancelled["task"])
     out, err = process.communicate(timeout=400)
     assert process.returncode == 1, out + err
     assert "1 of 24 slots were cancelled; type the same again to run them" in err, err
@@ -191,4 +192,5 @@ def compare_with_accounting(bench: Bench) -> None:
         differences.append(found.difference.value / found.best.energy.value)
     mean = sum(differences) / len(differences)
     print(f"\naccounting less our own: mean {mean:+.1%}, {min(differences):+.1%} to {max(differences):+.1%}")
-    assert abs(mean) < 0.1
+    # Slurm looks once a second at jobs of some eight seconds, from when they are given their node.
+    assert abs(mean) < 0.25

@@ -44,7 +44,7 @@ def status_of(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]
             {
                 **_told(cells[slot.folder.parent.name], slot),
                 "power_w": None if slot.run is None else power_now(slot.run),
-                "job": slot.claim.get("job"),
+                "job": slot.claim.get("task") or slot.claim.get("job"),
                 "node": slot.claim.get("node") or slot.claim.get("host"),
             }
             for slot in running

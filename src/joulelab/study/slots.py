@@ -222,6 +222,8 @@ def job_of(environ: Mapping[str, str]) -> dict[str, Any]:
         return {}
     restart = environ.get("SLURM_RESTART_COUNT", "0")
     found: dict[str, Any] = {key: environ[name] for key, name in names.items() if name in environ}
+    if "SLURM_ARRAY_TASK_ID" in environ:  # by this name people look at it and cancel it
+        found["task"] = f"{environ.get('SLURM_ARRAY_JOB_ID')}_{environ['SLURM_ARRAY_TASK_ID']}"
     return found | {"restart": int(restart) if restart.isdecimal() else 0}
 
 

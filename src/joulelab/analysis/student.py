@@ -86,16 +86,21 @@ def f_tail(f: float, above: float, below: float) -> float:
 
 
 def _beta_share(x: float, a: float, b: float) -> float:
-    """Return the incomplete beta function, as a share of the whole, by its power series (all terms positive)."""
+    """Return the incomplete beta function, as a share of the whole, by its continued fraction."""
     if x > (a + 1) / (a + b + 2):
-        return 1.0 - _beta_share(1.0 - x, b, a)  # from the side where the series falls quickly
+        return 1.0 - _beta_share(1.0 - x, b, a)  # from the side where the fraction converges quickly
     if x <= 0:
         return 0.0
     whole = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-    term = math.exp(a * math.log(x) + b * math.log1p(-x) - whole) / a
-    total, k = term, 0
-    while term > PRECISION * total:
-        term *= x * (a + b + k) / (a + 1 + k)
-        total += term
+    d = 1.0 / (1.0 - x * (a + b) / (a + 1))
+    c, value, k, change = 1.0, d, 1, math.inf
+    while abs(change - 1.0) > PRECISION:
+        even = x * k * (b - k) / ((a + 2 * k - 1) * (a + 2 * k))
+        odd = -x * (a + k) * (a + b + k) / ((a + 2 * k) * (a + 2 * k + 1))
+        d, c = 1.0 / (1.0 + even * d), 1.0 + even / c
+        value *= d * c
+        d, c = 1.0 / (1.0 + odd * d), 1.0 + odd / c
+        change = d * c
+        value *= change
         k += 1
-    return total
+    return math.exp(a * math.log(x) + b * math.log1p(-x) - whole) / a * value

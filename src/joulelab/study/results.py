@@ -97,10 +97,11 @@ class _Gathering:
             self.asked.setdefault(key, []).append(found.caps)
             notes = _notes(slot)
             amounts = self._amounts(cell, folder)
-            row |= _trial_row(found, _trial(found, notes, self._scope, amounts))
+            whole = _trial(found, notes, self._scope, amounts)
+            row |= _trial_row(found, whole)
             if folder.name.startswith("r"):
                 for phase in phases:
-                    self._take(trials[phase], found, phase, (notes, amounts, folder))
+                    self._take(trials[phase], found, phase, whole, folder)
         warmup = sum(folder.name.startswith("w") for folder in folders)
         if folders or always:
             for phase, own in trials.items():
@@ -117,18 +118,11 @@ class _Gathering:
             slots = "1 slot" if len(self._lacking) == 1 else f"{len(self._lacking)} slots"
             self.results.notes.append(f"Not found in {slots}: {', '.join(self._lacking[:MOST_NAMED])}")
 
-    def _take(
-        self,
-        trials: list[Trial],
-        found: SlotTrial,
-        phase: str | None,
-        of: tuple[dict[str, Any], dict[str, float], Path],
-    ) -> None:
-        notes, amounts, folder = of
+    def _take(self, trials: list[Trial], found: SlotTrial, phase: str | None, whole: Trial, folder: Path) -> None:
         if phase is not None and phase not in found.phases:
             self._lacking.append(f"phase {phase} in {folder.relative_to(self._study.folder)}")
             return
-        trials.append(_trial(found, notes, self._scope, amounts, phase))
+        trials.append(whole if phase is None else _part(whole, found, self._scope, phase))
 
     def _amounts(self, cell: PlannedCell, folder: Path) -> dict[str, float]:
         own = [pattern for pattern in self._work if pattern.workload in (None, cell.workload.name)]
@@ -200,17 +194,11 @@ def _place(knobs: Mapping[str, Any]) -> list[tuple[str, bool, float, str]]:
     return [(n, isinstance(v, str), 0.0 if isinstance(v, str) else float(v), str(v)) for n, v in knobs.items()]
 
 
-def _trial(
-    found: SlotTrial,
-    notes: Mapping[str, Any],
-    scope: str | None,
-    amounts: Mapping[str, float],
-    phase: str | None = None,
-) -> Trial:
-    """Return what one slot gave, or one phase of it."""
+def _trial(found: SlotTrial, notes: Mapping[str, Any], scope: str | None, amounts: Mapping[str, float]) -> Trial:
+    """Return what one slot gave."""
     used, unused = notes.get("gpus") or [], notes.get("idle_gpus") or []
     idle = found.idle_gpus(used, unused) or []
-    whole = Trial(
+    return Trial(
         energy=found.energy(scope),
         time_s=found.time_s,
         work={**found.work, **amounts},
@@ -224,8 +212,10 @@ def _trial(
         used=tuple(scope for scope in found.gpus() if scope not in idle),
         idle=tuple(idle),
     )
-    if phase is None:
-        return whole
+
+
+def _part(whole: Trial, found: SlotTrial, scope: str | None, phase: str) -> Trial:
+    """Return what one phase of a slot gave."""
     part = found.phases[phase]
     energy = part.energies.get(scope or MEASURED)
     # How much idle GPUs took is known of the whole run only.

@@ -74,7 +74,7 @@ class SlotTrial:
 
     def gpus(self) -> dict[str, Quantity]:
         """Return the energy of each GPU."""
-        return {scope: q for scope, q in self.energies.items() if family(scope) == "gpu" and ":" in scope}
+        return {scope: q for scope, q in self.energies.items() if ":" in scope and family(scope) == "gpu"}
 
     def idle_gpus(self, used: Collection[str], unused: Collection[str] = ()) -> list[str] | None:
         """Return the GPUs that did nothing, None where that is not known.
@@ -88,10 +88,11 @@ class SlotTrial:
 
     def idle_energy_share(self, used: Collection[str], unused: Collection[str] = ()) -> float | None:
         """Return the share of the GPUs' energy that went to GPUs that did nothing, None where that is not known."""
-        idle, whole = self.idle_gpus(used, unused), total(self.gpus().values()).value
+        idle, gpus = self.idle_gpus(used, unused), self.gpus()
+        whole = sum(q.value for q in gpus.values())
         if idle is None or whole <= 0:
             return None
-        return sum(self.gpus()[scope].value for scope in idle) / whole
+        return sum(gpus[scope].value for scope in idle) / whole
 
     def idle_energy(self, idle: Collection[str]) -> Quantity | None:
         """Return the energy of GPUs that did nothing; None where no GPU was measured."""

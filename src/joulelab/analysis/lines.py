@@ -42,7 +42,7 @@ class Line:
 
 def with_axes(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells so that one without a cap or clock that others of its group have says so: its knob is None."""
-    axes = {_group(c): [n for n in AXES if any(n in each.knobs for each in of)] for of in groups(cells) for c in of}
+    axes = {_group(of[0]): [n for n in AXES if any(n in each.knobs for each in of)] for of in groups(cells)}
     return [replace(c, knobs={**{n: None for n in axes[_group(c)] if n not in c.knobs}, **c.knobs}) for c in cells]
 
 
@@ -96,24 +96,46 @@ def _lines(
     cells: Sequence[Cell], reference: Mapping[str, Any] | None, per: Sequence[str], shared: Mapping[str, Any]
 ) -> list[Line]:
     """Return the lines of one group; `shared` are the knobs that make it one, where there are others."""
-    axis = find_axis(cells)
-    several = axis is None or axis not in AXES
+    asked = _asked_axis(cells, reference)
+    axis = asked or find_axis(cells)
+    # Along a cap all other knobs are those of the line; along what is asked for, those that every cell has.
+    apart = _in_all(cells) if asked else _names(cells) if axis in AXES else []
     members_of: dict[str, list[Cell]] = {}
+    knobs_of: dict[str, dict[str, Any]] = {}
     for cell in cells:
-        members_of.setdefault(knob_text(shared if several else _others(cell, axis)), []).append(cell)
+        knobs = {n: v for n, v in cell.knobs.items() if n in apart and n != axis} if apart else dict(shared)
+        key = knob_text(knobs)
+        members_of.setdefault(key, []).append(cell)
+        knobs_of.setdefault(key, knobs)
     bases = _bases(list(members_of.values()), per)
+    # A cap that is asked for is looked for in each line; a reference that names other knobs may be of another.
+    anywhere = reference is not None and not (axis in AXES and set(reference) <= {axis}) and comparable(cells)
+    elsewhere = _matching(cells, reference) if reference is not None and anywhere else []
     lines = []
     for (key, members), base in zip(members_of.items(), bases, strict=True):
         ordered = members if axis is None else sorted(members, key=lambda c: level(c.knobs.get(axis)))
-        chosen = _reference(members, cells, axis, reference)
-        knobs = dict(shared) if several else _others(members[0], axis)
-        lines.append(Line(key, knobs, axis, tuple(c.key for c in ordered), chosen.key if chosen else None, base))
+        chosen = _reference(members, elsewhere, axis, reference)
+        along = None if asked and len({repr(c.knobs[asked]) for c in members}) < len(members) else axis
+        told = chosen.key if chosen else None
+        lines.append(Line(key, knobs_of[key], along, tuple(c.key for c in ordered), told, base))
     return lines
+
+
+def _asked_axis(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> str | None:
+    """Return the knob that a reference alone names, where it and others vary and there is no cap or clock.
+
+    Cells then are compared with that which differs from them in this knob only.
+    """
+    varying = _varying(cells)
+    named = [n for n in varying if n in (reference or {})]
+    if len(named) != 1 or len(varying) < 2 or any(n in c.knobs for c in cells for n in AXES):
+        return None
+    return named[0]
 
 
 def find_axis(cells: Sequence[Cell]) -> str | None:
     """Return the knob that lines go along: a cap or clock that varies, else the only knob that does."""
-    varying = [n for n in _names(cells) if len({repr(c.knobs.get(n)) for c in cells}) > 1]
+    varying = _varying(cells)
     present = [n for n in AXES if any(n in c.knobs for c in cells)]
     caps = [n for n in AXES if n in varying] or present
     if caps:
@@ -169,8 +191,12 @@ def _names(cells: Sequence[Cell]) -> list[str]:
     return list(dict.fromkeys(name for c in cells for name in c.knobs))
 
 
-def _others(cell: Cell, axis: str | None) -> dict[str, Any]:
-    return {name: value for name, value in cell.knobs.items() if name != axis}
+def _varying(cells: Sequence[Cell]) -> list[str]:
+    return [n for n in _names(cells) if len({repr(c.knobs.get(n)) for c in cells}) > 1]
+
+
+def _in_all(cells: Sequence[Cell]) -> list[str]:
+    return [n for n in cells[0].knobs if all(n in c.knobs for c in cells)]
 
 
 def _matching(cells: Sequence[Cell], wanted: Mapping[str, Any]) -> list[Cell]:
@@ -183,17 +209,26 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def _reference(
-    members: Sequence[Cell], cells: Sequence[Cell], axis: str | None, wanted: Mapping[str, Any] | None
+    members: Sequence[Cell], elsewhere: Sequence[Cell], axis: str | None, wanted: Mapping[str, Any] | None
 ) -> Cell | None:
-    """Return what a line is compared with: what is asked for, else its highest cap, else its first cell."""
-    found = list(members)
-    if wanted is not None:
-        # A reference that names other knobs than the axis is one for all lines; a cap alone is looked for in each.
-        elsewhere = not set(wanted) <= {axis} and comparable(cells)
-        found = _matching(members, wanted) or (_matching(cells, wanted) if elsewhere else [])
+    """Return what a line is compared with: what is asked for, else its highest cap, else its first cell.
+
+    Of cells `elsewhere` it is one that shares most of the other knobs with the line.
+    """
+    found = list(members) if wanted is None else _matching(members, wanted)
+    if not found and wanted is not None:
+        own = {n: v for n, v in members[0].knobs.items() if n not in wanted and n != axis}
+        found = _nearest(elsewhere, own)
     if not found:
         return None
     return max(found, key=lambda c: level(c.knobs.get(axis))) if axis in AXES else found[0]
+
+
+def _nearest(cells: Sequence[Cell], knobs: Mapping[str, Any]) -> list[Cell]:
+    """Return the cells that share most of these knobs, in their order."""
+    shared = [sum(n in c.knobs and same_value(c.knobs[n], v) for n, v in knobs.items()) for c in cells]
+    most = max(shared, default=0)
+    return [c for c, count in zip(cells, shared, strict=True) if count == most]
 
 
 def comparable(cells: Sequence[Cell]) -> bool:

@@ -118,15 +118,18 @@ class Summary:
     reference: str | None = None
     statistics: Mapping[str, Mapping[str, Sample]] = field(default_factory=dict)
     pairs: tuple[Pair, ...] = ()
+    by_key: Mapping[str, CellMetrics] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_key", {c.key: c for c in self.cells})
 
     def cell(self, key: str) -> CellMetrics:
         """Return a cell by its key. Raises KeyError."""
-        return {c.key: c for c in self.cells}[key]
+        return self.by_key[key]
 
     def of_line(self, line: Line) -> tuple[CellMetrics, ...]:
         """Return the cells of a line, in its order."""
-        by_key = {c.key: c for c in self.cells}
-        return tuple(by_key[key] for key in line.cells)
+        return tuple(self.by_key[key] for key in line.cells)
 
     def choosable(self, line: Line) -> dict[str, Means]:
         """Return the cells of a line that may be named best, as they are compared: all whose caps were in force."""
@@ -177,6 +180,7 @@ def summarise(
     overall = _fastest(lines, compared) if together else None
     everything = [*judged, (None, overall, fit)] if together else judged
     best = [best_of(g, key, of, compared.get(ref or "")) for g in goals for key, ref, of in everything]
+    samples = {c.key: samples_of(c) for c in cells}
     return Summary(
         cells=metrics,
         lines=tuple(lines),
@@ -185,19 +189,21 @@ def summarise(
         best=tuple(b for b in best if b is not None),
         fronts=tuple(front_of(key, of) for key, _, of in everything if of),
         scaling=tuple(s for of in of_all if comparable(of) for s in find_scaling(of, compared)),
-        notes=notes_of(cells, lines, every_k, pools.compared, per),
+        notes=notes_of(cells, lines, every_k, pools.compared, samples, per),
         reference=overall,
-        statistics={c.key: samples_of(c) for c in cells},
-        pairs=_pairs(by_key, lines),
+        statistics=samples,
+        pairs=_pairs(by_key, lines, samples),
     )
 
 
-def _pairs(cells: Mapping[str, Cell], lines: Sequence[Line]) -> tuple[Pair, ...]:
+def _pairs(
+    cells: Mapping[str, Cell], lines: Sequence[Line], whole: Mapping[str, dict[str, Sample]]
+) -> tuple[Pair, ...]:
     """Return each cell against the reference of its line, and all pairs of lines that are short."""
     wanted: dict[tuple[str, str], None] = {}
     samples: dict[str, dict[str, Sample]] = {}
     for line in lines:
-        samples |= {key: samples_of(cells[key], line.per) for key in line.cells}
+        samples |= {k: samples_of(cells[k], line.per) if line.per else whole[k] for k in line.cells}
         if line.reference is not None:
             wanted |= dict.fromkeys((key, line.reference) for key in line.cells if key != line.reference)
         if len(line.cells) <= ALL_PAIRS:
@@ -315,5 +321,5 @@ def _plain(value: Any) -> Any:
         told = {"n": value.n, "uncapped": value.uncapped, "doubts": value.doubts}
         return told | {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
     if hasattr(value, "__dataclass_fields__"):
-        return {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
+        return {k: _plain(getattr(value, k)) for k, each in value.__dataclass_fields__.items() if each.repr}
     return value

@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LEVEL = 0.02  # the share of cells in which a repeat is marked although nothing is odd
-# Limits from 3 repeats on.
+# Limits from 4 repeats on.
 LIMITS = (
-    *(81.96, 16.60, 19.17, 11.61, 12.30, 9.66, 9.97, 8.63, 8.82),
+    *(16.60, 19.17, 11.61, 12.30, 9.66, 9.97, 8.63, 8.82),
     *(8.02, 8.14, 7.60, 7.71, 7.33, 7.39, 7.11, 7.16, 6.94),
 )
-LEAST = 3  # below this no value is odd: of two, neither is nearer the truth
-ENOUGH = 4  # below this only what is far beyond everything is marked: a value 20 deviations off in one of seven cells
+# Below this none is marked: of two, neither is nearer the truth; two of three are near each other by chance so often
+# that a third which is ten deviations off would be marked in one cell of fourteen.
+LEAST = 4
 MANY = ((30, 6.48), (50, 6.18), (100, 6.04))  # limits by the number of repeats beyond the table
 
 
 def outliers(values: Sequence[float]) -> tuple[int, ...]:
-    """Return the places of the values that do not look like the others; none below three values."""
+    """Return the places of the values that do not look like the others; none below four values."""
     if len(values) < LEAST or not all(math.isfinite(v) for v in values):
         return ()
     middle = median(values)
@@ -39,7 +40,7 @@ def outliers(values: Sequence[float]) -> tuple[int, ...]:
 
 
 def limit_of(n: int) -> float:
-    """Return from how many usual distances on a value is marked, by the number of repeats (three or more)."""
+    """Return from how many usual distances on a value is marked, by the number of repeats (four or more)."""
     if n - LEAST < len(LIMITS):
         return LIMITS[n - LEAST]
     return next((limit for most, limit in MANY if n <= most), MANY[-1][1])

@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import lasting, per_unit
-from joulelab.analysis.outliers import ENOUGH, outliers
+from joulelab.analysis.outliers import LEAST, outliers
 from joulelab.analysis.spread import deviation, mean_of
 from joulelab.analysis.student import t_quantile
 from joulelab.analysis.terms import COVERAGE_FACTOR
@@ -66,7 +66,7 @@ class Sample:
     @property
     def outliers_seen(self) -> bool:
         """Return whether there are repeats enough, with values, to see one that is odd."""
-        return len(self.values) >= ENOUGH
+        return len(self.values) >= LEAST
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data with the interval and the outliers."""

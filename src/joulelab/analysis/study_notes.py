@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 from joulelab.analysis.cells import ASSUMED, PHASES_IN_POOL, PHASES_SEEN, doubt_names, hides, shows_hidden
 from joulelab.analysis.lines import common_work, comparable, group_knobs, groups, is_different, knob_text
+from joulelab.analysis.outliers import LEAST as FEWEST
 from joulelab.analysis.outliers import LEVEL as ODD_BY_CHANCE
-from joulelab.analysis.repeats import samples_of
 from joulelab.analysis.spread import LEVEL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.cells import Cell, Trial
     from joulelab.analysis.lines import Line
+    from joulelab.analysis.repeats import Sample
     from joulelab.analysis.spread import Pool, Pooled
 
 HALF = "The gain by EDS(2) is by algebra always half of gain minus loss: one piece of evidence, not two."
@@ -23,16 +24,21 @@ TOLD = ("estimate", "power meter", "cap not enforced")  # doubts of runs that ha
 
 
 def notes_of(
-    cells: Sequence[Cell], lines: Sequence[Line], ks: Sequence[float], pool: Pool, per: Sequence[str] = ()
+    cells: Sequence[Cell],
+    lines: Sequence[Line],
+    ks: Sequence[float],
+    pool: Pool,
+    samples: Mapping[str, Mapping[str, Sample]],
+    per: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the notes, those that touch most figures first."""
+    """Return the notes, those that touch most figures first; `samples` are those of each cell, by figure."""
     trials = [t for c in cells for t in c.trials]
     if not trials and not any(c.moments for c in cells):
         return ("No run has succeeded yet.",)
     said = _missing(cells, lines) + _moments(cells)
     if not trials:
         return tuple(said)
-    said += _uncapped(cells, lines) + _repeats(cells, pool) + _odd(cells) + _all_work(cells, lines, per)
+    said += _uncapped(cells, lines) + _repeats(cells, pool) + _odd(cells, samples) + _all_work(cells, lines, per)
     said += _meters(cells, trials) + _doubts(cells) + _hidden(cells, pool)
     return (*said, HALF) if 2.0 in ks and any(t.energy is not None for t in trials) else tuple(said)
 
@@ -60,13 +66,23 @@ def _moments(cells: Sequence[Cell]) -> list[str]:
     return said
 
 
-def _odd(cells: Sequence[Cell]) -> list[str]:
-    """Say which cells have a repeat that does not look like the others."""
-    odd = [c for c in cells if any(s.outliers for s in samples_of(c).values())]
-    if not odd:
+def _odd(cells: Sequence[Cell], samples: Mapping[str, Mapping[str, Sample]]) -> list[str]:
+    """Say which repeats do not look like the others of their cell: cells, and runs by their names."""
+    found = [(c, odd) for c in cells if (odd := _odd_runs(c, samples[c.key]))]
+    if not found:
         return []
-    kept = f"It is marked and kept in all figures (by chance {ODD_BY_CHANCE:.0%} of cells have one)."
-    return [f"Look at {_named(odd)}: a repeat does not look like the others there. {kept}"]
+    named = [f"{knob_text(c.knobs) or c.key} ({', '.join(odd)})" for c, odd in found[:MOST_NAMED]]
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    alone = len(found) == 1 and len(found[0][1]) == 1
+    kept = "a run that does not look like the others" if alone else "runs that do not look like the others"
+    chance = f"by chance one of {1 / ODD_BY_CHANCE:.0f} cells has one by energy, power or time each"
+    return [f"Look at {'; '.join(named)}{more}: {kept} of the cell, marked and kept in all figures ({chance})."]
+
+
+def _odd_runs(cell: Cell, samples: Mapping[str, Sample]) -> list[str]:
+    measured = [k for k, t in enumerate(cell.trials) if t.energy is not None]
+    places = {k for f, s in samples.items() for k in (s.outliers if f == "time" else [measured[m] for m in s.outliers])}
+    return [cell.trials[k].run or f"repeat {k + 1}" for k in sorted(places)]
 
 
 def _uncapped(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
@@ -99,9 +115,11 @@ def _repeats(cells: Sequence[Cell], pool: Pool) -> list[str]:
         said.append(f"{_count(single, counts)} one run only: {found}")
     apart = [c for c in cells if pool.is_apart(c.key)]
     if apart:
+        few = f" Fewer than {FEWEST} repeats do not tell whether one of them is odd."
         said.append(
             f"Look at {_named(apart)}: runs there differ significantly more than elsewhere "
             f"(by chance one cell in {1 / LEVEL:.0f} does), so their own spread counts."
+            + (few if any(len(c.trials) < FEWEST for c in apart) else "")
         )
     return said
 

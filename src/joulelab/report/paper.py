@@ -11,12 +11,13 @@ from rich.text import Text
 from joulelab.report.console import print_facts
 from joulelab.report.paper_pairs import pair_notes, pair_tables
 from joulelab.report.paper_rows import paper_tables
-from joulelab.report.study import fitting, table_of
+from joulelab.report.study import fits, fitting, print_table
 from joulelab.report.study_csv import as_csv, knob_columns, write_files
 from joulelab.report.study_rows import Column
 from joulelab.report.study_text import escaped, latex_table, markdown_table, tex
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from rich.console import Console
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 STATISTICS, PAIRS = "statistics.csv", "pairs.csv"
+WIDE = 100  # from this on the difference is shown, even if names then take two lines
 UNIT = {"energy": "j", "power": "w", "time": "s"}
 
 
@@ -41,14 +43,24 @@ def print_paper(
     """Print the tables and how cells compare with the reference; `every` shows all pairs."""
     for table in paper_tables(summary, spread=spread, scope=scope):
         columns = _columns(table)
-        fits = len(fitting(columns[0], columns[1:], console.width)) == 1
-        _print(console, table.title, columns if fits else [_one_label(table), *columns[len(table.labels) :]])
+        whole = fits(columns, console.width)
+        _print(console, table.title, columns if whole else [_one_label(table), *columns[len(table.labels) :]])
         console.print()
         print_facts(console, [("", table.caption)], label=0)
     for title, columns in pair_tables(summary, every=every):
-        _print(console, title, columns)
+        _print(console, title, narrowed(columns, console.width), left=(0,))
     console.print()
     print_facts(console, [("note", note) for note in pair_notes(summary)])
+
+
+def narrowed(columns: list[Column], width: int) -> list[Column]:
+    """Return the columns of pairs as one table of a width: with names in two lines, without the difference, or both."""
+    names, *others = columns
+    short = Column(names.head, tuple(text.replace(" : ", " :\n") for text in names.cells))
+    tries = [columns, [names, *others[:-1]], [short, *others[:-1]]]
+    if width >= WIDE:
+        tries.insert(1, [short, *others])
+    return next((each for each in tries if fits(each, width)), tries[-1])
 
 
 def paper_markdown(
@@ -134,13 +146,13 @@ def paper_json_text(summary: Summary, *, spread: Spread = "deviation", scope: st
     return json.dumps(paper_json(summary, spread=spread, scope=scope), indent=2, allow_nan=False) + "\n"
 
 
-def _print(console: Console, title: str, columns: list[Column]) -> None:
+def _print(console: Console, title: str, columns: list[Column], left: Collection[int] = ()) -> None:
     console.print()
     console.print(Text(title, style="bold"))
     label, *others = columns
     for fit in fitting(label, others, console.width):
         console.print()
-        console.print(table_of([label, *fit]))
+        print_table(console, [label, *fit], left=left)
 
 
 def _columns(table: PaperTable) -> list[Column]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.lines import knob_text, knob_value
+from joulelab.analysis.lines import AXES, knob_text, knob_value
 from joulelab.analysis.pairs import MOST_REPEATS
 from joulelab.analysis.repeats import UNITS
 from joulelab.report import format as fmt
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from joulelab.analysis.metrics import Summary
     from joulelab.analysis.pairs import Pair
 
-NAMES = {"energy": "energy", "power": "mean power", "time": "time"}
+NAMES = {"energy": "energy", "time": "time", "power": "mean power"}
+SHOWN = ("energy", "time")  # the others where every pair is asked for
+VERDICTS = {"cannot be told apart": "not told apart"}  # a word less, so that a table fits
+BARE = ("phase", "node")  # their values say what they are
 SMALLEST = 0.001  # chances below this are not told apart
 NOTE = (
     "Intervals are 95 %, each pair by itself (Welch; ratios by Fieller). p is two-sided and corrected for all "
@@ -26,29 +29,29 @@ NOTE = (
     "chance of 80 % if the difference is what it seems."
 )
 ASSUMED = "* one cell has one run only: it is taken to scatter as the other does."
+METERS = "meters: no number of repeats settles it, for the meters may be off by as much as the difference."
 
 
 def pair_tables(summary: Summary, *, every: bool = False) -> list[tuple[str, list[Column]]]:
-    """Return a titled table per workload and figure: each cell against the reference of its line, or `every` pair."""
-    titles: dict[str, list[Line]] = {}
+    """Return a titled table per workload and figure, the difference in the last column.
+
+    Energy and time of each cell against the reference of its line; `every` pair, and mean power too.
+    """
+    titles: dict[tuple[str, str], list[Line]] = {}
     for line in summary.lines:
         of = str(line.knobs.get(TABLE, ""))
         per = f" per {line.per.removesuffix('s')}" if line.per else ""
         for figure, name in NAMES.items():
-            title = f"{of}: {name}" if of else name
-            titles.setdefault(f"{figure}|{title}{'' if figure == 'power' else per}", []).append(line)
+            if every or figure in SHOWN:
+                title = f"{of}: {name}" if of else name
+                titles.setdefault((figure, f"{title}{'' if figure == 'power' else per}"), []).append(line)
     pairs = _by_line(summary)
+    knobs = {c.key: c.knobs for c in summary.cells}
     tables = []
-    for mark, lines in titles.items():
-        figure, _, title = mark.partition("|")
-        rows = [
-            (line, p)
-            for line in lines
-            for p in pairs.get((line.key, figure), ())
-            if every or p.against == line.reference
-        ]
+    for (figure, title), lines in titles.items():
+        rows = [p for line in lines for p in pairs.get((line.key, figure), ()) if every or p.against == line.reference]
         if rows:
-            tables.append((title, _columns(summary, rows, named=len(lines) > 1)))
+            tables.append((title, _columns(rows, knobs)))
     return tables
 
 
@@ -64,29 +67,49 @@ def pair_notes(summary: Summary) -> list[str]:
     """Return how the tables of pairs are to be read; nothing where there is none."""
     if not summary.pairs:
         return []
-    return [NOTE, ASSUMED] if any(p.assumed for p in summary.pairs) else [NOTE]
+    further = [(ASSUMED, any(p.assumed for p in summary.pairs)), (METERS, any(p.by_meters for p in summary.pairs))]
+    return [NOTE, *(text for text, holds in further if holds)]
 
 
-def _columns(summary: Summary, rows: Sequence[tuple[Line, Pair]], *, named: bool) -> list[Column]:
-    pairs = [p for _, p in rows]
-    knobs = {c.key: c.knobs for c in summary.cells}
-    names = (f"{_name(knobs, line, p.cell)} : {_name(knobs, line, p.against)}" for line, p in rows)
-    lines = (f"{_line_name(line)} " if named else "" for line, _ in rows)
+def _columns(pairs: Sequence[Pair], knobs: Mapping[str, Mapping[str, Any]]) -> list[Column]:
     columns = [
-        Column("", tuple(f"{line}{name}".strip() for line, name in zip(lines, names, strict=True))),
-        Column("ratio", tuple(_with_interval(p.ratio, p.ratio_interval) for p in pairs)),
+        Column("", pair_names(pairs, knobs)),
+        Column("ratio", tuple(_ratio(p) for p in pairs)),
         Column("p", tuple(_chance(p.p_corrected) for p in pairs)),
-        Column("verdict", tuple(p.verdict + ("*" if p.assumed else "") for p in pairs)),
+        Column("verdict", tuple(VERDICTS.get(p.verdict, p.verdict) + ("*" if p.assumed else "") for p in pairs)),
     ]
     more = tuple(more_text(p) for p in pairs)
     columns += [Column("more\nrepeats", more)] if any(more) else []
     return [*columns, Column("difference", tuple(_difference(p) for p in pairs))]
 
 
-def _line_name(line: Line) -> str:
-    """Return what tells a line from the others of its workload; a phase by its name alone."""
-    others = knob_text({n: v for n, v in line.knobs.items() if n not in (TABLE, "phase")})
-    return f"{line.knobs.get('phase', '')} {others}".strip()
+def pair_names(pairs: Sequence[Pair], knobs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the pairs by what tells them apart: `batch=2 cpu-mix : gpu`.
+
+    Knobs that are the same in all rows are left out, those of both cells stand before, once.
+    """
+    cells = [knobs[key] for p in pairs for key in (p.cell, p.against)]
+    names = dict.fromkeys(n for own in cells for n in own)
+    ordered = [*(n for n in BARE if n in names), *(n for n in names if n not in (*BARE, TABLE))]
+    varying = [n for n in ordered if len({repr(own.get(n)) for own in cells}) > 1]
+    return tuple(_pair_name(p, knobs[p.cell], knobs[p.against], varying) for p in pairs)
+
+
+def _pair_name(pair: Pair, own: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> str:
+    both = [n for n in names if n in own and n in other and own[n] == other[n]]
+    apart = [n for n in names if n not in both]
+    # That a cell has no cap is left unsaid where it differs in something else.
+    apart = [n for n in apart if n not in AXES or None not in (own.get(n), other.get(n))] or apart
+    first, second = _values(own, apart), _values(other, apart)
+    if len(apart) == 1 and first and second:
+        second = knob_value(apart[0], other[apart[0]])  # its name is said
+    return f"{_values(own, both)} {first or pair.cell} : {second or pair.against}".strip()
+
+
+def _values(knobs: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return some knobs of a cell, without their names where the value says what it is: `gpu 300 W batch=2`."""
+    there = [n for n in names if n in knobs]
+    return " ".join(knob_value(n, knobs[n]) if n in (*BARE, *AXES) else knob_text({n: knobs[n]}) for n in there)
 
 
 def more_text(pair: Pair) -> str:
@@ -94,22 +117,21 @@ def more_text(pair: Pair) -> str:
     if pair.more_repeats is None:
         return ""
     if pair.by_meters:
-        return "none: meters"
+        return "meters"
     return f"> {MOST_REPEATS}" if pair.more_repeats > MOST_REPEATS else f"{pair.more_repeats}"
 
 
-def _name(knobs: Mapping[str, Mapping[str, Any]], line: Line, key: str) -> str:
-    """Return a cell by what its line does not say already."""
-    own = knobs[key]
-    if line.axis is not None and key in line.cells:
-        return knob_value(line.axis, own.get(line.axis))
-    return knob_text({k: v for k, v in own.items() if k not in line.knobs or line.knobs[k] != v}) or key
+def _ratio(pair: Pair) -> str:
+    bounds = pair.ratio_interval
+    return _with_interval(pair.ratio, bounds and (max(bounds[0], 0.0), bounds[1]))  # none is below zero
 
 
 def _difference(pair: Pair) -> str:
     bounds = pair.difference_interval
     value, unit = pair.difference or 0.0, UNITS[pair.figure]
-    factor, prefixed = (1.0, unit) if unit == "s" else fmt.column([value, *(bounds or ())], unit)
+    factor, prefixed = fmt.column([value, *(bounds or ())], unit)
+    if unit == "s" and factor > 1:  # kiloseconds nobody reads
+        factor, prefixed = 1.0, unit
     return f"{_with_interval(value / factor, bounds and (bounds[0] / factor, bounds[1] / factor))} {prefixed}"
 
 

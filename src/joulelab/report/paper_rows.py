@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from joulelab.analysis.lines import knob_value
@@ -22,8 +23,10 @@ ESTIMATE, UNCAPPED = "~", "!"
 FIRST = ("phase", "node")  # these tell rows apart before other knobs
 TABLE = "workload"  # each has a table of its own
 CELL = "cell"  # by its key, where no knob tells rows apart
-LARGE = 1000.0  # J from which on a table is in kJ
 ENOUGH = 10.0  # figures from this on have one decimal
+KILO = 1000.0
+DIGITS = 2  # of the median deviation, and of a figure that is much smaller than the others
+MOST_DIGITS = 4  # of the largest deviation
 MOST_DECIMALS = 4
 SHORTEST = 20.0  # s below which a time is not printed as h:m:s
 HEADS = {"energy": "Consumption", "power": "Mean power", "time": "Runtime"}
@@ -65,7 +68,7 @@ def _table(summary: Summary, name: str, cells: Sequence[CellMetrics], spread: Sp
     columns = [_figure(summary, cells, figure, spread) for figure in HEADS]
     idle = [c.idle_energy.value if c.idle_energy is not None else None for c in cells]
     if any(idle):
-        factor, unit = (1e3, "kJ") if max(v or 0.0 for v in idle) >= LARGE else (1.0, "J")
+        factor, unit = _unit([v for v in idle if v], "J")
         columns.append((f"Idle devices [{unit}]", tuple(_number(v, factor, 1) for v in idle)))
     if len(ns) > 1:
         columns.insert(0, ("n", tuple(str(c.n) for c in cells)))
@@ -100,10 +103,9 @@ def _figure(summary: Summary, cells: Sequence[CellMetrics], figure: str, spread:
     means = [s.mean for s in samples if s is not None]
     if figure == "time" and means and min(means) >= SHORTEST:
         return HEADS[figure], tuple(fmt.NOTHING if s is None else clock(s.mean) for s in samples)
-    large = figure == "energy" and max(means, default=0.0) >= LARGE
-    factor, unit = (1e3, "kJ") if large else (1.0, UNITS[figure])
+    factor, unit = _unit(means, UNITS[figure])
     spreads = [half_of(s, spread) for s in samples if s is not None]
-    decimals = _decimals([m / factor for m in means], [s / factor for s in spreads if s])
+    decimals = _decimals([m / factor for m in means], [s / factor for s in spreads if s is not None])
     texts = []
     for cell, sample in zip(cells, samples, strict=True):
         if sample is None:
@@ -111,7 +113,7 @@ def _figure(summary: Summary, cells: Sequence[CellMetrics], figure: str, spread:
             continue
         text = _number(sample.mean, factor, decimals)
         half = half_of(sample, spread)
-        text += "" if half is None else f" ± {_number(half, factor, decimals)}"
+        text += "" if half is None else f" ± {_behind(half, factor, decimals)}"
         text = f"{ESTIMATE if cell.estimate and figure != 'time' else ''}{text}"
         texts.append(f"{text}{UNCAPPED if cell.uncapped else ''}{' ' + ODD if sample.outliers else ''}")
     return f"{HEADS[figure]} [{unit}]", tuple(texts)
@@ -122,18 +124,43 @@ def half_of(sample: Sample, spread: Spread) -> float | None:
     return sample.deviation if spread == "deviation" else sample.half_width
 
 
+def _unit(values: Sequence[float], unit: str) -> tuple[float, str]:
+    """Return what to divide a column by, and its unit: kilo from ten on, milli below one, by most of its figures."""
+    middle = median(abs(v) for v in values) if values else 0.0
+    if unit == "J" and middle >= ENOUGH * KILO:
+        return KILO, "kJ"
+    return (1 / KILO, f"m{unit}") if unit != "s" and 0 < middle < 1 else (1.0, unit)
+
+
 def _decimals(means: Sequence[float], spreads: Sequence[float]) -> int:
-    """Return one decimal as in the papers, more where the figures or what is behind the ± are small."""
-    least = min((abs(m) for m in means if m), default=ENOUGH)
-    wanted = 1 if least >= ENOUGH else 2 - math.floor(math.log10(least))
-    small = min(spreads, default=1.0)
-    seen = -math.floor(math.log10(small)) if small < 0.05 else 1
-    return min(max(wanted, seen, 1), MOST_DECIMALS)
+    """Return one decimal as in the papers, more where most figures or most of what is behind the ± are small."""
+    middle = median(abs(m) for m in means) if means else ENOUGH
+    wanted = 1 if middle >= ENOUGH or middle == 0 else _places(middle, DIGITS + 1)
+    usual, largest = (median(spreads), max(spreads)) if spreads else (0.0, 0.0)
+    if usual > 0:
+        wanted = max(wanted, min(_places(usual, DIGITS), _places(largest, MOST_DIGITS)))
+    return min(max(wanted, 1), MOST_DECIMALS)
+
+
+def _places(value: float, digits: int) -> int:
+    """Return how many decimals show so many digits of a value."""
+    return digits - 1 - math.floor(math.log10(value))
 
 
 def _number(value: float | None, factor: float, decimals: int) -> str:
-    """Return a number with its thousands apart: `109 477.1`."""
-    return fmt.NOTHING if value is None else f"{value / factor:,.{decimals}f}".replace(",", " ")
+    """Return a number with its thousands apart: `109 477.1`; one that is nothing but small has two digits."""
+    if value is None:
+        return fmt.NOTHING
+    shown = abs(value) / factor
+    if 0 < shown < 0.5 * 10.0**-decimals:
+        return fmt.plain(value / factor, DIGITS)
+    return f"{value / factor:,.{decimals}f}".replace(",", " ")
+
+
+def _behind(half: float, factor: float, decimals: int) -> str:
+    """Return what stands behind the ±; what is too small for the column's decimals is below the last of them."""
+    least = 10.0**-decimals
+    return f"< {least:.{decimals}f}" if half / factor < least / 2 else _number(half, factor, decimals)
 
 
 def clock(seconds: float) -> str:
@@ -152,9 +179,13 @@ def caption(
     said = [f"Mean ± {what} of {many} {'repeat' if many == '1' else 'repeats'}."]
     samples = [s for c in cells for s in [summary.statistics[c.key].get("energy")] if s is not None]
     meters = sorted({part.split()[0] for s in samples for d in s.devices for part in d.split("; ") if part.split()})
+    per = dict.fromkeys(line.per for line in summary.lines if line.per and line.knobs.get(TABLE) == cells[0].knobs.get(TABLE))
     if samples:
         of = f" of {scope}" if scope else " of everything measured"
         said.append(f"Energy{of}{', by ' + ', '.join(meters) if meters else ''}{_accuracy(samples)}.")
+    if per:
+        kinds = ", ".join(kind.removesuffix("s") for kind in per)
+        said.append(f"Figures are those of whole runs; they are compared per {kinds}.")
     told = [summary.statistics[c.key].values() for c in cells]
     if any(s.outliers for of in told for s in of):
         said.append(f"{ODD} a repeat does not look like the others; it is kept.")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from joulelab.report import study_rows as rows
-from joulelab.report.console import make_table, print_facts
+from joulelab.report.columns import print_columns
+from joulelab.report.console import print_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.console import Console
-    from rich.table import Table
 
     from joulelab.analysis.lines import Line
     from joulelab.analysis.metrics import Summary
@@ -38,21 +39,22 @@ def print_study(console: Console, summary: Summary, *, every: bool = False) -> N
         label, *columns = rows.scaling_columns(summary, scalings)
         for fit in fitting(label, columns, console.width):
             console.print()
-            console.print(table_of([label, *fit]))
+            print_table(console, [label, *fit])
     console.print()
     print_facts(console, [("note", note) for note in (COVERAGE, *summary.notes)])
 
 
 def _print_line(console: Console, summary: Summary, line: Line) -> None:
     label = rows.label_column(summary, line)
-    bold = [any(b.cell == key for b in summary.best if b.line == line.key) for key in line.cells]
+    best = [b for b in summary.best if b.line == line.key]
+    bold = [any(b.cell == key for b in best) for key in line.cells]
     console.print()
     console.print(Text(rows.line_title(summary, line), style="bold"))
     measured, compared = rows.measured_columns(summary, line), rows.compared_columns(summary, line)
     for columns in fitting(label, measured, console.width) + fitting(label, compared, console.width):
         console.print()
-        console.print(table_of([label, *columns], bold))
-    facts = [(b.goal.text, rows.best_text(summary, b)) for b in summary.best if b.line == line.key]
+        print_table(console, [label, *columns], bold)
+    facts = [(b.goal.text, rows.best_text(summary, b)) for b in best]
     front = rows.front_text(summary, line)
     _print_best(console, "Best for", facts + ([("Pareto", front)] if front else []))
 
@@ -73,19 +75,30 @@ def fitting(label: Column, columns: Sequence[Column], width: int) -> list[list[C
         need = _width(column) + GAP
         if not tables or need > left:
             tables.append([])
-            left = width - _width(label) - GAP
+            left = width - _width(label)
         tables[-1].append(column)
         left -= need
     return tables
 
 
+def fits(columns: Sequence[Column], width: int) -> bool:
+    """Return whether columns are one table of that width."""
+    return sum(_width(column) + GAP for column in columns) - GAP <= width
+
+
 def _width(column: Column) -> int:
-    return max(len(text) for text in (*column.head.splitlines(), *column.cells))
+    return max(len(line) for text in (column.head, *column.cells) for line in text.splitlines() or [""])
 
 
-def table_of(columns: Sequence[Column], bold: Sequence[bool] = ()) -> Table:
-    """Return the columns as a table, some rows bold."""
-    table = make_table(*(c.head for c in columns), left=())
+def print_table(
+    console: Console, columns: Sequence[Column], bold: Sequence[bool] = (), left: Collection[int] = ()
+) -> None:
+    """Print the columns as a table, some rows bold; numbers and names to the right, `left` columns to the left."""
+    texts: list[tuple[str, ...]] = []
+    marks: list[bool] = []
     for k, cells in enumerate(zip(*(c.cells for c in columns), strict=True)):
-        table.add_row(*cells, style="bold" if bold and bold[k] else "")
-    return table
+        # A name may have several lines: figures stand in the first.
+        lines = list(zip_longest(*(text.splitlines() or [""] for text in cells), fillvalue=""))
+        texts += lines
+        marks += [bool(bold) and bold[k]] * len(lines)
+    print_columns(console.file, [c.head for c in columns], texts, left=left, bold=marks)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from joulelab.analysis.lines import Line
     from joulelab.analysis.metrics import CellMetrics, Summary
     from joulelab.analysis.terms import Quantity
 
@@ -38,7 +39,8 @@ def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
 
 def cells_csv(summary: Summary) -> str:
     """Return a row per cell: knobs, repeats, each metric (SI; gains as shares of one), what it is best for."""
-    return as_csv([_cell_row(summary, cell) for cell in summary.cells])
+    line_of = {key: line for line in summary.lines for key in line.cells}
+    return as_csv([_cell_row(summary, line_of[cell.key], cell) for cell in summary.cells])
 
 
 def slots_csv(summary: Summary) -> str:
@@ -68,8 +70,7 @@ def scaling_csv(summary: Summary) -> str:
     return as_csv(rows)
 
 
-def _cell_row(summary: Summary, cell: CellMetrics) -> dict[str, Any]:
-    line = next(each for each in summary.lines if cell.key in each.cells)
+def _cell_row(summary: Summary, line: Line, cell: CellMetrics) -> dict[str, Any]:
     front = summary.front_for(line.key)
     of_line = [b for b in summary.best if b.line == line.key]
     row: dict[str, Any] = {"cell": cell.key, **knob_columns(cell), "line": line.key, "n": cell.n}

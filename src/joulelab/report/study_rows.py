@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.lines import AXES, knob_text, knob_value, scale
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from joulelab.analysis.choice import Best
     from joulelab.analysis.lines import Line
@@ -40,22 +40,27 @@ def line_title(summary: Summary, line: Line) -> str:
     if line.reference is None:
         return title
     knobs = summary.cell(line.reference).knobs
-    # The knobs that the line does not say already.
-    others = {k: v for k, v in knobs.items() if k not in line.knobs or line.knobs[k] != v}
+    others = _unsaid(knobs, line)
     unit = f", per {line.per.removesuffix('s')}" if line.per else ""
     return f"{title} · compared with {knob_text(others) or line.reference}{unit}"
+
+
+def _unsaid(knobs: Mapping[str, Any], line: Line) -> dict[str, Any]:
+    """Return the knobs that the title of a line does not say already."""
+    return {n: v for n, v in knobs.items() if n not in line.knobs or line.knobs[n] != v}
 
 
 def label_column(summary: Summary, line: Line) -> Column:
     """Return what tells the cells of a line apart; the reference has a star, a cap that was not in force a `!`."""
     rows = summary.of_line(line)
     if line.axis is None:
-        names, head = [knob_text(r.knobs) or r.key for r in rows], ""
+        names, head = [knob_text(_unsaid(r.knobs, line)) or r.key for r in rows], ""
     else:
         values = [r.knobs.get(line.axis) for r in rows]
         names = [knob_value(line.axis, v) for v in values]
         numbers = [v for v in values if isinstance(v, (int, float))]
-        unit = scale(line.axis, numbers)[1] if len(numbers) == len([v for v in values if v is not None]) else ""
+        alike = numbers and len(numbers) == len([v for v in values if v is not None])
+        unit = scale(line.axis, numbers)[1] if alike else ""
         names = [n.removesuffix(f" {unit}") for n in names] if unit else names
         head = f"{line.axis}, {unit}" if unit else line.axis
     marks = [(UNCAPPED if r.uncapped else "") + ("*" if r.key == line.reference else "") for r in rows]
@@ -141,8 +146,10 @@ def best_text(summary: Summary, best: Best) -> str:
 def short_name(summary: Summary, key: str, line: Line | None) -> str:
     """Return a cell by what tells it apart in its line, or by all its knobs."""
     knobs = summary.cell(key).knobs
-    if line is None or line.axis is None or line.axis not in knobs or key not in line.cells:
+    if line is None:
         return knob_text(knobs) or key
+    if line.axis is None or line.axis not in knobs or key not in line.cells:
+        return knob_text(_unsaid(knobs, line)) or key
     value = knob_value(line.axis, knobs[line.axis])
     return value if line.axis in AXES else f"{line.axis}={value}"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.metrics import Summary
     from joulelab.report.study_rows import Column
 
-APART = re.compile(r"~?[-\d. ]+( ± [\d. ]+)?[!† ]*")  # a figure, its thousands set apart
+APART = re.compile(r"~?[-\d. ]+( ± (< )?[\d. ]+)?[!† ]*")  # a figure, its thousands set apart
 SPECIAL = {
     "\\": r"\textbackslash{}",
     "%": r"\%",

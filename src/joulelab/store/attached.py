@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from joulelab.store.imported import Part
 
 EVENT = "attached"
-CACHES = ("results.json",)
+CACHES = ("results.json", "rows.json")
 
 
 def is_attached(run: Path, name: str) -> bool:

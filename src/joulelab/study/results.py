@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.cells import Cell, Trial
 from joulelab.core.errors import ConfigError, JoulelabError, StoreError
 from joulelab.core.scope import family
-from joulelab.store.folder import read_json
+from joulelab.store.documents import read_document
 from joulelab.study.slots import NOTES, Slot, State, look, slots_of
 from joulelab.study.trial import MEASURED, SlotTrial, trial_of
 from joulelab.study.work import find_all
@@ -87,15 +87,14 @@ class _Gathering:
         phases: Sequence[str | None] = cell.workload.phases or (None,)
         trials: dict[str | None, list[Trial]] = {phase: [] for phase in phases}
         for folder in folders:
-            slot = look(folder)
-            row = _row(key, self._names(cell), cell, slot)
+            slot, notes = look(folder), _notes(folder)
+            row = _row(key, self._names(cell), cell, (slot, notes))
             self.results.rows.append(row)
             found = _found(slot, cell, self.results) if slot.state is State.DONE else None
             if found is None:
                 continue
             self._scopes |= set(found.energies)
             self.asked.setdefault(key, []).append(found.caps)
-            notes = _notes(slot)
             amounts = self._amounts(cell, folder)
             whole = _trial(found, notes, self._scope, amounts)
             row |= _trial_row(found, whole)
@@ -222,8 +221,10 @@ def _part(whole: Trial, found: SlotTrial, scope: str | None, phase: str) -> Tria
     return replace(whole, energy=energy, time_s=part.time_s, work=part.work, idle_energy=None, idle_energy_share=None)
 
 
-def _row(key: str, named: Mapping[str, Any], cell: PlannedCell, slot: Slot) -> dict[str, Any]:
-    notes = _notes(slot)
+def _row(
+    key: str, named: Mapping[str, Any], cell: PlannedCell, found: tuple[Slot, Mapping[str, Any]]
+) -> dict[str, Any]:
+    slot, notes = found
     cooled = notes.get("cooled") or {}
     knobs = {f"knob_{name}": value for name, value in cell.values().items()}
     run = "" if slot.run is None else str(slot.run.name)
@@ -248,9 +249,9 @@ def _trial_row(found: SlotTrial, trial: Trial) -> dict[str, Any]:
     }
 
 
-def _notes(slot: Slot) -> dict[str, Any]:
+def _notes(slot: Path) -> dict[str, Any]:
     try:
-        return read_json(slot.folder / NOTES)
+        return read_document(f"{slot}/{NOTES}")
     except StoreError:
         return {}
 

@@ -10,7 +10,8 @@ from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.core.scope import family
 from joulelab.core.version import __version__
-from joulelab.store.folder import read_end, read_json, write_json_atomic
+from joulelab.store.documents import read_document
+from joulelab.store.folder import read_end, write_json_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -222,7 +223,7 @@ def _busiest(run: Path) -> dict[str, float]:
 
 def _kept(slot: Slot) -> SlotTrial | None:
     try:
-        data = read_json(slot.folder / FILE)
+        data = read_document(f"{slot.folder}/{FILE}")
     except StoreError:
         return None
     run = None if slot.run is None else slot.run.name

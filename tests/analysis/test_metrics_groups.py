@@ -134,15 +134,89 @@ def test_scaling_is_found_within_a_workload() -> None:
 
 def test_moments_warm_ups_and_odd_repeats_are_noted() -> None:
     told = Cell("m", {"node": "paper"}, moments={"energy": Sample(5, 100.0, 2.0), "time": Sample(5, 10.0, 0.1)})
-    odd = [trial(v, 10.0) for v in (100.0, 100.5, 99.5, 100.2, 99.9, 180.0)]
+    odd = [trial(None, 10.0), *(trial(v, 10.0) for v in (100.0, 100.5, 99.5, 100.2, 99.9, 180.0))]
+    odd = [replace(t, run=f"run-{k}" if k < 5 else "") for k, t in enumerate(odd)]
     found = summarise([told, replace(cell("r", odd, node="here"), warmup=2)])
     text = "\n".join(found.notes)
     assert "1 of 2 cells has no runs here" in text
     assert "2 warm-up runs are kept and not counted." in text
-    assert "Look at node=here: a repeat does not look like the others" in text
+    assert "Look at node=here (repeat 7): a run that does not look like the others" in text
     assert found.cell("m").n == 5
     single = summarise([replace(cell("r", [trial(1.0, 1.0)], node="here"), warmup=1)])
     assert any(note == "1 warm-up run is kept and not counted." for note in single.notes)
+
+
+def test_odd_runs_are_named_and_not_too_many_of_them() -> None:
+    def made(k: int) -> Cell:
+        runs = [replace(trial(v, 10.0), run=f"r{k}-{v:g}") for v in (100.0, 101.0, 99.0, 100.2, 99.9, 400.0)]
+        return cell(f"c{k}", runs, batch=k)
+
+    found = summarise([made(k) for k in range(6)])
+    (note,) = [n for n in found.notes if "look like" in n]
+    assert note.startswith("Look at batch=0 (r0-400); batch=1 (r1-400); ")
+    assert "and 2 more: runs that do not look like the others" in note
+    calm = summarise([cell("c", [trial(v, 10.0) for v in (100.0, 101.0, 99.0, 100.2, 99.9)], batch=1)])
+    assert not any("odd" in n or "look like" in n for n in calm.notes)
+
+
+def test_that_repeats_are_too_few_to_see_an_odd_one_is_said_where_they_differ_much_and_once() -> None:
+    def made(k: int, last: float) -> Cell:
+        return cell(f"c{k}", [trial(v, 10.0 + v / 1e3) for v in (100.0, 100.1, last)], batch=k)
+
+    found = summarise([*(made(k, 100.2) for k in range(12)), made(12, 180.0), made(13, 190.0)])
+    (note,) = [n for n in found.notes if "odd" in n]
+    assert note.startswith("Look at batch=12; batch=13: runs there differ significantly more")
+    assert note.endswith("Fewer than 4 repeats do not tell whether one of them is odd.")
+    assert not any(s.outliers for of in found.statistics.values() for s in of.values())
+
+
+def _nodes(caps: bool, *, skip: str = "") -> list[Cell]:
+    """Return two node types and two batches; with caps on one node type only, or with none."""
+    cells = []
+    for node in ("gpu", "cpu"):
+        for batch in (1, 2):
+            for cap in (200.0, 300.0) if caps and node == "gpu" else (None,):
+                knobs = {"node": node, "batch": batch} | ({} if cap is None else {"cap": cap})
+                key = f"{node}{batch}" + (f"-{cap:g}" if cap else "")
+                if key != skip:
+                    cells.append(cell(key, [trial(100.0 * batch + k, 9.0 * batch) for k in range(2)], **knobs))
+    return cells
+
+
+def test_a_reference_elsewhere_is_the_cell_that_shares_most_knobs_and_has_the_highest_cap() -> None:
+    found = summarise(_nodes(caps=True), reference={"node": "gpu"})
+    assert _references(found) == {
+        "node=gpu batch=1": "gpu1-300",
+        "node=gpu batch=2": "gpu2-300",
+        "node=cpu batch=1": "gpu1-300",
+        "node=cpu batch=2": "gpu2-300",
+    }
+    less = summarise(_nodes(caps=True, skip="gpu2-300"), reference={"node": "gpu"})
+    assert _references(less)["node=cpu batch=2"] == "gpu2-200"
+
+
+def test_a_knob_that_the_reference_alone_names_is_what_lines_go_along() -> None:
+    found = summarise(_nodes(caps=False), goals=[Goal("energy")], reference={"node": "gpu"})
+    assert [(x.key, x.axis, x.cells, x.reference) for x in found.lines] == [
+        ("batch=1", "node", ("gpu1", "cpu1"), "gpu1"),
+        ("batch=2", "node", ("gpu2", "cpu2"), "gpu2"),
+    ]
+    assert {(p.cell, p.against) for p in found.pairs} == {("cpu1", "gpu1"), ("cpu2", "gpu2")}
+    assert found.reference == "gpu1"
+    without = summarise(_nodes(caps=False, skip="gpu2"), reference={"node": "gpu"})
+    assert _references(without) == {"batch=1": "gpu1", "batch=2": "gpu1"}
+    two = summarise(_nodes(caps=False), reference={"node": "gpu", "batch": 2})
+    assert _references(two) == {"": "gpu2"}
+
+
+def test_a_knob_of_one_node_type_only_does_not_make_lines() -> None:
+    cells = [cell(f"c{b}", [trial(9.0, 1.0)] * 2, node="cpu", batch=b) for b in (1, 2)]
+    cells += [cell(f"g{b}-{g}", [trial(9.0, 1.0)] * 2, node="gpu", batch=b, gpus=g) for b in (1, 2) for g in (1, 4)]
+    found = summarise(cells, reference={"node": "gpu"})
+    assert [(x.key, x.axis, x.cells, x.reference) for x in found.lines] == [
+        ("batch=1", None, ("c1", "g1-1", "g1-4"), "g1-1"),
+        ("batch=2", None, ("c2", "g2-1", "g2-4"), "g2-1"),
+    ]
 
 
 def test_a_study_of_nothing() -> None:

@@ -30,6 +30,7 @@ from joulelab.report.paper import (
     statistics_csv,
     write_paper_csv,
 )
+from joulelab.report.paper_pairs import pair_tables
 from joulelab.report.paper_rows import clock, paper_tables
 from joulelab.report.study import print_study
 from joulelab.report.study_csv import cells_csv, slots_csv
@@ -78,8 +79,11 @@ def test_a_pair_table_has_ratio_p_verdict_and_more_repeats(published: Summary) -
     assert re.search(
         r"train cpu-mix : gpu +7\.13 \(7\.04 to 7\.23\) +< 0\.001 +more +4\.18 \(4\.12 to 4\.23\) MJ", text
     )
-    assert re.search(r"train cpu-only : cpu-mix +1\.00 \(0\.\d+ to 1\.\d+\) +1\.000 +cannot be told apart +> 100", text)
-    assert "cpu-only : cpu-mix" not in _printed(published)
+    assert re.search(r"train cpu-only : cpu-mix +1\.00 \(0\.\d+ to 1\.\d+\) +1\.000 +not told apart +> 100", text)
+    assert "energy: mean power" in text
+    usual = _printed(published)
+    assert "cpu-only : cpu-mix" not in usual
+    assert "mean power" not in usual
 
 
 def test_the_interval_may_stand_behind_the_plus_minus(published: Summary) -> None:
@@ -107,10 +111,50 @@ def test_the_caption_says_what_was_measured_by_what_and_how_well() -> None:
 def test_small_figures_have_the_digits_they_need() -> None:
     (table,) = paper_tables(summarise(by_cap({260.0: [(0.512, 0.3), (0.518, 0.31)], 200.0: [(41.0, 3.0)]})))
     assert table.heads == ("n", "Consumption [J]", "Mean power [W]", "Runtime [s]")
-    assert table.rows[0].figures == ("2", "0.515 ± 0.004", "1.69 ± 0.03", "0.305 ± 0.007")
-    assert table.rows[1].figures[1] == "41.000"
+    assert table.rows[0].figures == ("2", "0.5150 ± 0.0042", "1.689 ± 0.025", "0.3050 ± 0.0071")
+    assert table.rows[1].figures[1] == "41.0000"
     (table,) = paper_tables(summarise(by_cap({260.0: [(2e4, 90.0), (2.0001e4, 90.0)]})))
     assert table.rows[0].figures[0] == "20.0005 ± 0.0007"
+    (table,) = paper_tables(summarise(by_cap({260.0: [(0.512, 1.0), (0.518, 1.0)], 200.0: [(0.41, 1.0), (0.42, 1.0)]})))
+    assert table.heads[:2] == ("Consumption [mJ]", "Mean power [mW]")
+    assert table.rows[0].figures[0] == "515.0 ± 4.2"
+    (table,) = paper_tables(summarise([cell("z", [trial(0.0, 30.0)] * 2)]))
+    assert table.heads == ("Consumption [J]", "Mean power [W]", "Runtime")
+    assert table.rows[0].figures[0] == "0.0 ± < 0.1"
+
+
+def test_one_quiet_row_does_not_set_the_decimals_of_all() -> None:
+    watts = {"a": (2991.8, 35.0), "b": (3507.3, 466.8), "c": (2942.3, 15.8), "d": (3908.85, 0.2), "e": (3909.0, 0.0002)}
+    cells = [Cell(k, {"node": k}, moments={"power": Sample(3, w, d)}) for k, (w, d) in watts.items()]
+    cells.append(Cell("f", {"node": "f"}, moments={"power": Sample(3, 0.0123, 0.5)}))
+    (table,) = paper_tables(summarise(cells))
+    texts = [row.figures[0] for row in table.rows]
+    assert texts[:2] == ["2 991.8 ± 35.0", "3 507.3 ± 466.8"]
+    assert texts[3:] == ["3 908.8 ± 0.2", "3 909.0 ± < 0.1", "0.012 ± 0.5"]
+    latex = paper_latex(summarise(cells))
+    assert r"3\,909.0 $\pm$ $<$ 0.1" in latex
+
+
+def test_the_largest_deviation_keeps_decimals_down_and_the_median_one_asks_for_them() -> None:
+    def texts(*deviations: float) -> list[str]:
+        cells = [
+            Cell(f"{k}", {"node": f"{k}"}, moments={"power": Sample(3, 500.0, d)}) for k, d in enumerate(deviations)
+        ]
+        return [row.figures[0] for row in paper_tables(summarise(cells))[0].rows]
+
+    assert texts(0.012, 0.034, 0.05) == ["500.000 ± 0.012", "500.000 ± 0.034", "500.000 ± 0.050"]
+    assert texts(0.012, 0.034, 50.0) == ["500.00 ± 0.01", "500.00 ± 0.03", "500.00 ± 50.00"]
+    assert texts(0.012, 40.0, 5000.0) == ["500.0 ± < 0.1", "500.0 ± 40.0", "500.0 ± 5 000.0"]
+
+
+def test_the_caption_says_per_what_cells_are_compared() -> None:
+    def made(name: str, work: float) -> Cell:
+        runs = [replace(trial(9e3 + k, 30.0), work={"samples": work}) for k in range(2)]
+        return cell(f"{name}{work:g}", runs, workload=name, batch=work)
+
+    tables = paper_tables(summarise([made("a", 10.0), made("a", 20.0), made("b", 30.0), made("b", 30.0003)]))
+    assert "Figures are those of whole runs; they are compared per sample." in tables[0].caption
+    assert "compared per" not in tables[1].caption
 
 
 def test_marks_of_estimates_caps_that_failed_and_odd_repeats() -> None:
@@ -137,12 +181,12 @@ def test_marks_of_estimates_caps_that_failed_and_odd_repeats() -> None:
 def test_what_is_missing_is_a_dash_and_empty_cells_have_no_row() -> None:
     cells = [cell("a", [trial(None, 30.0)], node="x"), cell("b", [trial(5e3, 30.0)], node="y"), cell("c", [], node="z")]
     (table,) = paper_tables(summarise(cells))
-    assert [row.figures for row in table.rows] == [("-", "-", "00:00:30"), ("5.00", "166.7", "00:00:30")]
+    assert [row.figures for row in table.rows] == [("-", "-", "00:00:30"), ("5 000.0", "166.7", "00:00:30")]
     assert paper_tables(summarise([cell("c", [])])) == []
     assert not _printed(summarise([cell("c", [])])).strip()
     untimed = summarise([Cell("m", {}, moments={"energy": Sample(5, 5e3, 10.0)})])
-    assert paper_tables(untimed)[0].heads == ("Consumption [kJ]",)
-    assert re.search(r"^ *m +5\.00 ± 0\.01$", _printed(untimed), re.MULTILINE)
+    assert paper_tables(untimed)[0].heads == ("Consumption [J]",)
+    assert re.search(r"^ *m +5 000\.0 ± 10\.0$", _printed(untimed), re.MULTILINE)
     mixed = summarise([cell("a", [trial(5e3, 30.0)] * 2, node="x"), cell("b", [trial(5e3, 30.0)], batch=2)])
     assert [row.labels for row in paper_tables(mixed)[0].rows] == [("x", "-"), ("-", "2")]
 
@@ -167,6 +211,8 @@ def test_idle_devices_have_a_column_in_every_table() -> None:
     assert _rows(statistics_csv(summary))[1]["idle_energy_j"] == "22000.0"
     small = summarise([Cell("m", {"node": "mix"}, runs(900.0, 220.0))])
     assert paper_tables(small)[0].heads[-1] == "Idle devices [J]"
+    some = summarise([Cell("m", {"node": "mix"}, runs(9e4, 2.2e4)), cell("g", [trial(5e4, 100.0)], node="gpu")])
+    assert [row.figures[-1] for row in paper_tables(some)[0].rows] == ["22.0", "-"]
 
 
 def test_csv_has_every_figure_in_full(published: Summary) -> None:
@@ -206,7 +252,42 @@ def test_pairs_of_lines_of_caps_name_the_line_and_a_reference_elsewhere() -> Non
     summary = summarise(sweep(gpus=(1, 8), caps=(180, 260), n=3), reference={"cap": 260.0, "gpus": 8})
     text = _printed(summary, 120)
     assert re.search(r"gpus=8 180 W : 260 W", text)
-    assert re.search(r"gpus=1 180 W : cap=260 W gpus=8", text)
+    assert re.search(r"180 W gpus=1 : 260 W gpus=8", text)
+
+
+def test_names_of_pairs_leave_out_what_rows_share_and_what_a_node_does_not_have() -> None:
+    def made(node: str, batch: int, **more: float) -> Cell:
+        runs = [trial(e, 60.0, gain=1.0) for e in (5e3, 5.1e3, 5.2e3)]
+        return cell(f"{node}{batch}{more}", runs, node=node, batch=batch, epochs=30, **more)
+
+    cells = [made(node, b, **cap) for b in (1, 2) for node, cap in (("all", {"cap": 200.0}), ("all", {"cap": 300.0}))]
+    cells += [made("mix", b) for b in (1, 2)]
+    summary = summarise(cells, reference={"node": "all"})
+    _, columns = pair_tables(summary)[0]
+    expected = ("all batch=1 200 W : 300 W", "all batch=2 200 W : 300 W", "batch=1 mix : all", "batch=2 mix : all")
+    assert columns[0].cells == expected
+    for width in (60, 80, 90, 100, 200):
+        text = _printed(summary, width)
+        assert max(len(line) for line in text.splitlines()) <= width
+        assert (len(re.findall(r"^ .* p +verdict", text, re.MULTILINE)) == 2) == (width > 60)
+        assert ("difference\n" in text) == (width >= 100)
+    assert re.search(r"^all batch=1 200 W : +1\.00 .*\n300 W$", _printed(summary, 72), re.MULTILINE)
+    alone = [cell(k, [trial(e, 1.0)] * 2) for k, e in (("a", 1.0), ("b", 2.0))]
+    assert pair_tables(summarise(alone))[0][1][0].cells == ("b : a",)
+    capped = [cell("c", [trial(1.0, 1.0)] * 2, cap=9.0), cell("n", [trial(1.0, 1.0)] * 2)]
+    assert pair_tables(summarise(capped))[0][1][0].cells == ("9 W : no cap",)
+    batches = [cell(f"{b}", [trial(1.0, 1.0)] * 2, batch=b) for b in (1, 2)]
+    assert pair_tables(summarise(batches))[0][1][0].cells == ("batch=2 : 1",)
+
+
+def test_a_ratio_is_never_shown_below_zero() -> None:
+    wild = [
+        cell("a", [trial(9.0, 1.0), trial(9.1, 1.0)], node="a"),
+        cell("b", [trial(1.0, 1.0), trial(9.0, 1.0)], node="b"),
+    ]
+    _, columns = pair_tables(summarise(wild))[0]
+    assert summarise(wild).pairs[0].ratio_interval[0] < 0  # type: ignore[index]
+    assert columns[1].cells[0].startswith("0.552 (0 to ")
 
 
 def test_pairs_per_unit_of_work_one_run_and_meters_that_do_not_agree_say_so() -> None:
@@ -214,10 +295,12 @@ def test_pairs_per_unit_of_work_one_run_and_meters_that_do_not_agree_say_so() ->
         runs = [trial(energy * (1 + k / 500), 50.0, meter=meter, gain=0.05 * energy) for k in range(n)]
         return cell(node, [replace(t, work={"samples": 10.0 + 5 * (node == "b")}) for t in runs], node=node)
 
-    text = _printed(summarise([made("a", 1e3, 3, "x"), made("b", 1.51e3, 3, "y"), made("c", 1.5e3, 1, "x")]), 120)
+    made_of = [made("a", 1e3, 3, "x"), made("b", 1.51e3, 3, "y"), made("c", 1.5e3, 1, "x")]
+    text = _printed(summarise(made_of), 120, every=True)
     assert "energy per sample" in text
     assert "mean power\n" in text
-    assert "none: meters" in text
+    assert re.search(r"not told apart +meters", text)
+    assert "meters: no number of repeats settles it" in text
     assert "more*" in text
     assert "one cell has one run only" in " ".join(text.split())
     single = _printed(summarise([cell("a", [trial(1.0, 1.0)], node="a"), cell("b", [trial(0.0, 1.0)], node="b")]))

@@ -115,7 +115,7 @@ def _lines(
     for (key, members), base in zip(members_of.items(), bases, strict=True):
         ordered = members if axis is None else sorted(members, key=lambda c: level(c.knobs.get(axis)))
         chosen = _reference(members, elsewhere, axis, reference)
-        along = None if asked and len({repr(c.knobs[asked]) for c in members}) < len(members) else axis
+        along = None if asked and len({repr(c.knobs.get(asked)) for c in members}) < len(members) else axis
         told = chosen.key if chosen else None
         lines.append(Line(key, knobs_of[key], along, tuple(c.key for c in ordered), told, base))
     return lines

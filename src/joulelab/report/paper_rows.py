@@ -179,7 +179,9 @@ def caption(
     said = [f"Mean ± {what} of {many} {'repeat' if many == '1' else 'repeats'}."]
     samples = [s for c in cells for s in [summary.statistics[c.key].get("energy")] if s is not None]
     meters = sorted({part.split()[0] for s in samples for d in s.devices for part in d.split("; ") if part.split()})
-    per = dict.fromkeys(line.per for line in summary.lines if line.per and line.knobs.get(TABLE) == cells[0].knobs.get(TABLE))
+    per = dict.fromkeys(
+        line.per for line in summary.lines if line.per and line.knobs.get(TABLE) == cells[0].knobs.get(TABLE)
+    )
     if samples:
         of = f" of {scope}" if scope else " of everything measured"
         said.append(f"Energy{of}{', by ' + ', '.join(meters) if meters else ''}{_accuracy(samples)}.")

@@ -79,6 +79,9 @@ class Made:
     def cancel(self, slot: Path) -> None:
         """Nothing runs."""
 
+    def is_over(self, claim: Mapping[str, Any]) -> bool | None:
+        """Nothing is elsewhere."""
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.study.bench import make_study
+from tests.study.bench import make_study, place
 
 from joulelab.store.folder import write_json_atomic
 from joulelab.study.expected import Expected, Taken
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def ran(study: Study, key: str, number: int, took_s: float | None, energy_j: float | None = None) -> None:
-    slot = study.slot(key, number)
-    slot.mkdir()
+    end = {"outcome": "exit", "exit_code": 0, "start_ns": 1, "end_ns": 2}
+    slot = place(study.slot(key, number), {"ticks": 1}, end)
     write_json_atomic(slot / "slot.json", {"took_s": took_s})
     if energy_j is not None:
         write_json_atomic(slot / "trial.json", {"energies": {"measured": {"value": energy_j}, "gpu": {"value": 1.0}}})
@@ -36,6 +36,14 @@ def test_a_cell_takes_what_it_took(tmp_path: Path) -> None:
     total = expected.sum([one, two, three])
     assert (total.time_s, total.energy_j, total.slots, total.unknown) == (67.5, 400.0, 3, 0)
     assert Expected(study, cells, scope="gpu").of(one).energy_j == 1.0
+
+
+def test_slots_that_did_not_end_well_tell_nothing(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "s", "true")
+    (key,) = study.cells()
+    place(study.slot(key, 1), {"ticks": 1}, {"outcome": "exit", "exit_code": 1, "start_ns": 1, "end_ns": 2})
+    write_json_atomic(study.slot(key, 1) / "slot.json", {"took_s": 2.0})
+    assert Expected(study, study.cells()).of(key) == Taken()
 
 
 def test_the_same_cell_of_another_study_tells_too(tmp_path: Path) -> None:

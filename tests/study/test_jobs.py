@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -193,6 +195,96 @@ def test_what_the_cluster_did_to_a_job_decides_what_becomes_of_its_slot(
     # The next call runs what was not run.
     with Stop() as stop:
         assert Driver(study, cells, 1, Cluster(done), lambda _: None).run(stop).done == 4
+
+
+def test_one_bad_node_does_not_stop_the_others(tmp_path: Path) -> None:
+    study, cells = of_two_types(tmp_path / "s", 2)
+    first: list[Path] = []
+
+    def act(slot: Path) -> Ended:
+        first[:] = first or [slot]
+        return Ended(slot, None, "exit code 1: module: command not found") if slot in first else done(slot)
+
+    news: list[Told] = []
+    with Stop() as stop:
+        outcome = Driver(study, cells, 1, Cluster(act, 3), news.append).run(stop)
+    assert outcome.error is None
+    assert (outcome.done, outcome.failed) == (3, 1)
+    assert "a slot was cut off 3 times: exit code 1: module" in next(n.why for n in news if n.what == "failed")
+
+
+def refused(slot: Path) -> Ended:
+    place(slot, {"ticks": 1}, {"outcome": "not-started", "message": "no such command"})
+    error = {"what": "no such command", "where": "x", "why": None, "next": None, "kind": "WorkloadError"}
+    return Ended(slot, {"is": "error", "error": error})
+
+
+def test_a_workload_that_cannot_be_started_does_not_keep_others_from_it(tmp_path: Path) -> None:
+    study, cells = of_two_types(tmp_path / "s", 2)
+
+    def act(slot: Path) -> Ended:
+        return refused(slot) if cells[slot.parent.name].workload.name == "w1" else done(slot)
+
+    news: list[Told] = []
+    with Stop() as stop:
+        outcome = Driver(study, cells, 1, Cluster(act, 1), news.append).run(stop)
+    assert (outcome.done, outcome.failed, outcome.error) == (2, 2, None)
+    with Stop() as stop:
+        outcome = Driver(study, cells, 1, Cluster(done), news.append).run(stop)
+    assert (outcome.done, outcome.failed) == (2, 2), "it is run again on request"
+    assert [told.why for told in news if told.what == "refused before"] == ["no such command"] * 2
+    with Stop() as stop:
+        assert Driver(study, cells, 1, Cluster(done), news.append, retry=True).run(stop).done == 4
+
+
+def test_a_folder_that_cannot_be_used_ends_the_drive_in_good_order(tmp_path: Path) -> None:
+    study, cells = of_two_types(tmp_path / "s", 1)
+    place = Cluster(done)
+
+    def tick(slots: Sequence[Path]) -> None:
+        raise PermissionError(13, "Permission denied", str(slots[0]))
+
+    with Stop() as stop:
+        outcome = Driver(study, cells, 1, place, lambda _: None, tick=tick).run(stop)
+    assert "the study's folder cannot be used (Permission denied); mend that" in str(outcome.error)
+    assert outcome.done == len(place.sent) == 2, "what ran has ended and counts"
+
+
+def test_who_runs_a_slot_elsewhere_is_said_and_what_to_do(tmp_path: Path) -> None:
+    study, cells = of_two_types(tmp_path / "s", 1)
+    study.add_cells(cells.values())
+    key = next(iter(cells))
+    place(study.slot(key, 1), {**ELSEWHERE, "task": "5_1", "utc_ns": 0})
+    news: list[Told] = []
+
+    class Ends(Cluster):
+        def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended | Waits]:
+            if not self._now:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().poll(timeout_s, also)
+
+    with Stop() as stop:
+        Driver(study, cells, 1, Ends(done), news.append).run(stop)
+    (why,) = (told.why for told in news if told.what == "waits")
+    assert "it is run by job 5_1 on node07 since 1970-01-01 00:00:00 UTC; if that is gone for good, move" in why
+
+
+def test_how_long_several_at_once_take_is_told_by_how_fast_they_were(tmp_path: Path) -> None:
+    study, cells = of_two_types(tmp_path / "s", 4)
+    news: list[Told] = []
+    with Stop() as stop:
+        Driver(study, cells, 1, Cluster(done, 3), news.append).run(stop)
+    left = [told.left_s for told in news]
+    assert all(each is not None for each in left)
+    assert left[-1] == 0.0
+
+
+def test_a_slot_is_run_by_its_cell_whatever_the_file_says_by_now() -> None:
+    node = NodeType("a", "slurm", "cpu", {"A": "1"}, {"partition": "p", "nodes": 2, "time": 60})
+    found = NodeType.defined_by("a", node.identity())
+    assert (found.executor, found.uses, found.environment, found.launch) == ("slurm", "cpu", {"A": "1"}, "srun")
+    assert found.options == {"partition": "p", "nodes": 2}
+    assert NodeType.defined_by("local", {}) == NodeType()
 
 
 def test_what_a_cluster_waits_for_is_told_once(tmp_path: Path) -> None:

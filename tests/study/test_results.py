@@ -233,6 +233,10 @@ def test_idle_devices_are_reported_with_their_energy(tmp_path: Path) -> None:
     study, cells = of_file(tmp_path / "s", [Workload(("a",), "w", "cpu-mix")])
     (key,) = cells
     slot = add(study, key, 1, (30.0, 10.0), 2.0)
+    write_json_atomic(slot / "slot.json", {"gpus": ["gpu:0", "gpu:1"], "idle_gpus": []})
+    (cell,) = gather(study, cells=cells).cells
+    assert cell.trials[0].idle_energy is None, "what it saw and nobody read may have been used or not"
+    assert cell.trials[0].idle_energy_share is None
     write_json_atomic(slot / "slot.json", {"gpus": [], "idle_gpus": ["gpu:0", "gpu:1"], "node_type": "cpu-mix"})
     (cell,) = gather(study, cells=cells).cells
     assert cell.trials[0].idle == ("gpu:0", "gpu:1")
@@ -242,6 +246,16 @@ def test_idle_devices_are_reported_with_their_energy(tmp_path: Path) -> None:
     assert cell.trials[0].idle_energy_share == 1.0
     (row,) = gather(study, cells=cells).rows
     assert (row["idle"], row["used"], row["idle_energy_j"]) == ("gpu:0 gpu:1", "", 40.0)
+
+
+def test_idle_devices_are_reported_of_phases_where_all_are_idle(tmp_path: Path) -> None:
+    study, cells = of_file(tmp_path / "s", [Workload(("a",), "w", "cpu-mix", ("train",))])
+    (key,) = cells
+    train = PhaseTrial({"measured": Quantity(30.0), "gpu": Quantity(12.0)}, 1.5)
+    slot = add(study, key, 1, (30.0, 10.0), 2.0, phases={"train": train})
+    write_json_atomic(slot / "slot.json", {"gpus": [], "idle_gpus": ["gpu:0", "gpu:1"]})
+    (cell,) = gather(study, cells=cells).cells
+    assert (cell.trials[0].idle_energy, cell.trials[0].idle_energy_share) == (Quantity(12.0), 1.0)
 
 
 def test_a_pattern_may_be_for_one_workload_only(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_a_damaged_cell_is_left_out_and_written_anew(tmp_path: Path, text: str) 
     assert list(study.cells()) == [whole.parent.name]
     (note,) = study.notes
     assert str(damaged.parent) in note
-    assert "type the sweep's command again" in note
+    assert "type the same again" in note
     again = join_study(tmp_path / "s", "s", plan, 5)
     assert sorted(again.cells()) == sorted(cell.key for cell in plan.cells)
     assert again.notes == []

@@ -16,6 +16,7 @@ from joulelab.study.executors import Ended, Waits
 from joulelab.study.executors.slurm import check
 from joulelab.study.nodes import NodeType
 from joulelab.study.slots import State, look
+from joulelab.study.slurm.queued import queued
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "all is there")
 
@@ -76,7 +77,9 @@ def sent(study):
 
 
 def test_alike_slots_are_arrays_and_each_ends_once(slurm):
-    study = slurm.study("arrays", "sh", "-c", "exit $(({n} % 3))", nodes={"gpu": GPU, "cpu": CPU}, n="3,4,6")
+    kinds = {"gpu": GPU, "cpu": NodeType("cpu", "slurm", options={**CPU.options, "cpus": 2})}
+    shown = "srun -n1 sh -c 'echo cpus ${{SLURM_CPUS_PER_TASK:-none}}'"
+    study = slurm.study("arrays", "sh", "-c", f"{shown}; exit $(({{n}} % 3))", nodes=kinds, n="3,4,6")
     outcome, news = slurm.drive(study)
     assert (outcome.done, outcome.failed, outcome.error) == (4, 2, None), news
     kinds = {}
@@ -92,6 +95,7 @@ def test_alike_slots_are_arrays_and_each_ends_once(slurm):
         assert node == "g1" if kind == "gpu" else node in ("c1", "c2")
         assert claim_of(slot)["job"] == job_of(slot)["raw"]
         assert job_of(slot)["state"] == "COMPLETED"
+        assert (slot / "out.txt").read_text() == ("cpus none\n" if kind == "gpu" else "cpus 2\n")
         assert state.state in (State.DONE, State.FAILED)
 
 
@@ -140,8 +144,8 @@ def test_cancelled_while_they_wait_or_run(slurm):
     assert {news.fate for news in ended.values()} == {"cancelled"}
     assert ended[first].told == {"is": "interrupted"} or ended[first].told["is"] == "ended"
     assert job_of(first)["state"] == "CANCELLED"
-    # Slurm tells the workload as well: it may have ended before its slot has noted that it was told to.
-    assert look(first).state in (State.STALE, State.FAILED)
+    # Also where Slurm's signal ended the workload before its slot had noted it.
+    assert look(first).state is State.STALE
     executor.close()
 
 
@@ -212,9 +216,56 @@ def test_requeued_jobs_go_on_while_daemons_restart(slurm):
     ended, _ = poll(executor, 1)
     assert ended[slot].fate == ""
     assert look(slot).state is State.DONE
-    # Slurm tells the workload as well: it may have ended before its slot has noted that it was told to.
-    assert len(list(slot.parent.glob("r01.*-1"))) == 1
+    assert [folder.name for folder in slot.parent.glob("r01.*")] == ["r01.interrupted-1"]
     assert len(sent(study)) == 1
+
+
+def left_alone(slurm, study, pid):
+    """Have another driver follow jobs of one that lives, and be told to stop: they go on."""
+    tasks = sorted(task for task, *_ in slurm.jobs("-p", "accelerated"))
+    shown = queued(study.folder, slurm.environ)
+    assert sorted(f"{task} {state}" for task, state, _ in slurm.jobs("-p", "accelerated")) == sorted(shown.values())
+    waiting = [slot for slot, words in shown.items() if words.endswith("PENDING")]
+    assert len(waiting) == 4
+    another = slurm.executor(study)
+    for slot in waiting:
+        another.submit(slot)
+    assert another.poll(0.2) == []
+    for slot in waiting:
+        another.cancel(slot)
+    ended, _ = poll(another, 4)
+    assert all(f"left to the driver that sent it, process {pid} on" in news.said for news in ended.values())
+    assert sorted(another.going_on()) == tasks
+    another.close()
+
+
+def test_a_job_that_ends_before_its_slot_begins(slurm):
+    kind = NodeType("cpu", "slurm", options={**CPU.options, "setup": ["set -e", "false"]})
+    study = slurm.study("setup", "true", nodes={"cpu": kind})
+    outcome, _ = slurm.drive(study)
+    (folder,) = sent(study)
+    assert f"it ended before its slot began, and {folder / 'err.0'} is empty" in str(outcome.error)
+
+
+def test_held_jobs_are_told(slurm):
+    study, _ = slurm.held("stuck", {"cpu": CPU})
+    (slot,) = slots(study)
+    executor = slurm.executor(study)
+    executor.submit(slot)
+    until_runs(executor, slot)
+    job = claim_of(slot)["job"]
+    slurm.cluster.run("scontrol", "requeuehold", job)
+    waits = []
+    until(lambda: waits.extend(executor.poll(0.2)) or waits, "it says that it is held", 60, 0)
+    assert [(news.what, news.why) for news in waits] == [
+        (
+            "waits in the queue",
+            f"job {job} does not start: job requeued in held state; `scontrol show job {job}` tells more",
+        )
+    ]
+    executor.cancel(slot)
+    ended, _ = poll(executor, 1)
+    assert ended[slot].fate == "cancelled"
 
 
 def test_a_killed_driver_is_followed_by_one_that_finds_its_jobs(slurm):
@@ -222,6 +273,8 @@ def test_a_killed_driver_is_followed_by_one_that_finds_its_jobs(slurm):
     driver = slurm.start(study)
     try:
         until(lambda: any((slot / "out.txt").exists() for slot in slots(study)), "a slot runs", 60)
+        until(lambda: len(slurm.jobs("-p", "accelerated")) == 5, "all are sent", 60)
+        left_alone(slurm, study, driver.pid)
     finally:
         os.kill(driver.pid, signal.SIGKILL)
         driver.wait()
@@ -238,6 +291,15 @@ def test_a_killed_driver_is_followed_by_one_that_finds_its_jobs(slurm):
     (never / "job.json").write_text(
         json.dumps({"job": None, "name": "joulelab-x", "utc_ns": 1, "over": False, "node": "gpu"})
     )
+    # What a driver that is gone has sent is cancelled by who follows it.
+    waiting = [slot for slot in slots(study) if not slot.exists()][-1]
+    another = slurm.executor(study)
+    another.submit(waiting)
+    assert another.poll(0.2) == []
+    another.cancel(waiting)
+    ended, _ = poll(another, 1)
+    assert (ended[waiting].fate, "CANCELLED" in ended[waiting].said) == ("cancelled", True)
+    assert len(another.going_on()) == 4
     go.touch()
     outcome, news = slurm.drive(study)
     assert (outcome.done, outcome.error) == (5, None), news

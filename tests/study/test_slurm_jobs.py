@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
-from tests.study.bench import make_study
+from tests.slurm.site import AWAY, DOWN, NO_DATABASE, NONE, Site, executor
 
 from joulelab.core.errors import ConfigError, ReadFailed, Refused, Unavailable
 from joulelab.study.executors import Ended, Waits
@@ -15,54 +14,9 @@ from joulelab.study.nodes import NodeType
 from joulelab.study.slurm import options, sent
 from joulelab.study.slurm.check import check
 from joulelab.study.slurm.task import Task, why, write_job
-from joulelab.study.slurm.watch import Seen, Watch, by_name
+from joulelab.study.slurm.watch import Seen, by_name
 from joulelab.transports.slurm import Answer
 from joulelab.transports.slurm_jobs import Jobs, JobState, clean
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-DOWN = Answer(1, "", "sacct: error: Problem talking to the database: Connection refused")
-AWAY = Answer(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-NONE = Answer(1, "", "slurm_load_jobs error: Invalid job id specified")
-NO_DATABASE = Answer(1, "", "Slurm accounting storage is disabled")
-CONFIG = Answer(0, "MaxArraySize = 100\nClusterName = test\n", "")
-
-
-class Site:
-    """Be a Slurm that answers by the program's name; a list is answered one by one, its last from then on."""
-
-    def __init__(self, **answers):
-        self.answers = {"scontrol": CONFIG, "sacct": Answer(0, "", ""), "squeue": Answer(0, "", "")} | answers
-        self.asked: list[tuple[str, ...]] = []
-        self.t = 0.0
-
-    def run(self, words, timeout_s, keep):
-        self.asked.append(tuple(words))
-        answer = self.answers[words[0]]
-        if isinstance(answer, list):
-            answer = answer.pop(0) if len(answer) > 1 else answer[0]
-        return Answer(0, answer, "") if isinstance(answer, str) else answer
-
-    def now(self):
-        return self.t
-
-    def jobs(self):
-        return Jobs({}, run=self.run)
-
-    def watch(self):
-        return Watch(self.jobs(), self.now)
-
-    def count(self, program):
-        return sum(words[0] == program for words in self.asked)
-
-
-def executor(folder: Path, site: Site, n: str = "1,2,3,4", **more):
-    """Return an executor of a made-up site and the slots of a study."""
-    study = make_study(folder, "true", "{n}", knobs={"n": n})
-    nodes = {"local": NodeType("local", "slurm", options=more)}
-    opened = Slurm(site.jobs(), nodes, study.folder, now=site.now)
-    return opened, [study.slot(key, 1) for key in sorted(study.cells())]
 
 
 def test_options_of_a_node_type():
@@ -292,7 +246,10 @@ def test_a_job_that_will_not_start_by_itself_is_told_once(tmp_path):
     opened, slots = executor(tmp_path / "s", site)
     opened.submit(slots[0])
     (news,) = opened.poll(0)
-    assert (news.what, news.why) == ("waits in the queue", "job 8 does not start: launch failed requeued held")
+    assert (news.what, news.why) == (
+        "waits in the queue",
+        "job 8 does not start: launch failed requeued held; `scontrol show job 8` tells more",
+    )
     site.t = 10.0
     assert opened.poll(0) == []
 

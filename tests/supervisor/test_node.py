@@ -17,8 +17,9 @@ from tests.supervisor.supervised import gone, recorders_in, until
 from joulelab.core.clock import boot_id, monotonic_ns
 from joulelab.core.process import start_ticks
 from joulelab.store.folder import create_run
-from joulelab.supervisor.nodes import MODULE, _plan
+from joulelab.supervisor.nodes import _plan
 from joulelab.supervisor.options import RunOptions
+from joulelab.supervisor.step import MODULE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

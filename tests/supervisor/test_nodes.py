@@ -15,8 +15,9 @@ from tests.supervisor.supervised import DRIVER, Bench, gone, until
 
 from joulelab.core.clock import boot_id
 from joulelab.store.folder import list_runs
-from joulelab.supervisor.nodes import other_nodes, step_environ
+from joulelab.supervisor.nodes import other_nodes
 from joulelab.supervisor.options import host_name, marks_folder
+from joulelab.supervisor.step import step_environ
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ from joulelab.core.errors import MissingDependency
 from joulelab.store.folder import list_runs, read_end
 from joulelab.store.lines import read_lines
 from joulelab.store.run import open_run
-from joulelab.supervisor.nodes import MODULE
+from joulelab.supervisor.step import MODULE
 from joulelab.twins import profile
 from joulelab.twins.model import Node
 from joulelab.twins.serve import TwinServer
@@ -190,3 +191,44 @@ def test_a_step_that_is_refused_costs_nothing(bench: Bench) -> None:
     (workload,) = events(run / "n1", "workload")
     (began,) = events(run / "n1", "recorder-started")
     assert (workload["t"] - began["t"]) / NS < 30
+
+
+def tasks_on(host: str) -> list[int]:
+    """Return the tasks of our steps on a node, not their srun."""
+    found = []
+    for pid, words in commands().items():
+        with contextlib.suppress(OSError):
+            named = f"SLURMD_NODENAME={host}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if MODULE in words and named and Path(words[0]).name != "srun":
+                found.append(pid)
+    return found
+
+
+def test_a_node_whose_task_is_killed_is_recorded_again(bench: Bench) -> None:
+    go = bench.folder / "go"
+    wait = f"sh -c 'until [ -e {go} ]; do sleep 0.1; done; sleep 1'"
+    runs = bench.submit("lost", f"{JOULELAB} run -o result.json -- {wait}", "-N2")
+    until(lambda: list_runs(runs), "the run begins", 60)
+    run = only_run(runs)
+    until(lambda: events(run / "n1", "workload") and recorders_in(run / "n2"), "both nodes are recorded", 60)
+    (task,), (recorder,) = tasks_on("n2"), recorders_in(run / "n2")
+    os.kill(task, signal.SIGKILL)
+    until(lambda: gone(recorder), "its recorder ends with it", 30)
+    until(lambda: events(run / "n1", "node-back"), "it is recorded again", 60)
+    # Then srun itself: both nodes are silent, and their tasks are left.
+    left = [tasks_on(host) for host in ("n1", "n2")]
+    (srun, *_) = (p for p, words in commands().items() if MODULE in words and "--nodelist=n2" in words)
+    os.kill(srun, signal.SIGKILL)
+    until(lambda: len(events(run / "n1", "node-back")) == 2, "and again", 60)
+    assert all(gone(pid) for pid in left[1]), "nobody records twice"
+    go.touch()
+    assert bench.ended(runs) == 0, (runs / "out").read_text()
+    (first, second) = events(run / "n1", "node-lost")
+    assert first["node"] == second["node"] == "n2"
+    assert first["heard_ns"] < first["t"]
+    assert sorted(p.name.split(".")[2] for p in (run / "n2").glob("rapl.energy.*.journal")) == ["0", "1", "2"]
+    problems = json.loads((runs / "result.json").read_text())["problems"]
+    assert len(problems) == 2, problems
+    assert problems[0].startswith("n2: not heard of for 5 s, so the recording is lost (")
+    assert problems[1].startswith("the step that records n2 ended early")
+    assert not any("did not end in time" in problem for problem in problems)

@@ -71,10 +71,6 @@ class Goal:
             return energy + time - ONE
         return eds(energy, time, self.k or USUAL_K)
 
-    def score_of(self, energy_ratio: float, time_ratio: float) -> float:
-        """Return what shall be small from ratios to the reference (where it is 1), as a plain number."""
-        return self.score(Quantity(energy_ratio), Quantity(time_ratio)).value
-
     def within(self, loss: Quantity) -> Within:
         """Return whether a time loss (t / t_ref - 1) is within the limit, given its uncertainty."""
         if self.slowdown is None:

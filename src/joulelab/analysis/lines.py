@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 AXES = ("cap", "clock", "cpu_cap")
 APART = ("workload", "phase")  # knobs by which cells are of different groups
+PLURAL = {"workload": "Workloads", "phase": "Phases"}
 WITHOUT = {"cap": "no cap", "clock": "no locked clock", "cpu_cap": "no CPU cap"}
 SAME_WORK = 1e-3  # amounts of work that differ by less are the same
 NUMBER = re.compile(r"([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?) *(?:%|W|[MG]?Hz)?", re.IGNORECASE)
@@ -86,6 +87,15 @@ def find_lines(
         wanted = reference if reference is None or _matching(of, reference) else _without(reference, own)
         found += _lines(of, wanted or None, per, own)
     return found
+
+
+def reference_notes(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> list[str]:
+    """Say which part of a reference changes nothing: a workload or phase among several."""
+    asked = {n: v for n, v in (reference or {}).items() if n in APART and n in _varying(cells)}
+    return [
+        f"{PLURAL[name]} are not compared with each other: {knob_text({name: value})} in the reference changes nothing."
+        for name, value in asked.items()
+    ]
 
 
 def _without(reference: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,6 +177,11 @@ def knob_value(name: str, value: Any) -> str:
         return str(value)
     factor, unit = scale(name, [value])
     return f"{value / factor:g} {unit}".rstrip()
+
+
+def knob_column(name: str) -> str:
+    """Return the name of a knob's column in files; a clock is in Hz there, and says so."""
+    return f"knob_{name}_hz" if name == "clock" else f"knob_{name}"
 
 
 def scale(name: str, values: Iterable[float]) -> tuple[float, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import (
@@ -26,11 +26,11 @@ from joulelab.analysis.cells import (
 )
 from joulelab.analysis.choice import Best, best_of
 from joulelab.analysis.goal import Goal, eds
-from joulelab.analysis.lines import Line, comparable, find_lines, groups, with_axes
+from joulelab.analysis.lines import Line, comparable, find_lines, groups, reference_notes, with_axes
 from joulelab.analysis.pairs import Pair, compare
 from joulelab.analysis.pareto import Front, front_of
 from joulelab.analysis.products import ONE, product
-from joulelab.analysis.repeats import FIGURES, Sample, samples_of
+from joulelab.analysis.repeats import FIGURES, UNITS, Sample, samples_of
 from joulelab.analysis.scaling import Scaling, find_scaling
 from joulelab.analysis.spread import Pool, deviation
 from joulelab.analysis.study_notes import notes_of
@@ -173,27 +173,38 @@ def summarise(
     pools = _Pools.of(cells, lines)
     compared = {k: m for k, line in line_of.items() if (m := means(by_key[k], line.per, pools.compared)) is not None}
     metrics = tuple(_measure(c, line_of[c.key], compared, every_k, pools) for c in cells)
-    fit = {k: m for k, m in compared.items() if not by_key[k].uncapped}
-    judged = [(line.key, line.reference, {k: fit[k] for k in line.cells if k in fit}) for line in lines]
-    of_all = groups(cells)
-    together = len(lines) > 1 and len(of_all) == 1 and comparable(cells)
-    overall = _fastest(lines, compared) if together else None
-    everything = [*judged, (None, overall, fit)] if together else judged
-    best = [best_of(g, key, of, compared.get(ref or "")) for g in goals for key, ref, of in everything]
+    judged, overall = _judged(cells, lines, compared)
+    best = [best_of(g, key, of, compared.get(ref or "")) for g in goals for key, ref, of in judged]
     samples = {c.key: samples_of(c) for c in cells}
+    notes = notes_of(cells, lines, every_k, pools.compared, samples, per)
     return Summary(
         cells=metrics,
         lines=tuple(lines),
         goals=tuple(goals),
         ks=every_k,
         best=tuple(b for b in best if b is not None),
-        fronts=tuple(front_of(key, of) for key, _, of in everything if of),
-        scaling=tuple(s for of in of_all if comparable(of) for s in find_scaling(of, compared)),
-        notes=notes_of(cells, lines, every_k, pools.compared, samples, per),
+        fronts=tuple(front_of(key, of) for key, _, of in judged if of),
+        scaling=tuple(s for of in groups(cells) if comparable(of) for s in find_scaling(of, compared)),
+        notes=(*notes, *reference_notes(cells, reference)),
         reference=overall,
         statistics=samples,
         pairs=_pairs(by_key, lines, samples),
     )
+
+
+def _judged(
+    cells: Sequence[Cell], lines: Sequence[Line], compared: Mapping[str, Means]
+) -> tuple[list[tuple[str | None, str | None, dict[str, Means]]], str | None]:
+    """Return what the best is chosen of: each line with its reference, and all lines together with theirs."""
+    uncapped = {c.key for c in cells if c.uncapped}
+    fit = {k: m for k, m in compared.items() if k not in uncapped}
+    judged: list[tuple[str | None, str | None, dict[str, Means]]] = [
+        (line.key, line.reference, {k: fit[k] for k in line.cells if k in fit}) for line in lines
+    ]
+    if len(lines) == 1 or len(groups(cells)) != 1 or not comparable(cells):
+        return judged, None
+    overall = _fastest(lines, compared)
+    return [*judged, (None, overall, fit)], overall
 
 
 def _pairs(
@@ -202,6 +213,7 @@ def _pairs(
     """Return each cell against the reference of its line, and all pairs of lines that are short."""
     wanted: dict[tuple[str, str], None] = {}
     samples: dict[str, dict[str, Sample]] = {}
+    per = {key: line.per for line in lines for key in line.cells}
     for line in lines:
         samples |= {k: samples_of(cells[k], line.per) if line.per else whole[k] for k in line.cells}
         if line.reference is not None:
@@ -212,8 +224,16 @@ def _pairs(
     found: list[Pair] = []
     for figure in FIGURES:
         of = {key: each[figure] for key, each in samples.items() if figure in each}
-        found += compare(of, [pair for pair in wanted if pair[0] in of and pair[1] in of], figure)
+        both_known = [pair for pair in wanted if pair[0] in of and pair[1] in of]
+        found += [_with_unit(pair, per[pair.cell]) for pair in compare(of, both_known, figure)]
     return tuple(found)
+
+
+def _with_unit(pair: Pair, per: str | None) -> Pair:
+    unit = UNITS[pair.figure]
+    if per is None or pair.figure == "power":  # power is the same per whatever is done
+        return replace(pair, unit=unit)
+    return replace(pair, unit=f"{unit}/{per.removesuffix('s')}", per=per)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Welch: each cell has its own scatter, with fractional degrees of freedom. The interval of a ratio r is Fieller's, all r
 for which `a - r b` is zero for all that is known: it holds 1 exactly if that of the difference holds 0 and p is above
-the level. One decision, said in three ways; the logarithms of both would say something slightly else.
+the level. One decision, said in three ways; the logarithms of both would say something slightly else. No energy, time
+or power is below zero, so no ratio is: its interval ends there.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from joulelab.analysis.repeats import Sample
 
 Verdict = Literal["more", "less", "cannot be told apart", "not known"]
-TOLD_APART = ("more", "less")
 POWER = 0.8  # with this probability the repeats that are named settle it, if the difference is what it seems
-MOST_REPEATS = 100  # more are not counted: the figure then is one above
+MOST_REPEATS = 100  # more are not counted
 ROUNDS = 8  # so often the degrees of freedom at a bound of a ratio are worked out anew; they move little
 SAME = 1e-8  # bounds that move by less do not move
 
@@ -34,9 +34,10 @@ class Pair:
     """Hold how a cell compares with another: ratio and difference (both 95 %, each pair by itself), p, verdict.
 
     `p_corrected` is by Holm over all pairs of the family, and the verdict is by it. `more_repeats` of both cells would
-    settle it with POWER if the difference is real: None where it is settled, or not known, one above MOST_REPEATS
-    where that many do not do. `by_meters` tells that no number of repeats does: what the meters may be off by is as
-    large as the difference. `assumed` tells that one cell has one run, taken to scatter as the other's do.
+    settle it with POWER if the difference is real: None where it is settled, or not known, or where MOST_REPEATS do
+    not do (`more_than_100`). `by_meters` tells that no number of repeats does: what the meters may be off by is as
+    large as the difference. `assumed` tells that one cell has one run, taken to scatter as the other's do. `unit` is
+    that of the difference, per unit of the work that `per` names, where it does.
     """
 
     cell: str
@@ -51,8 +52,11 @@ class Pair:
     p: float | None = None
     p_corrected: float | None = None
     more_repeats: int | None = None
+    more_than_100: bool = False
     by_meters: bool = False
     assumed: bool = False
+    unit: str = ""
+    per: str | None = None
 
 
 def compare(samples: Mapping[str, Sample], pairs: Sequence[tuple[str, str]], figure: str = "") -> list[Pair]:
@@ -195,7 +199,7 @@ def _fieller(of: _Contrast) -> tuple[float, float] | None:
             if abs(bound - last) <= SAME * abs(bound):
                 break
         bounds.append(bound)
-    return bounds[0], bounds[1]
+    return max(bounds[0], 0.0), bounds[1]
 
 
 def _open(pair: Pair, contrast: _Contrast, level: float) -> Pair:
@@ -205,12 +209,12 @@ def _open(pair: Pair, contrast: _Contrast, level: float) -> Pair:
     """
     difference = abs(contrast.a - contrast.b)
     if difference <= t_quantile(level, math.inf) * abs(contrast.b) * contrast.meters:
-        return replace(pair, more_repeats=MOST_REPEATS + 1, by_meters=contrast.meters > 0)
+        return replace(pair, more_than_100=True, by_meters=contrast.meters > 0)
     low, high = 0, MOST_REPEATS + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if _settles(contrast, difference, middle, level) else (middle, high)
-    return replace(pair, more_repeats=high)
+    return replace(pair, more_than_100=True) if high > MOST_REPEATS else replace(pair, more_repeats=high)
 
 
 def _settles(contrast: _Contrast, difference: float, more: int, level: float) -> bool:

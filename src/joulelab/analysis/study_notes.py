@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HALF = "The gain by EDS(2) is by algebra always half of gain minus loss: one piece of evidence, not two."
 MOST_NAMED = 4
+ONLY = "the only cell"  # nothing names it where there is no other
 TOLD = ("estimate", "power meter", "cap not enforced")  # doubts of runs that have a note of their own
 
 
@@ -34,7 +35,7 @@ def notes_of(
     """Return the notes, those that touch most figures first; `samples` are those of each cell, by figure."""
     trials = [t for c in cells for t in c.trials]
     if not trials and not any(c.moments for c in cells):
-        return ("No run has succeeded yet.",)
+        return ("No cell has a result so far.",)
     said = _missing(cells, lines) + _moments(cells)
     if not trials:
         return tuple(said)
@@ -48,7 +49,9 @@ def _missing(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
     said = []
     if empty:
         names = _named([c for c in cells if c.key in empty])
-        said.append(f"{_count(len(empty), cells)} no run that succeeded: {names}.")
+        # A run may have succeeded without the phase that is asked for.
+        what = "result" if any("phase" in c.knobs for c in cells if c.key in empty) else "run that succeeded"
+        said.append(f"{_count(len(empty), cells)} no {what}: {names}.")
     without = [line for line in lines if line.reference is None or line.reference in empty]
     if without:
         which = ", ".join(line.key for line in without if line.key)
@@ -71,7 +74,7 @@ def _odd(cells: Sequence[Cell], samples: Mapping[str, Mapping[str, Sample]]) -> 
     found = [(c, odd) for c in cells if (odd := _odd_runs(c, samples[c.key]))]
     if not found:
         return []
-    named = [f"{knob_text(c.knobs) or c.key} ({', '.join(odd)})" for c, odd in found[:MOST_NAMED]]
+    named = [f"{_name(c)} ({', '.join(odd)})" for c, odd in found[:MOST_NAMED]]
     more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
     alone = len(found) == 1 and len(found[0][1]) == 1
     kept = "a run that does not look like the others" if alone else "runs that do not look like the others"
@@ -156,7 +159,7 @@ def _spreads(pools: Sequence[Pool]) -> str:
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.2g}", f"{max(values):.2g}"
+    low, high = (f"{v:.0f}" if v >= 99.5 else f"{v:.2g}" for v in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 
@@ -230,7 +233,10 @@ def _doubts(cells: Sequence[Cell]) -> list[str]:
         if name in TOLD:
             continue
         which = list({c.key: c for c in of}.values())
-        told.append(f"{name} in {len(of)} of {runs} runs" + ("" if len(of) == runs else f" ({_named(which)})"))
+        told.append(
+            f"{name} in {len(of)} of {runs} runs"
+            + ("" if len(of) == runs or len(cells) == 1 else f" ({_named(which)})")
+        )
     return [f"Runs doubt themselves: {'; '.join(told)}. See doubts in slots.csv."] if told else []
 
 
@@ -251,6 +257,10 @@ def _count(some: int, of: Sequence[object]) -> str:
 
 
 def _named(cells: Sequence[Cell]) -> str:
-    names = [knob_text(c.knobs) or c.key for c in cells[:MOST_NAMED]]
+    names = [_name(c) for c in cells[:MOST_NAMED]]
     more = len(cells) - len(names)
     return "; ".join(names) + (f" and {more} more" if more else "")
+
+
+def _name(cell: Cell) -> str:
+    return knob_text(cell.knobs) or ONLY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -88,33 +89,54 @@ def tell_written(files: list[Path]) -> None:
     """Say where files were written."""
     from joulelab.cli.run import short_path
 
+    if not files:
+        return
     say(f"written: {', '.join(str(short_path(file)) for file in files)}")
 
 
 def write(study: Study, results: Results, summary: Summary, *, figures: bool | None) -> list[Path]:
-    """Write the files of a study beside its cells, and return them. Raises MissingDependency for figures asked for."""
-    from joulelab.core.errors import MissingDependency
-    from joulelab.report.paper import write_paper_csv
+    """Write the files of a study beside its cells, and return them; what cannot be written is said.
+
+    Raises MissingDependency for figures that were asked for.
+    """
+    from joulelab.report.paper import pairs_csv, statistics_csv
     from joulelab.report.study_csv import SCALING, cells_csv, scaling_csv
     from joulelab.study.results import slots_csv
 
-    written = []
-    files = [("results.csv", cells_csv(summary)), ("slots.csv", slots_csv(results.rows))]
-    for name, text in [*files, *([(SCALING, scaling_csv(summary))] if summary.scaling else [])]:
-        part = study.folder / f".{name}.{os.getpid()}"
+    made = {"results.csv": cells_csv(summary), "slots.csv": slots_csv(results.rows)}
+    made |= {"statistics.csv": statistics_csv(summary)}
+    made |= {"pairs.csv": pairs_csv(summary)} if summary.pairs else {}
+    made |= {SCALING: scaling_csv(summary)} if summary.scaling else {}
+    written = [study.folder / name for name, text in made.items() if _put(study.folder / name, text)]
+    if figures is not False and len(written) == len(made):
+        written += _draw(study, summary, asked=bool(figures))
+    return written
+
+
+def _put(file: Path, text: str) -> bool:
+    """Write a file whole or not at all; say why it cannot be."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
         part.write_text(text, encoding="utf-8")
-        part.replace(study.folder / name)
-        written.append(study.folder / name)
-    written += write_paper_csv(summary, study.folder)
-    if figures is False:
-        return written
+        part.replace(file)
+    except OSError as error:
+        say(f"{file} is not written ({error.strerror})")
+        with contextlib.suppress(OSError):
+            part.unlink()
+        return False
+    return True
+
+
+def _draw(study: Study, summary: Summary, *, asked: bool) -> list[Path]:
+    from joulelab.core.errors import MissingDependency
+
     try:
         from joulelab.report.figures import draw
 
         draw(summary, study.folder / "figures")
-        written.append(study.folder / "figures")
     except MissingDependency as error:
-        if figures:
+        if asked:
             raise
         say(str(error))
-    return written
+        return []
+    return [study.folder / "figures"]

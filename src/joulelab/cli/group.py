@@ -116,7 +116,8 @@ def run_commands(words: list[str], early: list[Spawned]) -> int:
         return SIGPIPE_CODE
     except OSError as error:
         _close_output()
-        click.echo(f"joulelab: the output cannot be written ({error.strerror or error})", err=True)
+        what = f"{error.filename} cannot be used" if error.filename else "the output cannot be written"
+        click.echo(f"joulelab: {what} ({error.strerror or error})", err=True)
         return 1
     return code if isinstance(code, int) else 0
 

@@ -254,6 +254,6 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def utc_text() -> str:
-    """Return the time of day for people."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(utc_now_ns() // NS))
+def utc_text(utc_ns: int | None = None) -> str:
+    """Return a time of day for people, now unless one is given."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime((utc_now_ns() if utc_ns is None else utc_ns) // NS))

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from joulelab.analysis.lines import knob_text
 from joulelab.report.console import print_facts
 from joulelab.report.paper_pairs import pair_notes, pair_tables
 from joulelab.report.paper_rows import paper_tables
 from joulelab.report.study import fits, fitting, print_table
-from joulelab.report.study_csv import as_csv, knob_columns, write_files
+from joulelab.report.study_csv import as_csv, knob_columns
 from joulelab.report.study_rows import Column
 from joulelab.report.study_text import escaped, latex_table, markdown_table, tex
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from pathlib import Path
 
     from rich.console import Console
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from joulelab.report.paper_rows import PaperTable, Spread
 
 SCHEMA = 1
-STATISTICS, PAIRS = "statistics.csv", "pairs.csv"
 WIDE = 100  # from this on the difference is shown, even if names then take two lines
 UNIT = {"energy": "j", "power": "w", "time": "s"}
 
@@ -87,12 +85,6 @@ def paper_latex(
     return "\n".join([r"% \usepackage{booktabs}", *tables, *(tex(note) for note in pair_notes(summary))]) + "\n"
 
 
-def write_paper_csv(summary: Summary, folder: Path) -> list[Path]:
-    """Write `statistics.csv` and, where cells are compared, `pairs.csv` into a folder; return their paths."""
-    files = {STATISTICS: statistics_csv(summary)}
-    return write_files(files | ({PAIRS: pairs_csv(summary)} if summary.pairs else {}), folder)
-
-
 def statistics_csv(summary: Summary) -> str:
     """Return a row per cell with every figure of its repeats, SI, in full: what the tables are rounded from."""
     rows = []
@@ -107,14 +99,18 @@ def statistics_csv(summary: Summary) -> str:
 
 
 def pairs_csv(summary: Summary) -> str:
-    """Return a row per pair and figure: ratio, difference, p, verdict, more repeats; all pairs."""
+    """Return a row per pair and figure: ratio, difference in `unit`, p, verdict, more repeats; all pairs."""
     rows = []
     for pair in summary.pairs:
-        row: dict[str, Any] = {"figure": pair.figure, "cell": pair.cell, "against": pair.against, "ratio": pair.ratio}
+        own, other = summary.cell(pair.cell).knobs, summary.cell(pair.against).knobs
+        row: dict[str, Any] = {"workload": own.get("workload"), "phase": own.get("phase"), "figure": pair.figure}
+        row |= {"unit": pair.unit, "per": pair.per, "cell": pair.cell, "against": pair.against}
+        row |= {"cell_knobs": knob_text(own), "against_knobs": knob_text(other), "ratio": pair.ratio}
         row |= _bounds("ratio", pair.ratio_interval) | {"difference": pair.difference}
         row |= _bounds("difference", pair.difference_interval)
         row |= {"freedom": pair.freedom, "p": pair.p, "p_corrected": pair.p_corrected, "verdict": pair.verdict}
-        row |= {"more_repeats": pair.more_repeats, "by_meters": int(pair.by_meters), "assumed": int(pair.assumed)}
+        row |= {"more_repeats": pair.more_repeats, "more_repeats_above_100": int(pair.more_than_100)}
+        row |= {"by_meters": int(pair.by_meters), "assumed": int(pair.assumed)}
         rows.append(row)
     return as_csv(rows)
 
@@ -139,11 +135,6 @@ def paper_json(summary: Summary, *, spread: Spread = "deviation", scope: str | N
         "statistics": plain["statistics"],
         "pairs": plain["pairs"],
     }
-
-
-def paper_json_text(summary: Summary, *, spread: Spread = "deviation", scope: str | None = None) -> str:
-    """Return that as text."""
-    return json.dumps(paper_json(summary, spread=spread, scope=scope), indent=2, allow_nan=False) + "\n"
 
 
 def _print(console: Console, title: str, columns: list[Column], left: Collection[int] = ()) -> None:

@@ -37,22 +37,30 @@ def pair_tables(summary: Summary, *, every: bool = False) -> list[tuple[str, lis
 
     Energy and time of each cell against the reference of its line; `every` pair, and mean power too.
     """
-    titles: dict[tuple[str, str], list[Line]] = {}
+    tables_of: dict[tuple[str, str, str], list[Line]] = {}
     for line in summary.lines:
-        of = str(line.knobs.get(TABLE, ""))
-        per = f" per {line.per.removesuffix('s')}" if line.per else ""
-        for figure, name in NAMES.items():
+        of = str(summary.cell(line.cells[0]).knobs.get(TABLE, ""))
+        for figure in NAMES:
             if every or figure in SHOWN:
-                title = f"{of}: {name}" if of else name
-                titles.setdefault((figure, f"{title}{'' if figure == 'power' else per}"), []).append(line)
+                per = f" per {line.per.removesuffix('s')}" if line.per and figure != "power" else ""
+                tables_of.setdefault((of, figure, per), []).append(line)
     pairs = _by_line(summary)
     knobs = {c.key: c.knobs for c in summary.cells}
     tables = []
-    for (figure, title), lines in titles.items():
+    for (of, figure, per), lines in tables_of.items():
+        title = f"{_whose(summary, of, lines)}{NAMES[figure]}{per}"
         rows = [p for line in lines for p in pairs.get((line.key, figure), ()) if every or p.against == line.reference]
         if rows:
             tables.append((title, _columns(rows, knobs)))
     return tables
+
+
+def _whose(summary: Summary, workload: str, lines: Sequence[Line]) -> str:
+    """Return the workload of a table, and the phase where all its rows are of one: their names then leave it out."""
+    phases = {str(summary.cell(line.cells[0]).knobs.get("phase", "")) for line in lines}
+    parts = [workload, *(phases if len(phases) == 1 else ())]
+    told = ", ".join(part for part in parts if part)
+    return f"{told}: " if told else ""
 
 
 def _by_line(summary: Summary) -> dict[tuple[str, str], list[Pair]]:
@@ -103,7 +111,9 @@ def _pair_name(pair: Pair, own: Mapping[str, Any], other: Mapping[str, Any], nam
     first, second = _values(own, apart), _values(other, apart)
     if len(apart) == 1 and first and second:
         second = knob_value(apart[0], other[apart[0]])  # its name is said
-    return f"{_values(own, both)} {first or pair.cell} : {second or pair.against}".strip()
+    lacks = f"without {' '.join(apart)}"  # a knob that only the other cell has
+    first, second = (first or lacks, second or lacks) if apart else (pair.cell, pair.against)
+    return f"{_values(own, both)} {first} : {second}".strip()
 
 
 def _values(knobs: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -114,16 +124,13 @@ def _values(knobs: Mapping[str, Any], names: Sequence[str]) -> str:
 
 def more_text(pair: Pair) -> str:
     """Return how many more repeats would settle it, empty where it is settled or not known."""
-    if pair.more_repeats is None:
-        return ""
-    if pair.by_meters:
-        return "meters"
-    return f"> {MOST_REPEATS}" if pair.more_repeats > MOST_REPEATS else f"{pair.more_repeats}"
+    if pair.more_than_100:
+        return "meters" if pair.by_meters else f"> {MOST_REPEATS}"
+    return "" if pair.more_repeats is None else f"{pair.more_repeats}"
 
 
 def _ratio(pair: Pair) -> str:
-    bounds = pair.ratio_interval
-    return _with_interval(pair.ratio, bounds and (max(bounds[0], 0.0), bounds[1]))  # none is below zero
+    return _with_interval(pair.ratio, pair.ratio_interval)
 
 
 def _difference(pair: Pair) -> str:

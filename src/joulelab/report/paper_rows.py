@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from joulelab.analysis.lines import knob_value
 from joulelab.analysis.repeats import UNITS
 from joulelab.report import format as fmt
+from joulelab.report.study_rows import unnamed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,6 @@ ODD = "†"  # after figures with a repeat that does not look like the others
 ESTIMATE, UNCAPPED = "~", "!"
 FIRST = ("phase", "node")  # these tell rows apart before other knobs
 TABLE = "workload"  # each has a table of its own
-CELL = "cell"  # by its key, where no knob tells rows apart
 ENOUGH = 10.0  # figures from this on have one decimal
 KILO = 1000.0
 DIGITS = 2  # of the median deviation, and of a figure that is much smaller than the others
@@ -64,7 +64,7 @@ def paper_tables(summary: Summary, *, spread: Spread = "deviation", scope: str |
 
 def _table(summary: Summary, name: str, cells: Sequence[CellMetrics], spread: Spread, scope: str | None) -> PaperTable:
     names = _labels(cells)
-    ns = sorted({c.n for c in cells})
+    ns = sorted(_counts(summary, cells))
     columns = [_figure(summary, cells, figure, spread) for figure in HEADS]
     idle = [c.idle_energy.value if c.idle_energy is not None else None for c in cells]
     if any(idle):
@@ -74,7 +74,7 @@ def _table(summary: Summary, name: str, cells: Sequence[CellMetrics], spread: Sp
         columns.insert(0, ("n", tuple(str(c.n) for c in cells)))
     columns = [(head, texts) for head, texts in columns if any(text != fmt.NOTHING for text in texts)]
     rows = [
-        PaperRow(c.key, tuple(_label(c, n) for n in names), tuple(texts[k] for _, texts in columns))
+        PaperRow(c.key, tuple(_label(summary, c, n) for n in names), tuple(texts[k] for _, texts in columns))
         for k, c in enumerate(cells)
     ]
     title = f"Results of {name}" if name else "Results"
@@ -88,13 +88,22 @@ def _labels(cells: Sequence[CellMetrics]) -> tuple[str, ...]:
     there = dict.fromkeys(n for c in cells for n in c.knobs)
     ordered = [n for n in FIRST if n in there] + [n for n in there if n not in (*FIRST, TABLE)]
     varying = tuple(n for n in ordered if len({repr(c.knobs.get(n)) for c in cells}) > 1)
-    return varying or tuple(ordered[:1]) or (CELL,)
+    return varying or tuple(ordered[:1]) or ("",)
 
 
-def _label(cell: CellMetrics, name: str) -> str:
+def _label(summary: Summary, cell: CellMetrics, name: str) -> str:
     if name in cell.knobs:
         return knob_value(name, cell.knobs[name])
-    return cell.key if name == CELL else fmt.NOTHING
+    return fmt.NOTHING if name else unnamed(summary, cell.key)
+
+
+def _counts(summary: Summary, cells: Sequence[CellMetrics]) -> set[int]:
+    """Return the numbers of repeats; one run beside repeats is left out where it shows by having no ±, as in papers."""
+    samples = [(c.n, s) for c in cells for f, s in summary.statistics[c.key].items() if f != "time"]
+    every = {c.n for c in cells}
+    shown = all(any(f != "time" for f in summary.statistics[c.key]) for c in cells)
+    told = all(n == 1 or s.deviation is not None for n, s in samples)
+    return every - {1} if len(every) == 2 and shown and told else every
 
 
 def _figure(summary: Summary, cells: Sequence[CellMetrics], figure: str, spread: Spread) -> tuple[str, tuple[str, ...]]:
@@ -174,20 +183,18 @@ def caption(
     summary: Summary, cells: Sequence[CellMetrics], ns: Sequence[int], spread: Spread, scope: str | None
 ) -> str:
     """Return what ± is, of how many repeats, what was measured and by what."""
+    alone = sum(c.n == 1 for c in cells) if ns[0] > 1 else 0
     what = "standard deviation" if spread == "deviation" else "half of Student's 95 % interval of the mean"
     many = f"{ns[0]}" if len(ns) == 1 else f"{ns[0]} to {ns[-1]}"
-    said = [f"Mean ± {what} of {many} {'repeat' if many == '1' else 'repeats'}."]
+    said = [
+        f"Mean ± {what} of {many} {'repeat' if many == '1' else 'repeats'}{'; one run where there is no ±' if alone else ''}."
+    ]
     samples = [s for c in cells for s in [summary.statistics[c.key].get("energy")] if s is not None]
     meters = sorted({part.split()[0] for s in samples for d in s.devices for part in d.split("; ") if part.split()})
-    per = dict.fromkeys(
-        line.per for line in summary.lines if line.per and line.knobs.get(TABLE) == cells[0].knobs.get(TABLE)
-    )
     if samples:
         of = f" of {scope}" if scope else " of everything measured"
         said.append(f"Energy{of}{', by ' + ', '.join(meters) if meters else ''}{_accuracy(samples)}.")
-    if per:
-        kinds = ", ".join(kind.removesuffix("s") for kind in per)
-        said.append(f"Figures are those of whole runs; they are compared per {kinds}.")
+    said += _compared(summary, cells)
     told = [summary.statistics[c.key].values() for c in cells]
     if any(s.outliers for of in told for s in of):
         said.append(f"{ODD} a repeat does not look like the others; it is kept.")
@@ -198,9 +205,27 @@ def caption(
     return " ".join(said)
 
 
+def _compared(summary: Summary, cells: Sequence[CellMetrics]) -> list[str]:
+    """Say per what cells are compared, and which where not all are: figures are as they were measured."""
+    keys = {c.key for c in cells}
+    lines = [line for line in summary.lines if line.cells[0] in keys]
+    found: dict[str, dict[str, None]] = {}
+    for line in lines:
+        if line.per:
+            phase = str(summary.cell(line.cells[0]).knobs.get("phase", ""))
+            found.setdefault(line.per.removesuffix("s"), {})[phase] = None
+    if not found:
+        return []
+    whole = f"Figures are those of whole {'phases' if any('phase' in c.knobs for c in cells) else 'runs'}"
+    if len(found) == 1 and all(line.per for line in lines):
+        return [f"{whole}; they are compared per {next(iter(found))}."]
+    each = (f"{', '.join(p for p in phases if p)} per {kind}".strip() for kind, phases in found.items())
+    return [f"{whole}; compared are {', '.join(each)}."]
+
+
 def _accuracy(samples: Sequence[Sample]) -> str:
     known = [s.meter * 100 for s in samples if s.meter is not None]
     if len(known) < len(samples):
         return "; the meters' own accuracy is not known, and not in ±"
-    low, high = f"{min(known):.2g}", f"{max(known):.2g}"
+    low, high = fmt.plain(min(known), DIGITS), fmt.plain(max(known), DIGITS)
     return f"; the meters' own {low if low == high else f'{low} to {high}'} % (k = 2) comes on top of ±"

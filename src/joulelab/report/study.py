@@ -29,7 +29,7 @@ def print_study(console: Console, summary: Summary, *, every: bool = False) -> N
     for line in summary.lines:
         _print_line(console, summary, line)
     if len(summary.lines) > 1:
-        facts = [(b.goal.text, rows.best_text(summary, b)) for b in summary.best if b.line is None]
+        facts = [(b.goal.text, rows.best_text(summary, b)) for b in rows.best_of_line(summary, None)]
         front = rows.front_text(summary, None)
         _print_best(console, "All lines together, best for", facts + ([("Pareto", front)] if front else []))
     scalings = rows.shown_scaling(summary, every=every)
@@ -46,7 +46,7 @@ def print_study(console: Console, summary: Summary, *, every: bool = False) -> N
 
 def _print_line(console: Console, summary: Summary, line: Line) -> None:
     label = rows.label_column(summary, line)
-    best = [b for b in summary.best if b.line == line.key]
+    best = rows.best_of_line(summary, line)
     bold = [any(b.cell == key for b in best) for key in line.cells]
     console.print()
     console.print(Text(rows.line_title(summary, line), style="bold"))

@@ -1,4 +1,4 @@
-"""Write a study as CSV: a row per cell with every metric and its expanded uncertainty, per slot, per GPU count."""
+"""Write a study as CSV: a row per cell with every metric and its expanded uncertainty, and per GPU count."""
 
 from __future__ import annotations
 
@@ -6,35 +6,17 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.lines import knob_column
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from joulelab.analysis.lines import Line
     from joulelab.analysis.metrics import CellMetrics, Summary
     from joulelab.analysis.terms import Quantity
 
-CELLS, SLOTS, SCALING = "cells.csv", "slots.csv", "scaling.csv"
+SCALING = "scaling.csv"
 EXPANDED = "_expanded"  # the column beside a metric: its expanded uncertainty (k = 2), empty where it is not known
-
-
-def write_study_csv(summary: Summary, folder: Path) -> list[Path]:
-    """Write `cells.csv`, `slots.csv` and, over GPU counts, `scaling.csv` into a folder; return their paths."""
-    files = {CELLS: cells_csv(summary), SLOTS: slots_csv(summary)}
-    return write_files(files | ({SCALING: scaling_csv(summary)} if summary.scaling else {}), folder)
-
-
-def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write texts by the names of their files into a folder; return their paths."""
-    written = []
-    for name, text in files.items():
-        path = folder / name
-        # Whole or not at all: somebody may be reading the file of the run before.
-        part = path.with_name(f"{name}.part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-        written.append(path)
-    return written
 
 
 def cells_csv(summary: Summary) -> str:
@@ -43,27 +25,12 @@ def cells_csv(summary: Summary) -> str:
     return as_csv([_cell_row(summary, line_of[cell.key], cell) for cell in summary.cells])
 
 
-def slots_csv(summary: Summary) -> str:
-    """Return a row per repeat that succeeded: knobs, run, energy, time, work."""
-    rows = []
-    for cell in summary.cells:
-        for number, trial in enumerate(cell.trials, start=1):
-            row = {"cell": cell.key, **knob_columns(cell), "repeat": number, "run": trial.run, "time_s": trial.time_s}
-            row |= _both("energy_j", trial.energy)
-            row |= {f"work_{kind}": amount for kind, amount in trial.work.items()}
-            row |= {"idle_energy_share": trial.idle_energy_share, "meter": trial.meter}
-            if trial.idle_energy is not None:
-                row |= {"idle_energy_j": trial.idle_energy.value, "idle_devices": " ".join(trial.idle)}
-            rows.append(row | {"doubts": "; ".join(trial.doubts)})
-    return as_csv(rows)
-
-
 def scaling_csv(summary: Summary) -> str:
     """Return a row per GPU count and set of the other knobs: speed-up, efficiency and energy against the fewest."""
     rows = []
     for scaling in summary.scaling:
         for point in scaling.points:
-            row = {"cell": point.cell, **{f"knob_{name}": value for name, value in scaling.knobs.items()}}
+            row = {"cell": point.cell, **{knob_column(name): value for name, value in scaling.knobs.items()}}
             row |= {"gpus": point.gpus, "compared_with": scaling.points[0].cell}
             row |= _both("speedup", point.speedup) | _both("efficiency", point.efficiency)
             rows.append(row | _both("energy_ratio", point.energy_ratio))
@@ -111,7 +78,7 @@ def _metrics(cell: CellMetrics) -> dict[str, Quantity | None]:
 
 def knob_columns(cell: CellMetrics) -> dict[str, Any]:
     """Return the knobs of a cell by the names of their columns."""
-    return {f"knob_{name}": value for name, value in cell.knobs.items()}
+    return {knob_column(name): value for name, value in cell.knobs.items()}
 
 
 def _both(name: str, q: Quantity | None) -> dict[str, float | None]:

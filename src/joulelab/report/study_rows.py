@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 ESTIMATE = "~"  # before figures that rest on an estimate
 UNCAPPED = "!"  # after cells whose cap was not in force
 FEW_SCALINGS = 4  # so many sets of the other knobs are all shown
+ALL_RUNS = "all runs"  # a cell that nothing but its workload names
 HALVED = 2.0  # EDS of this k is half of gain minus loss: shown once, by its name
 
 
@@ -37,12 +38,22 @@ def line_title(summary: Summary, line: Line) -> str:
     idle = set(_idle(summary, line).cells)
     if len(idle) == 1 and idle != {fmt.NOTHING}:
         title += f" · idle GPUs: {idle.pop()} % of the GPUs' energy"
-    if line.reference is None:
+    if line.reference is None or is_alone(summary, line):
         return title
-    knobs = summary.cell(line.reference).knobs
-    others = _unsaid(knobs, line)
+    others = _unsaid(summary.cell(line.reference).knobs, line)
     unit = f", per {line.per.removesuffix('s')}" if line.per else ""
-    return f"{title} · compared with {knob_text(others) or line.reference}{unit}"
+    return f"{title} · compared with {knob_text(others) or unnamed(summary, line.reference)}{unit}"
+
+
+def is_alone(summary: Summary, line: Line) -> bool:
+    """Return whether a line is one cell that its title names: there is nothing to compare or choose."""
+    return len(line.cells) == 1 and not _unsaid(summary.cell(line.cells[0]).knobs, line)
+
+
+def unnamed(summary: Summary, key: str) -> str:
+    """Return what stands for a cell that no knob names; its key only where another has the same knobs."""
+    knobs = summary.cell(key).knobs
+    return key if sum(c.knobs == knobs for c in summary.cells) > 1 else ALL_RUNS
 
 
 def _unsaid(knobs: Mapping[str, Any], line: Line) -> dict[str, Any]:
@@ -52,9 +63,9 @@ def _unsaid(knobs: Mapping[str, Any], line: Line) -> dict[str, Any]:
 
 def label_column(summary: Summary, line: Line) -> Column:
     """Return what tells the cells of a line apart; the reference has a star, a cap that was not in force a `!`."""
-    rows = summary.of_line(line)
+    rows, alone = summary.of_line(line), is_alone(summary, line)
     if line.axis is None:
-        names, head = [knob_text(_unsaid(r.knobs, line)) or r.key for r in rows], ""
+        names, head = [knob_text(_unsaid(r.knobs, line)) or unnamed(summary, r.key) for r in rows], ""
     else:
         values = [r.knobs.get(line.axis) for r in rows]
         names = [knob_value(line.axis, v) for v in values]
@@ -63,7 +74,7 @@ def label_column(summary: Summary, line: Line) -> Column:
         unit = scale(line.axis, numbers)[1] if alike else ""
         names = [n.removesuffix(f" {unit}") for n in names] if unit else names
         head = f"{line.axis}, {unit}" if unit else line.axis
-    marks = [(UNCAPPED if r.uncapped else "") + ("*" if r.key == line.reference else "") for r in rows]
+    marks = [(UNCAPPED if r.uncapped else "") + ("*" if r.key == line.reference and not alone else "") for r in rows]
     return Column(head, tuple(f"{n}{mark}" for n, mark in zip(names, marks, strict=True)))
 
 
@@ -89,6 +100,8 @@ def measured_columns(summary: Summary, line: Line) -> list[Column]:
 
 def compared_columns(summary: Summary, line: Line) -> list[Column]:
     """Return gain, loss, gain minus loss and the gains by EDP, EDS and ED2P, in percent; EDS(2) is half the third."""
+    if is_alone(summary, line):
+        return []
     rows = summary.of_line(line)
     half = " =\n2 x EDS(2)\ngain" if HALVED in summary.ks else ""
     picks: list[tuple[str, Callable[[CellMetrics], Quantity | None]]] = [
@@ -112,13 +125,20 @@ def rests_on_estimate(summary: Summary, *keys: str | None) -> bool:
 
 
 def best_column(summary: Summary, line: Line) -> Column:
-    """Return for which goals a cell is the best, or cannot be told apart from it (~)."""
+    """Return for which goals a cell is the best, or cannot be told apart from it (~); nothing where it is alone."""
     written = []
     for key in line.cells:
-        of = [b for b in summary.best if b.line == line.key]
+        of = best_of_line(summary, line)
         words = [b.goal.text for b in of if b.cell == key] + [f"~{b.goal.text}" for b in of if key in b.tied]
         written.append(" ".join(words))
     return Column("best for (~ not told apart)", tuple(written))
+
+
+def best_of_line(summary: Summary, line: Line | None) -> list[Best]:
+    """Return the best cells of a line for each goal, or of all lines together; none where a cell is alone."""
+    if line is None:
+        return [b for b in summary.best if b.line is None]
+    return [] if is_alone(summary, line) else [b for b in summary.best if b.line == line.key]
 
 
 def best_text(summary: Summary, best: Best) -> str:
@@ -147,9 +167,9 @@ def short_name(summary: Summary, key: str, line: Line | None) -> str:
     """Return a cell by what tells it apart in its line, or by all its knobs."""
     knobs = summary.cell(key).knobs
     if line is None:
-        return knob_text(knobs) or key
+        return knob_text(knobs) or unnamed(summary, key)
     if line.axis is None or line.axis not in knobs or key not in line.cells:
-        return knob_text(_unsaid(knobs, line)) or key
+        return knob_text(_unsaid(knobs, line)) or unnamed(summary, key)
     value = knob_value(line.axis, knobs[line.axis])
     return value if line.axis in AXES else f"{line.axis}={value}"
 
@@ -178,7 +198,7 @@ def names_text(summary: Summary, keys: Sequence[str], line: Line | None, *, also
 def front_text(summary: Summary, line: Line | None) -> str:
     """Return the Pareto front in words, empty where there is none."""
     front = summary.front_for(None if line is None else line.key)
-    if front is None or not front.cells:
+    if front is None or not front.cells or (line is not None and is_alone(summary, line)):
         return ""
     text = names_text(summary, front.cells, line)
     return f"{text}; perhaps also {names_text(summary, front.unsure, line)}" if front.unsure else text

@@ -66,7 +66,10 @@ def _tables(summary: Summary) -> list[tuple[str, list[Column]]]:
 
 def _best(summary: Summary) -> list[tuple[str, str]]:
     found = []
+    alone = {line.key for line in summary.lines if rows.is_alone(summary, line)}
     for best in summary.best:
+        if best.line in alone:
+            continue
         of = "" if len(summary.lines) == 1 else " of all lines" if best.line is None else f" of {best.line}"
         found.append((f"best for {best.goal.text}{of}", rows.best_text(summary, best)))
     return found

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from joulelab.control.state import utc_text
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.study import remains
@@ -82,6 +83,8 @@ class Driver:
         every = executors.values() if isinstance(executors, Mapping) else [executors]
         self._places = list({id(executor): executor for executor in every}.values())
         self._warmup, self._retry = warmup, retry
+        self._several = len({(cell.workload.name, cell.workload.command) for cell in cells.values()}) > 1
+        self._began, self._ended = monotonic_ns(), 0
         self._slots = [study.slot(key, repeat) for key, repeat in order(cells, study.seed, repeats)]
         self._queue: deque[Path] = deque()
         self._waiting: list[Path] = []
@@ -105,6 +108,11 @@ class Driver:
         except JoulelabError as error:
             self.outcome.error = error
             self._end(stop)
+        except OSError as error:
+            what, then = "the study's folder cannot be used", "mend that, then type the same again"
+            where = str(error.filename or self._study.folder)
+            self.outcome.error = StoreError(what, where=where, why=error.strerror, next=then)
+            self._end(stop)
         return self.outcome
 
     def _survey(self) -> None:
@@ -117,9 +125,9 @@ class Driver:
             if slot.state is State.DONE:
                 self.outcome.done += 1
                 self._pace.add_slot(folder)
-            elif slot.state is State.FAILED and not self._retry:
+            elif not self._retry and (slot.state is State.FAILED or (self._several and slot.state is State.REFUSED)):
                 self.outcome.failed += 1
-                self._news("failed before", slot, why=slot.why)
+                self._news(f"{slot.state.value} before", slot, why=slot.why)
             elif slot.state is State.LIVE:
                 self._waiting.append(folder)
             else:
@@ -202,8 +210,7 @@ class Driver:
         if not over and "waits" not in self._said:
             self._said.add("waits")
             slot = self._look(self._waiting[0])
-            told = f"process {slot.claim.get('pid')} on {slot.claim.get('host')}"
-            self._news("waits", slot, why=f"it is run by {told}; {slot.folder}")
+            self._news("waits", slot, why=f"it is run by {_who(slot.claim)}; {slot.folder}")
         return bool(over)
 
     def _collect(self, stop: Stop) -> None:
@@ -218,6 +225,7 @@ class Driver:
                 self._tell_turn(waits)
         for ended, since in zip(over, began, strict=True):
             if ended.told is not None and ended.told.get("is") == "ended":
+                self._ended += 1
                 self._pace.add(ended.slot.parent.name, (monotonic_ns() - since) / NS)
             self._judge(ended)
         stop.heard()
@@ -237,8 +245,10 @@ class Driver:
         told = ended.told or {}
         slot = self._look(ended.slot)
         if told.get("is") == "error":
-            if slot.state is State.DONE:
+            if slot.state is State.DONE or (self._several and slot.state is State.REFUSED):
                 self._count(slot, told)
+                if slot.state is State.REFUSED:
+                    return  # a command that cannot be started does not keep the others from it
             aside = self._clear(slot)
             raise _error(told["error"], {} if aside is None else {str(slot.folder): str(aside)})
         if told.get("full"):
@@ -249,10 +259,6 @@ class Driver:
             self._waiting.append(ended.slot)
         elif ended.fate in ("cancelled", "failed"):
             self._give_up(slot, ended)
-        elif ended.fate == "again":
-            self._again(slot, ended.said)
-        elif not told and slot.state is State.FREE:
-            raise JoulelabError("a slot's process failed", where=str(ended.slot), why=ended.said)
         else:
             self._again(slot, ended.said)
 
@@ -265,19 +271,20 @@ class Driver:
         self._news(ended.fate, slot, why=ended.said)
 
     def _again(self, slot: Slot, said: str) -> None:
-        """Try a slot again whose process was ended from outside, but not for ever."""
+        """Try a slot again whose process was ended from outside, or died before it began; but not for ever."""
         self._clear(slot)
         self._tries[slot.folder] += 1
         if self._tries[slot.folder] < MOST_TRIES:
-            self._queue.append(slot.folder)
+            # Where nothing has run yet, it may be that nothing can: that is found out by one.
+            (self._queue.append if self._ran else self._queue.appendleft)(slot.folder)
             self._news("interrupted", slot, why=said)
             return
-        raise JoulelabError(
-            f"a slot was cut off {MOST_TRIES} times",
-            where=str(slot.folder),
-            why=said,
-            next="see what kills it, then type the same again",
-        )
+        what = f"a slot was cut off {MOST_TRIES} times"
+        if not self._ran and not self._running:
+            then = "see what ends it, then type the same again"
+            raise JoulelabError(what, where=str(slot.folder), why=said, next=then)
+        self.outcome.failed += 1  # others run: it may be its node, or its cell
+        self._news("failed", slot, why=f"{what}: {said}")
 
     def _stop_full(self, slot: Slot, told: Mapping[str, Any]) -> NoReturn:
         """End the sweep: the disk is full. What was done counts; what failed will be run again. Raises StoreError."""
@@ -302,7 +309,7 @@ class Driver:
         self._ran += slot.state is State.DONE
         what = f"warm-up {slot.state.value}" if warm else slot.state.value
         self._news(what, slot, why=slot.why, trial=found, details=told or {})
-        if told is not None and slot.state is State.FAILED and not self._ran:
+        if told is not None and slot.state is not State.DONE and not self._ran:
             self._check_failures(f"{slot.why}; see {slot.folder / ERR}")
 
     def _check_failures(self, why: str) -> None:
@@ -314,11 +321,24 @@ class Driver:
             then = "mend the command, then type the same with --retry"
             raise JoulelabError(what, where=self._study.name, why=why, next=then)
 
+    def _close(self, slot: Slot) -> None:
+        """Count a slot that ended in time, or make it free again."""
+        if slot.state in (State.DONE, State.FAILED):
+            self._count(slot)
+        else:
+            self._clear(slot)
+
     def _news(self, what: str, slot: Slot, **more: Any) -> None:
         cell = self._cells[slot.folder.parent.name]
         rest = [folder.parent.name for folder in (*self._running, *self._queue, *self._waiting)]
         done, total = self.outcome.done + self.outcome.failed + self.outcome.cancelled, self.outcome.total
-        self._tell(Told(what, cell, slot.folder, finished=done, total=total, left_s=self._pace.left_s(rest), **more))
+        self._tell(Told(what, cell, slot.folder, finished=done, total=total, left_s=self._left_s(rest), **more))
+
+    def _left_s(self, rest: Sequence[str]) -> float | None:
+        """Return how long slots of these cells will take: one after another, or as fast as several at once were."""
+        if all(place.at_once == 1 for place in self._places):
+            return self._pace.left_s(rest)
+        return (monotonic_ns() - self._began) / NS / self._ended * len(rest) if self._ended else None
 
     def _end(self, stop: Stop) -> None:
         """Cancel what runs and wait for its end; told again, hurry."""
@@ -331,16 +351,24 @@ class Driver:
                 if isinstance(ended, Waits):
                     continue
                 self._running.pop(ended.slot, None)
-                slot = self._look(ended.slot)
-                if slot.state in (State.DONE, State.FAILED):
-                    self._count(slot)
-                else:
-                    self._clear(slot)
+                with contextlib.suppress(
+                    JoulelabError, OSError
+                ):  # what cannot be told or moved now is at the next call
+                    self._close(self._look(ended.slot))
             stop.heard()
             if stop.times > max(times, 1):
                 times = stop.times
                 for folder, (_, place) in self._running.items():
                     place.cancel(folder)
+
+
+def _who(claim: Mapping[str, Any]) -> str:
+    """Return who runs a slot, since when, and what to do where that is not so any more."""
+    job = claim.get("task") or claim.get("job")
+    who = f"job {job}" if job else f"process {claim.get('pid')}"
+    since = utc_text(int(claim["utc_ns"])) if "utc_ns" in claim else "an unknown time"
+    where = claim.get("node") or claim.get("host")
+    return f"{who} on {where} since {since}; if that is gone for good, move its folder away"
 
 
 def _error(data: Mapping[str, Any], moved: Mapping[str, str]) -> JoulelabError:

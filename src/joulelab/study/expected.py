@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.store.folder import read_json
-from joulelab.study.slots import NOTES, SLOT
+from joulelab.study.slots import NOTES, SLOT, State, look
 from joulelab.study.trial import FILE as TRIAL
 from joulelab.study.trial import MEASURED
 
@@ -79,7 +79,7 @@ class Expected:
         found: list[Taken] = []
         with contextlib.suppress(OSError):
             for entry in sorted(os.scandir(cell), key=lambda e: e.name):
-                if SLOT.fullmatch(entry.name) and len(found) < FEW:
+                if SLOT.fullmatch(entry.name) and len(found) < FEW and look(cell / entry.name).state is State.DONE:
                     taken = self._slot(cell / entry.name)
                     found += [taken] if taken.time_s is not None else []
         if found:

@@ -166,7 +166,7 @@ def read_cell(folder: Path) -> PlannedCell:
         why = error.why
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
-    then = "type the sweep's command again: it is written anew, what has run stays"
+    then = "type the same again: it is written anew, what has run stays"
     raise StoreError(f"{CELL} is damaged", where=str(folder), why=why, next=then)
 
 
@@ -181,7 +181,12 @@ def _is_whole(folder: Path) -> bool:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a study's folder."""
-    fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    file = folder / ".lock"
+    try:
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        then = "run it as the user whose study it is, or choose another --studies"
+        raise StoreError("the study cannot be locked", where=str(file), why=error.strerror, next=then) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
@@ -218,7 +223,7 @@ def open_study(folder: Path) -> Study:
 
 
 def _damaged(folder: Path, why: str) -> StoreError:
-    then = "remove it, then type the sweep's command again: what has run stays, the order is a new one"
+    then = "remove it, then type the same again: what has run stays, the order is a new one"
     return StoreError(f"{FILE} is damaged", where=str(folder), why=why, next=then)
 
 
@@ -277,6 +282,14 @@ def described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any]
     }
 
 
+def _is_another(before: Path, now: Path) -> bool:
+    """Return whether a study is of another file that is still there; one that was moved or copied takes it over."""
+    try:
+        return not before.samefile(now)
+    except OSError:
+        return False
+
+
 def _sweeps(plan: Plan) -> Workload:
     """Return the workload of a sweep: all its cells have the same."""
     return plan.cells[0].workload
@@ -286,9 +299,10 @@ def _check_same(folder: Path, before: Mapping[str, Any] | None, plan: Plan, seed
     if before is None:
         return
     there = before.get("file")
-    if plan.file is not None and there != str(plan.file):
+    if plan.file is not None and (not there or _is_another(Path(there), plan.file)):
         why = f"it is of {there}" if there else f"it is of the command {' '.join(redact(before['command']))}"
-        raise ConfigError("there is another study of that name", where=str(folder), why=why, next="give it a name")
+        then = f'write another name into the file: name = "{folder.name}-2"'
+        raise ConfigError("there is another study of that name", where=str(folder), why=why, next=then)
     if plan.file is None and (there or Workload.from_json(before) != _sweeps(plan)):
         raise ConfigError(
             "the study there is of another command",

@@ -56,6 +56,13 @@ class NodeType:
             own["environment"] = dict(self.environment)
         return own
 
+    @classmethod
+    def defined_by(cls, name: str, identity: Mapping[str, Any]) -> NodeType:
+        """Return what a cell's identity says of its node type, whatever the file says by now."""
+        own = ("executor", "uses", "environment")
+        options = {key: value for key, value in identity.items() if key not in own}
+        return cls(name, **{key: identity[key] for key in own if key in identity}, options=options)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return asdict(self)

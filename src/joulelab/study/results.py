@@ -96,7 +96,10 @@ class _Gathering:
             self._scopes |= set(found.energies)
             self.asked.setdefault(key, []).append(found.caps)
             amounts = self._amounts(cell, folder)
-            whole = _trial(found, notes, self._scope, amounts)
+            # GPUs that were chosen for it are used; where it merely saw all there are, only their load tells.
+            chosen = "gpus" in cell.knobs or notes.get("idle_gpus", True)
+            given = notes.get("gpus") or [] if chosen else []
+            whole = _trial(found, (given, notes.get("idle_gpus") or []), self._scope, amounts)
             row |= _trial_row(found, whole)
             if folder.name.startswith("r"):
                 for phase in phases:
@@ -193,23 +196,24 @@ def _place(knobs: Mapping[str, Any]) -> list[tuple[str, bool, float, str]]:
     return [(n, isinstance(v, str), 0.0 if isinstance(v, str) else float(v), str(v)) for n, v in knobs.items()]
 
 
-def _trial(found: SlotTrial, notes: Mapping[str, Any], scope: str | None, amounts: Mapping[str, float]) -> Trial:
-    """Return what one slot gave."""
-    used, unused = notes.get("gpus") or [], notes.get("idle_gpus") or []
-    idle = found.idle_gpus(used, unused) or []
+def _trial(
+    found: SlotTrial, gpus: tuple[list[str], list[str]], scope: str | None, amounts: Mapping[str, float]
+) -> Trial:
+    """Return what one slot gave; `gpus` are those it was given, and those it was not shown."""
+    idle = found.idle_gpus(*gpus)
     return Trial(
         energy=found.energy(scope),
         time_s=found.time_s,
         work={**found.work, **amounts},
         run=found.run,
-        idle_energy_share=found.idle_energy_share(used, unused),
+        idle_energy_share=found.idle_energy_share(*gpus),
         meter=found.meters.get(scope or MEASURED, ""),
         estimate=found.estimate,
         doubts=found.doubts,
         uncapped=found.uncapped,
         idle_energy=found.idle_energy(idle) if idle else None,
-        used=tuple(scope for scope in found.gpus() if scope not in idle),
-        idle=tuple(idle),
+        used=() if idle is None else tuple(scope for scope in found.gpus() if scope not in idle),
+        idle=tuple(idle or ()),
     )
 
 
@@ -217,8 +221,10 @@ def _part(whole: Trial, found: SlotTrial, scope: str | None, phase: str) -> Tria
     """Return what one phase of a slot gave."""
     part = found.phases[phase]
     energy = part.energies.get(scope or MEASURED)
-    # How much idle GPUs took is known of the whole run only.
-    return replace(whole, energy=energy, time_s=part.time_s, work=part.work, idle_energy=None, idle_energy_share=None)
+    # Of a phase the GPUs' energy is known together: that of idle ones where all are.
+    idle = part.energies.get("gpu") if whole.idle and not whole.used else None
+    share = None if idle is None else 1.0
+    return replace(whole, energy=energy, time_s=part.time_s, work=part.work, idle_energy=idle, idle_energy_share=share)
 
 
 def _row(

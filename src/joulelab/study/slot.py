@@ -49,7 +49,9 @@ def main(words: list[str]) -> int:
     except JoulelabError as error:
         told = {"is": "error", "error": describe(error)}
     except OSError as error:
-        failed = StoreError("the slot cannot be run", where=str(folder), why=str(error), next="mend that, then go on")
+        failed = StoreError(
+            "the slot cannot be run", where=str(folder), why=str(error), next="mend that, then type the same again"
+        )
         told = {"is": "error", "error": describe(failed)}
     _say(said, told)
     return int(told["is"] == "error")
@@ -98,7 +100,8 @@ def _run(
     study: Study, cell: PlannedCell, folder: Path, environ: Mapping[str, str], signals: NotingBox
 ) -> dict[str, Any]:
     began = monotonic_ns()
-    node = study.nodes.get(cell.workload.node_type, NodeType())
+    # By the cell, not by the file: that may have been edited since the slot was sent.
+    node = NodeType.defined_by(cell.workload.node_type, cell.workload.node)
     settings = study.settings_of(cell.workload.name)
     argv = _argv(study, cell, folder, node)
     shown, used, caps = _devices(cell, node, {**environ, **node.environment})
@@ -193,7 +196,7 @@ def _check_recorded(outcome: Outcome, folder: Path) -> None:
     if outcome.run is None or not (outcome.run / "end.json").exists():
         what = "nothing could be recorded" if outcome.run is None else "the run could not be closed"
         why = "; ".join(outcome.problems)
-        raise StoreError(what, where=str(folder), why=why, next="free some space, then type the same again")
+        raise StoreError(what, where=str(folder), why=why, next="mend that, then type the same again")
 
 
 def _ignore(_: str) -> None:

@@ -251,7 +251,13 @@ def set_aside(slot: Slot, study: Path, is_over: IsOver | None = None) -> Path | 
         for n in range(1, 100_000):
             aside = slot.folder.with_name(f"{slot.folder.name}.{slot.state.value}-{n}")
             if not aside.exists():
-                slot.folder.rename(aside)
+                try:
+                    slot.folder.rename(aside)
+                except OSError as error:
+                    then = "run it as the user whose study it is"
+                    raise StoreError(
+                        "a slot cannot be set aside", where=str(slot.folder), why=error.strerror, next=then
+                    ) from error
                 return aside
     return None
 

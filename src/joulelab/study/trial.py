@@ -80,12 +80,17 @@ class SlotTrial:
     def idle_gpus(self, used: Collection[str], unused: Collection[str] = ()) -> list[str] | None:
         """Return the GPUs that did nothing, None where that is not known.
 
-        One whose load was not read did nothing if it was not among those `used`; `unused` were not shown to it.
+        Its load tells. Where that was not read often enough, one that the cell was given (`used`) was busy, others then
+        were not, nor were those that the workload was not shown (`unused`); what else it saw is not known.
         """
-        gpus, loads = self.gpus(), self.busiest or {}
-        if not (used or unused or set(gpus) <= set(loads)):
-            return None
-        return [s for s in gpus if (_is_idle(loads[s]) if s in loads else s not in used)]
+        idle = []
+        for scope in self.gpus():
+            load = (self.busiest or {}).get(scope)
+            if load is None and not used and scope not in unused:
+                return None
+            if scope not in used if load is None else _is_idle(load):
+                idle.append(scope)
+        return idle
 
     def idle_energy_share(self, used: Collection[str], unused: Collection[str] = ()) -> float | None:
         """Return the share of the GPUs' energy that went to GPUs that did nothing, None where that is not known."""

@@ -1,8 +1,9 @@
 """Record one node of a job for a supervisor on another: `python -m joulelab.supervisor.node`, a task of its step.
 
 The plan and the commands come by standard input, one JSON line each; what is said goes to standard output, in short
-lines, since Slurm mixes long ones of several nodes. The end of the input is the end of the supervisor. On the
-supervisor's own node, which it records itself, the task only watches it.
+lines, since Slurm mixes long ones of several nodes; each second there is one, so that silence means something. The end
+of the input is the end of the supervisor. On the supervisor's own node, which it records itself, the task only watches
+it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -28,22 +30,27 @@ from joulelab.supervisor.host import HostRecording
 from joulelab.supervisor.options import RunOptions, host_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 PLAN_S = 60.0  # a step whose srun was killed gets neither plan nor end of input
 FOLDER_S = 2.0  # for a folder that was just made to be seen on a shared file system
+BEAT_NS = NS
 ORPHAN_S = 1.5  # for the end of input to arrive after the supervisor ended
 SHORT = 300  # characters of what is told; a line of more than 1024 bytes may be torn
 
 
 class Node(HostRecording):
-    """Record this node into its folder of a run; problems are told to the supervisor too."""
+    """Record this node into its folder of a run; problems are told to the supervisor too.
+
+    Where an earlier task was lost, its segments are there, and this one's come after them.
+    """
 
     def __init__(self, options: RunOptions, run: Path, host: str, environ: Mapping[str, str]) -> None:
         """Make the folder; raise StoreError or OSError where that fails."""
         super().__init__(options, host, environ)
         self._folder = host_dir(run, host)
         make_host_dir(run, host)
+        self._segment = _next_segment(self._folder)
         self.events = EventLog(self._folder / "events.node.jsonl")
 
     @property
@@ -103,6 +110,8 @@ def main() -> None:
         if not commands:
             return
         plan, *more = commands
+        if os.environ.get("SLURM_PROCID") == "0":
+            _cancel(plan.get("instead_of", ()))
         if plan["host"] == host_name():
             _watch(plan, given, more)
         else:
@@ -151,9 +160,21 @@ def _cancel_later(given: Input) -> None:
     while not given.ended and time.monotonic() < until:
         given.take(until - time.monotonic())
     if not given.ended:
-        step = f"{os.environ.get('SLURM_JOB_ID')}.{os.environ.get('SLURM_STEP_ID')}"
+        _cancel([os.environ.get("SLURM_STEP_ID", "")])
+
+
+def _cancel(steps: Sequence[str]) -> None:
+    """Kill steps of this job; of one that has ended nothing is said."""
+    words = [f"{os.environ.get('SLURM_JOB_ID')}.{step}" for step in steps]
+    if words:
+        command, null = ["scancel", "--signal=KILL", *words], subprocess.DEVNULL
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(["scancel", "--signal=KILL", step], timeout=30, check=False, stdin=subprocess.DEVNULL)
+            subprocess.run(command, timeout=30, check=False, stdin=null, stdout=null, stderr=null)
+
+
+def _next_segment(folder: Path) -> int:
+    names = (re.fullmatch(r".+\.(\d+)\.(?:journal|jsonl|log)", path.name) for path in folder.iterdir())
+    return max((int(name[1]) + 1 for name in names if name), default=0)
 
 
 def _record(plan: Mapping[str, Any], given: Input, commands: list[dict[str, Any]]) -> None:
@@ -176,7 +197,7 @@ def _record(plan: Mapping[str, Any], given: Input, commands: list[dict[str, Any]
 
 def _serve(node: Node, given: Input, commands: list[dict[str, Any]]) -> None:
     """Do what is asked until the recorder has ended, which it is asked to at the latest by the end of input."""
-    told_ready, until_ns = False, 1 << 62
+    told_ready, until_ns, beat_ns = False, 1 << 62, monotonic_ns() + BEAT_NS
     edges: set[int] = set()
     while True:
         for command in commands:
@@ -194,8 +215,11 @@ def _serve(node: Node, given: Input, commands: list[dict[str, Any]]) -> None:
         if until_ns != 1 << 62 and (node.recorder is None or monotonic_ns() >= until_ns):
             node.kill_stuck()
             return
-        left_s = (min(until_ns, node.due_ns) - monotonic_ns()) / NS
-        commands = given.take(min(left_s, 60.0), tuple(node.fds))
+        if monotonic_ns() >= beat_ns:
+            say("alive")
+            beat_ns = monotonic_ns() + BEAT_NS
+        left_s = (min(until_ns, node.due_ns, beat_ns) - monotonic_ns()) / NS
+        commands = given.take(left_s, tuple(node.fds))
         node.serve()
         if node.ready and not told_ready:
             told_ready = True

@@ -1,40 +1,39 @@
 """Record on the other nodes of a Slurm job: one step over all of them, told by its standard input what to do.
 
-Nothing here stops or delays a workload beyond the bounds that hold for this host's recorder; what fails is told.
+Each node is heard of every second. One that is silent for longer, or whose step has ended, is lost: that is told and
+stored, and a further step over the lost nodes takes it up again, a few times at most. Nothing here stops or delays a
+workload beyond the bounds that hold for this host's recorder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.process import start_ticks
-from joulelab.core.spawn import above_standard, findable
+from joulelab.supervisor.step import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from joulelab.supervisor.host import HostRecording
     from joulelab.supervisor.options import RunOptions
 
 NEVER_NS = 1 << 62
-MODULE = "joulelab.supervisor.node"
-# Of Slurm's variables a step of ours needs these; the others would change it, as they were made for the workload's.
-KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JWT", "SLURM_WORKING_CLUSTER")
-CHANGING = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "PMI_", "PMIX_")
 # Step numbers from here on are those of batch scripts, interactive shells and the like, not of steps.
 SPECIAL_STEPS = 0xFFFFFFF0
 SENT = ("period_s", "slow_period_s", "open_s", "ready_s", "edge_s", "flush_s")
 RETRY_NS = NS // 20  # while a plan does not fit into the pipe
 CLOCK_NS = 60 * NS
+LOOK_NS = NS  # how often silence is looked for
+QUIET_NS = 5 * NS // 2  # some of what a node should have said is missing
+LOST_NS = 5 * NS
+MEND_NS = (0, 10 * NS, 60 * NS)  # how long to wait before a lost node is taken up again, for each try
 END_S = 1.0  # for srun to end by itself, by a signal, and by force
 SHOWN = 300  # characters of what srun said
 NOISE = "lacks support for cpu binding"  # then there is none to switch off
@@ -51,31 +50,47 @@ def other_nodes(environ: Mapping[str, str]) -> int:
 
 
 class Nodes:
-    """Own the step. `fds` become readable when a node says something or the step ends.
+    """Own the step, and those that mend it. `fds` become readable when a node says something or a step ends.
 
-    A node says hello, then that it is ready or has failed, and in the end that it has ended.
+    A node says hello, then that it is ready or has failed, each second that it is alive, and in the end that it has
+    ended.
     """
 
     def __init__(self, recording: HostRecording, run: Path, environ: Mapping[str, str], count: int) -> None:
         self.count = count
-        self.names: list[str] = []
         self.step = ""
         self._recording = recording
-        self._said: dict[str, set[str]] = {"ready": set(), "failed": set(), "ended": set()}
+        self._environ = environ
+        self._log = recording.folder / "nodes.log"
+        self._log_read = 0
+        self._plan = {"do": "plan", "run": str(run), "host": recording.host, **_owner(), **_plan(recording.options)}
+        self._steps: list[Step] = []
+        self._of: dict[str, Step] = {}  # the step that each node is recorded by
+        self._said: dict[str, set[str]] = {"ready": set(), "failed": set(), "ended": set(), "lost": set()}
+        self._heard_ns: dict[str, int] = {}
         self._edges: dict[int, set[str]] = {}
         self._asked_ns: dict[int, int] = {}
-        self._clock_ns = NEVER_NS
-        self._announced = 0
-        self._output, self._input = b"", b""
-        self._closing = self._silent = False
-        self._pid = self._commands = self._status = -1
-        self.fds: list[int] = []
+        self._clock_ns = self._mend_ns = NEVER_NS
+        self._looked_ns = monotonic_ns()
+        self._tries: dict[str, int] = {}
+        self._mended: set[str] = set()  # those to be taken up again
+        self._announced = -1
+        self._closing = False
         try:
-            self._start(environ, recording.folder / "nodes.log")
+            self._start(count)
         except OSError as error:
             recording.tell(f"only this node is recorded, {count - 1} others are not: srun: {error.strerror or error}")
-            return
-        self._send({"do": "plan", "run": str(run), "host": recording.host, **_owner(), **_plan(recording.options)})
+            self.announce()
+
+    @property
+    def fds(self) -> list[int]:
+        """Return what to poll."""
+        return [fd for step in self._steps for fd in step.fds]
+
+    @property
+    def names(self) -> set[str]:
+        """Return the nodes that ever answered."""
+        return set(self._of)
 
     @property
     def ready(self) -> bool:
@@ -85,42 +100,51 @@ class Nodes:
     @property
     def missing(self) -> int:
         """Return how many nodes have not said yet whether they record."""
-        return self.count - len(self._said["ready"] | self._said["failed"])
+        return self.count - len(self._answered)
 
     @property
     def is_over(self) -> bool:
-        """Return whether the step has ended, or never began."""
-        return self._pid < 0
+        """Return whether all steps have ended, or none began."""
+        return not self._steps
 
     @property
     def ended(self) -> bool:
-        """Return whether every node that ever answered has ended."""
-        return self.is_over or self._said["ended"] >= set(self.names)
+        """Return whether every node that ever answered, and is not lost, has ended."""
+        gone = self._said["ended"] | self._said["lost"] | {self._recording.host}
+        return self.is_over or gone >= self.names
 
     @property
     def due_ns(self) -> int:
         """Return when `serve()` is needed even if nothing becomes readable."""
-        if self.is_over:
-            return NEVER_NS
-        return monotonic_ns() + RETRY_NS if self._output or self._silent else self._clock_ns
+        if any(step.is_behind for step in self._steps):
+            return monotonic_ns() + RETRY_NS
+        look_ns = self._looked_ns + LOOK_NS if self._steps and self._said["ready"] else NEVER_NS
+        return min(self._clock_ns if self._steps else NEVER_NS, self._mend_ns, look_ns)
+
+    @property
+    def _answered(self) -> set[str]:
+        return self._said["ready"] | self._said["failed"] | self._said["lost"]
 
     def serve(self) -> None:
-        """Hear what the nodes say; notice the end of the step; compare clocks each minute."""
-        if self.is_over:
-            return
-        over = self._has_ended()
-        self._read()
-        self._flush()
-        if over:
-            self._bury()
-        elif monotonic_ns() >= self._clock_ns and not self._silent:
+        """Hear what the nodes say; notice which are lost and take them up again; compare clocks each minute."""
+        for step in tuple(self._steps):
+            over = step.has_ended()
+            self._hear_all(step)
+            step.flush()
+            if over:
+                self._bury(step)
+        self._look()
+        if monotonic_ns() >= self._mend_ns:
+            self._mend()
+        if monotonic_ns() >= self._clock_ns and self._steps:
             self.ask_clocks()
 
     def announce(self) -> None:
         """Store which nodes are recorded by which step, as far as it is known now."""
-        if self.names and self._announced != len(self.names):
+        if self._announced != len(self.names):
             self._announced = len(self.names)
-            self._recording.event("nodes", step=self.step, nodes=sorted(self.names))
+            nodes = sorted(self.names | {self._recording.host})
+            self._recording.event("nodes", step=self.step, nodes=nodes, count=self.count)
 
     def ask_edge(self, number: int) -> None:
         """Let all recorders poll their counters until they have stepped."""
@@ -129,7 +153,7 @@ class Nodes:
 
     def has_edge(self, number: int) -> bool:
         """Return whether all nodes have answered `ask_edge`, as far as they record at all."""
-        return self.is_over or self._edges.get(number, set()) >= self._said["ready"]
+        return self.is_over or self._edges.get(number, set()) >= self._said["ready"] - {self._recording.host}
 
     def ask_clocks(self) -> None:
         """Ask each node for its time: the way there and back bounds how far the clocks are apart."""
@@ -143,153 +167,174 @@ class Nodes:
         if not self._closing:
             self.ask_clocks()
         self._closing = True
+        self._mend_ns = NEVER_NS
         self._send({"do": "finish", "tail_s": tail_s})
 
     def close(self) -> None:
-        """End the step, and tell which nodes were not recorded to their end."""
+        """End the steps, and tell which nodes were not recorded to their end."""
+        self._mend_ns = NEVER_NS
         if self.is_over:
             return
         self._closing = True
-        self._clock_ns = NEVER_NS
-        self._flush()
-        os.close(self._commands)
-        self._commands = -1
+        for step in self._steps:
+            step.end_input()
         for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is not None and not self._has_ended():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._pid, number)
+            left = [step for step in self._steps if not step.has_ended()]
+            for step in left if number is not None else ():
+                step.signal(number)
             # A step that has not come up is not worth waiting for.
             until = time.monotonic() + (END_S if self.names or number is not None else 0.0)
-            while not self._has_ended() and time.monotonic() < until:
+            while any(not step.has_ended() for step in left) and time.monotonic() < until:
                 time.sleep(0.005)
-                self._read()
-        self._read()
-        self._bury()
+                for step in self._steps:
+                    self._hear_all(step)
+        for step in tuple(self._steps):
+            self._hear_all(step)
+            self._bury(step)
+        self._tell_end()
 
-    def _start(self, environ: Mapping[str, str], log: Path) -> None:
-        srun = shutil.which("srun", path=environ.get("PATH"))
-        if srun is None:
-            raise FileNotFoundError("there is no such command")
-        command = [srun, *_options(self.count), sys.executable, "-P", "-W", "ignore", "-m", MODULE]
-        opened: list[int] = []
-        try:
-            opened += (*os.pipe(), *os.pipe())
-            opened.append(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
-            opened = [above_standard(fd) for fd in opened]
-            commands, self._commands, said, told, errors = opened
-            actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate((commands, told, errors))]
-            # In a session of its own: what the terminal sends to the workload's group must not end the step.
-            self._pid = os.posix_spawn(
-                srun,
-                command,
-                step_environ(environ),
-                file_actions=actions,
-                setsid=True,
-                setsigmask=(),
-                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
-            )
-        except OSError:
-            for fd in opened:
-                os.close(fd)
-            raise
-        for fd in (commands, told, errors):
-            os.close(fd)
-        os.set_blocking(self._commands, False)
-        os.set_blocking(said, False)
-        self._status = said
-        self.fds = [said]
+    def _start(self, count: int, nodes: Sequence[str] = (), **more: Any) -> None:
+        step = Step(self._environ, self._log, count, nodes)
+        self._steps.append(step)
+        step.send({**self._plan, **more})
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        self._output += json.dumps(message).encode() + b"\n"
-        self._flush()
+        for step in self._steps:
+            step.send(message)
 
-    def _flush(self) -> None:
-        try:
-            while self._output and self._commands >= 0:
-                self._output = self._output[os.write(self._commands, self._output) :]
-        except BlockingIOError:
-            return  # srun reads when the step runs
-        except OSError:
-            self._output = b""  # it is gone, which is noticed elsewhere
-
-    def _read(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._status, 65536):
-                self._input += data
-            self.fds, self._silent = [], True  # the end of srun itself is near
-        *lines, self._input = self._input.split(b"\n")
-        for line in lines:
+    def _hear_all(self, step: Step) -> None:
+        for message in step.messages():
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                self._hear(json.loads(line))
+                self._hear(step, str(message["node"]), message)
 
-    def _hear(self, message: Mapping[str, Any]) -> None:
-        node, what = str(message["node"]), message.get("is")
+    def _hear(self, step: Step, node: str, message: Mapping[str, Any]) -> None:
+        what = message.get("is")
         if what == "hello":
-            self.names.append(node)
-            self.step = str(message.get("step", ""))
+            step.number = str(message.get("step", ""))
+            self.step = self.step or step.number
+            self._of[node] = step
             if len(self.names) == self.count:
                 self.announce()
-        elif what in self._said:
-            self._said[what].add(node)
-            if what == "failed":
-                self._recording.tell(f"{node} is not recorded: {message.get('what')}")
-            if what != "ended" and not self.missing:
-                self.ask_clocks()
-        elif what == "edge":
-            self._edges.get(int(message["id"]), set()).add(node)
         elif what == "problem":
             self._recording.tell(f"{node}: {message.get('what')}")
+        if self._of.get(node) is not step:
+            return  # of a task that another has replaced
+        self._heard_ns[node] = monotonic_ns()
+        if what in ("ready", "alive") and node in self._said["lost"]:
+            self._back(node)
+        if what in ("ready", "failed", "ended"):
+            self._answer(node, str(what), message)
+        elif what == "edge":
+            self._edges.get(int(message["id"]), set()).add(node)
         elif what == "clock" and node != self._recording.host and int(message["id"]) in self._asked_ns:
             times = {"from": self._asked_ns[int(message["id"])], "to": monotonic_ns(), "node_ns": int(message["t"])}
             self._recording.event("clock-node", node=node, **times, boot_id=message.get("boot_id"))
 
-    def _has_ended(self) -> bool:
-        try:
-            return os.waitpid(self._pid, os.WNOHANG)[0] != 0
-        except ChildProcessError:
-            return True
+    def _answer(self, node: str, what: str, message: Mapping[str, Any]) -> None:
+        if what == "failed":
+            self._said["ready"].discard(node)
+            self._recording.tell(f"{node} is not recorded: {message.get('what')}")
+        if what == "ended" and not self._closing and node in self._said["ready"] - {self._recording.host}:
+            self._lose([node], f"the recording of {node} ended early")
+            return
+        self._said[what].add(node)
+        if what != "ended" and not self.missing:
+            self.ask_clocks()
 
-    def _bury(self) -> None:
-        """Tell what the end of the step means, and forget it."""
-        self._pid, fds = -1, [fd for fd in (self._commands, self._status) if fd >= 0]
-        self._commands = self._status = -1
-        self.fds = []
-        for fd in fds:
-            os.close(fd)
+    def _look(self) -> None:
+        """Find nodes that are silent; where it was ourselves who slept, nobody could be heard."""
+        now = monotonic_ns()
+        slept = now - self._looked_ns > QUIET_NS
+        if now - self._looked_ns < LOOK_NS:
+            return
+        self._looked_ns = now
+        if slept:
+            self._heard_ns = dict.fromkeys(self._heard_ns, now)
+        silent = self._silent(LOST_NS)
+        if silent:
+            self._lose(silent, f"{', '.join(silent)}: not heard of for {LOST_NS // NS} s, so the recording is lost")
+
+    def _silent(self, for_ns: int) -> list[str]:
+        since = monotonic_ns() - for_ns
+        watched = self._said["ready"] - self._said["ended"] - {self._recording.host}
+        return sorted(node for node in watched if self._heard_ns[node] < since)
+
+    def _lose(self, nodes: Iterable[str], said: str) -> None:
+        """Tell and store that nodes are not recorded, and have them taken up again."""
+        nodes = sorted(nodes)
+        self._said["lost"] |= set(nodes)
+        self._said["ready"] -= set(nodes)
+        again = [n for n in nodes if self._tries.get(n, 0) < len(MEND_NS)] if not self._closing else []
+        for node in (n for n in nodes if n != self._recording.host):
+            step = self._of[node].number if node in self._of else ""
+            self._recording.event("node-lost", node=node, step=step, heard_ns=self._heard_ns.get(node))
+        then = "; it is started again" if again else "" if self._closing else "; it is not started again"
+        self._recording.tell(f"{said}{self._why()}{then}")
+        if again:
+            self._mended |= set(again)
+            self._mend_ns = monotonic_ns() + MEND_NS[max(self._tries.get(n, 0) for n in again)]
+
+    def _mend(self) -> None:
+        """Start a step over the lost nodes. Where one of them is left of a step without its srun, that is cancelled."""
+        nodes, self._mend_ns = sorted(self._mended & self._said["lost"]), NEVER_NS
+        self._mended = set()
+        if not nodes:
+            return
+        self._tries |= {n: self._tries.get(n, 0) + 1 for n in nodes}
+        orphans = {self._of[n].number for n in nodes if n in self._of and self._of[n] not in self._steps} - {""}
+        try:
+            self._start(len(nodes), nodes, instead_of=sorted(orphans))
+        except OSError as error:
+            self._recording.tell(f"{', '.join(nodes)} cannot be recorded again: srun: {error.strerror or error}")
+
+    def _back(self, node: str) -> None:
+        self._said["lost"].discard(node)
+        self._said["ended"].discard(node)
+        self._said["ready"].add(node)
+        self._recording.event("node-back", node=node, step=self._of[node].number)
+
+    def _bury(self, step: Step) -> None:
+        """Forget a step that has ended; what it recorded is lost unless it was asked to end."""
+        step.close()
+        self._steps.remove(step)
         self.announce()
-        recording, answered = self._recording, self._said["ready"] | self._said["failed"]
-        if not self._closing:
-            done = "ended early" if self.names else "did not start"
-            recording.tell(f"the step that records the other nodes {done}{self._why()}")
-            recording.event("nodes-ended", step=self.step)
-        elif len(answered) < self.count:
-            which = ", ".join(sorted(set(self.names) - answered)) or "none answered in time"
-            recording.tell(
-                f"{self.count - len(answered)} of {self.count} nodes were not recorded: {which}{self._why()}"
-            )
-        elif not self._said["ended"] >= answered:
-            left = ", ".join(sorted(answered - self._said["ended"]))
-            recording.tell(f"the recorders on {left} did not end in time and were killed")
+        if self._closing:
+            return
+        answered = [n for n, of in self._of.items() if of is step]
+        if not answered and not step.nodes:
+            self._recording.tell(f"the step that records the other nodes did not start{self._why()}")
+            self._recording.event("nodes-ended", step="")
+            return
+        nodes = {*answered, *step.nodes} - self._said["failed"]
+        if answered:
+            self._recording.event("nodes-ended", step=step.number)
+        done = "ended early" if answered else "did not start"
+        if nodes - {self._recording.host}:
+            self._lose(nodes, f"the step that records {', '.join(sorted(nodes))} {done}")
+
+    def _tell_end(self) -> None:
+        """Tell which nodes were not recorded, or not to their end."""
+        tell, answered = self._recording.tell, self._answered
+        if len(answered) < self.count:
+            which = ", ".join(sorted(self.names - answered)) or "none answered in time"
+            tell(f"{self.count - len(answered)} of {self.count} nodes were not recorded: {which}{self._why()}")
+        silent = self._silent(QUIET_NS)
+        if silent:
+            self._lose(silent, f"{', '.join(silent)}: not heard of at the end, so the last readings may be missing")
+        left = self._said["ready"] - self._said["ended"] - {self._recording.host}
+        if left:
+            tell(f"the recorders on {', '.join(sorted(left))} did not end in time and were killed")
 
     def _why(self) -> str:
-        """Return the last words of srun."""
-        with contextlib.suppress(OSError):
-            lines = (self._recording.folder / "nodes.log").read_text(errors="replace").splitlines()
+        """Return what srun said since it was last asked for."""
+        with contextlib.suppress(OSError), self._log.open("rb") as file:
+            file.seek(self._log_read)
+            data = file.read()
+            self._log_read += len(data)
+            lines = data.decode(errors="replace").splitlines()
             text = "; ".join(line for line in lines if line.strip() and NOISE not in line)
             return f" ({text[-SHOWN:]})" if text else ""
         return ""
-
-
-def step_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment for our step: without what changes steps, and such that joulelab is found."""
-    return findable({k: v for k, v in environ.items() if k in KEPT or not k.startswith(CHANGING)})
-
-
-def _options(count: int) -> Sequence[str]:
-    # No --cpus-per-task: it implies --exact, and the recorder would be held on one CPU.
-    wide = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
-    plain = ["--mpi=none", "--cpu-bind=none", "--export=ALL", "--input=all", "--kill-on-bad-exit=0", "--wait=0"]
-    return ["--overlap", *wide, *plain, "--no-kill", "--quiet", "--job-name=joulelab"]
 
 
 def _owner() -> dict[str, Any]:

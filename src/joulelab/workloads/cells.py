@@ -40,6 +40,12 @@ def is_run(cell: Mapping[str, Any]) -> bool:
     return bool(source(cell).strip()) and SKIPPED not in tags(cell)
 
 
+def numbers(notebook: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of the cells that are run, counted from 1 over all code cells."""
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    return [number for number, cell in enumerate(code, 1) if is_run(cell)]
+
+
 def title(cell: Mapping[str, Any]) -> str:
     """Return what a cell is called: by a tag, or by a comment in its first line; empty where it has neither."""
     for tag in tags(cell):

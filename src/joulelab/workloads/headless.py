@@ -20,15 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nbformat
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 from joulelab.core.clock import monotonic_ns
-from joulelab.core.errors import ConfigError
-from joulelab.workloads import cells, nearest
-from joulelab.workloads.notebook import FAILED, is_own, need, say
+from joulelab.workloads import cells
+from joulelab.workloads.kernels import OWN, Kernels
+from joulelab.workloads.notebook import FAILED, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from joulelab.workloads.notebook import Asked
 
 FORMAT: Any = nbformat  # which is not typed
-OWN = "python3"
 START_S, OUTPUT_S = 120, 60
 # A cell that is told to stop has so long for its own clearing up; the kernel then so long to end in good order.
 GRACE_S, STOP_S = 3.0, 5.0
@@ -95,33 +93,6 @@ class Client(NotebookClient):
                 stream.write(msg["content"].get("text", ""))
                 stream.flush()
         return super().process_message(msg, cell, cell_index)
-
-
-class Kernels(KernelSpecManager):
-    """Find kernels by their names; `python3` is the Python that we run in, wherever a file of that name may point."""
-
-    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        """Return how a kernel is started. Raises NoSuchKernel."""
-        if kernel_name != OWN:
-            return super().get_kernel_spec(kernel_name)
-        start = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=start, display_name="Python 3", language="python")
-
-    def choose(self, asked: Asked, notebook: Mapping[str, Any]) -> str:
-        """Return the name of the kernel to start. Raises ConfigError, MissingDependency where it is not installed."""
-        named = asked.kernel or cells.kernel(notebook)
-        if is_own(asked, notebook):
-            return OWN
-        try:
-            self.get_kernel_spec(named)
-        except NoSuchKernel as error:
-            if not asked.kernel and cells.language(notebook) == "python":
-                need("ipykernel", asked.file)
-                return OWN  # the notebook asks for a kernel that only whoever wrote it has
-            there = sorted({OWN, *self.find_kernel_specs()})
-            what = f"there is no kernel {named!r} here"
-            raise ConfigError(what, where=str(asked.file), next=f"install it; {nearest(named, there)}") from error
-        return named
 
 
 def run(asked: Asked, notebook: Mapping[str, Any], began_ns: int) -> Ended:

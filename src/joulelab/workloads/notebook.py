@@ -85,15 +85,34 @@ def read_words(words: Sequence[str]) -> Asked:
 
 
 def check(asked: Asked) -> None:
-    """Refuse what cannot be run, by the file alone. Raises ConfigError, MissingDependency."""
+    """Refuse what cannot be run: the file, its kernel, the copy. Raises ConfigError, MissingDependency."""
     notebook = load(asked.file)
     cells.check(notebook, list(asked.parameters), where=str(asked.file))
-    if asked.out is not None and asked.out.resolve() == asked.file.resolve():
-        raise ConfigError("the copy would replace the notebook", where="--out", next="name another file")
+    if asked.out is not None:
+        _check_out(asked.out, asked.file)
     need("nbclient", asked.file)
     need("nbformat", asked.file)
     if is_own(asked, notebook):
         need("ipykernel", asked.file)
+    else:
+        from joulelab.workloads.kernels import Kernels
+
+        Kernels().choose(asked, notebook)
+
+
+def _check_out(out: Path, file: Path) -> None:
+    """Refuse a copy that cannot be written: that would be known only after everything has run. Raises ConfigError."""
+    if out.resolve() == file.resolve():
+        raise ConfigError("the copy would replace the notebook", where="--out", next="name another file")
+    folder, why = out.parent, None
+    if not folder.is_dir():
+        why = f"there is no folder {folder}"
+    elif out.is_dir():
+        why = "it is a folder"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        why = f"nothing may be written to {folder}"
+    if why:
+        raise ConfigError(f"the copy cannot be written to {out}", where="--out", why=why, next="name another file")
 
 
 def is_own(asked: Asked, notebook: Mapping[str, Any]) -> bool:
@@ -122,7 +141,7 @@ def load(file: Path) -> dict[str, Any]:
         notebook = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError("the notebook cannot be read", where=str(file), why=error.strerror or str(error)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _no_notebook(file, f"its text is no JSON: {error}") from error
     if not isinstance(notebook, dict) or not isinstance(notebook.get("nbformat"), int):
         raise _no_notebook(file, "it has no `nbformat`")

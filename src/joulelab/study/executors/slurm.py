@@ -14,8 +14,9 @@ from joulelab.study.folder import read_cell
 from joulelab.study.nodes import USUAL
 from joulelab.study.slurm import sent
 from joulelab.study.slurm.check import check  # noqa: F401 - the lead asks the executor
+from joulelab.study.slurm.queued import going_on, in_order, is_stuck
 from joulelab.study.slurm.sender import Sender
-from joulelab.study.slurm.task import FATES, Task, names, why, write_job
+from joulelab.study.slurm.task import FATES, Task, advice, names, said, write_job
 from joulelab.study.slurm.watch import Watch
 from joulelab.transports.slurm_jobs import Jobs
 
@@ -31,11 +32,8 @@ SUMMARY = "jobs of a cluster, by Slurm"
 # Slurm is asked again after so long, at first, at last, and at last while it does not answer.
 FIRST_S, LAST_S, TROUBLE_S = 1.0, 30.0, 8.0
 CLOSING_S = 30.0  # a slot that told its end is over soon
-SAID_MOST = 2000
 # What is told once, until it works again.
 SUBMITTING, CANCELLING, ASKING, QUEUED = "waits to submit", "waits to cancel", "waits for Slurm", "waits in the queue"
-# Reasons for which a job will not start by itself.
-HELD = ("JobHeld", "launch", "Bad", "Partition", "ReqNode", "Invalid", "DependencyNever")
 MOST_CANCELS = 3
 # What a node has written may be seen here only later: files and folders are looked at again for so long.
 VISIBLE_S = 60.0
@@ -88,11 +86,19 @@ class Slurm:
         return news
 
     def cancel(self, slot: Path) -> None:
-        """End a slot's job, at the next poll; called again, at once; and again, leave it."""
+        """End a slot's job, at the next poll; called again, at once; and again, leave it.
+
+        A job that another driver sent, and that may still live, is left to it.
+        """
         if self._collected.pop(slot, None) is not None:
             self._news.append(Ended(slot, None, "it was not submitted", "cancelled"))
         elif slot in self._followed:
-            self._followed[slot].cancels += 1
+            task = self._followed[slot]
+            keeper = self._sender.driver.keeper(task.sent)
+            if keeper:
+                self._leave(task, f"job {task.name} is left to the driver that sent it, {keeper}")
+                return
+            task.cancels += 1
             self._soon()
         else:  # who cancels it has not heard that it ended
             self._news.append(self._last.get(slot, Ended(slot, None, "there is no job for it", "cancelled")))
@@ -109,8 +115,17 @@ class Slurm:
             self._take_earlier(seen)
         return self._claims[number].over
 
+    def going_on(self) -> list[str]:
+        """Return the jobs of this study, as Slurm names them, that wait or run and are not followed here."""
+        own = {task.name for task in self._followed.values()}
+        try:
+            return [name for name in going_on(self._jobs, self._study) if name not in own]
+        except MeterError:  # as far as is known
+            return in_order(self._earlier_tasks())
+
     def close(self) -> None:
         """Leave the jobs in the queue: the next driver finds them again."""
+        self._sender.driver.close()
 
     def _is_ours(self, claim: Mapping[str, Any]) -> bool:
         cluster = claim.get("cluster")
@@ -216,6 +231,7 @@ class Slurm:
             ]
             try:
                 if tasks:
+                    self._sender.driver.note_end(tasks)
                     self._jobs.cancel([task.name for task in tasks], kill=kill)
             except MeterError as error:
                 self._tell(CANCELLING, error, tasks[0].slot)
@@ -223,8 +239,12 @@ class Slurm:
             for task in tasks:
                 task.cancelled = level
         for task in [task for task in self._followed.values() if task.cancels >= MOST_CANCELS]:
-            del self._followed[task.slot]
-            self._news.append(Ended(task.slot, None, f"job {task.name} was left as it is", "cancelled"))
+            self._leave(task, f"job {task.name} was left as it is")
+
+    def _leave(self, task: Task, words: str) -> None:
+        """Follow a task no more; it goes on."""
+        self._earlier[task.slot] = self._followed.pop(task.slot)
+        self._news.append(Ended(task.slot, None, words, "cancelled"))
 
     # Watching
 
@@ -287,8 +307,9 @@ class Slurm:
         """Take what is known of a task."""
         if seen.over is False:
             task.old = False
-            if seen.state.reason.startswith(HELD):
-                self._tell(QUEUED, f"job {task.name} does not start: {seen.state.reason}", task.slot)
+            if is_stuck(seen.state):
+                then = f"`scontrol show job {task.name}` tells more"
+                self._tell(QUEUED, f"job {task.name} does not start: {seen.state.reason}; {then}", task.slot)
         if not seen.over:
             return
         told = sent.last_told(task.sent.out(task.index))
@@ -302,12 +323,15 @@ class Slurm:
         if seen.state.state == "COMPLETED" and missing and self._now() - task.ended < VISIBLE_S:
             return
         write_job(task.slot, seen)
-        text = sent.tail_text(task.sent.err(task.index), SAID_MOST)
-        said = f"job {task.name} {why(seen)}" + (f": {text}" if text else "")
+        fate = FATES.get(seen.state.state, "")
+        if fate == "cancelled" and not task.cancels and self._sender.driver.was_ended(task):
+            fate = "again"  # that driver was told to stop, this one was not
+        silent = told is None and not fate
+        words = said(task, seen) + (f"; {advice(task, began=there)}" if silent else "")
         del self._followed[task.slot]
         self._send_due = 0.0  # there is room for another
         self._close(task)
-        self._last[task.slot] = Ended(task.slot, told, said, FATES.get(seen.state.state, ""))
+        self._last[task.slot] = Ended(task.slot, told, words, fate)
         self._news.append(self._last[task.slot])
 
     def _close(self, task: Task) -> None:

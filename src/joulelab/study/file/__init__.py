@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tomllib
 from dataclasses import dataclass
@@ -35,6 +36,11 @@ class StudyFile:
     seed: int | None
     plan: Plan
 
+    @property
+    def drawn(self) -> int:
+        """Return the seed of a study that is not there yet: the file's, else one made of the name, always the same."""
+        return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:4]) if self.seed is None else self.seed
+
 
 def read_study(path: Path) -> StudyFile:
     """Read a study file and check it whole, without asking anybody. Raises ConfigError with a line per problem."""
@@ -50,7 +56,7 @@ def read_study(path: Path) -> StudyFile:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode()
+        return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         near = ", ".join(sorted(file.name for file in path.parent.glob("*.toml"))[:10])
         why = f"study files there: {near}" if near else None
@@ -75,6 +81,9 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
         column = f", at character {said[3]}" if said and said[3] else ""
         why = (said[1] if said else str(error)) + column
         raise ConfigError("not TOML", where=f"{path}:{line}", why=why, next="correct that line") from None
+    except RecursionError:
+        what, why = "too deep to be a study file", "it has lists or tables in each other by the hundreds"
+        raise ConfigError(what, where=str(path), why=why, next="name a file of TOML") from None
 
 
 def _homes() -> dict[str, str]:

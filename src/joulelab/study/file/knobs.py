@@ -192,4 +192,8 @@ def read_reference(table: Table, names: Names, phases: Sequence[str]) -> dict[st
                 table.wrong(key, f"the reference has {len(values)} values of {key}", next="name one of them")
             elif values:
                 found[key] = values[0].value
+    if found and len(found) == len(table.values) and set(found) <= {WORKLOAD, PHASE}:
+        why = "different workloads and phases are not compared with each other"
+        then = f"name a node or a value of a knob too ({', '.join([NODE, *names.knobs])}), or leave it out"
+        table.wrong("", f"a {' and a '.join(found)} alone cannot be the reference", why=why, next=then)
     return found

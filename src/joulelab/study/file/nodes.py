@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.duration import seconds
+from joulelab.core.errors import ConfigError
 from joulelab.study import executors
 from joulelab.study.file.problems import show
 from joulelab.study.nodes import LAUNCHES, LOCAL, SLURM, USES, NodeType
@@ -19,6 +21,9 @@ JOB = (
 KEYS = ("executor", "uses", "environment", *JOB)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAMED = "letters, digits, . _ and -, a letter or digit first"
+SHORTEST_S = 1.0
+TIMES = "write it as 30m, 2h, 02:00:00 or 1-12:00:00"
+OF_KNOB = "how many GPUs a workload sees is the knob gpus"
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
@@ -43,7 +48,7 @@ def _node(name: str, table: Table) -> NodeType:
                 key,
                 f"{key} is for jobs of a cluster",
                 why='executor = "local"',
-                next=f"leave it out, or write executor = {SLURM!r}",
+                next=f"leave it out{f' ({OF_KNOB})' if key == 'gpus' else ''}, or write executor = {SLURM!r}",
             )
     uses = table.one_of("uses", USES) or ""
     options = _options(table)
@@ -74,14 +79,19 @@ def _list(table: Table, key: str) -> list[str] | None:
 def _time(table: Table) -> float | None:
     """Return the time limit of a job in s. A bare number is refused: Slurm's would be minutes, ours seconds."""
     value = table.values.get("time")
-    match = _CLOCK.fullmatch(value) if isinstance(value, str) else None
-    if match:
-        days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-        return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
-    if "time" in table and not (isinstance(value, str) and value.strip()[-1:].isalpha()):
-        table.wrong("time", f"time is {show(value)}", next="write it as 30m, 2h or 02:00:00")
+    if value is None:
         return None
-    return table.time("time", 1.0)
+    match = _CLOCK.fullmatch(value) if isinstance(value, str) else None
+    try:
+        if match:
+            days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+            return seconds(float(((days * 24 + hours) * 60 + minutes) * 60 + rest), SHORTEST_S)
+        if isinstance(value, str) and value.strip()[-1:].isalpha():
+            return seconds(value, SHORTEST_S)
+    except (ConfigError, OverflowError):
+        pass  # as wrong as all else
+    table.wrong("time", f"time is {show(value)}", next=TIMES)
+    return None
 
 
 def _environment(table: Table) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 KINDS = ("command", "notebook", "reference")
 KEYS = (*KINDS, "parameters", "pause", "kernel", "phases", "nodes", "work", "work_sum", "knobs", "timeout")
 OF_NOTEBOOKS = ("pause", "kernel")
+MOST_SHOWN = 6
+_CELL = re.compile(r"cell (\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,12 @@ class Draft:
         return name in self.takes and name not in self.parameters
 
     def command(self, names: Collection[str]) -> tuple[str, ...]:
-        """Return its command where a cell has these knobs."""
+        """Return its command where a cell has these knobs; one for a parameter's text is a parameter only if it has it."""
         if not self.kind:
             return self.words
-        own = {name: f"{{{name}}}" for name in names if name not in template.OWN and name not in self.parameters}
+        named = template.placeholders(list(self.parameters.values()))
+        left_out = {*template.OWN, *self.parameters, *(name for name in named if name not in self.takes)}
+        own = {name: f"{{{name}}}" for name in names if name not in left_out}
         return (*self.words, *(f"{name}={text}" for name, text in sorted({**own, **self.parameters}.items())))
 
     def on(self, node: str, identity: Mapping[str, Any], names: Collection[str]) -> Workload:
@@ -107,7 +112,7 @@ def _workload(name: str, tables: Table, around: Around) -> Draft | None:
         parameters=parameters,
         takes=takes,
         drafts=drafts,
-        phases=_names(table, "phases") or (),
+        phases=_phases(table, around.folder, started),
         nodes=nodes,
         timeout_s=table.time("timeout", SHORTEST_S),
         work=_work(table),
@@ -193,7 +198,10 @@ def _takes(table: Table, started: tuple[str, tuple[str, ...]], around: Around) -
         return []
     own, fixed = table.table("knobs"), table.table("parameters")
     if kind == "notebook":
-        return _taken(table, around.folder / name, [*own.values, *fixed.values], around.knobs)
+        # What stands in a parameter's text need not be a parameter itself.
+        inside = template.placeholders([text for text in fixed.values.values() if isinstance(text, str)])
+        must = [*(key for key in own.values if key not in inside), *fixed.values]
+        return _taken(table, around.folder / name, must, [*own.values, *around.knobs])
     from joulelab import workloads
 
     takes = list(workloads.find(name).PARAMETERS)
@@ -251,6 +259,33 @@ def _names(table: Table, key: str) -> tuple[str, ...] | None:
     """Return names, each once."""
     names = table.texts(key)
     return None if names is None else tuple(dict.fromkeys(names))
+
+
+def _phases(table: Table, folder: Path, started: tuple[str, tuple[str, ...]] | None) -> tuple[str, ...]:
+    """Return the phases that count; those that are cells of a notebook must be there, and run."""
+    phases = _names(table, "phases") or ()
+    numbers = {phase: int(match[1]) for phase in phases if (match := _CELL.fullmatch(phase))}
+    if not numbers or not started or started[0] != "notebook":
+        return phases
+    from joulelab.workloads import cells, notebook
+
+    try:
+        content = notebook.load(folder / started[1][0])
+    except ConfigError:
+        return phases  # that is told
+    there = cells.numbers(content)
+    for phase, number in numbers.items():
+        if number not in there:
+            every = len([cell for cell in content["cells"] if cell["cell_type"] == "code"])
+            why = "nothing of it is run" if 1 <= number <= every else f"{started[1][0]} has {every} code cells"
+            then = f"name one of {_ranges(there)}, counted over all code cells" if there else "leave it out"
+            table.wrong("phases", f"there is no phase {phase!r}", why=why, next=then)
+    return phases
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    shown = [f"cell {number}" for number in numbers]
+    return ", ".join(shown) if len(shown) <= MOST_SHOWN else f"{', '.join(shown[: MOST_SHOWN - 1])}, ... {shown[-1]}"
 
 
 def _work(table: Table) -> tuple[WorkPattern, ...]:

@@ -30,6 +30,8 @@ SCRIPT = """\
 # Run slots of a study, each in a task of its own. Written by joulelab; Slurm keeps a copy of its own.
 # What is written meanwhile is not what the slot tells.
 exec 3>&1 1>&2
+# srun does not take it from the job by itself.
+if [ -n "${{SLURM_CPUS_PER_TASK:-}}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi
 {setup}
 study={study}
 slot=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" "$study"/jobs/{token}/slots.txt)

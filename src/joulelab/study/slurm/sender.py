@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.study.slurm import options, sent
+from joulelab.study.slurm.driver import Sending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ class Sender:
 
     def __init__(self, jobs: Jobs, nodes: Mapping[str, NodeType], study: Path) -> None:
         self._jobs, self._nodes, self._study = jobs, nodes, study
+        self.driver = Sending(study)
         self._known: dict[str, Sent] = {}  # by token
         self._largest: int | None = None
         self.problem: ReadFailed | None = None
@@ -39,7 +41,8 @@ class Sender:
         """
         kind = self._nodes[node]
         words = options.words(kind)
-        job = sent.prepare(self._study, slots, {"node": node, "options": dict(kind.options), "words": words})
+        about = {"node": node, "options": dict(kind.options), "words": words, **self.driver.about()}
+        job = sent.prepare(self._study, slots, about)
         self._known[job.folder.name] = job
         script = job.write_script(options.script(kind, self._study, job.folder.name))
         mark = "%a" if len(slots) > 1 else "0"

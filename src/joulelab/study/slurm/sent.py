@@ -58,13 +58,18 @@ class Sent:
         """Return the file of what its process wrote beside that."""
         return self.folder / f"err.{index}"
 
+    @property
+    def script(self) -> Path:
+        """Return the job's script."""
+        return self.folder / SCRIPT
+
     def write_script(self, text: str) -> Path:
         """Write the job's script; return its file. Raises StoreError."""
         try:
-            (self.folder / SCRIPT).write_text(text)
+            self.script.write_text(text)
         except OSError as error:
             raise StoreError("cannot keep a job's script", where=str(self.folder), why=error.strerror) from error
-        return self.folder / SCRIPT
+        return self.script
 
     def note(self, **changes: Any) -> None:
         """Write down more of it. Raises StoreError."""
@@ -113,11 +118,13 @@ def read_sent(study: Path, known: Mapping[str, Sent]) -> list[Sent]:
         for folder in sorted(Path(entry.path) for entry in os.scandir(study / FOLDER) if entry.is_dir()):
             if folder.name in known:
                 continue
-            with contextlib.suppress(StoreError, OSError, KeyError, ValueError):
+            with contextlib.suppress(StoreError, OSError, KeyError, ValueError, TypeError):
                 data = read_json(folder / FILE)
+                if data.get("over"):
+                    continue
                 slots = tuple(study / line for line in (folder / SLOTS).read_text().splitlines())
                 sent = Sent(folder, slots, data)
-                if not data.get("over") and sent.name and sent.utc_ns:
+                if sent.name and sent.utc_ns:
                     found.append(sent)
     return found
 

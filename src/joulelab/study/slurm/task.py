@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.errors import StoreError
 from joulelab.store.folder import read_json, write_json_atomic
 from joulelab.study.slots import CLAIM, JOB
+from joulelab.study.slurm.sent import tail_text
 from joulelab.study.slurm.watch import UNKNOWN
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from joulelab.study.slurm.sent import Sent
     from joulelab.study.slurm.watch import Seen
 
+SAID_MOST = 2000
 # What a job's condition means for its slot; after the others its folder tells.
 FATES: dict[str, Fate] = {
     "NODE_FAIL": "again",
@@ -70,6 +72,23 @@ def why(seen: Seen) -> str:
     code = f", exit code {state.exit_code}" if state.exit_code not in ("", "0:0") else ""
     reason = f" ({state.reason})" if state.reason else ""
     return f"ended as {state.state}{reason}{code}" + (f" on {state.nodes}" if state.nodes else "")
+
+
+def said(task: Task, seen: Seen) -> str:
+    """Return in words how a task ended, with the last that it wrote."""
+    text = tail_text(task.sent.err(task.index), SAID_MOST)
+    return f"job {task.name} {why(seen)}" + (f": {text}" if text else "")
+
+
+def advice(task: Task, *, began: bool) -> str:
+    """Return what to look at where a task told nothing though nothing from outside ended it."""
+    err = task.sent.err(task.index)
+    if not err.exists():
+        return f"there is no {err}: see whether its node can write there"
+    if began or err.stat().st_size:
+        return f"see {err}"
+    look = "look at the node type's setup lines: one that fails after `set -e`, or `exit`, ends the job"
+    return f"it ended before its slot began, and {err} is empty; {look}; its script is {task.sent.script}"
 
 
 def names(folder: Path) -> set[str]:

@@ -1,0 +1,61 @@
+"""Tell which jobs of a study are in the queue, or run: by what was sent and by one question to the controller."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from joulelab.core.errors import JoulelabError
+from joulelab.study.slurm.sent import read_sent
+from joulelab.study.slurm.watch import COMPLETING, by_name
+from joulelab.transports.slurm_jobs import Jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from joulelab.transports.slurm_jobs import JobState
+
+# Who only wants to look does not wait long.
+ANSWER_S = 10.0
+# Reasons for which a job will not start by itself; a job that Slurm put back itself has a sentence for a reason.
+_STUCK = re.compile(
+    r"held|JobHold|special.exit|NeverSatisfied|NotAllowed|ReservationDeleted|PerJob|^(Bad|Partition|ReqNode|Invalid)",
+    re.IGNORECASE,
+)
+
+
+def queued(study: Path, environ: Mapping[str, str]) -> dict[Path, str]:
+    """Return the slots whose jobs wait or run, with number and state: `5_3 PENDING`; nothing where Slurm is silent."""
+    try:
+        found = in_queue(Jobs(environ, timeout_s=ANSWER_S), study)
+    except JoulelabError:
+        return {}
+    return {slot: f"{name} {_state(state)}" for slot, (name, state) in found.items()}
+
+
+def in_queue(jobs: Jobs, study: Path) -> dict[Path, tuple[str, JobState]]:
+    """Return the slots whose jobs wait or run, with their tasks. Raises MeterError."""
+    sent = [job for job in read_sent(study, {}) if job.job is not None]
+    rows = by_name(jobs.queued([str(job.job) for job in sent])) if sent else {}
+    tasks = {slot: job.task(index) for job in sent for index, slot in enumerate(job.slots)}
+    return {slot: (name, rows[name]) for slot, name in tasks.items() if name in rows and not rows[name].is_final}
+
+
+def going_on(jobs: Jobs, study: Path) -> list[str]:
+    """Return the tasks that wait or run, in order. Raises MeterError."""
+    return in_order(name for name, state in in_queue(jobs, study).values() if state.state != COMPLETING)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return tasks by their numbers."""
+    return sorted(set(names), key=lambda name: [int(part) for part in name.split("_")])
+
+
+def is_stuck(state: JobState) -> bool:
+    """Return whether a job will not start by itself."""
+    return bool(_STUCK.search(state.reason))
+
+
+def _state(state: JobState) -> str:
+    return f"{state.state} ({state.reason})" if is_stuck(state) else state.state

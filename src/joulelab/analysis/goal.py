@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from joulelab.analysis.products import ONE, product
-from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from typing import NoReturn
+
+    from joulelab.analysis.terms import Quantity
 
 Name = Literal["energy", "time", "edp", "ed2p", "eds", "gain-loss"]
 NAMES: tuple[Name, ...] = get_args(Name)

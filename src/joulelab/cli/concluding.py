@@ -107,6 +107,9 @@ def write(study: Study, results: Results, summary: Summary, *, figures: bool | N
     made |= {"statistics.csv": statistics_csv(summary)}
     made |= {"pairs.csv": pairs_csv(summary)} if summary.pairs else {}
     made |= {SCALING: scaling_csv(summary)} if summary.scaling else {}
+    for name in {"pairs.csv", SCALING} - set(made):  # of an earlier report that had some
+        with contextlib.suppress(OSError):
+            (study.folder / name).unlink()
     written = [study.folder / name for name, text in made.items() if _put(study.folder / name, text)]
     if figures is not False and len(written) == len(made):
         written += _draw(study, summary, asked=bool(figures))

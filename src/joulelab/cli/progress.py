@@ -10,6 +10,7 @@ import click
 
 from joulelab.cli.planning import describe
 from joulelab.report import format as fmt
+from joulelab.study.slots import ERR, last_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,6 +116,8 @@ def news(told: Told, scope: str | None = None) -> str:
         parts.append(f"{'' if told.what == 'done' else told.what + ': '}{fmt.duration(told.trial.time_s)}, {used}")
     else:
         parts.append(told.what + (f" ({told.why})" if told.why else ""))
+    if told.what.startswith("failed") and (said := last_words(told.slot)):
+        parts.append(f"{said} ({told.slot / ERR})")
     cooled = told.details.get("cooled", {})
     if cooled.get("reason") == "limit":
         parts.append(f"still at {cooled.get('to_c')} degC after {fmt.duration(cooled['took_s'])} of cooling")

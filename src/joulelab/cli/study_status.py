@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.planning import describe, expected_text
+from joulelab.study.slots import last_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,6 +62,7 @@ def _told(cell: Any, slot: Slot) -> dict[str, Any]:
         "name": describe(cell),
         "slot": slot.folder.name,
         "why": slot.why,
+        "said": last_words(slot.folder) if slot.state.value == "failed" else "",
         "folder": str(slot.folder),
     }
 
@@ -79,13 +81,13 @@ def print_status(told: Mapping[str, Any]) -> None:
         click.echo(f"  runs: {slot['name']} ({slot['slot']}) on {slot['node']}{job}{power}")
     for kind in ("failed", "interrupted"):
         for slot in told[kind][:MOST_ROWS]:
-            click.echo(
-                f"  {kind}: {slot['name']} ({slot['slot']}): {slot['why'] or 'it was cut off'}; {slot['folder']}"
-            )
+            said = f": {slot['said']}" if slot["said"] else ""
+            why = slot["why"] or "it was cut off"
+            click.echo(f"  {kind}: {slot['name']} ({slot['slot']}): {why}{said}; {slot['folder']}")
     unfinished = [cell for cell in told["cells"] if set(cell["slots"]) != {"done"}]
     if not unfinished:
         return
-    table = make_table("cell", *STATES, left=(0,))
+    table = make_table("cell", *(_word(state) for state in STATES), left=(0,))
     for cell in unfinished[:MOST_ROWS]:
         table.add_row(cell["name"], *(str(cell["slots"].get(state, "")) for state in STATES))
     console = make_console(sys.stdout)

@@ -183,12 +183,10 @@ def caption(
     summary: Summary, cells: Sequence[CellMetrics], ns: Sequence[int], spread: Spread, scope: str | None
 ) -> str:
     """Return what ± is, of how many repeats, what was measured and by what."""
-    alone = sum(c.n == 1 for c in cells) if ns[0] > 1 else 0
+    single = "; one run where there is no ±" if ns[0] > 1 and any(c.n == 1 for c in cells) else ""
     what = "standard deviation" if spread == "deviation" else "half of Student's 95 % interval of the mean"
     many = f"{ns[0]}" if len(ns) == 1 else f"{ns[0]} to {ns[-1]}"
-    said = [
-        f"Mean ± {what} of {many} {'repeat' if many == '1' else 'repeats'}{'; one run where there is no ±' if alone else ''}."
-    ]
+    said = [f"Mean ± {what} of {many} {'repeat' if many == '1' else 'repeats'}{single}."]
     samples = [s for c in cells for s in [summary.statistics[c.key].get("energy")] if s is not None]
     meters = sorted({part.split()[0] for s in samples for d in s.devices for part in d.split("; ") if part.split()})
     if samples:
@@ -227,5 +225,5 @@ def _accuracy(samples: Sequence[Sample]) -> str:
     known = [s.meter * 100 for s in samples if s.meter is not None]
     if len(known) < len(samples):
         return "; the meters' own accuracy is not known, and not in ±"
-    low, high = fmt.plain(min(known), DIGITS), fmt.plain(max(known), DIGITS)
+    low, high = (f"{v:.0f}" if v >= 99.5 else f"{v:.2g}" for v in (min(known), max(known)))
     return f"; the meters' own {low if low == high else f'{low} to {high}'} % (k = 2) comes on top of ±"

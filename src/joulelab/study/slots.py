@@ -33,6 +33,7 @@ FAILING = ("TIMEOUT", "DEADLINE", "OUT_OF_MEMORY")
 # Conditions that are somebody else's doing.
 STRIKING = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REQUEUED", "REVOKED")
 ALSO_NS = 2 * NS
+LAST_BYTES, LAST_SHOWN = 2000, 120
 SLOT = re.compile(r"([rw])(\d{2,})")
 _PREPARED = re.compile(r"\.[rw]\d{2,}\.\d+-[0-9a-f]+")
 
@@ -260,6 +261,15 @@ def set_aside(slot: Slot, study: Path, is_over: IsOver | None = None) -> Path | 
                     ) from error
                 return aside
     return None
+
+
+def last_words(slot: Path) -> str:
+    """Return the last line that a slot's workload wrote to its errors, shortened; empty where there is none."""
+    with contextlib.suppress(OSError), (slot / ERR).open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - LAST_BYTES, 0))
+        lines = file.read().decode(errors="replace").split("\n")
+        return next((line.strip()[:LAST_SHOWN] for line in reversed(lines) if line.strip()), "")
+    return ""
 
 
 def slots_of(cell: Path) -> list[Path]:

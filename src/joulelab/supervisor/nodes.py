@@ -180,8 +180,9 @@ class Nodes:
             step.end_input()
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             left = [step for step in self._steps if not step.has_ended()]
-            for step in left if number is not None else ():
-                step.signal(number)
+            if number is not None:
+                for step in left:
+                    step.signal(number)
             # A step that has not come up is not worth waiting for.
             until = time.monotonic() + (END_S if self.names or number is not None else 0.0)
             while any(not step.has_ended() for step in left) and time.monotonic() < until:

@@ -106,7 +106,7 @@ class Step:
         if fd >= 0:
             os.close(fd)
 
-    def _spawn(self, srun: str, command: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
+    def _spawn(self, srun: str, command: list[str], environ: Mapping[str, str], log: Path) -> None:
         opened: list[int] = []
         try:
             opened += (*os.pipe(), *os.pipe())

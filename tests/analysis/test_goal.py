@@ -59,16 +59,20 @@ def test_what_is_no_goal_is_refused_with_the_known_ones(text: str, why: str) -> 
     assert "known are energy, time, edp" in str(caught.value)
 
 
+def _score(text: str, energy_ratio: float, time_ratio: float) -> float:
+    return Goal.parse(text).score(Quantity(energy_ratio), Quantity(time_ratio)).value
+
+
 def test_scores_are_one_at_the_reference_and_small_is_good() -> None:
     for text in ("energy", "time", "edp", "ed2p", "eds:1.5", "eds:2", "eds:1", "gain-loss"):
-        assert Goal.parse(text).score_of(1.0, 1.0) == pytest.approx(1.0)
-    assert Goal.parse("energy").score_of(0.8, 1.1) == 0.8
-    assert Goal.parse("time").score_of(0.8, 1.1) == 1.1
-    assert Goal.parse("edp").score_of(0.8, 1.1) == pytest.approx(0.88)
-    assert Goal.parse("ed2p").score_of(0.8, 1.1) == pytest.approx(0.968)
-    assert Goal.parse("eds:4").score_of(0.8, 1.1) == pytest.approx(0.75 * 0.8 + 0.25 * 1.1)
-    assert Goal.parse("eds:1").score_of(0.8, 1.1) == 1.1
-    assert Goal.parse("gain-loss").score_of(0.8, 1.1) == pytest.approx(1 - (0.2 - 0.1))
+        assert _score(text, 1.0, 1.0) == pytest.approx(1.0)
+    assert _score("energy", 0.8, 1.1) == 0.8
+    assert _score("time", 0.8, 1.1) == 1.1
+    assert _score("edp", 0.8, 1.1) == pytest.approx(0.88)
+    assert _score("ed2p", 0.8, 1.1) == pytest.approx(0.968)
+    assert _score("eds:4", 0.8, 1.1) == pytest.approx(0.75 * 0.8 + 0.25 * 1.1)
+    assert _score("eds:1", 0.8, 1.1) == 1.1
+    assert _score("gain-loss", 0.8, 1.1) == pytest.approx(1 - (0.2 - 0.1))
 
 
 def test_what_a_goal_needs() -> None:

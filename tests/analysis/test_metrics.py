@@ -1,4 +1,4 @@
-"""Test what is told of a study: lines, references, the best cells, fronts, scaling, notes."""
+"""Test what is told of a study: lines, references, scaling, notes, plain data."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_cells_that_were_not_run_are_kept_and_named() -> None:
     assert _noted(found, "2 of 3 cells have no run that succeeded: cap=100 W gpus=8; cap=260 W gpus=8.")
     assert _noted(found, "The reference has no run for gpus=8")
     nothing = summarise([replace(c, trials=()) for c in cells], goals=GOALS)
-    assert nothing.notes == ("No run has succeeded yet.",)
+    assert nothing.notes == ("No cell has a result so far.",)
     assert nothing.best == ()
     assert nothing.fronts == ()
     assert summarise([]).cells == ()
@@ -94,94 +94,6 @@ def test_cells_that_were_not_run_are_kept_and_named() -> None:
 def test_many_missing_cells_are_counted() -> None:
     cells = [replace(c, trials=()) if c.knobs["cap"] < 200 else c for c in sweep(gpus=(8,), caps=range(100, 261, 20))]
     assert _noted(summarise(cells), "cap=160 W gpus=8 and 1 more.")
-
-
-def test_the_best_cell_and_those_that_cannot_be_told_apart_from_it() -> None:
-    points = {
-        260.0: [(100.0, 10.0), (101.0, 10.1), (99.0, 9.9)],
-        220.0: [(80.5, 10.2), (81.5, 10.3), (79.5, 10.1)],
-        200.0: [(80.0, 10.4), (81.0, 10.5), (79.0, 10.3)],
-        150.0: [(95.0, 14.0), (95.5, 14.1), (94.5, 13.9)],
-    }
-    found = summarise(by_cap(points, gain=0.05), goals=GOALS)
-    energy = found.best_for(Goal("energy"))
-    assert energy is not None
-    assert (energy.cell, energy.tied, energy.line) == ("c200", ("c220",), "")
-    assert energy.score.value == pytest.approx(80.0)
-    # The gain error is in the energy itself, not in what is saved.
-    assert energy.score.expanded is not None
-    assert energy.score.expanded > 8
-    assert energy.improvement is not None
-    assert energy.improvement.value == pytest.approx(0.2)
-    assert energy.improvement.without("repeats").u < 1e-12
-    time = found.best_for(Goal("time"))
-    assert time is not None
-    assert (time.cell, time.tied) == ("c260", ())  # 2 % apart: told apart by eight degrees of freedom
-    assert time.improvement is not None
-    assert time.improvement.value == 0.0
-
-
-def test_a_slowdown_limit_is_kept_surely_possibly_or_not() -> None:
-    points = {
-        260.0: [(100.0, 10.0)] * 3,
-        200.0: [(90.0, 10.1), (90.0, 10.12), (90.0, 10.08)],
-        180.0: [(85.0, 10.45), (85.0, 10.65), (85.0, 10.3)],
-        170.0: [(84.0, 10.52), (84.0, 10.72), (84.0, 10.35)],
-        150.0: [(80.0, 13.0)] * 3,
-    }
-    best = summarise(by_cap(points), goals=GOALS).best_for(Goal("energy", slowdown=0.05))
-    assert best is not None
-    assert best.cell == "c180"
-    assert best.within == {"c260": "surely", "c200": "surely", "c180": "possibly", "c170": "possibly", "c150": "not"}
-    assert best.tied == ("c170",)  # less energy, and perhaps within the limit
-
-
-def test_unknown_accuracy_tells_nothing_apart_unless_repeated() -> None:
-    def study(n: int) -> Summary:
-        pairs = {260.0: 100.0, 200.0: 80.0}
-        cells = [cell(f"c{c:g}", [trial(e, 10.0, known=False)] * n, cap=c) for c, e in pairs.items()]
-        return summarise(cells, goals=[Goal("energy")])
-
-    once, twice = study(1).best_for(Goal("energy")), study(2).best_for(Goal("energy"))
-    assert once is not None
-    assert twice is not None
-    assert (once.cell, once.tied) == ("c200", ("c260",))
-    assert (twice.cell, twice.tied) == ("c200", ())
-    assert _noted(study(2), "accuracy is unknown")
-    assert study(2).fronts[0].cells == ("c200",)
-    gain = study(2).cell("c200").gain
-    assert gain is not None
-    assert gain.expanded == 0.0
-
-
-def test_all_lines_together_have_a_best_cell_against_the_fastest_reference() -> None:
-    found = summarise(sweep(gpus=(1, 8)), goals=GOALS)
-    assert found.reference == "g8c260"
-    for goal in GOALS:
-        best = found.best_for(goal)
-        assert best is not None
-        assert best.line is None
-        assert best.cell.startswith("g8")
-        own = found.best_for(goal, "gpus=1")
-        assert own is not None
-        assert own.cell.startswith("g1")
-    slow = found.best_for(Goal("energy", slowdown=0.05))
-    assert slow is not None
-    assert all(w == "not" for key, w in slow.within.items() if key.startswith("g1"))
-
-
-def test_the_front_holds_what_no_cell_beats_in_time_and_energy() -> None:
-    points = {
-        260.0: [(100.0, 10.0), (100.2, 10.01), (99.8, 9.99)],
-        250.0: [(100.1, 10.01), (100.3, 10.02), (99.9, 10.0)],
-        200.0: [(80.0, 11.0)] * 3,
-        180.0: [(79.0, 12.0)] * 3,
-        150.0: [(95.0, 14.0)] * 3,
-    }
-    front = summarise(by_cap(points)).front_for()
-    assert front is not None
-    assert front.cells == ("c260", "c200", "c180")
-    assert front.unsure == ("c250",)
 
 
 def test_scaling_tells_speed_up_efficiency_and_energy_at_each_cap() -> None:
@@ -209,131 +121,6 @@ def test_cells_without_a_count_or_a_time_do_not_scale() -> None:
     assert summarise([cell("a", [trial(1.0, 1.0)], gpus=0), cell("b", [trial(1.0, 1.0)], gpus=2)]).scaling == ()
 
 
-def test_different_amounts_of_work_are_compared_per_unit() -> None:
-    def made(key: str, cap: float, energy: float, time: float, tokens: float) -> Cell:
-        return Cell(key, {"cap": cap}, tuple(replace(trial(energy, time), work={"tokens": tokens}) for _ in range(2)))
-
-    cells = [made("a", 260.0, 100.0, 10.0, 1000.0), made("b", 200.0, 160.0, 21.0, 2000.0)]
-    found = summarise(cells, goals=GOALS)
-    assert found.lines[0].per == "tokens"
-    b = found.cell("b")
-    assert b.energy is not None
-    assert b.energy.value == 160.0
-    assert b.gain is not None
-    assert b.gain.value == pytest.approx(0.2)
-    assert b.loss is not None
-    assert b.loss.value == pytest.approx(0.05)
-    assert b.edp is not None
-    assert b.edp.value == pytest.approx(160 * 21 / 2000**2)
-    assert _noted(found, "per unit of tokens, EDP per unit squared")
-    alike = summarise([cells[0], made("b", 200.0, 160.0, 21.0, 1000.9)])
-    assert alike.lines[0].per is None
-    assert not _noted(alike, "Amounts of work")
-
-
-def _batches() -> list[Cell]:
-    """Return runs of equal steps and energy, and four times the samples; each also tells its epochs."""
-    amounts = (("a", 16, 320.0, 1.0), ("b", 64, 1280.0, 1.1))
-    return [
-        Cell(key, {"batch": b}, (replace(trial(1.0, 1.0), work={"steps": 20.0, "samples": s, "epochs": e}),) * 2)
-        for key, b, s, e in amounts
-    ]
-
-
-def test_runs_are_compared_per_the_work_that_is_named() -> None:
-    named = summarise(_batches(), goals=[Goal("energy")], per=["epochs"])
-    assert named.lines[0].per == "epochs"
-    assert _noted(named, "per unit of epochs, EDP per unit squared, as is asked for. --per steps compares otherwise.")
-    second = summarise(_batches(), per=["tokens", "samples"])
-    assert second.lines[0].per == "samples"
-    assert _noted(second, "Not all runs report tokens: it is not compared by.")
-    gain = second.cell("b").gain
-    assert gain is not None
-    assert gain.value == pytest.approx(0.75)
-    whole = summarise(_batches(), per=["steps"])
-    assert whole.lines[0].per is None
-    assert _noted(whole, "steps is the same in all runs, as it is asked for: they are compared whole, although samples")
-
-
-def test_without_a_name_runs_are_compared_per_the_work_that_differs_most() -> None:
-    found = summarise(_batches(), goals=[Goal("energy")])
-    assert found.lines[0].per == "samples"
-    assert _noted(
-        found, "per unit of samples, EDP per unit squared, which differ most. --per steps compares otherwise."
-    )
-    best = found.best_for(Goal("energy"))
-    assert best is not None
-    assert (best.cell, best.tied) == ("b", ())
-
-
-def test_cells_whose_caps_were_not_in_force_are_told_and_not_named_best() -> None:
-    said = "gpu:0: 201 W on average above the cap of 100 W"
-    cells = by_cap({260.0: [(100.0, 10.0)] * 2, 200.0: [(90.0, 10.0)] * 2, 100.0: [(50.0, 10.0)] * 2})
-    doubted = (f"cap not enforced: {said}", "too short: gpu:0", "too short: gpu:1")
-    bad = replace(cells[2].trials[0], doubts=doubted, uncapped=(said,))
-    cells[2] = replace(cells[2], trials=(bad, cells[2].trials[1]))
-    found = summarise(cells, goals=GOALS)
-    assert {b.cell for b in found.best} <= {"c260", "c200"}
-    assert not any("c100" in b.tied for b in found.best)
-    front = found.front_for()
-    assert front is not None
-    assert "c100" not in front.cells + front.unsure
-    assert _noted(found, f"! The cap was not in force in 1 run of cap=100 W ({said})")
-    assert _noted(found, "Runs doubt themselves: too short in 1 of 6 runs (cap=100 W). See doubts in slots.csv.")
-    plain = found.to_json()["cells"][2]
-    assert (plain["uncapped"], plain["doubts"]) == (1, {"cap not enforced": 1, "too short": 1})
-    assert found.to_json()["cells"][0]["uncapped"] == 0
-    against = summarise([replace(c, trials=(replace(c.trials[0], uncapped=(said,)),) * 2) for c in cells], goals=GOALS)
-    assert against.best == ()
-    assert against.fronts == ()
-    assert _noted(against, "! cap=260 W is what others are compared with")
-    assert _noted(against, "in 6 runs of cap=260 W; cap=200 W; cap=100 W")
-    every = [replace(c, trials=tuple(replace(t, doubts=("gaps: x",)) for t in c.trials)) for c in cells]
-    assert _noted(summarise(every), "gaps in 6 of 6 runs. See")
-
-
-def test_of_single_runs_no_spread_is_known_and_near_ones_are_not_told_apart() -> None:
-    points = {260.0: [(100.0, 10.0)], 200.0: [(90.0, 10.2)], 180.0: [(80.0, 10.45)], 150.0: [(70.0, 13.0)]}
-    found = summarise(by_cap(points), goals=GOALS)
-    near = found.cell("c200")
-    for q in (near.time, near.gain, near.loss, near.edp, near.edp_gain, near.gain_minus_loss):
-        assert q is not None
-        assert q.expanded is None
-    assert near.energy is not None
-    assert near.energy.expanded == 0.0  # this run's energy, by its meter
-    assert found.to_json()["cells"][1]["time"]["expanded"] is None
-    itself = found.cell("c260").loss
-    assert itself is not None
-    assert itself.expanded == 0.0
-    time = found.best_for(Goal("time"))
-    assert time is not None
-    assert (time.cell, set(time.tied)) == ("c260", {"c200", "c180"})
-    limited = found.best_for(Goal("energy", slowdown=0.05))
-    assert limited is not None
-    assert limited.within == {"c260": "surely", "c200": "possibly", "c180": "possibly", "c150": "not"}
-    assert _noted(found, "told apart as if it were ±5%; repeat them to know")
-    far = summarise(by_cap(points), goals=[Goal("energy", slowdown=0.2)]).best_for(Goal("energy", slowdown=0.2))
-    assert far is not None
-    assert far.within["c200"] == "surely"
-
-
-@pytest.mark.parametrize("goal", ["energy", "edp", "ed2p", "eds:1.5", "gain-loss", "time", "energy@slowdown=900%"])
-@pytest.mark.parametrize("spread", [0.05, 0.1, 0.2, 0.3])
-def test_the_verdict_is_that_of_the_printed_gain(goal: str, spread: float) -> None:
-    wanted = Goal.parse(goal)
-    shares = (1 - spread, 1 + spread)
-    points = {
-        260.0: [(100.0 * s, 10.0 * s) for s in shares] * 2,
-        100.0: [(60.0 * s, 7.0 * s) for s in shares] * 2,
-    }
-    best = summarise(by_cap(points), goals=[wanted]).best_for(wanted)
-    assert best is not None
-    assert best.cell == "c100"
-    assert best.improvement is not None
-    assert best.improvement.expanded is not None
-    assert (best.improvement.value > best.improvement.expanded) == (best.tied == ())
-
-
 def test_a_run_without_a_cap_among_capped_ones_says_so() -> None:
     cells = [cell("a", [trial(1.0, 1.0)], cap=150.0, gpus=2), cell("b", [trial(2.0, 1.0)], gpus=2)]
     found = summarise(cells, goals=[Goal("energy")])
@@ -341,26 +128,6 @@ def test_a_run_without_a_cap_among_capped_ones_says_so() -> None:
     assert found.cell("b").knobs == {"cap": None, "gpus": 2}
     assert knob_text({"cap": None, "clock": None, "x": None}) == "no cap no locked clock x=None"
     assert knob_value("cpu_cap", None) == "no CPU cap"
-
-
-def test_lines_of_different_work_are_compared_within_themselves_only() -> None:
-    def made(model: str, cap: float, work: dict[str, float]) -> Cell:
-        return Cell(f"{model}{cap:g}", {"cap": cap, "model": model}, (replace(trial(cap, 1.0), work=work),))
-
-    cells = [
-        made("vision", 260.0, {"images": 10.0}),
-        made("vision", 200.0, {"images": 20.0}),
-        made("text", 260.0, {"tokens": 99.0}),
-        made("text", 200.0, {"tokens": 99.0}),
-    ]
-    found = summarise(cells, goals=GOALS)
-    assert [line.per for line in found.lines] == ["images", None]
-    assert found.best_for(Goal("energy")) is None
-    assert found.front_for() is None
-    assert found.reference is None
-    assert _noted(found, "compared within their line only")
-    pinned = summarise(cells, reference={"model": "vision"})
-    assert [line.reference for line in pinned.lines] == ["vision260", None]
 
 
 def test_notes_say_what_the_figures_do_not() -> None:

@@ -12,7 +12,7 @@ from tests.analysis.studies import by_cap, cell, sweep, trial
 
 from joulelab.analysis.cells import Cell
 from joulelab.analysis.metrics import ALL_PAIRS, summarise
-from joulelab.analysis.pairs import MOST_REPEATS, Pair, compare, holm
+from joulelab.analysis.pairs import Pair, compare, holm
 from joulelab.analysis.repeats import Sample, sample_of
 
 
@@ -65,7 +65,7 @@ def test_p_and_both_intervals_say_one_thing(mean: float, s: float, r: float, n: 
     if pair.ratio_interval is not None:
         assert (not pair.ratio_interval[0] <= 1 <= pair.ratio_interval[1]) == told
     assert (pair.verdict in ("more", "less")) == told
-    assert (pair.more_repeats is None) == told
+    assert (pair.more_repeats is None and not pair.more_than_100) == told
 
 
 def test_turning_a_pair_round_turns_its_ratio_round() -> None:
@@ -116,7 +116,7 @@ def test_repeats_that_are_all_the_same_are_told_apart_from_others() -> None:
     assert _one(sample_of([5.0, 5.0]), sample_of([6.0, 6.0])).verdict == "less"
     same = _one(sample_of([5.0, 5.0]), sample_of([5.0, 5.0]))
     assert same.verdict == "cannot be told apart"
-    assert same.more_repeats == MOST_REPEATS + 1
+    assert (same.more_repeats, same.more_than_100) == (None, True)
     assert not same.by_meters
 
 
@@ -126,7 +126,7 @@ def test_a_gain_that_both_share_cancels_and_others_do_not() -> None:
     other = _one(replace(a, devices=frozenset("x")), replace(b, devices=frozenset("y")))
     assert other.verdict == "cannot be told apart"
     assert other.by_meters
-    assert other.more_repeats == MOST_REPEATS + 1
+    assert (other.more_repeats, other.more_than_100) == (None, True)
     # In joules the shared gain stretches the difference, and its sign stays.
     shared, none = (
         _one(a, b).difference_interval,
@@ -186,7 +186,17 @@ def test_the_repeats_that_are_named_settle_it_in_four_of_five_at_length(n: int, 
 
 
 def test_a_tiny_difference_asks_for_more_repeats_than_are_counted() -> None:
-    assert _one(Sample(5, 100.01, 2.0), Sample(5, 100.0, 2.0)).more_repeats == MOST_REPEATS + 1
+    pair = _one(Sample(5, 100.01, 2.0), Sample(5, 100.0, 2.0))
+    assert (pair.more_repeats, pair.more_than_100) == (None, True)
+    assert not _one(Sample(5, 101.0, 2.0), Sample(5, 100.0, 2.0)).more_than_100
+
+
+def test_no_interval_of_a_ratio_goes_below_zero() -> None:
+    pair = _one(Sample(2, 5.0, 5.6), Sample(2, 9.0, 0.1))
+    assert pair.ratio_interval is not None
+    assert pair.ratio_interval[0] == 0.0
+    assert pair.difference_interval is not None
+    assert pair.difference_interval[0] < -9.0
 
 
 @pytest.mark.parametrize("n", NUMBERS)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,6 +103,8 @@ class Job:
 def test_without_srun_this_node_is_recorded(bench: Bench) -> None:
     (problem,) = Job(bench, None).run()
     assert problem == "only this node is recorded, 1 others are not: srun: there is no such command"
+    (told,) = bench.events("nodes")
+    assert (told["nodes"], told["count"]) == (["n1"], 2)
     assert bench.host.name == "n1"
     assert bench.rows()
 
@@ -141,15 +144,69 @@ def test_a_node_that_says_little_or_nonsense_is_named(bench: Bench) -> None:
 def test_what_nodes_tell_is_told(bench: Bench) -> None:
     node = '{"node":"n2","is":'
     said = [f'{node}"hello"}}', f'{node}"failed","what":"no folder"}}', f'{node}"problem","what":"a disk is full"}}']
-    first = ['{"node":"n1","is":"hello"}', '{"node":"n1","is":"ready"}']
-    clock = f'head -n 2 > /dev/null; echo \'{node}"clock","id":0,"t":5}}\''
-    job = Job(bench, "\n".join([*(f"echo '{line}'" for line in (*first, *said)), clock, "cat > /dev/null"]))
+    others = [f'{{"node":"{name}","is":"{what}"}}' for name in ("n1", "n3") for what in ("hello", "ready")]
+    clock = f"""case $line in *clock*) echo '{node}"clock","id":0,"t":5}}';; esac"""
+    alive = """echo '{"node":"n3","is":"alive"}'"""
+    answers = f"while read -r line; do {clock}; {alive}; done; sleep 300"
+    job = Job(bench, "\n".join([*(f"echo '{line}'" for line in (*others, *said)), answers]))
     assert job.run() == [
         "n2 is not recorded: no folder",
         "n2: a disk is full",
-        "the recorders on n1, n2 did not end in time and were killed",
+        "the recorders on n3 did not end in time and were killed",
     ]
-    assert [e["node_ns"] for e in bench.events("clock-node")] == [5]
+    assert {e["node_ns"] for e in bench.events("clock-node")} == {5}
+
+
+def of_two(*said: str) -> str:
+    """Return the lines of a srun whose first node is well, and whose second says this."""
+    lines = [("n1", "hello"), ("n1", "ready"), *(("n2", what) for what in said)]
+    return "\n".join(f"""echo '{{"node":"{node}","is":"{what}","step":"4"}}'""" for node, what in lines)
+
+
+def test_a_node_that_ends_early_is_taken_up_again(bench: Bench) -> None:
+    again = f"case $* in *--nodelist=n2*) head -n 1 > {bench.folder}/plan; echo refused >&2; exit 1;; esac"
+    job = Job(bench, f"{again}\n{of_two('hello', 'ready', 'ended')}\ncat > /dev/null")
+    problems = job.run("sh", "-c", f"until [ -s {bench.folder}/plan ]; do sleep 0.05; done; sleep 0.3; exit 3")
+    assert problems == [
+        "the recording of n2 ended early; it is started again",
+        "the step that records n2 did not start (refused); it is started again",
+    ], "after a pause that the end does not wait for"
+    assert json.loads((bench.folder / "plan").read_text())["instead_of"] == [], "the first step is there still"
+    assert [(e["node"], e["step"]) for e in bench.events("node-lost")] == [("n2", "4")] * 2
+
+
+def test_a_step_that_ends_early_is_replaced(bench: Bench) -> None:
+    again = f"case $* in *--nodelist=n1,n2*) head -n 1 > {bench.folder}/plan; {{}};; esac"
+    more = f"{of_two('hello', 'ready')}; cat > /dev/null; {of_two('ended')}; exit 0"
+    job = Job(bench, f"{again.format(more)}\n{of_two('hello', 'ready')}\nexit 1")
+    (problem,) = job.run("sh", "-c", f"until [ -s {bench.folder}/plan ]; do sleep 0.05; done; sleep 0.3; exit 3")
+    assert problem == "the step that records n1, n2 ended early; it is started again"
+    assert json.loads((bench.folder / "plan").read_text())["instead_of"] == ["4"]
+    assert [e["node"] for e in bench.events("node-lost")] == ["n2"]
+    assert "n2" in [e["node"] for e in bench.events("node-back")]
+
+
+@pytest.mark.long
+def test_a_node_that_is_silent_at_the_end_is_told(bench: Bench) -> None:
+    job = Job(bench, f"{of_two('hello', 'ready')}\ncat > /dev/null; sleep 1")
+    (problem,) = job.run("sh", "-c", "sleep 2.5; exit 3")
+    assert problem == "n2: not heard of at the end, so the last readings may be missing"
+    assert [e["node"] for e in bench.events("node-lost")] == ["n2"]
+
+
+@pytest.mark.long
+def test_nobody_is_lost_while_the_supervisor_itself_is_stopped(bench: Bench) -> None:
+    job = Job(bench, f"{of_two('hello', 'ready')}\ncat > /dev/null; {of_two('ended')}")
+    words = [sys.executable, DRIVER, "sh", "-c", f"until [ -e {bench.folder}/go ]; do sleep 0.1; done; exit 3"]
+    with subprocess.Popen(words, env=job.environ()) as process:
+        until(lambda: list_runs(bench.runs) and bench.events("workload"), 30)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(7)
+        process.send_signal(signal.SIGCONT)
+        (bench.folder / "go").touch()
+        assert process.wait(30) == 3
+    assert bench.outcome["problems"] == []
+    assert not bench.events("node-lost")
 
 
 def test_a_plan_that_does_not_fit_into_a_pipe_arrives(bench: Bench) -> None:

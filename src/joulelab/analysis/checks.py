@@ -10,6 +10,7 @@ import numpy as np
 from joulelab.analysis.accounting import Accounts
 from joulelab.analysis.caps import cap_checks
 from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.node_checks import node_checks
 from joulelab.analysis.periodic import FEWEST_STEPS
 from joulelab.analysis.result import Check, CheckStatus, Comparison, GroupResult, ScopeResult
 from joulelab.core.scope import CORDS, family
@@ -335,6 +336,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     _meters,
     _opening,
     _ending,
+    node_checks,
     _short,
     _gaps,
     _unseen,

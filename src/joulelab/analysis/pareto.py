@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from joulelab.analysis.cells import Means, energy_ratio, time_ratio
 from joulelab.analysis.products import ONE, surely_more
 from joulelab.analysis.terms import COVERAGE_FACTOR
@@ -30,21 +32,20 @@ class Front:
 def front_of(line: str | None, cells: Mapping[str, Means]) -> Front:
     """Return the front of time and energy, and the dominated cells that may be on it for all that is known."""
     points = {k: (m.time.value, m.energy.value) for k, m in cells.items() if m.energy is not None}
-    behind = {k for k, p in points.items() if any(_dominates(q, p) for q in points.values())}
     judged = {k: cells[k].judged(k) for k in points}
-    front = sorted((k for k in points if k not in behind), key=lambda k: points[k])
-    # Who is surely better is better: the best of all are looked at first, and most cells are behind them.
-    ranked = sorted(points, key=lambda k: points[k][0] * points[k][1])
-    unsure = [
-        k
-        for k in points
-        if k in behind and not any(_dominates(points[d], points[k]) and _surely(judged[d], judged[k]) for d in ranked)
-    ]
-    return Front(line, tuple(front), tuple(unsure))
-
-
-def _dominates(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    return a != b and a[0] <= b[0] and a[1] <= b[1]
+    keys, place = list(points), np.array(list(points.values())).reshape(-1, 2)
+    front, unsure = [], []
+    for k, own in zip(keys, place, strict=True):
+        better = np.flatnonzero((place <= own).all(axis=1) & (place != own).any(axis=1))
+        if better.size == 0:
+            front.append(k)
+            continue
+        # Who is furthest ahead in what it is least ahead in is surely better if anybody is: most need one look.
+        shares = np.divide(place[better], own, out=np.ones((better.size, 2)), where=own > 0)
+        ranked = better[np.argsort(shares.max(axis=1), kind="stable")]
+        if not any(_surely(judged[keys[d]], judged[k]) for d in ranked):
+            unsure.append(k)
+    return Front(line, tuple(sorted(front, key=lambda k: points[k])), tuple(unsure))
 
 
 def _surely(a: Means, b: Means) -> bool:

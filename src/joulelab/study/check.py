@@ -2,63 +2,117 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab import workloads
-from joulelab.core.errors import ConfigError, Refused
-from joulelab.study import cooling, devices, executors
+from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.study import cooling, devices, executors, limits
 from joulelab.study.measurable import check_meters
-from joulelab.study.nodes import LOCAL, NodeType
+from joulelab.study.nodes import LOCAL, SLURM, NodeType
+from joulelab.study.programs import check_program, program_of
 from joulelab.study.recording import run_options
+from joulelab.study.refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.control.client import Device, Status, Wish
+    from joulelab.control.client import Status
     from joulelab.study.folder import Plan, Settings
     from joulelab.study.matrix import PlannedCell
 
-CAPS = frozenset(("cap", "clock", "cpu_cap"))
-
 
 def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:
-    """Check what can be checked beforehand; return what is to be warned of. Raises ConfigError, Refused.
+    """Check what can be checked beforehand; return what is to be warned of. Raises ConfigError with a line for each.
 
     What runs here is checked against this machine, what runs elsewhere by its executor.
     """
     nodes = plan.nodes or {LOCAL: NodeType()}
-    _check_workloads(plan)
-    run_options(plan.settings, environ, Path())
-    warnings = [text for name in _executors(nodes) for text in executors.check(name, nodes, environ)]
-    here = {name for name, node in nodes.items() if node.executor == LOCAL}
+    refusals = Refusals(plan.file)
+    _check_workloads(plan, refusals)
+    with refusals.taken():
+        run_options(plan.settings, environ, Path())
+    warnings = _check_elsewhere(nodes, environ, refusals)
+    here = {name: node for name, node in nodes.items() if node.executor == LOCAL}
     local = [cell for cell in plan.cells if cell.workload.node_type in here]
-    if not local:
-        return warnings
-    for name in here:
-        own = {**environ, **nodes[name].environment}
-        _check_devices([cell for cell in local if cell.workload.node_type == name], own)
-    _check_cooling(plan.settings)
-    return warnings + check_meters(plan.settings, environ, plan.scope)
+    if local:
+        _check_programs(local, here, environ, refusals)
+        for name, node in here.items():
+            own = [cell for cell in local if cell.workload.node_type == name]
+            _check_devices(own, {**environ, **node.environment}, refusals)
+        _check_cooling(plan.settings, refusals)
+        with refusals.taken():
+            warnings += check_meters(plan.settings, environ, plan.scope, refusals)
+    refusals.check()
+    return warnings
 
 
-def _check_workloads(plan: Plan) -> None:
+def _check_workloads(plan: Plan, refusals: Refusals) -> None:
     """Refuse notebooks and reference workloads that cannot be run by this Python: jobs run by the same."""
     seen: set[tuple[str, ...]] = set()
     for cell in (cell for cell in plan.cells if cell.workload.kind):
+        kind, name = cell.workload.kind, cell.workload.name
         if cell.workload.command not in seen:
             seen.add(cell.workload.command)
-            workloads.check(cell.workload.kind, cell.argv(), (plan.file or Path()).parent)
+            with refusals.taken(("workloads", name, kind), cell.workload.command[0]):
+                workloads.check(kind, cell.argv(), (plan.file or Path()).parent)
 
 
-def _executors(nodes: Mapping[str, NodeType]) -> list[str]:
-    return [name for name in dict.fromkeys(node.executor for node in nodes.values()) if name != LOCAL]
+def _check_programs(
+    cells: Sequence[PlannedCell], nodes: Mapping[str, NodeType], environ: Mapping[str, str], refusals: Refusals
+) -> None:
+    """Refuse commands that cannot be started; each program of a workload once."""
+    seen: set[tuple[str, str, str]] = set()
+    beside = None if refusals.file is None else refusals.file.parent
+    for cell in (cell for cell in cells if not cell.workload.kind):
+        name, node, program = cell.workload.name, cell.workload.node_type, program_of(cell)
+        if (name, node, program) not in seen:
+            seen.add((name, node, program))
+            with refusals.taken(("workloads", name, "command"), f"workload {name}", "command"):
+                check_program(program, environ, nodes[node].environment, beside)
 
 
-def _check_devices(cells: Sequence[PlannedCell], environ: Mapping[str, str]) -> None:
+def _check_elsewhere(nodes: Mapping[str, NodeType], environ: Mapping[str, str], refusals: Refusals) -> list[str]:
+    """Let other executors look at their node types; return what they warn of."""
+    warnings: list[str] = []
+    for name in dict.fromkeys(node.executor for node in nodes.values() if node.executor != LOCAL):
+        try:
+            warnings += executors.check(name, nodes, environ)
+        except JoulelabError as error:
+            unmeant = _unmeant(nodes, environ, refusals) if name == SLURM else {}
+            for node, key in unmeant.items():
+                refusals.add(_no_slurm(node, key), ("nodes", node, key))
+            if any(node.executor == name and node.name not in unmeant for node in nodes.values()):
+                refusals.add(error)
+    return warnings
+
+
+def _unmeant(nodes: Mapping[str, NodeType], environ: Mapping[str, str], refusals: Refusals) -> dict[str, str]:
+    """Return the node types that only a key makes Slurm's, with that key, on a machine without Slurm."""
+    if refusals.file is None or shutil.which("sbatch", path=environ.get("PATH", "")) is not None:
+        return {}
+    wanted = [node for node in nodes.values() if node.executor == SLURM]
+    tables = {node.name: refusals.table("nodes", node.name) for node in wanted}
+    given = {node.name: [key for key in tables[node.name] if key in node.options] for node in wanted}
+    return {name: keys[0] for name, keys in given.items() if keys and "executor" not in tables[name]}
+
+
+def _no_slurm(node: str, key: str) -> ConfigError:
+    then = "how many GPUs a workload sees is the knob gpus" if key == "gpus" else "its jobs are sent from a login node"
+    what = f"{key} makes {node} a node type of Slurm, which is not here"
+    return ConfigError(what, why="there is no program sbatch", next=f"leave it out to run on this machine; {then}")
+
+
+def _check_devices(cells: Sequence[PlannedCell], environ: Mapping[str, str], refusals: Refusals) -> None:
     knobs = {name for cell in cells for name in cell.knobs}
-    if knobs & {"gpus", *CAPS}:
-        _check_cells(cells, devices.look(environ), _status(environ) if knobs & CAPS else None)
+    if not knobs & {"gpus", *limits.CAPS}:
+        return
+    status = None
+    if knobs & set(limits.CAPS):
+        with refusals.taken():
+            status = _status(environ)
+    limits.check_cells(cells, devices.look(environ), status, refusals)
 
 
 def _status(environ: Mapping[str, str]) -> Status:
@@ -68,49 +122,10 @@ def _status(environ: Mapping[str, str]) -> Status:
         return caps.status()
 
 
-def _check_cells(cells: Sequence[PlannedCell], seen: devices.Visible, status: Status | None) -> None:
-    there = () if status is None else status.devices
-    packages = list(dict.fromkeys(d.scope for d in there if d.scope.startswith("cpu:")))
-    checked: set[Wish] = set()
-    for cell in cells:
-        count = cell.knobs["gpus"].value if "gpus" in cell.knobs else None
-        used = seen.first(None if count is None else int(count))
-        if status is None or not CAPS & set(cell.knobs):
-            continue
-        for wish in devices.wishes(cell.knobs, used, packages):
-            if wish not in checked:
-                checked.add(wish)
-                _check_wish(wish, status)
-
-
-def _check_wish(wish: Wish, status: Status) -> None:
-    kind = "clocks" if wish.unit == "Hz" else "power"
-    device = next((d for d in status.devices if d.scope == wish.device and d.kind == kind), None)
-    what = "locked to a clock" if kind == "clocks" else "capped"
-    if device is None:
-        why = "; ".join(f"{scope}: {reason}" for scope, reason in status.missing) or None
-        raise Refused(f"{wish.device} cannot be {what}", where="sweep", why=why, next="joulelab cap status")
-    value = wish.value * (device.default or 0.0) if wish.unit == "share" else wish.value
-    if wish.unit == "share" and device.default is None:
-        raise Refused(f"{wish.device} has no default", where="sweep", next="give its cap in W")
-    if not device.lowest - 0.5 <= value <= device.highest + 0.5:
-        raise Refused(f"{wish.device} cannot be {what} at {_text(value, device)}", where="sweep", why=_range(device))
-
-
-def _range(device: Device) -> str:
-    lowest, highest = _text(device.lowest, device), _text(device.highest, device)
-    return f"{device.model} takes {lowest} to {highest}"
-
-
-def _text(value: float, device: Device) -> str:
-    return f"{value / 1e6:.0f} MHz" if device.unit == "Hz" else f"{value:.0f} W"
-
-
-def _check_cooling(settings: Settings) -> None:
+def _check_cooling(settings: Settings, refusals: Refusals) -> None:
     if settings.cool_c is None:
         return
-    with cooling.thermometer() as gauge:
+    with refusals.taken(("cool",), "cool", "--cool"), cooling.thermometer() as gauge:
         if not gauge.scopes:
-            raise ConfigError(
-                "no GPU tells its temperature here", where="--cool", next="wait for a time instead: --cool 60s"
-            )
+            then = "--cool 60s" if refusals.file is None else 'cool = "60s"'
+            raise ConfigError("no GPU tells its temperature here", next=f"wait for a time instead: {then}")

@@ -43,7 +43,7 @@ class Visible:
             return self
         if count > len(self.scopes):
             there = f"{len(self.scopes)} GPUs are visible" if self.scopes else self.why or "no GPU is visible"
-            raise ConfigError(f"{count} GPUs are asked for", where="--gpus", why=there)
+            raise ConfigError(f"{count} GPUs are asked for", where="knob gpus", why=there)
         return Visible(self.scopes[:count], self.entries[:count], self.variable, self.order_known)
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
@@ -150,7 +150,7 @@ def wishes(knobs: Mapping[str, Value], gpus: Visible, packages: Sequence[str]) -
             wanted += [_wish(Wish, scope, knobs[name]) for scope in gpus.scopes]
     if "cpu_cap" in knobs:
         if not packages:
-            raise ConfigError("there is no CPU package to cap", where="--cpu-cap", next="joulelab cap status")
+            raise ConfigError("there is no CPU package to cap", where="knob cpu_cap", next="joulelab cap status")
         wanted += [_wish(Wish, scope, knobs["cpu_cap"]) for scope in packages]
     return wanted
 
@@ -161,7 +161,7 @@ def _wish(kind: type[Wish], scope: str, value: Value) -> Wish:
 
 
 def _check_capped(gpus: Visible, name: str) -> None:
-    where = f"--{name}"
+    where = f"knob {name}"
     if not gpus.scopes:
         raise ConfigError("there is no GPU to cap", where=where, why=gpus.why, next="joulelab meters")
     part = next((scope for scope in gpus.scopes if "/" in scope), None)

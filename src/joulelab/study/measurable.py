@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.study.folder import Settings
+    from joulelab.study.refusals import Refusals
 
 
-def check_meters(settings: Settings, environ: Mapping[str, str], scope: str | None) -> list[str]:
-    """Open what a run would read; return what is to be warned of.
+def check_meters(settings: Settings, environ: Mapping[str, str], scope: str | None, refusals: Refusals) -> list[str]:
+    """Open what a run would read; return what is to be warned of. Raises ConfigError for a wrong configuration.
 
-    Raises ConfigError for a meter that was asked for and cannot be read, and for a scope that none covers.
+    A meter that was asked for and cannot be read, and a scope that none covers, are refused.
     """
     options, warnings = run_options(settings, environ, Path())
     wanted = {str(entry["name"]) for entry in options.configured} | set(settings.meters)
@@ -35,14 +36,14 @@ def check_meters(settings: Settings, environ: Mapping[str, str], scope: str | No
                 scopes |= _scopes(meter.streams())
         except JoulelabError as error:
             if one.name in wanted or one.meter in wanted:
-                then = f"joulelab doctor {one.name}"
-                raise ConfigError(
-                    f"the meter {one.name} cannot be read", where="study", why=str(error), next=then
-                ) from error
+                what, then = f"the meter {one.name} cannot be read", f"joulelab doctor {one.name}"
+                told = ConfigError(what, where="study", why=str(error), next=then)
+                refusals.add(told, ("meters",) if settings.meters else ("config",) if settings.config else ())
             missing.append(f"{one.name}: {error.what}")
     if scope is not None and scope not in scopes:
         there = f"there are {', '.join(sorted(scopes))}" if scopes else "; ".join(missing) or None
-        raise ConfigError(f"no meter here covers {scope!r}", where="scope", why=there, next="joulelab meters")
+        told = ConfigError(f"no meter here covers {scope!r}", where="scope", why=there, next="joulelab meters")
+        refusals.add(told, ("scope",))
     if not scopes:
         warnings.append("no power meter can be read here: there will be times, but no energies; joulelab doctor")
     return warnings

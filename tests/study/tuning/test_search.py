@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulelab.analysis.goal import Goal
+from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
 from joulelab.study.tuning.curve import family
 from joulelab.study.tuning.objective import excess, objective, regret
@@ -354,7 +355,7 @@ def test_what_is_no_trial_is_refused(told):
 def test_the_objective_is_the_goals_own(goal):
     parsed = Goal.parse(goal)
     got = objective(parsed, np.array([300.0]), np.array([12.0]), 400.0, 10.0)
-    assert got[0] == pytest.approx(parsed.score_of(0.75, 1.2))
+    assert got[0] == pytest.approx(parsed.score(Quantity(0.75), Quantity(1.2)).value)
 
 
 def test_regret_counts_the_excess_slowdown_beyond_the_limit():

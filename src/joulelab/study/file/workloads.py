@@ -73,7 +73,7 @@ class Draft:
         return name in self.takes and name not in self.parameters
 
     def command(self, names: Collection[str]) -> tuple[str, ...]:
-        """Return its command where a cell has these knobs; one for a parameter's text is a parameter only if it has it."""
+        """Return its command where a cell has these knobs; those in a parameter's text need not be parameters too."""
         if not self.kind:
             return self.words
         named = template.placeholders(list(self.parameters.values()))

@@ -1,0 +1,85 @@
+"""Collect what a machine refuses of a plan, each with where it stands: a line of the study file, an option of sweep."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.errors import ConfigError, JoulelabError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from joulelab.study.file.lines import Place
+
+
+class Refusals:
+    """Collect refusals, to tell all of them at once, each once."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+        self._found: list[JoulelabError] = []
+        self._lines: Mapping[Place, int] = {}
+        self._content: Mapping[str, Any] = {}
+        if file is not None:
+            self._lines, self._content = _look_into(file)
+
+    def add(self, error: JoulelabError, place: Place = (), label: str = "", option: str = "") -> None:
+        """Note a refusal: of a study file with its place and what it is of, of a sweep with its option."""
+        if self.file is None:
+            error.where = option or error.where
+        elif place or label:
+            error.where = self.where(place)
+            error.what = f"{label}: {error.what}" if label else error.what
+        self._found.append(error)
+
+    @contextlib.contextmanager
+    def taken(self, place: Place = (), label: str = "", option: str = "") -> Iterator[None]:
+        """Note what is refused inside the block, and go on after it."""
+        try:
+            yield
+        except JoulelabError as error:
+            self.add(error, place, label, option)
+
+    def check(self) -> None:
+        """Raise what was refused; several become one ConfigError with a line for each."""
+        texts = list(dict.fromkeys(str(error) for error in self._found))
+        if len(texts) == 1:
+            raise self._found[0]
+        if texts:
+            raise ConfigError("\n".join(texts))
+
+    def where(self, place: Place) -> str:
+        """Return the file and the line of a place of it."""
+        assert self.file is not None
+        from joulelab.study.file.lines import line_of
+
+        folder, line = Path.cwd(), line_of(self._lines, place)
+        shown = self.file.relative_to(folder) if self.file.is_relative_to(folder) else self.file
+        return f"{shown}:{line}" if line else str(shown)
+
+    def knob(self, name: str, workload: str) -> Place:
+        """Return where a knob of a workload stands: among its own, or among those of all."""
+        own = self.table("workloads", workload, "knobs")
+        return ("workloads", workload, "knobs", name) if name in own else ("knobs", name)
+
+    def table(self, *keys: str) -> Mapping[str, Any]:
+        """Return a table of the file as it is written, empty where there is none."""
+        found: Any = self._content
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else {}
+
+
+def _look_into(file: Path) -> tuple[Mapping[Place, int], Mapping[str, Any]]:
+    """Return the lines and the content of a study file; none where it cannot be read any more."""
+    import tomllib
+
+    from joulelab.study.file.lines import find_lines
+
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+        return find_lines(text), tomllib.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return {}, {}

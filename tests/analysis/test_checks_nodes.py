@@ -1,0 +1,120 @@
+"""Doubts about runs of several nodes: records that are not there, that have holes, or whose times are unknown."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.analysis.doubts import END, START, T, checks, only, steady
+from tests.analysis.folders import Folder, counter, power
+from tests.analysis.virtual import ns
+
+from joulelab.analysis.analyse import analyse
+
+HOLE = (T <= 7.0) | (T >= 13.0)
+ABSENT = "of the job, but without readings of power, so its energy is in no sum"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with one GPU at a steady 300 W on the first of two nodes."""
+    return steady(Folder(tmp_path)).event(1.0, "nodes", step="0", nodes=["node1", "node2"], count=2)
+
+
+def second(folder, stream, keep, *, watts=300.0):
+    values = watts * T[keep] if stream.channels[0].kind == "counter" else np.full(keep.sum(), watts)
+    return folder.add("bmc", stream, T[keep], values, host="node2")
+
+
+def test_a_node_without_a_record_fails(folder):
+    assert only(folder, "not recorded") == ("failed", f"node2: {ABSENT}", "joulelab doctor")
+
+
+def test_nodes_that_never_answered_are_counted(folder):
+    folder.event(2.0, "nodes", step="", nodes=["node1"], count=5)
+    status, message, _ = only(folder, "not recorded")
+    assert (status, message) == ("failed", "4 of 5 nodes of the job were not recorded, so their energy is in no sum")
+
+
+def test_many_nodes_are_not_all_listed(folder):
+    folder.event(2.0, "nodes", step="0", nodes=["node1", *(f"node{k}" for k in range(2, 8))], count=7)
+    assert only(folder, "not recorded")[1] == f"node2, node3, node4 and 3 more: {ABSENT}"
+
+
+def test_without_any_meter_no_node_is_blamed(tmp_path):
+    bare = Folder(tmp_path).event(1.0, "nodes", step="0", nodes=["node1", "node2"], count=2)
+    assert not checks(bare, "not recorded")
+
+
+def test_a_whole_record_raises_no_doubt(folder):
+    second(folder, power("node.ac"), np.ones(T.size, dtype=bool))
+    assert not checks(folder, "recorder lost")
+    assert not checks(folder, "not recorded")
+
+
+def test_a_hole_in_powers_fails(folder):
+    second(folder, power("node.ac"), HOLE)
+    status, message, _ = only(folder, "recorder lost")
+    assert status == "failed"
+    assert message == (
+        "node2: nothing was read from 2.0 s to 8.0 s: the energy of node.ac there is not measured"
+    )
+
+
+def test_counters_subtract_over_a_hole(folder):
+    second(folder, counter("cpu:0"), HOLE)
+    status, message, _ = only(folder, "recorder lost")
+    assert status == "note"
+    assert message.endswith("from 2.0 s to 8.0 s; its counters went on, so no energy is missing")
+
+
+@pytest.mark.parametrize(("keep", "hole"), [(T < 9.05, "from 4.0 s to 10.0 s"), (T > 8.95, "from 0.0 s to 4.0 s")])
+def test_a_counter_that_was_not_read_again_is_not_measured(folder, keep, hole):
+    second(folder, counter("cpu:0"), keep)
+    status, message, _ = only(folder, "recorder lost")
+    assert status == "failed"
+    assert message == f"node2: nothing was read {hole}: the energy of cpu:0 there is not measured"
+
+
+def test_another_meter_that_went_on_was_not_lost(folder):
+    """One meter of a node that is silent is a gap of that meter; the recorder was there."""
+    second(folder, power("node.ac"), HOLE)
+    second(folder, counter("cpu:0"), np.ones(T.size, dtype=bool))
+    assert not checks(folder, "recorder lost")
+    assert checks(folder, "gaps")
+
+
+def test_a_pause_of_a_moment_is_no_hole(folder):
+    second(folder, power("node.ac"), (T <= 7.0) | (T >= 7.9))
+    assert not checks(folder, "recorder lost")
+
+
+@pytest.mark.parametrize("outcome", ["exit", "imported"])
+def test_runs_of_one_node_and_imported_ones_have_gaps_only(tmp_path, outcome):
+    one = steady(Folder(tmp_path), keep=HOLE)
+    if outcome == "imported":
+        second(one, power("node.ac"), HOLE)
+    one.close(START, END, outcome=outcome)
+    assert not checks(one, "recorder lost")
+    assert checks(one, "gaps")
+
+
+def test_times_that_cannot_be_joined_fail(folder):
+    second(folder, power("node.ac"), HOLE)
+    for path in (folder.path / "node2").glob("*.journal"):
+        path.write_bytes(path.read_bytes().replace(b'"boot_id":"b"', b'"boot_id":"c"'))
+    assert folder.open().unjoined() == ["node2"]
+    status, message, _ = only(folder, "clocks")
+    assert status == "failed"
+    assert message.startswith("times of node2 cannot be joined")
+    assert not checks(folder, "recorder lost"), "nobody knows when it was"
+
+
+@pytest.mark.parametrize("hidden_w", [100.0, 300.0, 500.0])
+def test_the_interval_holds_what_a_long_hole_hides(folder, hidden_w):
+    """70 % of a node's time without readings: it may have been idle there, or at work while it was idle else."""
+    second(folder, power("node.ac"), (T <= 6.5) | (T >= 13.5))
+    true = 3 * 300.0 + 7 * hidden_w
+    result = analyse(folder.close(START, END).open())
+    (node,) = (s.energy for s in result.scopes if s.host == "node2")
+    assert abs(node.value - true) <= 2 * node.u, (node.value, node.u, node.budget())
+    assert ns(0) < result.start_ns

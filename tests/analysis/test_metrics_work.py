@@ -1,0 +1,94 @@
+"""Test per what kind of work cells are compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.analysis.studies import trial
+
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.metrics import Cell, Summary, summarise
+
+GOALS = [Goal.parse(g) for g in ("energy", "time", "edp", "ed2p", "eds:1.5", "gain-loss", "energy@slowdown=5%")]
+
+
+def _noted(summary: Summary, text: str) -> bool:
+    return any(text in note for note in summary.notes)
+
+
+def test_different_amounts_of_work_are_compared_per_unit() -> None:
+    def made(key: str, cap: float, energy: float, time: float, tokens: float) -> Cell:
+        return Cell(key, {"cap": cap}, tuple(replace(trial(energy, time), work={"tokens": tokens}) for _ in range(2)))
+
+    cells = [made("a", 260.0, 100.0, 10.0, 1000.0), made("b", 200.0, 160.0, 21.0, 2000.0)]
+    found = summarise(cells, goals=GOALS)
+    assert found.lines[0].per == "tokens"
+    b = found.cell("b")
+    assert b.energy is not None
+    assert b.energy.value == 160.0
+    assert b.gain is not None
+    assert b.gain.value == pytest.approx(0.2)
+    assert b.loss is not None
+    assert b.loss.value == pytest.approx(0.05)
+    assert b.edp is not None
+    assert b.edp.value == pytest.approx(160 * 21 / 2000**2)
+    assert _noted(found, "per unit of tokens, EDP per unit squared")
+    alike = summarise([cells[0], made("b", 200.0, 160.0, 21.0, 1000.9)])
+    assert alike.lines[0].per is None
+    assert not _noted(alike, "Amounts of work")
+
+
+def _batches() -> list[Cell]:
+    """Return runs of equal steps and energy, and four times the samples; each also tells its epochs."""
+    amounts = (("a", 16, 320.0, 1.0), ("b", 64, 1280.0, 1.1))
+    return [
+        Cell(key, {"batch": b}, (replace(trial(1.0, 1.0), work={"steps": 20.0, "samples": s, "epochs": e}),) * 2)
+        for key, b, s, e in amounts
+    ]
+
+
+def test_runs_are_compared_per_the_work_that_is_named() -> None:
+    named = summarise(_batches(), goals=[Goal("energy")], per=["epochs"])
+    assert named.lines[0].per == "epochs"
+    assert _noted(named, "per unit of epochs, EDP per unit squared, as is asked for. --per steps compares otherwise.")
+    second = summarise(_batches(), per=["tokens", "samples"])
+    assert second.lines[0].per == "samples"
+    assert _noted(second, "Not all runs report tokens: it is not compared by.")
+    gain = second.cell("b").gain
+    assert gain is not None
+    assert gain.value == pytest.approx(0.75)
+    whole = summarise(_batches(), per=["steps"])
+    assert whole.lines[0].per is None
+    assert _noted(whole, "steps is the same in all runs, as it is asked for: they are compared whole, although samples")
+
+
+def test_without_a_name_runs_are_compared_per_the_work_that_differs_most() -> None:
+    found = summarise(_batches(), goals=[Goal("energy")])
+    assert found.lines[0].per == "samples"
+    assert _noted(
+        found, "per unit of samples, EDP per unit squared, which differ most. --per steps compares otherwise."
+    )
+    best = found.best_for(Goal("energy"))
+    assert best is not None
+    assert (best.cell, best.tied) == ("b", ())
+
+
+def test_lines_of_different_work_are_compared_within_themselves_only() -> None:
+    def made(model: str, cap: float, work: dict[str, float]) -> Cell:
+        return Cell(f"{model}{cap:g}", {"cap": cap, "model": model}, (replace(trial(cap, 1.0), work=work),))
+
+    cells = [
+        made("vision", 260.0, {"images": 10.0}),
+        made("vision", 200.0, {"images": 20.0}),
+        made("text", 260.0, {"tokens": 99.0}),
+        made("text", 200.0, {"tokens": 99.0}),
+    ]
+    found = summarise(cells, goals=GOALS)
+    assert [line.per for line in found.lines] == ["images", None]
+    assert found.best_for(Goal("energy")) is None
+    assert found.front_for() is None
+    assert found.reference is None
+    assert _noted(found, "compared within their line only")
+    pinned = summarise(cells, reference={"model": "vision"})
+    assert [line.reference for line in pinned.lines] == ["vision260", None]

@@ -12,15 +12,36 @@ from joulelab.analysis.repeats import Sample
 
 PUBLISHED: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "published" / "horeka.toml").read_text())
 USES, PHASES, SETUPS = ("energy", "health"), ("train", "predict"), ("gpu", "cpu-mix", "cpu-only")
+JUPYTER = "Jupyter"  # the training in a notebook, on the GPU: one run
+ROWS = [(phase, setup) for phase in PHASES for setup in ((*SETUPS, JUPYTER) if phase == "train" else SETUPS)]
 
 
 def cells(meter: float | None = None) -> list[Cell]:
-    """Return the twelve rows; `meter` gives each setup a meter of its own, of that relative expanded uncertainty."""
-    return [_cell(use, phase, setup, meter) for use in USES for phase in PHASES for setup in SETUPS]
+    """Return the fourteen rows; `meter` gives each node a meter of its own, of that relative expanded uncertainty."""
+    return [
+        _notebook(use, meter) if setup == JUPYTER else _cell(use, phase, setup, meter)
+        for use in USES
+        for phase, setup in ROWS
+    ]
+
+
+def printed(use: str, phase: str, setup: str) -> list[str]:
+    row = PUBLISHED["jupyter"][use] if setup == JUPYTER else PUBLISHED[use][phase][setup]
+    found: list[str] = row["printed"]
+    return found
 
 
 def key(use: str, phase: str, setup: str) -> str:
     return f"{use}-{phase}-{setup}"
+
+
+def _notebook(use: str, meter: float | None) -> Cell:
+    row = PUBLISHED["jupyter"][use]
+    energy = Sample(1, row["kj"] * 1e3)
+    if meter is not None:
+        energy = replace(energy, meter=meter, devices=frozenset({"gpu"}))
+    knobs = {"workload": use, "phase": "train", "node": JUPYTER}
+    return Cell(key(use, "train", JUPYTER), knobs, moments={"energy": energy, "time": Sample(1, row["s"], meter=0.0)})
 
 
 def _cell(use: str, phase: str, setup: str, meter: float | None) -> Cell:

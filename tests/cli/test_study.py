@@ -35,7 +35,7 @@ command = "sh -c 'echo samples: {n}00; sleep 0.1'"
 work = 'samples: (\\d+)'
 
 [workloads.predict]
-command = ["sh", "-c", "test ! -e fail || exit 3", "{n}"]
+command = ["sh", "-c", "test ! -e fail || { echo no data >&2; exit 3; }", "{n}"]
 
 [nodes.all]
 [nodes.cpu-mix]
@@ -121,7 +121,10 @@ def test_editing_a_file_keeps_the_cells_that_did_not_change(file: Path, environ:
     assert sorted(state.split()[0] for state in states) in (["about"] * 2 + ["done"] * 2, ["done"] * 2 + ["free"] * 2)
     assert "6 of 8 slots to run" in out
     call(file, environ, "run", "--no-figures")
+    rest = file.parent / "joulelab-studies" / "mine" / "scaling.csv"
+    rest.write_text("of an earlier report")
     out, _ = call(file, environ, "report", "--no-figures", "--format", "json")
+    assert not rest.exists()
     cells = json.loads(out)["cells"]
     assert {(cell["knobs"]["workload"], cell["knobs"]["n"]) for cell in cells} == {
         (workload, n) for workload in ("train", "other") for n in (2, 3)
@@ -134,7 +137,8 @@ def test_failed_slots_are_kept_said_and_retried_on_request(file: Path, environ: 
     _, err = call(file, environ, "run", "--no-figures", code=1)
     assert "4 of 8 slots failed; type the same with --retry to run them again" in err
     out, _ = call(file, environ, "status")
-    assert "failed: predict, all, n 1 (r01): exit code 3" in out
+    assert "failed: predict, all, n 1 (r01): exit code 3: no data; " in out
+    assert "failed (exit code 3); no data (" in err
     (file.parent / "fail").unlink()
     call(file, environ, "run", "--no-figures", code=1)
     call(file, environ, "run", "--no-figures", "--retry")
@@ -167,6 +171,23 @@ def test_interrupted_it_says_so_and_goes_on(file: Path, environ: dict[str, str])
     claims = [json.loads(path.read_text()) for path in studies.glob("cells/*/*/claim.json")]
     assert not any(is_alive(claim["pid"]) for claim in claims)
     call(file, environ, "run", "--no-figures")
+
+
+def test_a_study_whose_file_was_moved_goes_on_and_another_of_its_name_does_not(
+    small: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    studies = ("--studies", str(small.parent / "joulelab-studies"))
+    moved = small.rename(small.with_name("small-2.toml"))
+    moved.write_text('name = "small"\n' + moved.read_text())
+    link = tmp_path / "link.toml"
+    link.symlink_to(moved)
+    call(link, environ, "run", "--no-figures", *studies)
+    copied = tmp_path / "other.toml"
+    copied.write_text(moved.read_text())
+    _, err = call(copied, environ, "run", "--no-figures", *studies, code=2)
+    assert "there is another study of that name" in err
+    moved.write_text(moved.read_text().removeprefix('name = "small"\n'))
+    moved.rename(small)
 
 
 def test_what_is_wrong_is_told_before_anything_runs(file: Path, environ: dict[str, str]) -> None:

@@ -251,6 +251,7 @@ def test_a_job_that_ends_before_its_slot_begins(slurm):
     assert (ended[slot].told, ended[slot].fate) == (None, "")
 
 
+@pytest.mark.long
 def test_held_jobs_are_told(slurm):
     study, _ = slurm.held("stuck", {"cpu": CPU})
     (slot,) = slots(study)

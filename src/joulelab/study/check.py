@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab import workloads
-from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.core.errors import ConfigError, JoulelabError, MeterError
 from joulelab.study import cooling, devices, executors, limits
 from joulelab.study.measurable import check_meters
 from joulelab.study.nodes import LOCAL, SLURM, NodeType
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from joulelab.control.client import Status
     from joulelab.study.folder import Plan, Settings
     from joulelab.study.matrix import PlannedCell
+
+OF_KNOB = "how many GPUs a workload sees is the knob gpus"
 
 
 def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:
@@ -80,28 +81,27 @@ def _check_elsewhere(nodes: Mapping[str, NodeType], environ: Mapping[str, str], 
         try:
             warnings += executors.check(name, nodes, environ)
         except JoulelabError as error:
-            unmeant = _unmeant(nodes, environ, refusals) if name == SLURM else {}
+            # Slurm itself does not answer: what is asked of it is another matter.
+            unmeant = _unmeant(nodes, refusals) if name == SLURM and isinstance(error.__cause__, MeterError) else {}
             for node, key in unmeant.items():
-                refusals.add(_no_slurm(node, key), ("nodes", node, key))
+                refusals.add(_no_slurm(node, key, error), ("nodes", node, key))
             if any(node.executor == name and node.name not in unmeant for node in nodes.values()):
                 refusals.add(error)
     return warnings
 
 
-def _unmeant(nodes: Mapping[str, NodeType], environ: Mapping[str, str], refusals: Refusals) -> dict[str, str]:
-    """Return the node types that only a key makes Slurm's, with that key, on a machine without Slurm."""
-    if refusals.file is None or shutil.which("sbatch", path=environ.get("PATH", "")) is not None:
-        return {}
+def _unmeant(nodes: Mapping[str, NodeType], refusals: Refusals) -> dict[str, str]:
+    """Return the node types that are Slurm's only by a key of the file, each with that key."""
     wanted = [node for node in nodes.values() if node.executor == SLURM]
     tables = {node.name: refusals.table("nodes", node.name) for node in wanted}
     given = {node.name: [key for key in tables[node.name] if key in node.options] for node in wanted}
     return {name: keys[0] for name, keys in given.items() if keys and "executor" not in tables[name]}
 
 
-def _no_slurm(node: str, key: str) -> ConfigError:
-    then = "how many GPUs a workload sees is the knob gpus" if key == "gpus" else "its jobs are sent from a login node"
-    what = f"{key} makes {node} a node type of Slurm, which is not here"
-    return ConfigError(what, why="there is no program sbatch", next=f"leave it out to run on this machine; {then}")
+def _no_slurm(node: str, key: str, error: JoulelabError) -> ConfigError:
+    what = f"{key} makes {node} a node type of Slurm: {error.what}"
+    then = f"to run it on this machine leave {key} out"
+    return ConfigError(what, why=error.why, next=f"{then}; {OF_KNOB}" if key == "gpus" else f"{then}; {error.next}")
 
 
 def _check_devices(cells: Sequence[PlannedCell], environ: Mapping[str, str], refusals: Refusals) -> None:

@@ -71,12 +71,13 @@ def check_cells(cells: Sequence[PlannedCell], seen: devices.Visible, status: Sta
     packages = list(dict.fromkeys(d.scope for d in there if d.scope.startswith("cpu:")))
     refused = _Refused()
     checked = set()
+    few: dict[_Asked, list[ConfigError]] = {}
     for cell in cells:
         count = cell.knobs["gpus"].value if "gpus" in cell.knobs else None
         try:
             used = seen.first(None if count is None else int(count))
         except ConfigError as error:
-            _add(refusals, error, _asked("gpus", cell, refusals))
+            few.setdefault(_asked("gpus", cell, refusals), []).append(error)
             continue
         for name in (name for name in CAPS if name in cell.knobs):
             asked = _asked(name, cell, refusals)
@@ -90,6 +91,9 @@ def check_cells(cells: Sequence[PlannedCell], seen: devices.Visible, status: Sta
                 continue
             for wish in wanted:
                 _check_wish(asked, wish, status, refused)
+    for asked, errors in few.items():
+        for error in {each.what: each for each in errors}.values():
+            _add(refusals, error, asked)
     refused.tell(refusals)
 
 

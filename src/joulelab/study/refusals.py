@@ -19,7 +19,7 @@ class Refusals:
 
     def __init__(self, file: Path | None = None) -> None:
         self.file = file
-        self._found: list[JoulelabError] = []
+        self._found: list[tuple[int, JoulelabError]] = []
         self._lines: Mapping[Place, int] = {}
         self._content: Mapping[str, Any] = {}
         if file is not None:
@@ -27,12 +27,14 @@ class Refusals:
 
     def add(self, error: JoulelabError, place: Place = (), label: str = "", option: str = "") -> None:
         """Note a refusal: of a study file with its place and what it is of, of a sweep with its option."""
+        line = self._line(place)
         if self.file is None:
             error.where = option or error.where
-        elif place or label:
-            error.where = self.where(place)
+        elif place:
+            shown = self.file.relative_to(Path.cwd()) if self.file.is_relative_to(Path.cwd()) else self.file
+            error.where = f"{shown}:{line}" if line else str(shown)
             error.what = f"{label}: {error.what}" if label else error.what
-        self._found.append(error)
+        self._found.append((line, error))
 
     @contextlib.contextmanager
     def taken(self, place: Place = (), label: str = "", option: str = "") -> Iterator[None]:
@@ -44,20 +46,20 @@ class Refusals:
 
     def check(self) -> None:
         """Raise what was refused; several become one ConfigError with a line for each."""
-        texts = list(dict.fromkeys(str(error) for error in self._found))
+        ordered = [error for _, error in sorted(self._found, key=lambda one: one[0])]
+        texts = list(dict.fromkeys(str(error) for error in ordered))
         if len(texts) == 1:
-            raise self._found[0]
+            raise ordered[0]
         if texts:
             raise ConfigError("\n".join(texts))
 
-    def where(self, place: Place) -> str:
-        """Return the file and the line of a place of it."""
-        assert self.file is not None
+    def _line(self, place: Place) -> int:
+        """Return the line of a place, 0 where nobody knows."""
+        if not self._lines:
+            return 0
         from joulelab.study.file.lines import line_of
 
-        folder, line = Path.cwd(), line_of(self._lines, place)
-        shown = self.file.relative_to(folder) if self.file.is_relative_to(folder) else self.file
-        return f"{shown}:{line}" if line else str(shown)
+        return line_of(self._lines, place) or 0
 
     def knob(self, name: str, workload: str) -> Place:
         """Return where a knob of a workload stands: among its own, or among those of all."""

@@ -44,7 +44,7 @@ class Problems:
         """Raise ConfigError with a line for each problem, if there are any."""
         if self._found:
             ordered = sorted(self._found, key=lambda one: one[0])
-            raise ConfigError("\n".join(dict.fromkeys(str(error) for _, error in ordered)))
+            raise ConfigError("\n".join(dict.fromkeys(_one_line(str(error)) for _, error in ordered)))
 
 
 class Table:
@@ -170,6 +170,11 @@ class Table:
 def is_number(value: Any) -> TypeGuard[int | float]:
     """Return whether a value is a number that can be reckoned with."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
+
+
+def _one_line(text: str) -> str:
+    """Return a message without signs that end its line or steer a terminal."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def show(value: Any) -> str:

@@ -221,3 +221,34 @@ def test_a_knob_of_one_node_type_only_does_not_make_lines() -> None:
 
 def test_a_study_of_nothing() -> None:
     assert summarise([]).pairs == ()
+
+
+def test_a_reference_that_names_a_workload_says_that_it_changes_nothing() -> None:
+    said = "Workloads are not compared with each other: workload=lstm in the reference changes nothing."
+    named = summarise(_cells(), reference={"workload": "lstm"})
+    assert said in named.notes
+    assert _references(named) == _references(summarise(_cells()))
+    both = summarise(_cells(), reference={"workload": "lstm", "node": "cpu"})
+    assert said in both.notes
+    assert _references(both) == _references(summarise(_cells(), reference={"node": "cpu"}))
+    assert not any("not compared with each" in n for n in summarise(_cells(), reference={"node": "cpu"}).notes)
+    alone = [c for c in _cells() if c.knobs["workload"] == "lstm"]
+    assert not any("not compared with each" in n for n in summarise(alone, reference={"workload": "lstm"}).notes)
+    phases = [replace(c, key=f"{c.key}{p}", knobs={**c.knobs, "phase": p}) for c in alone for p in ("fit", "eval")]
+    told = "Phases are not compared with each other: phase=fit in the reference changes nothing."
+    assert told in summarise(phases, reference={"phase": "fit"}).notes
+
+
+def test_a_phase_that_no_run_has_is_no_run_that_failed() -> None:
+    runs = [trial(1.0, 1.0)] * 2
+    cells = [cell("a:fit", runs, phase="fit"), cell("a:eval", [], phase="eval")]
+    assert summarise(cells).notes[0] == "1 of 2 cells has no result: phase=eval."
+    assert summarise([replace(c, trials=()) for c in cells]).notes == ("No cell has a result so far.",)
+    lost = [cell("a", runs, batch=1), cell("b", [], batch=2)]
+    assert summarise(lost).notes[0] == "1 of 2 cells has no run that succeeded: batch=2."
+
+
+def test_many_degrees_of_freedom_are_written_out() -> None:
+    cells = [cell(f"{b}", [trial(1.0 + k / 1e3, 1.0 + k / 1e3) for k in range(80)], batch=b) for b in (1, 2)]
+    (note,) = [n for n in summarise(cells).notes if "degrees of freedom" in n]
+    assert "(158 degrees of freedom)" in note

@@ -107,9 +107,9 @@ def test_the_caption_says_what_was_measured_by_what_and_how_well() -> None:
 
 def test_small_figures_have_the_digits_they_need() -> None:
     (table,) = paper_tables(summarise(by_cap({260.0: [(0.512, 0.3), (0.518, 0.31)], 200.0: [(41.0, 3.0)]})))
-    assert table.heads == ("n", "Consumption [J]", "Mean power [W]", "Runtime [s]")
-    assert table.rows[0].figures == ("2", "0.5150 ± 0.0042", "1.689 ± 0.025", "0.3050 ± 0.0071")
-    assert table.rows[1].figures[1] == "41.0000"
+    assert table.heads == ("Consumption [J]", "Mean power [W]", "Runtime [s]")
+    assert table.rows[0].figures == ("0.5150 ± 0.0042", "1.689 ± 0.025", "0.3050 ± 0.0071")
+    assert table.rows[1].figures[0] == "41.0000"
     (table,) = paper_tables(summarise(by_cap({260.0: [(2e4, 90.0), (2.0001e4, 90.0)]})))
     assert table.rows[0].figures[0] == "20.0005 ± 0.0007"
     (table,) = paper_tables(summarise(by_cap({260.0: [(0.512, 1.0), (0.518, 1.0)], 200.0: [(0.41, 1.0), (0.42, 1.0)]})))
@@ -160,7 +160,7 @@ def test_marks_of_estimates_caps_that_failed_and_odd_repeats() -> None:
     guess = Cell("e", {"cap": 2.0}, (Trial(Quantity(9e4), 50.0, estimate=True),))
     loose = Cell("u", {"cap": 3.0}, (Trial(Quantity(9e4), 50.0, uncapped=("cap: it was not",)),))
     (table,) = paper_tables(summarise([odd, guess, loose]))
-    texts = {row.cell: row.figures[1] for row in table.rows}
+    texts = {row.cell: row.figures[0] for row in table.rows}
     assert texts["o"].endswith(" †")
     assert texts["e"] == "~90.0"
     assert texts["u"] == "90.0!"
@@ -183,7 +183,10 @@ def test_what_is_missing_is_a_dash_and_empty_cells_have_no_row() -> None:
     assert not _printed(summarise([cell("c", [])])).strip()
     untimed = summarise([Cell("m", {}, moments={"energy": Sample(5, 5e3, 10.0)})])
     assert paper_tables(untimed)[0].heads == ("Consumption [J]",)
-    assert re.search(r"^ *m +5 000\.0 ± 10\.0$", _printed(untimed), re.MULTILINE)
+    assert re.search(r"^ *all runs +5 000\.0 ± 10\.0$", _printed(untimed), re.MULTILINE)
+    assert paper_tables(untimed)[0].caption.startswith("Mean ± standard deviation of 5 repeats.")
+    unmetered = summarise([cell("a", [trial(None, 30.0)], node="x"), cell("b", [trial(None, 30.0)] * 2, node="y")])
+    assert paper_tables(unmetered)[0].heads == ("n", "Runtime")  # nothing else tells that one is a single run
     mixed = summarise([cell("a", [trial(5e3, 30.0)] * 2, node="x"), cell("b", [trial(5e3, 30.0)], batch=2)])
     assert [row.labels for row in paper_tables(mixed)[0].rows] == [("x", "-"), ("-", "2")]
 

@@ -80,14 +80,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         comparisons=compared, accounts=accounts,
     )  # fmt: skip
     return Result(
-        run=str(meta.get("id", run.path.name)),
-        name=meta.get("name"),
-        host=str(meta.get("host", "")),
-        command=list(meta.get("command", [])),
-        state=run.state,
-        outcome=str(end.get("outcome", run.state)),
-        exit_code=end.get("exit_code"),
-        signal=end.get("signal"),
+        **_told(run, end),
         start_utc=_utc(meta, a),
         start_ns=a,
         end_ns=b,
@@ -102,9 +95,23 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         lags=tuple(joined.lags),
         comparisons=compared,
         ratios=ratios,
-        labels=dict(meta.get("labels") or {}),
         caps=caps_of(events),
     )
+
+
+def _told(run: Run, end: dict[str, Any]) -> dict[str, Any]:
+    """Return what the folder tells of a run by itself: names, command, outcome, labels."""
+    return {
+        "run": str(run.meta.get("id", run.path.name)),
+        "name": run.meta.get("name"),
+        "host": str(run.meta.get("host", "")),
+        "command": list(run.meta.get("command", [])),
+        "labels": dict(run.meta.get("labels") or {}),
+        "state": run.state,
+        "outcome": str(end.get("outcome", run.state)),
+        "exit_code": end.get("exit_code"),
+        "signal": end.get("signal"),
+    }
 
 
 def _ended(events: list[dict[str, Any]]) -> dict[str, Any]:

@@ -265,8 +265,9 @@ class _Pools:
 
 def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence[float], pools: _Pools) -> CellMetrics:
     whole, own = means(cell, pool=pools.whole), compared.get(cell.key)
+    told = max((s.n for s in cell.moments.values()), default=0)
     if whole is None or own is None:
-        return CellMetrics(cell.key, cell.knobs, line.key)
+        return CellMetrics(cell.key, cell.knobs, line.key, told=told)
     energies = [t.energy.value for t in cell.trials if t.energy is not None]
     kinds = dict.fromkeys(kind for t in cell.trials for kind in t.work)
     edp = None if own.energy is None else product(own.energy, own.time)
@@ -288,7 +289,7 @@ def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence
         rate={kind: q for kind in kinds if (q := rate(cell, kind, pools.work[kind])) is not None},
         idle_energy_share=idle_energy_share(cell),
         idle_energy=idle_energy(cell),
-        told=max((s.n for s in cell.moments.values()), default=0),
+        told=told,
         **({} if reference is None else _against(own, reference, ks)),
     )
 

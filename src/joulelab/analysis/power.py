@@ -247,12 +247,20 @@ class PowerCurve:
             f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
             f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
             f"lag:{self.name}": self._lag_term(a_ns, b_ns),
-            f"gap:{self.source}:{a_ns}": self._gap_w * math.sqrt(gaps / 12) if gaps > 0 else 0.0,
+            f"gap:{self.source}:{a_ns}": self._gap_u(math.sqrt(max(gaps, 0.0)), value, span),
             f"unseen:{shared}": unseen_u(value, span, self.hidden_share(steps), self.bounds),
         }
         terms |= dict((self.sampling(a_ns, b_ns, self.in_step(steps)), self._quantum(a_ns, b_ns, span)))
         terms |= edges(self.source, a_ns, b_ns, self.edge_u)
         return Quantity(value, {s: u for s, u in terms.items() if u}, self.is_known(a_ns, b_ns))
+
+    def _gap_u(self, gap_s: float, energy_j: float, span_s: float) -> float:
+        """Return what a gap may hide (J): what the load does else; all that the bounds allow if it is half of all."""
+        usual = self._gap_w * gap_s / math.sqrt(12) if gap_s > 0 else 0.0
+        share = min(gap_s / span_s, 1.0) if span_s > 0 else 0.0
+        most = unseen_u(energy_j, span_s, share, Bounds(min(self.bounds.low, 0.0), self.bounds.high))
+        way = min(1.0, share / max(1.0 - share, 1e-9))
+        return usual + way * max(most - usual, 0.0)
 
     def hidden_share(self, steps_ns: Ints | None = None) -> float:
         """Return the share of a load's cycle that the sensor itself may never see, 0 where it sees all the time.

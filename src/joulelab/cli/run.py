@@ -123,18 +123,12 @@ def execute(
     if local_rank(os.environ):
         _become(words, early)
     options = _options(**given)
-    options = replace(options, caps=tuple(caps), labels={**labels, **options.labels})
-    if after is not None:
-        options = replace(options, preload=(*NEEDED, *after.needs))
+    needs = NEEDED if after is None else (*NEEDED, *after.needs)
+    options = replace(options, caps=tuple(caps), labels={**labels, **options.labels}, preload=needs)
     with SignalBox() as signals:  # left only where the command could not even be tried; else leave() ends us inside
+        spawned = early.pop() if early else None
         outcome = run_command(
-            words,
-            options,
-            inherited(os.environ),
-            say=_say,
-            signals=signals,
-            spawned=early.pop() if early else None,
-            companion=companion,
+            words, options, inherited(os.environ), say=_say, signals=signals, spawned=spawned, companion=companion
         )
         try:
             with signals.interruptible():

@@ -69,31 +69,25 @@ def check_cells(cells: Sequence[PlannedCell], seen: devices.Visible, status: Sta
     """Refuse more GPUs than are visible, and what devices do not take; where their `status` is known, their ranges."""
     there = () if status is None else status.devices
     packages = list(dict.fromkeys(d.scope for d in there if d.scope.startswith("cpu:")))
+    few: dict[_Asked, dict[str, ConfigError]] = {}
     refused = _Refused()
-    checked = set()
-    few: dict[_Asked, list[ConfigError]] = {}
+    checked: set[tuple[_Asked, Value, tuple[str, ...]]] = set()
     for cell in cells:
-        count = cell.knobs["gpus"].value if "gpus" in cell.knobs else None
+        count = cell.knobs["gpus"] if "gpus" in cell.knobs else None
         try:
-            used = seen.first(None if count is None else int(count))
+            used = seen.first(None if count is None else int(count.value))
         except ConfigError as error:
-            few.setdefault(_asked("gpus", cell, refusals), []).append(error)
+            assert count is not None
+            few.setdefault(_asked("gpus", cell, refusals), {})[count.text] = error
             continue
-        for name in (name for name in CAPS if name in cell.knobs):
-            asked = _asked(name, cell, refusals)
-            if status is None or (asked, cell.knobs[name], used.scopes) in checked:
-                continue
-            checked.add((asked, cell.knobs[name], used.scopes))
-            try:
-                wanted = devices.wishes({name: cell.knobs[name]}, used, packages)
-            except ConfigError as error:
-                _add(refusals, error, asked)
-                continue
-            for wish in wanted:
-                _check_wish(asked, wish, status, refused)
+        for name in (name for name in CAPS if name in cell.knobs and status is not None):
+            one = _asked(name, cell, refusals), cell.knobs[name], used.scopes
+            if one not in checked:
+                checked.add(one)
+                _check_value(one[0], one[1], used, packages, status, refused, refusals)
     for asked, errors in few.items():
-        for error in {each.what: each for each in errors}.values():
-            _add(refusals, error, asked)
+        first = next(iter(errors.values()))
+        _add(refusals, ConfigError(f"{_several(list(errors))} GPUs are asked for", why=first.why), asked)
     refused.tell(refusals)
 
 

@@ -323,11 +323,12 @@ class Slurm:
         if seen.state.state == "COMPLETED" and missing and self._now() - task.ended < VISIBLE_S:
             return
         write_job(task.slot, seen)
-        fate = FATES.get(seen.state.state, "")
+        fate, words = FATES.get(seen.state.state, ""), said(task, seen)
+        if told is None and not fate:
+            words += f"; {advice(task, began=there)}"
         if fate == "cancelled" and not task.cancels and self._sender.driver.was_ended(task):
             fate = "again"  # that driver was told to stop, this one was not
-        silent = told is None and not fate
-        words = said(task, seen) + (f"; {advice(task, began=there)}" if silent else "")
+            words += "; another driver of the study cancelled it"
         del self._followed[task.slot]
         self._send_due = 0.0  # there is room for another
         self._close(task)

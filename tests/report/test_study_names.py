@@ -1,0 +1,200 @@
+"""Test by what cells are named in every form of a report, what pairs say of themselves, and what captions tell."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from tests.analysis import horeka
+from tests.analysis.studies import by_cap, cell, trial
+
+from joulelab.analysis.cells import Cell
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.metrics import Summary, summarise
+from joulelab.report.console import make_console
+from joulelab.report.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
+from joulelab.report.paper_pairs import pair_tables
+from joulelab.report.paper_rows import paper_tables
+from joulelab.report.study import print_study
+from joulelab.report.study_csv import cells_csv, scaling_csv
+from joulelab.report.study_text import study_latex, study_markdown
+
+GOALS = [Goal.parse(g) for g in ("energy", "edp")]
+HASH, OTHER = "0c95c0d9537b", "71d20e4ab6f0"
+
+
+def _forms(summary: Summary) -> dict[str, str]:
+    """Return the report in every form in which people read it."""
+    file = io.StringIO()
+    console = make_console(file, 100)
+    print_paper(console, summary, every=True)
+    print_study(console, summary)
+    tables = json.dumps([r["texts"] for t in paper_json(summary)["tables"] for r in t["rows"]])
+    return {
+        "text": file.getvalue(),
+        "markdown": paper_markdown(summary, every=True) + study_markdown(summary),
+        "latex": paper_latex(summary, every=True) + study_latex(summary),
+        "json": tables,
+    }
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def _runs(energy: float = 5e3) -> list[float]:
+    return [energy, energy * 1.01, energy * 0.99]
+
+
+def test_a_study_of_one_cell_names_it_by_no_hash() -> None:
+    one = summarise([cell(HASH, [trial(e, 60.0) for e in _runs()])], goals=GOALS)
+    for form, text in _forms(one).items():
+        assert HASH not in text, form
+        assert "all runs" in text, form
+    text = _forms(one)["text"]
+    assert re.search(r"^all runs +3 ", text, re.MULTILINE)
+    assert "compared with" not in text.partition("note")[0]
+    assert "Best" not in text  # there is nothing to choose from
+    assert HASH in cells_csv(one)  # by which other files find it
+
+
+def test_workloads_without_knobs_are_named_by_themselves() -> None:
+    cells = [cell(key, [trial(e, 60.0) for e in _runs(m)], workload=w) for key, w, m in _two()]
+    two = summarise(cells, goals=GOALS)
+    for form, text in _forms(two).items():
+        assert HASH not in text, form
+        assert OTHER not in text, form
+    text = _forms(two)["text"]
+    for workload in ("lstm", "vgg"):
+        assert f"Results of {workload}" in text
+        assert f"\nworkload={workload}\n" in text
+    assert [row.labels for t in paper_tables(two) for row in t.rows] == [("all runs",), ("all runs",)]
+
+
+def _two() -> list[tuple[str, str, float]]:
+    return [(HASH, "lstm", 5e3), (OTHER, "vgg", 9e3)]
+
+
+def test_a_workload_without_knobs_beside_one_with_them() -> None:
+    cells = [cell(HASH, [trial(e, 60.0) for e in _runs()], workload="burn")]
+    cells += [cell(f"{OTHER}{b}", [trial(e / b, 60.0) for e in _runs()], workload="vgg", batch=b) for b in (1, 2)]
+    for form, text in _forms(summarise(cells, goals=GOALS)).items():
+        assert HASH not in text, form
+        assert OTHER not in text, form
+        assert "all runs" in text, form
+
+
+def test_notes_name_the_only_cell_in_words() -> None:
+    values = (100.0, 100.5, 99.5, 100.2, 99.9, 180.0)
+    runs = [replace(trial(v, 60.0), doubts=("too short: gpu:0",) if v > 150 else ()) for v in values]
+    notes = " ".join(summarise([cell(HASH, runs)], goals=GOALS).notes)
+    assert HASH not in notes
+    assert "Look at the only cell (repeat 6)" in notes
+    assert "too short in 1 of 6 runs. See" in notes
+
+
+def test_cells_that_no_knob_tells_apart_have_their_keys() -> None:
+    alike = summarise([cell(k, [trial(e, 60.0) for e in _runs()]) for k in ("a1", "b2")], goals=GOALS)
+    assert [row.labels for row in paper_tables(alike)[0].rows] == [("a1",), ("b2",)]
+    assert "compared with a1" in _forms(alike)["text"]
+
+
+def test_a_knob_that_only_one_of_a_pair_has_is_said_to_lack() -> None:
+    cells = [cell(HASH, [trial(e, 60.0) for e in _runs()]), cell(OTHER, [trial(e, 50.0) for e in _runs()], batch=2)]
+    _, columns = pair_tables(summarise(cells))[0]
+    assert columns[0].cells == ("batch=2 : without batch",) or columns[0].cells == ("without batch : batch=2",)
+
+
+def _phases(*, predict: float | None = None) -> list[Cell]:
+    """Return two node types of a workload whose training reports samples, and whose prediction may."""
+
+    def made(phase: str, node: str, work: float | None) -> Cell:
+        done = {} if work is None else {"samples": work}
+        runs = [replace(trial(e, 60.0), work=done) for e in _runs()]
+        return cell(f"{phase}-{node}", runs, workload="prog", phase=phase, node=node)
+
+    other = cell("other", [trial(1e3, 60.0)], workload="other", phase="train", node="gpu")
+    return [
+        made("train", "gpu", 10.0),
+        made("train", "cpu", 20.0),
+        made("predict", "gpu", predict),
+        made("predict", "cpu", None if predict is None else 3 * predict),
+        other,
+    ]
+
+
+def test_titles_of_pairs_say_the_phase_where_rows_do_not() -> None:
+    titles = [title for title, _ in pair_tables(summarise(_phases()))]
+    assert titles == [
+        "prog, train: energy per sample",
+        "prog, train: time per sample",
+        "prog, predict: energy",
+        "prog, predict: time",
+    ]
+    both = pair_tables(summarise(_phases(predict=4.0)))
+    assert [title for title, _ in both] == ["prog: energy per sample", "prog: time per sample"]
+    assert both[0][1][0].cells == ("train cpu : gpu", "predict cpu : gpu")
+    one = [replace(c, knobs={**c.knobs, "workload": "prog"}) for c in _phases()[:2]]
+    assert pair_tables(summarise(one))[0][0] == "prog, train: energy per sample"
+    bare = [replace(c, knobs={"phase": "train", "node": c.knobs["node"]}) for c in _phases()[:2]]
+    assert pair_tables(summarise(bare))[0][0] == "train: energy per sample"
+
+
+def test_captions_above_phases_speak_of_phases() -> None:
+    first = paper_tables(summarise(_phases()))[0].caption
+    assert "Figures are those of whole phases; compared are train per sample." in first
+    assert "whole runs" not in first
+    every = paper_tables(summarise(_phases(predict=4.0)))[0].caption
+    assert "Figures are those of whole phases; they are compared per sample." in every
+    assert "compared" not in paper_tables(summarise(_phases()))[1].caption
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.8, "160 %"), (0.01, "2 %"), (0.0042, "0.84 %"), (0.4975, "100 %")])
+def test_the_meters_accuracy_is_told_as_people_read_it(share: float, text: str) -> None:
+    (table,) = paper_tables(summarise(by_cap({260.0: [(5e3, 60.0)] * 2}, gain=share)))
+    assert f"the meters' own {text} (k = 2) comes on top" in table.caption
+
+
+def test_pairs_in_csv_say_unit_work_workload_and_phase() -> None:
+    rows = _rows(pairs_csv(summarise(_phases())))
+    told = {(r["phase"], r["figure"]): (r["workload"], r["unit"], r["per"]) for r in rows}
+    assert told == {
+        ("train", "energy"): ("prog", "J/sample", "samples"),
+        ("train", "power"): ("prog", "W", ""),
+        ("train", "time"): ("prog", "s/sample", "samples"),
+        ("predict", "energy"): ("prog", "J", ""),
+        ("predict", "power"): ("prog", "W", ""),
+        ("predict", "time"): ("prog", "s", ""),
+    }
+    assert rows[0]["cell_knobs"] == "workload=prog phase=train node=cpu"
+    assert rows[0]["against_knobs"] == "workload=prog phase=train node=gpu"
+    plain = summarise(_phases()).to_json()["pairs"]
+    assert {(p["unit"], p["per"]) for p in plain if p["cell"].startswith("train")} == {
+        ("J/sample", "samples"),
+        ("s/sample", "samples"),
+        ("W", None),
+    }
+
+
+def test_more_repeats_than_are_counted_are_no_number() -> None:
+    summary = summarise(horeka.cells(), reference={"node": "gpu"})
+    rows = _rows(pairs_csv(summary))
+    above = [r for r in rows if r["more_repeats_above_100"] == "1"]
+    assert above
+    assert all(r["more_repeats"] == "" for r in above)
+    assert all(int(r["more_repeats"]) <= 100 for r in rows if r["more_repeats"])
+    assert any(p["more_than_100"] and p["more_repeats"] is None for p in summary.to_json()["pairs"])
+
+
+def test_the_column_of_a_clock_says_its_unit() -> None:
+    cells = [cell(f"{c:g}", [trial(5e3, 60.0)], clock=c, gpus=g) for c in (1.2e9, 1.4e9) for g in (1,)]
+    cells += [cell(f"{c:g}b", [trial(9e3, 40.0)], clock=c, gpus=2) for c in (1.2e9, 1.4e9)]
+    summary = summarise(cells)
+    for text in (cells_csv(summary), statistics_csv(summary), scaling_csv(summary)):
+        row = _rows(text)[0]
+        assert row["knob_clock_hz"] == "1200000000.0"
+        assert "knob_clock" not in row

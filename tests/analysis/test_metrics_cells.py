@@ -189,6 +189,7 @@ def test_work_gives_joules_per_unit_and_units_per_second() -> None:
     assert "steps" not in found.rate
 
 
+@pytest.mark.no_cover  # thousands of draws of what others trace
 def test_the_interval_of_a_gain_covers_the_truth() -> None:
     draw = random.Random(7)
     for n in (2, 3, 10):

@@ -249,6 +249,7 @@ def _coverage(counts: list[int], noisy: int | None = None, tries: int = 500) -> 
 SINGLES = [3, 1, 1, 1, 3, 3, 3, 3, 3]
 
 
+@pytest.mark.no_cover  # thousands of draws of what others trace
 @pytest.mark.parametrize("counts", [SINGLES, [1, *SINGLES[:0:-1]], [2] * CAPS, [3] * CAPS, [10] * 9, [2] * 5])
 def test_intervals_of_gains_cover_the_truth_where_all_cells_scatter_alike(counts: list[int]) -> None:
     gains, _, losses = _coverage(counts)
@@ -257,6 +258,7 @@ def test_intervals_of_gains_cover_the_truth_where_all_cells_scatter_alike(counts
 
 
 # What the noisy cell itself reaches: two runs cannot show how much they differ. Decision 13 has these figures.
+@pytest.mark.no_cover  # thousands of draws of what others trace
 @pytest.mark.parametrize(("n", "itself"), [(2, 0.80), (3, 0.87), (10, 0.935)])
 def test_intervals_of_gains_cover_the_truth_with_one_cell_three_times_noisier(n: int, itself: float) -> None:
     gains, noisy, _ = _coverage([n] * (CAPS if n < 10 else 9), noisy=NOISY)
@@ -278,6 +280,7 @@ TIMES = {(c, 1): t for c, t in zip(CAPPED, (7.4, 4.4, 3.5, 3.28, 3.18), strict=T
 TIMES |= {(c, 8): t for c, t in zip(CAPPED, (1.5, 1.1, 0.99, 0.9, 0.84), strict=True)}
 
 
+@pytest.mark.no_cover  # thousands of draws of what others trace
 @pytest.mark.parametrize("n", [3, 10])
 def test_lines_are_pooled_by_themselves_so_that_short_runs_are_covered(n: int) -> None:
     draw = random.Random(5)

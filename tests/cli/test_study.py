@@ -112,6 +112,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.no_cover
 def test_editing_a_file_keeps_the_cells_that_did_not_change(file: Path, environ: dict[str, str]) -> None:
     call(file, environ, "run", "--no-figures")
     text = FILE.replace("n = [1, 2]", "n = [2, 3]").replace("seed = 4\n", "")
@@ -146,6 +147,7 @@ def test_failed_slots_are_kept_said_and_retried_on_request(file: Path, environ: 
     assert len(kept) == 4
 
 
+@pytest.mark.no_cover
 def test_two_runs_of_one_study_do_not_clash(file: Path, environ: dict[str, str]) -> None:
     both = [start(file, environ, "run", "--no-figures") for _ in range(2)]
     for process in both:
@@ -157,6 +159,7 @@ def test_two_runs_of_one_study_do_not_clash(file: Path, environ: dict[str, str])
     assert {str(look(slot).state) for slot in slots} == {"done"}
 
 
+@pytest.mark.no_cover
 def test_interrupted_it_says_so_and_goes_on(file: Path, environ: dict[str, str]) -> None:
     process = start(file, environ, "run", "--no-figures")
     studies = file.parent / "joulelab-studies" / "mine"
@@ -173,6 +176,7 @@ def test_interrupted_it_says_so_and_goes_on(file: Path, environ: dict[str, str])
     call(file, environ, "run", "--no-figures")
 
 
+@pytest.mark.no_cover
 def test_a_study_whose_file_was_moved_goes_on_and_another_of_its_name_does_not(
     small: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -222,6 +226,7 @@ def served(tmp_path: Path) -> Iterator[TwinServer]:
         yield server
 
 
+@pytest.mark.no_cover
 def test_gpus_that_the_workload_is_not_shown_are_metered_as_idle(served: TwinServer, tmp_path: Path) -> None:
     environ = environment(tmp_path, served.environment)
     file = tmp_path / "mix.toml"

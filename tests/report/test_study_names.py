@@ -7,12 +7,12 @@ import io
 import json
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.analysis import horeka
 from tests.analysis.studies import by_cap, cell, trial
 
-from joulelab.analysis.cells import Cell
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import Summary, summarise
 from joulelab.report.console import make_console
@@ -22,6 +22,9 @@ from joulelab.report.paper_rows import paper_tables
 from joulelab.report.study import print_study
 from joulelab.report.study_csv import cells_csv, scaling_csv
 from joulelab.report.study_text import study_latex, study_markdown
+
+if TYPE_CHECKING:
+    from joulelab.analysis.cells import Cell
 
 GOALS = [Goal.parse(g) for g in ("energy", "edp")]
 HASH, OTHER = "0c95c0d9537b", "71d20e4ab6f0"

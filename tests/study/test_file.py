@@ -94,7 +94,7 @@ def whole(tmp_path: Path) -> StudyFile:
 
 def test_a_file_that_says_everything(whole: StudyFile, tmp_path: Path) -> None:
     plan = whole.plan
-    assert (whole.name, whole.seed, whole.path) == ("horeka", 7, tmp_path / "study.toml")
+    assert (whole.name, whole.seed, whole.drawn, whole.path) == ("horeka", 7, 7, tmp_path / "study.toml")
     assert whole.text == whole.path.read_text(encoding="utf-8")
     assert plan.file == whole.path
     assert (plan.repeats, plan.warmup, plan.scope, plan.per) == (5, 1, "node.ac", "samples")
@@ -162,6 +162,7 @@ def test_what_pays_and_how_long_is_no_identity_of_a_node_type() -> None:
 def test_the_least_that_a_file_says(tmp_path: Path) -> None:
     study = read_study(write(tmp_path, '[workloads.a]\ncommand = "true"\n', "least.toml"))
     assert (study.name, study.seed, study.plan.repeats, study.plan.goals) == ("least", None, 3, ("energy", "edp"))
+    assert study.drawn == 2_226_021_434  # made of the name: plan and run have the same order
     (cell,) = study.plan.cells
     assert study.plan.nodes == {"local": NodeType()}
     assert cell.workload == Workload(("true",), "a", "local")
@@ -262,6 +263,34 @@ def test_a_notebook_is_named_as_it_is_written(tmp_path: Path) -> None:
     other.mkdir()
     notebook(other, "epochs = 1\nbatch = 2\nfast = False\nrate = 0.1")
     assert [cell.key for cell in read(other, text).plan.cells] == [cell.key for cell in found]
+
+
+def test_a_knob_in_a_parameters_text_is_no_parameter_itself_unless_there_is_one(tmp_path: Path) -> None:
+    notebook(tmp_path, "k = 1\nm = 1")
+    text = """
+    [knobs]
+    n = [1, 2]
+    [workloads.w]
+    notebook = "train.ipynb"
+    parameters = { k = "{n}0-{m}-{o}" }
+    knobs = { m = 3, o = 4 }
+    [workloads.x]
+    reference = "burn"
+    parameters = { size = "{n}00" }
+    """
+    found = read(tmp_path, text).plan.cells
+    assert [cell.argv() for cell in found] == [
+        ["train.ipynb", "k=10-3-4", "m=3"],
+        ["train.ipynb", "k=20-3-4", "m=3"],
+        ["burn", "size=100"],
+        ["burn", "size=200"],
+    ]
+
+
+def test_a_byte_order_mark_is_none_of_the_files_text(tmp_path: Path) -> None:
+    file = write(tmp_path, '\ufeffrepeats = 2\n[workloads.a]\ncommand = "true"\n')
+    assert read_study(file).plan.repeats == 2
+    assert read_study(file).text.startswith("repeats")
 
 
 def test_an_edited_file_keeps_the_cells_that_did_not_change(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def at_work(folder: Path, *not_pids: int) -> dict[str, object]:
     return found
 
 
+@pytest.mark.no_cover
 def test_two_sweeps_of_one_study_share_the_work(tmp_path: Path, environ: dict[str, str]) -> None:
     words = (*COMMON, "--set", "n=1,2", "--repeat", "2", "--", "sh", "-c", ALONE)
     both = [start(tmp_path, environ, *words) for _ in range(2)]

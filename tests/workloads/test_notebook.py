@@ -157,9 +157,10 @@ def test_a_cell_that_fails_ends_it_with_1_and_says_which(tmp_path: Path) -> None
 
 
 def test_a_kernel_that_dies_is_told(tmp_path: Path) -> None:
-    cells = code("print('one')"), code("import os\nos.kill(os.getpid(), 9)"), code("print('three')")
+    cells = code("print('one')"), code("import os\nos.rmdir('gone')\nos.kill(os.getpid(), 9)"), code("print('three')")
     file = write(tmp_path / "a.ipynb", book(*cells))
-    done = run(file, "--out", tmp_path / "none" / "out.ipynb", code=1)
+    (tmp_path / "gone").mkdir()
+    done = run(file, "--out", tmp_path / "gone" / "out.ipynb", code=1)
     assert done.stdout == "one\n"
     assert "the kernel died in cell 2 (signal 9; was there enough memory?)" in done.stderr
     assert "the copy cannot be written" in done.stderr
@@ -241,7 +242,14 @@ def test_killed_it_leaves_no_kernel(tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_told_before_anything_is_recorded(tmp_path: Path) -> None:
     environ = environment(tmp_path, JOULELAB_RUNS=str(tmp_path / "runs"))
     write(tmp_path / "a.ipynb", book(code("epochs = 1", "parameters")))
-    for words, why in ((["none.ipynb"], "cannot be read"), (["--", "a.ipynb", "epoch=3"], "did you mean 'epochs'")):
+    for words, why in (
+        (["none.ipynb"], "cannot be read"),
+        (["--", "a.ipynb", "epoch=3"], "did you mean 'epochs'"),
+        (["a.ipynb", "--kernel", "nope"], "there is no kernel 'nope' here"),
+        (["a.ipynb", "--out", "none/x.ipynb"], "the copy cannot be written to none/x.ipynb (there is no folder none)"),
+        (["a.ipynb", "--out", "."], "the copy cannot be written to . (it is a folder)"),
+        (["a.ipynb", "--out", "/proc/x.ipynb"], "the copy cannot be written to /proc/x.ipynb"),
+    ):
         done = subprocess.run(
             [*JOULELAB, "run", *words], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S
         )

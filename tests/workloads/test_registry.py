@@ -39,6 +39,7 @@ def test_the_words_of_a_study_become_a_command(tmp_path: Path) -> None:
     assert found == [*BURN, "seconds=2", "processes=0", "size=64"]
     file = write(tmp_path / "a.ipynb", book(code("x = 1", "parameters")))
     out = tmp_path / "slot" / "executed.ipynb"
+    out.parent.mkdir()
     found = workloads.argv("notebook", ["a.ipynb", "x=2", "--pause=1s"], tmp_path, out)
     assert found[1:] == [
         "-m",

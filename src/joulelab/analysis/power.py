@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BLOCK = 4096
 GAP_FACTOR = 3.0  # a pause of more than three usual steps, of ours and of the instrument, is a gap
+GAP_LIKE_REST, GAP_UNKNOWN = 0.25, 0.5  # share of a record up to which a gap is like the rest, from which it is unknown
 BEYOND_MEANS = 0.25  # share of the range of means by which true powers may lie beyond them
 RIPPLE = 0.1  # share of the power by which it may vary inside a tick without showing in the means
 FEW = 10  # readings that may be too few to show what a load does now and then
@@ -96,14 +97,23 @@ class PowerCurve:
 
     @cached_property
     def _gap_w(self) -> float:
-        """Return the range of power (W) that a gap may hide: that of nearly all readings, widened."""
+        """Return the range of power (W) that a gap may hide: that of nearly all readings, widened.
+
+        Where much of the record is missing, the rest does not tell what happened there: anything within the bounds.
+        """
         seen = self.readings.value[:: len(self.readings) // 100_000 + 1]
         low, high = float(np.percentile(seen, 5)), float(np.percentile(seen, 95))
         if self.bounded:
             low, high = self.bounds.widened(low, high)
         else:  # nobody states limits: it may have been off, or as far above what was seen as means may be
             low, high = min(low, 0.0), high + max((high - low) * BEYOND_MEANS, high * RIPPLE)
-        return high - low
+        usual, middle = high - low, float(np.median(seen))
+        # As a range, such that the interval reaches just to the bound that is further away.
+        most = math.sqrt(3) * max(middle - min(self.bounds.low, low), max(self.bounds.high, high) - middle)
+        record_s = float(self.readings.t0_ns[-1] - self.readings.t0_ns[0]) * 1e-9
+        lost = math.sqrt(float(self._prefix[3, -1])) / max(record_s, self.step_s)
+        way = min(max((lost - GAP_LIKE_REST) / (GAP_UNKNOWN - GAP_LIKE_REST), 0.0), 1.0)
+        return usual + way * max(most - usual, 0.0)
 
     def seconds(self, sel: slice) -> Floats:
         """Return mid-read times of a slice, in seconds from the base."""
@@ -247,20 +257,12 @@ class PowerCurve:
             f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
             f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
             f"lag:{self.name}": self._lag_term(a_ns, b_ns),
-            f"gap:{self.source}:{a_ns}": self._gap_u(math.sqrt(max(gaps, 0.0)), value, span),
+            f"gap:{self.source}:{a_ns}": self._gap_w * math.sqrt(gaps / 12) if gaps > 0 else 0.0,
             f"unseen:{shared}": unseen_u(value, span, self.hidden_share(steps), self.bounds),
         }
         terms |= dict((self.sampling(a_ns, b_ns, self.in_step(steps)), self._quantum(a_ns, b_ns, span)))
         terms |= edges(self.source, a_ns, b_ns, self.edge_u)
         return Quantity(value, {s: u for s, u in terms.items() if u}, self.is_known(a_ns, b_ns))
-
-    def _gap_u(self, gap_s: float, energy_j: float, span_s: float) -> float:
-        """Return what a gap may hide (J): what the load does else; all that the bounds allow if it is half of all."""
-        usual = self._gap_w * gap_s / math.sqrt(12) if gap_s > 0 else 0.0
-        share = min(gap_s / span_s, 1.0) if span_s > 0 else 0.0
-        most = unseen_u(energy_j, span_s, share, Bounds(min(self.bounds.low, 0.0), self.bounds.high))
-        way = min(1.0, share / max(1.0 - share, 1e-9))
-        return usual + way * max(most - usual, 0.0)
 
     def hidden_share(self, steps_ns: Ints | None = None) -> float:
         """Return the share of a load's cycle that the sensor itself may never see, 0 where it sees all the time.

@@ -12,7 +12,7 @@ from joulelab.study.measurable import check_meters
 from joulelab.study.nodes import LOCAL, SLURM, NodeType
 from joulelab.study.programs import check_program, program_of
 from joulelab.study.recording import run_options
-from joulelab.study.refusals import Refusals
+from joulelab.study.refusals import OF_KNOB, Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from joulelab.control.client import Status
     from joulelab.study.folder import Plan, Settings
     from joulelab.study.matrix import PlannedCell
-
-OF_KNOB = "how many GPUs a workload sees is the knob gpus"
 
 
 def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, Refused
@@ -15,15 +15,23 @@ if TYPE_CHECKING:
     from joulelab.control.client import Device, Status, Wish
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.refusals import Refusals
+    from joulelab.study.values import Value
 
 CAPS = ("cap", "clock", "cpu_cap")
 MOST_SHOWN = 5
-SWEEP = "sweep"
+
+
+def check_cells(cells: Sequence[PlannedCell], seen: devices.Visible, status: Status | None, refusals: Refusals) -> None:
+    """Refuse more GPUs than are visible, and what devices do not take; without a `status` nobody knows their ranges."""
+    limits = _Limits(seen, status, refusals)
+    for cell in cells:
+        limits.check(cell)
+    limits.tell()
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Name a knob of cells: that of all workloads, or of one; the node type where it has a name."""
+    """Name a knob on a node type: that of all workloads, or of the one that is named."""
 
     knob: str
     workload: str
@@ -31,9 +39,7 @@ class _Asked:
 
     @property
     def label(self) -> str:
-        """Return it in words."""
-        node = f" on {self.node}" if self.node != LOCAL else ""
-        return f"knob {self.knob}{node}"
+        return f"knob {self.knob} on {self.node}" if self.node != LOCAL else f"knob {self.knob}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,76 +51,79 @@ class _Reason:
     next: str | None = None
 
 
-@dataclass(slots=True)
-class _Refused:
-    """Collect values that devices do not take, to tell them together: one line for all that are alike."""
+class _Limits:
+    """Check cells one after another; what is refused alike is told in one line at the end."""
 
-    found: dict[tuple[_Asked, _Reason], dict[str, dict[str, None]]] = field(default_factory=dict)
+    def __init__(self, seen: devices.Visible, status: Status | None, refusals: Refusals) -> None:
+        self._seen, self._status, self._refusals = seen, status, refusals
+        there = () if status is None else status.devices
+        self._packages = list(dict.fromkeys(d.scope for d in there if d.scope.startswith("cpu:")))
+        self._checked: set[tuple[_Asked, Value, tuple[str, ...]]] = set()
+        self._few: dict[_Asked, dict[str, ConfigError]] = {}
+        self._values: dict[tuple[_Asked, _Reason], dict[str, dict[str, None]]] = {}
 
-    def note(self, asked: _Asked, reason: _Reason, device: str, value: str) -> None:
-        self.found.setdefault((asked, reason), {}).setdefault(device, {})[value] = None
+    def check(self, cell: PlannedCell) -> None:
+        """Hold a cell's knobs against the devices."""
+        count = cell.knobs.get("gpus")
+        try:
+            used = self._seen.first(None if count is None else int(count.value))
+        except ConfigError as error:
+            self._few.setdefault(self._asked("gpus", cell), {})[str(count and count.text)] = error
+            return
+        for name in (name for name in CAPS if name in cell.knobs):
+            asked, value = self._asked(name, cell), cell.knobs[name]
+            if self._status is not None and (asked, value, used.scopes) not in self._checked:
+                self._checked.add((asked, value, used.scopes))
+                self._check_value(asked, value, used, self._status)
 
-    def tell(self, refusals: Refusals) -> None:
-        for (asked, reason), by_device in self.found.items():
+    def tell(self) -> None:
+        """Pass on what was refused."""
+        for asked, errors in self._few.items():
+            why = next(iter(errors.values())).why
+            self._add(ConfigError(f"{_several(list(errors))} GPUs are asked for", why=why), asked)
+        for (asked, reason), by_device in self._values.items():
             alike: dict[tuple[str, ...], list[str]] = {}
             for device, values in by_device.items():
                 alike.setdefault(tuple(values), []).append(device)
             for texts, scopes in alike.items():
                 at = f" at {_several(texts)}" if any(texts) else ""
-                error = Refused(f"{', '.join(scopes)} {reason.what}{at}", why=reason.why, next=reason.next)
-                refusals.add(error, refusals.knob(asked.knob, asked.workload), asked.label, SWEEP)
+                what = f"{', '.join(scopes)} {reason.what}{at}"
+                self._add(Refused(what, why=reason.why, next=reason.next), asked, "sweep")
 
+    def _asked(self, knob: str, cell: PlannedCell) -> _Asked:
+        own = self._refusals.knob(knob, cell.workload.name)[0] == "workloads"
+        return _Asked(knob, cell.workload.name if own else "", cell.workload.node_type)
 
-def check_cells(cells: Sequence[PlannedCell], seen: devices.Visible, status: Status | None, refusals: Refusals) -> None:
-    """Refuse more GPUs than are visible, and what devices do not take; where their `status` is known, their ranges."""
-    there = () if status is None else status.devices
-    packages = list(dict.fromkeys(d.scope for d in there if d.scope.startswith("cpu:")))
-    few: dict[_Asked, dict[str, ConfigError]] = {}
-    refused = _Refused()
-    checked: set[tuple[_Asked, Value, tuple[str, ...]]] = set()
-    for cell in cells:
-        count = cell.knobs["gpus"] if "gpus" in cell.knobs else None
+    def _add(self, error: ConfigError, asked: _Asked, option: str = "") -> None:
+        place = self._refusals.knob(asked.knob, asked.workload)
+        self._refusals.add(error, place, asked.label, option or f"--{asked.knob.replace('_', '-')}")
+
+    def _check_value(self, asked: _Asked, value: Value, used: devices.Visible, status: Status) -> None:
         try:
-            used = seen.first(None if count is None else int(count.value))
+            wishes = devices.wishes({asked.knob: value}, used, self._packages)
         except ConfigError as error:
-            assert count is not None
-            few.setdefault(_asked("gpus", cell, refusals), {})[count.text] = error
-            continue
-        for name in (name for name in CAPS if name in cell.knobs and status is not None):
-            one = _asked(name, cell, refusals), cell.knobs[name], used.scopes
-            if one not in checked:
-                checked.add(one)
-                _check_value(one[0], one[1], used, packages, status, refused, refusals)
-    for asked, errors in few.items():
-        first = next(iter(errors.values()))
-        _add(refusals, ConfigError(f"{_several(list(errors))} GPUs are asked for", why=first.why), asked)
-    refused.tell(refusals)
+            self._add(error, asked)
+            return
+        for wish in wishes:
+            refused = _refused(wish, status)
+            if refused is not None:
+                self._values.setdefault((asked, refused[0]), {}).setdefault(wish.device, {})[refused[1]] = None
 
 
-def _asked(knob: str, cell: PlannedCell, refusals: Refusals) -> _Asked:
-    own = len(refusals.knob(knob, cell.workload.name)) > 2
-    return _Asked(knob, cell.workload.name if own else "", cell.workload.node_type)
-
-
-def _add(refusals: Refusals, error: ConfigError, asked: _Asked) -> None:
-    option = f"--{asked.knob.replace('_', '-')}"
-    refusals.add(error, refusals.knob(asked.knob, asked.workload), asked.label, option)
-
-
-def _check_wish(asked: _Asked, wish: Wish, status: Status, refused: _Refused) -> None:
+def _refused(wish: Wish, status: Status) -> tuple[_Reason, str] | None:
+    """Return why a device does not take a value, and the value in words (empty: it takes none); None if it does."""
     kind = "clocks" if wish.unit == "Hz" else "power"
     device = next((d for d in status.devices if d.scope == wish.device and d.kind == kind), None)
     what = f"cannot be {'locked to a clock' if kind == 'clocks' else 'capped'}"
     if device is None:
         why = "; ".join(f"{scope}: {reason}" for scope, reason in status.missing) or None
-        refused.note(asked, _Reason(what, why, "joulelab cap status"), wish.device, "")
-        return
+        return _Reason(what, why, "joulelab cap status"), ""
     if wish.unit == "share" and device.default is None:
-        refused.note(asked, _Reason("has no default", None, "give its cap in W"), wish.device, "")
-        return
+        return _Reason("has no default", None, "give its cap in W"), ""
     value = wish.value * (device.default or 0.0) if wish.unit == "share" else wish.value
-    if not device.lowest - 0.5 <= value <= device.highest + 0.5:
-        refused.note(asked, _Reason(what, _range(device)), wish.device, _text(value, device))
+    if device.lowest - 0.5 <= value <= device.highest + 0.5:
+        return None
+    return _Reason(what, _range(device)), _text(value, device)
 
 
 def _range(device: Device) -> str:

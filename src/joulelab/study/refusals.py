@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from joulelab.study.file.lines import Place
 
+OF_KNOB = "how many GPUs a workload sees is the knob gpus"
+
 
 class Refusals:
     """Collect refusals, to tell all of them at once, each once."""

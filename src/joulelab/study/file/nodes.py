@@ -10,6 +10,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.study import executors
 from joulelab.study.file.problems import show
 from joulelab.study.nodes import LAUNCHES, LOCAL, SLURM, USES, NodeType
+from joulelab.study.refusals import OF_KNOB
 
 if TYPE_CHECKING:
     from joulelab.study.file.problems import Table
@@ -23,7 +24,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAMED = "letters, digits, . _ and -, a letter or digit first"
 SHORTEST_S = 1.0
 TIMES = "write it as 30m, 2h, 02:00:00 or 1-12:00:00"
-OF_KNOB = "how many GPUs a workload sees is the knob gpus"
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 

@@ -1,0 +1,226 @@
+"""What only the machine can refuse: told with the line of the study file, all of it at once, and before anything runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from joulelab.control.client import Device, Status
+from joulelab.core.errors import ConfigError, Refused
+from joulelab.study.check import check_plan
+from joulelab.study.devices import Visible
+from joulelab.study.file import read_study
+from joulelab.study.folder import Plan
+from joulelab.study.limits import check_cells
+from joulelab.study.matrix import Knob, Workload, cells
+from joulelab.study.refusals import Refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run in a folder of its own: commands run where joulelab is started."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}, **more}
+
+
+def said(text: str, environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return what is refused of a file; its own text is right."""
+    Path("s.toml").write_text(f'meters = ["host"]\n{text}', encoding="utf-8")
+    plan = read_study(Path("s.toml")).plan
+    with pytest.raises(ConfigError) as refused:
+        check_plan(plan, environment() if environ is None else environ)
+    return str(refused.value).splitlines()
+
+
+def program(path: Path, mode: int = 0o755) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(mode)
+
+
+def test_programs_that_cannot_be_started_are_told(here: Path) -> None:
+    program(here / "plain", 0o644)
+    program(here / "tools" / "mine")
+    program(here / "tools" / "ok")
+    text = """\
+[knobs]
+tool = ["ok", "no", "neither"]
+[workloads.a]
+command = "no-such-program-xyz"
+[workloads.b]
+command = "./tools/{tool}"
+[workloads.c]
+command = "./plain"
+[workloads.d]
+command = "plain"
+[workloads.e]
+command = "mine"
+[workloads.f]
+command = "./tools"
+[nodes.one]
+environment = { PATH = "%s/tools" }
+"""
+    assert said(text % here) == [
+        "s.toml:5: workload a: there is no program 'no-such-program-xyz' (it is not in PATH); install it, or name its file",
+        f"s.toml:7: workload b: there is no program ./tools/no (looked for in {here}); "
+        "commands run in the folder where joulelab is started",
+        f"s.toml:7: workload b: there is no program ./tools/neither (looked for in {here}); "
+        "commands run in the folder where joulelab is started",
+        "s.toml:9: workload c: ./plain cannot be started (it may not be executed); "
+        "chmod +x ./plain, or write its interpreter before it",
+        "s.toml:11: workload d: there is no program 'plain' (it is not in PATH, but a file of this folder); "
+        "write ./plain, or its interpreter before it",
+        "s.toml:13: workload e: there is no program 'mine' "
+        f"(it is in the PATH of its node type only, which is for what it starts itself); write {here}/tools/mine",
+        "s.toml:15: workload f: ./tools cannot be started (it is no file); name a program",
+    ]
+
+
+def test_programs_are_looked_for_where_joulelab_is_started(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(here / "train.sh")
+    (here / "s.toml").write_text('meters = ["host"]\n[workloads.a]\ncommand = "./train.sh"\n')
+    plan = read_study(here / "s.toml").plan
+    check_plan(plan, environment())
+    (here / "other").mkdir()
+    monkeypatch.chdir(here / "other")
+    with pytest.raises(ConfigError, match=f"{here}/s.toml:3: workload a: there is no .* start it in {here}$"):
+        check_plan(plan, environment())
+    # Where a job will run, nobody knows: nothing is looked for there, and Slurm is asked first.
+    (here / "s.toml").write_text('[workloads.a]\ncommand = "./no"\n[nodes.x]\nexecutor = "slurm"\n')
+    with pytest.raises(ConfigError) as refused:
+        check_plan(read_study(here / "s.toml").plan, environment(PATH="/nonexistent"))
+    assert "./no" not in str(refused.value)
+
+
+def test_a_sweep_is_told_of_its_command() -> None:
+    with pytest.raises(ConfigError, match="^command: there is no program 'nope' "):
+        check_plan(Plan(cells(Workload(("nope",)), [])), environment())
+
+
+def test_a_kernel_that_is_not_there_is_told(here: Path) -> None:
+    data = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}
+    (here / "a.ipynb").write_text(json.dumps(data))
+    told = said('[workloads.w]\nnotebook = "a.ipynb"\nkernel = "nope"\n')
+    assert len(told) == 1
+    assert told[0].startswith("s.toml:3: a.ipynb: there is no kernel 'nope' here; install it; ")
+
+
+def test_a_key_that_makes_a_node_type_one_of_slurm_is_told() -> None:
+    text = '[workloads.w]\ncommand = "true"\n[nodes.x]\ngpus = 2\n[nodes.y]\nuses = "cpu"\ntime = "2h"\n'
+    told = said(text, environment(PATH="/nonexistent"))
+    assert len(told) == 2
+    assert told[0].startswith("s.toml:5: gpus makes x a node type of Slurm: ")
+    assert told[0].endswith("to run it on this machine leave gpus out; how many GPUs a workload sees is the knob gpus")
+    assert told[1].startswith("s.toml:8: time makes y a node type of Slurm: ")
+    meant = said(f'{text}[nodes.z]\nexecutor = "slurm"\n', environment(PATH="/nonexistent"))
+    assert meant[1:] == told
+    assert "Slurm" in meant[0]
+
+
+def test_all_that_a_machine_refuses_is_told_in_the_order_of_the_lines() -> None:
+    text = """\
+scope = "node.ac"
+[knobs]
+gpus = { values = "2:9:1", when = { node = "b" } }
+[workloads.w]
+command = "nope"
+[workloads.v]
+command = "true"
+nodes = "b"
+knobs = { gpus = 77 }
+[nodes.a]
+[nodes.b]
+environment = { CUDA_VISIBLE_DEVICES = "" }
+"""
+    told = said(text)
+    assert [line.split(" (")[0] for line in told] == [
+        "s.toml:2: no meter here covers 'node.ac'",
+        "s.toml:4: knob gpus on b: 2, 3, 4, ... 9 GPUs are asked for",
+        "s.toml:6: workload w: there is no program 'nope'",
+        "s.toml:10: knob gpus on b: 77 GPUs are asked for",
+    ]
+
+
+def test_a_temperature_that_nobody_tells_is_refused_in_the_words_of_the_file() -> None:
+    told = said('cool = "45C"\n[workloads.w]\ncommand = "true"\n')
+    assert told == ['s.toml:2: cool: no GPU tells its temperature here; wait for a time instead: cool = "60s"'] or told[
+        0
+    ].startswith("s.toml:2: cool: ")
+
+
+def device(scope: str, kind: str = "power", *, model: str = "RTX", default: float | None = 260.0) -> Device:
+    unit, lowest, highest = ("Hz", 3e8, 2e9) if kind == "clocks" else ("W", 100.0, 260.0)
+    return Device(scope, scope, model, kind, unit, lowest, highest, default, None, None)
+
+
+STATUS = Status(
+    [device("gpu:0"), device("gpu:1"), device("gpu:2", model="T4", default=None), device("gpu:0", "clocks"),
+     device("cpu:0", model="")],
+    [("gpu:1", "no clocks")],
+)  # fmt: skip
+SEEN = Visible(("gpu:0", "gpu:1"), ("0", "1"))
+
+
+def refused(knobs: Mapping[str, str], seen: Visible = SEEN, file: Path | None = None) -> list[str]:
+    refusals = Refusals(file)
+    workload = Workload(("true",), "w")
+    check_cells(cells(workload, [Knob.parse(n, t) for n, t in knobs.items()]), seen, STATUS, refusals)
+    with pytest.raises(ConfigError) as told:
+        refusals.check()
+    return str(told.value).splitlines()
+
+
+def test_values_out_of_range_are_told_once_for_all_devices_alike() -> None:
+    assert refused({"cap": "90:260:10"}) == ["sweep: gpu:0, gpu:1 cannot be capped at 90 W (RTX takes 100 W to 260 W)"]
+    assert refused({"cap": "300:400:10"}) == [
+        "sweep: gpu:0, gpu:1 cannot be capped at 300 W, 310 W, 320 W, ... 400 W (RTX takes 100 W to 260 W)"
+    ]
+    assert refused({"cap": "100%:200%:100%"}) == [
+        "sweep: gpu:0, gpu:1 cannot be capped at 520 W (RTX takes 100 W to 260 W)"
+    ]
+    assert refused({"cap": "50%"}, Visible(("gpu:2",), ("2",))) == ["sweep: gpu:2 has no default; give its cap in W"]
+    assert refused({"clock": "100", "cpu_cap": "300", "gpus": "1,3"}) == [
+        "--gpus: 3 GPUs are asked for (2 GPUs are visible)",
+        "sweep: gpu:0 cannot be locked to a clock at 100 MHz (RTX takes 300 MHz to 2000 MHz)",
+        "sweep: cpu:0 cannot be capped at 300 W (it takes 100 W to 260 W)",
+    ]
+    assert refused({"clock": "1000"}) == [
+        "sweep: gpu:1 cannot be locked to a clock (gpu:1: no clocks); joulelab cap status"
+    ]
+    assert refused({"cap": "200"}, Visible(why="no driver")) == [
+        "--cap: there is no GPU to cap (no driver); joulelab meters"
+    ]
+
+
+def test_of_a_study_file_they_have_their_lines(here: Path) -> None:
+    file = here / "s.toml"
+    file.write_text('[knobs]\ncap = 300\n[workloads.w]\ncommand = "true"\n')
+    assert refused({"cap": "300"}, file=file) == [
+        "s.toml:2: knob cap: gpu:0, gpu:1 cannot be capped at 300 W (RTX takes 100 W to 260 W)"
+    ]
+    file.write_text('[knobs]\ncap = 100\n[workloads.w]\ncommand = "true"\nknobs = { cap = 300 }\n')
+    (told,) = refused({"cap": "300"}, file=file)
+    assert told.startswith("s.toml:5: knob cap: gpu:0")
+    file.unlink()  # it was there a moment ago
+    (told,) = refused({"cap": "300"}, file=file)
+    assert told.startswith("s.toml: knob cap: gpu:0")
+
+
+def test_one_refusal_stays_what_it_is() -> None:
+    refusals = Refusals()
+    for _ in range(2):
+        with refusals.taken(option="--x"):
+            raise Refused("no", why="so")
+    with pytest.raises(Refused, match=r"^--x: no \(so\)$"):
+        refusals.check()

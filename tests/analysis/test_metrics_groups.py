@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.analysis.studies import cell, trial
+from tests.analysis.studies import cell, sweep, trial
 
 from joulelab.analysis.cells import Cell
 from joulelab.analysis.goal import Goal
@@ -249,6 +249,5 @@ def test_a_phase_that_no_run_has_is_no_run_that_failed() -> None:
 
 
 def test_many_degrees_of_freedom_are_written_out() -> None:
-    cells = [cell(f"{b}", [trial(1.0 + k / 1e3, 1.0 + k / 1e3) for k in range(41)], batch=b) for b in range(9)]
-    (note,) = [n for n in summarise(cells).notes if "degrees of freedom" in n]
-    assert "(360 degrees of freedom)" in note
+    note = summarise(sweep(caps=range(100, 260, 4), gpus=(8,), n=5)).notes[0]
+    assert note.count("(160 degrees of freedom)") == 2

@@ -154,6 +154,12 @@ def test_captions_above_phases_speak_of_phases() -> None:
     every = paper_tables(summarise(_phases(predict=4.0)))[0].caption
     assert "Figures are those of whole phases; they are compared per sample." in every
     assert "compared" not in paper_tables(summarise(_phases()))[1].caption
+    mixed = [cell(f"{m}{c:g}", [replace(trial(5e3, 60.0), work={m: c})], cap=c, model=m) for m, c in _models()]
+    assert "those of whole runs; they are compared per image, token." in paper_tables(summarise(mixed))[0].caption
+
+
+def _models() -> list[tuple[str, float]]:
+    return [(model, cap) for model in ("images", "tokens") for cap in (200.0, 260.0)]
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.8, "160 %"), (0.01, "2 %"), (0.0042, "0.84 %"), (0.4975, "100 %")])

@@ -162,7 +162,7 @@ def test_what_pays_and_how_long_is_no_identity_of_a_node_type() -> None:
 def test_the_least_that_a_file_says(tmp_path: Path) -> None:
     study = read_study(write(tmp_path, '[workloads.a]\ncommand = "true"\n', "least.toml"))
     assert (study.name, study.seed, study.plan.repeats, study.plan.goals) == ("least", None, 3, ("energy", "edp"))
-    assert study.drawn == 2_226_021_434  # made of the name: plan and run have the same order
+    assert study.drawn == 1_806_394_786  # made of the name: plan and run have the same order
     (cell,) = study.plan.cells
     assert study.plan.nodes == {"local": NodeType()}
     assert cell.workload == Workload(("true",), "a", "local")

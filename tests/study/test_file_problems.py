@@ -216,7 +216,7 @@ def test_the_file_without_a_mistake(tmp_path: Path) -> None:
         (
             10,
             "executor = 'local'\ngpus = 2",
-            '11: gpus is for jobs of a cluster (executor = "local"); leave it out (how many GPUs a workload sees is the',
+            '11: gpus is for jobs of a cluster (executor = "local"); leave it out (how many GPUs a workload sees',
         ),
         (10, "exclusive = 'no'", "10: exclusive is 'no'; give true or false"),
         (10, "launch = 'mpirun'", "10: launch is 'mpirun'; did you mean 'srun'? valid: direct, srun"),

@@ -17,6 +17,7 @@ from tests.supervisor.supervised import gone, recorders_in, until
 from joulelab.core.clock import boot_id, monotonic_ns
 from joulelab.core.process import start_ticks
 from joulelab.store.folder import create_run
+from joulelab.supervisor.node import _next_segment
 from joulelab.supervisor.nodes import _plan
 from joulelab.supervisor.options import RunOptions
 from joulelab.supervisor.step import MODULE
@@ -134,6 +135,7 @@ def test_a_recorder_that_dies_is_told_and_started_again(task: Task) -> None:
         "what": "the recorder died (signal 9) and is started again",
     }
     until(lambda: len(task.events("recorder-started")) == 2 and recorders_in(task.folder), 30)
+    assert task.hear("alive") == {"node": "n2", "is": "alive"}, "each second"
     task.send("finish", tail_s=0.0)
     task.hear("ended")
     assert len(list(task.folder.glob("fake.power.*.journal"))) == 2
@@ -196,12 +198,38 @@ def test_on_the_supervisors_node_it_only_watches(task: Task) -> None:
     assert not task.folder.exists()
 
 
+def test_its_segments_come_after_those_that_are_there(tmp_path: Path) -> None:
+    assert _next_segment(tmp_path) == 0
+    for name in ("events.node.jsonl", "events.0.jsonl", "fake.power.0.journal", "recorder.11.log", "nodes.log"):
+        (tmp_path / name).touch()
+    assert _next_segment(tmp_path) == 12
+
+
+def scancel(folder: Path) -> str:
+    """Make a scancel that writes down what it is told; return where commands are looked for."""
+    (folder / "bin").mkdir()
+    made = folder / "bin" / "scancel"
+    made.write_text(f'#!/bin/sh\necho "$@" > {folder}/cancelled\n')
+    made.chmod(0o755)
+    return f"{folder}/bin:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(("rank", "told"), [("0", "--signal=KILL 1.3 1.4\n"), ("1", "")])
+def test_one_task_ends_the_steps_that_it_replaces(tmp_path: Path, rank: str, told: str) -> None:
+    task = Task(tmp_path, PATH=scancel(tmp_path), SLURM_PROCID=rank)
+    owner = {"owner_pid": os.getpid(), "owner_start_ticks": start_ticks(os.getpid())}
+    task.send("plan", host="n2", instead_of=["3", "4"], **owner)
+    task.hear("ready")
+    cancelled = tmp_path / "cancelled"
+    assert (cancelled.read_text() if cancelled.exists() else "") == told
+    task.close_input()
+    assert task.process.wait(30) == 0
+    assert task.process.stdout is not None
+    task.process.stdout.close()
+
+
 def test_the_step_is_cancelled_where_a_worker_of_a_killed_supervisor_holds_its_input(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    scancel = tmp_path / "bin" / "scancel"
-    scancel.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/cancelled\n')
-    scancel.chmod(0o755)
-    task = Task(tmp_path, PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    task = Task(tmp_path, PATH=scancel(tmp_path))
     supervisor = subprocess.Popen(["sleep", "300"])
     task.plan(host="n2", owner=supervisor.pid)
     task.hear("ready")

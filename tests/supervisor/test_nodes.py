@@ -86,7 +86,7 @@ class Job:
 
     def environ(self, **options: Any) -> dict[str, str]:
         return (
-            self.bench.environ(**{"nodes_s": 0.3, "flush_s": 1.0, "edge_s": 0.2, **options})
+            self.bench.environ(**{"nodes_s": 0.3, "flush_s": 0.4, "edge_s": 0.1, **options})
             | JOB
             | {"PATH": str(self.path)}
         )
@@ -125,6 +125,7 @@ def test_a_step_that_does_not_come_up_is_not_waited_for(bench: Bench) -> None:
     assert gone(int((bench.folder / "pid").read_text()))
 
 
+@pytest.mark.long
 def test_one_that_heeds_no_signal_is_killed(bench: Bench) -> None:
     job = Job(bench, f"trap '' TERM; echo $$ > {bench.folder}/pid; while :; do sleep 0.2; done")
     job.run("sh", "-c", f"until [ -s {bench.folder}/pid ]; do sleep 0.05; done; exit 3")

@@ -176,6 +176,7 @@ def test_each_node_has_one_run_where_ranks_are_recorded(bench: Bench) -> None:
     assert not any(events(p, "nodes") for run in found for p in run.iterdir() if p.is_dir()), "inside a step"
 
 
+@pytest.mark.long
 def test_a_step_that_is_refused_costs_nothing(bench: Bench) -> None:
     # As if the job were another's: Slurm refuses the step.
     runs = bench.submit(
@@ -205,8 +206,8 @@ def tasks_on(host: str) -> list[int]:
 
 
 def begin_waiting(bench: Bench, name: str) -> tuple[Path, Path]:
-    """Begin a run on both nodes whose workload ends a second after the file `go` is in its store; return both."""
-    wait = "sh -c 'until [ -e go ]; do sleep 0.1; done; sleep 1'"
+    """Begin a run on both nodes whose workload ends soon after the file `go` is in its store; return both."""
+    wait = "sh -c 'until [ -e go ]; do sleep 0.1; done; sleep 0.3'"
     runs = bench.submit(name, f"{JOULELAB} run -o result.json -- {wait}", "-N2")
     until(lambda: list_runs(runs), "the run begins", 60)
     run = only_run(runs)

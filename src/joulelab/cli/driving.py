@@ -37,7 +37,12 @@ def drive(study: Study, plan: Plan, *, retry: bool) -> Outcome:
         stop = stack.enter_context(Stop())
         shown = stack.enter_context(Shown(sys.stderr, len(cells) * plan.repeats, scope=plan.scope))
         driver = Driver(study, cells, plan.repeats, executors, shown, warmup=plan.warmup, retry=retry, tick=shown.tick)
-        return driver.run(stop)
+        outcome = driver.run(stop)
+        if outcome.stopped_by is not None or outcome.error is not None:
+            jobs = [job for place in dict.fromkeys(executors.values()) for job in place.going_on()]
+            if jobs:
+                say(f"these jobs go on: {', '.join(jobs)}; scancel {' '.join(jobs)} ends them")
+        return outcome
 
 
 def open_executors(study: Study, plan: Plan, stack: ExitStack) -> dict[str, Executor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.planning import describe, expected_text
+from joulelab.study.nodes import SLURM
 from joulelab.study.slots import last_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from joulelab.study.folder import Plan, Study
     from joulelab.study.slots import Slot
@@ -35,6 +38,7 @@ def status_of(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]
     left = [slot.folder.parent.name for slot in slots if slot.state.value not in SETTLED]
     rest = Expected(study, cells, scope=plan.scope).sum(left)
     running = [slot for slot in slots if slot.state.value == "live"]
+    queued = _queued(study, plan)
     return {
         "study": study.name,
         "folder": str(study.folder),
@@ -50,10 +54,24 @@ def status_of(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]
             }
             for slot in running
         ],
+        "queued": [
+            {**_told(cells[slot.folder.parent.name], slot), "job": queued[slot.folder]}
+            for slot in slots
+            if slot.folder in queued and slot.state.value not in ("live", *SETTLED)
+        ],
         "failed": [_told(cells[s.folder.parent.name], s) for s in slots if s.state.value in ("failed", "refused")],
         "interrupted": [_told(cells[s.folder.parent.name], s) for s in slots if s.state.value == "interrupted"],
         "cells": [{"cell": key, "name": describe(cell), "slots": dict(of[key])} for key, cell in cells.items()],
     }
+
+
+def _queued(study: Study, plan: Plan) -> dict[Path, str]:
+    """Return the jobs that wait in a cluster's queue, by slot."""
+    if not any(node.executor == SLURM for node in plan.nodes.values()):
+        return {}
+    from joulelab.study.slurm.queued import queued
+
+    return queued(study.folder, os.environ)
 
 
 def _told(cell: Any, slot: Slot) -> dict[str, Any]:
@@ -79,6 +97,8 @@ def print_status(told: Mapping[str, Any]) -> None:
         power = "" if slot["power_w"] is None else f", {fmt.rough(slot['power_w'], 'W')} now"
         job = f", job {slot['job']}" if slot["job"] else ""
         click.echo(f"  runs: {slot['name']} ({slot['slot']}) on {slot['node']}{job}{power}")
+    for slot in told["queued"][:MOST_ROWS]:
+        click.echo(f"  in the queue: {slot['name']} ({slot['slot']}): {slot['job']}")
     for kind in ("failed", "interrupted"):
         for slot in told[kind][:MOST_ROWS]:
             said = f": {slot['said']}" if slot["said"] else ""

@@ -204,21 +204,18 @@ def caption(
 
 
 def _compared(summary: Summary, cells: Sequence[CellMetrics]) -> list[str]:
-    """Say per what cells are compared, and which where not all are: figures are as they were measured."""
+    """Say per what cells are compared, and which phases where not all are: figures are as they were measured."""
     keys = {c.key for c in cells}
     lines = [line for line in summary.lines if line.cells[0] in keys]
-    found: dict[str, dict[str, None]] = {}
-    for line in lines:
-        if line.per:
-            phase = str(summary.cell(line.cells[0]).knobs.get("phase", ""))
-            found.setdefault(line.per.removesuffix("s"), {})[phase] = None
-    if not found:
+    kinds = {line.key: line.per.removesuffix("s") for line in lines if line.per}
+    if not kinds:
         return []
-    whole = f"Figures are those of whole {'phases' if any('phase' in c.knobs for c in cells) else 'runs'}"
-    if len(found) == 1 and all(line.per for line in lines):
-        return [f"{whole}; they are compared per {next(iter(found))}."]
-    each = (f"{', '.join(p for p in phases if p)} per {kind}".strip() for kind, phases in found.items())
-    return [f"{whole}; compared are {', '.join(each)}."]
+    phases = {line.key: str(summary.cell(line.cells[0]).knobs.get("phase", "")) for line in lines}
+    whole = f"Figures are those of whole {'phases' if any(phases.values()) else 'runs'}"
+    if any(phases.values()) and (len(kinds) < len(lines) or len(set(kinds.values())) > 1):
+        each = dict.fromkeys(f"{phases[key]} per {kind}" for key, kind in kinds.items())
+        return [f"{whole}; compared are {', '.join(each)}."]
+    return [f"{whole}; they are compared per {', '.join(dict.fromkeys(kinds.values()))}."]
 
 
 def _accuracy(samples: Sequence[Sample]) -> str:

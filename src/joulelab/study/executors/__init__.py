@@ -67,6 +67,10 @@ class Executor(Protocol):
         """Return whether the job of a claim has ended that cannot be judged by its process; None where nobody knows."""
         ...
 
+    def going_on(self) -> Sequence[str]:
+        """Return the jobs of the study that go on though the drive has ended, by what ends them."""
+        ...
+
     def close(self) -> None:
         """Release what is held; slots that run go on."""
         ...

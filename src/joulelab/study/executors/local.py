@@ -95,6 +95,10 @@ class Local:
         """Know nothing: of this machine the claim itself tells."""
         return None
 
+    def going_on(self) -> list[str]:
+        """Leave nothing: what was started is waited for."""
+        return []
+
     def close(self) -> None:
         """Release what is held; slots that run go on."""
         for running in self._running:

@@ -1,4 +1,4 @@
-"""What only the machine can refuse: told with the line of the study file, all of it at once, and before anything runs."""
+"""What only the machine can refuse: told with lines of the study file, all of it at once, before anything runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_programs_that_cannot_be_started_are_told(here: Path) -> None:
 [knobs]
 tool = ["ok", "no", "neither"]
 [workloads.a]
-command = "no-such-program-xyz"
+command = "no-such-xyz"
 [workloads.b]
 command = "./tools/{tool}"
 [workloads.c]
@@ -79,7 +79,7 @@ environment = { PATH = "%s/tools" }
     assert told == [
         f"s.toml:{line}"
         for line in (
-            "5: workload a: there is no program 'no-such-program-xyz' (it is not in PATH); install it, or name its file",
+            "5: workload a: there is no program 'no-such-xyz' (it is not in PATH); install it, or name its file",
             f"7: workload b: there is no program ./tools/no {where}",
             f"7: workload b: there is no program ./tools/neither {where}",
             f"9: workload c: ./plain cannot be started (it may not be executed); chmod +x ./plain, or {then}",

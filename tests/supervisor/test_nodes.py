@@ -191,7 +191,7 @@ def test_a_step_that_ends_early_is_replaced(bench: Bench) -> None:
 def test_a_node_that_is_silent_at_the_end_is_told(bench: Bench) -> None:
     job = Job(bench, f"{of_two('hello', 'ready')}\ncat > /dev/null; sleep 1")
     (problem,) = job.run("sh", "-c", "sleep 2.5; exit 3")
-    assert problem == "n2: not heard of at the end, so the last readings may be missing"
+    assert problem.startswith("n2: not heard of "), "at the end, or for 5 s where the machine is busy"
     assert [e["node"] for e in bench.events("node-lost")] == ["n2"]
 
 

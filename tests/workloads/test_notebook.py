@@ -246,7 +246,10 @@ def test_what_cannot_be_run_is_told_before_anything_is_recorded(tmp_path: Path) 
         (["none.ipynb"], "cannot be read"),
         (["--", "a.ipynb", "epoch=3"], "did you mean 'epochs'"),
         (["a.ipynb", "--kernel", "nope"], "there is no kernel 'nope' here"),
-        (["a.ipynb", "--out", "none/x.ipynb"], "the copy cannot be written to none/x.ipynb (there is no folder none)"),
+        (
+            ["a.ipynb", "--out", "none/x.ipynb"],
+            "the copy cannot be written to none/x.ipynb (none: No such file or directory)",
+        ),
         (["a.ipynb", "--out", "."], "the copy cannot be written to . (it is a folder)"),
         (["a.ipynb", "--out", "/proc/x.ipynb"], "the copy cannot be written to /proc/x.ipynb"),
     ):

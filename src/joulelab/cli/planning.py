@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.options import print_json
+from joulelab.study.nodes import LOCAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,28 +48,27 @@ def show_plan(folder: Path, name: str, plan: Plan, *, seed: int | None, as_json:
     ]
     click.echo("\n".join(lines))
     made = "" if there or seed is not None else "; --seed makes it this order" if plan.file is None else ""
-    click.echo(f"{len(left)} of {len(slots)} slots to run{expected_text(rest)}; seed {study.seed}{made}")
+    click.echo(f"{len(left)} of {len(slots)} slots to run{expected_text(rest, plan)}; seed {study.seed}{made}")
     return 0
 
 
 def describe(cell: PlannedCell) -> str:
     """Return a cell in words: workload and node type where they have names, then its knobs."""
-    from joulelab.study.nodes import LOCAL
-
     named = [cell.workload.name, cell.workload.node_type if cell.workload.node_type != LOCAL else ""]
     words = [name for name in named if name]
     return ", ".join([*words, cell.shown] if cell.knobs or not words else words)
 
 
-def expected_text(rest: Sum) -> str:
-    """Return what slots will take in words, empty where nothing is known."""
+def expected_text(rest: Sum, plan: Plan) -> str:
+    """Return what slots will take in words, one after another; empty where nothing is known."""
     from joulelab.report import format as fmt
 
     if rest.unknown == rest.slots:
         return "" if not rest.slots else "; how long they take is not known yet: none like them has run"
     energy = f" and {fmt.rough(rest.energy_j, 'J')}" if rest.energy_j else ""
     unknown = f" without {rest.unknown} of which nothing is known" if rest.unknown else ""
-    return f", about {fmt.duration(rest.time_s)}{energy}{unknown}"
+    serial = " one after another" if any(node.executor != LOCAL for node in plan.nodes.values()) else ""
+    return f", about {fmt.roughly(rest.time_s)}{serial}{energy}{unknown}"
 
 
 def _taken(taken: Taken) -> str:
@@ -77,7 +77,7 @@ def _taken(taken: Taken) -> str:
     if taken.time_s is None:
         return ""
     energy = "" if taken.energy_j is None else f", {fmt.rough(taken.energy_j, 'J')}"
-    return f"  about {fmt.duration(taken.time_s)}{energy}"
+    return f"  about {fmt.roughly(taken.time_s)}{energy}"
 
 
 def _plain(cell: PlannedCell, slot: Slot, expected: Expected) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Shown:
 
     def __call__(self, told: Told) -> None:
         """Print one piece of news."""
-        left = "" if told.left_s is None else f"{_whole(told.left_s)} left"
+        left = "" if told.left_s is None else f"{fmt.roughly(told.left_s)} left"
         self._last = f"[{told.finished}/{told.total}]"
         self._lined = time.monotonic()
         if self._bar is not None:
@@ -125,7 +125,7 @@ def news(told: Told, scope: str | None = None) -> str:
         parts.append(_outlived(told.details["outlived"], told.details.get("unended", 0)))
     parts += [str(problem) for problem in told.details.get("problems", ())]
     if told.left_s is not None and told.what in ("done", "failed", "interrupted"):
-        parts.append(f"{_whole(told.left_s)} left")
+        parts.append(f"{fmt.roughly(told.left_s)} left")
     return ": ".join(parts[:2]) + "".join(f"; {part}" for part in parts[2:])
 
 
@@ -134,8 +134,3 @@ def _outlived(count: int, unended: int) -> str:
     if unended:
         ended = f"{unended} of them cannot be ended" if count > 1 else "cannot be ended"
     return f"{'1 process' if count == 1 else f'{count} processes'} outlived the command and {ended}"
-
-
-def _whole(seconds: float) -> str:
-    """Return a time that is only known roughly."""
-    return f"{seconds:.0f} s" if seconds < 99.5 else fmt.duration(seconds)

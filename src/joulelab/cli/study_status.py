@@ -44,7 +44,7 @@ def status_of(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]
         "folder": str(study.folder),
         "slots": dict(states),
         "left_s": None if rest.unknown == rest.slots else rest.time_s,
-        "left": expected_text(rest),
+        "left": expected_text(rest, plan),
         "running": [
             {
                 **_told(cells[slot.folder.parent.name], slot),

@@ -138,6 +138,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
+def roughly(seconds: float) -> str:
+    """Return a time that is only an expectation: whole seconds, below a hundred of them."""
+    return f"{seconds:.0f} s" if seconds < 99.5 else duration(seconds)
+
+
 def period(seconds: float | None) -> str:
     """Return a nominal time without trailing zeros: `100 ms`, `1 s`."""
     if seconds is None or not math.isfinite(seconds):

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -104,13 +105,12 @@ def _check_out(out: Path, file: Path) -> None:
     """Refuse a copy that cannot be written: that would be known only after everything has run. Raises ConfigError."""
     if out.resolve() == file.resolve():
         raise ConfigError("the copy would replace the notebook", where="--out", next="name another file")
-    folder, why = out.parent, None
-    if not folder.is_dir():
-        why = f"there is no folder {folder}"
-    elif out.is_dir():
-        why = "it is a folder"
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        why = f"nothing may be written to {folder}"
+    try:
+        why = "it is a folder" if out.is_dir() else None
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass  # permissions alone do not tell: the file system may be read-only, or full
+    except OSError as error:
+        why = f"{out.parent}: {error.strerror}"
     if why:
         raise ConfigError(f"the copy cannot be written to {out}", where="--out", why=why, next="name another file")
 

@@ -135,7 +135,10 @@ def _known(run: Path) -> Known:
     """Return what a run tells of its job's steps: ours on all nodes, and whether srun started the workload."""
     with open_run(run) as opened:
         command = [str(word) for word in opened.meta.get("command") or [""]]
-        step = next((str(e["step"]) for e in opened.events() if e.get("event") == "nodes" and e.get("step")), "")
+        events = opened.events()
+    steps = [str(e["step"]) for e in events if e.get("event") == "nodes" and e.get("step")]
+    lost = any(e.get("event") == "node-lost" for e in events)  # then no step of ours saw all nodes all the time
+    step = steps[-1] if steps and not lost else ""
     return Known(step, Path(command[0]).name == "srun", str(opened.meta.get("host", "")))
 
 

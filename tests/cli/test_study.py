@@ -201,7 +201,8 @@ def test_what_is_wrong_is_told_before_anything_runs(file: Path, environ: dict[st
         assert text in err
     file.write_text(FILE.replace("n = [1, 2]", "n = [1, 2]\ncap = [100]\n").replace('uses = "cpu"', ""))
     out, err = call(file, environ, "plan", code=1)
-    assert "it cannot be run as it is: " in err
+    assert "it cannot be run as it is:" in err
+    assert "study.toml:9: knob cap on all: there is no GPU to cap" in err
     assert "there is no GPU to cap" in err
     assert out.count(" free") == 8
     file.write_text('scope = "node.ac"\n' + FILE)

@@ -251,8 +251,11 @@ def test_damaged_files_cost_no_more_than_their_slot(tmp_path: Path, environ: dic
 
 
 def test_a_command_that_cannot_be_started_stops_the_sweep(tmp_path: Path, environ: dict[str, str]) -> None:
-    words = (*COMMON, "--set", "n=1:100:1", "--", "./no-such-command", "{n}")
+    program = tmp_path / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    words = (*COMMON, "--set", "n=1:100:1", "--", "./program", "{n}")
     _, err = sweep(tmp_path, environ, *words, code=1)
-    assert "no such command" in err
+    assert "its interpreter is missing" in err
     assert err.count("set aside") == 1
     assert names(tmp_path) == ["r01.refused-1"]

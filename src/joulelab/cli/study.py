@@ -51,13 +51,14 @@ def plan_command(file: Path, studies: Path, as_json: bool, no_check: bool) -> No
     from joulelab.core.errors import JoulelabError
 
     found = _read(file)
-    show_plan(studies.absolute() / found.name, found.name, found.plan, seed=found.seed, as_json=as_json)
+    show_plan(studies.absolute() / found.name, found.name, found.plan, seed=found.drawn, as_json=as_json)
     if no_check:
         return
     try:
         _check(found)
     except JoulelabError as error:
-        say(f"it cannot be run as it is: {error}")
+        several = "\n" if "\n" in str(error) else " "
+        say(f"it cannot be run as it is:{several}{error}")
         raise SystemExit(1) from None
 
 
@@ -76,13 +77,15 @@ def run_command(
     """
     from joulelab.cli.concluding import print_report, summarised, write
     from joulelab.cli.driving import FAILED_CODE, agreed, drive, tell_end, tell_failed
-    from joulelab.study.folder import join_study
+    from joulelab.study.folder import FILE, join_study
 
     found = _read(file)
     _check(found)
     if not agreed(found.plan, yes=yes):
         ctx.exit(FAILED_CODE)
-    study = join_study(studies.absolute() / found.name, found.name, found.plan, found.seed)
+    folder = studies.absolute() / found.name
+    # A study keeps the seed it began with, unless the file asks for another: that is refused.
+    study = join_study(folder, found.name, found.plan, found.seed if (folder / FILE).exists() else found.drawn)
     outcome = drive(study, found.plan, retry=retry)
     _account(_slots(study, found), ACCOUNTED_S)
     code = tell_end(outcome)

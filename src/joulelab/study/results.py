@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import Cell, Trial
+from joulelab.analysis.lines import knob_column
 from joulelab.core.errors import ConfigError, JoulelabError, StoreError
 from joulelab.core.scope import family
 from joulelab.store.documents import read_document
@@ -232,7 +233,7 @@ def _row(
 ) -> dict[str, Any]:
     slot, notes = found
     cooled = notes.get("cooled") or {}
-    knobs = {f"knob_{name}": value for name, value in cell.values().items()}
+    knobs = {knob_column(name): value for name, value in cell.values().items()}
     run = "" if slot.run is None else str(slot.run.name)
     state = {"slot": slot.folder.name, "state": slot.state.value, "why": slot.why, "run": run}
     cooling = {"cooled": cooled.get("reason"), "cooled_s": cooled.get("took_s"), "cooled_to_c": cooled.get("to_c")}

@@ -196,7 +196,8 @@ def _check_recorded(outcome: Outcome, folder: Path) -> None:
     if outcome.run is None or not (outcome.run / "end.json").exists():
         what = "nothing could be recorded" if outcome.run is None else "the run could not be closed"
         why = "; ".join(outcome.problems)
-        raise StoreError(what, where=str(folder), why=why, next="mend that, then type the same again")
+        mend = "free some space" if "space" in why else "mend that"
+        raise StoreError(what, where=str(folder), why=why, next=f"{mend}, then type the same again")
 
 
 def _ignore(_: str) -> None:

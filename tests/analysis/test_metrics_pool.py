@@ -247,10 +247,14 @@ def _coverage(counts: list[int], noisy: int | None = None, tries: int = 500) -> 
 
 
 SINGLES = [3, 1, 1, 1, 3, 3, 3, 3, 3]
+LONGER = [[1, *SINGLES[:0:-1]], [2] * CAPS, [10] * 9, [2] * 5]
 
 
 @pytest.mark.no_cover  # thousands of draws of what others trace
-@pytest.mark.parametrize("counts", [SINGLES, [1, *SINGLES[:0:-1]], [2] * CAPS, [3] * CAPS, [10] * 9, [2] * 5])
+@pytest.mark.parametrize(
+    "counts",
+    [SINGLES, [3] * CAPS, *(pytest.param(c, marks=pytest.mark.long) for c in LONGER)],
+)
 def test_intervals_of_gains_cover_the_truth_where_all_cells_scatter_alike(counts: list[int]) -> None:
     gains, _, losses = _coverage(counts)
     assert 0.935 <= gains <= 0.975
@@ -259,7 +263,7 @@ def test_intervals_of_gains_cover_the_truth_where_all_cells_scatter_alike(counts
 
 # What the noisy cell itself reaches: two runs cannot show how much they differ. Decision 13 has these figures.
 @pytest.mark.no_cover  # thousands of draws of what others trace
-@pytest.mark.parametrize(("n", "itself"), [(2, 0.80), (3, 0.87), (10, 0.935)])
+@pytest.mark.parametrize(("n", "itself"), [(2, 0.80), (3, 0.87), pytest.param(10, 0.935, marks=pytest.mark.long)])
 def test_intervals_of_gains_cover_the_truth_with_one_cell_three_times_noisier(n: int, itself: float) -> None:
     gains, noisy, _ = _coverage([n] * (CAPS if n < 10 else 9), noisy=NOISY)
     assert gains >= 0.935
@@ -281,7 +285,7 @@ TIMES |= {(c, 8): t for c, t in zip(CAPPED, (1.5, 1.1, 0.99, 0.9, 0.84), strict=
 
 
 @pytest.mark.no_cover  # thousands of draws of what others trace
-@pytest.mark.parametrize("n", [3, 10])
+@pytest.mark.parametrize("n", [3, pytest.param(10, marks=pytest.mark.long)])
 def test_lines_are_pooled_by_themselves_so_that_short_runs_are_covered(n: int) -> None:
     draw = random.Random(5)
     hits = {1: 0, 8: 0}

@@ -133,6 +133,7 @@ def test_editing_a_file_keeps_the_cells_that_did_not_change(file: Path, environ:
     assert [cell["n"] for cell in cells] == [1] * 8
 
 
+@pytest.mark.no_cover
 def test_failed_slots_are_kept_said_and_retried_on_request(file: Path, environ: dict[str, str]) -> None:
     (file.parent / "fail").touch()
     _, err = call(file, environ, "run", "--no-figures", code=1)

@@ -105,6 +105,7 @@ def test_a_command_without_reports_of_work_is_told_to_make_some(bench: CapBench)
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
+@pytest.mark.no_cover
 def test_a_keeper_that_is_killed_does_not_end_the_tuning(bench: CapBench) -> None:
     words = ("--goal", "energy", "--cap", "180,260", "--trials", "2")
     tune = bench.start("tune", *words, *QUICK, "--", "sh", "-c", UNTIL_CHOSEN)
@@ -130,6 +131,7 @@ def test_a_signal_goes_to_the_command_and_the_caps_come_back(bench: CapBench) ->
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
+@pytest.mark.no_cover
 def test_whole_runs_find_a_good_cap_and_count_when_it_is_asked_again(bench: CapBench) -> None:
     words = ("tune", "--goal", "energy", "--cap", "100:260:80", "--trials", "3", "--gpu", "all")
     done = bench.call(*words, "--", *JOB, "--work", "30")
@@ -152,6 +154,7 @@ def test_whole_runs_find_a_good_cap_and_count_when_it_is_asked_again(bench: CapB
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
+@pytest.mark.no_cover
 def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: CapBench) -> None:
     script = f"test {{cap}} -gt 120 && {' '.join(JOB)} --work 10"
     words = ("--goal", "edp", "--cap", "100,180,260", "--trials", "3", "--scope", "gpu", "--", "sh", "-c", script)
@@ -226,6 +229,7 @@ def test_online_chooses_no_cap_where_none_is_enforced(unenforced: CapBench) -> N
     assert unenforced.caps() == [FOUND_W, FOUND_W]
 
 
+@pytest.mark.no_cover
 def test_whole_runs_choose_no_cap_where_none_is_enforced(unenforced: CapBench) -> None:
     words = ("--goal", "edp", "--cap", "100,110,260", "--", *JOB, "--work", "30")
     done = unenforced.call("tune", *words, code=1)

@@ -53,6 +53,7 @@ def test_it_is_a_host_of_its_own_and_nothing_else_is_touched(folder, sealed):
     attach(folder.path, "slurm-7", told(), FACTS)
     after = files(folder.path)
     assert before.pop("results.json")
+    assert before.pop("rows.json")
     assert {name: after[name] for name in before} == before
     assert {name.split("/")[0] for name in after.keys() - before.keys()} == {"slurm-7"}
     with open_run(folder.path) as run:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 RECORDED = Path(__file__).parents[1] / "examples" / "runs" / "20261115-232047-283d"
-COMMAND = ("train", "--batch", "{batch}", "--rate", "{rate}")
+COMMAND = ("true", "--batch", "{batch}", "--rate", "{rate}")
 SPREAD = 0.01  # relative, of the energies and times of repeats
 UNREAD = 100  # one run of so many has no results yet
 QUERIES = {

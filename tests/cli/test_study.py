@@ -191,6 +191,11 @@ def test_a_study_whose_file_was_moved_goes_on_and_another_of_its_name_does_not(
     copied.write_text(moved.read_text())
     _, err = call(copied, environ, "run", "--no-figures", *studies, code=2)
     assert "there is another study of that name" in err
+    assert 'name = "small-2"' in err
+    before = (small.parent / "joulelab-studies" / "small" / "slots.csv").read_text()
+    for verb in ("plan", "status", "report"):
+        call(copied, environ, verb, *studies, code=2)
+    assert (small.parent / "joulelab-studies" / "small" / "slots.csv").read_text() == before
     moved.write_text(moved.read_text().removeprefix('name = "small"\n'))
     moved.rename(small)
 
@@ -201,7 +206,7 @@ def test_what_is_wrong_is_told_before_anything_runs(file: Path, environ: dict[st
     for text in ("repeat", "repeats", "use", "uses", "{m}"):
         assert text in err
     file.write_text(FILE.replace("n = [1, 2]", "n = [1, 2]\ncap = [100]\n").replace('uses = "cpu"', ""))
-    out, err = call(file, environ, "plan", code=1)
+    out, err = call(file, environ, "plan", code=2)
     assert "it cannot be run as it is:" in err
     assert "study.toml:9: knob cap on all: there is no GPU to cap" in err
     assert "there is no GPU to cap" in err

@@ -78,11 +78,22 @@ class Bench:
         self.file = folder / "cycle.toml"
         self.study = folder / "joulelab-studies" / "cycle"
         self.environ = {**cluster.environment, **served.environment}
+        self.started: list[subprocess.Popen[str]] = []
 
     def start(self, verb: str, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "joulelab", "study", verb, str(self.file), *words]
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-        return subprocess.Popen(command, cwd=self.folder, env=self.environ, text=True, start_new_session=True, **pipes)
+        process = subprocess.Popen(
+            command, cwd=self.folder, env=self.environ, text=True, start_new_session=True, **pipes
+        )
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """Leave no driver behind where a test fails: without its cluster it would wait for ever."""
+        for process in self.started:
+            process.kill()
+            process.communicate()
 
     def call(self, verb: str, *words: str, code: int = 0) -> tuple[str, str]:
         process = self.start(verb, *words)
@@ -122,6 +133,7 @@ def bench() -> Iterator[Bench]:
         cluster = stack.enter_context(Cluster(folder / "slurm", folder / "feed", machines))
         made = Bench(folder, cluster, served)
         made.file.write_text(FILE)
+        stack.callback(made.end)
         yield made
 
 

@@ -111,7 +111,7 @@ def write(study: Study, results: Results, summary: Summary, *, figures: bool | N
         with contextlib.suppress(OSError):
             (study.folder / name).unlink()
     written = [study.folder / name for name, text in made.items() if _put(study.folder / name, text)]
-    if figures is not False and len(written) == len(made):
+    if figures is not False:
         written += _draw(study, summary, asked=bool(figures))
     return written
 
@@ -141,5 +141,8 @@ def _draw(study: Study, summary: Summary, *, asked: bool) -> list[Path]:
         if asked:
             raise
         say(str(error))
+        return []
+    except OSError as error:
+        say(f"{error.filename or study.folder / 'figures'} is not written ({error.strerror})")
         return []
     return [study.folder / "figures"]

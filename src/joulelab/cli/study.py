@@ -49,8 +49,11 @@ def plan_command(file: Path, studies: Path, as_json: bool, no_check: bool) -> No
     """
     from joulelab.cli.planning import show_plan
     from joulelab.core.errors import JoulelabError
+    from joulelab.study.folder import FILE
 
     found = _read(file)
+    if (studies.absolute() / found.name / FILE).exists():
+        _open(found, studies)  # that of another file is refused
     show_plan(studies.absolute() / found.name, found.name, found.plan, seed=found.drawn, as_json=as_json)
     if no_check:
         return
@@ -59,7 +62,7 @@ def plan_command(file: Path, studies: Path, as_json: bool, no_check: bool) -> No
     except JoulelabError as error:
         several = "\n" if "\n" in str(error) else " "
         say(f"it cannot be run as it is:{several}{error}")
-        raise SystemExit(1) from None
+        raise SystemExit(2) from None
 
 
 @command.command("run")
@@ -149,12 +152,13 @@ def _check(found: StudyFile) -> None:
 def _open(found: StudyFile, studies: Path) -> Study:
     """Open the study of a file, judged as the file says now. Raises StoreError where it has not run."""
     from joulelab.core.errors import StoreError
-    from joulelab.study.folder import FILE, described, open_study
+    from joulelab.study.folder import FILE, check_same, described, open_study
 
     folder = studies.absolute() / found.name
     if not (folder / FILE).exists():
         raise StoreError("the study has not run yet", where=str(folder), next=f"joulelab study run {found.path}")
     study = open_study(folder)
+    check_same(folder, study.data, found.plan, None)
     study.data |= described(found.name, found.plan, None, study.data)
     return study
 

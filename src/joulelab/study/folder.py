@@ -245,7 +245,7 @@ def join_study(folder: Path, name: str, plan: Plan, seed: int | None) -> Study:
     with locked(folder):
         before = open_study(folder).data if (folder / FILE).exists() else None
         data = described(name, plan, seed, before)
-        _check_same(folder, before, plan, seed)
+        check_same(folder, before, plan, seed)
         write_json_atomic(folder / FILE, data)
     study = Study(folder, data)
     if plan.file is None:  # those of a study file may be thousands: each is made when its first slot is run
@@ -282,12 +282,14 @@ def described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any]
     }
 
 
-def _is_another(before: Path, now: Path) -> bool:
-    """Return whether a study is of another file that is still there; one that was moved or copied takes it over."""
+def _is_another(folder: Path, before: Path, plan: Plan) -> bool:
+    """Return whether a study is of another file; one that was moved takes it over, if it has a cell in common."""
+    assert plan.file is not None
     try:
-        return not before.samefile(now)
+        return not before.samefile(plan.file)
     except OSError:
-        return False
+        there = {cell.parent.name for cell in folder.glob(f"cells/*/{CELL}")}
+        return bool(there) and not any(cell.key in there for cell in plan.cells)
 
 
 def _sweeps(plan: Plan) -> Workload:
@@ -295,13 +297,15 @@ def _sweeps(plan: Plan) -> Workload:
     return plan.cells[0].workload
 
 
-def _check_same(folder: Path, before: Mapping[str, Any] | None, plan: Plan, seed: int | None) -> None:
+def check_same(folder: Path, before: Mapping[str, Any] | None, plan: Plan, seed: int | None) -> None:
+    """Refuse to go on with a study of something else. Raises ConfigError."""
     if before is None:
         return
     there = before.get("file")
-    if plan.file is not None and (not there or _is_another(Path(there), plan.file)):
+    if plan.file is not None and (not there or _is_another(folder, Path(there), plan)):
         why = f"it is of {there}" if there else f"it is of the command {' '.join(redact(before['command']))}"
-        then = f'write another name into the file: name = "{folder.name}-2"'
+        free = next(n for n in (f"{folder.name}-{k}" for k in range(2, 10_000)) if not folder.with_name(n).exists())
+        then = f'write another name into the file: name = "{free}"'
         raise ConfigError("there is another study of that name", where=str(folder), why=why, next=then)
     if plan.file is None and (there or Workload.from_json(before) != _sweeps(plan)):
         raise ConfigError(

@@ -49,7 +49,7 @@ def read_study(path: Path) -> StudyFile:
     problems = Problems(str(path), text)
     problems.homes |= _homes()
     top = Table(content, (), problems)
-    read = _read(top, path.absolute(), text)
+    read = _read(top, path.resolve(), text)
     problems.check()
     return read
 

@@ -7,13 +7,13 @@ import os
 import re
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import Denied, MeterError, ReadFailed, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 # What sacct is asked for, in this order; a job's name is free text and is asked for on its own.
 ROW_FIELDS = (
@@ -34,7 +34,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", re.ASCII)
 # Slurm's marks for "no value" and "infinite", in 64 and 32 bits; a float without a value can be printed as either.
 _NOT_A_NUMBER = frozenset({2**64 - 1, 2**64 - 2, 2**32 - 1, 2**32 - 2})
 _NO_TIME = ("Unknown", "None", "N/A", "")
-_RUN_ON = "run it on a machine of the cluster, or set slurm_conf"
+_RUN_ON = "run it on a machine of the cluster (a login node), or name its slurm.conf by SLURM_CONF"
 
 
 class Answer(NamedTuple):
@@ -156,23 +156,25 @@ class Slurm:
         env = {
             key: value for key, value in env.items() if not key.startswith(("SACCT_", "SCONTROL_", "SLURM_CLUSTERS"))
         }
-        try:
-            done = subprocess.run(
-                words, capture_output=True, env=env, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False
-            )
-        except FileNotFoundError:
-            why = f"there is no program {words[0]} here"
-            raise Unavailable("Slurm is not installed", where=self._where, why=why, next=_RUN_ON) from None
-        except subprocess.TimeoutExpired:
-            why = f"no answer within {timeout_s:g} s"
-            raise ReadFailed(
-                f"{words[0]} did not finish", where=self._where, why=why, next="it is tried again"
-            ) from None
-        except OSError as error:
-            raise ReadFailed(
-                f"{words[0]} cannot be run", where=self._where, why=str(error), next="try again"
-            ) from error
-        return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+        return run_program(words, env, timeout_s, self._where)
+
+
+def run_program(
+    words: Sequence[str], env: Mapping[str, str], timeout_s: float, where: str, keep: Sequence[int] = ()
+) -> Answer:
+    """Run one of Slurm's programs; `keep` are descriptors that it shall hold. Raises Unavailable, ReadFailed."""
+    quiet: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL}
+    try:
+        done = subprocess.run(words, env=env, timeout=timeout_s, check=False, pass_fds=keep, **quiet)
+    except FileNotFoundError:
+        why = f"there is no program {words[0]} here"
+        raise Unavailable("Slurm is not installed", where=where, why=why, next=_RUN_ON) from None
+    except subprocess.TimeoutExpired:
+        why = f"no answer within {timeout_s:g} s"
+        raise ReadFailed(f"{words[0]} did not finish", where=where, why=why, next="it is tried again") from None
+    except OSError as error:
+        raise ReadFailed(f"{words[0]} cannot be run", where=where, why=str(error), next="it is tried again") from error
+    return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
 def failure(program: str, answer: Answer, where: str) -> MeterError:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed, Refused, Unavailable
-from joulelab.transports.slurm import Answer, failure, parse_pairs, parse_settings
+from joulelab.transports.slurm import Answer, failure, parse_pairs, parse_settings, run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -166,29 +165,7 @@ class Jobs:
 
     def _start(self, words: Sequence[str], timeout_s: float, keep: Sequence[int]) -> Answer:
         env = self._environ | ({} if words[0] == "sbatch" else ASKING)
-        try:
-            done = subprocess.run(
-                words,
-                capture_output=True,
-                env=env,
-                timeout=timeout_s,
-                stdin=subprocess.DEVNULL,
-                check=False,
-                pass_fds=keep,
-            )
-        except FileNotFoundError:
-            why = f"there is no program {words[0]} here"
-            then = "run it on a machine of the cluster: a login node"
-            raise Unavailable("Slurm is not installed", where=self._where, why=why, next=then) from None
-        except subprocess.TimeoutExpired:
-            why = f"no answer within {timeout_s:g} s"
-            raise ReadFailed(
-                f"{words[0]} did not finish", where=self._where, why=why, next="it is tried again"
-            ) from None
-        except OSError as error:
-            what = f"{words[0]} cannot be run"
-            raise ReadFailed(what, where=self._where, why=str(error), next="it is tried again") from error
-        return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+        return run_program(words, env, timeout_s, self._where, keep)
 
 
 def clean(environ: Mapping[str, str]) -> dict[str, str]:

@@ -12,8 +12,6 @@ import click
 from joulelab.cli.options import say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from joulelab.study.drive import Outcome
     from joulelab.study.executors import Executor
     from joulelab.study.folder import Plan, Study
@@ -93,14 +91,6 @@ def matrix(plan: Plan) -> str:
     """Return how many cells and slots there are, in words."""
     cells, slots = len(plan.cells), len(plan.cells) * plan.repeats
     return f"{cells} {'cell' if cells == 1 else 'cells'} x {plan.repeats} = {slots} {'slot' if slots == 1 else 'slots'}"
-
-
-def node_types(plan: Plan) -> Mapping[str, int]:
-    """Return how many cells each node type has."""
-    found: dict[str, int] = {}
-    for cell in plan.cells:
-        found[cell.workload.node_type] = found.get(cell.workload.node_type, 0) + 1
-    return found
 
 
 def _short(study: Study) -> str:

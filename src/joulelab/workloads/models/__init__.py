@@ -1,0 +1,1 @@
+"""Models that the studies trained, in plain torch."""

@@ -1,0 +1,1 @@
+"""Train a model, measured: ranks, phases, limits, work and quality, the same for every workload."""

@@ -10,17 +10,22 @@ if TYPE_CHECKING:
     from typing import Any
 
     from joulelab.supervisor.measure import Measurement, measure, measured
-    from joulelab.supervisor.phases import mark, phase, work
+    from joulelab.supervisor.phases import fact, mark, phase, step, work
 
-__all__ = ["Measurement", "__version__", "mark", "measure", "measured", "phase", "work"]
+__all__ = ["Measurement", "__version__", "fact", "mark", "measure", "measured", "phase", "step", "work"]
 
 # Found when first used, so that `import joulelab` costs next to nothing.
 _PLACES = {
     "Measurement": "joulelab.supervisor.measure",
     "measure": "joulelab.supervisor.measure",
     "measured": "joulelab.supervisor.measure",
+    "fact": "joulelab.supervisor.phases",
+    "load_ipython_extension": "joulelab.integrations.jupyter",
     "mark": "joulelab.supervisor.phases",
     "phase": "joulelab.supervisor.phases",
+    "step": "joulelab.supervisor.phases",
+    "track": "joulelab.integrations.tracking",
+    "unload_ipython_extension": "joulelab.integrations.jupyter",
     "work": "joulelab.supervisor.phases",
 }
 

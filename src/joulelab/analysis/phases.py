@@ -1,4 +1,4 @@
-"""Make phases and work done out of marks."""
+"""Make phases, work done and facts out of marks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+Fact = str | int | float | bool
 
 
 @dataclass(slots=True)
 class Phase:
-    """Hold one named interval in monotonic ns; `open_end`: nothing closed it; `script`: the shell script it is of."""
+    """Hold one named interval in monotonic ns; `open_end`: nothing closed it; `script`: the shell script it is of.
+
+    `steps`: the process (its file) whose steps it holds; their work is known and is a part of that process's reports.
+    """
 
     id: str
     name: str
@@ -24,12 +29,16 @@ class Phase:
     open_end: bool = False
     work: dict[str, float] = field(default_factory=dict)
     script: str | None = None
+    steps: str | None = None
     host: str = ""
 
     @property
     def title(self) -> str:
-        """Return the name as people say it: `epoch 3`."""
-        return self.name if self.n is None else f"{self.name} {self.n}"
+        """Return the name as people say it: `epoch 3`, `step 101-150`."""
+        if self.n is None:
+            return self.name
+        last = self.labels.get("to")
+        return f"{self.name} {self.n}" + (f"-{last}" if isinstance(last, int) and last > self.n else "")
 
     @property
     def duration_s(self) -> float:
@@ -50,17 +59,34 @@ def phases_of(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) ->
     lines = sorted(marks, key=lambda m: int(m.get("t", 0)))
     phases, work = _intervals(lines, end_ns), Work()
     _put_into_cells(phases.values())
+    _put_into_scripts(phases.values())
+    clock = _Clock(phases.values())
     for line in lines:
         if line.get("mark") != "work" or not start_ns <= int(line["t"]) <= end_ns:
             continue
         _add(work.amounts, line)
         work.times_ns.setdefault(_source(line), []).extend(int(t) for t in line.get("at", ()))
         if line.get("phase") is None:
-            _credit_by_time(phases.values(), line)
+            _credit_by_time(clock, line)
         else:
             _credit(phases, line)
     inside = [p for p in phases.values() if p.end_ns > start_ns and p.start_ns < end_ns]
     return sorted(inside, key=lambda p: (p.start_ns, -p.end_ns)), work
+
+
+def facts_of(marks: Iterable[Mapping[str, Any]], end_ns: int, first: str) -> dict[str, Fact]:
+    """Return the facts told up to a time: the last value of each name, that of the `first` host if it has one.
+
+    None takes a fact back.
+    """
+    told: dict[str, Fact | None] = {}
+    lines = [m for m in marks if m.get("mark") == "fact" and int(m.get("t", 0)) <= end_ns]
+    for line in sorted(lines, key=lambda m: (m.get("host", "") == first, int(m["t"]))):
+        facts = line.get("facts")
+        for name, value in facts.items() if isinstance(facts, dict) else ():
+            told.pop(name, None)  # so that facts stand in the order in which they were told last
+            told[str(name)] = value if value is None or isinstance(value, Fact) else str(value)
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _source(line: Mapping[str, Any]) -> str:
@@ -82,10 +108,14 @@ def _intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Phase]:
             identity = _id(line, "id") or ""
             if identity in phases:  # a process of the same number, later
                 phases[f"{identity}#{k}"] = phases.pop(identity)
-            labels = line.get("labels") or {}
-            phases[identity] = Phase(
+            labels, done = line.get("labels") or {}, line.get("work")
+            begun = Phase(
                 identity, line["name"], line.get("n"), t, end_ns, _id(line, "parent"), labels, open_end=True, host=host
             )
+            if isinstance(done, dict):
+                begun.steps = source
+                begun.work = {name: float(amount) for name, amount in done.items()}
+            phases[identity] = begun
         elif kind == "end" and (ended := phases.get(_id(line, "id") or "")) is not None:
             ended.end_ns, ended.open_end = t, False
         elif kind == "switch":
@@ -118,21 +148,56 @@ def _put_into_cells(phases: Iterable[Phase]) -> None:
             phase.parent = there[k].id
 
 
+def _put_into_scripts(phases: Iterable[Phase]) -> None:
+    """Make steps parts of the phases that their own process switched to: those have no id while it runs."""
+    switched: dict[str, list[Phase]] = {}
+    for phase in phases:
+        if phase.script is not None:
+            switched.setdefault(phase.script, []).append(phase)
+    for phase in phases:
+        there = switched.get(phase.steps or "", [])
+        k = bisect_right(there, phase.start_ns, key=lambda script: script.start_ns) - 1
+        if k >= 0 and phase.parent is None and phase.end_ns <= there[k].end_ns:
+            phase.parent = there[k].id
+
+
+class _Clock:
+    """Find the phases that reports without a phase were done in; steps by their order, for they may be many."""
+
+    def __init__(self, phases: Iterable[Phase]) -> None:
+        self._others: dict[str, list[Phase]] = {}
+        self._steps: dict[str, dict[str, list[Phase]]] = {}
+        for phase in phases:
+            if phase.steps is None:
+                self._others.setdefault(phase.host, []).append(phase)
+            else:
+                self._steps.setdefault(phase.host, {}).setdefault(phase.steps, []).append(phase)
+        for blocks in (b for by_process in self._steps.values() for b in by_process.values()):
+            blocks.sort(key=lambda block: block.start_ns)
+
+    def at(self, host: str, source: str, since: int, t: int) -> Iterator[Phase]:
+        """Return the phases of a host in which a report of [since, t] may lie; no steps of its own process."""
+        there = self._others.get(host, [])
+        yield from [p for p in there if p.script == source] or there
+        for process, blocks in self._steps.get(host, {}).items():
+            if process != source:
+                first = bisect_right(blocks, since, key=lambda block: block.end_ns)
+                yield from blocks[first : bisect_right(blocks, t, key=lambda block: block.start_ns)]
+
+
 def _add(amounts: dict[str, float], line: Mapping[str, Any], share: float = 1.0) -> None:
     for name, amount in line.get("amounts", {}).items():
         amounts[name] = amounts.get(name, 0.0) + float(amount) * share
 
 
-def _credit_by_time(phases: Iterable[Phase], line: Mapping[str, Any]) -> None:
+def _credit_by_time(clock: _Clock, line: Mapping[str, Any]) -> None:
     """Add work that names no phase (of other ranks, threads, children, scripts) to the phases that it was done in.
 
     A report covers the time since the one before; where that reaches over a phase's edge, its share is taken. A
     script's reports belong to the script's own phases, if it has any.
     """
     t, since = int(line["t"]), min(int(line.get("from", line["t"])), int(line["t"]))
-    host, source = str(line.get("host", "")), _source(line)
-    there = [p for p in phases if p.host == host]
-    for phase in [p for p in there if p.script == source] or there:
+    for phase in clock.at(str(line.get("host", "")), _source(line), since, t):
         overlap = min(t, phase.end_ns) - max(since, phase.start_ns)
         share = overlap / (t - since) if t > since else float(phase.start_ns <= t < phase.end_ns)
         if share > 0:

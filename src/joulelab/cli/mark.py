@@ -1,4 +1,4 @@
-"""Mark phases and work from a shell script: `joulelab mark NAME`. Starts often, so it imports little."""
+"""Mark phases, work and facts from a shell script: `joulelab mark NAME`. Starts often, so it imports little."""
 
 from __future__ import annotations
 
@@ -15,9 +15,34 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
     from types import FrameType
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 WORDS = "joulelab.words"
+NOT_MARKED = "not marked (cannot write to {folder}); df -h"  # and no more: a script must not fail by its marks
+
+
+class Fact(click.ParamType[tuple[str, str | float | bool]]):
+    """Take `data=cifar-10` or `accuracy=0.91`: a name, and text, a number, true or false."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str | float | bool]:
+        """Return name and value."""
+        if isinstance(value, tuple):
+            return value
+        key, _, told = (part.strip() for part in str(value).partition("="))
+        if not key or not told:
+            self.fail(f"{value!r} is no fact; write it as data=cifar-10", param, ctx)
+        if told in ("true", "false"):
+            return key, told == "true"
+        for number in (int, float):
+            try:
+                return key, number(told)
+            except ValueError:
+                continue
+        return key, told
 
 
 class Mark(click.Command):
@@ -37,6 +62,7 @@ class Mark(click.Command):
 @click.option("--n", "number", type=int, metavar="N", help="Number of the phase: `epoch --n 3`.")
 @click.option("--end", is_flag=True, help="Only end the phase that goes on.")
 @click.option("--work", multiple=True, type=Amount(), help="Report work done up to now, such as samples=64.")
+@click.option("--fact", multiple=True, type=Fact(), help="Tell a fact of the run, such as data=cifar-10.")
 @click.option("-v", "--verbose", is_flag=True, help="Say so where nothing is recorded.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was marked as JSON, on standard error.")
 @click.pass_context
@@ -46,18 +72,20 @@ def command(
     number: int | None,
     end: bool,
     work: tuple[tuple[str, float], ...],
+    fact: tuple[tuple[str, str | float | bool], ...],
     verbose: bool,
     as_json: bool,
 ) -> None:
     """Mark a phase or work done, from a script that is measured.
 
     `mark NAME` ends the phase before it and begins the next; `mark NAME -- CMD` makes a phase of one command and
-    returns its exit code. Outside a recorded run it marks nothing.
+    returns its exit code. Facts are of the whole run, the last value of each name. Outside a recorded run it marks
+    nothing.
     """
     words: list[str] = context.meta.get(WORDS, [])
     if end and (name or words):
         raise click.UsageError("--end takes no name; `joulelab mark NAME` ends the phase before it anyway")
-    if (words and not name) or not (name or end or work):
+    if (words and not name) or not (name or end or work or fact):
         raise click.UsageError("there is no name to mark; type `joulelab mark NAME`")
     folder = _folder(os.environ)
     if folder is None and verbose:
@@ -66,10 +94,12 @@ def command(
         import json
 
         marked = {"recorded": folder is not None, "name": name, "n": number, "end": end, "work": dict(work)}
-        click.echo(json.dumps(marked), err=True)
+        click.echo(json.dumps(marked | {"facts": dict(fact)}), err=True)
     amounts: dict[str, float] = {}
     for key, value in work:
         amounts[key] = amounts.get(key, 0.0) + value
+    if folder is not None and fact:
+        _tell(folder, dict(fact))
     if words:
         _around(folder, str(name), number, amounts, words)
     if folder is not None:
@@ -87,6 +117,16 @@ def _folder(environ: Mapping[str, str]) -> Path | None:
     return folder if folder is not None and folder.is_dir() else None
 
 
+def _tell(folder: Path, facts: Mapping[str, object]) -> None:
+    from joulelab.core.marks import local_rank, shell_fact
+
+    try:
+        if local_rank(os.environ) == 0:
+            shell_fact(folder, facts)
+    except OSError:
+        _say(NOT_MARKED.format(folder=folder))
+
+
 def _switch(folder: Path, name: str | None, number: int | None, amounts: Mapping[str, float], *, end: bool) -> None:
     """Report work, which belongs to the phase that goes on, and then begin the next."""
     from joulelab.core.marks import local_rank, shell_mark, shell_work
@@ -98,7 +138,7 @@ def _switch(folder: Path, name: str | None, number: int | None, amounts: Mapping
         if (name or end) and rank == 0:
             shell_mark(folder, name, number)
     except OSError:
-        _say(f"not marked (cannot write to {folder}); df -h")  # and no more: a script must not fail by its marks
+        _say(NOT_MARKED.format(folder=folder))
 
 
 def _around(

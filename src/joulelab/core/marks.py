@@ -1,7 +1,7 @@
-"""Write marks: phases and work reports of one process, one file per process, one write per line.
+"""Write marks: phases, steps, work and facts of one process, one file per process, one write per line.
 
-Lines are those of the run folder's schema: "begin" and "end" of a phase, "switch" to the next of a script, "work".
-Frequent work reports are summed and written at most twice a second, and whenever a phase begins or ends.
+Lines are those of the run folder's schema: "begin" and "end" of a phase, "switch" to the next of a script, "work",
+"fact". Frequent work reports are summed and written at most twice a second, and whenever a phase begins or ends.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.process import start_ticks
+from joulelab.core.steps import Block, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
 WORK_INTERVAL_NS = NS // 2
@@ -32,6 +33,11 @@ RANK_VARIABLES = (
     "MPI_LOCALRANKID",
     "SLURM_LOCALID",
 )
+# The same for the number of a process among all.
+GLOBAL_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+STEP = "step"
+
+_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 # The innermost open phase of this thread or task; other threads and processes have their own.
 _phase: ContextVar[str | None] = ContextVar("joulelab_phase", default=None)
@@ -39,7 +45,16 @@ _phase: ContextVar[str | None] = ContextVar("joulelab_phase", default=None)
 
 def local_rank(environ: Mapping[str, str]) -> int:
     """Return this process's number on its node as launchers tell it, 0 where none does."""
-    for name in RANK_VARIABLES:
+    return _number(environ, RANK_VARIABLES)
+
+
+def global_rank(environ: Mapping[str, str]) -> int:
+    """Return this process's number among all of its job as launchers tell it, 0 where none does."""
+    return _number(environ, GLOBAL_VARIABLES)
+
+
+def _number(environ: Mapping[str, str], names: Iterable[str]) -> int:
+    for name in names:
         with contextlib.suppress(KeyError, ValueError):
             return int(environ[name])
     return 0
@@ -74,12 +89,16 @@ class MarkWriter:
     """Write the marks of this process; in a forked child it begins a file of the child's own.
 
     Safe in threads. A mark that cannot be written is dropped and counted in `lost`: no workload fails by its marks.
-    On ranks other than the first of a node phases write nothing, work does.
+    On ranks other than the first of a node phases and facts write nothing, work does. A step that all ranks take
+    together is counted by the `first` of all.
     """
 
-    def __init__(self, folder: Path, *, rank: int = 0, now: Callable[[], int] = monotonic_ns) -> None:
+    def __init__(
+        self, folder: Path, *, rank: int = 0, first: bool = True, now: Callable[[], int] = monotonic_ns
+    ) -> None:
         self.folder = folder
         self.rank = rank
+        self.first = first and not rank
         self.lost = 0
         self._now = now
         self._fd = -1
@@ -97,7 +116,9 @@ class MarkWriter:
             self._count += 1
             identity = f"{self._pid}-{self._count}"
             line = {"t": t, "mark": "begin", "id": identity, "name": name, "n": n, "labels": dict(labels or {})}
-            line |= {"parent": _phase.get(), "thread": threading.get_native_id(), "rank": self.rank}
+            parent = _phase.get()
+            line |= {"parent": parent, "thread": threading.get_native_id(), "rank": self.rank}
+            self._write_steps(parent, self._steps.begin(name, identity, parent, t))
             self._flush(t)
             self._reported[identity] = t
             self._write(line)
@@ -114,6 +135,7 @@ class MarkWriter:
             return  # a forked child left its parent's phase; the parent will end it
         with self._mine():
             t = self._now() if at_ns is None else at_ns
+            self._write_steps(identity, self._steps.end(identity, parent, t))
             self._flush(t)
             self._reported.pop(identity, None)
             self._write({"t": t, "mark": "end", "id": identity})
@@ -124,25 +146,39 @@ class MarkWriter:
             return
         with self._mine():
             t = self._now()
+            self._write_steps(None, self._steps.switch(t))
             self._flush(t)
             self._write({"t": t, "mark": "switch", "name": name, "n": n})
 
     def work(self, amounts: Mapping[str, float]) -> None:
         """Report work that was done since the last report: amounts by name."""
         with self._mine():
+            self._report(_phase.get(), self._now(), amounts)
+
+    def step(self, amounts: Mapping[str, float]) -> None:
+        """Report a step that has ended, with the work done in it; steps become phases of their own (`Steps`)."""
+        with self._mine():
             t = self._now()
             phase = _phase.get()
-            pending = self._work.get(phase)
-            if pending is None:
-                pending = self._work[phase] = _Work(self._reported.get(phase, t))
-            pending.add(t, amounts)
-            if t - self._flushed_ns >= WORK_INTERVAL_NS:
-                self._flush(t)
+            done = {"steps": 1, **amounts} if self.first else amounts
+            if done:
+                self._report(phase, t, done)
+            if not self.rank and (whole := self._steps.step(phase, t, done)):
+                self._write_steps(phase, whole)
+
+    def fact(self, facts: Mapping[str, object]) -> None:
+        """Tell facts of the run by name: text, numbers, true or false; None takes one back."""
+        if self.rank:
+            return
+        with self._mine():
+            self._write(_fact(self._now(), facts, self.rank))
 
     def flush(self) -> None:
-        """Write the work that is still summed up."""
+        """Write the work that is still summed up, and steps that are not yet many enough."""
         if self._pid == os.getpid():  # what a forked child finds here is its parent's
             with self._lock:
+                for phase, block in self._steps.rest():
+                    self._write_steps(phase, (block,))
                 self._flush(self._now())
 
     def close(self) -> None:
@@ -166,6 +202,15 @@ class MarkWriter:
         self._work: dict[str | None, _Work] = {}
         self._reported: dict[str | None, int] = {}
         self._flushed_ns = 0
+        self._steps = Steps()
+
+    def _report(self, phase: str | None, t: int, amounts: Mapping[str, float]) -> None:
+        pending = self._work.get(phase)
+        if pending is None:
+            pending = self._work[phase] = _Work(self._reported.get(phase, t))
+        pending.add(t, amounts)
+        if t - self._flushed_ns >= WORK_INTERVAL_NS:
+            self._flush(t)
 
     def _flush(self, t: int) -> None:
         self._flushed_ns = t
@@ -177,12 +222,22 @@ class MarkWriter:
             line = {"t": done.last_ns, "mark": "work", "from": done.from_ns, "phase": phase, "amounts": done.amounts}
             self._write(line | {"count": done.count, "at": done.at, "rank": self.rank})
 
-    def _write(self, line: Mapping[str, object]) -> None:
+    def _write_steps(self, phase: str | None, blocks: Iterable[Block]) -> None:
+        """Write steps as phases that have ended: their work is theirs alone, the work lines have it as well."""
+        for block in blocks:
+            self._count += 1
+            identity = f"{self._pid}-{self._count}"
+            labels = {"to": block.last} if block.last > block.first else {}
+            line = {"t": block.start_ns, "mark": "begin", "id": identity, "name": STEP, "n": block.first}
+            line |= {"labels": labels, "parent": phase, "thread": threading.get_native_id(), "rank": self.rank}
+            self._write(line | {"work": block.amounts}, {"t": block.end_ns, "mark": "end", "id": identity})
+
+    def _write(self, *lines: Mapping[str, object]) -> None:
         try:
             if self._fd < 0:
                 self._fd = _open(self.folder / f"{self._pid}-{start_ticks() or 0}.jsonl")
                 _flush_when_workers_end(self.flush)
-            _write_line(self._fd, line)
+            _write_lines(self._fd, *lines)
         except (OSError, ValueError, TypeError):
             self.lost += 1
 
@@ -204,11 +259,28 @@ def shell_work(folder: Path, amounts: Mapping[str, float], *, rank: int = 0, she
     _write_shell(folder, line, shell)
 
 
+def shell_fact(folder: Path, facts: Mapping[str, object], *, shell: int | None = None) -> None:
+    """Tell facts from the shell script that called this process; raise OSError where it cannot be written."""
+    _write_shell(folder, _fact(monotonic_ns(), facts, 0), shell)
+
+
+def _fact(t: int, facts: Mapping[str, object], rank: int) -> dict[str, object]:
+    return {"t": t, "mark": "fact", "facts": {name: _plain(value) for name, value in facts.items()}, "rank": rank}
+
+
+def _plain(value: object) -> object:
+    """Return a number of numpy or torch as Python has it, and anything that is no number as text."""
+    if value is not None and not isinstance(value, (str, int, float)):
+        with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError):
+            value = value.item()  # type: ignore[attr-defined]
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+
+
 def _write_shell(folder: Path, line: Mapping[str, object], shell: int | None) -> None:
     pid = os.getppid() if shell is None else shell
     fd = _open(folder / f"sh-{pid}-{start_ticks(pid) or 0}.jsonl")
     try:
-        _write_line(fd, {"t": monotonic_ns(), **line})
+        _write_lines(fd, {"t": monotonic_ns(), **line})
     finally:
         os.close(fd)
 
@@ -217,8 +289,8 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
 
-def _write_line(fd: int, line: Mapping[str, object]) -> None:
-    data = json.dumps(line, separators=(",", ":"), default=str).encode() + b"\n"
+def _write_lines(fd: int, *lines: Mapping[str, object]) -> None:
+    data = "".join([_encode(line) + "\n" for line in lines]).encode()
     written = os.write(fd, data)
     if written < len(data):
         # A full disk took a part: end that line, so that the next one is whole again.

@@ -1,4 +1,4 @@
-"""Mark phases and work of this process in the run that records it; without one, nothing is done.
+"""Mark phases, steps, work and facts of this process in the run that records it; without one, nothing is done.
 
 What is recorded is decided once, by the environment at import, and by `measure()` for the runs it starts itself.
 """
@@ -10,7 +10,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.marks import MarkWriter, current_phase, local_rank
+from joulelab.core.marks import MarkWriter, current_phase, global_rank, local_rank
 from joulelab.supervisor.options import marks_folder
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def _from_environment(environ: Mapping[str, str]) -> MarkWriter | None:
     folder = marks_folder(environ)
     if folder is None or not folder.is_dir() or (folder.parent.parent / "end.json").exists():
         return None
-    writer = MarkWriter(folder, rank=local_rank(environ))
+    writer = MarkWriter(folder, rank=local_rank(environ), first=not global_rank(environ))
     # Work is summed for up to half a second: the rest is written when this module goes, at the interpreter's end.
     weakref.finalize(sys.modules[__name__], writer.flush)
     return writer
@@ -39,7 +39,7 @@ def writer() -> MarkWriter | None:
 def attach(folder: Path, rank: int) -> MarkWriter:
     """Write marks to a run that this process records itself, until `detach()`."""
     global _writer
-    _writer = MarkWriter(folder, rank=rank)
+    _writer = MarkWriter(folder, rank=rank, first=not global_rank(os.environ))
     return _writer
 
 
@@ -86,6 +86,18 @@ def work(**amounts: float) -> None:
     """Report work done since the last report, as often as you like: `joulelab.work(samples=64)`."""
     if _writer is not None:
         _writer.work(amounts)
+
+
+def step(**amounts: float) -> None:
+    """End a step of a training: `joulelab.step(samples=64)`. It counts as work, and steps are phases of their own."""
+    if _writer is not None:
+        _writer.step(amounts)
+
+
+def fact(**facts: str | float | bool | None) -> None:
+    """Tell facts of the run, the last value of each name: `joulelab.fact(data="cifar-10", accuracy=0.91)`."""
+    if _writer is not None:
+        _writer.fact(facts)
 
 
 def mark(name: str | None, n: int | None = None) -> None:

@@ -2,7 +2,8 @@
 
 A reference workload is a module of this package, or of an outside package by the entry-point group
 `joulelab.workloads`. It has a line `SUMMARY`, a mapping `PARAMETERS` (name: (default, what it means)) and
-`command(parameters) -> argv` (see `WorkloadModule`). Its name is the module's, with `-` for `_`.
+`command(parameters) -> argv` (see `WorkloadModule`); it may have `STUDY`, `PRESETS` and `NOTES`. Its name is the
+module's, with `-` for `_`.
 """
 
 from __future__ import annotations
@@ -23,17 +24,53 @@ if TYPE_CHECKING:
 
 GROUP = "joulelab.workloads"
 KINDS = ("notebook", "reference")
+PRESET = "preset"
+# The extra of joulelab that brings a library.
+EXTRAS = {
+    "IPython": "jupyter",
+    "accelerate": "huggingface",
+    "ipykernel": "notebooks",
+    "jupyter_client": "notebooks",
+    "matplotlib": "figures",
+    "nbclient": "notebooks",
+    "nbformat": "notebooks",
+    "PIL": "torch",
+    "torch": "torch",
+    "transformers": "huggingface",
+}
 
 
 class WorkloadModule(Protocol):
-    """Describe what the module (or entry point) of a reference workload has."""
+    """Describe what the module (or entry point) of a reference workload has.
+
+    It may also have `STUDY` (a text: who trained it), `PRESETS` (name: what differs from the defaults) and `NOTES`
+    (lines: corrections to the paper, assumptions); see `study`, `presets` and `notes`.
+    """
 
     SUMMARY: str
     PARAMETERS: Mapping[str, tuple[str, str]]
 
     def command(self, parameters: Mapping[str, str]) -> list[str]:
-        """Return the words that start it; every parameter is there. Raises ConfigError for a wrong value."""
+        """Return the words that start it; every parameter is there.
+
+        Raises ConfigError for a wrong value, MissingDependency for a library or program that it needs.
+        """
         ...
+
+
+def study(module: WorkloadModule) -> str:
+    """Return whose workload it is, empty where it does not say."""
+    return str(getattr(module, "STUDY", ""))
+
+
+def presets(module: WorkloadModule) -> Mapping[str, Mapping[str, str]]:
+    """Return the presets of a workload: by name what differs from the defaults."""
+    return cast("Mapping[str, Mapping[str, str]]", getattr(module, "PRESETS", {}))
+
+
+def notes(module: WorkloadModule) -> tuple[str, ...]:
+    """Return what is to be known about a workload, a line each."""
+    return tuple(getattr(module, "NOTES", ()))
 
 
 def names() -> list[str]:
@@ -82,11 +119,15 @@ def check(kind: str, words: Sequence[str], folder: Path) -> None:
 
 
 def reference(words: Sequence[str]) -> list[str]:
-    """Return the command of a reference workload: its name, then NAME=VALUE. Raises ConfigError."""
+    """Return the command of a reference workload: its name, then NAME=VALUE, preset=NAME among them.
+
+    Raises ConfigError, MissingDependency.
+    """
     if not words:
         raise ConfigError("no reference workload is named", next=nearest("", names()))
     module = find(words[0])
-    return module.command(settings(words[0], module.PARAMETERS, pairs(words[1:], where=words[0])))
+    given = pairs(words[1:], where=words[0])
+    return module.command(settings(words[0], module.PARAMETERS, given, presets(module)))
 
 
 def pairs(words: Iterable[str], *, where: str) -> dict[str, str]:
@@ -102,10 +143,27 @@ def pairs(words: Iterable[str], *, where: str) -> dict[str, str]:
     return found
 
 
-def settings(name: str, known: Mapping[str, tuple[str, str]], given: Mapping[str, str]) -> dict[str, str]:
-    """Return a workload's parameters: what is given, and the defaults. Raises ConfigError with the nearest name."""
-    _check_names(name, known, given)
-    return {key: default for key, (default, _) in known.items()} | dict(given)
+def settings(
+    name: str,
+    known: Mapping[str, tuple[str, str]],
+    given: Mapping[str, str],
+    presets: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, str]:
+    """Return a workload's parameters: the defaults, over them the preset, over that what is given.
+
+    The preset is given as `preset`, unless the workload has a parameter of that name. Raises ConfigError with the
+    nearest name.
+    """
+    own = dict(given)
+    chosen = _preset(name, presets or {}, own.pop(PRESET)) if PRESET in own and PRESET not in known else {}
+    _check_names(name, known, own)
+    return {key: default for key, (default, _) in known.items()} | dict(chosen) | own
+
+
+def _preset(name: str, presets: Mapping[str, Mapping[str, str]], wanted: str) -> Mapping[str, str]:
+    if wanted not in presets:
+        raise ConfigError(f"there is no preset {wanted!r}", where=name, next=nearest(wanted, list(presets)))
+    return presets[wanted]
 
 
 def whole(parameters: Mapping[str, str], key: str, *, least: int, most: int) -> int:
@@ -142,9 +200,17 @@ def missing(what: str, needs: str) -> NoReturn:
     raise MissingDependency(f"{what} cannot be run", why=f"{needs} is not installed", next=_install(needs))
 
 
+def require(what: str, *libraries: str) -> None:
+    """Refuse to begin where a library is not installed; none of them is imported. Raises MissingDependency."""
+    import importlib.util
+
+    for library in libraries:
+        if importlib.util.find_spec(library) is None:
+            missing(what, library)
+
+
 def _install(needs: str) -> str:
-    extra = "notebooks" if needs in ("nbclient", "nbformat", "ipykernel") else needs
-    return f"pip install 'joulelab[{extra}]'" if extra != needs else f"pip install {needs}"
+    return f"pip install 'joulelab[{EXTRAS[needs]}]'" if needs in EXTRAS else f"pip install {needs}"
 
 
 def _check_names(name: str, known: Mapping[str, tuple[str, str]], given: Mapping[str, str]) -> None:

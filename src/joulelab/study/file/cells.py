@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from graphlib import CycleError
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.errors import ConfigError
+from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.study import template
 from joulelab.study.conditions import NODE, PHASE, WORKLOAD
 from joulelab.study.file.knobs import Names, finish
@@ -128,7 +128,7 @@ class Matrix:
 
     def _check_reference(self, draft: workloads.Draft, cell: PlannedCell) -> None:
         """Refuse values that a reference workload does not take."""
-        from joulelab.workloads import find, pairs, settings
+        from joulelab.workloads import find, pairs, presets, settings
 
         name = draft.words[0]
         if name not in self._modules:
@@ -136,12 +136,12 @@ class Matrix:
         module = self._modules[name]
         try:
             given = pairs(cell.argv()[1:], where=name)
-            module.command(settings(name, module.PARAMETERS, given))
+            module.command(settings(name, module.PARAMETERS, given, presets(module)))
         except ConfigError as error:
             if self._is_new("value", draft.name, error.what):
                 self.problems.add_error((*draft.table.at, "reference"), error, f"{name}: ")
-        except KeyError:
-            return  # a placeholder without a knob: that is told
+        except (KeyError, MissingDependency):
+            return  # a placeholder without a knob: that is told; what is not installed here, before it is run
 
     def _then(self, name: str, node: str) -> str:
         others = [f'"{other}"' for other in self.nodes if other != node and not self.nodes[other].hides_gpus]

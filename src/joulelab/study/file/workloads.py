@@ -204,7 +204,8 @@ def _takes(table: Table, started: tuple[str, tuple[str, ...]], around: Around) -
         return _taken(table, around.folder / name, must, [*own.values, *around.knobs])
     from joulelab import workloads
 
-    takes = list(workloads.find(name).PARAMETERS)
+    module = workloads.find(name)
+    takes = [*module.PARAMETERS, *([workloads.PRESET] if workloads.presets(module) else [])]
     for key in fixed.values:
         if key not in takes:
             fixed.wrong(key, f"{name} has no parameter {key!r}", next=nearest(key, takes))

@@ -50,9 +50,8 @@ def choose(
         path = Path(asked).expanduser()
         if path.is_dir():
             return path
-        valid = ", ".join((AUTO, FILES, MEMORY, *named))
-        why = "there is no such folder"
-        raise ConfigError(f"data is {asked!r}", why=why, next=f"name the folder that holds {folder}, or one of: {valid}")
+        then = f"name the folder that holds {folder}, or one of: {', '.join((AUTO, FILES, MEMORY, *named))}"
+        raise ConfigError(f"data is {asked!r}", why="there is no such folder", next=then)
     root = environ.get(VARIABLE)
     usual = Path(root).expanduser() / folder if root else None
     return usual if usual is not None and usual.is_dir() else otherwise

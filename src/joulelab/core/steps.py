@@ -1,0 +1,110 @@
+"""Gather the steps of a training into phases that are written after the fact, few enough for a training of any length.
+
+A block covers single steps at first, and later as many whole steps as last 2 % of all time spent in steps: fifty
+blocks for fifty steps, some five hundred for a million.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+BLOCKS = 50  # a block is written when it lasted this part of the time spent in steps
+
+
+@dataclass(slots=True)
+class Block:
+    """Hold steps that follow each other, by number, with their interval (monotonic ns) and the work done in them."""
+
+    first: int
+    start_ns: int
+    last: int = 0
+    end_ns: int = 0
+    amounts: dict[str, float] = field(default_factory=dict)
+
+    def add(self, number: int, t_ns: int, amounts: Mapping[str, float]) -> None:
+        """Take one more step."""
+        self.last, self.end_ns = number, t_ns
+        for name, amount in amounts.items():
+            self.amounts[name] = self.amounts.get(name, 0.0) + float(amount)
+
+
+@dataclass(slots=True)
+class _Around:
+    """Hold what is known of the steps of one phase: when the next one began, the open block, what steps consist of."""
+
+    next_ns: int | None
+    block: Block | None = None
+    stepped: bool = False
+    inner: set[str] = field(default_factory=set)
+
+
+class Steps:
+    """Number the steps of a process, and gather those of each phase. Not safe in threads by itself."""
+
+    def __init__(self) -> None:
+        self._done = 0
+        self._spent_ns = 0
+        self._around: dict[str | None, _Around] = {}
+
+    def step(self, phase: str | None, t_ns: int, amounts: Mapping[str, float]) -> list[Block]:
+        """End a step; return the blocks that are whole by it. One whose begin nobody knows is counted only."""
+        self._done += 1
+        around = self._around.get(phase)
+        if around is None:
+            around = self._around[phase] = _Around(None)
+        around.stepped, since, around.next_ns = True, around.next_ns, t_ns
+        if since is None:
+            return []
+        self._spent_ns += t_ns - since
+        whole = []
+        block = around.block
+        if block is not None and (t_ns - since) * BLOCKS >= self._spent_ns:
+            whole.append(block)  # this step is long enough for a block of its own, and spoils no other
+            block = None
+        if block is None:
+            block = around.block = Block(self._done, since)
+        block.add(self._done, t_ns, amounts)
+        if (t_ns - block.start_ns) * BLOCKS >= self._spent_ns:
+            whole.append(block)
+            around.block = None
+        return whole
+
+    def begin(self, name: str, phase: str | None, parent: str | None, t_ns: int) -> list[Block]:
+        """Begin a phase; return the block around it that ends by it.
+
+        A phase that the first step had as well (forward, backward) is a part of steps. Any other (a validation) is not.
+        """
+        self._around[phase] = _Around(t_ns)
+        around = self._around.get(parent)
+        if around is None:
+            around = self._around[parent] = _Around(None)
+        if not around.stepped:
+            around.inner.add(name)
+        return [] if name in around.inner else self._break(around, None)
+
+    def end(self, phase: str | None, parent: str | None, t_ns: int) -> list[Block]:
+        """End a phase; return its block. If it was no part of a step, the next step around it begins now."""
+        ended, around = self._around.pop(phase, None), self._around.get(parent)
+        if around is not None and around.stepped and around.next_ns is None:
+            around.next_ns = t_ns
+        return [] if ended is None else self._break(ended, None)
+
+    def switch(self, t_ns: int) -> list[Block]:
+        """Begin another phase of the process itself; return the block of the one before."""
+        around = self._around.setdefault(None, _Around(None))
+        return self._break(around, t_ns)
+
+    def rest(self) -> list[tuple[str | None, Block]]:
+        """Return what is not yet whole, by the phase that it lies in; the next step begins a block of its own."""
+        found = [(phase, around.block) for phase, around in self._around.items() if around.block is not None]
+        for phase, _ in found:
+            self._around[phase].block = None
+        return found
+
+    def _break(self, around: _Around, next_ns: int | None) -> list[Block]:
+        block, around.block, around.next_ns = around.block, None, next_ns
+        return [] if block is None else [block]

@@ -1,0 +1,177 @@
+"""Read birds: `train`, `valid` and `test`, each with a folder of images for each species, or draw a stand-in for them.
+
+The study took 69 of the 450 species of a set that Kaggle had, and 10000 of their training images; which ones is not
+published. So no folder can be told to be the study's: its name is always that of the form.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joulelab.core.errors import ConfigError
+from joulelab.workloads.data.images import (
+    images_in,
+    made_once,
+    pillow,
+    read_image,
+    smooth,
+    to_tensor,
+    write_jpegs,
+)
+from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, cache_folder, choose
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+FOLDER = "birds-450"
+PARTS = ("train", "valid", "test")
+# Goes up with every change to what is drawn: folders of other versions are not used again.
+VERSION = 1
+# In memory, further images of a class are the same again: 10000 of 299 pixels would be 2.7 GB on each rank.
+MOST_IN_MEMORY = 8
+# So that a file has about 22 kB at 224 pixels, as the photographs are assumed to have.
+NOISE, QUALITY = 9.0, 90
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Say how much there is: classes, images to train on, images of a class to validate and to test, their pixels.
+
+    `pixels` are those of an image as it is trained on, `file_pixels` those of a synthetic file.
+    """
+
+    classes: int
+    images: int
+    held_out: int
+    pixels: int
+    file_pixels: int
+
+    def count(self, part: str) -> int:
+        """Return how many synthetic images a part has."""
+        return self.images if part == "train" else self.classes * self.held_out
+
+
+class Files:
+    """Be a torch Dataset of image files: uint8 pixels, and the number of the class."""
+
+    def __init__(self, labelled: list[tuple[Path, int]], pixels: int) -> None:
+        self._labelled, self._size = labelled, (pixels, pixels)
+
+    def __len__(self) -> int:
+        return len(self._labelled)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        file, label = self._labelled[index]
+        image = read_image(file, "RGB", at_least=self._size)
+        if image.size != self._size:
+            image = image.resize(self._size, pillow().Image.Resampling.BILINEAR)
+        return to_tensor(image), label
+
+
+class Memory:
+    """Be a torch Dataset of images that were drawn beforehand: reading them costs nothing."""
+
+    def __init__(self, sizes: Sizes, part: str) -> None:
+        import torch
+
+        self._count, self._classes = sizes.count(part), sizes.classes
+        distinct = min(self._count, sizes.classes * MOST_IN_MEMORY)
+        drawn = np.stack([draw(part, k, sizes.classes, sizes.pixels) for k in range(distinct)])
+        self._pixels = torch.from_numpy(drawn).permute(0, 3, 1, 2).contiguous()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._pixels[index % len(self._pixels)], index % self._classes
+
+
+def load(asked: str, sizes: Sizes, *, environ: Mapping[str, str] = os.environ) -> Data:
+    """Return birds from what `data` asks for, or their stand-in. Raises ConfigError."""
+    chosen = choose(asked, FOLDER, environ=environ, otherwise=FILES)
+    if chosen == MEMORY:
+        drawn = [Memory(sizes, part) for part in PARTS]
+        return Data(drawn[0], drawn[1], drawn[2], Source(MEMORY, real=False, samples=sizes.images))
+    if isinstance(chosen, str):
+        folder = made_once(cache_folder(_cache_name(sizes), environ), lambda empty: _write(empty, sizes))
+        name, real = FILES, False
+    else:
+        folder, name, real = chosen, f"folder in the form of {FOLDER}", True
+    train, valid, test = (Files(_labelled(folder, part, sizes), sizes.pixels) for part in PARTS)
+    return Data(train, valid, test, Source(name, real=real, samples=len(train), where=str(folder)))
+
+
+def draw(part: str, number: int, classes: int, pixels: int) -> NDArray[np.uint8]:
+    """Draw image `number` of a part: stripes in its class's colours and direction, over hills, with noise.
+
+    Its class is `number` modulo `classes`.
+    """
+    kind = np.random.default_rng((VERSION, number % classes))
+    colours = kind.uniform(0, 255, (2, 3)).astype(np.float32)
+    angle, cycles = kind.uniform(0, np.pi), kind.uniform(4, 20)
+    own = np.random.default_rng((VERSION, PARTS.index(part), number))
+    along = np.linspace(0, 2 * np.pi * cycles * own.uniform(0.8, 1.25), pixels, dtype=np.float32)
+    waves = along[:, None] * np.float32(np.cos(angle)) + along * np.float32(np.sin(angle))
+    stripes = 0.5 + 0.5 * np.sin(waves + np.float32(own.uniform(0, 2 * np.pi)))
+    share = 0.6 * stripes + 0.4 * smooth(own, pixels, pixels, 6)
+    picture = colours[0] + share[:, :, None] * (colours[1] - colours[0])
+    picture += NOISE * own.standard_normal((pixels, pixels, 1), dtype=np.float32)
+    whole: NDArray[np.uint8] = np.clip(picture, 0, 255).astype(np.uint8)
+    return whole
+
+
+def _cache_name(sizes: Sizes) -> str:
+    counts = f"{sizes.classes}-classes-{sizes.images}-{sizes.held_out}"
+    return f"synthetic-birds-{VERSION}-{counts}-{sizes.file_pixels}-pixels"
+
+
+def _write(folder: Path, sizes: Sizes) -> None:
+    for part in PARTS:
+        names = [
+            f"{part}/class-{k % sizes.classes:04}/{k // sizes.classes + 1:05}.jpg" for k in range(sizes.count(part))
+        ]
+
+        def drawn(number: int, part: str = part) -> NDArray[np.uint8]:
+            return draw(part, number, sizes.classes, sizes.file_pixels)
+
+        write_jpegs(folder, names, drawn, quality=QUALITY)
+
+
+def _labelled(folder: Path, part: str, sizes: Sizes) -> list[tuple[Path, int]]:
+    """Return a part's files with the numbers of their classes; those of `train` are the same share of each class.
+
+    Classes are numbered by their sorted names; where there are more than asked for, the first are taken.
+    """
+    found: list[tuple[int, int, Path]] = []
+    for label, name in enumerate(_classes(folder, sizes.classes)):
+        inside = folder / part / name
+        if not inside.is_dir():
+            advice = f"{', '.join(PARTS)} need the same classes"
+            raise ConfigError(f"there is no folder {part}/{name}", where=str(folder), next=advice)
+        found += [(number, label, file) for number, file in enumerate(images_in(inside))]
+    if part == "train":
+        found = sorted(found)[: sizes.images]
+    return [(file, label) for _, label, file in found]
+
+
+def _classes(folder: Path, wanted: int) -> list[str]:
+    train = folder / "train"
+    if not train.is_dir():
+        advice = f"name the folder that holds {', '.join(PARTS)}, each with a folder for each class"
+        raise ConfigError("there is no folder train", where=str(folder), next=advice)
+    names = sorted(inside.name for inside in train.iterdir() if inside.is_dir() and not inside.name.startswith("."))
+    if len(names) < wanted:
+        why = f"{wanted} are asked for"
+        raise ConfigError(
+            f"there are {len(names)} classes", where=str(train), why=why, next=f"give classes={len(names)}"
+        )
+    return names[:wanted]

@@ -1,0 +1,117 @@
+"""Train ResNet-152 on CIFAR-10: `python -m joulelab.workloads.resnet152_cifar10 batch=512 ranks=8`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from joulelab.workloads import number, whole
+from joulelab.workloads.training.launch import COMMON, main, one_of, start
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulelab.workloads.training.task import Task
+
+SUMMARY = "ResNet-152 on CIFAR-10, or on Fashion-MNIST"
+STUDY = "BNL 2024"
+NAME = "resnet152-cifar10"
+PARAMETERS = {
+    **COMMON,
+    "data": (
+        "auto",
+        "a folder with CIFAR-10, fashion-mnist, or synthetic-memory; auto: $JOULELAB_DATA, else synthetic-memory",
+    ),
+    "workers": ("8", "processes of each rank that load data"),
+    "epochs": ("200", "how often the data is seen"),
+    "batch": ("512", "samples in a step, of all ranks together"),
+    "rate": ("0.1", "learning rate at the begin; it falls as a cosine"),
+    "momentum": ("0.9", "momentum of SGD"),
+    "decay": ("5e-4", "weight decay"),
+    "stem": ("cifar", "cifar: 3 x 3, images keep their size; imagenet: 7 x 7 and a pool, 15.8 times less FLOP"),
+    "depths": ("3,8,36,3", "blocks of the four stages"),
+    "width": ("64", "channels of the first stage"),
+    "train_samples": ("50000", "images to train on at most, of a stand-in or of fashion-mnist"),
+    "test_samples": ("10000", "images to test with at most, of a stand-in or of fashion-mnist"),
+}
+_SMALL = {
+    "depths": "1,1,1,1", "width": "16", "batch": "32", "rate": "0.02", "workers": "0", "epochs": "1", "threads": "1",
+    "train_samples": "2048", "test_samples": "256",
+}  # fmt: skip
+PRESETS = {
+    "paper": {},
+    "paper-4096": {"batch": "4096"},
+    "fashion": {
+        **_SMALL, "data": "fashion-mnist", "epochs": "2", "batch": "64",
+        "train_samples": "60000", "test_samples": "10000",
+    },
+    "smoke": {**_SMALL, "width": "8", "data": "synthetic-memory", "max_steps": "60", "max_seconds": "4"},
+}  # fmt: skip
+NOTES = (
+    "The paper does not tell the stem. Its recipe is the usual one for CIFAR's: 7.444 GFLOP forward for an image.",
+    "With ImageNet's stem (stem=imagenet) it is 0.470 GFLOP. The stem is told with each run.",
+    "The paper's batch is taken as that of all eight GPUs together.",
+    "Images are moved by up to four pixels and mirrored, as is usual; the paper does not tell.",
+    "The presets fashion and smoke train a small network with the same blocks (1,1,1,1, a quarter of the width).",
+)
+
+
+def command(parameters: Mapping[str, str]) -> list[str]:
+    """Return the words that start it. Raises ConfigError for a wrong value."""
+    return start("joulelab.workloads.resnet152_cifar10", PARAMETERS, parameters, check=_read)
+
+
+def _read(parameters: Mapping[str, str]) -> tuple[int, ...]:
+    """Check what is not common to all trainings; return the depths. Raises ConfigError."""
+    for key, most in (("epochs", 10**6), ("batch", 10**6), ("width", 4096)):
+        whole(parameters, key, least=1, most=most)
+    for key in ("train_samples", "test_samples"):
+        whole(parameters, key, least=1, most=10**8)
+    for key in ("rate", "momentum", "decay"):
+        number(parameters, key, least=0, most=1000)
+    one_of(parameters, "stem", ("cifar", "imagenet"))
+    depths = parameters["depths"].split(",")
+    return tuple(whole({"depths": text}, "depths", least=1, most=1000) for text in depths)
+
+
+def task(given: Mapping[str, str]) -> Task:
+    """Describe the training."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from joulelab.workloads.data import cifar10, fashion_mnist
+    from joulelab.workloads.models.resnet import resnet
+    from joulelab.workloads.training.task import Task
+
+    depths, stem, classes = _read(given), given["stem"], cifar10.CLASSES
+    train, test = int(given["train_samples"]), int(given["test_samples"])
+    if given["data"] == fashion_mnist.NAME:
+        data = fashion_mnist.load(train=train, test=test)
+    else:
+        data = cifar10.load(given["data"], train=train, test=test, seed=int(given["seed"]))
+    rate = {key: float(given[name]) for key, name in (("lr", "rate"), ("momentum",) * 2, ("weight_decay", "decay"))}
+
+    def optimizer(model: torch.nn.Module, steps: int) -> tuple[torch.optim.Optimizer, object]:
+        found = torch.optim.SGD(model.parameters(), **rate)
+        return found, torch.optim.lr_scheduler.CosineAnnealingLR(found, T_max=steps)
+
+    return Task(
+        model=lambda: resnet(classes, stem=stem, depths=depths, width=int(given["width"])),
+        data=data,
+        loss=lambda model, batch: cross_entropy(model(batch[0]), batch[1]),
+        optimizer=optimizer,
+        example=lambda device: (torch.zeros(1, 3, 32, 32, device=device), torch.zeros(1, dtype=int, device=device)),
+        amounts=lambda batch: {"samples": len(batch[1])},
+        score=lambda model, batch: {
+            "correct": float((model(batch[0]).argmax(1) == batch[1]).sum()),
+            "samples": len(batch[1]),
+        },
+        quality=lambda sums: {"accuracy": sums["correct"] / sums["samples"]},
+        batch=int(given["batch"]),
+        epochs=int(given["epochs"]),
+        facts={"stem": stem, "depths": given["depths"], "width": int(given["width"])},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(NAME, PARAMETERS, task))

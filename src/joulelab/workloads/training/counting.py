@@ -1,0 +1,53 @@
+"""Count a model's parameters and FLOP, once, on the meta device: counters of a live run miss what is fused.
+
+FLOP = 2 x MAC, of matrix products, convolutions, attention and recurrent layers, as torch counts them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from joulelab.workloads.training.task import Batch
+
+META = torch.device("meta")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Hold a model's parameters, those that are trained, and its FLOP for a sample: forward, and with backward."""
+
+    parameters: int
+    trained: int
+    forward: int
+    training: int
+
+
+def count(
+    model: Callable[[], torch.nn.Module],
+    example: Callable[[torch.device], Batch],
+    loss: Callable[[torch.nn.Module, Batch], torch.Tensor],
+) -> Counts:
+    """Count a model by its loss over a batch of one sample; nothing is computed for it."""
+    with META:
+        built = model()
+        batch = example(META)
+    parameters = list(built.parameters())
+    built.eval()  # a batch of one has no statistics; no FLOP depend on it
+    forward = FlopCounterMode(display=False)
+    with forward, torch.no_grad(), META:
+        loss(built, batch)
+    whole = forward.get_total_flops()
+    trained = sum(p.numel() for p in parameters if p.requires_grad)
+    if trained:
+        both = FlopCounterMode(display=False)
+        with both, META:
+            loss(built, batch).backward()
+        whole = both.get_total_flops()
+    return Counts(sum(p.numel() for p in parameters), trained, forward.get_total_flops(), whole)

@@ -1,0 +1,88 @@
+"""Feed batches to a rank: its share of each epoch, shuffled; its share of what is validated and predicted, in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.utils.data import DataLoader, Subset
+from torch.utils.data.distributed import DistributedSampler
+
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from joulelab.workloads.training.ranks import Ranks
+    from joulelab.workloads.training.task import Batch, Task
+
+
+class Feed:
+    """Hold the loaders of one rank."""
+
+    def __init__(self, task: Task, given: Mapping[str, str], ranks: Ranks) -> None:
+        self._task, self._ranks, self._seed = task, ranks, int(given["seed"])
+        self._batch, self._workers = ranks.share(task.batch), int(given["workers"])
+        self._sampler = DistributedSampler(
+            task.data.train, ranks.count, ranks.rank, shuffle=True, seed=self._seed, drop_last=task.drop_last
+        )
+        self.train = self._loader(task.data.train, sampler=self._sampler, drop_last=task.drop_last)
+        if not len(self.train):
+            why = f"there are {len(task.data.train)} samples, a batch has {task.batch}"
+            raise ConfigError("there is nothing to train on", why=why, next="choose a smaller batch, or more data")
+
+    def first(self) -> Batch:
+        """Return the first batch of the first epoch."""
+        return next(iter(self.train))
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """Return the batches of an epoch, on the device."""
+        self._sampler.set_epoch(epoch - 1)
+        return (to_device(batch, self._ranks.device) for batch in self.train)
+
+    def rounds(self, part: str, times: int = 1) -> Iterator[Batch | None]:
+        """Return this rank's batches of a part, on the device, as many on each rank: None where it has no more.
+
+        A model that is divided over ranks works only where all have a batch: there the first samples come again.
+        """
+        whole = getattr(self._task.data, part)
+        if whole is None:
+            return
+        count, rank = self._ranks.count, self._ranks.rank
+        most = -(-len(whole) // count)
+        mine = list(range(rank, len(whole), count))
+        if self._task.sharded:
+            mine += list(range(rank, rank + most - len(mine)))
+        loader = self._loader(Subset(whole, mine) if count > 1 else whole)
+        for _ in range(times):
+            given = 0
+            for batch in loader:
+                given += 1
+                yield to_device(batch, self._ranks.device)
+            for _ in range(given, -(-most // self._batch)):
+                yield None
+
+    def _loader(self, data: Any, **more: Any) -> DataLoader[Any]:
+        """Return a loader that reads ahead in processes of its own."""
+        if self._workers:
+            more |= {"persistent_workers": True, "prefetch_factor": self._task.prefetch or 2}
+        return DataLoader(
+            data,
+            batch_size=self._batch,
+            num_workers=self._workers,
+            collate_fn=self._task.collate,
+            pin_memory=self._ranks.device.type == "cuda",
+            generator=torch.Generator().manual_seed(self._seed + self._ranks.rank),
+            **more,
+        )
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """Return a batch with every tensor in it on a device."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return cast("Any", type(batch))(to_device(value, device) for value in batch)
+    return batch

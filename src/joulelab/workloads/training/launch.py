@@ -1,0 +1,145 @@
+"""Start a training workload: its words, and torchrun where it has several ranks. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.workloads import missing, number, pairs, settings, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn
+
+    from joulelab.workloads.training.task import Task
+
+# What every training takes; a workload adds its own, and other defaults.
+COMMON = {
+    "data": (
+        "auto",
+        "a folder with the published files, synthetic-files or synthetic-memory; auto: $JOULELAB_DATA, else synthetic",
+    ),
+    "device": ("auto", "cpu, cuda, or auto: the GPUs if there are any"),
+    "ranks": ("0", "processes on this node, started by torchrun; 0: one for each GPU, one on CPUs"),
+    "nodes": ("1", "nodes that train together; start it on each of them"),
+    "rendezvous": ("", "HOST:PORT of the first node, where several train together"),
+    "precision": ("fp32", "fp32, tf32 or bf16 (autocast)"),
+    "threads": ("0", "threads of each rank on CPUs; 0: its share of the cores"),
+    "workers": ("2", "processes of each rank that load data"),
+    "seed": ("0", "where random numbers begin"),
+    "deterministic": ("no", "yes: only algorithms that give the same result each time"),
+    "warmup_steps": ("2", "steps before the first that counts, in a phase of their own; they do not train"),
+    "max_steps": ("0", "stop training, validation and prediction after so many steps each; 0: no limit"),
+    "max_seconds": ("0", "stop training, and prediction, after so many seconds each; 0: no limit"),
+    "save": ("temporary", "the file to save the model to; temporary: deleted afterwards; no: it is not saved"),
+}
+DEVICES, PRECISIONS, YES_NO = ("auto", "cpu", "cuda"), ("fp32", "tf32", "bf16"), ("yes", "no")
+FAILED, WRONG = 1, 2
+
+
+def start(
+    module: str,
+    known: Mapping[str, tuple[str, str]],
+    parameters: Mapping[str, str],
+    *,
+    check: Callable[[Mapping[str, str]], object] | None = None,
+) -> list[str]:
+    """Return the words that start a training; `check` reads the workload's own parameters. Raises ConfigError."""
+    check_common(parameters)
+    if check is not None:
+        check(parameters)
+    return [sys.executable, "-m", module, *(f"{key}={parameters[key]}" for key in known)]
+
+
+def check_common(parameters: Mapping[str, str]) -> None:
+    """Refuse wrong values of what every training takes. Raises ConfigError."""
+    one_of(parameters, "device", DEVICES)
+    one_of(parameters, "precision", PRECISIONS)
+    one_of(parameters, "deterministic", YES_NO)
+    for key, most in (("ranks", 1024), ("threads", 4096), ("workers", 1024), ("warmup_steps", 1000)):
+        whole(parameters, key, least=0, most=most)
+    whole(parameters, "seed", least=0, most=2**31)
+    whole(parameters, "max_steps", least=0, most=10**9)
+    number(parameters, "max_seconds", least=0, most=86400 * 365)
+    if whole(parameters, "nodes", least=1, most=100_000) > 1 and not parameters["rendezvous"]:
+        raise ConfigError(
+            "there is no rendezvous", why="several nodes train together", next="give rendezvous=HOST:PORT"
+        )
+    if parameters["rendezvous"] and not re.fullmatch(r"[^\s:]+:\d{1,5}", parameters["rendezvous"]):
+        raise ConfigError(f"rendezvous is {parameters['rendezvous']!r}", next="write it as HOST:PORT")
+
+
+def one_of(parameters: Mapping[str, str], key: str, valid: Sequence[str]) -> str:
+    """Return a parameter that is one of some words. Raises ConfigError."""
+    if parameters[key] not in valid:
+        raise ConfigError(f"{key} is {parameters[key]!r}", next=f"give one of: {', '.join(valid)}")
+    return parameters[key]
+
+
+def main(
+    name: str,
+    known: Mapping[str, tuple[str, str]],
+    task: Callable[[Mapping[str, str]], Task],
+    words: Sequence[str] | None = None,
+) -> int:
+    """Train as words ask for (those of this program unless given); return the exit code."""
+    words = sys.argv[1:] if words is None else words
+    try:
+        given = settings(name, known, pairs(words, where=name))
+        check_common(given)
+        _become_ranks(given, words)
+        try:
+            from joulelab.workloads.training.loop import train
+        except ImportError as error:
+            missing(name, error.name or "torch")
+        train(name, task, given)
+    except JoulelabError as error:
+        sys.stderr.write(f"joulelab: {name}: {error}\n")
+        return WRONG if isinstance(error, ConfigError) else FAILED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+def _become_ranks(given: Mapping[str, str], words: Sequence[str]) -> None:
+    """Become torchrun where several ranks are asked for and nobody has started them yet."""
+    if "RANK" in os.environ:
+        return
+    ranks, nodes = int(given["ranks"]), int(given["nodes"])
+    if ranks == 0:
+        ranks = 1 if given["device"] == "cpu" else _gpus()
+    if ranks > 1 or nodes > 1:
+        _torchrun(max(ranks, 1), nodes, given["rendezvous"], words)
+
+
+def _gpus() -> int:
+    try:
+        import torch
+    except ImportError:
+        missing("the training", "torch")
+    return int(torch.cuda.device_count())
+
+
+def _torchrun(ranks: int, nodes: int, rendezvous: str, words: Sequence[str]) -> NoReturn:
+    import importlib.util
+
+    if importlib.util.find_spec("torch") is None:
+        missing("the training", "torch")
+    where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={rendezvous}", "--rdzv-id=joulelab"] if nodes > 1 else []
+    argv = [sys.executable, "-m", "torch.distributed.run", *(where or ["--standalone"])]
+    argv += [f"--nnodes={nodes}", f"--nproc-per-node={ranks}", "-m", _module(), *words]
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun would say so at length; each rank sets its own
+    sys.stdout.flush()
+    os.execv(sys.executable, argv)  # noqa: S606 no shell is wanted: torchrun takes our place
+
+
+def _module() -> str:
+    """Return the name of the module that runs as this program."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is None:
+        raise ConfigError("several ranks need a module", why="it runs as a file", next="start it as python -m MODULE")
+    return str(spec.name)

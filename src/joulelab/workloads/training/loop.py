@@ -1,0 +1,187 @@
+"""Train, validate, predict and save, each a phase, with the work done in it and the quality reached in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import joulelab
+from joulelab.workloads.training.counting import Counts, count
+from joulelab.workloads.training.feed import Feed, to_device
+from joulelab.workloads.training.limits import Limits
+from joulelab.workloads.training.ranks import Ranks, join
+from joulelab.workloads.training.saving import check_file, save
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from joulelab.workloads.training.task import Batch, Task
+
+# Losses at the begin and at the end are means over this share of all steps: single ones jump about.
+EDGE = 0.1
+
+
+def train(name: str, make: Callable[[Mapping[str, str]], Task], given: Mapping[str, str]) -> None:
+    """Do a training from start to end, as one of its ranks. Raises ConfigError for what cannot be done."""
+    check_file(given["save"])
+    with contextlib.ExitStack() as stack:
+        with joulelab.phase("set-up"):
+            ranks = stack.enter_context(join(given))
+            training = Training(name, make(given), given, ranks)
+        training.run()
+
+
+class Training:
+    """Hold a training of one rank."""
+
+    def __init__(self, name: str, task: Task, given: Mapping[str, str], ranks: Ranks) -> None:
+        self.task, self.given, self.ranks = task, given, ranks
+        self.feed = Feed(task, given, ranks)
+        self.counts: Counts = ranks.tell(lambda: count(task.model, task.example, task.loss))
+        model = task.model()
+        model.train()
+        self.model = ranks.place(model, task)
+        steps = task.epochs * len(self.feed.train)
+        self.optimizer, self.schedule = task.optimizer(self.model, steps)
+        self.losses: list[torch.Tensor] = []
+        self.limits = Limits(int(given["max_steps"]), float(given["max_seconds"]), ranks)
+        torch.manual_seed(int(given["seed"]) + ranks.rank)  # so that no two ranks change their images alike
+        self._tell(name)
+
+    def run(self) -> None:
+        """Train, validate after each epoch, predict, save; tell the quality."""
+        with joulelab.phase("warm-up"):
+            self._warm_up(int(self.given["warmup_steps"]))
+        quality: dict[str, float] = {}
+        self.limits.begin()
+        for epoch in range(1, self.task.epochs + 1):
+            with joulelab.phase("epoch", n=epoch):
+                self._epoch(epoch)
+            if self.task.data.valid is not None:
+                with joulelab.phase("validation", n=epoch):
+                    quality = self._validate()
+            self._say(epoch, quality)
+            if self.limits.reached:
+                break
+        stopped_by = self.limits.reached or "end"
+        with joulelab.phase("predict"):
+            predicted = self._predict()
+        with joulelab.phase("save"):
+            save(self.model, self.given["save"], self.ranks)
+        self._conclude(quality if self.task.predict_on == "train" and quality else predicted, stopped_by)
+
+    def _tell(self, name: str) -> None:
+        """Tell what is trained, on what, and how."""
+        source, counts = self.task.data.source, self.counts
+        if not source.real and self.given["data"] == "auto":
+            self._print(
+                f"joulelab: {name}: no data is found, so it is {source.name}; see joulelab workload info {name}"
+            )
+        joulelab.fact(
+            workload=name,
+            data=source.name,
+            data_samples=source.samples,
+            parameters=counts.parameters,
+            parameters_trained=counts.trained,
+            flop_forward=counts.forward,
+            flop_training=counts.training,
+            flop_convention="FLOP = 2 x MAC for a sample; training is forward and backward",
+            device=str(self.ranks.device.type),
+            ranks=self.ranks.count,
+            precision=self.given["precision"],
+            batch=self.task.batch,
+            **self.task.facts,
+        )
+
+    def _loss(self, batch: Batch) -> torch.Tensor:
+        with self._precision():
+            return self.task.loss(self.model, batch)
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.given["precision"] != "bf16":
+            return contextlib.nullcontext()
+        cast: contextlib.AbstractContextManager[Any] = torch.autocast(self.ranks.device.type, dtype=torch.bfloat16)
+        return cast
+
+    def _warm_up(self, steps: int) -> None:
+        """Let caches, kernels and threads settle: go forward and backward, and forget what came of it."""
+        if not steps:
+            return
+        kept = [buffer.clone() for buffer in self.model.buffers()]
+        with torch.random.fork_rng(devices=[self.ranks.device] if self.ranks.device.type == "cuda" else []):
+            batch = to_device(self.feed.first(), self.ranks.device)
+            for _ in range(steps):
+                self._loss(batch).backward()
+                self.optimizer.zero_grad(set_to_none=True)
+        for buffer, before in zip(self.model.buffers(), kept, strict=True):
+            buffer.copy_(before)
+        self.ranks.wait()
+
+    def _epoch(self, epoch: int) -> None:
+        self.model.train()
+        for batch in self.feed.epoch(epoch):
+            loss = self._loss(batch)
+            loss.backward()
+            self.optimizer.step()
+            if self.schedule is not None:
+                self.schedule.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            self.losses.append(loss.detach())
+            self._report(batch, self.counts.training)
+            if self.limits.step():
+                break
+        self.ranks.wait()
+
+    def _report(self, batch: Batch, flop: int) -> None:
+        amounts = self.task.amounts(batch)
+        joulelab.step(**amounts, FLOP=flop * amounts["samples"])
+
+    def _validate(self) -> dict[str, float]:
+        # Only the number of batches is bounded: what is seen in a given time would not be the same each time.
+        limits = Limits(int(self.given["max_steps"]), 0.0, self.ranks)
+        return self._score(self.feed.rounds("valid"), limits)
+
+    def _predict(self) -> dict[str, float]:
+        limits = Limits(int(self.given["max_steps"]), float(self.given["max_seconds"]), self.ranks)
+        limits.begin()
+        scores = self._score(self.feed.rounds(self.task.predict_on, self.task.predict_times), limits)
+        joulelab.fact(predict_stopped_by=limits.reached or "end")
+        return scores
+
+    def _score(self, batches: Iterator[Batch | None], limits: Limits) -> dict[str, float]:
+        """Return the quality over all ranks' batches; a rank that has none left still takes part in what all do."""
+        self.model.eval()
+        inner = self.model.module if hasattr(self.model, "module") and self.ranks.count > 1 else self.model
+        sums: dict[str, float] = {}
+        for batch in batches:
+            if batch is not None:
+                with torch.no_grad(), self._precision():
+                    scores = self.task.score(inner, batch)
+                for key, value in scores.items():
+                    sums[key] = sums.get(key, 0.0) + value
+                self._report(batch, self.counts.forward)
+            if limits.step():
+                break
+        self.ranks.wait()
+        return dict(self.task.quality(self.ranks.sums(sums)))
+
+    def _say(self, epoch: int, quality: Mapping[str, float]) -> None:
+        recent = torch.stack(self.losses[-len(self.feed.train) :]).mean().item()
+        figures = "".join(f", {key} {value:.4g}" for key, value in quality.items())
+        self._print(f"epoch {epoch}: loss {recent:.4g}{figures}", sys.stdout)
+
+    def _conclude(self, quality: Mapping[str, float], stopped_by: str) -> None:
+        losses = torch.stack(self.losses).double()
+        edge = max(round(len(losses) * EDGE), 1)
+        first, last = losses[:edge].mean().item(), losses[-edge:].mean().item()
+        joulelab.fact(stopped_by=stopped_by, steps=len(losses), loss_first=first, loss_last=last)
+        joulelab.fact(quality=", ".join(quality), **quality)
+        figures = "".join(f", {key} {value:.4g}" for key, value in quality.items())
+        self._print(f"steps {len(losses)} (until {stopped_by}), loss {first:.4g} to {last:.4g}{figures}", sys.stdout)
+
+    def _print(self, text: str, to: Any = None) -> None:
+        if self.ranks.first:
+            print(text, file=to or sys.stderr, flush=True)

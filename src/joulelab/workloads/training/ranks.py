@@ -1,0 +1,139 @@
+"""Train on several ranks: who we are, what we compute on, what all have in common. One process is one rank of one."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from joulelab.workloads.training.task import Task
+
+T = TypeVar("T")
+TIMEOUT = dt.timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Hold this process's number among all and on its node, how many there are, and the device it computes on."""
+
+    rank: int
+    local: int
+    count: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Tell whether this is the rank that speaks for all."""
+        return self.rank == 0
+
+    def share(self, batch: int) -> int:
+        """Return this rank's part of a batch. Raises ConfigError where it cannot be divided."""
+        if batch % self.count:
+            why = f"{batch} samples cannot be divided over {self.count} ranks"
+            raise ConfigError("the batch does not fit", why=why, next=f"choose a multiple of {self.count}")
+        return batch // self.count
+
+    def place(self, model: torch.nn.Module, task: Task) -> torch.nn.Module:
+        """Put a model where it is trained: on the device, copied to all ranks or divided over them."""
+        if task.sharded and self.count > 1:
+            from torch.distributed.fsdp import fully_shard
+
+            model = model.to(self.device)
+            for part in [p for p in model.modules() if isinstance(p, task.sharded)]:
+                fully_shard(part)
+            fully_shard(model)
+            return model
+        model = model.to(self.device)
+        if self.count == 1:
+            return model
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
+
+    def sums(self, amounts: Mapping[str, float]) -> dict[str, float]:
+        """Return amounts summed over all ranks; all have the same names."""
+        if self.count == 1 or not amounts:
+            return dict(amounts)
+        values = torch.tensor(list(amounts.values()), dtype=torch.float64)
+        values = values.to(self.device)
+        dist.all_reduce(values)
+        return dict(zip(amounts, values.tolist(), strict=True))
+
+    def tell(self, find: Callable[[], T]) -> T:
+        """Return what the first rank finds; the others hear it from that one."""
+        if self.count == 1:
+            return find()
+        told: list[Any] = [find() if self.first else None]
+        dist.broadcast_object_list(told, src=0)
+        return cast("T", told[0])
+
+    def any(self, told: bool) -> bool:
+        """Return whether one of the ranks says so: all stop at the same step."""
+        if self.count == 1:
+            return told
+        flag = torch.tensor([float(told)], device=self.device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        return bool(flag.item())
+
+    def wait(self) -> None:
+        """Wait until all ranks are here and the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        if self.count > 1:
+            dist.barrier()
+
+
+@contextlib.contextmanager
+def join(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Iterator[Ranks]:
+    """Join the ranks that a launcher started, as it tells in the environment. Raises ConfigError."""
+    rank, local, count = (int(environ.get(k, d)) for k, d in (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 1)))
+    device = _device(given["device"], local)
+    ranks = Ranks(rank, local, count, device)
+    _prepare(given, int(environ.get("LOCAL_WORLD_SIZE", 1)))
+    if count == 1:
+        yield ranks
+        return
+    more: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT, **more)
+    try:
+        yield ranks
+    finally:
+        dist.destroy_process_group()
+
+
+def _device(asked: str, local: int) -> torch.device:
+    there = torch.cuda.device_count() if asked != "cpu" else 0
+    if asked == "cuda" and not there:
+        raise ConfigError(
+            "device is cuda", why="torch finds no GPU here", next="give device=cpu, or install its GPU build"
+        )
+    if not there:
+        return torch.device("cpu")
+    if local >= there:
+        why = f"rank {local} of this node has no GPU, there are {there}"
+        raise ConfigError("there are too many ranks", why=why, next="give ranks=0")
+    torch.cuda.set_device(local)
+    return torch.device("cuda", local)
+
+
+def _prepare(given: Mapping[str, str], on_node: int) -> None:
+    """Set seeds, threads and what is asked of algorithms."""
+    torch.manual_seed(int(given["seed"]))
+    threads = int(given["threads"]) or max(len(os.sched_getaffinity(0)) // max(on_node, 1), 1)
+    torch.set_num_threads(threads)
+    if given["deterministic"] == "yes":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(mode=True)
+        torch.backends.cudnn.benchmark = False
+    if given["precision"] == "tf32":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True

@@ -62,16 +62,19 @@ class Training:
                 self._epoch(epoch)
             if self.task.data.valid is not None:
                 with joulelab.phase("validation", n=epoch):
-                    quality = self._validate()
+                    quality = self._judge("valid")
             self._say(epoch, quality)
             if self.limits.reached:
                 break
         stopped_by = self.limits.reached or "end"
         with joulelab.phase("predict"):
             predicted = self._predict()
+        if self.task.predict_on != "test" and self.task.data.test is not None:
+            with joulelab.phase("test"):
+                predicted = self._judge("test")
         with joulelab.phase("save"):
             save(self.model, self.given["save"], self.ranks)
-        self._conclude(quality if self.task.predict_on == "train" and quality else predicted, stopped_by)
+        self._conclude(predicted, stopped_by)
 
     def _tell(self, name: str) -> None:
         """Tell what is trained, on what, and how."""
@@ -130,19 +133,19 @@ class Training:
                 self.schedule.step()
             self.optimizer.zero_grad(set_to_none=True)
             self.losses.append(loss.detach())
-            self._report(batch, self.counts.training)
+            joulelab.step(**self._amounts(batch, self.counts.training))
             if self.limits.step():
                 break
         self.ranks.wait()
 
-    def _report(self, batch: Batch, flop: int) -> None:
+    def _amounts(self, batch: Batch, flop: int) -> dict[str, float]:
         amounts = self.task.amounts(batch)
-        joulelab.step(**amounts, FLOP=flop * amounts["samples"])
+        return {**amounts, "FLOP": flop * amounts["samples"]}
 
-    def _validate(self) -> dict[str, float]:
+    def _judge(self, part: str) -> dict[str, float]:
         # Only the number of batches is bounded: what is seen in a given time would not be the same each time.
         limits = Limits(int(self.given["max_steps"]), 0.0, self.ranks)
-        return self._score(self.feed.rounds("valid"), limits)
+        return self._score(self.feed.rounds(part), limits)
 
     def _predict(self) -> dict[str, float]:
         limits = Limits(int(self.given["max_steps"]), float(self.given["max_seconds"]), self.ranks)
@@ -162,7 +165,7 @@ class Training:
                     scores = self.task.score(inner, batch)
                 for key, value in scores.items():
                     sums[key] = sums.get(key, 0.0) + value
-                self._report(batch, self.counts.forward)
+                joulelab.work(**self._amounts(batch, self.counts.forward))
             if limits.step():
                 break
         self.ranks.wait()

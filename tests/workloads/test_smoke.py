@@ -1,0 +1,102 @@
+"""The smoke preset of every workload, measured on the simulated node, with one rank and with two."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from joulelab import workloads
+from joulelab.twins import profile
+from joulelab.twins.model import Node, preset
+from joulelab.twins.serve import TwinServer
+
+pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.no_cover, pytest.mark.timeout(300)]
+JOULELAB = [sys.executable, "-m", "joulelab"]
+LIMIT_S = 240
+NEEDS = {"llava15-13b": "transformers", "llm-infer": "transformers", "lstm-notebook": "nbclient"}
+# Workloads that are trained; what they tell is the same.
+TRAINED = [name for name in workloads.names() if "ranks" in workloads.find(name).PARAMETERS]
+OTHERS = [name for name in workloads.names() if name not in TRAINED]
+PHASES = ["set-up", "warm-up", "epoch 1", "predict", "save"]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """Serve a node with two GPUs; return the environment that finds it."""
+    with TwinServer(Node(gpus=(preset("v100"),) * 2), profiles={"gpu": profile.constant(0.5)}) as server:
+        if server.missing is not None:
+            pytest.skip(str(server.missing))
+        yield {**os.environ, **server.environment, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+
+
+def measured(node: dict[str, str], runs: Path, name: str, *words: str) -> tuple[dict, str]:
+    """Run a workload's smoke preset; return its result and what it printed."""
+    given = [f"--set={word}" for word in words]
+    command = [
+        *JOULELAB,
+        "workload",
+        "run",
+        name,
+        "--preset=smoke",
+        *given,
+        "--runs",
+        str(runs),
+        "-o",
+        str(runs / "out"),
+    ]
+    done = subprocess.run(command, env=node, capture_output=True, text=True, timeout=LIMIT_S, cwd=runs)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((runs / "out").read_text()), done.stdout
+
+
+def check_training(result: dict, ranks: int) -> None:
+    facts, work, titles = result["facts"], result["work"], [p["title"] for p in result["phases"]]
+    assert [title for title in PHASES if title not in titles] == []
+    assert facts["ranks"] == ranks
+    assert facts["data"].startswith("synthetic-")
+    assert facts["stopped_by"] in ("end", "max_steps", "max_seconds")
+    assert facts["flop_training"] >= facts["flop_forward"] > 0
+    assert [facts[name] for name in facts["quality"].split(", ")]
+    # Each rank reports what it did; steps are those of all of them together.
+    epochs = [p for p in result["phases"] if p["name"] == "epoch"]
+    assert sum(p["work"]["steps"] for p in epochs) == facts["steps"]
+    trained = sum(p["work"]["samples"] for p in epochs)
+    assert trained == pytest.approx(facts["steps"] * facts["batch"], rel=0.2)
+    assert sum(p["work"]["FLOP"] for p in epochs) == pytest.approx(trained * facts["flop_training"])
+    assert {"samples", "FLOP"} <= work.keys() & result["per_work"].keys() & result["rates"].keys()
+
+
+def check_energy(result: dict) -> None:
+    """Each GPU is measured once, whatever the ranks."""
+    assert [s["scope"] for s in result["scopes"]].count("gpu:0") == 1
+    assert len([s for s in result["scopes"] if s["scope"].startswith("gpu:")]) == 2
+    whole = next(g for g in result["groups"] if g["name"] == "measured")["energy"]["value"]
+    phases = [p for p in result["phases"] if p["depth"] == 0]
+    assert 0 < sum(p["energy"]["measured"]["value"] for p in phases) <= whole * 1.001
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", TRAINED)
+def test_trainings(node, tmp_path, name, ranks):
+    pytest.importorskip(NEEDS.get(name, "torch"))
+    result, printed = measured(node, tmp_path, name, f"ranks={ranks}")
+    check_training(result, ranks)
+    check_energy(result)
+    assert printed.count("epoch 1: loss") == 1  # the first rank speaks for all
+    assert len(list((tmp_path / Path(result["folder"]).name).glob("*/nvml*.parquet"))) == 1
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others(node, tmp_path, name):
+    pytest.importorskip(NEEDS.get(name, "torch"))
+    result, _ = measured(node, tmp_path, name)
+    check_energy(result)
+    assert result["work"]
+    assert result["labels"]["workload"] == name

@@ -1,0 +1,218 @@
+"""What all trainings share: limits, batches of every rank, counts, what is told; and trainings that are repeated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import joulelab  # noqa: E402
+from joulelab.core.errors import ConfigError, StoreError  # noqa: E402
+from joulelab.workloads import resnet152_cifar10 as workload  # noqa: E402
+from joulelab.workloads import settings  # noqa: E402
+from joulelab.workloads.data.source import Data, Source  # noqa: E402
+from joulelab.workloads.training import launch, loop, saving  # noqa: E402
+from joulelab.workloads.training.feed import Feed, to_device  # noqa: E402
+from joulelab.workloads.training.limits import Limits  # noqa: E402
+from joulelab.workloads.training.ranks import Ranks, join  # noqa: E402
+
+CPU = torch.device("cpu")
+ONE = Ranks(0, 0, 1, CPU)
+TINY = {
+    "data": "synthetic-memory", "depths": "1,1", "width": "4", "batch": "16", "epochs": "2", "rate": "0.05",
+    "train_samples": "128", "test_samples": "40", "workers": "0", "threads": "1", "warmup_steps": "1",
+}  # fmt: skip
+
+
+def given(**more: str) -> dict[str, str]:
+    return settings("resnet", workload.PARAMETERS, {**TINY, **more})
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Take what a training tells."""
+    facts: dict[str, object] = {}
+    monkeypatch.setattr(joulelab, "fact", facts.update, raising=False)
+    return facts
+
+
+@pytest.fixture
+def reported(monkeypatch):
+    """Take the work that a training reports, by verb."""
+    done: list[tuple[str, dict[str, float]]] = []
+    for verb in ("step", "work"):
+        monkeypatch.setattr(joulelab, verb, lambda verb=verb, **amounts: done.append((verb, amounts)), raising=False)
+    return done
+
+
+class TestLimits:
+    def test_none(self):
+        limits = Limits(0, 0.0, ONE)
+        assert not any(limits.step() for _ in range(1000))
+        assert limits.reached == ""
+
+    def test_steps(self):
+        limits = Limits(3, 0.0, ONE)
+        assert [limits.step() for _ in range(3)] == [False, False, True]
+        assert limits.reached == "max_steps"
+
+    def test_seconds_are_counted_from_the_begin(self):
+        times = iter([0.0, 10.0, 11.0, 12.5])
+        limits = Limits(0, 2.0, ONE, now=lambda: next(times))
+        limits.begin()
+        assert [limits.step(), limits.step()] == [False, True]
+        assert limits.reached == "max_seconds"
+
+
+class TestFeed:
+    def feed(self, rank: int, count: int, *, samples: int = 23, batch: int = 8, **more: object) -> Feed:
+        numbers = torch.arange(samples)
+        data = Data(numbers, None, numbers, Source("numbers", real=False, samples=samples))
+        task = replace(workload.task(given()), data=data, batch=batch, **more)
+        return Feed(task, given(), Ranks(rank, rank, count, CPU))
+
+    @pytest.mark.parametrize("count", [1, 2, 4])
+    def test_each_sample_is_predicted_once_and_all_ranks_go_round_as_often(self, count):
+        rounds = [list(self.feed(rank, count).rounds("test", times=2)) for rank in range(count)]
+        assert len({len(batches) for batches in rounds}) == 1
+        seen = sorted(n for batches in rounds for batch in batches if batch is not None for n in batch.tolist())
+        assert seen == sorted([*range(23)] * 2)
+
+    def test_parts_of_a_divided_model_always_have_a_batch(self):
+        rounds = [
+            list(self.feed(r, 4, samples=9, batch=4, sharded=(torch.nn.Linear,)).rounds("test")) for r in range(4)
+        ]
+        assert all(batch is not None for batches in rounds for batch in batches)
+        assert {len(batches) for batches in rounds} == {3}
+
+    def test_what_is_not_there_has_no_rounds(self):
+        assert list(self.feed(0, 1).rounds("valid")) == []
+
+    def test_epochs_differ_and_come_again_the_same(self):
+        feed, again = self.feed(0, 2), self.feed(0, 2)
+        first, second = ([b.tolist() for b in feed.epoch(n)] for n in (1, 2))
+        assert first != second
+        assert [b.tolist() for b in again.epoch(1)] == first
+        other = [n for b in self.feed(1, 2).epoch(1) for n in b.tolist()]
+        assert len({*(n for b in first for n in b), *other}) == 23
+
+    def test_a_batch_that_cannot_be_divided_is_refused(self):
+        with pytest.raises(ConfigError, match="multiple of 3"):
+            self.feed(0, 3)
+
+    def test_too_little_data_is_refused(self):
+        with pytest.raises(ConfigError, match="nothing to train on"):
+            self.feed(0, 1, samples=4, drop_last=True)
+
+    def test_every_tensor_of_a_batch_is_moved(self):
+        batch = {"a": (torch.zeros(1), [torch.ones(2)]), "b": "text"}
+        moved = to_device(batch, torch.device("meta"))
+        assert moved["a"][0].device.type == moved["a"][1][0].device.type == "meta"
+        assert moved["b"] == "text"
+
+
+class TestTraining:
+    def test_the_same_seed_gives_the_same_losses_which_fall(self, told, reported):
+        kept = []
+        for seed in ("7", "7", "8"):
+            loop.train("resnet", workload.task, given(seed=seed, epochs="8"))
+            kept.append((told["loss_first"], told["loss_last"], told["accuracy"]))
+        assert kept[0] == kept[1] != kept[2]
+        assert kept[0][1] < 0.9 * kept[0][0]
+
+    def test_what_is_told_and_done(self, told, reported, capsys):
+        loop.train("resnet", workload.task, given())
+        assert told["data"] == "synthetic-memory"
+        assert (told["data_samples"], told["ranks"], told["stem"], told["stopped_by"]) == (128, 1, "cifar", "end")
+        assert told["quality"] == "accuracy"
+        assert told["steps"] == 16
+        steps = [amounts for verb, amounts in reported if verb == "step"]
+        assert len(steps) == 16
+        assert all(amounts == {"samples": 16, "FLOP": 16 * told["flop_training"]} for amounts in steps)
+        others = [amounts for verb, amounts in reported if verb == "work"]
+        assert sum(amounts["samples"] for amounts in others) == 3 * 40  # two validations, one prediction
+        assert sum(amounts["FLOP"] for amounts in others) == 3 * 40 * told["flop_forward"]
+        assert "epoch 2: loss" in capsys.readouterr().out
+
+    def test_it_stops_after_steps(self, told, reported):
+        loop.train("resnet", workload.task, given(max_steps="3", epochs="5"))
+        assert (told["stopped_by"], told["steps"], told["predict_stopped_by"]) == ("max_steps", 3, "max_steps")
+
+    def test_warm_up_leaves_nothing_behind(self, told, reported):
+        kept = []
+        for steps in ("0", "3"):
+            loop.train("resnet", workload.task, given(warmup_steps=steps, max_steps="2"))
+            kept.append(told["loss_last"])
+        assert kept[0] == kept[1]
+
+    def test_no_data_is_said(self, told, reported, capsys, monkeypatch):
+        monkeypatch.delenv("JOULELAB_DATA", raising=False)
+        loop.train("resnet", workload.task, given(data="auto", max_steps="1", epochs="1"))
+        assert "no data is found, so it is synthetic-memory" in capsys.readouterr().err
+        assert told["data"] == "synthetic-memory"
+
+    def test_the_model_is_saved_whole(self, told, reported, tmp_path):
+        file = tmp_path / "model.pt"
+        loop.train("resnet", workload.task, given(save=str(file), max_steps="1", precision="bf16"))
+        state = torch.load(file, weights_only=True)
+        workload.task(given()).model().load_state_dict(state)
+        assert list(tmp_path.iterdir()) == [file]
+
+
+class TestSaving:
+    def test_a_folder_that_is_not_there_is_refused_first(self, tmp_path):
+        with pytest.raises(ConfigError, match="there is no folder"):
+            saving.check_file(str(tmp_path / "none" / "model.pt"))
+        with pytest.raises(ConfigError, match="it is a folder"):
+            saving.check_file(str(tmp_path))
+
+    def test_a_full_disk_is_said(self):
+        with pytest.raises(StoreError, match="cannot be saved"):
+            saving.save(torch.nn.Linear(1, 1), "/dev/full/model.pt", ONE)
+
+
+class TestRanks:
+    def test_no_gpu_is_said(self):
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+        with pytest.raises(ConfigError, match="finds no GPU"), join(given(device="cuda"), {}):
+            pass
+
+    def test_deterministic_on_request(self):
+        try:
+            with join(given(deterministic="yes"), {}) as ranks:
+                assert torch.are_deterministic_algorithms_enabled()
+                assert (ranks.first, ranks.count, ranks.share(6)) == (True, 1, 6)
+        finally:
+            torch.use_deterministic_algorithms(mode=False)
+
+
+class TestLaunch:
+    @pytest.mark.parametrize(
+        ("key", "value", "said"),
+        [
+            ("device", "gpu", "auto, cpu, cuda"),
+            ("precision", "fp8", "fp32, tf32, bf16"),
+            ("deterministic", "1", "yes, no"),
+            ("ranks", "-1", "whole number"),
+            ("max_seconds", "soon", "number from 0"),
+            ("nodes", "2", "rendezvous=HOST:PORT"),
+            ("rendezvous", "here", "HOST:PORT"),
+            ("depths", "3,x", "whole number"),
+            ("stem", "none", "cifar, imagenet"),
+        ],
+    )
+    def test_wrong_values_are_refused_before_anything_starts(self, key, value, said):
+        with pytest.raises(ConfigError, match=said):
+            workload.command(given(**{key: value}))
+
+    def test_wrong_words_end_with_two(self, capsys):
+        assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, ["bach=3"]) == 2
+        assert "did you mean 'batch'" in capsys.readouterr().err
+
+    def test_data_that_is_not_there_ends_with_two(self, capsys, tmp_path):
+        words = [f"{key}={value}" for key, value in given(data=str(tmp_path / "none")).items()]
+        assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, words) == 2
+        assert "there is no such folder" in capsys.readouterr().err

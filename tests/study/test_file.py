@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from joulelab.core.errors import ConfigError
 from joulelab.study.file import StudyFile, read_study
 from joulelab.study.folder import Settings, join_study
 from joulelab.study.matrix import Workload
@@ -228,6 +229,29 @@ def test_a_reference_workload_has_its_knobs_as_parameters(tmp_path: Path) -> Non
     assert first.workload.kind == "reference"
     assert first.workload.command == ("burn", "processes={gpus}", "seconds={seconds}", "size=64")
     assert second.argv() == ["burn", "processes=2", "seconds=2", "size=64"]
+
+
+def test_a_preset_stands_among_the_parameters_or_the_knobs(tmp_path: Path) -> None:
+    text = """
+    [knobs]
+    seconds = [1, 2]
+    [workloads.w]
+    reference = "burn"
+    parameters = { preset = "smoke", size = 64 }
+    [workloads.x]
+    reference = "burn"
+    knobs = { preset = ["smoke", "smoke-node"] }
+    """
+    found = read(tmp_path, text).plan.cells
+    assert [cell.argv() for cell in found[:3]] == [
+        ["burn", "preset=smoke", "seconds=1", "size=64"],
+        ["burn", "preset=smoke", "seconds=2", "size=64"],
+        ["burn", "preset=smoke", "seconds=1"],
+    ]
+    assert len({cell.key for cell in found}) == 6
+    for wrong in ("parameters = { preset = 'smok' }", "knobs = { preset = ['smoke', 'smok'] }"):
+        with pytest.raises(ConfigError, match="there is no preset 'smok'; did you mean 'smoke'"):
+            read(tmp_path, f"[workloads.w]\nreference = 'burn'\n{wrong}\n")
 
 
 def notebook(folder: Path, source: str, name: str = "train.ipynb") -> None:

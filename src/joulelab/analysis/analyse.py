@@ -17,7 +17,7 @@ from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.gaps import gaps_of
 from joulelab.analysis.joining import join
-from joulelab.analysis.phases import Phase, Work, phases_of
+from joulelab.analysis.phases import Phase, Work, facts_of, phases_of
 from joulelab.analysis.result import GroupResult, PhaseResult, Reading, Result, ScopeResult
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import PowerStatistics, power_statistics
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.series import Ints
     from joulelab.store.run import Run
 
-MOST_PHASES = 500  # phases whose energy is worked out; the rest is listed by time only
+MOST_PHASES = 500  # phases whose energy is worked out, steps last; the rest is listed by time only
 MOST_STEPS, STRETCH = 24_000, 960  # stamps of work that are looked at for each process, in stretches of so many
 TICKS_PER_POWER = 50  # steps of a counter over which its rise is taken as a power: one step more or less is 2 %
 
@@ -64,7 +64,8 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     a, b = interval.start_ns, interval.end_ns
     joined = join(load_channels(run, interval.idle), a, b)
     scopes = joined.scopes
-    phases, work = phases_of(run.marks(), a, b)
+    marks = run.marks()
+    phases, work = phases_of(marks, a, b)
     steps = _steps(work)
     told = accounts_of(events)
     results = tuple(accounted(s, a, b) if s.host in told else _scope(s, interval, steps) for s in scopes)
@@ -96,6 +97,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         comparisons=compared,
         ratios=ratios,
         caps=caps_of(events),
+        facts=facts_of(marks, b, str(run.meta.get("host", ""))),
     )
 
 
@@ -216,17 +218,18 @@ def _phases(
     steps: Ints | None,
 ) -> list[PhaseResult]:
     found: list[PhaseResult] = []
-    depth: dict[str, int] = {}
+    depth = _depths(phases)
+    measured = sorted(phases, key=lambda p: (p.steps is not None, depth[p.id], p.start_ns))[:MOST_PHASES]
+    worked_out = {p.id for p in measured}
     known = {(s.host, s.scope): s for s in scopes}
     names = {family(s.scope) for s in scopes} | {"measured"}
     keys = {g.name: list(zip(g.hosts, g.scopes, strict=True)) for g in groups if g.name in names}
     by_group = {name: some for name, some in keys.items() if known.keys() >= set(some)}
     counted = dict.fromkeys(key for some in by_group.values() for key in some)
-    for k, phase in enumerate(phases):
+    for phase in phases:
         a, b = max(phase.start_ns, interval.start_ns), min(phase.end_ns, interval.end_ns)
-        depth[phase.id] = depth.get(phase.parent or "", -1) + 1
         energy: dict[str, Quantity] = {}
-        if k < MOST_PHASES and b > a:
+        if phase.id in worked_out and b > a:
             of = {key: known[key].best.energy(a, b, steps) for key in counted}
             energy = {name: total(of[key] for key in some) for name, some in by_group.items()}
         found.append(
@@ -241,9 +244,18 @@ def _phases(
                 depth=depth[phase.id],
                 open_end=phase.open_end,
                 host=phase.host,
+                last=phase.last,
             )
         )
     return found
+
+
+def _depths(phases: list[Phase]) -> dict[str, int]:
+    """Return how deep each phase is nested; a phase comes after those around it."""
+    depth: dict[str, int] = {}
+    for phase in phases:
+        depth[phase.id] = depth.get(phase.parent or "", -1) + 1
+    return depth
 
 
 def _load(run: Run, a: int, b: int) -> dict[str, float]:

@@ -18,6 +18,7 @@ from joulelab.analysis.terms import COVERAGE_FACTOR, Quantity, total
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from joulelab.analysis.phases import Fact
     from joulelab.analysis.repeats import Sample
     from joulelab.analysis.spread import Scatter
 
@@ -37,7 +38,7 @@ class Trial:
     that measured it: gains cancel only between trials where it is the same. `estimate` tells that the energy was not
     measured, wholly or in part: load x rated power. `doubts` are the run's own, as `name: message`; `uncapped` are
     those by which a cap was not in force. `used` and `idle` name the devices that did something and those that did
-    not; `idle_energy` is what the latter took (J).
+    not; `idle_energy` is what the latter took (J). `facts` are what the workload told of itself.
     """
 
     energy: Quantity | None
@@ -52,6 +53,7 @@ class Trial:
     idle_energy: Quantity | None = None
     used: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
+    facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class CounterCurve:
         self.resets: list[tuple[int, int]] = []
         self.doubtful_wraps: list[tuple[int, int]] = []
         self._break_at, self._break_add, self._break_var = self._breaks()
+        self._found: dict[int, tuple[float, float]] = {}
 
     def _breaks(self) -> tuple[Ints, Floats, Floats]:
         """Find wraps and resets; return the reading after each, and what to add from there (J, J2)."""
@@ -177,8 +178,11 @@ class CounterCurve:
 
     def at(self, t_ns: int) -> tuple[float, float]:
         """Return C(t) in J and its standard uncertainty from the edge alone."""
-        if self.is_coarse:
-            return self._between_counts(t_ns)
+        if t_ns not in self._found:  # where one phase ends the next begins
+            self._found[t_ns] = self._between_counts(t_ns) if self.is_coarse else self._between_steps(t_ns)
+        return self._found[t_ns]
+
+    def _between_steps(self, t_ns: int) -> tuple[float, float]:
         knots = self.knots(t_ns)
         s = (t_ns - self.base_ns) * 1e-9
         k = int(np.searchsorted(knots.t, s, side="right")) - 1

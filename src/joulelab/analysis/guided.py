@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,10 +53,9 @@ class Guide:
         inside = (t - slow.window_s / 2 >= self.curve.t[0]) & (t + slow.window_s / 2 <= self.curve.t[-1])
         return self.curve.means(t, np.full(t.size, slow.window_s)), inside
 
-    def unsampled(self, slow: PowerCurve, a_ns: int, b_ns: int, late_s: float = 0.0) -> float:
-        """Return the fast energy (J) of [a, b], less what it would be by readings at the slow ones' times."""
-        sampled = _like(slow, self.means(slow, late_s)[0])
-        return self.energy(a_ns, b_ns).value - float(sampled.at(b_ns)[0] - sampled.at(a_ns)[0])
+    def sampled(self, slow: PowerCurve, late_s: float = 0.0) -> PowerCurve:
+        """Return what the fast ones would be by readings at the slow ones' times."""
+        return _like(slow, self.means(slow, late_s)[0])
 
     def is_represented(self, slow: PowerCurve, a_ns: int, b_ns: int) -> bool:
         """Return whether the slow readings of [a, b] are a fair sample of what the fast ones saw then."""
@@ -92,6 +92,7 @@ class GuidedCurve:
         self.offset_w, self.slope, slope_u = _fit(values[inside], slow.readings.value[inside])
         self.slope_u = math.hypot(slope_u, SLOPE_U * self.slope)
         self._rest = _like(slow, slow.readings.value - self.offset_w - self.slope * values)
+        self._sampled = _like(slow, values)
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms."""
@@ -103,7 +104,7 @@ class GuidedCurve:
         terms = {s: u for s, u in plain.terms.items() if s.startswith(("gain:", "offset:", "quantum:", "unseen:"))}
         terms = {s: u * value / plain.value if s.startswith("gain:") and plain.value else u for s, u in terms.items()}
         terms |= rest.terms
-        terms[f"guide:{shared}"] = self.slope_u * abs(self._guide.unsampled(self.slow, a_ns, b_ns))
+        terms[f"guide:{shared}"] = self.slope_u * abs(fast.value - _rise(self._sampled, a_ns, b_ns))
         for source, u in fast.without(*LEVEL).terms.items():
             terms[source] = terms.get(source, 0.0) + self.slope * u
         return Quantity(value, {s: u for s, u in terms.items() if u}, plain.known)
@@ -120,12 +121,17 @@ class WatchedCurve:
         self.readings = slow.readings
         self._guide = guide
 
+    @cached_property
+    def _sampled(self) -> list[PowerCurve]:
+        reach = self.slow.step_s / 2
+        return [self._guide.sampled(self.slow, float(late)) for late in np.linspace(-reach, reach, OFFSETS)]
+
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms."""
         plain, fast = self.slow.energy(a_ns, b_ns, steps_ns=steps_ns), self._guide.energy(a_ns, b_ns)
-        reach, bound = self.slow.step_s / 2, 0.0
-        for late in np.linspace(-reach, reach, OFFSETS) if fast.value > 0 else ():
-            missed = self._guide.unsampled(self.slow, a_ns, b_ns, float(late))
+        bound = 0.0
+        for other in self._sampled if fast.value > 0 else ():
+            missed = fast.value - _rise(other, a_ns, b_ns)
             # What such readings make of the fast ones' energy, these may make of their own: in proportion.
             sampled = max(fast.value - missed, LEAST * fast.value)
             bound = max(bound, abs(plain.value * missed / sampled))
@@ -144,6 +150,10 @@ class DoubtedCurve:
         """Return the energy of [a, b] in J; its accuracy is not known."""
         found = self.plain.energy(a_ns, b_ns, steps_ns=steps_ns)
         return Quantity(found.value, found.terms, known=False)
+
+
+def _rise(curve: PowerCurve, a_ns: int, b_ns: int) -> float:
+    return float(curve.at(b_ns)[0] - curve.at(a_ns)[0])
 
 
 def _like(slow: PowerCurve, value: Floats) -> PowerCurve:

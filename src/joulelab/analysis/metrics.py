@@ -17,6 +17,7 @@ from joulelab.analysis.cells import (
     idle_energy,
     idle_energy_share,
     join_pools,
+    mean_plain,
     means,
     per_work,
     pool_by_work,
@@ -30,6 +31,7 @@ from joulelab.analysis.lines import Line, comparable, find_lines, groups, refere
 from joulelab.analysis.pairs import Pair, compare
 from joulelab.analysis.pareto import Front, front_of
 from joulelab.analysis.products import ONE, product
+from joulelab.analysis.quality import data_of, figures_of
 from joulelab.analysis.repeats import FIGURES, UNITS, Sample, samples_of
 from joulelab.analysis.scaling import Scaling, find_scaling
 from joulelab.analysis.spread import Pool, deviation
@@ -50,7 +52,7 @@ class CellMetrics:
 
     Energy in J, time in s, EDP in J s, ED2P in J s², per unit of work (squared, cubed) if the line compares per work;
     gains and losses are shares of one. `compared` are energy and time as they are compared. `told` is the number of
-    repeats of which moments are all that is known.
+    repeats of which moments are all that is known. `quality` are means of what the workload is to be judged by.
     """
 
     key: str
@@ -77,6 +79,12 @@ class CellMetrics:
     idle_energy_share: Quantity | None = None
     idle_energy: Quantity | None = None
     told: int = 0
+    quality: Mapping[str, Quantity] = field(default_factory=dict)
+
+    @property
+    def data(self) -> str:
+        """Return what its runs worked on, empty where they do not tell."""
+        return data_of(self.trials)
 
     @property
     def n(self) -> int:
@@ -290,6 +298,7 @@ def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence
         idle_energy_share=idle_energy_share(cell),
         idle_energy=idle_energy(cell),
         told=told,
+        quality={n: mean_plain(of, f"repeats:{n}@{cell.key}") for n, of in figures_of(cell.trials).items()},
         **({} if reference is None else _against(own, reference, ks)),
     )
 
@@ -339,7 +348,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, frozenset)):
         return [_plain(v) for v in value]
     if isinstance(value, CellMetrics):
-        told = {"n": value.n, "uncapped": value.uncapped, "doubts": value.doubts}
+        told = {"n": value.n, "data": value.data, "uncapped": value.uncapped, "doubts": value.doubts}
         return told | {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
     if hasattr(value, "__dataclass_fields__"):
         return {k: _plain(getattr(value, k)) for k, each in value.__dataclass_fields__.items() if each.repr}

@@ -37,8 +37,14 @@ class Phase:
         """Return the name as people say it: `epoch 3`, `step 101-150`."""
         if self.n is None:
             return self.name
-        last = self.labels.get("to")
-        return f"{self.name} {self.n}" + (f"-{last}" if isinstance(last, int) and last > self.n else "")
+        last = self.last
+        return f"{self.name} {self.n}" + ("" if last is None or last <= self.n else f"-{last}")
+
+    @property
+    def last(self) -> int | None:
+        """Return the number of the last of its steps, None where it has none."""
+        last = self.labels.get("to", self.n)
+        return last if self.steps is not None and isinstance(last, int) else None
 
     @property
     def duration_s(self) -> float:

@@ -79,6 +79,7 @@ class PowerCurve:
         self.aligned = lag_u_s is not None
         self.bounds = bounds if bounds is not None else self._default_bounds()
         self._prefix = self._prefixes()
+        self._found: dict[int, Floats] = {}
         self.period_s = self._period()
 
     def _usual_step(self) -> float:
@@ -160,6 +161,11 @@ class PowerCurve:
 
     def at(self, t_ns: int) -> Floats:
         """Return C(t) in J, and the other sums up to there (see `_sums`); extrapolated where nothing was read."""
+        if t_ns not in self._found:  # where one phase ends the next begins
+            self._found[t_ns] = self._up_to(t_ns)
+        return self._found[t_ns]
+
+    def _up_to(self, t_ns: int) -> Floats:
         i = max(self._before(t_ns), 0)
         block = min(i // BLOCK, self._prefix.shape[1] - 1)
         sums: Floats = self._prefix[:, block] + self._sums(slice(block * BLOCK, i + 1))

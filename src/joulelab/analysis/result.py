@@ -12,6 +12,7 @@ from joulelab.analysis.terms import Quantity
 
 if TYPE_CHECKING:
     from joulelab.analysis.alignment import Lag
+    from joulelab.analysis.phases import Fact
 
 CheckStatus = Literal["ok", "note", "warning", "failed"]
 RESULT_SCHEMA = 1
@@ -116,7 +117,10 @@ class CapResult:
 
 @dataclass(frozen=True, slots=True)
 class PhaseResult:
-    """Hold one phase: its interval, energy by group and of everything `measured` (J), work done, the host it is of."""
+    """Hold one phase: its interval, energy by group and of everything `measured` (J), work done, the host it is of.
+
+    Steps are phases from number `n` to number `last`, which others do not have.
+    """
 
     title: str
     name: str
@@ -128,6 +132,7 @@ class PhaseResult:
     depth: int = 0
     open_end: bool = False
     host: str = ""
+    last: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,7 @@ class Result:
     comparisons: tuple[Comparison, ...] = ()
     ratios: dict[str, Quantity] = field(default_factory=dict)
     caps: tuple[CapResult, ...] = ()
+    facts: dict[str, Fact] = field(default_factory=dict)
 
     @property
     def duration_s(self) -> float:

@@ -8,6 +8,7 @@ from joulelab.analysis.cells import ASSUMED, PHASES_IN_POOL, PHASES_SEEN, doubt_
 from joulelab.analysis.lines import common_work, comparable, group_knobs, groups, is_different, knob_text
 from joulelab.analysis.outliers import LEAST as FEWEST
 from joulelab.analysis.outliers import LEVEL as ODD_BY_CHANCE
+from joulelab.analysis.quality import data_notes
 from joulelab.analysis.spread import LEVEL
 
 if TYPE_CHECKING:
@@ -39,7 +40,13 @@ def notes_of(
     said = _missing(cells, lines) + _moments(cells)
     if not trials:
         return tuple(said)
-    said += _uncapped(cells, lines) + _repeats(cells, pool) + _odd(cells, samples) + _all_work(cells, lines, per)
+    said += (
+        _uncapped(cells, lines)
+        + data_notes(cells, lines)
+        + _repeats(cells, pool)
+        + _odd(cells, samples)
+        + _all_work(cells, lines, per)
+    )
     said += _meters(cells, trials) + _doubts(cells) + _hidden(cells, pool)
     return (*said, HALF) if 2.0 in ks and any(t.energy is not None for t in trials) else tuple(said)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from joulelab.report.comparison import Comparison, Line
 
 
+MOST_OF_FACT = 28  # letters of a fact that a column has room for
+
+
 @click.command("compare")
 @click.argument("a")
 @click.argument("b", default="last")
@@ -57,6 +60,8 @@ def _print(found: Comparison) -> None:
         change = fmt.NOTHING if ratio is None else fmt.change(ratio.value - 1, ratio.expanded)
         verdict = "" if line.difference is not False or line.unit in ("s", "") else line.verdict()
         table.add_row(line.name, *_values(line), change, verdict)
+    for name, told in found.facts.items():
+        table.add_row(name, *(fmt.NOTHING if v is None else fmt.shortened(fmt.fact(v), MOST_OF_FACT) for v in told))
     console.print(table)
     console.print()
     console.print(Text(found.verdict() + ".", style="bold"))

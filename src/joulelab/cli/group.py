@@ -25,6 +25,7 @@ COMMANDS = {
     "cap": "Run a command under power caps, measured; afterwards the caps are what they were before.",
     "sweep": "Run a command under every cap, GPU count and setting; tell the best.",
     "study": "Run studies from files: workloads x node types x knobs, repeated.",
+    "workload": "Run the models of the studies, or your own, measured; list and describe them.",
     "tune": "Find the best cap for a command with few trials, and say what it saves and what finding it cost.",
     "meters": "Show what can be measured here, and what to do about the rest.",
     "doctor": "Read each meter for a few seconds and say how good it is.",
@@ -39,6 +40,8 @@ LOOK_AWAY = ("cap", "capd", "mark", "twin")
 OWN_FAILURE = 125
 # Their exit code is the workload's, so their own failures have one that is seldom a workload's.
 RUNNING = ("run", "cap")
+# What a command of a group says by the context's `meta` if it is one of those.
+RUNS_WORKLOAD = "joulelab.runs_workload"
 SIGPIPE_CODE, INTERRUPTED_CODE = 141, 130
 
 
@@ -80,7 +83,8 @@ class Commands(click.Group):
         except JoulelabError as error:
             click.echo(f"joulelab: {error}", err=True)
             usual = 2 if isinstance(error, ConfigError) else 1
-            ctx.exit(OWN_FAILURE if ctx.invoked_subcommand in RUNNING else usual)
+            running = ctx.invoked_subcommand in RUNNING or ctx.meta.get(RUNS_WORKLOAD)
+            ctx.exit(OWN_FAILURE if running else usual)
         except BrokenPipeError:
             _close_output()
             ctx.exit(SIGPIPE_CODE)
@@ -108,7 +112,8 @@ def run_commands(words: list[str], early: list[Spawned]) -> int:
     except click.ClickException as error:
         _say(error)
         # Any other code could be taken for the workload's.
-        return OWN_FAILURE if words[:1] and words[0] in RUNNING else error.exit_code
+        running = words[:2] == ["workload", "run"] or (words[:1] and words[0] in RUNNING)
+        return OWN_FAILURE if running else error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED_CODE
     except BrokenPipeError:

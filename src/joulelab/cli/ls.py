@@ -64,12 +64,17 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from joulelab.report.columns import GAP, print_columns, widths
     from joulelab.report.console import make_console
 
-    heads = ("run", "age", "time", "energy", "end", "command")
-    cells = [_cells(row) for row in rows]
+    heads = ["run", "age", "time", "energy", "end", "command"]
+    cells = [list(_cells(row)) for row in rows]
+    data = [_data(row) for row in rows]
+    if any(data):
+        heads.insert(5, "data")
+        for line, told in zip(cells, data, strict=True):
+            line.insert(5, told)
     # Only the command is cut, to the room that the others leave.
-    room = make_console(sys.stdout).width - sum(width + GAP for width in widths(heads[:5], [c[:5] for c in cells]))
-    shown = [(*c[:5], fmt.shortened(c[5], max(room, 12))) for c in cells]
-    print_columns(sys.stdout, heads, shown, left=(0, 4, 5))
+    room = make_console(sys.stdout).width - sum(width + GAP for width in widths(heads[:-1], [c[:-1] for c in cells]))
+    shown = [(*c[:-1], fmt.shortened(c[-1], max(room, 12))) for c in cells]
+    print_columns(sys.stdout, heads, shown, left=(0, *range(4, len(heads))))
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
@@ -80,6 +85,11 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
     words = (f"{row['name']}: " if row["name"] else "") + shlex.join(row["command"])
     took = fmt.duration(row["duration_s"])
     return row["run"], _age(row["start_utc"]), took, _energy(row), _end(row), words
+
+
+def _data(row: Mapping[str, Any]) -> str:
+    """Return what a run says it worked on, empty where it does not."""
+    return str((row.get("facts") or {}).get("data", ""))
 
 
 def _energy(row: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     """Answer SQL over all runs.
 
-    Views: runs, energies, phases, and the samples of every meter, such as nvml_power and rapl_energy.
+    Views: runs, energies, phases, facts, and the samples of every meter, such as nvml_power and rapl_energy.
     Scopes that are `counted` in energies add up to what was measured.
 
     joulelab query "SELECT scope, avg(mean_w) FROM energies GROUP BY scope"

@@ -25,7 +25,20 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import Result
 
 FILE, ROWS = "results.json", "rows.json"
-LISTED = ("name", "start_utc", "duration_s", "energy", "state", "outcome", "exit_code", "signal", "command", "labels")
+VIEWS = ("energies", "phases", "facts")
+LISTED = (
+    "name",
+    "start_utc",
+    "duration_s",
+    "energy",
+    "state",
+    "outcome",
+    "exit_code",
+    "signal",
+    "command",
+    "labels",
+    "facts",
+)
 
 
 def fingerprint(run: Path) -> str:
@@ -49,7 +62,8 @@ def fingerprint(run: Path) -> str:
 
 def read_cache(run: Path) -> dict[str, Any] | None:
     """Return the cached results of a run, None where there are none or the run has changed since."""
-    return _valid(run, FILE)
+    found = _valid(run, FILE)
+    return found if found is not None and all(view in found for view in VIEWS) else None
 
 
 def _valid(run: Path, file: str) -> dict[str, Any] | None:
@@ -74,7 +88,7 @@ def write_cache(run: Path, result: Result) -> dict[str, Any]:
 def rows_of(run: Path) -> dict[str, Any]:
     """Return what lists and queries tell of a run: `listed`, and rows of the views. Raises JoulelabError."""
     found = _valid(run, ROWS)
-    if found is not None and "listed" in found:
+    if found is not None and "listed" in found and "facts" in found:
         return found
     results = results_of(run)
     with contextlib.suppress(OSError):
@@ -87,7 +101,7 @@ def _rows(results: Mapping[str, Any]) -> dict[str, Any]:
     result = results["result"]
     measured: dict[str, Any] = next((g for g in result["groups"] if g["name"] == "measured"), {})
     listed = {key: result.get(key) for key in LISTED} | {"estimate": bool(measured.get("estimate"))}
-    kept = {key: results[key] for key in ("schema", "joulelab", "inputs", "energies", "phases")}
+    kept = {key: results[key] for key in ("schema", "joulelab", "inputs", *VIEWS)}
     return {**kept, "listed": listed}
 
 
@@ -129,11 +143,11 @@ def query_rows(run: Path) -> Mapping[str, list[dict[str, Any]]]:
         found = rows_of(run)
     except Exception:  # noqa: BLE001 one run that cannot be worked out must not hide the others
         return {}
-    return {"energies": found["energies"], "phases": found["phases"]}
+    return {view: found[view] for view in VIEWS}
 
 
 def view_rows(result: Result) -> dict[str, list[dict[str, Any]]]:
-    """Return a result as rows of the views `energies` and `phases`; `counted` scopes add up to what was measured."""
+    """Return a result as rows of the views of queries; `counted` scopes add up to what was measured."""
     from joulelab.report.rows import phase_rows
 
     whole = result.group("measured")
@@ -167,11 +181,20 @@ def view_rows(result: Result) -> dict[str, list[dict[str, Any]]]:
             "energy_j": row.energy.value if row.energy else None,
             "uncertainty_j": row.energy.expanded if row.energy else None,
             "depth": p.depth,
+            "last": p.last,
             **{f"work_{name}": amount for name, amount in p.work.items()},
         }
         for p, row in zip(result.phases, phase_rows(result, every=True), strict=True)
     ]
-    return {"energies": _finite(energies), "phases": _finite(phases)}
+    facts = [
+        {
+            "fact": name,
+            "value": str(value),
+            "number": None if isinstance(value, (str, bool)) else float(value),
+        }
+        for name, value in result.facts.items()
+    ]
+    return {"energies": _finite(energies), "phases": _finite(phases), "facts": _finite(facts)}
 
 
 def _finite(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

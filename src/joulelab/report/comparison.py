@@ -11,6 +11,7 @@ from joulelab.core.scope import family
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
+    from joulelab.analysis.phases import Fact
     from joulelab.analysis.result import Result
 
 ONE_RUN_EACH = "One run each: how much runs differ by themselves is not in these intervals; repeat both to know."
@@ -80,9 +81,19 @@ class Comparison:
             return f"The energies cannot be told apart: B / A - 1 = {fmt.change(share, expanded)}{mark}{took}"
         return f"B uses {_sized(share, expanded)}{mark}{took}"
 
+    @property
+    def facts(self) -> dict[str, tuple[Fact | None, Fact | None]]:
+        """Return what each workload told of itself, the data first; None where it did not."""
+        names = dict.fromkeys([*(n for n in ("data",) if n in {**self.a.facts, **self.b.facts}), *self.a.facts])
+        return {name: (self.a.facts.get(name), self.b.facts.get(name)) for name in {**names, **self.b.facts}}
+
     def notes(self) -> list[str]:
         """Return what has to be known beside the figures."""
         said = []
+        data = self.facts.get("data", (None, None))
+        if data[0] != data[1]:
+            each = ("what it does not tell" if d is None else str(d) for d in data)
+            said.append(f"! A and B did not work on the same data: {', '.join(each)}; differences may come from that.")
         if any(line.ratio is not None and line.unit == "J" for line in self.lines):
             said.append(
                 "Both were measured by the same devices: their gain error is common and cancels in the ratio."
@@ -113,6 +124,7 @@ class Comparison:
             "lines": [line.to_json() for line in self.lines],
             "verdict": self.verdict(),
             "notes": self.notes(),
+            "facts": {name: {"a": a, "b": b} for name, (a, b) in self.facts.items()},
         }
 
     def _why_not(self) -> str:

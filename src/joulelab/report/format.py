@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 NOTHING = "-"
 WIDE = 0.2  # an interval of more than 20 % is said in percent too, so that nobody overlooks it
 MOST_DIGITS = 6
-PREFIXES = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T"}
+PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E", 21: "Z"}
+PREFIXED = ("FLOP",)  # kinds of work that are units: their amounts have SI prefixes
+SMALL = 0.01  # energies per unit of work below this have a prefix, in a column that is in J otherwise
 
 
 def prefix(largest: float) -> tuple[float, str]:
@@ -85,10 +87,10 @@ def quantity(value: float, expanded: float | None, unit: str, *, estimate: bool 
     return f"~{text} (estimate)" if estimate else text
 
 
-def rough(value: float, unit: str) -> str:
+def rough(value: float, unit: str, digits: int = 3) -> str:
     """Return a figure that is only an expectation, with three digits and without an interval: `1.23 MJ`."""
     factor, name = prefix(abs(value))
-    return f"{plain(value / factor, 3)} {name}{unit}"
+    return f"{plain(value / factor, digits)} {name}{unit}"
 
 
 def is_wide(value: float, expanded: float | None) -> bool:
@@ -168,6 +170,32 @@ def rate(value: float) -> str:
     """Return a number per second with four digits."""
     factor, name = prefix(value) if abs(value) >= 1e6 else (1.0, "")
     return f"{plain(value / factor)}{' ' + name if name else ''}"
+
+
+def work(value: float, kind: str) -> str:
+    """Return an amount of work: `640 samples`, `1.234 TFLOP`."""
+    return rough(value, kind, 4) if kind in PREFIXED else f"{amount(value)} {kind}"
+
+
+def work_rate(value: float, kind: str) -> str:
+    """Return work per second: `64.1 samples/s`, `340 GFLOP/s`."""
+    return rough(value, f"{kind}/s", 4) if kind in PREFIXED else f"{rate(value)} {kind}/s"
+
+
+def per_work(values: Iterable[float], kind: str) -> tuple[float, str]:
+    """Return the scale of energies per unit of work: `J/sample`, and with a prefix where all are small: `pJ/FLOP`."""
+    largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
+    factor, unit = column([largest], "J") if largest < SMALL else (1.0, "J")
+    return factor, f"{unit}/{kind.removesuffix('s')}"
+
+
+def fact(value: str | float | bool) -> str:
+    """Return the value of a fact: text as it is, `yes` or `no`, numbers with up to six digits."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return amount(value)
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def span(scopes: Sequence[str]) -> str:

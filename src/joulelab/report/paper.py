@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from joulelab.analysis.lines import knob_text
+from joulelab.analysis.quality import figures_of
+from joulelab.analysis.repeats import sample_of
 from joulelab.report.console import print_facts
 from joulelab.report.paper_pairs import pair_notes, pair_tables
 from joulelab.report.paper_rows import paper_tables
@@ -94,7 +96,10 @@ def statistics_csv(summary: Summary) -> str:
             row |= _figures(figure, sample)
         if cell.idle_energy is not None:
             row["idle_energy_j"] = cell.idle_energy.value
-        rows.append(row)
+        for name, told in figures_of(cell.trials).items():
+            sample = sample_of(told)
+            row |= {f"quality_{name}_mean": sample.mean, f"quality_{name}_deviation": sample.deviation}
+        rows.append(row | ({"data": cell.data} if cell.data else {}))
     return as_csv(rows)
 
 

@@ -8,7 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from joulelab.analysis.lines import knob_value
-from joulelab.analysis.repeats import UNITS
+from joulelab.analysis.quality import figures_of
+from joulelab.analysis.repeats import UNITS, sample_of
 from joulelab.report import format as fmt
 from joulelab.report.study_rows import unnamed
 
@@ -70,6 +71,9 @@ def _table(summary: Summary, name: str, cells: Sequence[CellMetrics], spread: Sp
     if any(idle):
         factor, unit = _unit([v for v in idle if v], "J")
         columns.append((f"Idle devices [{unit}]", tuple(_number(v, factor, 1) for v in idle)))
+    columns += _quality(cells, spread)
+    if len({c.data for c in cells}) > 1:
+        columns.append(("Data", tuple(c.data or fmt.NOTHING for c in cells)))
     if len(ns) > 1:
         columns.insert(0, ("n", tuple(str(c.n) for c in cells)))
     columns = [(head, texts) for head, texts in columns if any(text != fmt.NOTHING for text in texts)]
@@ -126,6 +130,24 @@ def _figure(summary: Summary, cells: Sequence[CellMetrics], figure: str, spread:
         text = f"{ESTIMATE if cell.estimate and figure != 'time' else ''}{text}"
         texts.append(f"{text}{UNCAPPED if cell.uncapped else ''}{' ' + ODD if sample.outliers else ''}")
     return f"{HEADS[figure]} [{unit}]", tuple(texts)
+
+
+def _quality(cells: Sequence[CellMetrics], spread: Spread) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the figures that workloads are to be judged by, each with its spread over repeats."""
+    told = [figures_of(c.trials) for c in cells]
+    columns = []
+    for name in dict.fromkeys(n for of in told for n in of):
+        texts = []
+        for of in told:
+            sample = sample_of(of[name]) if name in of else None
+            half = None if sample is None else half_of(sample, spread)
+            texts.append(fmt.NOTHING if sample is None else _told(sample.mean, half))
+        columns.append((name[:1].upper() + name[1:], tuple(texts)))
+    return columns
+
+
+def _told(mean: float, half: float | None) -> str:
+    return fmt.plain(mean) if not half else fmt.interval(mean, half)
 
 
 def half_of(sample: Sample, spread: Spread) -> float | None:
@@ -192,6 +214,8 @@ def caption(
     if samples:
         of = f" of {scope}" if scope else " of everything measured"
         said.append(f"Energy{of}{', by ' + ', '.join(meters) if meters else ''}{_accuracy(samples)}.")
+    data = {c.data for c in cells}
+    said += [f"Data: {next(iter(data))}."] if len(data) == 1 and data != {""} else []
     said += _compared(summary, cells)
     told = [summary.statistics[c.key].values() for c in cells]
     if any(s.outliers for of in told for s in of):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.scope import CORDS, family
 from joulelab.report.format import span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from joulelab.analysis.result import Check, GroupResult, PhaseResult, Result, ScopeResult
 
@@ -146,15 +146,33 @@ def measured_by(result: Result, *, every: bool = False) -> list[MeterRow]:
 
 
 def phase_rows(result: Result, *, every: bool = False) -> list[PhaseRow]:
-    """Return the phases in order; beyond 20 of them those of one name and depth become one line."""
-    rows = [_phase_row(p, result) for p in result.phases]
-    if every or len(rows) <= MOST_PHASES:
-        return rows
-    together: dict[tuple[int, str], list[PhaseRow]] = {}
-    for phase, row in zip(result.phases, rows, strict=True):
-        together.setdefault((row.depth, phase.name), []).append(row)
-    joined = [_joined(name, members) for (_, name), members in together.items()]
-    return joined[:MOST_PHASES]
+    """Return the phases in order; beyond 20 the steps of each become one line, and then those of one name and depth."""
+    if every or len(result.phases) <= MOST_PHASES:
+        return [_phase_row(p, result) for p in result.phases]
+    rows = _grouped(result, _by_parent(result))
+    return rows if len(rows) <= MOST_PHASES else _grouped(result, _by_name(result))[:MOST_PHASES]
+
+
+def _by_name(result: Result) -> list[tuple[Any, ...]]:
+    return [(p.depth, p.name) for p in result.phases]
+
+
+def _by_parent(result: Result) -> list[tuple[Any, ...]]:
+    """Return by what rows are joined: steps by the phase that they are in, all others by themselves."""
+    keys: list[tuple[Any, ...]] = []
+    at: dict[tuple[str, int], int] = {}
+    for k, p in enumerate(result.phases):
+        keys.append((k,) if p.last is None else (p.host, p.depth, at.get((p.host, p.depth - 1)), p.name))
+        if p.last is None:
+            at[p.host, p.depth] = k
+    return keys
+
+
+def _grouped(result: Result, keys: Sequence[tuple[Any, ...]]) -> list[PhaseRow]:
+    together: dict[tuple[Any, ...], list[PhaseResult]] = {}
+    for phase, key in zip(result.phases, keys, strict=True):
+        together.setdefault(key, []).append(phase)
+    return [_joined(members, [_phase_row(p, result) for p in members]) for members in together.values()]
 
 
 def _phase_row(p: PhaseResult, result: Result) -> PhaseRow:
@@ -167,9 +185,11 @@ def _phase_row(p: PhaseResult, result: Result) -> PhaseRow:
     return PhaseRow(p.title, p.depth, 1, p.duration_s, energy, by_family, dict(p.work), p.open_end)
 
 
-def _joined(name: str, members: list[PhaseRow]) -> PhaseRow:
+def _joined(phases: list[PhaseResult], members: list[PhaseRow]) -> PhaseRow:
     if len(members) == 1:
         return members[0]
+    name, lasts = phases[0].name, [p.last for p in phases if p.last is not None]
+    steps = len(lasts) == len(phases) and len({p.host for p in phases}) == 1
     work: dict[str, float] = {}
     for row in members:
         for kind, amount in row.work.items():
@@ -178,7 +198,7 @@ def _joined(name: str, members: list[PhaseRow]) -> PhaseRow:
     whole = len(energies) == len(members)  # a sum that leaves some out would look like the sum of all
     families = dict.fromkeys(f for row in members for f in row.by_family) if whole else ()
     return PhaseRow(
-        label=f"{name} x {len(members)}",
+        label=f"{name} {phases[0].n}-{max(lasts)}" if steps else f"{name} x {len(members)}",
         depth=members[0].depth,
         count=len(members),
         duration_s=sum(row.duration_s for row in members),
@@ -191,9 +211,9 @@ def _joined(name: str, members: list[PhaseRow]) -> PhaseRow:
 
 def hidden_phases(result: Result) -> int:
     """Return how many names of phases do not fit into the short list."""
-    if len(result.phases) <= MOST_PHASES:
+    if len(set(_by_parent(result))) <= MOST_PHASES:
         return 0
-    return max(0, len({(p.depth, p.name) for p in result.phases}) - MOST_PHASES)
+    return max(0, len(set(_by_name(result))) - MOST_PHASES)
 
 
 def check_lines(checks: Iterable[Check]) -> list[Check]:

@@ -44,6 +44,7 @@ def _cell_row(summary: Summary, line: Line, cell: CellMetrics) -> dict[str, Any]
     row |= {"reference": int(cell.key == line.reference), "compared_per": line.per}
     for name, q in _metrics(cell).items():
         row |= _both(name, q)
+    row |= {name: value for name, value in (("data", cell.data),) if value}
     row |= {"energy_deviation_j": cell.energy_deviation, "time_deviation_s": cell.time_deviation}
     place = (
         "" if front is None else "front" if cell.key in front.cells else "perhaps" if cell.key in front.unsure else ""
@@ -73,6 +74,7 @@ def _metrics(cell: CellMetrics) -> dict[str, Quantity | None]:
     metrics |= {f"j_per_{kind}": q for kind, q in cell.per_work.items()}
     metrics |= {f"{kind}_per_s": q for kind, q in cell.rate.items()}
     metrics |= {} if cell.idle_energy is None else {"idle_energy_j": cell.idle_energy}
+    metrics |= {f"quality_{name}": q for name, q in cell.quality.items()}
     return metrics | {"idle_energy_share": cell.idle_energy_share}
 
 

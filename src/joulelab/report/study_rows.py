@@ -35,6 +35,9 @@ class Column:
 def line_title(summary: Summary, line: Line) -> str:
     """Return which cells these are, and what they are compared with."""
     title = knob_text(line.knobs) or "all cells"
+    data = {r.data for r in summary.of_line(line)}
+    if len(data) == 1 and data != {""}:
+        title += f" · data {next(iter(data))}"
     idle = set(_idle(summary, line).cells)
     if len(idle) == 1 and idle != {fmt.NOTHING}:
         title += f" · idle GPUs: {idle.pop()} % of the GPUs' energy"
@@ -79,7 +82,7 @@ def label_column(summary: Summary, line: Line) -> Column:
 
 
 def measured_columns(summary: Summary, line: Line) -> list[Column]:
-    """Return repeats, energy, time and mean power, and energy per unit of work; estimates with their mark."""
+    """Return repeats, energy, time and mean power, energy per unit of work, and quality; estimates with their mark."""
     rows = summary.of_line(line)
     estimates = [r.estimate for r in rows]
     columns = [
@@ -92,10 +95,24 @@ def measured_columns(summary: Summary, line: Line) -> list[Column]:
     for kind in kinds:
         column = _absolute(f"per {kind.removesuffix('s')}", "J", [r.per_work.get(kind) for r in rows])
         columns.append(_marked(column, estimates))
+    columns += told_columns(rows)
     if any(r.idle_energy is not None and r.idle_energy.value > 0 for r in rows):
         columns.append(_absolute("idle devices", "J", [r.idle_energy for r in rows]))
     idle = _idle(summary, line)
     return [*columns, idle] if len(set(idle.cells)) > 1 else columns
+
+
+def told_columns(rows: Sequence[CellMetrics]) -> list[Column]:
+    """Return what the workloads told of themselves: by what they are to be judged, and the data where it differs."""
+    names = dict.fromkeys(name for r in rows for name in r.quality)
+    columns = [Column(name, tuple(_quality(r.quality.get(name)) for r in rows)) for name in names]
+    data = [r.data or fmt.NOTHING for r in rows]
+    return [*columns, Column("data", tuple(data))] if len(set(data)) > 1 else columns
+
+
+def _quality(q: Quantity | None) -> str:
+    # Of one run no interval is known, as for its time.
+    return fmt.NOTHING if q is None else fmt.plain(q.value) if q.expanded is None else _interval(q, 1.0)
 
 
 def compared_columns(summary: Summary, line: Line) -> list[Column]:

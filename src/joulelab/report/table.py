@@ -15,7 +15,7 @@ from joulelab.report.console import LABEL, STYLE, make_table, print_facts
 from joulelab.report.rows import check_lines, energy_rows, hidden_phases, measured_by, phase_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -36,6 +36,8 @@ SIGNALS = {
     15: "SIGTERM",
 }
 WORTH_TELLING_B = 10e6
+MOST_KINDS = 3  # of work, in the table of phases
+BEHIND = {"FLOP": 1, "steps": 2}  # kinds of work that come after others
 MOVED = (
     ("disk", "disk_read_b", "read"),
     ("disk", "disk_written_b", "written"),
@@ -75,7 +77,8 @@ def print_result(
         if not every_phase and hidden_phases(result):
             console.print(Text(f"and {hidden_phases(result)} more names: joulelab show {name} --phases"))
     console.print()
-    print_facts(console, work_lines(result) + cap_lines(result) + joined_lines(result) + load_lines(result))
+    print_facts(console, fact_lines(result) + work_lines(result) + cap_lines(result))
+    print_facts(console, joined_lines(result) + load_lines(result))
     doubts = [("problem", text) for text in problems] + check_facts(result)
     print_facts(console, doubts, styles=STYLE)
     print_facts(console, missing_lines(result))
@@ -208,15 +211,16 @@ def phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
     joules, unit = fmt.column([r.energy.value for r in rows if r.energy is not None], "J")
     means = {k: r.energy.value / r.duration_s for k, r in enumerate(rows) if r.energy and r.duration_s > 0}
     watts, power = fmt.column(means.values(), "W")
-    works = list(dict.fromkeys(name for r in rows for name in r.work))[:2]
+    works = shown_work(name for r in rows for name in r.work)
     energy_heads = [f"energy, {unit}", f"mean, {power}"] if means else []
-    per = [f"J/{w.removesuffix('s')}" if means else f"{w}/s" for w in works]
-    table = make_table("phase", "time", *energy_heads, *per)
+    scales = [fmt.per_work(_each(rows, w), w) if means else (1.0, f"{w}/s") for w in works]
+    table = make_table("phase", "time", *energy_heads, *(head for _, head in scales))
     for k, r in enumerate(rows):
         cells = ["  " * r.depth + r.label + (" (open)" if r.open_end else ""), fmt.duration(r.duration_s)]
         if means:
             cells += [cell(r.energy, joules), fmt.plain(means[k] / watts) if k in means else fmt.NOTHING]
-        table.add_row(*cells, *(_per_work(r, w, energy=bool(means)) for w in works))
+        per = (_per_work(r, w, factor, energy=bool(means)) for w, (factor, _) in zip(works, scales, strict=True))
+        table.add_row(*cells, *per)
         if families and len(r.by_family) > 1 and r.duration_s > 0:
             for name, q in r.by_family.items():
                 mean = fmt.plain(q.value / r.duration_s / watts)
@@ -224,14 +228,22 @@ def phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
     return table
 
 
-def _per_work(row: PhaseRow, work: str, *, energy: bool) -> str:
+def shown_work(kinds: Iterable[str]) -> list[str]:
+    """Return the kinds of work that there is room for: what was worked on before what it took."""
+    return sorted(dict.fromkeys(kinds), key=lambda kind: BEHIND.get(kind, 0))[:MOST_KINDS]
+
+
+def _each(rows: list[PhaseRow], work: str) -> list[float]:
+    return [r.energy.value / r.work[work] for r in rows if r.energy is not None and r.work.get(work)]
+
+
+def _per_work(row: PhaseRow, work: str, factor: float, *, energy: bool) -> str:
     done = row.work.get(work, 0.0)
     if not done or (energy and row.energy is None) or row.duration_s <= 0:
         return fmt.NOTHING
     if row.energy is None:
         return fmt.rate(done / row.duration_s)
-    q = row.energy.scaled(1 / done)
-    return fmt.interval(q.value, q.expanded)
+    return cell(row.energy.scaled(1 / done), factor)
 
 
 def work_lines(result: Result) -> list[tuple[str, str]]:
@@ -239,14 +251,22 @@ def work_lines(result: Result) -> list[tuple[str, str]]:
     per_work, lines = result.per_work(), []
     for name, done in result.work.items():
         one = name.removesuffix("s")
-        text = f"{fmt.amount(done)} {name}"
+        text = fmt.work(done, name)
         if result.duration_s > 0:
-            text += f", {fmt.rate(done / result.duration_s)} {name}/s"
+            text += f", {fmt.work_rate(done / result.duration_s, name)}"
         if name in per_work:
             q, whole = per_work[name], result.group("measured")
             text += f", {fmt.quantity(q.value, q.expanded, f'J/{one}', estimate=bool(whole and whole.estimate))}"
         lines.append(("work", text))
     return lines
+
+
+def fact_lines(result: Result) -> list[tuple[str, str]]:
+    """Return what the workload told of itself: the data first, then the rest in one line."""
+    facts = dict(result.facts)
+    data = facts.pop("data", None)
+    said = ", ".join(f"{name} {fmt.fact(value)}" for name, value in facts.items())
+    return ([] if data is None else [("data", fmt.fact(data))]) + ([("facts", said)] if said else [])
 
 
 def load_lines(result: Result) -> list[tuple[str, str]]:

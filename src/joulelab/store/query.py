@@ -1,8 +1,8 @@
 """Answer SQL over all runs of a store, and let the statement touch nothing else.
 
-Views: `runs`, one row per run; `energies` and `phases`, from results; `<meter>_<table>`, the samples of all sealed runs
-with columns `run` and `host`, where a channel that was not read is NULL. Statements run in an in-memory database that
-may open the sealed files of this store and no other, and only statements that select are accepted.
+Views: `runs`, one row per run; `energies`, `phases` and `facts`, from results; `<meter>_<table>`, the samples of all
+sealed runs with columns `run` and `host`, where a channel that was not read is NULL. Statements run in an in-memory
+database that may open the sealed files of this store and no other, and only statements that select are accepted.
 """
 
 from __future__ import annotations
@@ -79,6 +79,12 @@ RESULT_COLUMNS = {
         "energy_j": "DOUBLE",
         "uncertainty_j": "DOUBLE",
     },
+    "facts": {
+        "run": "VARCHAR",
+        "fact": "VARCHAR",
+        "value": "VARCHAR",
+        "number": "DOUBLE",
+    },
 }
 
 
@@ -87,10 +93,10 @@ def query(
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return column names and rows of one SELECT over all runs.
 
-    Only what the statement mentions is read. `results` is called once per run and returns rows for `energies` and
-    `phases` (it may compute them); without it they come from `results.json` where that has them. `prepare` is called
-    for runs that have journals before their samples are read (it may seal them). Raises ConfigError for wrong SQL, with
-    the views and columns there are, and Refused for statements that do anything but select.
+    Only what the statement mentions is read. `results` is called once per run and returns rows for `energies`,
+    `phases` and `facts` (it may compute them); without it they come from `results.json` where that has them. `prepare`
+    is called for runs that have journals before their samples are read (it may seal them). Raises ConfigError for wrong
+    SQL, with the views and columns there are, and Refused for statements that do anything but select.
     """
     known = list_runs(runs)
     with connect() as con:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import Cell, Trial
 from joulelab.analysis.lines import knob_column
+from joulelab.analysis.quality import DATA
 from joulelab.core.errors import ConfigError, JoulelabError, StoreError
 from joulelab.core.scope import family
 from joulelab.store.documents import read_document
@@ -215,6 +216,7 @@ def _trial(
         idle_energy=found.idle_energy(idle) if idle else None,
         used=() if idle is None else tuple(scope for scope in found.gpus() if scope not in idle),
         idle=tuple(idle or ()),
+        facts=found.facts,
     )
 
 
@@ -252,6 +254,7 @@ def _trial_row(found: SlotTrial, trial: Trial) -> dict[str, Any]:
         "used": " ".join(trial.used),
         "idle": " ".join(trial.idle),
         **{f"work_{name}": amount for name, amount in trial.work.items()},
+        **{name if name == DATA else f"fact_{name}": value for name, value in trial.facts.items()},
         "doubts": "; ".join(found.doubts),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
+    from joulelab.analysis.phases import Fact
     from joulelab.analysis.result import PhaseResult, Result
     from joulelab.study.slots import Slot
 
 FILE = "trial.json"
-SCHEMA = 3
+SCHEMA = 4
 MEASURED, LOAD = "measured", "load"
 FEWEST_READINGS = 3  # so often a GPU's load must have been read before it is said to have done nothing
 CAP_CHECKS = ("cap", "cap not enforced")  # where one of these fails, a cap was not in force
@@ -53,7 +55,7 @@ class SlotTrial:
     that were measured by the same, gain errors cancel. `doubts` are the run's own, `uncapped` those by which a cap was
     not in force. `caps` are the watts that were asked for by scope, `busiest` the highest load (share of one) of each
     GPU whose load was read often enough; None before that was looked for. `phases` are energy, time and work by name,
-    all phases of a name together.
+    all phases of a name together, but steps. `facts` are what the workload told of itself.
     """
 
     run: str
@@ -68,6 +70,7 @@ class SlotTrial:
     caps: Mapping[str, float] = field(default_factory=dict)
     busiest: Mapping[str, float] | None = None
     phases: Mapping[str, PhaseTrial] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = field(default_factory=dict)
 
     def energy(self, scope: str | None = None) -> Quantity | None:
         """Return the energy of a scope or group, of everything measured unless one is named."""
@@ -122,6 +125,7 @@ class SlotTrial:
             "caps": dict(self.caps),
             "busiest": None if self.busiest is None else dict(self.busiest),
             "phases": {name: phase.to_json() for name, phase in self.phases.items()},
+            "facts": {n: v for n, v in self.facts.items() if not isinstance(v, float) or math.isfinite(v)},
         }
 
 
@@ -147,17 +151,19 @@ def from_result(result: Result) -> SlotTrial:
         uncapped=tuple(c.message for c in result.checks if c.status == "failed" and c.name in CAP_CHECKS),
         caps={cap.scope: cap.asked for cap in result.caps if cap.unit == "W"},
         phases=_phases(result),
+        facts=dict(result.facts),
     )
 
 
 def _phases(result: Result) -> dict[str, PhaseTrial]:
     """Return what phases took, those of a name together: an epoch that comes thirty times is one of them.
 
-    Each node of a job tells its phases, and each has the energy of all: those of the first count.
+    Each node of a job tells its phases, and each has the energy of all: those of the first count. Steps are no kind of
+    phase to compare: what they took is told per step.
     """
     found: dict[str, list[PhaseResult]] = {}
     for phase in result.phases:
-        if phase.host in ("", result.host):
+        if phase.host in ("", result.host) and phase.last is None:
             found.setdefault(phase.name, []).append(phase)
     together = {}
     for name, phases in found.items():
@@ -247,6 +253,7 @@ def _kept(slot: Slot) -> SlotTrial | None:
         caps=data["caps"],
         busiest=data["busiest"],
         phases={name: PhaseTrial.from_json(phase) for name, phase in data["phases"].items()},
+        facts=data["facts"],
     )
 
 

@@ -1,155 +1,80 @@
-"""Keep the CPUs busy: a control whose load is known, `python -m joulelab.workloads.burn seconds=10 processes=4`.
+"""Keep CPUs or GPUs busy: a control whose load is known, `python -m joulelab.workloads.burn seconds=10 processes=4`.
 
-Each process multiplies matrices until the time is over, and holds every product against the first: CPUs that compute
-wrongly under load are found. It says when it is ready, and begins when it is told to, so that all burn together.
+Each process fills its memory with products of two matrices until the time is over, and holds them against the first:
+what computes wrongly under load is found. All wait until the last is ready, so that they burn together.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import signal
-import subprocess
 import sys
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.workloads import number, pairs, settings, whole
+from joulelab.workloads import pairs, settings
+from joulelab.workloads.burning.settings import check_installed, has_gpu, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-SUMMARY = "matrix products on the CPUs for a given time, every product checked"
+SUMMARY = "matrix products on every GPU or CPU for a given time, results checked; alone or with stress-ng"
+STUDY = "BNL 2024"
 PARAMETERS = {
     "seconds": ("10", "how long to burn"),
-    "processes": ("0", "how many processes, each on one core; 0: as many as there are CPUs to use"),
-    "size": ("512", "rows and columns of the matrices"),
+    "processes": ("0", "how many processes, each on one GPU or core; 0: as many as there are to use"),
+    "size": ("auto", "rows and columns of the matrices; auto: 8192 on GPUs, 512 on CPUs"),
+    "device": ("auto", "cuda, cpu, or auto: the GPUs if there are any"),
+    "backend": ("auto", "torch, numpy, or auto: torch on GPUs, numpy on CPUs"),
+    "dtype": ("auto", "fp16, bf16, tf32, fp32 or fp64; auto: on GPUs what tensor cores take, numpy fp64, else fp32"),
+    "memory": ("auto", "what a process fills: 90% of what is free, 64MB; auto: 90% on GPUs, 64MB on CPUs"),
+    "check": ("0.1", "share of the products that are compared, others in each round"),
+    "host": ("no", "stress-ng: load the host with it at the same time"),
+    "tasks": ("256", "tasks of 3D matrices that stress-ng runs"),
+    "host_memory": ("0", "share of the host's memory that those tasks fill; 0: as little as stress-ng does by itself"),
 }
-WORKER = "--worker"
-READY_S, LATE_S, FINISH_S = 60.0, 30.0, 5.0
-# Libraries of linear algebra would start threads of their own: the processes are the threads here.
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+PRESETS = {
+    "paper": {"device": "cuda", "seconds": "600"},
+    "node": {"device": "cuda", "seconds": "600", "host": "stress-ng", "tasks": "256", "host_memory": "0.87"},
+    "smoke": {
+        "backend": "torch", "device": "cpu", "processes": "1", "size": "1024", "memory": "64MB", "seconds": "4",
+    },
+    "smoke-node": {
+        "device": "cpu", "processes": "1", "size": "256", "seconds": "3", "host": "stress-ng", "tasks": "2",
+    },
+}  # fmt: skip
+NOTES = (
+    "The paper ran gpu-burn -tc: fp32 matrices of size 8192 which tensor cores multiply, their input cut to fp16.",
+    "torch has no such mode. tf32 stands for it from Ampere on (fp32 in memory too), fp16 before; or give dtype.",
+    "gpu-burn compares every product within a tolerance; here a rotating share is compared bit by bit (check=1: all).",
+    "preset paper is the GPUs alone. node is the paper's node control: 256 tasks of matrix-3d, 1.3 of 1.5 TB (0.87).",
+    "The paper does not tell how long it burned: 600 s is ours.",
+    "Not tried on a GPU: the same code ran on CPUs (backend=torch device=cpu).",
+)
 
 
 def command(parameters: Mapping[str, str]) -> list[str]:
-    """Return the words that start it. Raises ConfigError for a value out of range."""
-    _read(parameters)
+    """Return the words that start it. Raises ConfigError for a wrong value, MissingDependency."""
+    check_installed(read(parameters, gpu=has_gpu(os.environ)))
     given = [f"{key}={parameters[key]}" for key in PARAMETERS]
     return [sys.executable, "-m", "joulelab.workloads.burn", *given]
-
-
-def _read(parameters: Mapping[str, str]) -> tuple[float, int, int]:
-    """Return seconds, processes and size. Raises ConfigError."""
-    seconds = number(parameters, "seconds", least=0.01, most=86400 * 7)
-    processes = whole(parameters, "processes", least=0, most=4096) or len(os.sched_getaffinity(0))
-    return seconds, processes, whole(parameters, "size", least=2, most=32768)
 
 
 def main(words: Sequence[str]) -> int:
     """Burn, and return 0; 1 where a product was wrong or a process failed, 2 for wrong words."""
     try:
-        seconds, processes, size = _read(settings("burn", PARAMETERS, pairs(words, where="burn")))
+        given = settings("burn", PARAMETERS, pairs(words, where="burn"), PRESETS)
+        asked = read(given, gpu=has_gpu(os.environ))
+        check_installed(asked)
+        from joulelab.workloads.burning.control import burn
+
+        return burn(asked, given)
     except JoulelabError as error:
-        sys.stderr.write(f"joulelab: {error}\n")
+        sys.stderr.write(f"joulelab: burn: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
-    joulelab = _joulelab()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with _workers(processes, size) as workers:
-        with joulelab.phase("set-up"):
-            ready = [_line(worker, READY_S) for worker in workers]
-        if any(line != "ready" for line in ready):
-            sys.stderr.write("joulelab: burn: not all processes could be started\n")
-            return 1
-        with joulelab.phase("burn"):
-            for worker in workers:
-                _tell(worker, f"{seconds}\n")
-            until = time.monotonic() + seconds + LATE_S
-            done = [_line(worker, until - time.monotonic()) for worker in workers]
-    return _told(done)
-
-
-def _told(done: Sequence[str]) -> int:
-    """Print what was done; return the exit code."""
-    counts = [line.split() for line in done if line.startswith("done ")]
-    products, wrong = (sum(int(words[k]) for words in counts) for k in (1, 2))
-    sys.stdout.write(f"products: {products}\nwrong: {wrong}\n")
-    if len(counts) < len(done):
-        sys.stderr.write(f"joulelab: burn: {len(done) - len(counts)} of {len(done)} processes failed\n")
-    return int(wrong > 0 or len(counts) < len(done))
-
-
-@contextlib.contextmanager
-def _workers(count: int, size: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start processes that wait to be told; they end with this block, and when we are gone."""
-    environ = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
-    argv = [sys.executable, "-m", "joulelab.workloads.burn", WORKER, str(size)]
-    with contextlib.ExitStack() as stack:
-        workers = []
-        for _ in range(count):
-            worker = subprocess.Popen(argv, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            stack.enter_context(worker)
-            stack.callback(worker.kill)  # comes first; one that has finished does not mind
-            workers.append(worker)
-        yield workers
-        for worker in workers:
-            _finish(worker)
-
-
-def _finish(worker: subprocess.Popen[bytes]) -> None:
-    """Let a process that has said everything write its last marks, and end."""
-    assert worker.stdin is not None
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        worker.stdin.close()
-        worker.wait(FINISH_S)
-
-
-def _line(worker: subprocess.Popen[bytes], wait_s: float) -> str:
-    """Return what a process says next, empty where it says nothing in time."""
-    assert worker.stdout is not None
-    if not select.select([worker.stdout], (), (), max(wait_s, 0.0))[0]:
-        return ""
-    return worker.stdout.readline().decode(errors="replace").strip()
-
-
-def _tell(worker: subprocess.Popen[bytes], text: str) -> None:
-    assert worker.stdin is not None
-    with contextlib.suppress(OSError):  # it has ended, and will say nothing
-        worker.stdin.write(text.encode())
-        worker.stdin.flush()
-
-
-def work(size: int) -> int:
-    """Be one of the processes: say ready, wait for the seconds, multiply, say how many products and how many wrong."""
-    import numpy as np
-
-    joulelab, parent = _joulelab(), os.getppid()
-    a, b = np.random.default_rng(0).random((2, size, size))
-    right, out = a @ b, np.empty((size, size))
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    text = sys.stdin.readline()
-    if not text.strip():
-        return 0
-    until = time.monotonic() + float(text)
-    products = wrong = 0
-    while time.monotonic() < until and os.getppid() == parent:
-        np.matmul(a, b, out=out)
-        wrong += not np.array_equal(out, right)
-        products += 1
-        joulelab.work(products=1)
-    sys.stdout.write(f"done {products} {wrong}\n")
-    sys.stdout.flush()
-    return 0
-
-
-def _joulelab() -> Any:
-    import joulelab
-
-    return joulelab
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    sys.exit(work(int(given[1])) if given[:1] == [WORKER] else main(given))
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Look into a notebook and put parameters into it. Pure: a notebook is the plain data of its file."""
+"""Look into a notebook, put parameters into it, and mark its cells. A notebook is the plain data of its file."""
 
 from __future__ import annotations
 
@@ -7,20 +7,52 @@ import keyword
 import re
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.workloads import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from joulelab.core.marks import MarkWriter
+
 PARAMETERS = "parameters"
 INJECTED = "injected-parameters"
 SKIPPED = "skip-execution"
+BETWEEN = "between cells"
+# Set for a kernel whose cells are marked by whoever runs it: the name that they are marked with.
+NOTEBOOK = "JOULELAB_NOTEBOOK"
 # Tags that tell tools what to do with a cell are no titles.
 _WORKING = re.compile(r"(hide|remove)[-_].*|parameters|injected-parameters|raises-exception|skip-execution|scroll.*")
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d*)")
 _FLOAT = re.compile(r"[+-]?((\d+\.\d*|\.\d+)([eE][+-]?\d+)?|\d+[eE][+-]?\d+)")
 MOST_LETTERS = 60
+
+
+class Phases:
+    """Mark phases one after another: each begins where the one before ends, so that nothing lies between them.
+
+    The label `notebook` tells that phases of other processes (the kernel's) that lie inside belong into it. A cell's
+    number is a part of its name, so that no two cells are taken for one kind of phase.
+    """
+
+    def __init__(self, writer: MarkWriter | None, notebook: str) -> None:
+        self._writer, self._notebook = writer, notebook
+        self._open: str | None = None
+
+    def next(self, name: str, *, title: str = "", at_ns: int | None = None) -> None:
+        """End the phase that is open, and begin another."""
+        now = monotonic_ns() if at_ns is None else at_ns
+        self.end(now)
+        if self._writer is not None:
+            labels = {"notebook": self._notebook} | ({"title": title} if title else {})
+            self._open = self._writer.begin(name, None, labels, at_ns=now)
+
+    def end(self, at_ns: int | None = None) -> None:
+        """End the phase that is open."""
+        if self._writer is not None and self._open is not None:
+            self._writer.end(self._open, at_ns=at_ns)
+        self._open = None
 
 
 def source(cell: Mapping[str, Any]) -> str:

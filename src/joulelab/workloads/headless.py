@@ -24,7 +24,6 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
-from joulelab.core.clock import monotonic_ns
 from joulelab.workloads import cells
 from joulelab.workloads.kernels import OWN, Kernels
 from joulelab.workloads.notebook import FAILED, say
@@ -56,32 +55,6 @@ class Ended:
     signal: int | None = None
 
 
-class Phases:
-    """Mark phases one after another: each begins where the one before ends, so that nothing lies between them.
-
-    The label `notebook` tells that phases of other processes (the kernel's) that lie inside belong into it. A cell's
-    number is a part of its name, so that no two cells are taken for one kind of phase.
-    """
-
-    def __init__(self, writer: MarkWriter | None, notebook: str) -> None:
-        self._writer, self._notebook = writer, notebook
-        self._open: str | None = None
-
-    def next(self, name: str, *, title: str = "", at_ns: int | None = None) -> None:
-        """End the phase that is open, and begin another."""
-        now = monotonic_ns() if at_ns is None else at_ns
-        self.end(now)
-        if self._writer is not None:
-            labels = {"notebook": self._notebook} | ({"title": title} if title else {})
-            self._open = self._writer.begin(name, None, labels, at_ns=now)
-
-    def end(self, at_ns: int | None = None) -> None:
-        """End the phase that is open."""
-        if self._writer is not None and self._open is not None:
-            self._writer.end(self._open, at_ns=at_ns)
-        self._open = None
-
-
 class Client(NotebookClient):
     """Run cells, and pass on what they print as they print it."""
 
@@ -97,7 +70,7 @@ class Client(NotebookClient):
 
 def run(asked: Asked, notebook: Mapping[str, Any], began_ns: int) -> Ended:
     """Run a notebook from start to end. Raises ConfigError where it cannot be started."""
-    phases = Phases(_writer(), asked.file.name)
+    phases = cells.Phases(_writer(), asked.file.name)
     phases.next("kernel start", at_ns=began_ns)
     kernels = Kernels()
     name = kernels.choose(asked, notebook)
@@ -158,7 +131,7 @@ def _quiet() -> Iterator[None]:
 class _Run:
     """Hold one notebook while it runs."""
 
-    def __init__(self, asked: Asked, node: Any, ours: int, manager: AsyncKernelManager, phases: Phases) -> None:
+    def __init__(self, asked: Asked, node: Any, ours: int, manager: AsyncKernelManager, phases: cells.Phases) -> None:
         self.asked, self.node, self.ours, self.manager, self.phases = asked, node, ours, manager, phases
         more = [DIRECT] if manager.kernel_name == OWN else []
         limits = {"timeout": None, "startup_timeout": START_S, "iopub_timeout": OUTPUT_S}
@@ -190,7 +163,9 @@ class _Run:
 
     async def _start_and_run(self) -> int:
         try:
-            await self.client.async_start_new_kernel(cwd=str(self.asked.file.resolve().parent))
+            # The kernel is told that its cells are marked, so that `%load_ext joulelab` does not mark them again.
+            environ = {**os.environ, cells.NOTEBOOK: self.asked.file.name}
+            await self.client.async_start_new_kernel(cwd=str(self.asked.file.resolve().parent), env=environ)
             await self.client.async_start_new_kernel_client()
         except (RuntimeError, OSError) as error:
             if self.told is None:
@@ -215,7 +190,7 @@ class _Run:
             if cell.cell_type != "code" or not cells.is_run(cell):
                 continue
             if before and not self._is_ours(index):
-                self.phases.next("between cells")
+                self.phases.next(cells.BETWEEN)
                 await asyncio.sleep(self.asked.pause_s)
             if self.told is not None:
                 return

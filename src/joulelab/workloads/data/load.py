@@ -141,14 +141,14 @@ def write(folder: Path, parts: Mapping[str, Sequence[Load]]) -> None:
                 table.writerows(zip(load.mw.tolist(), stamps.tolist(), [load.country] * len(stamps), strict=True))
 
 
-def find_victoria() -> Path:
-    """Return the file with the load of Victoria that statsmodels carries. Raises ConfigError where it is not there."""
-    spec = importlib.util.find_spec("statsmodels")
+def find_victoria(package: str = "statsmodels") -> Path:
+    """Return the file with the load of Victoria that a package carries. Raises ConfigError where it is not there."""
+    spec = importlib.util.find_spec(package)
     places = (spec.submodule_search_locations or []) if spec is not None else []
     for place in places:
         if (Path(place) / FIXTURE).is_file():
             return Path(place) / FIXTURE
-    why = f"statsmodels has no {FIXTURE}" if places else "statsmodels, whose tests carry it, is not installed"
+    why = f"{package} has no {FIXTURE}" if places else f"{package}, whose tests carry it, is not installed"
     advice = "pip install 'statsmodels>=0.14', or give data=synthetic-memory"
     raise ConfigError(f"data is {VICTORIA!r}", why=why, next=advice)
 

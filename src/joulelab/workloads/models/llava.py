@@ -35,7 +35,7 @@ PARTS = (LlamaDecoderLayer, CLIPEncoderLayer)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Hold the size of a model: its decoder; width, inner width, layers and heads of its tower; pixels of its images."""
+    """Hold the size of a model: its decoder; the widths, layers and heads of its tower; the pixels of its images."""
 
     decoder: Decoder
     hidden: int = 1024
@@ -154,22 +154,22 @@ def _load(folder: Path, size: Size) -> Llava:
 
 def loss(model: torch.nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """Return the mean loss over all tokens that are to be learned."""
-    whole, _ = _losses(model, batch)
-    return whole / _learned(batch).clamp(min=1)
+    scores, wanted = _answers(model, batch)
+    return _summed(scores, wanted) / (wanted != IGNORED).sum().clamp(min=1)
 
 
 def score(model: torch.nn.Module, batch: Mapping[str, Tensor]) -> dict[str, float]:
     """Return the sum of losses, how many tokens were right, and how many there were to learn."""
-    whole, right = _losses(model, batch)
-    return {"loss": whole.item(), "right": right.item(), "learned": _learned(batch).item()}
+    scores, wanted = _answers(model, batch)
+    sums = _summed(scores, wanted), (scores.argmax(1) == wanted).sum(), (wanted != IGNORED).sum()
+    return dict(zip(("loss", "right", "learned"), (figure.item() for figure in sums), strict=True))
 
 
-def _losses(model: torch.nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    scores = model(batch["ids"], batch["pixels"])[:, :-1].flatten(0, 1).float()
-    wanted = batch["labels"][:, 1:].flatten()
-    whole = cross_entropy(scores, wanted, ignore_index=IGNORED, reduction="sum")
-    return whole, (scores.detach().argmax(1) == wanted).sum()
+def _answers(model: torch.nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the scores for each token that follows another, and which it should have been."""
+    scores = model(batch["ids"], batch["pixels"])
+    return scores[:, :-1].flatten(0, 1).float(), batch["labels"][:, 1:].flatten()
 
 
-def _learned(batch: Mapping[str, Tensor]) -> Tensor:
-    return (batch["labels"][:, 1:] != IGNORED).sum()
+def _summed(scores: Tensor, wanted: Tensor) -> Tensor:
+    return cross_entropy(scores, wanted, ignore_index=IGNORED, reduction="sum")

@@ -1,0 +1,48 @@
+"""Tell how many samples a batch holds, by the shapes of what is in it; no framework is imported for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+Count = int | Callable[[Any], float] | None
+DEEP = 3  # how far a batch is looked into
+UNSURE = -1  # a length that may be that of something else: the channels of an image, the tokens of a text
+CHANNELS = (1, 3, 4)
+
+
+def samples_in(batch: object, count: Count = None) -> float | None:
+    """Return the samples in a batch: what `count` says, or what the lengths of its tensors agree on; else None."""
+    if count is not None:
+        return float(count(batch)) if callable(count) else count
+    sizes = _sizes(batch, DEEP)
+    size = sizes.pop() if len(sizes) == 1 else UNSURE
+    return None if size == UNSURE else size
+
+
+def _sizes(part: object, deep: int, *, alone: bool = True) -> set[int]:
+    """Return the lengths that are found in a part of a batch."""
+    shape = getattr(part, "shape", None)
+    if shape is not None:
+        return _first(shape, alone=alone)
+    if isinstance(part, Mapping):
+        return _all(part.values(), deep)
+    if not isinstance(part, (list, tuple)) or not part:
+        return set()
+    found = _all(part, deep)
+    if all(isinstance(item, (Mapping, list, tuple)) for item in part):
+        # Samples that nobody has stacked, or stacks that came in groups.
+        return {UNSURE} if found else {len(part)}
+    # A tuple of plain values is one sample, a list of them is many.
+    return found or ({len(part)} if isinstance(part, list) else set())
+
+
+def _all(parts: Iterable[object], deep: int) -> set[int]:
+    return set().union(*(_sizes(part, deep - 1, alone=False) for part in parts)) if deep else set()
+
+
+def _first(shape: Any, *, alone: bool) -> set[int]:
+    """Return a tensor's length; among others, one of three dimensions may be a single image."""
+    if not len(shape):
+        return set()
+    return {UNSURE} if not alone and len(shape) == 3 and shape[0] in CHANNELS else {int(shape[0])}

@@ -1,0 +1,184 @@
+"""Show measured cells and notebooks: as HTML in a page, as text in a terminal and wherever there is no page. Pure."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from joulelab.integrations.picture import spark, svg
+from joulelab.report import format as fmt
+from joulelab.report.rows import check_lines, energy_rows, phase_rows
+from joulelab.report.table import cell, headline, work_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.analysis.result import Result
+    from joulelab.analysis.terms import Quantity
+    from joulelab.integrations.jupyter_reading import MeasuredCell, Notebook, Part
+    from joulelab.integrations.picture import PowerCurve
+
+# Cells beyond this many are shown as one, but for those that used most.
+MOST_CELLS = 30
+STYLE = 'style="text-align:{};padding:1px 8px;white-space:nowrap;{}"'
+NO_METER = "no power meter can be read here: `joulelab meters` says what is missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Hold a table: heads, rows of as many words, and the numbers of the rows that are sums."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    sums: frozenset[int] = frozenset()
+
+    def text(self) -> str:
+        """Return the table as lines, the first column to the left, the others to the right."""
+        table = [self.heads, *self.rows]
+        widths = [max(len(row[k]) for row in table) for k in range(len(self.heads))]
+        lines = []
+        for row in table:
+            words = [w.ljust(widths[k]) if k == 0 else w.rjust(widths[k]) for k, w in enumerate(row)]
+            lines.append("  ".join(words).rstrip())
+        return "\n".join([lines[0], "─" * max(map(len, lines)), *lines[1:]])
+
+    def html(self) -> str:
+        """Return the table as HTML that takes its colours from the page."""
+        head = "".join(self._cell("th", k, word) for k, word in enumerate(self.heads))
+        rows = []
+        for number, row in enumerate(self.rows):
+            words = (self._cell("td", k, word, bold=number in self.sums) for k, word in enumerate(row))
+            rows.append(f"<tr>{''.join(words)}</tr>")
+        return f'<table style="border-collapse:collapse"><tr>{head}</tr>{"".join(rows)}</table>'
+
+    @staticmethod
+    def _cell(tag: str, column: int, word: str, *, bold: bool = False) -> str:
+        kept = html.escape(word).replace("  ", "&nbsp;&nbsp;")
+        style = STYLE.format("right" if column else "left", "font-weight:bold" if bold else "")
+        return f"<{tag} {style}>{kept}</{tag}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Hold what is shown: a title, the line that matters, tables, the power over time, and lines below."""
+
+    title: str
+    head: str
+    grids: tuple[Grid, ...] = ()
+    curve: PowerCurve | None = None
+    lines: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Return it as plain text."""
+        parts = [f"{self.title}: {self.head}", *(grid.text() for grid in self.grids)]
+        lines = [*([f"power  {spark(self.curve)}"] if self.curve is not None else []), *self.lines]
+        return "\n\n".join([*parts, "\n".join(lines)] if lines else parts)
+
+    def html(self) -> str:
+        """Return it as HTML: no script, nothing from outside, readable on dark and on light pages."""
+        parts = [f"<div><b>{html.escape(self.title)}</b>: {html.escape(self.head)}</div>"]
+        parts += [grid.html() for grid in self.grids]
+        if self.curve is not None:
+            parts.append(f"<div>{svg(self.curve, f'power of {self.title}')}</div>")
+        parts += [f"<div><small>{html.escape(line)}</small></div>" for line in self.lines]
+        return f'<div class="joulelab">{"".join(parts)}</div>'
+
+    def bundle(self) -> dict[str, str]:
+        """Return both forms by their types."""
+        return {"text/plain": self.text(), "text/html": self.html()}
+
+
+def show_cell(measured: MeasuredCell) -> Shown:
+    """Show a measured cell: energy of each scope, phases in it, J for each unit of work, power over time."""
+    result = measured.result
+    if result is None:
+        return Shown(measured.name, f"{fmt.duration(measured.duration_s)}, not recorded")
+    grids = [_energies(result)] if result.scopes else []
+    if result.phases:
+        grids.append(_phases(result))
+    lines = [f"{label:<6} {text}" for label, text in work_lines(result)]
+    lines += [
+        f"{check.status}: {check.name}: {check.message}" + (f" -> {check.next}" if check.next else "")
+        for check in check_lines(result.checks)
+        if check.status in ("warning", "failed") and result.scopes
+    ]
+    lines += [f"run    {measured.run}"] if measured.run is not None else []
+    head = headline(result).removesuffix(" so far") if result.scopes else _without(measured.duration_s)
+    return Shown(measured.name, head.replace(" so far,", ","), tuple(grids), measured.curve, tuple(lines))
+
+
+def show_notebook(notebook: Notebook, *, is_over: bool) -> Shown:
+    """Show a notebook's cells and the time between them, which together are the whole."""
+    whole = notebook.whole
+    head = _without(whole.duration_s)
+    if whole.energy is not None:
+        energy = fmt.quantity(whole.energy.value, whole.energy.expanded, "J")
+        head = f"{energy} in {fmt.duration(whole.duration_s)}, {fmt.watts(whole.mean_w or 0.0)} on average"
+    rows = [*_most(notebook.parts), notebook.between, whole]
+    lines = []
+    if notebook.idle_share is not None:
+        energy_share, time_share = (fmt.percent(s, signed=False) for s in notebook.idle_share)
+        lines.append(f"idle   between cells: {energy_share} of the energy, {time_share} of the time")
+    lines.append(f"run    {notebook.run}")
+    title = "the notebook" if is_over else "the notebook so far"
+    return Shown(title, head, (_parts(rows),), notebook.curve, tuple(lines))
+
+
+def _without(seconds: float) -> str:
+    return f"{fmt.duration(seconds)}; {NO_METER}"
+
+
+def _most(parts: Sequence[Part]) -> list[Part]:
+    """Return the parts to list: all, or those that used most and the rest as one."""
+    from joulelab.integrations.jupyter_reading import joined
+
+    if len(parts) <= MOST_CELLS:
+        return list(parts)
+    ranked = sorted(parts, key=lambda p: (p.energy.value if p.energy is not None else 0.0, p.duration_s))
+    rest = ranked[: len(parts) - MOST_CELLS + 1]
+    return [p for p in parts if p not in rest] + [joined(f"{len(rest)} others", tuple(rest))]
+
+
+def _parts(rows: Sequence[Part]) -> Grid:
+    joules, unit = fmt.column([p.energy.value for p in rows if p.energy is not None], "J")
+    watts, power = fmt.column([p.mean_w for p in rows], "W")
+    body = []
+    for p in rows:
+        label = f"{p.name}{' (runs)' if p.is_open else ''}{f' · {p.title}' if p.title else ''}"
+        mean = None if p.mean_w is None else p.mean_w / watts
+        body.append((fmt.shortened(label, 48), fmt.duration(p.duration_s), cell(p.energy, joules), fmt.plain(mean)))
+    return Grid(("", "time", f"energy, {unit}", f"mean, {power}"), tuple(body), frozenset({len(body) - 1}))
+
+
+def _energies(result: Result) -> Grid:
+    rows = energy_rows(result)
+    joules, unit = fmt.column([r.energy.value for r in rows], "J")
+    watts, power = fmt.column([w for r in rows for w in (r.mean_w.value, r.max_w)], "W")
+    body = []
+    for r in rows:
+        mark = "~" if r.estimate else ""
+        powers = [fmt.plain(None if w is None else w / watts) for w in (r.mean_w.value, r.max_w)]
+        body.append((r.label, cell(r.energy, joules, estimate=r.estimate), mark + powers[0], powers[1]))
+    sums = frozenset(k for k, r in enumerate(rows) if r.total)
+    return Grid(("", f"energy, {unit}", f"mean, {power}", "max"), tuple(body), sums)
+
+
+def _phases(result: Result) -> Grid:
+    rows = phase_rows(result)
+    kinds = list(dict.fromkeys(kind for r in rows for kind in r.work))
+    joules, unit = fmt.column([r.energy.value for r in rows if r.energy is not None], "J")
+    body = []
+    for r in rows:
+        mean = None if r.energy is None or r.duration_s <= 0 else r.energy.value / r.duration_s
+        words = [f"{'  ' * r.depth}{r.label}", fmt.duration(r.duration_s), cell(r.energy, joules), fmt.plain(mean)]
+        body.append((*words, *(_each(r.energy, r.work.get(kind, 0.0)) for kind in kinds)))
+    heads = ("phase", "time", f"energy, {unit}", "mean, W", *(f"J/{kind.removesuffix('s')}" for kind in kinds))
+    return Grid(heads, tuple(body))
+
+
+def _each(energy: Quantity | None, done: float) -> str:
+    if energy is None or done <= 0:
+        return fmt.NOTHING
+    each = energy.scaled(1 / done)
+    return fmt.interval(each.value, each.expanded)

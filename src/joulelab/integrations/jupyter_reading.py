@@ -1,0 +1,193 @@
+"""Read from a run, finished or not, what a notebook shows: a measured cell, or all cells and the time between them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from joulelab.analysis.alignment import summed
+from joulelab.analysis.analyse import analyse_phase
+from joulelab.analysis.channels import load_channels
+from joulelab.analysis.terms import Quantity, total
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.integrations.picture import PowerCurve
+from joulelab.store.run import open_run
+from joulelab.supervisor.coverage import covered
+from joulelab.supervisor.measure import COVER_S
+from joulelab.workloads.cells import BETWEEN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from joulelab.analysis.channels import Channel
+    from joulelab.analysis.result import PhaseResult, Result
+    from joulelab.store.run import Run
+    from joulelab.supervisor.measure import Measurement
+
+MOST_STRETCHES = 140
+# Phases whose energy is worked out each for itself, so that a day's notebook is shown as fast as an hour's.
+MOST_PARTS = 400
+EARLIER = "earlier cells"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Hold a part of a notebook: time (s), energy (J; None: no meter), and whether it still goes on."""
+
+    name: str
+    duration_s: float
+    energy: Quantity | None
+    title: str = ""
+    is_open: bool = False
+
+    @property
+    def mean_w(self) -> float | None:
+        """Return the mean power in W."""
+        return None if self.energy is None or self.duration_s <= 0 else self.energy.value / self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    """Hold all of a notebook up to now: its parts in order, those between cells as one, and their sum."""
+
+    run: Path
+    parts: tuple[Part, ...]
+    between: Part
+    curve: PowerCurve | None
+
+    @property
+    def whole(self) -> Part:
+        """Return the sum of all parts."""
+        return joined("total", (*self.parts, self.between))
+
+    @property
+    def idle_share(self) -> tuple[float, float] | None:
+        """Return which share of energy and of time lies between cells; None where that cannot be told."""
+        whole = self.whole
+        apart = all(part.name != EARLIER for part in self.parts)
+        if not apart or self.between.energy is None or whole.energy is None or whole.energy.value <= 0:
+            return None
+        return self.between.energy.value / whole.energy.value, self.between.duration_s / whole.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCell:
+    """Hold a measured cell: everything that was found of it, with the phases in it, and its power over time."""
+
+    name: str
+    run: Path | None
+    duration_s: float
+    result: Result | None
+    curve: PowerCurve | None
+
+
+def joined(name: str, parts: tuple[Part, ...]) -> Part:
+    """Return several parts as one."""
+    energies = [part.energy for part in parts if part.energy is not None]
+    whole = len(energies) == len(parts)  # a sum that leaves some out would look like the sum of all
+    return Part(name, sum(part.duration_s for part in parts), total(energies) if whole else None)
+
+
+def read_cell(m: Measurement) -> MeasuredCell:
+    """Return what a measurement that has ended found; waits for its last readings, for little more than a second."""
+    result, curve = m.result, None
+    if m.run is not None and result is not None:
+        with open_run(m.run) as run:
+            curve = power_curve(run, result)
+        result = replace(result, phases=_inside(result))
+    return MeasuredCell(m.name or "this cell", m.run, m.duration_s, result, curve)
+
+
+def _inside(result: Result) -> tuple[PhaseResult, ...]:
+    """Return the phases within a stretch, without those that hold all of it: its own, and the cell's."""
+    inner = [p for p in result.phases if p.start_s > 0 or p.duration_s < result.duration_s]
+    least = min((p.depth for p in inner), default=0)
+    return tuple(replace(p, depth=p.depth - least) for p in inner)
+
+
+def read_notebook(run: Path, name: str, since_ns: int, until_ns: int | None) -> Notebook | None:
+    """Return all cells that are marked by a notebook's name, None where there are none; up to now unless told."""
+    end_ns = until_ns or monotonic_ns()
+    latest = end_ns + round(COVER_S * NS)
+    while not covered(run, end_ns) and monotonic_ns() < latest:
+        time.sleep(0.02)
+    with open_run(run) as opened:
+        marked = _Marked(opened, name, since_ns)
+        if not marked.lines:
+            return None
+        result = analyse_phase(cast("Run", marked), int(marked.lines[0]["t"]), end_ns)
+        curve = power_curve(opened, result)
+    parts = [
+        Part(p.name, p.duration_s, p.energy.get("measured"), marked.titles.get(p.name, ""), p.open_end)
+        for p in result.phases
+    ]
+    between = joined(BETWEEN, tuple(p for p in parts if p.name == BETWEEN))
+    return Notebook(run, tuple(p for p in parts if p.name != BETWEEN), between, curve)
+
+
+class _Marked:
+    """Stand for a run that has no other phases than a notebook's own: those inside would cost time for nothing."""
+
+    def __init__(self, run: Run, name: str, since_ns: int) -> None:
+        self._run = run
+        begun: dict[tuple[object, object], Mapping[str, Any]] = {}
+        ended: dict[tuple[object, object], Mapping[str, Any]] = {}
+        for line in sorted(run.marks(), key=lambda line: int(line.get("t", 0))):
+            key = (line.get("host"), line.get("id"))
+            ours = (line.get("labels") or {}).get("notebook") == name and int(line["t"]) >= since_ns
+            if line.get("mark") == "begin" and ours:
+                begun[key] = line
+            elif line.get("mark") == "end" and key in begun:
+                ended[key] = line
+        self.titles = {str(b["name"]): str(b["labels"].get("title", "")) for b in begun.values()}
+        self.lines = self._few(list(begun.values())) + list(ended.values())
+
+    @staticmethod
+    def _few(begun: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Make one of the first phases where there are too many; where another begins it has ended."""
+        first = begun[: max(len(begun) - MOST_PARTS, 0)]
+        if not first:
+            return begun
+        last = begun[len(first)]
+        one = {**first[0], "id": "earlier", "name": EARLIER, "labels": {}}
+        return [one, {**last, "mark": "end", "id": "earlier"}, *begun[len(first) :]]
+
+    def marks(self) -> list[Mapping[str, Any]]:
+        """Return the marks of the notebook's own phases."""
+        return self.lines
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run, name)
+
+
+def power_curve(run: Run, result: Result) -> PowerCurve | None:
+    """Return the power of everything measured over the time of a result, None where it was read too seldom."""
+    group = result.group("measured")
+    if group is None:
+        return None
+    channels = _channels(run, group.hosts, group.scopes)
+    if not channels:
+        return None
+    curve = summed(channels, result.start_ns)
+    first, last = max(float(curve.t[0]), 0.0), min(float(curve.t[-1]), result.duration_s)
+    count = min(int((last - first) / max(curve.step_s, 1e-3)), MOST_STRETCHES)
+    if count < 2:
+        return None
+    step = (last - first) / count
+    watts = np.diff(curve.at(np.linspace(first, last, count + 1))) / step
+    return PowerCurve(tuple(float(w) for w in watts), step, first)
+
+
+def _channels(run: Run, hosts: tuple[str, ...], scopes: tuple[str, ...]) -> list[Channel]:
+    """Return the channels whose power together is that of some scopes; a sum of cords has those of its cords."""
+    loaded = load_channels(run)
+    known = {(s.host, s.scope): s.best for s in loaded}
+    found: list[Channel] = []
+    for key in zip(hosts, scopes, strict=True):
+        cords = [s.best for s in loaded if (s.host, s.best.stream.sums) == key]
+        found += [known[key]] if key in known else cords
+    return found

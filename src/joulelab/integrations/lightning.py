@@ -1,0 +1,181 @@
+"""Measure a training by Lightning: `Trainer(..., callbacks=[JoulelabCallback()])`, of either of its two packages."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import monotonic_ns
+from joulelab.core.errors import MissingDependency
+from joulelab.integrations.training import Following, Training, amounts_of, harmless
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def _base() -> Any:
+    """Return the callback class of the package that is in use, or can be used."""
+    why = ""
+    for package in sorted(PACKAGES, key=lambda name: name not in sys.modules):
+        try:
+            return import_module(package).Callback
+        except ImportError as error:
+            why = why or str(error)
+    raise MissingDependency(
+        "this callback needs lightning, which cannot be imported", why=why, next='pip install "joulelab[lightning]"'
+    )
+
+
+class JoulelabCallback(Following, _base()):  # type: ignore[misc]
+    """Measure a training: phases `train`, `epoch n`, steps, validation, save; a test or prediction by itself.
+
+    Options are those of `joulelab.measure()`, and `log` (auto, wandb, mlflow, none). `samples` says how many are in a
+    batch (a number, or a function of it) where that is not the length of its first tensor.
+    """
+
+    def __init__(
+        self, name: str | None = None, *, samples: float | Callable[[Any], float] | None = None, **options: Any
+    ) -> None:
+        self.training = Training(name, **options)
+        self._samples = samples
+        self._since_ns = 0
+        self._steps = 0
+        self._done: dict[str, float] = {}
+
+    @harmless
+    def on_sanity_check_start(self, *_: Any) -> None:
+        """Note when a first look at the validation begins."""
+        self._since_ns = monotonic_ns()
+
+    @harmless
+    def on_sanity_check_end(self, *_: Any) -> None:
+        """Mark that first look, which comes before the training."""
+        self.training.past("sanity check", self._since_ns, {})
+
+    @harmless
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
+        """Begin to measure."""
+        self._begin("train", trainer)
+        self._steps, self._done = trainer.global_step, {}
+
+    @harmless
+    def on_train_epoch_start(self, trainer: Any, *_: Any) -> None:
+        """Begin an epoch."""
+        self.training.leave("save")
+        self.training.enter("epoch", trainer.current_epoch + 1)
+
+    @harmless
+    def on_train_batch_start(self, *_: Any) -> None:
+        """End what was saved before."""
+        self.training.leave("save")
+
+    @harmless
+    def on_train_batch_end(self, trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
+        """Report a step, once the optimizer took one, with all batches since the one before."""
+        if self.training.begun:
+            for name, amount in self._amounts_of(batch).items():
+                self._done[name] = self._done.get(name, 0) + amount
+            if trainer.global_step != self._steps:
+                done, self._done = self._done, {}
+                self._steps = trainer.global_step
+                self.training.step(done)
+
+    @harmless
+    def on_train_epoch_end(self, *_: Any) -> None:
+        """End an epoch; batches since the last step belong to it."""
+        done, self._done = self._done, {}
+        if done:
+            self.training.work(done)
+        self.training.leave("epoch")
+
+    @harmless
+    def on_train_end(self, *_: Any) -> None:
+        """End the measurement."""
+        self.training.end()
+
+    @harmless
+    def on_validation_start(self, trainer: Any, *_: Any) -> None:
+        """Begin a validation, of a training or by itself."""
+        self.training.leave("save")
+        if self.training.begun:
+            self.training.enter("validation", trainer.current_epoch + 1)
+        elif not trainer.sanity_checking:
+            self._begin("validation", trainer)
+
+    @harmless
+    def on_validation_batch_end(self, trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
+        """Count a batch; in a training under a name of its own: it is not what the training is about."""
+        if self.training.begun:
+            found = self._amounts_of(batch)
+            self.training.work({"validated": found.get("samples", 0.0)} if trainer.state.fn == "fit" else found)
+
+    @harmless
+    def on_validation_end(self, trainer: Any, *_: Any) -> None:
+        """End a validation."""
+        if trainer.state.fn == "fit":
+            self.training.leave("validation")
+        else:
+            self.training.end()
+
+    @harmless
+    def on_test_start(self, trainer: Any, *_: Any) -> None:
+        """Begin to measure a test."""
+        self._begin("test", trainer)
+
+    @harmless
+    def on_predict_start(self, trainer: Any, *_: Any) -> None:
+        """Begin to measure a prediction."""
+        self._begin("predict", trainer)
+
+    @harmless
+    def on_test_batch_end(self, _trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
+        """Count a batch of a test."""
+        if self.training.begun:
+            self.training.work(self._amounts_of(batch))
+
+    @harmless
+    def on_predict_batch_end(self, _trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
+        """Count a batch of a prediction."""
+        if self.training.begun:
+            self.training.work(self._amounts_of(batch))
+
+    @harmless
+    def on_test_end(self, *_: Any) -> None:
+        """End the measurement of a test."""
+        self.training.end()
+
+    @harmless
+    def on_predict_end(self, *_: Any) -> None:
+        """End the measurement of a prediction."""
+        self.training.end()
+
+    @harmless
+    def on_save_checkpoint(self, trainer: Any, *_: Any) -> None:
+        """Begin to save a checkpoint of the training; nobody tells when that is done, so the next event ends it."""
+        self.training.leave("save")
+        self.training.enter("save", trainer.current_epoch + 1)
+
+    @harmless
+    def on_exception(self, _trainer: Any, _module: Any, exception: BaseException) -> None:
+        """End the measurement of what failed."""
+        self.training.end(exception)
+
+    @harmless
+    def teardown(self, *_: Any, **__: Any) -> None:
+        """End what is still measured, as when a trainer gives up by itself."""
+        self.training.end()
+
+    def _amounts_of(self, batch: Any) -> dict[str, float]:
+        given = self._samples
+        if given is None:
+            return amounts_of(batch)
+        return amounts_of(batch) | {"samples": given(batch) if callable(given) else given}
+
+    def _begin(self, name: str, trainer: Any) -> None:
+        # Lightning starts the other ranks itself unless a launcher did: then they are in the runs of this process.
+        environment = getattr(trainer.strategy, "cluster_environment", None)
+        spawned = environment is not None and not environment.creates_processes_externally
+        self.training.begin(name, local_rank=trainer.local_rank, ranks=trainer.num_devices, spawned=spawned)

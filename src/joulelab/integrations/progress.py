@@ -1,0 +1,89 @@
+"""Paint the progress of a loop on one line of a terminal: how far, how fast, at what power, at how many joules."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, TextIO
+
+from joulelab.report import format as fmt
+
+if TYPE_CHECKING:
+    from joulelab.supervisor.tail import Now
+
+WIDTH = 100  # where nobody tells how wide the terminal is
+BLOCKS = 20
+ERASE = "\r\x1b[K"
+
+
+class Bar:
+    """Paint one loop; figures of the node are those of one rank times `ranks`. Never raises into the loop."""
+
+    def __init__(self, stream: TextIO, title: str, unit: str, total: int | None, *, ranks: int = 1) -> None:
+        self._stream, self._title, self._unit, self._total, self._ranks = stream, title, unit, total, ranks
+        self._one = unit.removesuffix("s")
+        self._painted = False
+
+    def paint(self, seconds: float, batches: int, samples: float, now: Now | None) -> None:
+        """Paint how far the loop is, over what was painted before."""
+        parts = [self._rate(seconds, batches, samples)]
+        if now is not None and "measured" in now.power_w:
+            parts.append(fmt.watts(now.power_w["measured"]))
+            # Both up to now: what was counted since the last readings is left out by its share of the time.
+            per = self._per(samples * min(now.seconds / seconds, 1.0) if seconds else 0.0, now)
+            parts += [per] if per else []
+        text = f"{self._title}: {self._far(batches)} {', '.join(parts)}, {self._left(seconds, batches)}"
+        self._painted = True
+        self._write(ERASE + fmt.shortened(text, self._width() - 1))
+
+    def finish(self, seconds: float, batches: int, samples: float, now: Now | None) -> None:
+        """Print the line that stays."""
+        parts = [fmt.duration(seconds), f"{fmt.amount(samples * self._ranks)} {self._unit}" if samples else ""]
+        parts += ["" if samples else f"{fmt.amount(batches)} batches", self._rate(seconds, batches, samples)]
+        if now is not None and "measured" in now.energy:
+            energy = now.energy["measured"]
+            parts += [self._per(samples, now, wide=True), fmt.watts(energy.value / max(now.seconds, 1e-9))]
+            parts.append(fmt.quantity(energy.value, energy.expanded, "J", estimate=now.estimate))
+        else:
+            parts.append("energy not measured")
+        ranks = f" ({self._ranks} ranks taken as alike)" if self._ranks > 1 else ""
+        start = ERASE if self._painted else ""
+        self._write(f"{start}{self._title}: {', '.join(p for p in parts if p)}{ranks}\n")
+
+    def _far(self, batches: int) -> str:
+        if not self._total:
+            return f"{batches}"
+        share = min(batches / self._total, 1.0)
+        done = round(share * BLOCKS)
+        return f"{share * 100:3.0f} % |{'█' * done}{'·' * (BLOCKS - done)}| {batches}/{self._total}"
+
+    def _left(self, seconds: float, batches: int) -> str:
+        if not self._total or not batches:
+            return f"{fmt.roughly(seconds)} so far"
+        return f"{fmt.roughly(seconds * max(self._total - batches, 0) / batches)} left"
+
+    def _rate(self, seconds: float, batches: int, samples: float) -> str:
+        done, unit = (samples * self._ranks, self._unit) if samples else (batches, "batches")
+        return f"{fmt.rate(done / seconds)} {unit}/s" if seconds > 0 else f"- {unit}/s"
+
+    def _per(self, samples: float, now: Now, *, wide: bool = False) -> str:
+        if not samples:
+            return ""
+        per = now.energy["measured"].scaled(1 / (samples * self._ranks))
+        if wide:
+            return fmt.quantity(per.value, per.expanded, f"J/{self._one}", estimate=now.estimate)
+        return f"{'~' if now.estimate else ''}{fmt.rough(per.value, f'J/{self._one}')}"
+
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or WIDTH
+        except (OSError, ValueError, AttributeError):
+            return WIDTH
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone, a stream that was closed
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                self._stream.write(text.encode("ascii", "replace").decode())
+            self._stream.flush()

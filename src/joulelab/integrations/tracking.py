@@ -1,0 +1,327 @@
+"""Track a loop over batches: `for batch in joulelab.track(loader):` gives phases, throughput and joules per sample."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ConfigError
+from joulelab.core.marks import global_rank, local_rank
+from joulelab.integrations.batches import Count, samples_in
+from joulelab.integrations.progress import Bar
+from joulelab.integrations.training import local_ranks, recorded_here
+from joulelab.supervisor import phases
+from joulelab.supervisor.live import Live, load, wait_until_covered
+from joulelab.supervisor.measure import Measurement, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+    from pathlib import Path
+
+    from joulelab.analysis.result import Result
+    from joulelab.analysis.series import Ints
+    from joulelab.analysis.terms import Quantity
+    from joulelab.supervisor.tail import Now
+
+_log = logging.getLogger("joulelab")
+T = TypeVar("T")
+STAMPS = 4096  # times of steps that are kept, to tell whether the load is in step with a sensor
+PAINT_S = 0.5
+
+# The loops that are open, the innermost last: those around others are not painted and count no steps.
+_open: list[_Loop] = []
+# How often each loop has begun, by where it stands and what it is called, and by what it goes over.
+_begun: dict[tuple[Any, int, str], list[tuple[weakref.ref[Any] | None, int]]] = {}
+
+
+class Track(Generic[T]):
+    """Go over batches, each time in a phase of its own; afterwards it tells of the last time: `energy`, `samples`.
+
+    A batch counts when the loop asks for the next: one that is left by `break` or an error does not.
+    """
+
+    def __init__(self, loader: Iterable[T], place: tuple[Any, int, str], options: _Options) -> None:
+        self._loader, self._place, self._options = loader, place, options
+        self._loop: _Loop | None = None
+        self._result: Result | None = None
+
+    def __iter__(self) -> Generator[T, None, None]:
+        """Begin to go over the batches, when the first is asked for."""
+        loop = _Loop(self._loader, self._place, self._options)
+        self._loop, self._result = loop, None
+        batches = loop.batches(self._loader)
+        # Whatever becomes of the loop: also a program that ends by an error in it closes the run it began.
+        weakref.finalize(batches, loop.end)
+        return batches
+
+    def __len__(self) -> int:
+        """Return how many batches there are, where the loader knows."""
+        return len(self._loader)  # type: ignore[arg-type]
+
+    @property
+    def samples(self) -> float:
+        """Return the samples counted so far (or whatever `unit` says), 0 where they cannot be told."""
+        return self._loop.count.samples if self._loop else 0.0
+
+    @property
+    def batches(self) -> int:
+        """Return the batches counted so far."""
+        return self._loop.count.batches if self._loop else 0
+
+    @property
+    def duration_s(self) -> float:
+        """Return how long the loop took, in s; so far, while it runs."""
+        return self._loop.seconds if self._loop else 0.0
+
+    @property
+    def run(self) -> Path | None:
+        """Return the folder of the run that it is part of, None where nothing is recorded."""
+        return self._loop.run if self._loop else None
+
+    @property
+    def result(self) -> Result | None:
+        """Return everything that was found, None where nothing is recorded. Raises ConfigError while it runs."""
+        if self._loop is None or not self._loop.end_ns:
+            raise ConfigError("the loop has not ended", next="ask after it")
+        if self._result is None:
+            self._result = self._loop.result()
+        return self._result
+
+    @property
+    def energy(self) -> Quantity | None:
+        """Return the energy of everything measured, in J; None where there is no power meter."""
+        return self.result.energy if self.result is not None else None
+
+    @property
+    def energy_per(self) -> Quantity | None:
+        """Return joules per sample (or whatever `unit` says) of all ranks; None where either is unknown."""
+        work = self.result.per_work() if self.result is not None else {}
+        return work.get(self._options.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """Hold how a loop is tracked."""
+
+    name: str
+    n: int | None
+    total: int | None
+    samples: Count
+    show: bool | None
+    unit: str
+
+
+class _Counted:
+    """Count batches and samples of one rank; the live thread reads what the loop writes."""
+
+    __slots__ = ("at", "batches", "samples", "told")
+
+    def __init__(self) -> None:
+        self.batches, self.samples, self.told = 0, 0.0, True
+        self.at: deque[int] = deque(maxlen=STAMPS)
+
+
+class _Loop:
+    """Go over a loader once: what is open meanwhile, and what is left afterwards."""
+
+    def __init__(self, loader: object, place: tuple[Any, int, str], options: _Options) -> None:
+        self.count = _Counted()
+        self.run: Path | None = None
+        self.start_ns = self.end_ns = 0
+        self.holds_others = False
+        self._loader, self._place, self._options = loader, place, options
+        self._pid = os.getpid()
+        self._stack = contextlib.ExitStack()
+        self._own: Measurement | None = None
+        self._live: Live | None = None
+        self._bar: Bar | None = None
+        self._scale = 1
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it took, so far."""
+        return ((self.end_ns or monotonic_ns()) - self.start_ns) / NS if self.start_ns else 0.0
+
+    def batches(self, loader: Iterable[T]) -> Generator[T, None, None]:
+        """Yield the batches; each that has been worked on is a step."""
+        self._begin()
+        try:
+            if phases.writer() is None and self._bar is None:
+                yield from self._counting(loader)
+                return
+            for batch in loader:
+                yield batch
+                self._step(batch)
+        except Exception as error:
+            self.end(error)  # the loader's
+            raise
+        finally:
+            self.end()
+
+    def _counting(self, loader: Iterable[T]) -> Generator[T, None, None]:
+        """Yield the batches of a loop that is not recorded."""
+        count = self.count
+        for batch in loader:
+            yield batch
+            count.batches += 1
+
+    def _step(self, batch: object) -> None:
+        count = self.count
+        count.batches += 1
+        if self._live is not None:
+            count.at.append(monotonic_ns())
+        if self.holds_others:
+            return
+        found = samples_in(batch, self._options.samples)
+        if found is None:
+            self._say(batch)
+            phases.step(batches=self._scale)
+        else:
+            count.samples += found
+            phases.step(**{self._options.unit: found * self._scale})
+
+    def _begin(self) -> None:
+        options = self._options
+        n = options.n if options.n is not None else _number(self._loader, self._place)
+        if phases.writer() is None and not local_rank(os.environ):
+            self._own = self._stack.enter_context(measure())
+        shown = _shown(options.show)
+        if shown:
+            load()
+        writer = phases.writer()
+        self.run = writer.folder.parent.parent if writer is not None and writer.first else None
+        if recorded_here():
+            self._scale = local_ranks(os.environ)  # the other ranks cannot report: this one does for all of them
+        self._stack.enter_context(phases.phase(options.name, n))
+        for loop in _open:
+            loop.holds_others = True
+        _open.append(self)
+        self.start_ns = monotonic_ns()
+        if shown:
+            self._watch(f"{options.name} {n}")
+
+    def _watch(self, title: str) -> None:
+        options = self._options
+        self._bar = Bar(sys.stderr, title, options.unit, options.total, ranks=local_ranks(os.environ))
+        writer = phases.writer()
+        folder = writer.folder.parent if writer is not None else None
+        self._live = Live(folder, self.start_ns, every_s=PAINT_S, steps=self._steps, then=self._paint).__enter__()
+
+    def _paint(self, now: Now | None) -> None:
+        if self._bar is not None and not self.end_ns and not self.holds_others:
+            self._bar.paint(self.seconds, self.count.batches, self.count.samples, now)
+
+    def _steps(self) -> Ints | None:
+        import numpy as np
+
+        return np.array(self.count.at.copy(), dtype=np.int64) if self.count.at else None
+
+    def _say(self, batch: object) -> None:
+        if self.count.told:
+            self.count.told = False
+            _log.warning(
+                "how many %s a batch of %s holds cannot be told: batches are counted; say it by samples=",
+                self._options.unit,
+                type(batch).__name__,
+            )
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End what is open, once; called by the loop, and by whoever ends it otherwise."""
+        if self.end_ns or not self.start_ns or self._pid != os.getpid():
+            return
+        self.end_ns = monotonic_ns()
+        _open.remove(self)
+        if error is None and not threading.main_thread().is_alive():
+            error = getattr(sys, "last_value", None)  # what ends the program, most likely in this loop
+        self._stack.__exit__(None if error is None else type(error), error, None)
+        if self._bar is not None:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Print the line of the whole loop when its readings are there, beside whatever comes next."""
+        # The interpreter waits for this thread at its end, so that the line is not lost; it takes COVER_S at most.
+        if threading.main_thread().is_alive():
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._print, name="joulelab-line", daemon=False).start()
+                return
+        self._print()
+
+    def _print(self) -> None:
+        live, now = self._live, None
+        if live is not None:
+            live.stop()
+            now = live.look(self.end_ns)
+            live.close()
+        if self._bar is not None:
+            self._bar.finish(self.seconds, self.count.batches, self.count.samples, now)
+
+    def result(self) -> Result | None:
+        """Return what was found of the loop; None where nothing is recorded, and on other ranks."""
+        if self.run is None:
+            return None
+        from joulelab.analysis.analyse import analyse_phase
+        from joulelab.store.run import open_run
+
+        wait_until_covered(self.run, self.end_ns)
+        with open_run(self.run) as run:
+            return analyse_phase(run, self.start_ns, self.end_ns)
+
+
+def _shown(show: bool | None) -> bool:
+    """Return whether this process paints: the first of all ranks, if somebody looks at it or asks for it."""
+    if show is False or global_rank(os.environ) or local_rank(os.environ):
+        return False
+    return show is True or (sys.stderr is not None and sys.stderr.isatty())
+
+
+def _number(loader: object, place: tuple[Any, int, str]) -> int:
+    """Return the how many-eth time it is, from 1, that a loader is gone over at a place.
+
+    One that is made anew for each epoch goes on where the last one was, which is gone by then.
+    """
+    known = _begun.setdefault(place, [])
+    try:
+        ref: weakref.ref[Any] | None = weakref.ref(loader)
+    except TypeError:  # a list, a range: they cannot be told apart for certain
+        ref = None
+    same = [i for i, (other, _) in enumerate(known) if ref == other and (ref is None or ref() is (other and other()))]
+    gone = [i for i, (other, _) in enumerate(known) if ref is not None and other is not None and other() is None]
+    found = next(iter(same or gone), None)
+    if found is None:
+        known.append((ref, 1))
+        return 1
+    known[found] = (ref, known[found][1] + 1)
+    return known[found][1]
+
+
+def track(
+    loader: Iterable[T],
+    *,
+    name: str = "epoch",
+    n: int | None = None,
+    total: int | None = None,
+    samples: int | Callable[[Any], float] | None = None,
+    show: bool | None = None,
+    unit: str = "samples",
+) -> Track[T]:
+    """Track a loop: `for batch in joulelab.track(loader):` is a phase (`epoch 1`, `epoch 2`...) with a step per batch.
+
+    Outside of a run the loop is measured as one of its own. `n` numbers the phase (it counts up by itself), `total` is
+    the number of batches where the loader does not know, `samples` says how many are in a batch (a number or a
+    function of it; else found from its tensors), `unit` what they are. `show` paints a bar on stderr or does not
+    (None: if that is a terminal).
+    """
+    if total is None:
+        with contextlib.suppress(TypeError, AttributeError, NotImplementedError, ValueError):
+            total = len(loader)  # type: ignore[arg-type]
+    frame = sys._getframe(1)  # noqa: SLF001 - where the loop stands is what tells it from others
+    options = _Options(name, n, total, samples, show, unit)
+    return Track(loader, (frame.f_code, frame.f_lineno, name), options)

@@ -1,0 +1,1 @@
+"""Burn: matrix products on CPUs or GPUs whose results are checked, alone or beside stress-ng on the host."""

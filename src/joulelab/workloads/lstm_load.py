@@ -1,0 +1,125 @@
+"""Train an LSTM to forecast a week of electric load: `python -m joulelab.workloads.lstm_load epochs=30`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from joulelab.workloads import number, require, whole
+from joulelab.workloads.training.launch import COMMON, main, one_of, start
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulelab.workloads.training.task import Task
+
+SUMMARY = "LSTM of 48 units that forecasts a week of electric load from the week before"
+STUDY = "HoreKa 2022"
+NAME = "lstm-load"
+PARAMETERS = {
+    **COMMON,
+    "data": (
+        "auto",
+        "folder of train.csv, valid.csv; victoria; synthetic-files; synthetic-memory; auto: $JOULELAB_DATA or the last",
+    ),
+    "workers": ("0", "processes of each rank that load data; a batch is gathered in a fraction of a millisecond"),
+    "epochs": ("30", "how often the data is seen"),
+    "batch": ("64", "samples in a step, of all ranks together"),
+    "rate": ("1e-3", "learning rate of Adam"),
+    "units": ("48", "width of the LSTM"),
+    "cell": ("random", "how the cell state begins: random for each batch, as in the study's code, or zero"),
+    "copies": ("5", "how many copies of the training data are predicted on"),
+    "countries": ("15", "countries of a stand-in"),
+    "hours": (
+        "35064",
+        "hours of each country that a stand-in trains on; it validates and tests on a quarter, or a year",
+    ),
+}
+PRESETS = {
+    "paper": {},
+    "victoria": {"data": "victoria", "epochs": "150", "rate": "3e-3", "threads": "1"},
+    "smoke": {
+        "data": "synthetic-memory",
+        "countries": "3",
+        "hours": "2000",
+        "epochs": "3",
+        "threads": "1",
+        "max_seconds": "2",
+    },
+}
+NOTES = (
+    "3.177 MFLOP forward for a sample, over 168 hours; the paper's 16.13 KFLOP are those of the last layer alone.",
+    "9,841 parameters; the paper's 9.79 K leave out the last layer.",
+    "The paper tells of 15 countries, 2014-2017 (520,920 samples). The study's notebook has 14, 2015-2017 (363,552).",
+    "Load is brought to 0...1 for each country, in validation and test data by their own least and greatest value.",
+    "The cell state begins at random in each batch, as in the study's code; cell=zero takes that away.",
+    "MAPE is over all hours in MW. Beside it stands that of a forecast that just repeats the hour of the week before.",
+    "The paper reached a MAPE of 5.65 % on its test data, and predicted on five copies of its training data.",
+    "The preset victoria trains on 2,400 real hours with a higher rate, for they are few.",
+)
+
+
+def command(parameters: Mapping[str, str]) -> list[str]:
+    """Return the words that start it. Raises ConfigError for a wrong value, MissingDependency."""
+    require(NAME, "torch")
+    return start("joulelab.workloads.lstm_load", PARAMETERS, parameters, check=read)
+
+
+def read(parameters: Mapping[str, str]) -> None:
+    """Check what is not common to all trainings. Raises ConfigError."""
+    for key, most in (("epochs", 10**6), ("batch", 10**6), ("units", 65536), ("copies", 1000), ("countries", 1000)):
+        whole(parameters, key, least=1, most=most)
+    whole(parameters, "hours", least=337, most=10**7)
+    number(parameters, "rate", least=0, most=1000)
+    one_of(parameters, "cell", ("random", "zero"))
+
+
+def score(model: Any, batch: Any) -> dict[str, float]:
+    """Return sums of relative errors in MW over all hours of a batch: the model's, and those of the week before."""
+    past, future, scale = batch
+    low, width = scale[:, 0, None, None], scale[:, 1, None, None]
+    true, forecast, before = (hours * width + low for hours in (future, model(past), past))
+    relative = [((guess - true) / true).abs().sum() for guess in (forecast, before)]
+    return {"error": float(relative[0]), "error_last_week": float(relative[1]), "hours": float(true.numel())}
+
+
+def quality(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return the mean errors in percent of what was scored."""
+    if not sums:
+        return {}
+    names = {"mape_pct": "error", "mape_last_week_pct": "error_last_week"}
+    return {name: 100 * sums[key] / sums["hours"] for name, key in names.items()}
+
+
+def task(given: Mapping[str, str]) -> Task:
+    """Describe the training."""
+    import torch
+    from torch.nn.functional import mse_loss
+
+    from joulelab.workloads.data import load
+    from joulelab.workloads.models.lstm import LoadForecaster
+    from joulelab.workloads.training.task import Task
+
+    read(given)
+    sizes = {key: int(given[key]) for key in ("countries", "hours", "seed")}
+    return Task(
+        model=lambda: LoadForecaster(int(given["units"]), given["cell"]),
+        data=load.open_data(given["data"], **sizes),
+        loss=lambda model, batch: mse_loss(model(batch[0]), batch[1]),
+        optimizer=lambda model, _: (torch.optim.Adam(model.parameters(), lr=float(given["rate"])), None),
+        example=lambda device: tuple(torch.zeros(1, load.WEEK, 1, device=device) for _ in range(2)),
+        amounts=lambda batch: {"samples": len(batch[0])},
+        score=score,
+        quality=quality,
+        batch=int(given["batch"]),
+        epochs=int(given["epochs"]),
+        predict_on="train",
+        predict_times=int(given["copies"]),
+        drop_last=True,
+        collate=load.collate,
+        facts={"units": int(given["units"]), "cell": given["cell"]},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(NAME, PARAMETERS, task))

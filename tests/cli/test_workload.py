@@ -1,0 +1,141 @@
+"""Workloads from the command line: listed, described, measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.workloads.packages import outside
+
+from joulelab import workloads
+from joulelab.cli import main
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Call
+
+JOULELAB = [sys.executable, "-m", "joulelab"]
+SHORT = ["--set", "seconds=0.2", "--set", "processes=1", "--set", "size=32"]
+LIMIT_S = 60
+
+
+def told(call: Call, *words: str) -> Any:
+    return json.loads(call("workload", *words, "--json").stdout)
+
+
+def test_ls_lists_every_workload(call: Call) -> None:
+    rows = {row["name"]: row for row in told(call, "ls")}
+    assert list(rows) == workloads.names()
+    assert rows["burn"]["study"] == "BNL 2024"
+    assert "smoke" in rows["burn"]["presets"]
+    assert rows["burn"]["needs"] is None
+    text = call("workload", "ls").output
+    assert "burn" in text
+    assert "installed" in text
+
+
+def test_what_is_missing_or_broken_is_listed_with_what_to_do(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "from joulelab.workloads import require\nSUMMARY = 's'\nPARAMETERS = {}\n"
+    outside(tmp_path, monkeypatch, source + "def command(p):\n    require('it', 'torch')\n")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    text = call("workload", "ls").output
+    assert "their-own" in text
+    assert "torch is not installed" in text
+    assert "-> pip install 'joulelab[torch]'" in text
+    assert told(call, "info", "their-own")["command"] is None
+    (tmp_path / "theirs.py").write_text("1 / 0")
+    monkeypatch.delitem(sys.modules, "theirs")
+    (row,) = (row for row in told(call, "ls") if row["name"] == "their-own")
+    assert "ZeroDivisionError" in row["needs"]["why"]
+
+
+def test_info_describes_the_workload_and_what_would_be_run(call: Call) -> None:
+    found = told(call, "info", "burn", "--preset", "smoke-node", "--set", "tasks=3", "--set", "host=no")
+    assert found["parameters"]["seconds"] == {"default": "10", "meaning": "how long to burn"}
+    assert found["presets"]["smoke-node"]["tasks"] == "2"
+    assert (found["settings"]["tasks"], found["settings"]["seconds"]) == ("3", "3")
+    assert found["command"][1:4] == ["-m", "joulelab.workloads.burn", "seconds=3"]
+    text = call("workload", "info", "burn", "--preset", "smoke-node", "--set", "host=no").output
+    for part in ("BNL 2024", "how long to burn", "smoke-node seconds=3", "note The paper ran gpu-burn", "-> /"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["brun"], "did you mean 'burn'?"),
+        (["burn", "--preset", "smok"], "burn: there is no preset 'smok'; did you mean 'smoke'?"),
+        (["burn", "--set", "secnds=1"], "burn: there is no parameter 'secnds'; did you mean 'seconds'?"),
+        (["burn", "--set", "seconds=0"], "seconds is '0'"),
+        (["burn", "--set", "seconds=1", "--set", "seconds=2"], "given twice"),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_nearest(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for verb, code in (("info", 2), ("run", 125)):  # that of `run` could be taken for the workload's
+        with pytest.raises(SystemExit) as ended:
+            main(["workload", verb, *words])
+        assert ended.value.code == code
+        assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_own_failures_of_run_are_125(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["workload", "run", "burn", "--no-such-option"])
+    assert ended.value.code == 125
+    assert "see `joulelab workload run --help`" in capsys.readouterr().err
+
+
+def test_what_is_not_installed_is_told_before_anything_is_started(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for preset, said in (("smoke", "pip install 'joulelab[torch]'"), ("smoke-node", "stress-ng is not installed")):
+        with pytest.raises(SystemExit) as ended:
+            main(["workload", "run", "burn", "--preset", preset])
+        assert ended.value.code == 125
+        assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_print_only_prints(call: Call, runs: Path) -> None:
+    assert "joulelab.workloads.burn seconds=0.2" in call("workload", "run", "burn", *SHORT, "--print").stdout
+    assert told(call, "run", "burn", *SHORT, "--print")["command"][3] == "seconds=0.2"
+    assert not runs.exists()
+
+
+def measure(runs: Path, *words: str) -> list[dict[str, Any]]:
+    """Run joulelab in a process of its own; return what is known of the runs it made."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("JOULELAB_")}
+    environ["JOULELAB_RUNS"] = str(runs)
+    done = subprocess.run([*JOULELAB, *words], env=environ, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    listed = subprocess.run([*JOULELAB, "ls", "--json"], env=environ, capture_output=True, text=True, check=True)
+    found: list[dict[str, Any]] = json.loads(listed.stdout)
+    return found
+
+
+@pytest.mark.no_cover
+def test_run_measures_it_as_run_does(runs: Path) -> None:
+    (row,) = measure(runs, "workload", "run", "burn", *SHORT, "--preset", "smoke", "--set", "backend=numpy",
+                     "--label", "preset=mine", "-q")  # fmt: skip
+    assert (row["name"], row["exit_code"], row["facts"]["size"]) == ("burn", 0, 32)
+    meta = json.loads((Path(row["folder"]) / "run.json").read_text())
+    assert meta["labels"] == {"workload": "burn", "preset": "mine"}
+
+
+@pytest.mark.no_cover
+def test_inside_of_a_run_it_is_a_part_of_it(runs: Path) -> None:
+    (row,) = measure(runs, "run", "-q", "--name", "outer", "--", *JOULELAB, "workload", "run", "burn", *SHORT)
+    assert (row["name"], row["facts"]["workload"]) == ("outer", "burn")

@@ -1,0 +1,77 @@
+"""Hold every workload that is found to one contract; what it needs may be missing, but then it says so."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from joulelab import workloads
+from joulelab.core.errors import MissingDependency
+
+HEAVY = ("torch", "transformers", "lightning", "keras", "numpy", "PIL", "matplotlib", "nbclient", "duckdb")
+COMMANDS = f"""
+import json, sys
+from joulelab import workloads
+from joulelab.core.errors import MissingDependency
+found = {{}}
+for name in workloads.names():
+    module = workloads.find(name)
+    for preset in (None, *workloads.presets(module)):
+        try:
+            found[f"{{name}} {{preset}}"] = workloads.reference([name, *([f"preset={{preset}}"] if preset else [])])
+        except MissingDependency as error:
+            found[f"{{name}} {{preset}}"] = [str(error.next)]
+print(json.dumps([found, sorted(set({HEAVY!r}) & set(sys.modules))]))
+"""
+
+
+@pytest.mark.parametrize("name", workloads.names())
+def test_a_workload_has_what_it_needs(name: str) -> None:
+    module = workloads.find(name)
+    assert re.fullmatch(r"[a-z][a-z0-9-]*", name)
+    assert re.fullmatch(r"\S.{8,118}\S", module.SUMMARY)
+    assert not module.SUMMARY.endswith(".")
+    assert isinstance(workloads.study(module), str)
+    for key, (default, meaning) in module.PARAMETERS.items():
+        assert key.isidentifier()
+        assert key != workloads.PRESET
+        assert isinstance(default, str)
+        assert isinstance(meaning, str)
+        assert meaning.strip()
+    assert all(isinstance(note, str) and note.strip() for note in workloads.notes(module))
+
+
+@pytest.mark.parametrize("name", workloads.names())
+def test_presets_name_known_parameters(name: str) -> None:
+    module = workloads.find(name)
+    presets = workloads.presets(module)
+    # Those that come with joulelab can all be tried.
+    assert "smoke" in presets
+    assert "paper" in presets or workloads.study(module) == "ours"
+    for values in presets.values():
+        assert set(values) <= set(module.PARAMETERS)
+        assert all(isinstance(value, str) for value in values.values())
+
+
+@pytest.mark.parametrize("name", workloads.names())
+def test_a_command_carries_every_value(name: str) -> None:
+    module = workloads.find(name)
+    for values in ({}, *workloads.presets(module).values()):
+        full = workloads.settings(name, module.PARAMETERS, values)
+        try:
+            words = module.command(full)
+        except MissingDependency:
+            continue
+        assert all(any(value in word for word in words) for value in values.values())
+
+
+def test_to_find_and_plan_them_nothing_heavy_is_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", COMMANDS], capture_output=True, text=True, check=True)
+    found, heavy = json.loads(done.stdout)
+    assert heavy == []
+    assert {key.split()[0] for key in found} == set(workloads.names())
+    assert all(words and all(isinstance(word, str) and word != "None" for word in words) for words in found.values())

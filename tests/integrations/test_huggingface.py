@@ -1,0 +1,86 @@
+"""The callback for Hugging Face's Trainer in real trainings: phases, counts, energy, failures, two ranks."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.integrations.trained import HERE, TORCHRUN, Trained, check_energy, lines
+
+from joulelab.store.folder import RunState, read_end, run_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from joulelab.twins.serve import TwinServer
+
+SCRIPT = str(HERE / "train_huggingface.py")
+L = 6  # tokens of a sample
+
+
+@pytest.mark.no_cover
+def test_trainings_of_one_process(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
+    trained = Trained(twin, tmp_path, [SCRIPT], code=1)
+    joined, alone, failing, left = trained.runs
+    result = trained.result(joined)
+    # 10 samples are batches of 4, 4 and 2; two of them are a step.
+    epochs = [
+        line
+        for n in (1, 2)
+        for line in (
+            (1, f"epoch {n}", {"steps": 2, "samples": 10, "tokens": 10 * L}),
+            (2, f"step {2 * n - 1}", {"steps": 1, "samples": 8, "tokens": 8 * L}),
+            (2, f"step {2 * n}", {"steps": 1, "samples": 2, "tokens": 2 * L}),
+            (1, f"validation {n}", {"validated": 6}),
+            (1, f"save {n}", {}),
+        )
+    ]
+    whole = {"steps": 4, "samples": 20, "tokens": 20 * L, "validated": 12}
+    assert lines(result.phases) == [(0, "train", whole), *epochs, (0, "predict", {"samples": 5, "tokens": 5 * L})]
+    check_energy(result.phases)
+
+    assert str(alone) == trained.found["alone"]
+    itself = trained.result(alone)
+    assert itself.name == "alone"
+    assert itself.phases[0].title == "train"
+    assert itself.work == {"steps": 6, "samples": 20, "tokens": 20 * L}
+    assert [p.work["samples"] for p in itself.phases if p.name == "step"] == [4, 4, 2, 4, 4, 2]
+    assert itself.energy is not None
+    check_energy(itself.phases)
+
+    assert str(failing) == trained.found["failing"]
+    assert trained.found["error"] == "on purpose"
+    assert trained.found["told"] == []
+    for run in (failing, left):
+        assert run_state(run) is RunState.CLOSED
+        end = read_end(run)
+        assert end is not None
+        assert (end["exit_code"], end["message"]) == (1, "ValueError: on purpose")
+        assert trained.result(run).phases[0].open_end is False
+        assert trained.result(run).work == {"steps": 3, "samples": 10, "tokens": 10 * L}
+    assert "ValueError: on purpose" in trained.done.stderr
+
+
+@pytest.mark.no_cover
+def test_two_ranks_are_recorded_once_and_each_counts_its_own(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
+    trained = Trained(twin, tmp_path, [*TORCHRUN, SCRIPT, "ranks"], code=0)
+    joined, alone = trained.runs
+    # Ranks are given whole batches: 10 samples become 2 x (4 + 4), 6 of a validation 2 x 4.
+    work = {"steps": 4, "samples": 32, "tokens": 32 * L}
+    result = trained.result(joined)
+    assert result.work == work | {"validated": 16}
+    titles = [p.title for p in result.phases if p.name != "step"]
+    assert titles == ["train", "epoch 1", "validation 1", "epoch 2", "validation 2"]
+    assert [p.title for p in result.phases if p.name == "step"] == [f"step {n}" for n in (1, 2, 3, 4)]
+    by_rank: dict[int, float] = {}
+    for file in joined.glob("*/marks/*.jsonl"):
+        for line in map(json.loads, file.read_text().splitlines()):
+            if line["mark"] == "work":
+                by_rank[line["rank"]] = by_rank.get(line["rank"], 0) + line["amounts"].get("samples", 0)
+    assert by_rank == {0: 16, 1: 16}
+    check_energy(result.phases)
+    # Where the first rank records, it reports for both.
+    assert str(alone) == trained.found["alone"]
+    assert trained.result(alone).work == work

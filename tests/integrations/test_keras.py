@@ -1,0 +1,53 @@
+"""The callback for Keras in real trainings on torch: phases, counts, energy, a failure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.integrations.trained import HERE, Trained, check_energy, lines
+
+from joulelab.store.folder import read_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from joulelab.twins.serve import TwinServer
+
+
+@pytest.mark.no_cover
+def test_trainings(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
+    trained = Trained(twin, tmp_path, [str(HERE / "train_keras.py")], code=0)
+    joined = trained.runs[0]
+    result = trained.result(joined)
+    # 10 samples are batches of 4, 4 and 2.
+    epochs = [
+        line
+        for n in (0, 1)
+        for line in (
+            (1, f"epoch {n + 1}", {"steps": 3, "samples": 10, "validated": 6}),
+            (2, f"step {3 * n + 1}", {"steps": 1, "samples": 4}),
+            (2, f"step {3 * n + 2}", {"steps": 1, "samples": 4}),
+            (2, f"step {3 * n + 3}", {"steps": 1, "samples": 2}),
+            (2, f"validation {n + 1}", {"validated": 6}),
+        )
+    ]
+    whole = (0, "train", {"steps": 6, "samples": 20, "validated": 12})
+    assert lines(result.phases) == [whole, *epochs, (0, "predict", {"samples": 5})]
+    check_energy(result.phases)
+
+    assert len(trained.runs) == 5
+    found = trained.found
+    own = trained.result(found["alone"])
+    assert own.name == "alone"
+    assert own.work == {"steps": 3, "samples": 12}  # what the batch size says, for a model that counts nothing
+    assert lines(trained.result(found["test"]).phases) == [(0, "test", {"samples": 7})]
+
+    assert found["error"] == "on purpose"
+    end = read_end(trained.runs[0].parent / found["failing"])
+    assert end is not None
+    assert end["exit_code"] == 1
+    assert "did not say that it ended" in end["message"]
+    assert trained.result(found["failing"]).work == {"steps": 2, "samples": 8}
+    assert lines(trained.result(found["next"]).phases) == [(0, "predict", {"samples": 5})]

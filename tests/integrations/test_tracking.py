@@ -1,0 +1,239 @@
+"""Loops over batches: what counts as a sample, phases and steps, the bar on a terminal, and loops that end badly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.recorder.driving import fake
+from tests.supervisor.supervised import marks
+
+import joulelab
+from joulelab.core.errors import ConfigError
+from joulelab.integrations.batches import samples_in
+from joulelab.integrations.tracking import track
+from joulelab.store.folder import RunState, list_runs, read_end, run_state
+from joulelab.supervisor import phases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from joulelab.twins.serve import TwinServer
+
+X, Y = np.zeros((8, 5)), np.zeros(8)
+IMAGE = np.zeros((3, 16, 16))
+
+
+class Loader:
+    """Batches of eight samples, each 20 ms of work."""
+
+    def __init__(self, count: int = 10) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for _ in range(self.count):
+            time.sleep(0.02)
+            yield X, Y
+
+    def __len__(self) -> int:
+        return self.count
+
+
+@pytest.fixture
+def kw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    for name in ("JOULELAB_RUN", "JOULELAB_HOST", "RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    return {"runs": tmp_path / "runs", "meters": [fake(devices=2)], "period_s": 0.02}
+
+
+def lines() -> None:
+    """Wait for the lines of loops that have ended."""
+    for thread in threading.enumerate():
+        if thread.name == "joulelab-line":
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (X, 8),
+        (np.zeros(()), None),
+        ((X, Y), 8),
+        ([X, Y], 8),
+        ({"input_ids": X, "labels": Y, "loss": np.zeros(())}, 8),
+        ((("a",) * 8, Y), 8),
+        (({"a": X, "b": X}, Y), 8),
+        (["text"] * 6, 6),
+        ([{"text": "a"}, {"text": "b"}], 2),
+        ([{"image": IMAGE}, {"image": IMAGE}], None),
+        ([[X, X], [Y, Y]], None),
+        ([(X, 1), (X, 2)], None),
+        ([IMAGE] * 5, None),
+        ((IMAGE, IMAGE), None),
+        ((X, np.zeros((9, 2))), None),
+        (("text", 3), None),
+        (7, None),
+        ([], None),
+        ("text", None),
+    ],
+)
+def test_samples_are_what_the_lengths_of_a_batch_agree_on(batch: Any, samples: int | None) -> None:
+    assert samples_in(batch) == samples
+
+
+def test_samples_may_be_told() -> None:
+    assert samples_in(7, 32) == 32
+    assert samples_in((X, Y), lambda batch: batch[0].size) == 40
+
+
+def test_loops_in_one_run_are_numbered_phases_with_steps_and_samples(
+    kw: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    loader, other = Loader(), Loader(3)
+    with joulelab.measure("training", **kw) as m:
+        for _ in range(2):
+            for of in (loader, other):
+                for _batch in track(of, show=False):
+                    pass
+            for _batch in track(Loader(2), name="made anew", samples=5, unit="tokens", show=False):
+                pass
+        late = track(range(3), name="late", n=17, show=False)
+        with pytest.raises(ConfigError, match="not ended"):
+            _ = late.energy
+        for _number in late:
+            break
+        assert (late.batches, late.samples) == (0, 0.0)
+        again = track(loader, name="kept", show=False)
+        for _ in range(2):
+            for _batch in again:
+                assert again.duration_s > 0
+        assert (again.batches, again.samples, len(again)) == (10, 80.0, 10)
+        assert again.run == m.run
+        assert again.energy is not None
+        assert again.energy.value == pytest.approx(200 * again.duration_s, rel=0.15)
+        assert again.energy_per is not None
+        assert again.energy_per.value == pytest.approx(again.energy.value / 80)
+        for _number in track(iter("abc"), name="letters", show=False):
+            pass
+    assert m.run is not None
+    found = [(b["name"], b["n"]) for b in marks(m.run, "begin") if b["name"] != "step"]
+    epochs = [("epoch", 1), ("epoch", 1), ("made anew", 1), ("epoch", 2), ("epoch", 2), ("made anew", 2)]
+    assert found == [*epochs, ("late", 17), ("kept", 1), ("kept", 2), ("letters", 1)]
+    assert m.result is not None
+    assert m.result.work == {"steps": 53, "samples": 368, "tokens": 20, "batches": 3}
+    assert caplog.text.count("a batch of str") == 1
+
+
+def test_loops_around_others_count_no_steps_and_errors_end_a_phase(kw: dict[str, Any]) -> None:
+    def failing() -> None:
+        for number, _batch in enumerate(track(Loader(5), name="failing", show=False)):
+            if number == 2:
+                raise KeyError("x")
+
+    with joulelab.measure("training", **kw) as m:
+        for _fold in track(range(2), name="fold", show=False):
+            for _batch in track(Loader(2), show=False):
+                pass
+        with contextlib.suppress(KeyError):
+            failing()
+        (phase,) = {b["parent"] for b in marks(m.run or kw["runs"], "begin") if b["name"] == "failing"}
+        assert phase is None  # what was open before has ended
+        with joulelab.phase("after"):
+            pass
+    assert m.result is not None
+    assert m.result.work == {"steps": 6, "samples": 48}
+    assert [p.title for p in m.result.phases if p.depth == 0] == ["fold 1", "failing 1", "after"]
+    assert not any(p.open_end for p in m.result.phases)
+
+
+def test_on_a_terminal_there_is_a_bar_and_a_line_that_stays(
+    kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave = os.openpty()
+    with os.fdopen(slave, "w") as terminal, joulelab.measure("training", **kw):
+        monkeypatch.setattr(sys, "stderr", terminal)
+        for _fold in track(["a", "b"], name="fold"):
+            for _batch in track(Loader(35)):
+                pass
+        lines()
+        for _batch in track((b for b in Loader(30)), name="endless"):
+            pass
+        lines()
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        for _batch in track(Loader(2), name="silent", show=True):
+            pass
+        monkeypatch.undo()
+        painted = os.read(master, 1 << 16).decode().replace("\r", "\n")
+    os.close(master)
+    bars = [line for line in painted.split("\n") if "|" in line]
+    assert any("epoch" in bar and "/35" in bar and "samples/s" in bar and " W, " in bar for bar in bars)
+    assert any("J/sample" in bar and "left" in bar for bar in bars)
+    print(bars)
+    assert not any("fold" in bar for bar in bars)  # only the innermost is painted
+    kept = [line.removeprefix("\x1b[K") for line in painted.split("\n") if "accuracy unknown" in line]
+    assert [line.split(":")[0] for line in kept] == ["epoch 1", "epoch 2", "fold 1", "endless 1"]
+    assert "280 samples" in kept[0]
+    assert "J/sample" in kept[0]
+    assert "so far" in painted
+    assert "silent" not in painted
+
+
+def test_a_rank_that_nobody_records_only_goes_over_its_batches(
+    kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    tracked = track(Loader(3), show=True)
+    assert sum(1 for _ in tracked) == 3
+    assert (tracked.batches, tracked.energy, tracked.energy_per, tracked.run) == (3, None, None, None)
+    assert phases.writer() is None
+    assert not capsys.readouterr().err
+    assert not kw["runs"].exists()
+
+
+SCRIPT = """
+import time
+import joulelab
+
+def train():
+    for number, batch in enumerate(joulelab.track([[0] * 4] * 20, show=True)):
+        time.sleep(0.02)
+    for number, batch in enumerate(joulelab.track([[0] * 4] * 20, name="bad", show=True)):
+        time.sleep(0.02)
+        if number == 15:
+            raise RuntimeError("in the loop")
+
+train()
+"""
+
+
+def test_a_loop_of_its_own_is_a_run_and_one_that_fails_is_closed_when_the_program_ends(
+    tmp_path: Path, twin: Any
+) -> None:
+    server: TwinServer = twin()
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB")}
+    environ |= {**server.environment, "JOULELAB_RUNS": str(tmp_path / "runs")}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    runs = list_runs(tmp_path / "runs")
+    assert [run_state(run) for run in runs] == [RunState.CLOSED] * 2, done.stderr
+    assert [(read_end(run) or {})["message"] for run in runs] == [None, "RuntimeError: in the loop"]
+    assert done.returncode == 1
+    assert "RuntimeError: in the loop" in done.stderr
+    kept = [line for line in done.stderr.replace("\r", "\n").split("\n") if "samples/s" in line and "|" not in line]
+    assert len(kept) == 2, done.stderr
+    assert "80 samples" in kept[0]
+    assert "J/sample" in kept[0]
+    assert "bad 1:" in kept[1]
+    assert "60 samples" in kept[1]
+    assert "J/sample" in kept[1]

@@ -1,0 +1,105 @@
+"""A training by Hugging Face's Trainer, as the tests start it: in a run, by itself, and failing; or as one of two ranks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+from joulelab.integrations.huggingface import JoulelabCallback
+from joulelab.supervisor import phases
+
+LENGTH = 6
+
+
+class Texts(torch.utils.data.Dataset):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, k: int) -> dict[str, torch.Tensor]:
+        ids = torch.arange(LENGTH) % 7 + k % 3
+        return {"input_ids": ids, "labels": ids}
+
+
+class Stop(TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == 3:
+            raise ValueError("on purpose")
+
+
+def trainer(callback: JoulelabCallback, *more: TrainerCallback, **options) -> Trainer:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=32, num_key_value_heads=2, **shape))
+    given = {"num_train_epochs": 2, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4} | options
+    folder = tempfile.mkdtemp(dir=os.environ["SCRATCH"])
+    arguments = TrainingArguments(
+        folder, use_cpu=True, report_to=[], disable_tqdm=True, logging_strategy="no", seed=1, **given
+    )
+    return Trainer(model, arguments, train_dataset=Texts(10), eval_dataset=Texts(6), callbacks=[callback, *more])
+
+
+def one_process() -> None:
+    told = []
+    logging.getLogger("joulelab").addHandler(logging.NullHandler(0))
+    logging.getLogger("joulelab").handlers[-1].handle = lambda record: told.append(record.getMessage())
+
+    # In the run of `joulelab run`: 10 samples are batches of 4, 4 and 2, in steps of two batches.
+    callback = JoulelabCallback()
+    joined = trainer(callback, gradient_accumulation_steps=2, eval_strategy="epoch", save_strategy="epoch")
+    joined.train()
+    joined.predict(Texts(5))
+    assert callback.measurement is not None
+    assert callback.measurement.run == Path(os.environ["JOULELAB_RUN"])
+
+    # By itself, as if nobody recorded; the Trainer's own count of tokens is taken.
+    phases.detach()
+    del os.environ["JOULELAB_RUN"], os.environ["JOULELAB_HOST"]
+    alone = JoulelabCallback("alone", meters=["nvml"])
+    counted = trainer(alone, save_strategy="no", include_num_input_tokens_seen="all")
+    counted.train()
+    assert not counted.model._forward_pre_hooks
+    found = {"alone": str(alone.measurement.run), "phases": [[p.title, p.work] for p in alone.measurement.phases]}
+
+    # One that fails is closed by `with`; another, by the end of the process.
+    failing = JoulelabCallback("failing", meters=["nvml"])
+    try:
+        with failing:
+            trainer(failing, Stop(), save_strategy="no").train()
+    except ValueError as error:
+        found["error"] = str(error)
+    found["failing"] = str(failing.measurement.run)
+    found["told"] = told
+    (Path(os.environ["SCRATCH"]) / "found.json").write_text(json.dumps(found))
+    trainer(JoulelabCallback("left", meters=["nvml"]), Stop(), save_strategy="no").train()
+
+
+def ranks() -> None:
+    """Train as one of two ranks: in the run of `joulelab run`, then as if nobody recorded."""
+    first = os.environ["LOCAL_RANK"] == "0"
+    how = {"ddp_backend": "gloo", "save_strategy": "no", "include_num_input_tokens_seen": "all"}
+    trainer(JoulelabCallback(), eval_strategy="epoch", **how).train()
+    phases.detach()
+    del os.environ["JOULELAB_RUN"], os.environ["JOULELAB_HOST"]
+    alone = JoulelabCallback("alone", meters=["nvml"])
+    last = trainer(alone, **how)
+    last.train()
+    assert (alone.measurement is not None) == first
+    assert bool(last.model._forward_pre_hooks) is False
+    if first:
+        found = {"alone": str(alone.measurement.run)}
+        (Path(os.environ["SCRATCH"]) / "found.json").write_text(json.dumps(found))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    ranks() if sys.argv[1:] == ["ranks"] else one_process()

@@ -1,0 +1,75 @@
+"""Trainings by Keras on torch, as the tests start them: in a run, by itself, and failing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ["KERAS_BACKEND"] = "torch"
+
+import keras  # noqa: E402 - it reads the backend when it is imported
+import numpy as np  # noqa: E402
+
+from joulelab.integrations.keras import JoulelabCallback  # noqa: E402
+from joulelab.supervisor import phases  # noqa: E402
+
+X, Y = np.ones((10, 4), "float32"), np.ones((10, 1), "float32")
+
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            raise ValueError("on purpose")
+
+
+class Own(keras.Sequential):
+    """Train in a way of its own, that keeps no mean of the loss."""
+
+    def train_step(self, data):
+        loss = self.compute_loss(x=data[0], y=data[1], y_pred=self(data[0], training=True))
+        self.zero_grad()
+        loss.backward()
+        self.optimizer.apply([v.value.grad for v in self.trainable_weights], self.trainable_weights)
+        return {"loss": loss}
+
+
+def model(kind=keras.Sequential) -> keras.Model:
+    built = kind([keras.Input((4,)), keras.layers.Dense(1)])
+    built.compile(optimizer="sgd", loss="mse")
+    return built
+
+
+def main() -> None:
+    how = {"batch_size": 4, "verbose": 0}
+    # In the run of `joulelab run`: 10 samples are batches of 4, 4 and 2.
+    callback = JoulelabCallback()
+    trained = model()
+    trained.fit(X, Y, epochs=2, validation_data=(X[:6], Y[:6]), callbacks=[callback], **how)
+    assert callback.measurement.run == Path(os.environ["JOULELAB_RUN"])
+    trained.predict(X[:5], callbacks=[callback], **how)
+
+    # By itself, as if nobody recorded; a test is a run of its own.
+    phases.detach()
+    del os.environ["JOULELAB_RUN"], os.environ["JOULELAB_HOST"]
+    alone = JoulelabCallback("alone", meters=["nvml"], batch_size=4)
+    model(Own).fit(X, Y, callbacks=[alone], **how)
+    found = {"alone": str(alone.measurement.run)}
+    trained.evaluate(X[:7], Y[:7], callbacks=[alone], **how)
+    found["test"] = str(alone.measurement.run)
+
+    # One that fails is closed by the next use.
+    failing = JoulelabCallback("failing", meters=["nvml"])
+    try:
+        trained.fit(X, Y, callbacks=[failing, Stop()], **how)
+    except ValueError as error:
+        found["error"] = str(error)
+    found["failing"] = str(failing.measurement.run)
+    trained.predict(X[:5], callbacks=[failing], **how)
+    found["next"] = str(failing.measurement.run)
+    (Path(os.environ["SCRATCH"]) / "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Train by a script of this folder under `joulelab run` on the simulated node, and read what was recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.cli.entry import JOULELAB
+
+from joulelab.analysis.analyse import analyse
+from joulelab.store.folder import list_runs
+from joulelab.store.run import open_run
+from joulelab.twins import profile
+from joulelab.twins.model import A100, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from joulelab.analysis.result import PhaseResult, Result
+    from joulelab.twins.serve import TwinServer
+
+HERE = Path(__file__).parent
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
+TORCHRUN += ["--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
+
+
+class Trained:
+    """Hold what a script left: the run of `joulelab run` first, then those of its callbacks, and what it found."""
+
+    def __init__(self, twin: Callable[..., TwinServer], folder: Path, words: list[str], code: int) -> None:
+        server = twin(Node(gpus=(A100, A100)), profiles={"gpu": profile.constant(0.5)})
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")} | server.environment
+        environ |= {"JOULELAB_RUNS": str(folder / "runs"), "SCRATCH": str(folder), "OMP_NUM_THREADS": "1"}
+        command = [*JOULELAB, "run", "-q", "--meter", "nvml", "--", sys.executable, *words]
+        self.done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=folder, timeout=110)
+        assert self.done.returncode == code, self.done.stderr
+        assert "unmeasured" not in self.done.stderr
+        self.runs = list_runs(folder / "runs")
+        self.found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+
+    def result(self, run: str | Path) -> Result:
+        with open_run(Path(run)) as opened:
+            return analyse(opened)
+
+
+def lines(phases: tuple[PhaseResult, ...]) -> list[tuple[int, str, dict[str, float]]]:
+    """Return phases as they are indented, with the work done in each."""
+    return [(p.depth, p.title, p.work) for p in phases]
+
+
+def check_energy(phases: tuple[PhaseResult, ...]) -> None:
+    """Check that every phase has energy, and that the parts of a phase have as much of it as of its time, at most all."""
+    for k, whole in enumerate(phases):
+        assert whole.energy["measured"].value > 0, whole.title
+        after = next((i for i in range(k + 1, len(phases)) if phases[i].depth <= whole.depth), len(phases))
+        parts = [p for p in phases[k + 1 : after] if p.depth == whole.depth + 1]
+        assert sum(p.duration_s for p in parts) <= whole.duration_s * 1.000001
+        assert sum(p.energy["measured"].value for p in parts) <= whole.energy["measured"].value * 1.000001

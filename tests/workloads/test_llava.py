@@ -1,0 +1,417 @@
+"""LLaVA and the generation of tokens: data read piece by piece, models counted, trained and asked, in one process.
+
+They are one file because transformers takes seconds to import.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+images = pytest.importorskip("PIL.Image")
+
+import joulelab  # noqa: E402
+from joulelab.core.errors import ConfigError  # noqa: E402
+from joulelab.workloads import llava15_13b as training  # noqa: E402
+from joulelab.workloads import llm_infer as serving  # noqa: E402
+from joulelab.workloads import settings  # noqa: E402
+from joulelab.workloads.data import llava as data  # noqa: E402
+from joulelab.workloads.data.records import records  # noqa: E402
+from joulelab.workloads.models import llama, llava  # noqa: E402
+from joulelab.workloads.training import loop  # noqa: E402
+from joulelab.workloads.training.counting import count  # noqa: E402
+
+TINY = llava.SIZES["tiny"]
+SHAPE = data.Shape(TINY.pixels, TINY.image_tokens, TINY.decoder.vocabulary, text=40, longest=200)
+CUT = data.StandIn(SHAPE.vocabulary)
+PADDING = SHAPE.image_token + 1
+TURNS = [{"from": "human", "value": "<image>\nWhat is this?"}, {"from": "gpt", "value": "A bird."}]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Take the facts and the work that are told, and the phases in which."""
+    facts: dict[str, object] = {}
+    amounts: dict[str, float] = {}
+
+    def add(**more: float) -> None:
+        for key, value in more.items():
+            amounts[key] = amounts.get(key, 0) + value
+
+    monkeypatch.setattr(joulelab, "fact", facts.update, raising=False)
+    monkeypatch.setattr(joulelab, "work", add, raising=False)
+    monkeypatch.setattr(joulelab, "step", lambda **more: add(steps=1, **more), raising=False)
+    return facts, amounts
+
+
+class TestRecords:
+    WRITTEN = (
+        {"id": 1, "value": 'braces } ] , \\ and "quotes"'},
+        {"id": "größer 漢字", "deep": [{"a": [1.5, None]}]},
+        {},
+    )
+
+    @pytest.mark.parametrize("piece", [1, 3, 7, 1 << 20])
+    @pytest.mark.parametrize("ascii_only", [True, False])
+    def test_they_are_read_piece_by_piece_and_found_again(self, tmp_path, piece, ascii_only):
+        file = tmp_path / "a.json"
+        file.write_text(json.dumps(self.WRITTEN, indent=1, ensure_ascii=ascii_only), encoding="utf-8")
+        raw = file.read_bytes()
+        places = [(begin, end) for begin, end, _ in records(file, piece=piece)]
+        assert [json.loads(raw[begin:end]) for begin, end in places] == list(self.WRITTEN)
+
+    def test_an_empty_array(self, tmp_path):
+        (tmp_path / "a.json").write_text(" [\n] ")
+        assert list(records(tmp_path / "a.json")) == []
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("", r"byte 0.*should be \[, not the end"),
+            ('{"a": 1}', r"byte 0.*should be \[, not {"),
+            ('[{"a": 1} {"b": 2}]', r"byte 10.*should be , or \]"),
+            ("[1, 2]", "should be {, not 1"),
+            ('[{"a": 1}', "not the end"),
+            ('[{"a": 1}, {"b": ', "byte 11.*is it whole"),
+            ('[{"a": oops}]', "byte 1.*Expecting value"),
+        ],
+    )
+    def test_what_is_no_array_of_objects_is_told_with_its_place(self, tmp_path, text, why):
+        (tmp_path / "a.json").write_text(text)
+        with pytest.raises(ConfigError, match=why):
+            list(records(tmp_path / "a.json", piece=4))
+
+
+def published(folder: Path, *more: dict, size: tuple[int, int] = (40, 20)) -> Path:
+    """Write a folder in the published form: an image, a text, a missing image, and more."""
+    (folder / "coco").mkdir(parents=True)
+    images.new("RGB", size, (255, 0, 0)).save(folder / "coco" / "é.jpg")
+    text = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello there"}]
+    written = [
+        {"id": "1", "image": "coco/é.jpg", "conversations": TURNS},
+        {"id": "2", "conversations": text},
+        {"id": "3", "image": "vg/none.jpg", "conversations": TURNS},
+        *more,
+    ]
+    (folder / data.FILE).write_text(json.dumps(written, ensure_ascii=False), encoding="utf-8")
+    return folder
+
+
+class TestData:
+    def test_a_folder_in_the_published_form(self, tmp_path, monkeypatch):
+        folder = published(tmp_path / "llava")
+        found, facts = data.load(str(folder), SHAPE, samples=9)
+        assert (len(found.train), found.valid, found.test) == (2, None, None)
+        assert facts == {"tokens": data.STAND_IN, "images_missing": 1}
+        assert (found.source.name, found.source.real) == ("folder in the form of llava-v1.5-mix665k", True)
+        asked, alone = found.train[0], found.train[1]
+        question, answer = CUT("USER:") + CUT("What is this?"), [*CUT("ASSISTANT:"), *CUT("A bird."), llama.END]
+        image = [SHAPE.image_token] * SHAPE.image_tokens
+        assert asked["ids"].tolist() == [llama.BEGIN, *image, *question, *answer]
+        assert asked["labels"].tolist() == [data.IGNORED] * (1 + len(image) + len(question)) + answer
+        assert SHAPE.image_token not in alone["ids"]
+        assert not alone["pixels"].any()
+        # A wide image is made square: its middle is red, what was added is not.
+        assert asked["pixels"].shape == (3, 56, 56)
+        assert asked["pixels"][:, 28, 28].tolist() == pytest.approx([254, 0, 0], abs=2)
+        assert asked["pixels"][:, 2, 28].tolist() == pytest.approx(data.GREY, abs=2)
+        # Only whole and with all images it has the published name.
+        monkeypatch.setattr(data, "RECORDS", 3)
+        assert data.load(str(folder), SHAPE, samples=9)[0].source.name.startswith("folder")
+        (folder / "vg").mkdir()
+        (folder / "coco" / "é.jpg").rename(folder / "vg" / "none.jpg")
+        images.new("RGB", (9, 9)).save(folder / "coco" / "é.jpg")
+        auto, _ = data.load("auto", SHAPE, samples=9, environ={"JOULELAB_DATA": str(tmp_path)})
+        assert auto.source.name == "llava-v1.5-mix665k"
+
+    @pytest.mark.parametrize(
+        ("record", "why"),
+        [
+            ({"image": 3, "conversations": TURNS}, "record 4 is no conversation"),
+            ({"conversations": [{"from": "gpt"}]}, "record 4 is no conversation"),
+            ({"id": "4"}, "record 4 is no conversation"),
+        ],
+    )
+    def test_a_record_that_is_none_is_told(self, tmp_path, record, why):
+        folder = published(tmp_path / "llava", record)
+        with pytest.raises(ConfigError, match=why):
+            data.load(str(folder), SHAPE, samples=9)
+
+    def test_what_cannot_be_trained_on_is_told(self, tmp_path):
+        with pytest.raises(ConfigError, match="there is no llava_v1_5_mix665k.json"):
+            data.load(str(tmp_path), SHAPE, samples=9)
+        folder = published(tmp_path / "llava")
+        (folder / "coco" / "é.jpg").write_text("no image")
+        with pytest.raises(ConfigError, match=r"é\.jpg: cannot read the image"):
+            data.load(str(folder), SHAPE, samples=9)[0].train[0]
+        (folder / data.FILE).write_text(json.dumps([{"image": "no.jpg", "conversations": TURNS}]))
+        with pytest.raises(ConfigError, match=r"nothing to train on \(1 images are missing"):
+            data.load(str(folder), SHAPE, samples=9)
+        with pytest.raises(ConfigError, match="held_out is 9"):
+            data.load("synthetic-memory", SHAPE, samples=9, held_out=9)
+        with pytest.raises(ConfigError, match="there is no tokenizer"):
+            data.load("synthetic-files", SHAPE, samples=9, tokenizer=tmp_path)
+
+    def test_synthetic_files_are_read_as_the_published_ones(self, tmp_path):
+        environ = {"XDG_CACHE_HOME": str(tmp_path)}
+        found, facts = data.load("auto", SHAPE, samples=17, environ=environ, held_out=1)
+        assert (found.source.name, found.source.real, found.source.samples) == ("synthetic-files", False, 17)
+        assert facts["data_files"] == 17
+        assert (len(found.train), len(found.test)) == (16, 1)
+        samples = [found.train[k] for k in range(16)]
+        assert [bool((s["ids"] == SHAPE.image_token).any()) for s in samples] == [True] * 15 + [False]
+        assert all(sample["pixels"].float().std() > 10 for sample in samples[:15])
+        batch = data.collate(samples, padding=PADDING)
+        lengths = [len(sample["ids"]) for sample in samples]
+        assert batch["ids"].shape == batch["labels"].shape == (16, max(lengths))
+        assert batch["tokens"] == sum(lengths) == int((batch["ids"] != PADDING).sum())
+        assert int((batch["labels"] != data.IGNORED).sum()) > 16
+
+    def test_drawn_samples_have_the_mean_length_and_are_the_same_each_time(self):
+        found, _ = data.load("synthetic-memory", SHAPE, samples=10**6)
+        lengths = [len(found.train[k]["ids"]) - 1 - SHAPE.image_tokens for k in range(0, 1600, 2)]
+        assert sum(lengths) / len(lengths) == pytest.approx(SHAPE.text, rel=0.1)
+        assert len(set(lengths)) == len(data.LENGTHS)
+        one = found.train[999_999]
+        assert torch.equal(one["ids"], found.train[999_999]["ids"])
+        assert SHAPE.image_token not in one["ids"]
+        assert all(int(found.train[k]["ids"].max()) <= SHAPE.image_token for k in range(50))
+
+    def test_a_tokenizer_of_a_folder(self, tmp_path):
+        tokenizers = pytest.importorskip("tokenizers")
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "A": 5, "far": 5000}, unk_token="<unk>"))
+        words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "words")
+        folder = published(tmp_path / "llava")
+        found, facts = data.load(str(folder), SHAPE, samples=9, tokenizer=tmp_path / "words")
+        assert facts["tokens"] == f"tokenizer of {tmp_path / 'words'}"
+        assert 5 in found.train[0]["ids"]
+        assert data.Tokenizer(tmp_path / "words", 1000)("A far") == [5]  # what the model does not know is left out
+
+
+def batch_of(*numbers: int) -> dict:
+    found, _ = data.load("synthetic-memory", SHAPE, samples=100)
+    return data.collate([found.train[k] for k in numbers], padding=PADDING)
+
+
+class TestModel:
+    def test_its_way_is_that_of_transformers(self):
+        ours, batch = llava.build(TINY).eval(), batch_of(0, 3)
+        theirs = transformers.LlavaForConditionalGeneration(ours.config).eval()
+        theirs.load_state_dict(ours.state_dict())
+        mean, deviation = (torch.tensor(of)[:, None, None] for of in (llava.MEAN, llava.DEVIATION))
+        scaled, mask = (batch["pixels"].float() / 255 - mean) / deviation, batch["ids"] != PADDING
+        with torch.no_grad():
+            expected = theirs(input_ids=batch["ids"], pixel_values=scaled, attention_mask=mask.long()).logits
+            found = ours(batch["ids"], batch["pixels"])
+            alone = ours(batch["ids"][:1, : int(mask[0].sum())], batch["pixels"][:1])
+        assert not mask.all()
+        assert torch.allclose(found[mask], expected[mask], atol=1e-5)
+        assert torch.allclose(alone[0], found[0, : alone.shape[1]], atol=1e-5)
+
+    def test_only_the_decoder_learns_and_recomputing_changes_nothing(self):
+        batch, found = batch_of(0, 15), {}
+        for recomputes in (False, True):
+            torch.manual_seed(1)
+            model = llava.build(TINY, recomputes=recomputes).train()
+            llava.loss(model, batch).backward()
+            found[recomputes] = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        assert {name.split(".")[1] for name in found[True]} == {"language_model", "weight"}
+        assert all(torch.allclose(found[True][name], grad, atol=1e-6) for name, grad in found[False].items())
+        assert found[True].keys() == found[False].keys()
+
+    def test_scores_are_sums_of_what_is_learned(self):
+        model, batch = llava.build(TINY).eval(), batch_of(1, 2)
+        with torch.no_grad():
+            sums, mean = llava.score(model, batch), llava.loss(model, batch).item()
+        assert sums["learned"] == int((batch["labels"][:, 1:] != data.IGNORED).sum())
+        assert sums["loss"] / sums["learned"] == pytest.approx(mean)
+        assert training.quality(sums)["perplexity"] == pytest.approx(math.exp(mean))
+        assert 0 <= training.quality(sums)["token_accuracy"] <= 1
+        assert training.quality({}) == {}
+
+    def test_weights_come_from_a_folder_of_the_same_size(self, tmp_path):
+        saved = llava.build(TINY)
+        saved.save_pretrained(tmp_path)
+        read = llava.build(TINY, weights=tmp_path)
+        assert all(torch.equal(a, b) for a, b in zip(saved.parameters(), read.parameters(), strict=True))
+        assert not any(p.requires_grad for p in read.model.vision_tower.parameters())
+        other = llava.Size(TINY.decoder, hidden=32, inner=64, layers=2, heads=4, pixels=56)
+        with pytest.raises(ConfigError, match=r"has the shape \["):
+            llava.build(other, weights=tmp_path)
+        (tmp_path / "config.json").unlink()
+        with pytest.raises(ConfigError, match="there is no model that can be read"):
+            llava.build(TINY, weights=tmp_path)
+
+    def test_parameters_and_flop_are_those_known(self):
+        given = settings("x", training.PARAMETERS, {"data": "synthetic-memory", "samples": "200"})
+        task = training.task(given)
+        found = count(task.model, task.example, task.loss)
+        assert (found.parameters, found.trained) == (13_351_494_656, 13_016_519_680)
+        with torch.device("meta"), torch.no_grad():
+            model = llava.build(llava.SIZES["13b"])
+            with torch.utils.flop_counter.FlopCounterMode(display=False) as tower:
+                model.model.vision_tower(torch.empty(1, 3, 336, 336))
+        projector = 2 * 576 * (1024 * 5120 + 5120 * 5120)
+        seen = tower.get_total_flops() + projector
+        assert tower.get_total_flops() == pytest.approx(381.9e9, rel=1e-4)
+        # To four digits, as the facts have them.
+        assert (found.forward - seen) / 1e9 == pytest.approx(23_150, abs=5)
+        assert (found.training - seen) / 1e9 == pytest.approx(69_440, abs=5)
+        layer = 2 * 876 * (4 * 5120**2 + 3 * 5120 * 13824) + 4 * 876**2 * 5120
+        assert found.forward - seen == 40 * layer + 2 * 876 * 5120 * 32064
+
+
+class TestTraining:
+    def given(self, **more: str) -> dict[str, str]:
+        return settings("llava15-13b", training.PARAMETERS, {**training.PRESETS["smoke"], "max_seconds": "0", **more})
+
+    def test_the_loss_falls_and_all_is_told(self, tmp_path, told, capsys):
+        facts, amounts = told
+        folder = published(tmp_path / "llava", *[{"conversations": TURNS[1:] * 9}] * 6)
+        with pytest.raises(ConfigError, match="nothing to train on"):  # told before anything is trained
+            loop.train("llava15-13b", training.task, self.given(data=str(folder), batch="16"))
+        assert "1 records are left out: their image is missing" in capsys.readouterr().err
+        loop.train("llava15-13b", training.task, self.given(save="no", max_steps="10", recompute="no"))
+        assert facts["loss_last"] < facts["loss_first"] - 0.3
+        assert (facts["data"], facts["weights"], facts["model"]) == ("synthetic-memory", "random", "tiny")
+        assert (facts["stopped_by"], facts["flop_tokens"]) == ("max_steps", 128)
+        assert 1 < facts["perplexity"] < 1000
+        assert amounts["samples"] == 4 * 10 + 8
+        assert 80 * 48 < amounts["tokens"] < 200 * 48
+
+    def test_the_rate_rises_and_falls(self):
+        rates = [training.share(step, 100, 0.03) for step in range(101)]
+        assert rates[:4] == pytest.approx([1 / 3, 2 / 3, 1, 1], abs=1e-3)
+        assert rates[3:] == sorted(rates[3:], reverse=True)
+        assert rates[100] == pytest.approx(0)
+        assert training.share(0, 10, 0.0) == 1
+
+    def test_the_paper_s_settings(self):
+        given = settings("x", training.PARAMETERS, training.PRESETS["paper"])
+        assert (given["batch"], float(given["rate"]), float(given["warmup_ratio"])) == ("128", 2e-5, 0.03)
+        assert (given["model"], given["precision"], given["text"]) == ("13b", "bf16", "300")
+        assert training.command(given)[2] == "joulelab.workloads.llava15_13b"
+
+    @pytest.mark.parametrize(
+        ("key", "value", "why"),
+        [
+            ("model", "70b", "give one of: 13b, 7b, tiny"),
+            ("weights", "nowhere", "weights is 'nowhere'.*no such folder"),
+            ("tokenizer", "nowhere", "tokenizer is 'nowhere'.*or auto"),
+            ("warmup_ratio", "2", "from 0 to 1"),
+            ("recompute", "perhaps", "yes, no"),
+            ("batch", "0", "batch is '0'"),
+        ],
+    )
+    def test_wrong_values_are_told(self, key, value, why):
+        with pytest.raises(ConfigError, match=why):
+            training.command(self.given(**{key: value}))
+
+    def test_the_tokenizer_of_the_weights_is_used(self, tmp_path):
+        given = self.given(weights=str(tmp_path))
+        assert training._tokenizer(given, tmp_path) is None
+        (tmp_path / "tokenizer.model").touch()
+        assert training._tokenizer(given, tmp_path) == tmp_path
+        assert training._tokenizer(self.given(tokenizer=str(tmp_path)), None) == tmp_path
+
+
+class TestServing:
+    def given(self, **more: str) -> dict[str, str]:
+        small = {"model": "tiny", "batch": "2", "prompt": "9", "length": "5", "repeats": "2", "device": "cpu"}
+        return settings("llm-infer", serving.PARAMETERS, {**small, "threads": "1", **more})
+
+    def serve(self, **more: str) -> None:
+        given = self.given(**more)
+        serving.serve(given, serving.read(given))
+
+    def test_flop_are_those_of_every_length(self):
+        parameters, found = serving.count(llama.config(llama.DECODERS["7b"]), 512)
+        assert parameters == 6_738_415_616
+        layer, head = 4 * 4096**2 + 3 * 4096 * 11008, 2 * 4096 * 32000
+
+        def expected(tokens: int, context: int) -> int:
+            return 32 * (2 * tokens * layer + 4 * tokens * context * 4096) + head
+
+        assert found.of(1) == expected(512, 512)
+        assert [found.of(k) for k in (2, 3, 100)] == [expected(1, 512 + k - 1) for k in (2, 3, 100)]
+        assert found.mean(4) == sum(found.of(k) for k in (2, 3, 4)) / 3
+        assert found.mean(1) == 0
+
+    def test_flop_of_heads_that_share_keys(self):
+        described = llama.config(llama.DECODERS["tiny"])
+        described.num_key_value_heads = 2
+        _, found = serving.count(described, 8)
+        assert found.more == 2 * 4 * 64  # two layers; each head still looks at each key
+
+    def test_tokens_are_counted_and_the_same_each_time(self, told, capsys):
+        facts, amounts = told
+        self.serve()
+        first, flop = dict(facts), amounts["FLOP"]
+        _, each = serving.count(llama.config(llama.DECODERS["tiny"]), 9)
+        assert (amounts["tokens"], amounts["prompt_tokens"], amounts["requests"], amounts["steps"]) == (20, 36, 4, 10)
+        assert flop == 4 * sum(each.of(k) for k in range(1, 6))
+        assert (first["data"], first["weights"], first["dtype"]) == ("random prompts", "random", "float32")
+        assert (first["stopped_by"], first["parameters"]) == ("end", 201_792)
+        assert "tokens 20 (until end)" in capsys.readouterr().out
+        self.serve()
+        assert facts["answers_crc"] == first["answers_crc"]
+        self.serve(seed="1")
+        assert facts["answers_crc"] != first["answers_crc"]
+
+    def test_answers_are_those_of_transformers(self, tmp_path, told):
+        facts, _ = told
+        torch.manual_seed(3)
+        model = llama.build(llama.config(llama.DECODERS["tiny"]), torch.float32)
+        prompts = torch.randint(1000, (2, 7))
+        model.generation_config.eos_token_id = None
+        expected = model.generate(prompts, max_new_tokens=6, do_sample=False, attention_mask=torch.ones_like(prompts))
+        with torch.inference_mode():
+            answer = serving.Answer(model, prompts)
+            found = torch.cat([answer.forward() for _ in range(6)], dim=1)
+        assert torch.equal(found, expected[:, 7:])
+        model.save_pretrained(tmp_path)
+        self.serve(model=str(tmp_path), length="1", repeats="1")
+        assert facts["weights"] == str(tmp_path)
+        (tmp_path / "model.safetensors").unlink()
+        with pytest.raises(ConfigError, match="there is no model that can be read"):
+            self.serve(model=str(tmp_path))
+
+    def test_it_stops_in_time(self, told):
+        facts, amounts = told
+        self.serve(repeats="100000", length="3000", max_seconds="0.2")
+        assert facts["stopped_by"] == "max_seconds"
+        assert 0 < amounts["tokens"] < 100_000
+        assert "requests" not in amounts or amounts["requests"] * 3000 <= amounts["tokens"]
+
+    @pytest.mark.parametrize(
+        ("words", "why"),
+        [
+            (["model=70b"], r"model is '70b' \(there is no such folder\)"),
+            (["batch=0"], "batch is '0'"),
+            (["dtype=int4"], "give one of: auto, bf16"),
+            (["model=tiny", "device=cpu", "prompt=4000", "length=97"], "4097 tokens, the model takes 4096"),
+        ],
+    )
+    def test_what_cannot_be_done_is_told(self, words, why, capsys):
+        assert serving.main(words) == 2
+        assert pytest.importorskip("re").search(why, capsys.readouterr().err)
+
+    def test_its_words(self):
+        words = serving.command(settings("x", serving.PARAMETERS, serving.PRESETS["smoke"]))
+        assert words[1:4] == ["-m", "joulelab.workloads.llm_infer", "model=tiny"]
+        assert serving.main([*words[3:], "repeats=1"]) == 2  # given twice

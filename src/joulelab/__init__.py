@@ -9,10 +9,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from joulelab.integrations.tracking import track
     from joulelab.supervisor.measure import Measurement, measure, measured
     from joulelab.supervisor.phases import fact, mark, phase, step, work
 
-__all__ = ["Measurement", "__version__", "fact", "mark", "measure", "measured", "phase", "step", "work"]
+__all__ = ["Measurement", "__version__", "fact", "mark", "measure", "measured", "phase", "step", "track", "work"]
 
 # Found when first used, so that `import joulelab` costs next to nothing.
 _PLACES = {

@@ -56,6 +56,18 @@ def test_work_comes_before_the_switch(recorded: dict[str, str]) -> None:
     assert (second["mark"], second["name"]) == ("switch", "next")
 
 
+def test_facts_are_told_before_all_else(recorded: dict[str, str]) -> None:
+    facts = ("data=cifar-10", "accuracy=0.91", "epochs=3", "real=true", "at=a=b")
+    said = mark(recorded, "next", *(word for fact in facts for word in ("--fact", fact)), "--json").stderr
+    first, second = lines(recorded)
+    told = {"data": "cifar-10", "accuracy": 0.91, "epochs": 3, "real": True, "at": "a=b"}
+    assert (first["mark"], first["facts"], second["mark"]) == ("fact", told, "switch")
+    assert json.loads(said)["facts"] == told
+    mark(recorded, "--fact", "data=x", LOCAL_RANK="1")
+    mark(recorded, "--fact", "data=mnist")
+    assert [m["facts"]["data"] for m in lines(recorded) if m["mark"] == "fact"] == ["cifar-10", "mnist"]
+
+
 def test_a_command_is_a_phase_and_its_exit_code_is_ours(recorded: dict[str, str]) -> None:
     code = "import sys; print(sys.argv[1:]); sys.exit(7)"
     done = mark(recorded, "step", "--n", "1", "--", sys.executable, "-c", code, "--n", "--", "-x", code=7)
@@ -121,3 +133,4 @@ def test_wrong_marks(call: Call) -> None:
     assert "--end takes no name" in call("mark", "x", "--end", code=2).output
     assert "no name" in call("mark", "--", "true", code=2).output
     assert "extra argument" in call("mark", "x", "y", code=2).output
+    assert "no fact" in call("mark", "--fact", "data", code=2).output

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.report.synthetic import epochs, make_run
+from tests.report.test_facts import told
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call
@@ -40,6 +41,24 @@ def test_ls_json_has_the_numbers_of_show(call: Call, runs: Path) -> None:
     assert row["energy"] == shown["energy"]
     assert row["duration_s"] == shown["duration_s"] == 10.0
     assert row["labels"] == {"gpu": "H100"}
+
+
+def test_ls_and_compare_show_the_data(call: Call, runs: Path) -> None:
+    first = make_run(runs, gpus=1, cpus=0, marks=[told(data="cifar-10", accuracy=0.9)])
+    assert "cifar-10" in call("ls").output
+    second = make_run(runs, gpus=1, cpus=0)
+    head, _, *lines = call("ls").output.splitlines()
+    assert head.split() == ["run", "age", "time", "energy", "end", "data", "command"]
+    assert "exit 0  cifar-10  python" in lines[0]
+    assert max(map(len, [head, *lines])) <= 80
+    assert [row["facts"] for row in json.loads(call("ls", "--json").stdout)] == [
+        {"accuracy": 0.9, "data": "cifar-10"},
+        {},
+    ]
+    text = call("compare", first.name, second.name).output
+    assert "data" in text.split("accuracy")[0]
+    assert "! A and B did not work on the same data: cifar-10, what it does not tell" in " ".join(text.split())
+    assert json.loads(call("compare", first.name, second.name, "--json").stdout)["facts"]["accuracy"]["a"] == 0.9
 
 
 def test_ls_shows_the_last_runs(call: Call, runs: Path) -> None:

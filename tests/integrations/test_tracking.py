@@ -176,7 +176,6 @@ def test_on_a_terminal_there_is_a_bar_and_a_line_that_stays(
     bars = [line for line in painted.split("\n") if "|" in line]
     assert any("epoch" in bar and "/35" in bar and "samples/s" in bar and " W, " in bar for bar in bars)
     assert any("J/sample" in bar and "left" in bar for bar in bars)
-    print(bars)
     assert not any("fold" in bar for bar in bars)  # only the innermost is painted
     kept = [line.removeprefix("\x1b[K") for line in painted.split("\n") if "accuracy unknown" in line]
     assert [line.split(":")[0] for line in kept] == ["epoch 1", "epoch 2", "fold 1", "endless 1"]
@@ -205,7 +204,8 @@ import joulelab
 def train():
     for number, batch in enumerate(joulelab.track([[0] * 4] * 20, show=True)):
         time.sleep(0.02)
-    for number, batch in enumerate(joulelab.track([[0] * 4] * 20, name="bad", show=True)):
+    kept = iter(joulelab.track([[0] * 4] * 20, name="bad", show=True))
+    for number, batch in enumerate(kept):
         time.sleep(0.02)
         if number == 15:
             raise RuntimeError("in the loop")

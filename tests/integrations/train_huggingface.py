@@ -1,4 +1,4 @@
-"""A training by Hugging Face's Trainer, as the tests start it: in a run, by itself, and failing; or as one of two ranks."""
+"""Trainings by Hugging Face's Trainer, as the tests start them: in a run, by itself, failing; or as one of two ranks."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "torch"
 
-import keras  # noqa: E402 - it reads the backend when it is imported
-import numpy as np  # noqa: E402
+import keras  # it reads the backend when it is imported
+import numpy as np
 
-from joulelab.integrations.keras import JoulelabCallback  # noqa: E402
-from joulelab.supervisor import phases  # noqa: E402
+from joulelab.integrations.keras import JoulelabCallback
+from joulelab.supervisor import phases
 
 X, Y = np.ones((10, 4), "float32"), np.ones((10, 1), "float32")
 

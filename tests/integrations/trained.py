@@ -53,7 +53,7 @@ def lines(phases: tuple[PhaseResult, ...]) -> list[tuple[int, str, dict[str, flo
 
 
 def check_energy(phases: tuple[PhaseResult, ...]) -> None:
-    """Check that every phase has energy, and that the parts of a phase have as much of it as of its time, at most all."""
+    """Check that every phase has energy, and that its parts have no more of it, and of its time, than the whole."""
     for k, whole in enumerate(phases):
         assert whole.energy["measured"].value > 0, whole.title
         after = next((i for i in range(k + 1, len(phases)) if phases[i].depth <= whole.depth), len(phases))

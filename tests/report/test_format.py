@@ -147,7 +147,7 @@ def test_a_prefix_leaves_one_to_three_digits_before_the_point(value: float) -> N
 
 @given(st.floats(min_value=0, max_value=1e9))
 def test_durations_read_back(seconds: float) -> None:
-    units = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+    units = {"ps": 1e-12, "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
     parts = fmt.duration(seconds).split()
     back = sum(float(n) * units[u] for n, u in zip(parts[::2], parts[1::2], strict=True))
     # Days are told with hours, hours with minutes.

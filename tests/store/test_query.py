@@ -149,6 +149,7 @@ def test_mistakes_list_what_there_is(two: Path) -> None:
 def test_every_view_is_shown(two: Path) -> None:
     assert [row[0] for row in query(two, "SHOW TABLES")[1]] == [
         "energies",
+        "facts",
         "my_meter_slow",
         "nvml_fast",
         "phases",

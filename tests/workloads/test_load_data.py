@@ -99,7 +99,7 @@ def test_a_folder_is_named_as_published_only_if_it_is(tmp_path: Path) -> None:
 
 
 HEAD = "Load [MW],Time [s],Country\n"
-HOURS = "".join(f"{k},2014-01-{1 + k // 24:02} {k % 24:02}:00:00,DE\n" for k in range(400))
+HOURS = [f"{k},2014-01-{1 + k // 24:02} {k % 24:02}:00:00,DE\n" for k in range(400)]
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ HOURS = "".join(f"{k},2014-01-{1 + k // 24:02} {k % 24:02}:00:00,DE\n" for k in 
         (HEAD + "much,2014-01-01 00:00:00,DE\n", r"train.csv:2: this is no hour of load \(could not convert"),
         (HEAD + "1\n", "train.csv:2: this is no hour of load"),
         (HEAD + "nan,2014-01-01 00:00:00,DE\n", "train.csv:2: the load is no number"),
-        (HEAD + HOURS + HOURS.splitlines(keepends=True)[3], "train.csv:402: its hours are not in order"),
-        (HEAD + HOURS[: 30 * 200], r"too few hours \(DE has \d+\)"),
+        ("".join((HEAD, *HOURS, HOURS[3])), "train.csv:402: its hours are not in order"),
+        ("".join((HEAD, *HOURS[:200])), r"too few hours \(DE has 200\)"),
         (HEAD + "".join(f"5,{k:04},DE\n" for k in range(400)), "the load never changes"),
     ],
 )
@@ -125,7 +125,7 @@ def test_what_is_wrong_in_a_table_is_told_with_its_line(tmp_path: Path, text: st
 def test_a_folder_without_tables_is_refused_and_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be read \(No such file"):
         open_data(str(tmp_path))
-    with pytest.raises(ConfigError, match="no such folder.*victoria"):
+    with pytest.raises(ConfigError, match=r"no such folder.*victoria"):
         open_data("victora")
 
 
@@ -146,5 +146,5 @@ def test_where_real_load_is_not_found_it_is_told_how_to_get_it(tmp_path: Path) -
         load.find_victoria("json")
     other = tmp_path / "other.csv"
     other.write_text("ds,y\n" + "".join(f"{k:04},{k}\n" for k in range(400)))
-    with pytest.raises(ConfigError, match="not the load of Victoria .it has 400 hours"):
+    with pytest.raises(ConfigError, match=r"not the load of Victoria \(it has 400 hours"):
         load._victoria(other)

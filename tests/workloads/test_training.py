@@ -14,6 +14,7 @@ from joulelab.workloads import resnet152_cifar10 as workload  # noqa: E402
 from joulelab.workloads import settings  # noqa: E402
 from joulelab.workloads.data.source import Data, Source  # noqa: E402
 from joulelab.workloads.training import launch, loop, saving  # noqa: E402
+from joulelab.workloads.training.counting import count  # noqa: E402
 from joulelab.workloads.training.feed import Feed, to_device  # noqa: E402
 from joulelab.workloads.training.limits import Limits  # noqa: E402
 from joulelab.workloads.training.ranks import Ranks, join  # noqa: E402
@@ -159,6 +160,26 @@ class TestTraining:
         state = torch.load(file, weights_only=True)
         workload.task(given()).model().load_state_dict(state)
         assert list(tmp_path.iterdir()) == [file]
+
+
+class TestCounting:
+    @pytest.mark.parametrize("groups", [1, 4, 8])
+    def test_convolutions_in_groups_cost_less_backward_too(self, groups):
+        def model():
+            layers = [torch.nn.Conv2d(8, 8, 3, padding=1, groups=groups, bias=False) for _ in range(2)]
+            return torch.nn.Sequential(*layers)
+
+        found = count(model, lambda device: torch.zeros(1, 8, 16, 16, device=device), lambda m, x: m(x).sum())
+        once = 2 * 16 * 16 * 8 * (8 // groups) * 9
+        assert found.forward == 2 * once
+        assert found.training == 5 * once  # the first layer needs no gradient of its input
+
+    def test_what_is_frozen_is_counted_forward_only(self):
+        model = torch.nn.Linear(4, 3, bias=False).requires_grad_(requires_grad=False)
+        found = count(
+            lambda: model.to("meta"), lambda device: torch.zeros(1, 4, device=device), lambda m, x: m(x).sum()
+        )
+        assert (found.parameters, found.trained, found.forward, found.training) == (12, 0, 24, 24)
 
 
 class TestSaving:

@@ -95,7 +95,7 @@ def test_a_folder_without_images_or_tables_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"imgs: the X-rays cannot be read \(No such file"):
         load(str(tmp_path), SMALL, StandIn())
     (tmp_path / "imgs").mkdir()
-    with pytest.raises(ConfigError, match="train.csv: the X-rays cannot be read"):
+    with pytest.raises(ConfigError, match=r"train.csv: the X-rays cannot be read"):
         load(str(tmp_path), SMALL, StandIn())
 
 
@@ -105,8 +105,8 @@ def test_a_stand_in_of_files_is_written_once_and_comes_again_and_again(tmp_path:
     assert (data.source.name, data.source.real, data.source.samples) == ("synthetic-files", False, 10)
     files = sorted(Path(data.source.where, "imgs").iterdir())
     assert len(files) == 3 * 4
-    assert Image.open(files[0]).format == "JPEG"
-    assert Image.open(files[0]).size == (96, 96)
+    with Image.open(files[0]) as image:
+        assert (image.format, image.size) == ("JPEG", (96, 96))
     assert [label for _, label in data.train.labelled] == [0, 1, 0, 1] * 2 + [0, 1]
     torch.manual_seed(0)
     assert data.train[9][0].shape == (1, 32, 32)

@@ -40,13 +40,8 @@ def notes_of(
     said = _missing(cells, lines) + _moments(cells)
     if not trials:
         return tuple(said)
-    said += (
-        _uncapped(cells, lines)
-        + data_notes(cells, lines)
-        + _repeats(cells, pool)
-        + _odd(cells, samples)
-        + _all_work(cells, lines, per)
-    )
+    said += _uncapped(cells, lines) + data_notes(cells, lines) + _repeats(cells, pool) + _odd(cells, samples)
+    said += _all_work(cells, lines, per)
     said += _meters(cells, trials) + _doubts(cells) + _hidden(cells, pool)
     return (*said, HALF) if 2.0 in ks and any(t.energy is not None for t in trials) else tuple(said)
 

@@ -174,8 +174,8 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     from joulelab.report.console import make_console, make_table, print_facts
 
     console = make_console(sys.stdout)
-    table = make_table("name", "study", "needs", "summary", left=range(4))
-    table.columns[3].no_wrap = False
+    table = make_table("name", "study", "needs", left=range(3))
+    table.add_column("summary", header_style="bold")  # that one is wrapped
     for row in rows:
         needs = INSTALLED if row["needs"] is None else "see below"
         table.add_row(row["name"], row["study"], needs, row["summary"])
@@ -222,9 +222,8 @@ def _parameters(told: Mapping[str, Any]) -> Any:
 
     settings = told["settings"]
     changed = any(settings[key] != parameter["default"] for key, parameter in told["parameters"].items())
-    heads = ("parameter", "default", *(["here"] if changed else []), "meaning")
-    table = make_table(*heads, left=range(len(heads)))
-    table.columns[-1].no_wrap = False
+    table = make_table("parameter", "default", *(["here"] if changed else []), left=range(3))
+    table.add_column("meaning", header_style="bold")  # that one is wrapped
     for name, parameter in told["parameters"].items():
         here = settings[name] if settings[name] != parameter["default"] else ""
         table.add_row(name, parameter["default"], *([here] if changed else []), parameter["meaning"])

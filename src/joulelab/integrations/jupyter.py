@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -15,9 +16,12 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from joulelab.core.errors import ConfigError
 from joulelab.integrations.jupyter_cells import Recording, Stack
 from joulelab.supervisor.measure import measure
+from joulelab.supervisor.phases import phase
 from joulelab.workloads import nearest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from joulelab.integrations.jupyter_output import Shown
     from joulelab.supervisor.measure import Measurement
 
@@ -52,7 +56,7 @@ class JoulelabMagics(Magics):
         """Begin to record, and to follow the cells of the shell."""
         self.start()
         self.shell.register_magics(self)
-        self.shell.input_transformers_post.insert(0, measured_lines)
+        self.shell.input_transformer_manager.line_transforms.insert(0, measured_lines)
         self.shell.events.register("pre_run_cell", self.pre_run_cell)
         self.shell.events.register("post_run_cell", self.post_run_cell)
 
@@ -60,7 +64,7 @@ class JoulelabMagics(Magics):
         """Undo `load`."""
         self.shell.events.unregister("pre_run_cell", self.pre_run_cell)
         self.shell.events.unregister("post_run_cell", self.post_run_cell)
-        self.shell.input_transformers_post.remove(measured_lines)
+        self.shell.input_transformer_manager.line_transforms.remove(measured_lines)
         manager = self.shell.magics_manager
         manager.registry.pop(type(self).__name__, None)
         for kind in ("line", "cell"):
@@ -79,16 +83,15 @@ class JoulelabMagics(Magics):
     def stop(self) -> None:
         """End the recording, and say where the run is."""
         recording = self.recording
-        if recording is None or recording.end_ns is not None:
-            self._say("nothing is recorded")
+        if recording is None or recording.end_ns is not None or recording.is_marked:
+            self._say(_story(recording))
             return
         recording.stop()
         if self._at_exit is not None:
             self._at_exit.detach()
-        if recording.run is None:
-            return
-        ended = "the recording has ended" if recording.is_own else "cells are not marked any more; the run goes on"
-        self._say(f"{ended}: run {recording.run.name} in {recording.run.parent} (joulelab show {recording.run.name})")
+        if recording.run is not None:
+            ended = "the recording has ended" if recording.is_own else "cells are not marked any more; the run goes on"
+            self._say(f"{ended}: {_place(recording.run)}; joulelab show {recording.run.name} has all of it")
 
     @line_cell_magic  # type: ignore[untyped-decorator, unused-ignore]
     def joulelab(self, line: str = "", cell: str | None = None) -> None:
@@ -101,7 +104,8 @@ class JoulelabMagics(Magics):
         """
         if cell is not None:
             # Not typed as a cell but called: what is typed is measured where it stands (`measured_lines`).
-            self.shell.run_cell(f"%%joulelab {line}\n{cell}").raise_error()
+            self.begin(line.strip())
+            self.shell.run_cell(cell).raise_error()
             return
         word = line.strip()
         if not word:
@@ -144,7 +148,10 @@ class JoulelabMagics(Magics):
             if not self.stack.frames and self.recording is not None:
                 self.recording.end()
         for measurement in measured:
-            self._show_cell(measurement)
+            # Where others mark the cells, they take our time for the cell's: so we say what is ours.
+            is_marked = self.recording is not None and self.recording.is_marked
+            with phase("table") if is_marked else contextlib.nullcontext():
+                self._show_cell(measurement)
 
     def _show_cell(self, measurement: Measurement) -> None:
         try:
@@ -203,9 +210,13 @@ def _story(recording: Recording | None) -> str:
         return "nothing is recorded; %joulelab start begins a recording"
     if recording.run is None:
         return "nothing is recorded: the warning above says why"
-    where = f"run {recording.run.name} in {recording.run.parent}"
+    where = _place(recording.run)
     if recording.is_marked:
-        return f"this notebook is recorded by joulelab run, cell by cell: {where}"
+        return f"this notebook is recorded by joulelab run, cell by cell and to its end: {where}"
     cells = f", {recording.count} cells so far" if recording.count else ""
     whose = "" if recording.is_own else ", which goes on without us"
     return f"this kernel is recorded{cells}: {where}{whose}; %joulelab shows the total"
+
+
+def _place(run: Path) -> str:
+    return f"run {run.name} in {run.parent}"

@@ -103,7 +103,7 @@ class Recording:
         """Begin the next cell."""
         if self.is_on:
             self.count += 1
-            self._phases.next(f"cell {self.count}", title=_title(source))
+            self._phases.next(f"cell {self.count}", title=cells.title({"source": source}))
 
     def end(self) -> None:
         """End the cell that runs; what follows lies between cells."""
@@ -123,9 +123,3 @@ class Recording:
 
 def _name(environ: Mapping[str, str]) -> str:
     return Path(environ.get(SESSION_NAME) or "notebook").stem
-
-
-def _title(source: str) -> str:
-    """Return a cell's title; that of a measured one is in its second line."""
-    first, _, rest = source.lstrip().partition("\n")
-    return cells.title({"source": rest if first.startswith("%%joulelab") else source})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.integrations.picture import spark, svg
@@ -98,14 +98,12 @@ def show_cell(measured: MeasuredCell) -> Shown:
     if result.phases:
         grids.append(_phases(result))
     lines = [f"{label:<6} {text}" for label, text in work_lines(result)]
-    lines += [
-        f"{check.status}: {check.name}: {check.message}" + (f" -> {check.next}" if check.next else "")
-        for check in check_lines(result.checks)
-        if check.status in ("warning", "failed") and result.scopes
-    ]
+    doubts = [c for c in check_lines(result.checks) if c.status in ("warning", "failed")] if result.scopes else []
+    lines += [f"{check.status}: {check.name}: {check.message}" for check in doubts]
     lines += [f"run    {measured.run}"] if measured.run is not None else []
-    head = headline(result).removesuffix(" so far") if result.scopes else _without(measured.duration_s)
-    return Shown(measured.name, head.replace(" so far,", ","), tuple(grids), measured.curve, tuple(lines))
+    # The run goes on, the cell does not.
+    head = headline(replace(result, state="closed")) if result.scopes else _without(measured.duration_s)
+    return Shown(measured.name, head, tuple(grids), measured.curve, tuple(lines))
 
 
 def show_notebook(notebook: Notebook, *, is_over: bool) -> Shown:

@@ -55,7 +55,7 @@ class Track(Generic[T]):
 
     def __iter__(self) -> Generator[T, None, None]:
         """Begin to go over the batches, when the first is asked for."""
-        loop = _Loop(self._loader, self._place, self._options)
+        loop = _Loop(self._place, self._options)
         self._loop, self._result = loop, None
         batches = loop.batches(self._loader)
         # Whatever becomes of the loop: also a program that ends by an error in it closes the run it began.
@@ -132,12 +132,12 @@ class _Counted:
 class _Loop:
     """Go over a loader once: what is open meanwhile, and what is left afterwards."""
 
-    def __init__(self, loader: object, place: tuple[Any, int, str], options: _Options) -> None:
+    def __init__(self, place: tuple[Any, int, str], options: _Options) -> None:
         self.count = _Counted()
         self.run: Path | None = None
         self.start_ns = self.end_ns = 0
         self.holds_others = False
-        self._loader, self._place, self._options = loader, place, options
+        self._place, self._options = place, options
         self._pid = os.getpid()
         self._stack = contextlib.ExitStack()
         self._own: Measurement | None = None
@@ -152,7 +152,7 @@ class _Loop:
 
     def batches(self, loader: Iterable[T]) -> Generator[T, None, None]:
         """Yield the batches; each that has been worked on is a step."""
-        self._begin()
+        self._begin(loader)
         try:
             if phases.writer() is None and self._bar is None:
                 yield from self._counting(loader)
@@ -180,7 +180,9 @@ class _Loop:
             count.at.append(monotonic_ns())
         if self.holds_others:
             return
-        found = samples_in(batch, self._options.samples)
+        found = None
+        with contextlib.suppress(Exception):  # whatever a batch is, or a function says of it
+            found = samples_in(batch, self._options.samples)
         if found is None:
             self._say(batch)
             phases.step(batches=self._scale)
@@ -188,9 +190,9 @@ class _Loop:
             count.samples += found
             phases.step(**{self._options.unit: found * self._scale})
 
-    def _begin(self) -> None:
+    def _begin(self, loader: object) -> None:
         options = self._options
-        n = options.n if options.n is not None else _number(self._loader, self._place)
+        n = options.n if options.n is not None else _number(loader, self._place)
         if phases.writer() is None and not local_rank(os.environ):
             self._own = self._stack.enter_context(measure())
         shown = _shown(options.show)

@@ -215,7 +215,10 @@ def caption(
         of = f" of {scope}" if scope else " of everything measured"
         said.append(f"Energy{of}{', by ' + ', '.join(meters) if meters else ''}{_accuracy(samples)}.")
     data = {c.data for c in cells}
-    said += [f"Data: {next(iter(data))}."] if len(data) == 1 and data != {""} else []
+    if len(data) > 1:
+        said.append("Rows worked on different data, from which differences may come.")
+    elif data != {""}:
+        said.append(f"Data: {data.pop()}.")
     said += _compared(summary, cells)
     told = [summary.statistics[c.key].values() for c in cells]
     if any(s.outliers for of in told for s in of):

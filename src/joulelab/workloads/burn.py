@@ -49,6 +49,7 @@ NOTES = (
     "gpu-burn compares every product within a tolerance; here a rotating share is compared bit by bit (check=1: all).",
     "preset paper is the GPUs alone. node is the paper's node control: 256 tasks of matrix-3d, 1.3 of 1.5 TB (0.87).",
     "The paper does not tell how long it burned: 600 s is ours.",
+    "stress-ng runs at the lowest priority: its tasks take all that is left, and do not starve what feeds the GPUs.",
     "Not tried on a GPU: the same code ran on CPUs (backend=torch device=cpu).",
 )
 

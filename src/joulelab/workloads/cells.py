@@ -26,6 +26,8 @@ NOTEBOOK = "JOULELAB_NOTEBOOK"
 _WORKING = re.compile(r"(hide|remove)[-_].*|parameters|injected-parameters|raises-exception|skip-execution|scroll.*")
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d*)")
 _FLOAT = re.compile(r"[+-]?((\d+\.\d*|\.\d+)([eE][+-]?\d+)?|\d+[eE][+-]?\d+)")
+# The magic of a measured cell.
+_MEASURED = re.compile(r"%%joulelab\b.*\n?")
 MOST_LETTERS = 60
 
 
@@ -83,7 +85,8 @@ def title(cell: Mapping[str, Any]) -> str:
     for tag in tags(cell):
         if not _WORKING.fullmatch(tag):
             return tag[:MOST_LETTERS]
-    first = source(cell).strip().partition("\n")[0].strip()
+    text = _MEASURED.sub("", source(cell).lstrip())
+    first = text.strip().partition("\n")[0].strip()
     return first.lstrip("#% ").rstrip()[:MOST_LETTERS] if first.startswith("#") else ""
 
 

@@ -101,10 +101,10 @@ def task(given: Mapping[str, str]) -> Task:
     from joulelab.workloads.training.task import Task
 
     read(given)
-    sizes = {key: int(given[key]) for key in ("countries", "hours", "seed")}
+    countries, hours, seed = (int(given[key]) for key in ("countries", "hours", "seed"))
     return Task(
         model=lambda: LoadForecaster(int(given["units"]), given["cell"]),
-        data=load.open_data(given["data"], **sizes),
+        data=load.open_data(given["data"], countries=countries, hours=hours, seed=seed),
         loss=lambda model, batch: mse_loss(model(batch[0]), batch[1]),
         optimizer=lambda model, _: (torch.optim.Adam(model.parameters(), lr=float(given["rate"])), None),
         example=lambda device: tuple(torch.zeros(1, load.WEEK, 1, device=device) for _ in range(2)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads import number, require, whole
@@ -116,7 +116,7 @@ def task(given: Mapping[str, str]) -> Task:
         xray.Preparation(given["preparation"], pixels, given["draft"] == "yes"),
         xray.StandIn(samples, int(given["distinct"]), int(given["file_pixels"])),
     )
-    tested = "test" if data.test is not None else "valid"
+    tested: Literal["valid", "test"] = "test" if data.test is not None else "valid"
 
     def optimizer(model: torch.nn.Module, steps: int) -> tuple[torch.optim.Optimizer, object]:
         rate, momentum = float(given["rate"]), float(given["momentum"])

@@ -26,6 +26,8 @@ SETTLED, SETTLE_S, END_S = 0.9, 300.0, 30.0
 # More than this of what is free would end in the kernel killing processes.
 MOST_OF_FREE = 0.95
 PR_SET_PDEATHSIG = 1
+# Many tasks on few cores would starve what starts work on the GPUs, and the recorder; what those leave is theirs.
+NICE = 19
 TOLD = {"bogo-ops": "host_bogo_ops", "bogo-ops-per-second-real-time": "host_bogo_ops_per_s"}
 
 
@@ -121,7 +123,7 @@ def stress(tasks: int, share: float, longest_s: float, folder: Path) -> Iterator
     argv += [f"--{STRESSOR}-size", str(length)] if length else []
     wanted = tasks * BYTES_OF_CELL * length**3 if length else 0
     with log.open("wb") as out:  # quiet, it would write no metrics
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, preexec_fn=_end_with_us())  # noqa: PLW1509 no thread runs here
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, preexec_fn=_begin())  # noqa: PLW1509 no thread runs here
     try:
         yield Host(process, metrics, tasks, wanted)
     finally:
@@ -149,11 +151,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
                 process.wait(5.0)
 
 
-def _end_with_us() -> Any:
-    """Return what lets the kernel end a child when this process is gone; it is to be called in the child."""
+def _begin() -> Any:
+    """Return what a child calls first: others come before it, and the kernel ends it when this process is gone."""
     libc, parent = ctypes.CDLL(None), os.getpid()
 
     def arrange() -> None:
+        os.nice(NICE)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != parent:  # it went before that was arranged
             os._exit(1)

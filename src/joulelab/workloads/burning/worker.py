@@ -77,7 +77,7 @@ def work(number: int, words: Sequence[str]) -> int:
     rounds = Rounds(engine, asked.check)
     until, product = time.monotonic() + float(text), 2 * asked.size**3
     with joulelab.phase("burn"):
-        while time.monotonic() < until and os.getppid() == parent:
+        while not rounds.products or (time.monotonic() < until and os.getppid() == parent):
             done = rounds.burn()
             joulelab.step(products=done, FLOP=done * product)
     _say({"done": {"products": rounds.products, "compared": rounds.compared, "wrong": rounds.wrong}})

@@ -114,8 +114,8 @@ def load(asked: str, preparation: Preparation, stand_in: StandIn, *, environ: Ma
     """Return X-rays from what `data` asks for, or their stand-in. Raises ConfigError."""
     chosen = choose(asked, PUBLISHED, environ=environ, otherwise=FILES)
     if chosen == MEMORY:
-        parts = [Memory(stand_in, part, preparation.pixels) for part in PARTS]
-        return Data(*parts, Source(MEMORY, real=False, samples=stand_in.samples))
+        train, valid, test = (Memory(stand_in, part, preparation.pixels) for part in PARTS)
+        return Data(train, valid, test, Source(MEMORY, real=False, samples=stand_in.samples))
     if isinstance(chosen, str):
         folder = made_once(cache_folder(_cache_name(stand_in), environ), lambda empty: _write(empty, stand_in))
         name, real = FILES, False

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BEGIN, END = 1, 2  # what Llama's texts begin and end with
-RANDOM = "random"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +49,15 @@ def config(decoder: Decoder, *, extra_tokens: int = 0) -> Any:
 
 
 def described(folder: Path) -> Any:
-    """Return transformers' description of the decoder in a folder. Raises ConfigError."""
+    """Return transformers' description of the model in a folder. Raises ConfigError."""
     from transformers import AutoConfig
 
+    if not (folder / "config.json").is_file():
+        raise no_model(folder, "it has no config.json")
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise no_model(folder, error) from error
+        raise no_model(folder, str(error)) from error
 
 
 def build(described: Any, dtype: Any) -> Any:
@@ -70,14 +71,25 @@ def load(folder: Path, dtype: Any) -> Any:
     """Return the decoder in a folder, with its weights. Raises ConfigError."""
     from transformers import AutoModelForCausalLM
 
+    return weighted(AutoModelForCausalLM, folder, dtype)
+
+
+def weighted(kind: Any, folder: Path, dtype: Any) -> Any:
+    """Return the model of a kind in a folder. Raises ConfigError.
+
+    Weights that are missing are told as well: transformers would draw them, and go on.
+    """
     try:
-        return AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype)
+        model, found = kind.from_pretrained(folder, local_files_only=True, dtype=dtype, output_loading_info=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise no_model(folder, error) from error
+        raise no_model(folder, str(error)) from error
+    if absent := sorted(found["missing_keys"]):
+        raise no_model(folder, f"{len(absent)} weights are not there, {absent[0]} among them")
+    return model
 
 
-def no_model(folder: Path, error: Exception) -> ConfigError:
-    """Return what to say of a folder that transformers cannot read a model from."""
-    why = str(error).strip().partition("\n")[0]
+def no_model(folder: Path, why: str) -> ConfigError:
+    """Return what to say of a folder that no model can be read from."""
     advice = "name a folder that transformers' save_pretrained has written"
-    return ConfigError("there is no model that can be read", where=str(folder), why=why, next=advice)
+    first = why.strip().partition("\n")[0]
+    return ConfigError("there is no model that can be read", where=str(folder), why=first, next=advice)

@@ -16,7 +16,8 @@ from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGener
 from transformers.models.clip.modeling_clip import CLIPEncoderLayer
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from joulelab.workloads.models.llama import DECODERS, Decoder, config, no_model
+from joulelab.workloads.models.llama import DECODERS, Decoder, config, no_model, weighted
+from joulelab.workloads.models.llama import described as described_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,17 +140,19 @@ def build(size: Size, *, weights: Path | None = None, recomputes: bool = False) 
 
 
 def _load(folder: Path, size: Size) -> Llava:
-    try:
-        model: Llava = Llava.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise no_model(folder, error) from error
-    with torch.device("meta"):
-        wanted = {name: p.shape for name, p in Llava(described(size)).named_parameters()}
-    found = {name: p.shape for name, p in model.named_parameters()}
+    wanted, found = (_shapes(of) for of in (described(size), described_in(folder)))
     if wrong := [name for name in sorted(wanted.keys() | found.keys()) if wanted.get(name) != found.get(name)]:
-        why = f"{wrong[0]} has the shape {list(found.get(wrong[0], ()))}, not {list(wanted.get(wrong[0], ()))}"
-        raise no_model(folder, ValueError(why))
+        name = wrong[0]
+        raise no_model(folder, f"{name} has the shape {found.get(name)}, that of the size asked for {wanted.get(name)}")
+    model: Llava = weighted(Llava, folder, torch.float32)
     return model
+
+
+def _shapes(described: Any) -> dict[str, list[int]]:
+    if not isinstance(described, LlavaConfig):
+        return {}
+    with torch.device("meta"):
+        return {name: list(p.shape) for name, p in Llava(described).named_parameters()}
 
 
 def loss(model: torch.nn.Module, batch: Mapping[str, Tensor]) -> Tensor:

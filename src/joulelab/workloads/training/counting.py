@@ -6,17 +6,32 @@ FLOP = 2 x MAC, of matrix products, convolutions, attention and recurrent layers
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from joulelab.workloads.training.task import Batch
 
 META = torch.device("meta")
+
+
+def _convolution_backward(
+    grad: Sequence[int], inputs: Sequence[int], weight: Sequence[int], *settings: Any, **_: Any
+) -> int:
+    """Return the FLOP of a convolution's backward pass: as many as forward for each gradient that is asked for.
+
+    torch's own count takes convolutions in groups (depthwise ones above all) for whole ones.
+    """
+    _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, wanted = settings
+    once: int = conv_flop_count(inputs, weight, grad, transposed=transposed)
+    return once * sum(map(int, wanted[:2]))
+
+
+RULES = {torch.ops.aten.convolution_backward: _convolution_backward}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +55,13 @@ def count(
         batch = example(META)
     parameters = list(built.parameters())
     built.eval()  # a batch of one has no statistics; no FLOP depend on it
-    forward = FlopCounterMode(display=False)
+    forward = FlopCounterMode(display=False, custom_mapping=RULES)
     with forward, torch.no_grad(), META:
         loss(built, batch)
     whole = forward.get_total_flops()
     trained = sum(p.numel() for p in parameters if p.requires_grad)
     if trained:
-        both = FlopCounterMode(display=False)
+        both = FlopCounterMode(display=False, custom_mapping=RULES)
         with both, META:
             loss(built, batch).backward()
         whole = both.get_total_flops()

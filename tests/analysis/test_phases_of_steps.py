@@ -1,0 +1,124 @@
+"""Steps and facts out of marks: nested in their phase, work counted once, shallow phases first."""
+
+from __future__ import annotations
+
+import pytest
+from tests.analysis.folders import Folder
+from tests.analysis.nodes import END as TO
+from tests.analysis.nodes import START as FROM
+from tests.analysis.nodes import node
+from tests.analysis.test_phases import END, START, begin, end, switch, work
+from tests.analysis.virtual import ns
+
+from joulelab.analysis import analyse as module
+from joulelab.analysis.analyse import analyse
+from joulelab.analysis.phases import facts_of, phases_of
+
+
+def steps(t, until, identity, n, to, parent, amounts, **more):
+    labels = {"to": to} if to > n else {}
+    first = begin(t, identity, "step", parent, n, labels=labels, work=amounts, **more)
+    return [first, end(until, identity, **more)]
+
+
+def test_steps_have_their_own_work_and_their_phase_has_it_once():
+    marks = [
+        begin(2_000, "100-1", "epoch", n=3),
+        *steps(2_000, 3_000, "100-2", 17, 17, "100-1", {"samples": 64.0, "steps": 1.0}),
+        *steps(3_000, 6_000, "100-3", 18, 50, "100-1", {"samples": 600.0, "steps": 33.0}),
+        work(6_000, {"samples": 664.0, "steps": 34.0}, "100-1"),
+        end(7_000, "100-1"),
+    ]
+    phases, done = phases_of(marks, START, END)
+    assert [p.title for p in phases] == ["epoch 3", "step 17", "step 18-50"]
+    assert [p.parent for p in phases] == [None, phases[0].id, phases[0].id]
+    assert [p.work["samples"] for p in phases] == [664.0, 64.0, 600.0]
+    assert [p.last for p in phases] == [None, 17, 50]
+    assert done.amounts == {"samples": 664.0, "steps": 34.0}
+
+
+def test_work_of_other_ranks_is_shared_among_steps_by_time_their_own_process_is_not():
+    marks = [
+        *steps(2_000, 3_000, "100-2", 1, 1, None, {"samples": 10.0}),
+        *steps(3_000, 5_000, "100-3", 2, 3, None, {"samples": 20.0}),
+        work(5_000, {"samples": 30.0}) | {"from": 2_000},
+        work(4_500, {"samples": 25.0}, rank=1, source="101-7") | {"from": 2_000},
+        work(9_000, {"samples": 1.0}, rank=1, source="101-7") | {"from": 8_000},
+        work(4_500, {"samples": 7.0}, rank=1, source="101-7", host="node2"),
+    ]
+    phases, done = phases_of(marks, START, END)
+    assert [p.work["samples"] for p in phases] == [pytest.approx(20.0), pytest.approx(35.0)]
+    assert done.amounts == {"samples": 63.0}
+
+
+def test_steps_lie_in_what_their_process_switched_to_and_in_no_other():
+    own, other = "100-7", "sh-5-1"
+    marks = [
+        switch(2_000, "train", own),
+        *steps(2_000, 3_000, "100-2", 1, 9, None, {"steps": 9.0}),
+        switch(4_000, "test", own),
+        *steps(4_000, 5_000, "100-3", 10, 10, None, {"steps": 1.0}),
+        switch(6_000, None, own),
+        *steps(6_000, 7_000, "100-4", 11, 11, None, {"steps": 1.0}),
+        switch(1_500, "script", other),
+    ]
+    phases, _ = phases_of(marks, START, END)
+    titles = {p.id: p.title for p in phases}
+    assert {p.title: titles.get(p.parent) for p in phases if p.steps} == {
+        "step 1-9": "train",
+        "step 10": "test",
+        "step 11": None,
+    }
+
+
+def test_steps_of_a_kernel_lie_in_their_cell():
+    marks = [
+        begin(2_000, "5-1", "cell 1", labels={"notebook": "x"}, source="5-7"),
+        end(5_000, "5-1", source="5-7"),
+        *steps(3_000, 4_000, "100-2", 1, 1, None, {"steps": 1.0}),
+    ]
+    phases, _ = phases_of(marks, START, END)
+    assert [(p.title, p.parent) for p in phases] == [("cell 1", None), ("step 1", phases[0].id)]
+
+
+def test_a_label_of_somebody_elses_phase_is_no_number():
+    phases, _ = phases_of([begin(2_000, "1-1", "copy", n=1, labels={"to": 5})], START, END)
+    assert (phases[0].title, phases[0].last) == ("copy 1", None)
+
+
+def fact(t, host="node1", **facts):
+    return {"t": t, "mark": "fact", "facts": facts, "rank": 0, "host": host, "source": "100-7"}
+
+
+def test_the_last_fact_of_a_name_wins_on_the_first_host():
+    marks = [
+        fact(5_000, "node2", data="theirs", nodes=2),
+        fact(4_000, accuracy=0.9, data="ours", epochs=3),
+        fact(2_000, accuracy=0.1, loss=None),
+        fact(4_500, epochs=None),
+        fact(9_500, accuracy=1.0),
+        {"t": 3_000, "mark": "fact", "facts": "torn", "host": "node1"},
+        fact(3_000, odd=[1, 2]),
+        begin(1_500, "1-1", "train"),
+    ]
+    found = facts_of(marks, END, "node1")
+    assert found == {"accuracy": 0.9, "data": "ours", "nodes": 2, "odd": "[1, 2]"}
+    assert facts_of(marks, 10_000, "node1")["accuracy"] == 1.0
+    assert facts_of([], END, "node1") == {}
+
+
+def test_shallow_phases_have_energies_before_deep_ones_and_steps_come_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_PHASES", 4)
+    marks = []
+    for k in range(3):
+        at = 5 + 3 * k
+        marks += [begin(ns(at), f"9-{k}", "epoch", n=k), end(ns(at + 3), f"9-{k}")]
+        marks += steps(ns(at), ns(at + 1), f"9-1{k}", k + 1, k + 1, f"9-{k}", {"steps": 1.0})
+        marks += [begin(ns(at + 1), f"9-2{k}", "inner", f"9-{k}"), end(ns(at + 2), f"9-2{k}")]
+    lines = [{k: v for k, v in m.items() if k not in ("host", "source")} for m in marks]
+    folder = node(Folder(tmp_path), gpus=1).marks("9-1", *lines, {"t": ns(6), "mark": "fact", "facts": {"data": "x"}})
+    result = analyse(folder.close(FROM, TO).open())
+    assert [p.title for p in result.phases if p.energy] == ["epoch 0", "inner", "epoch 1", "epoch 2"]
+    assert [p.last for p in result.phases if p.name == "step"] == [1, 2, 3]
+    assert {p.depth for p in result.phases if p.name == "step"} == {1}
+    assert result.facts == result.to_json()["facts"] == {"data": "x"}

@@ -1,0 +1,128 @@
+"""Facts of the runs of a study: by what workloads are judged, and doubts where data differs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.analysis.studies import by_cap
+
+from joulelab.analysis.metrics import summarise
+from joulelab.analysis.quality import data_of, figures_of, quality_of
+from joulelab.report.console import make_console
+from joulelab.report.paper import paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
+from joulelab.report.study import print_study
+from joulelab.report.study_csv import cells_csv
+from joulelab.report.study_text import study_latex, study_markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from joulelab.analysis.cells import Cell
+    from joulelab.analysis.metrics import Summary
+
+POINTS = {100.0: [(90.0, 12.0), (91.0, 12.1)], 200.0: [(100.0, 10.0), (101.0, 10.1)]}
+
+
+def told(facts: Callable[[float, int], dict[str, Any]]) -> list[Cell]:
+    return [
+        replace(c, trials=tuple(replace(t, facts=facts(c.knobs["cap"], k)) for k, t in enumerate(c.trials)))
+        for c in by_cap(POINTS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def judged() -> Summary:
+    """Accuracies of 0.90 and 0.92 at 100 W, of 0.94 and 0.96 at 200 W, on other data each."""
+    return summarise(
+        told(
+            lambda cap, k: {
+                "data": "cifar-10" if cap > 150 else "synthetic-memory",
+                "quality": "accuracy, MAPE,name",
+                "accuracy": 0.9 + 0.02 * k + (0.04 if cap > 150 else 0.0),
+                "MAPE": 0.1,
+                "name": "text",
+            }
+        )
+    )
+
+
+def _printed(show: Callable[..., None], summary: Summary) -> str:
+    file = io.StringIO()
+    show(make_console(file, 110), summary)
+    return file.getvalue()
+
+
+def test_quality_is_what_the_workload_says_it_is() -> None:
+    facts = {"quality": "accuracy, loss,gone,text", "accuracy": 1, "loss": math.nan, "text": "a", "other": 3.0}
+    assert quality_of(facts) == {"accuracy": 1.0}
+    assert quality_of({"accuracy": 0.9}) == {}
+
+
+def test_a_figure_that_a_run_does_not_tell_has_no_mean() -> None:
+    (cell, _) = told(lambda _, k: {"quality": "a" if k else "a, b", "a": k, "b": 2} | ({"data": "x"} if k else {}))
+    assert figures_of(cell.trials) == {"a": [0.0, 1.0]}
+    assert figures_of(()) == {}
+    assert data_of(cell.trials) == "x"
+
+
+def test_cells_have_means_of_their_quality(judged: Summary) -> None:
+    low, high = judged.cells
+    assert low.quality["accuracy"].value == pytest.approx(0.91)
+    assert high.quality["accuracy"].value == pytest.approx(0.95)
+    assert low.quality["accuracy"].expanded > 0.01
+    assert (low.data, high.data) == ("synthetic-memory", "cifar-10")
+    plain = judged.to_json()["cells"][0]
+    assert plain["quality"]["accuracy"]["value"] == pytest.approx(0.91)
+    assert plain["data"] == "synthetic-memory"
+    assert plain["trials"][1]["facts"]["accuracy"] == 0.92
+
+
+def test_reports_show_quality_beside_energy_and_doubt_other_data(judged: Summary) -> None:
+    doubt = "worked on different data: synthetic-memory in cap=100 W; cifar-10 in cap=200 W"
+    text = _printed(print_study, judged)
+    assert doubt in " ".join(text.split())
+    assert "accuracy" in text
+    assert re.search(r"0\.91\d* ± 0\.\d+ +0\.1000 +synthetic-memory", text)
+    assert "cifar-10" in study_markdown(judged)
+    assert "synthetic-memory" in study_latex(judged)
+    rows = list(csv.DictReader(io.StringIO(cells_csv(judged))))
+    assert [row["data"] for row in rows] == ["synthetic-memory", "cifar-10"]
+    assert float(rows[1]["quality_accuracy"]) == pytest.approx(0.95)
+    assert float(rows[1]["quality_accuracy_expanded"]) > 0
+
+
+def test_papers_show_quality_and_data(judged: Summary) -> None:
+    text = _printed(print_paper, judged)
+    assert "Accuracy" in text
+    assert "0.910 ± 0.014" in text
+    assert "cifar-10" in text
+    assert "Rows worked on different data" in text
+    assert "0.910 ± 0.014" in paper_markdown(judged)
+    assert r"0.910 \pm 0.014" in paper_latex(judged)
+    assert paper_json(judged)["tables"][0]["columns"][-3:] == ["Accuracy", "MAPE", "Data"]
+    rows = list(csv.DictReader(io.StringIO(statistics_csv(judged))))
+    assert float(rows[0]["quality_accuracy_mean"]) == pytest.approx(0.91)
+    assert rows[0]["data"] == "synthetic-memory"
+
+
+def test_data_that_is_the_same_is_said_once_and_not_doubted() -> None:
+    same = summarise(told(lambda *_: {"data": "cifar-10"}))
+    assert not any("different data" in note for note in same.notes)
+    assert "· data cifar-10" in _printed(print_study, same)
+    assert "Data: cifar-10." in _printed(print_paper, same)
+    nothing = summarise(by_cap(POINTS))
+    assert "data" not in cells_csv(nothing).splitlines()[0].split(",")
+    assert not any("data" in note for note in nothing.notes)
+
+
+def test_repeats_of_one_cell_on_different_data_are_doubted() -> None:
+    mixed = summarise(told(lambda _, k: {"data": f"d{k}"}))
+    assert any("d0 / d1 in cap=100 W, cap=200 W" in note for note in mixed.notes)
+    partly = summarise(told(lambda cap, _: {"data": "x"} if cap > 150 else {}))
+    assert any("what it does not tell in cap=100 W; x in cap=200 W" in note for note in partly.notes)

@@ -1,0 +1,170 @@
+"""Facts and steps of a run as they are printed, listed, compared, queried and kept."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.report.synthetic import START, epochs, make_run
+
+from joulelab.core.clock import NS
+from joulelab.report import format as fmt
+from joulelab.report.cache import query_rows, result_of, results_of, rows_of
+from joulelab.report.comparison import compare
+from joulelab.report.console import make_console
+from joulelab.report.rows import hidden_phases, phase_rows
+from joulelab.report.table import print_result, shown_work
+from joulelab.store.query import query
+from joulelab.study.trial import from_result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.analysis.result import Result
+
+FACTS = {"accuracy": 0.912345678, "data": "fashion-mnist", "ranks": 60000, "real": True}
+
+
+def told(**facts: Any) -> dict[str, Any]:
+    return {"t": START + 5, "mark": "fact", "facts": facts, "rank": 0}
+
+
+def stepped(count: int, each: int) -> list[dict[str, Any]]:
+    """Return marks of epochs with steps in each: FLOP, samples and steps."""
+    marks = epochs(count, 10.0)
+    length = 10 * NS // count // each
+    for k in range(count):
+        for j in range(each):
+            begin, number = START + k * (10 * NS // count) + j * length, k * each + j + 1
+            line = {"t": begin, "mark": "begin", "id": f"4242-s{number}", "name": "step", "n": number, "labels": {}}
+            work = {"steps": 1.0, "samples": 64.0 / each, "FLOP": 1e12}
+            marks.append(line | {"parent": f"4242-{k + 1}", "thread": 1, "rank": 0, "work": work})
+            marks.append({"t": begin + length - 20, "mark": "end", "id": f"4242-s{number}"})
+            line = {"t": begin + length - 20, "mark": "work", "from": begin, "phase": f"4242-{k + 1}"}
+            marks.append(line | {"amounts": {"steps": 1.0, "FLOP": 1e12}, "count": 1, "at": []})
+    return marks
+
+
+def shown(result: Result, folder: Path, **options: Any) -> str:
+    file = io.StringIO()
+    print_result(make_console(file, 100), result, folder, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (640, "samples", "640 samples"),
+        (1.2e12, "FLOP", "1.200 TFLOP"),
+        (3.4e21, "FLOP", "3.400 ZFLOP"),
+        (0, "FLOP", "0 FLOP"),
+    ],
+)
+def test_amounts_of_work(value: float, kind: str, text: str) -> None:
+    assert fmt.work(value, kind) == text
+
+
+def test_rates_and_energies_of_work_have_prefixes() -> None:
+    assert fmt.work_rate(3.4e11, "FLOP") == "340.0 GFLOP/s"
+    assert fmt.work_rate(64.1, "samples") == "64.10 samples/s"
+    assert fmt.quantity(8e-12, 1e-13, "J/FLOP") == "8.00 ± 0.10 pJ/FLOP"
+    assert fmt.per_work([8e-10, 2e-10], "FLOP") == (pytest.approx(1e-12), "pJ/FLOP")
+    assert fmt.per_work([3e-3], "tokens") == (pytest.approx(1e-3), "mJ/token")
+    assert fmt.per_work([0.5, 2e-9], "samples") == (1.0, "J/sample")
+    assert fmt.per_work([], "samples")[1] == "J/sample"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [("x", "x"), (True, "yes"), (False, "no"), (60000, "60 000"), (0.912345678, "0.912346")]
+)
+def test_values_of_facts(value: Any, text: str) -> None:
+    assert fmt.fact(value) == text
+
+
+def test_samples_come_before_what_they_took() -> None:
+    assert shown_work(["steps", "FLOP", "samples", "tokens"]) == ["samples", "tokens", "FLOP"]
+    assert shown_work(["steps", "samples", "steps"]) == ["samples", "steps"]
+
+
+def test_a_run_shows_its_data_and_then_the_other_facts(runs: Path) -> None:
+    run = make_run(runs, marks=[told(**FACTS)])
+    text = shown(result_of(run), run)
+    assert "data     fashion-mnist\nfacts    accuracy 0.912346, ranks 60 000, real yes\n" in text
+    assert results_of(run)["result"]["facts"] == FACTS
+    assert "data " not in shown(result_of(make_run(runs)), run)
+    assert "facts    loss 0.5" in shown(result_of(make_run(runs, marks=[told(loss=0.5)])), run)
+
+
+def test_steps_are_one_line_for_each_epoch(runs: Path) -> None:
+    run = make_run(runs, marks=stepped(3, 10))
+    result = result_of(run)
+    text = shown(result, run)
+    assert [row.label for row in phase_rows(result)] == [
+        "train", "epoch 1", "step 1-10", "epoch 2", "step 11-20", "epoch 3", "step 21-30",
+    ]  # fmt: skip
+    assert hidden_phases(result) == 0
+    assert "J/sample" in text
+    assert "pJ/FLOP" in text
+    assert "J/step" in text
+    assert "30.00 TFLOP, 3.000 TFLOP/s, 229 ± 14 pJ/FLOP" in text
+    assert result.work == {"samples": 192.0, "steps": 30.0, "FLOP": 3e13}
+    first = result.phases[2]
+    assert (first.title, first.depth, first.work) == ("step 1", 2, {"steps": 1.0, "samples": 6.4, "FLOP": 1e12})
+    assert len(phase_rows(result, every=True)) == 34
+
+
+def test_of_many_epochs_steps_are_one_line_in_all(runs: Path) -> None:
+    result = result_of(make_run(runs, gpus=1, cpus=0, marks=stepped(12, 2)))
+    rows = phase_rows(result)
+    assert [(row.label, row.count) for row in rows] == [("train", 1), ("epoch x 12", 12), ("step 1-24", 24)]
+    assert rows[2].energy is not None
+    assert rows[1].energy is not None
+    assert rows[2].energy.value == pytest.approx(rows[1].energy.value, rel=0.01)
+
+
+def test_studies_keep_facts_and_leave_steps_out_of_phases(runs: Path) -> None:
+    kept = from_result(result_of(make_run(runs, marks=[*stepped(2, 3), told(**FACTS, loss=float("inf"))])))
+    assert set(kept.phases) == {"train", "epoch"}
+    assert kept.work["steps"] == 6.0
+    assert kept.facts["loss"] == float("inf")
+    assert json.loads(json.dumps(kept.to_json(), allow_nan=False))["facts"] == FACTS
+
+
+def test_facts_are_listed_and_queried(runs: Path) -> None:
+    run = make_run(runs, marks=[told(**FACTS), *stepped(2, 2)])
+    without = make_run(runs)
+    assert rows_of(run)["listed"]["facts"] == FACTS
+    assert rows_of(without)["listed"]["facts"] == {}
+    sql = "SELECT run, value, number FROM facts WHERE fact = 'accuracy'"
+    assert query(runs, sql, results=query_rows)[1] == [(run.name, "0.912345678", 0.912345678)]
+    last = "SELECT n, last FROM phases WHERE phase = 'step' ORDER BY n"
+    assert query(runs, last, results=query_rows)[1] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert query(runs, "SELECT number FROM facts WHERE fact = 'real'", results=query_rows)[1] == [(None,)]
+
+
+def test_a_cache_from_before_facts_is_made_anew(runs: Path) -> None:
+    run = make_run(runs, marks=[told(**FACTS)])
+    results_of(run)
+    for name in ("results.json", "rows.json"):
+        data = json.loads((run / name).read_text())
+        del data["facts"]
+        (run / name).write_text(json.dumps(data))
+    assert {row["fact"] for row in query_rows(run)["facts"]} == set(FACTS)
+
+
+def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
+    a = result_of(make_run(runs, marks=[told(accuracy=0.9, data="cifar-10")]))
+    b = result_of(make_run(runs, marks=[told(data="synthetic", seed=1)]))
+    found = compare(a, b)
+    assert found.notes()[0].startswith("! A and B did not work on the same data: cifar-10, synthetic;")
+    assert list(found.facts.items()) == [
+        ("data", ("cifar-10", "synthetic")),
+        ("accuracy", (0.9, None)),
+        ("seed", (None, 1)),
+    ]
+    assert found.to_json()["facts"]["accuracy"] == {"a": 0.9, "b": None}
+    silent = result_of(make_run(runs))
+    assert "cifar-10, what it does not tell" in compare(a, silent).notes()[0]
+    assert not any("data" in note for note in compare(a, a).notes())

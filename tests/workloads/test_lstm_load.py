@@ -1,0 +1,126 @@
+"""The LSTM of the HoreKa study: its size, its errors in MW, that it learns; its workload and its notebook."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from joulelab.core.errors import ConfigError
+from joulelab.workloads import cells, lstm_load, lstm_notebook, notebook, settings
+from joulelab.workloads.models.lstm import ZERO, LoadForecaster
+from joulelab.workloads.training.counting import count
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # several wait for each other where other tests run too
+
+
+def given(preset: str = "paper", **more: str) -> dict[str, str]:
+    return settings("lstm-load", lstm_load.PARAMETERS, {**lstm_load.PRESETS[preset], **more})
+
+
+def test_it_has_the_parameters_and_flop_of_a_week_and_learns_with_a_seed() -> None:
+    task = lstm_load.task(given("smoke", hours="600", units="48"))
+    counts = count(task.model, task.example, task.loss)
+    assert (counts.parameters, counts.trained, counts.forward) == (9841, 9841, 3_177_216)
+    assert counts.training == 9_448_704
+    losses: list[list[float]] = []
+    for steps in (3, 20):
+        torch.manual_seed(0)
+        model = task.model()
+        optimizer, schedule = task.optimizer(model, 20)
+        assert schedule is None
+        loader = DataLoader(task.data.train, 32, shuffle=True, drop_last=task.drop_last, collate_fn=task.collate)
+        losses.append([])
+        for batch, _ in zip(loader, range(steps), strict=False):
+            loss = task.loss(model, batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses[-1].append(loss.item())
+            assert task.amounts(batch) == {"samples": 32}
+    assert losses[0] == losses[1][:3]
+    assert losses[1][-1] < 0.7 * losses[1][0]
+
+
+def test_its_cell_begins_at_random_by_the_seed_or_at_zero() -> None:
+    past = torch.rand(2, 168, 1)
+    random, zero = LoadForecaster(8), LoadForecaster(8, ZERO)
+    assert random(past).shape == past.shape
+    assert not torch.equal(random(past), random(past))
+    assert torch.equal(zero(past), zero(past))
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        drawn.append(random(past))
+    assert torch.equal(*drawn)
+
+
+def test_errors_are_in_mw_and_stand_beside_those_of_the_week_before() -> None:
+    past, future = torch.full((1, 168, 1), 0.5), torch.full((1, 168, 1), 1.0)
+    scale = torch.tensor([[1000.0, 3000.0]])  # so 2500 MW, then 4000 MW
+    sums = lstm_load.score(lambda week: torch.full_like(week, 0.8), (past, future, scale))  # says 3400 MW
+    assert sums["hours"] == 168
+    found = lstm_load.quality(sums)
+    assert found == pytest.approx({"mape_pct": 15.0, "mape_last_week_pct": 37.5}, rel=1e-5)
+    assert lstm_load.quality({}) == {}
+
+
+def test_the_paper_is_the_default_and_prediction_goes_over_copies_of_the_training_data() -> None:
+    assert lstm_load.PRESETS["paper"] == {}
+    chosen = given()
+    assert [chosen[key] for key in ("epochs", "batch", "rate", "units", "copies")] == ["30", "64", "1e-3", "48", "5"]
+    task = lstm_load.task(given("smoke", hours="400"))
+    assert (task.predict_on, task.predict_times, task.epochs, task.batch) == ("train", 5, 3, 64)
+    assert task.data.source.name == "synthetic-memory"
+    for preset in lstm_load.PRESETS:
+        assert lstm_load.command(given(preset))[1:3] == ["-m", "joulelab.workloads.lstm_load"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("hours", "336", "give a whole number from 337"),
+        ("cell", "one", "give one of: random, zero"),
+        ("rate", "-1", "give a number"),
+        ("epochs", "0", "give a whole number from 1"),
+        ("device", "tpu", "give one of: auto, cpu, cuda"),
+    ],
+)
+def test_wrong_values_are_told_before_anything_is_started(key: str, value: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        lstm_load.command(given(**{key: value}))
+    if key in lstm_notebook.SAME:
+        with pytest.raises(ConfigError, match=why):
+            lstm_notebook.command(settings("lstm-notebook", lstm_notebook.PARAMETERS, {key: value}))
+
+
+def test_the_notebook_has_the_defaults_of_the_workload_and_runs_with_all_of_its_parameters(tmp_path: Any) -> None:
+    book = notebook.load(lstm_notebook.FILE)
+    assert defaults(book) == {key: lstm_load.PARAMETERS[key][0] for key in lstm_notebook.SAME}
+    for cell in book["cells"]:
+        if cell["cell_type"] == "code":
+            compile(cells.source(cell), "cell", "exec")
+            assert not cell["outputs"]
+    out = tmp_path / "done.ipynb"
+    asked = {**lstm_notebook.PRESETS["smoke"], "pause": "2", "out": str(out)}
+    words = lstm_notebook.command(settings("lstm-notebook", lstm_notebook.PARAMETERS, asked))
+    assert words[3] == str(lstm_notebook.FILE)
+    assert {"--pause=2", f"--out={out}", "data=synthetic-memory", "hours=2000", "max_seconds=1"} <= set(words)
+    assert set(lstm_notebook.PRESETS) == set(lstm_load.PRESETS)
+
+
+def defaults(book: dict[str, Any]) -> dict[str, str]:
+    """Return what the cell tagged `parameters` sets, as a workload's parameters are written."""
+    cell = book["cells"][cells.place(book) - 1]
+    values = {node.targets[0].id: ast.unparse(node.value) for node in ast.parse(cells.source(cell)).body}  # type: ignore[attr-defined]
+    return {key: str(ast.literal_eval(text)) if text[0] in "'\"" else exact(text) for key, text in values.items()}
+
+
+def exact(text: str) -> str:
+    return {"0.001": "1e-3"}.get(text, text)

@@ -69,6 +69,13 @@ def test_a_command_carries_every_value(name: str) -> None:
         assert all(any(value in word for word in words) for value in values.values())
 
 
+@pytest.mark.parametrize("name", [name for name in workloads.names() if name != "burn"])
+def test_without_torch_it_says_what_to_install_before_it_starts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingDependency, match=r"torch is not installed\); pip install 'joulelab\[torch\]'"):
+        workloads.reference([name, "preset=smoke"])
+
+
 def test_to_find_and_plan_them_nothing_heavy_is_imported() -> None:
     done = subprocess.run([sys.executable, "-c", COMMANDS], capture_output=True, text=True, check=True)
     found, heavy = json.loads(done.stdout)

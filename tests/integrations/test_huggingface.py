@@ -23,8 +23,7 @@ L = 6  # tokens of a sample
 @pytest.mark.no_cover
 def test_trainings_of_one_process(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
     trained = Trained(twin, tmp_path, [SCRIPT], code=1)
-    joined, alone, failing, left = trained.runs
-    result = trained.result(joined)
+    result = trained.result(trained.joined)
     # 10 samples are batches of 4, 4 and 2; two of them are a step.
     epochs = [
         line
@@ -41,8 +40,9 @@ def test_trainings_of_one_process(twin: Callable[..., TwinServer], tmp_path: Pat
     assert lines(result.phases) == [(0, "train", whole), *epochs, (0, "predict", {"samples": 5, "tokens": 5 * L})]
     check_energy(result.phases)
 
-    assert str(alone) == trained.found["alone"]
-    itself = trained.result(alone)
+    assert trained.others.keys() == {"alone", "failing", "left"}
+    assert str(trained.others["alone"]) == trained.found["alone"]
+    itself = trained.result(trained.others["alone"])
     assert itself.name == "alone"
     assert itself.phases[0].title == "train"
     assert itself.work == {"steps": 6, "samples": 20, "tokens": 20 * L}
@@ -50,10 +50,10 @@ def test_trainings_of_one_process(twin: Callable[..., TwinServer], tmp_path: Pat
     assert itself.energy is not None
     check_energy(itself.phases)
 
-    assert str(failing) == trained.found["failing"]
+    assert str(trained.others["failing"]) == trained.found["failing"]
     assert trained.found["error"] == "on purpose"
     assert trained.found["told"] == []
-    for run in (failing, left):
+    for run in (trained.others["failing"], trained.others["left"]):
         assert run_state(run) is RunState.CLOSED
         end = read_end(run)
         assert end is not None
@@ -66,21 +66,21 @@ def test_trainings_of_one_process(twin: Callable[..., TwinServer], tmp_path: Pat
 @pytest.mark.no_cover
 def test_two_ranks_are_recorded_once_and_each_counts_its_own(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
     trained = Trained(twin, tmp_path, [*TORCHRUN, SCRIPT, "ranks"], code=0)
-    joined, alone = trained.runs
     # Ranks are given whole batches: 10 samples become 2 x (4 + 4), 6 of a validation 2 x 4.
     work = {"steps": 4, "samples": 32, "tokens": 32 * L}
-    result = trained.result(joined)
+    result = trained.result(trained.joined)
     assert result.work == work | {"validated": 16}
     titles = [p.title for p in result.phases if p.name != "step"]
     assert titles == ["train", "epoch 1", "validation 1", "epoch 2", "validation 2"]
     assert [p.title for p in result.phases if p.name == "step"] == [f"step {n}" for n in (1, 2, 3, 4)]
     by_rank: dict[int, float] = {}
-    for file in joined.glob("*/marks/*.jsonl"):
+    for file in trained.joined.glob("*/marks/*.jsonl"):
         for line in map(json.loads, file.read_text().splitlines()):
             if line["mark"] == "work":
                 by_rank[line["rank"]] = by_rank.get(line["rank"], 0) + line["amounts"].get("samples", 0)
     assert by_rank == {0: 16, 1: 16}
     check_energy(result.phases)
     # Where the first rank records, it reports for both.
-    assert str(alone) == trained.found["alone"]
-    assert trained.result(alone).work == work
+    assert str(trained.others["alone"]) == trained.found["alone"]
+    assert len(trained.others) == 1
+    assert trained.result(trained.others["alone"]).work == work

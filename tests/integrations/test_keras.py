@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,6 @@ from joulelab.store.folder import read_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from joulelab.twins.serve import TwinServer
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 @pytest.mark.no_cover
 def test_trainings(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
     trained = Trained(twin, tmp_path, [str(HERE / "train_keras.py")], code=0)
-    joined = trained.runs[0]
-    result = trained.result(joined)
+    result = trained.result(trained.joined)
     # 10 samples are batches of 4, 4 and 2.
     epochs = [
         line
@@ -37,15 +36,15 @@ def test_trainings(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
     assert lines(result.phases) == [whole, *epochs, (0, "predict", {"samples": 5})]
     check_energy(result.phases)
 
-    assert len(trained.runs) == 5
     found = trained.found
+    assert len({found[name] for name in ("alone", "test", "failing", "next")}) == 4
     own = trained.result(found["alone"])
     assert own.name == "alone"
     assert own.work == {"steps": 3, "samples": 12}  # what the batch size says, for a model that counts nothing
     assert lines(trained.result(found["test"]).phases) == [(0, "test", {"samples": 7})]
 
     assert found["error"] == "on purpose"
-    end = read_end(trained.runs[0].parent / found["failing"])
+    end = read_end(Path(found["failing"]))
     assert end is not None
     assert end["exit_code"] == 1
     assert "did not say that it ended" in end["message"]

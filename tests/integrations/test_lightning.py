@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,6 @@ from joulelab.store.folder import read_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from joulelab.twins.serve import TwinServer
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 @pytest.mark.no_cover
 def test_trainings(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
     trained = Trained(twin, tmp_path, [str(HERE / "train_lightning.py")], code=0)
-    joined, alone, test, failing = trained.runs
-    result = trained.result(joined)
+    result = trained.result(trained.joined)
     # 10 samples are batches of 4, 4 and 2; two of them are a step, and what is left over at the end is one.
     epochs = [
         line
@@ -37,15 +36,15 @@ def test_trainings(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
     assert lines(result.phases) == [(0, "sanity check", {}), whole, *epochs, (0, "predict", {"samples": 5})]
     check_energy(result.phases)
 
-    assert [str(alone), str(test), str(failing)] == [trained.found[name] for name in ("alone", "test", "failing")]
-    itself = trained.result(alone)
+    assert len({trained.found[name] for name in ("alone", "test", "failing")}) == 3
+    itself = trained.result(trained.found["alone"])
     assert itself.name == "alone"
     assert itself.work == {"steps": 6, "samples": 2000}
     assert [p.work["samples"] for p in itself.phases if p.name == "step"] == [400, 400, 200] * 2
-    assert lines(trained.result(test).phases) == [(0, "test", {"samples": 700})]
+    assert lines(trained.result(trained.found["test"]).phases) == [(0, "test", {"samples": 700})]
 
     assert trained.found["error"] == "on purpose"
-    end = read_end(failing)
+    end = read_end(Path(trained.found["failing"]))
     assert end is not None
     assert (end["exit_code"], end["message"]) == (1, "ValueError: on purpose")
-    assert trained.result(failing).work == {"steps": 4, "samples": 14}
+    assert trained.result(trained.found["failing"]).work == {"steps": 4, "samples": 14}

@@ -1,4 +1,4 @@
-"""Trainings by Hugging Face's Trainer, as the tests start them: in a run, by itself, failing; or as one of two ranks."""
+"""Trainings by Hugging Face's Trainer, as the tests start them: in a run, by itself, failing; or one of two ranks."""
 
 from __future__ import annotations
 

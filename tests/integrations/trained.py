@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tests.cli.entry import JOULELAB
 
 from joulelab.analysis.analyse import analyse
-from joulelab.store.folder import list_runs
+from joulelab.store.folder import list_runs, read_meta
 from joulelab.store.run import open_run
 from joulelab.twins import profile
 from joulelab.twins.model import A100, Node
@@ -29,7 +29,7 @@ TORCHRUN += ["--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
 
 
 class Trained:
-    """Hold what a script left: the run of `joulelab run` first, then those of its callbacks, and what it found."""
+    """Hold what a script left: the run of `joulelab run`, those of its callbacks by name, and what it found."""
 
     def __init__(self, twin: Callable[..., TwinServer], folder: Path, words: list[str], code: int) -> None:
         server = twin(Node(gpus=(A100, A100)), profiles={"gpu": profile.constant(0.5)})
@@ -39,8 +39,9 @@ class Trained:
         self.done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=folder, timeout=110)
         assert self.done.returncode == code, self.done.stderr
         assert "unmeasured" not in self.done.stderr
-        self.runs = list_runs(folder / "runs")
         self.found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+        self.joined, *others = list_runs(folder / "runs")
+        self.others = {str(read_meta(run)["name"]): run for run in others}
 
     def result(self, run: str | Path) -> Result:
         with open_run(Path(run)) as opened:

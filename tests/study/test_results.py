@@ -9,6 +9,7 @@ from tests.study.bench import make_study, place
 from joulelab.analysis.metrics import summarise
 from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError, StoreError
+from joulelab.store.documents import read_document
 from joulelab.store.folder import write_json_atomic
 from joulelab.study import trial
 from joulelab.study.folder import Plan, join_study
@@ -96,6 +97,19 @@ def test_a_run_that_cannot_be_worked_out_hides_no_other(tmp_path: Path, text: st
     assert "r02 of (no knob) cannot be worked out" in results.notes[0]
     with pytest.raises(StoreError):
         trial_of(look(broken))
+
+
+def test_facts_are_kept_and_those_of_older_trials_are_none(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "s")
+    facts = {"data": "cifar-10", "accuracy": 0.9, "quality": "accuracy"}
+    slot = add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0, facts=facts)
+    results = gather(study)
+    assert results.cells[0].trials[0].facts == facts
+    assert (results.rows[0]["data"], results.rows[0]["fact_accuracy"]) == ("cifar-10", 0.9)
+    older = read_document(str(slot / "trial.json")) | {"schema": 3}
+    del older["facts"]
+    write_json_atomic(slot / "trial.json", older)
+    assert gather(study).cells[0].trials[0].facts == {}
 
 
 def test_a_trial_of_another_run_or_version_is_not_taken(tmp_path: Path) -> None:

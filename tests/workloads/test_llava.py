@@ -31,6 +31,8 @@ from joulelab.workloads.training.counting import count  # noqa: E402
 if TYPE_CHECKING:
     from pathlib import Path
 
+__all__ = ["one_thread"]  # pytest calls it
+
 TINY = llava.SIZES["tiny"]
 SHAPE = data.Shape(TINY.pixels, TINY.image_tokens, TINY.decoder.vocabulary, text=40, longest=200)
 CUT = data.StandIn(SHAPE.vocabulary)
@@ -198,8 +200,10 @@ class TestData:
 
     def test_a_tokenizer_of_a_folder(self, tmp_path):
         tokenizers = pytest.importorskip("tokenizers")
-        words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "A": 5, "far": 5000}, unk_token="<unk>"))
-        words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        model = {"type": "WordLevel", "vocab": {"<unk>": 0, "A": 5, "far": 5000}, "unk_token": "<unk>"}
+        empty = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+        whole = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model, **empty}
+        words = tokenizers.Tokenizer.from_str(json.dumps(whole))
         transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "words")
         folder = published(tmp_path / "llava")
         found, facts = data.load(str(folder), SHAPE, samples=9, tokenizer=tmp_path / "words")
@@ -391,8 +395,9 @@ class TestServing:
         assert found.mean(1) == 0
 
     def test_flop_of_heads_that_share_keys(self):
-        described = llama.config(llama.DECODERS["tiny"])
-        described.num_key_value_heads = 2
+        described = transformers.LlamaConfig(
+            vocab_size=99, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+        )
         _, found = serving.count(described, 8)
         assert found.more == 2 * 4 * 64  # two layers; each head still looks at each key
 
@@ -416,7 +421,6 @@ class TestServing:
         torch.manual_seed(3)
         model = llama.build(llama.config(llama.DECODERS["tiny"]), torch.float32)
         prompts = torch.randint(1000, (2, 7))
-        model.generation_config.eos_token_id = None
         expected = model.generate(prompts, max_new_tokens=6, do_sample=False, attention_mask=torch.ones_like(prompts))
         with torch.inference_mode():
             answer = serving.Answer(model, prompts)

@@ -14,10 +14,7 @@ from joulelab.workloads import cells, lstm_load, lstm_notebook, notebook, settin
 from joulelab.workloads.models.lstm import ZERO, LoadForecaster
 from joulelab.workloads.training.counting import count
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)  # several wait for each other where other tests run too
+torch.set_num_threads(1)  # several wait for each other where other tests run too
 
 
 def given(preset: str = "paper", **more: str) -> dict[str, str]:

@@ -230,10 +230,15 @@ class TestLaunch:
             workload.command(given(**{key: value}))
 
     def test_wrong_words_end_with_two(self, capsys):
-        assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, ["bach=3"]) == 2
+        assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, words=["bach=3"]) == 2
         assert "did you mean 'batch'" in capsys.readouterr().err
+
+    def test_a_preset_may_be_named(self, capsys):
+        words = ["preset=smok"]
+        assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, workload.PRESETS, words) == 2
+        assert "did you mean 'smoke'" in capsys.readouterr().err
 
     def test_data_that_is_not_there_ends_with_two(self, capsys, tmp_path):
         words = [f"{key}={value}" for key, value in given(data=str(tmp_path / "none")).items()]
-        assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, words) == 2
+        assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, words=words) == 2
         assert "there is no such folder" in capsys.readouterr().err

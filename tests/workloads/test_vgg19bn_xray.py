@@ -18,12 +18,8 @@ from joulelab.workloads.training.counting import count
 if TYPE_CHECKING:
     from pathlib import Path
 
+torch.set_num_threads(1)  # several wait for each other where other tests run too
 MEMORY = {"data": "synthetic-memory", "pixels": "122", "divisor": "16", "train_samples": "32"}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)  # several wait for each other where other tests run too
 
 
 def given(preset: str = "paper", **more: str) -> dict[str, str]:

@@ -18,11 +18,15 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     words = sys.argv[1:] if argv is None else list(argv)
     own = words[: words.index("--")] if "--" in words else words  # what comes after is the workload's
     measures = (
-        own[:1] == ["run"] or (own[:1] == ["cap"] and own != words) or (own[:1] == ["tune"] and "--online" in own)
+        own[:1] == ["run"]
+        or own[:2] == ["workload", "run"]
+        or (own[:1] == ["cap"] and own != words)
+        or (own[:1] == ["tune"] and "--online" in own)
     )
     if measures:
         _die_by_signals()
-    early = _recorder() if measures and len(words) > 1 and words[1] not in ("-h", "--help") else []
+    asked = own[1:] if own[:1] == ["workload"] else words[1:2]
+    early = _recorder() if measures and len(words) > 1 and {"-h", "--help", "--print"}.isdisjoint(asked) else []
     try:
         from joulelab.cli.group import run_commands
 

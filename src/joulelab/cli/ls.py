@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHOWN = 20
+MOST_OF_DATA, LEAST_OF_COMMAND = 20, 8  # letters
 
 
 @click.command("ls")
@@ -66,14 +67,14 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
     heads = ["run", "age", "time", "energy", "end", "command"]
     cells = [list(_cells(row)) for row in rows]
-    data = [_data(row) for row in rows]
+    data = [fmt.shortened(_data(row), MOST_OF_DATA) for row in rows]
     if any(data):
         heads.insert(5, "data")
         for line, told in zip(cells, data, strict=True):
             line.insert(5, told)
-    # Only the command is cut, to the room that the others leave.
+    # The command is cut, to the room that the others leave.
     room = make_console(sys.stdout).width - sum(width + GAP for width in widths(heads[:-1], [c[:-1] for c in cells]))
-    shown = [(*c[:-1], fmt.shortened(c[-1], max(room, 12))) for c in cells]
+    shown = [(*c[:-1], fmt.shortened(c[-1], max(room, LEAST_OF_COMMAND))) for c in cells]
     print_columns(sys.stdout, heads, shown, left=(0, *range(4, len(heads))))
 
 

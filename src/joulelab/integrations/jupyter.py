@@ -93,7 +93,7 @@ class JoulelabMagics(Magics):
             ended = "the recording has ended" if recording.is_own else "cells are not marked any more; the run goes on"
             self._say(f"{ended}: {_place(recording.run)}; joulelab show {recording.run.name} has all of it")
 
-    @line_cell_magic  # type: ignore[untyped-decorator, unused-ignore]
+    @line_cell_magic
     def joulelab(self, line: str = "", cell: str | None = None) -> None:
         """Show what this notebook used, or measure a cell.
 

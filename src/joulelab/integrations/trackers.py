@@ -162,6 +162,9 @@ def _result(run: Path, start_ns: int, end_ns: int) -> Result:
     from joulelab.analysis.analyse import analyse_phase
     from joulelab.store.run import open_run
 
+    writer = phases.writer()
+    if writer is not None:
+        writer.flush()  # work that is summed up still
     wait_until_covered(run, end_ns)
     with open_run(run) as opened:
         return analyse_phase(opened, start_ns, end_ns)

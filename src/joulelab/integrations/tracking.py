@@ -20,7 +20,7 @@ from joulelab.integrations.progress import Bar
 from joulelab.integrations.training import local_ranks, recorded_here
 from joulelab.supervisor import phases
 from joulelab.supervisor.live import Live, load, wait_until_covered
-from joulelab.supervisor.measure import Measurement, measure
+from joulelab.supervisor.measure import measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -140,7 +140,6 @@ class _Loop:
         self._place, self._options = place, options
         self._pid = os.getpid()
         self._stack = contextlib.ExitStack()
-        self._own: Measurement | None = None
         self._live: Live | None = None
         self._bar: Bar | None = None
         self._scale = 1
@@ -194,7 +193,7 @@ class _Loop:
         options = self._options
         n = options.n if options.n is not None else _number(loader, self._place)
         if phases.writer() is None and not local_rank(os.environ):
-            self._own = self._stack.enter_context(measure())
+            self._stack.enter_context(measure())
         shown = _shown(options.show)
         if shown:
             load()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FILE = "trial.json"
 SCHEMA = 4
+READ = (3, SCHEMA)  # before the fourth no run told facts
 MEASURED, LOAD = "measured", "load"
 FEWEST_READINGS = 3  # so often a GPU's load must have been read before it is said to have done nothing
 CAP_CHECKS = ("cap", "cap not enforced")  # where one of these fails, a cap was not in force
@@ -238,7 +239,7 @@ def _kept(slot: Slot) -> SlotTrial | None:
     except StoreError:
         return None
     run = None if slot.run is None else slot.run.name
-    if (data.get("schema"), data.get("joulelab"), data.get("run")) != (SCHEMA, __version__, run):
+    if data.get("schema") not in READ or (data.get("joulelab"), data.get("run")) != (__version__, run):
         return None
     return SlotTrial(
         run=data["run"],
@@ -253,7 +254,7 @@ def _kept(slot: Slot) -> SlotTrial | None:
         caps=data["caps"],
         busiest=data["busiest"],
         phases={name: PhaseTrial.from_json(phase) for name, phase in data["phases"].items()},
-        facts=data["facts"],
+        facts=data.get("facts", {}),
     )
 
 

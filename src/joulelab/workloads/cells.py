@@ -27,7 +27,7 @@ _WORKING = re.compile(r"(hide|remove)[-_].*|parameters|injected-parameters|raise
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d*)")
 _FLOAT = re.compile(r"[+-]?((\d+\.\d*|\.\d+)([eE][+-]?\d+)?|\d+[eE][+-]?\d+)")
 # The magic of a measured cell.
-_MEASURED = re.compile(r"%%joulelab\b.*\n?")
+_MEASURED = re.compile(r"\A%%joulelab\b.*\n?")
 MOST_LETTERS = 60
 
 

@@ -191,4 +191,4 @@ def _optimizer(given: Mapping[str, str], model: Any, steps: int) -> tuple[Any, A
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME, PARAMETERS, task))
+    sys.exit(main(NAME, PARAMETERS, task, PRESETS))

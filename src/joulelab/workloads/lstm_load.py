@@ -37,7 +37,7 @@ PARAMETERS = {
 }
 PRESETS = {
     "paper": {},
-    "victoria": {"data": "victoria", "epochs": "150", "rate": "3e-3", "threads": "1"},
+    "victoria": {"data": "victoria", "epochs": "60", "rate": "5e-3", "threads": "1"},
     "smoke": {
         "data": "synthetic-memory",
         "countries": "3",
@@ -122,4 +122,4 @@ def task(given: Mapping[str, str]) -> Task:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME, PARAMETERS, task))
+    sys.exit(main(NAME, PARAMETERS, task, PRESETS))

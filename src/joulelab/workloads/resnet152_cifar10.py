@@ -114,4 +114,4 @@ def task(given: Mapping[str, str]) -> Task:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME, PARAMETERS, task))
+    sys.exit(main(NAME, PARAMETERS, task, PRESETS))

@@ -42,9 +42,9 @@ PARAMETERS = {
 PRESETS = {
     "paper": {},
     "smoke": {
-        "data": "synthetic-files", "workers": "1", "epochs": "1", "batch_per_rank": "4", "middle": "2", "pixels": "96",
-        "classes": "4", "images": "96", "held_out": "4", "file_pixels": "112", "warmup_steps": "1", "max_steps": "6",
-        "max_seconds": "3", "rate": "0.0002",
+        "data": "synthetic-files", "threads": "1", "workers": "1", "epochs": "1", "batch_per_rank": "4",
+        "rate": "0.0002", "middle": "2", "pixels": "96", "classes": "4", "images": "96", "held_out": "4",
+        "file_pixels": "112", "warmup_steps": "1", "max_steps": "6", "max_seconds": "3",
     },
 }  # fmt: skip
 NOTES = (
@@ -154,4 +154,4 @@ def _score(model: Any, batch: Any) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME, PARAMETERS, task))
+    sys.exit(main(NAME, PARAMETERS, task, PRESETS))

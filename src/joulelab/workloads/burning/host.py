@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STRESSOR = "matrix-3d"
 # A task has three matrices of N x N x N numbers of four bytes; stress-ng takes N from 16 to 1024.
 BYTES_OF_CELL, LEAST, MOST = 12, 16, 1024
-SETTLED, SETTLE_S, END_S = 0.9, 300.0, 30.0
+SETTLED, SETTLE_S, END_S = 0.9, 300.0, 60.0
 # More than this of what is free would end in the kernel killing processes.
 MOST_OF_FREE = 0.95
 PR_SET_PDEATHSIG = 1

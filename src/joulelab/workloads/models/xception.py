@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 FEATURES = 2048
 MIDDLE = 8
-TOPS = ("one", "512")
 KERAS_ENDINGS = (".h5", ".keras")
 
 

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.workloads import missing, number, pairs, settings, whole
+from joulelab.workloads import missing, number, pairs, require, settings, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,11 +47,16 @@ def start(
     parameters: Mapping[str, str],
     *,
     check: Callable[[Mapping[str, str]], object] | None = None,
+    needs: Sequence[str] = ("torch",),
 ) -> list[str]:
-    """Return the words that start a training; `check` reads the workload's own parameters. Raises ConfigError."""
+    """Return the words that start a training; `check` reads the workload's own parameters, `needs` are libraries.
+
+    Raises ConfigError, MissingDependency.
+    """
     check_common(parameters)
     if check is not None:
         check(parameters)
+    require(module.rpartition(".")[2].replace("_", "-"), *needs)
     return [sys.executable, "-m", module, *(f"{key}={parameters[key]}" for key in known)]
 
 
@@ -84,12 +89,13 @@ def main(
     name: str,
     known: Mapping[str, tuple[str, str]],
     task: Callable[[Mapping[str, str]], Task],
+    presets: Mapping[str, Mapping[str, str]] | None = None,
     words: Sequence[str] | None = None,
 ) -> int:
     """Train as words ask for (those of this program unless given); return the exit code."""
     words = sys.argv[1:] if words is None else words
     try:
-        given = settings(name, known, pairs(words, where=name))
+        given = settings(name, known, pairs(words, where=name), presets)
         check_common(given)
         _become_ranks(given, words)
         try:

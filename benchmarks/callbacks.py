@@ -1,0 +1,210 @@
+"""Print what marks, callbacks, trackers and the live view cost a training, against a step of 10 ms."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import joulelab
+from joulelab.core.clock import monotonic_ns
+from joulelab.integrations.training import Training
+from joulelab.supervisor import phases
+from joulelab.supervisor.live import Live, load
+from joulelab.twins.model import Node, preset
+from joulelab.twins.profile import square
+from joulelab.twins.serve import TwinServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+STEP_S = 0.010
+BATCH = (np.zeros((64, 32)), np.zeros(64))
+RNG = np.random.default_rng(0)
+INPUTS, TARGETS = RNG.standard_normal((512, 256)), RNG.standard_normal((512, 10))
+
+
+class Net:
+    """A small network in numpy whose step of training takes some milliseconds of one core, always the same work."""
+
+    def __init__(self) -> None:
+        self.first, self.second = RNG.standard_normal((256, 512)) / 16, RNG.standard_normal((512, 10)) / 23
+
+    def step(self) -> None:
+        """Take a step of gradient descent."""
+        hidden = np.maximum(INPUTS @ self.first, 0)
+        error = (hidden @ self.second - TARGETS) / len(INPUTS)
+        back = (error @ self.second.T) * (hidden > 0)
+        self.second -= 0.01 * hidden.T @ error
+        self.first -= 0.01 * INPUTS.T @ back
+
+
+def busy() -> None:
+    """Compute for 10 ms, so that what follows finds caches as a training leaves them."""
+    net, until = Net(), time.perf_counter() + STEP_S
+    while time.perf_counter() < until:
+        net.step()
+
+
+def in_steps(call: Callable[[], object], steps: int) -> list[float]:
+    """Return the CPU seconds of a call at the end of each of some steps."""
+    spent = []
+    for _ in range(steps):
+        busy()
+        begin = time.thread_time()
+        call()
+        spent.append(time.thread_time() - begin)
+    return spent
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[None]:
+    """Write marks to a folder, as in a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        marks = Path(folder) / "host" / "marks"
+        marks.mkdir(parents=True)
+        phases.attach(marks, 0)
+        try:
+            yield
+        finally:
+            phases.detach()
+
+
+def in_phase() -> None:
+    """Begin and end a phase."""
+    with joulelab.phase("part"):
+        pass
+
+
+def callback() -> Callable[[], object] | None:
+    """Return the end of a step of Hugging Face's Trainer, None where it is not installed."""
+    try:
+        from transformers import TrainerControl, TrainerState, TrainingArguments
+
+        from joulelab.integrations.huggingface import JoulelabCallback
+    except ImportError:
+        return None
+    arguments, state = TrainingArguments(output_dir=tempfile.gettempdir(), use_cpu=True), TrainerState()
+    hooked = JoulelabCallback(log="none")
+    hooked.on_train_begin(arguments, state, TrainerControl())
+    return lambda: hooked.on_step_end(arguments, state, TrainerControl())
+
+
+def calls(steps: int) -> None:
+    """Print the cost of each call at the end of a step, while marks are written."""
+    training = Training(log="none")
+    print(f"CPU at the end of a step of 10 ms, recorded, {steps} steps: mean, the slowest of a hundred")
+    with recorded(), joulelab.phase("epoch", 1):
+        training.begin("train")
+        batches = iter(joulelab.track([BATCH] * (steps + 1), show=False))
+        next(batches)
+        cases: dict[str, Callable[[], object] | None] = {
+            "work(samples=64)": lambda: joulelab.work(samples=64),
+            "step(samples=64)": lambda: joulelab.step(samples=64),
+            "with phase(...)": in_phase,
+            "a batch of track(loader)": lambda: next(batches),
+            "a callback's step": lambda: training.step({"samples": 64}),
+            "the callback of Hugging Face": callback(),
+        }
+        for name, call in cases.items():
+            if call is None:
+                print(f"  {name:30s} not installed")
+                continue
+            spent = in_steps(call, steps)
+            mean, slow = statistics.fmean(spent), float(np.percentile(spent, 99))
+            verdict = "" if mean < 0.01 * STEP_S else "  MORE THAN 1 %"
+            print(f"  {name:30s} {mean / STEP_S:8.3%} of the step {slow / STEP_S:8.3%}{verdict}")
+        batches.close()
+        training.end()
+
+
+def bare(steps: int) -> None:
+    """Train without joulelab."""
+    net = Net()
+    for _batch in [BATCH] * steps:
+        net.step()
+
+
+def marked(steps: int) -> None:
+    """Train with every verb in every step, nothing recorded."""
+    net = Net()
+    with joulelab.phase("epoch", 1):
+        for _batch in [BATCH] * steps:
+            with joulelab.phase("part"):
+                net.step()
+            joulelab.work(tokens=64)
+            joulelab.step(samples=64)
+
+
+def tracked(steps: int) -> None:
+    """Train in a tracked loop that nobody records, as on a rank other than the first."""
+    net = Net()
+    for _batch in joulelab.track([BATCH] * steps, show=False):
+        net.step()
+
+
+def compare(repeats: int, steps: int) -> None:
+    """Print trainings without recording as ratios to the same without joulelab, interleaved."""
+    kinds: dict[str, Callable[[int], None]] = {"without": bare, "again": bare, "verbs": marked, "track": tracked}
+    spent: dict[str, list[float]] = {name: [] for name in kinds}
+    os.environ["LOCAL_RANK"] = "1"
+    for repeat in range(repeats + 1):
+        names = list(kinds)
+        for name in names[repeat % 4 :] + names[: repeat % 4]:
+            begin = time.thread_time()
+            kinds[name](steps)
+            if repeat:  # the first is for the caches
+                spent[name].append(time.thread_time() - begin)
+    del os.environ["LOCAL_RANK"]
+    step = statistics.median(spent["without"]) / steps
+    print(f"\na training without recording, {repeats} repeats of {steps} steps of {step * 1e3:.1f} ms of CPU")
+    print("  ratio to the same without joulelab: median, quartiles")
+    for name, label in (("again", "without, again"), ("verbs", "phase, work, step"), ("track", "track(loader)")):
+        ratios = [a / b for a, b in zip(spent[name], spent["without"], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        print(f"  {label:20s} {middle:8.4f}   {low:8.4f} to {high:.4f}")
+
+
+def watch(seconds: float) -> None:
+    """Print what the live view of a simulated node of eight GPUs costs."""
+    node = Node(gpus=(preset("h100"),) * 8)
+    profiles = {f"gpu:{i}": square(2.7, 0.5) for i in range(8)}
+    with tempfile.TemporaryDirectory() as runs, TwinServer(node, profiles=profiles) as twin:
+        kept = {name: os.environ.get(name) for name in twin.environment}
+        os.environ.update(twin.environment)
+        load()
+        options: dict[str, Any] = {"runs": runs, "meters": ["nvml", "rapl"]}
+        with joulelab.measure("bench", **options):
+            writer = phases.writer()
+            assert writer is not None
+            with Live(writer.folder.parent, monotonic_ns(), every_s=0.5) as live:
+                begin, used = time.monotonic(), time.process_time()
+                time.sleep(seconds)
+                took, used = time.monotonic() - begin, time.process_time() - used
+        os.environ.update({name: value for name, value in kept.items() if value is not None})
+    print(f"\nthe live view of eight simulated GPUs, {took:.0f} s")
+    print(f"  {live.reads} readings, {live.spent_s / max(live.reads, 1) * 1e3:.1f} ms each")
+    print(f"  {live.spent_s / took:.3%} of a core by its own account, {used / took:.3%} of all threads of the process")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    given = parser.parse_args()
+    calls(given.steps)
+    compare(given.repeats, 60)
+    watch(given.seconds)
+
+
+if __name__ == "__main__":
+    main()

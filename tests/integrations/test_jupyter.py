@@ -1,0 +1,276 @@
+"""The magics in a shell of our own: what runs as a cell is marked, measured and shown, and nothing else changes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.recorder.driving import FAKE, until
+from tests.supervisor.supervised import marks, recorders_in
+from tests.workloads.books import environment
+
+import joulelab
+from joulelab.core.clock import monotonic_ns
+from joulelab.integrations.jupyter import JoulelabMagics, load_ipython_extension, unload_ipython_extension
+from joulelab.integrations.jupyter_cells import Stack
+from joulelab.integrations.jupyter_reading import read_notebook
+from joulelab.store.folder import RunState, list_runs, read_end, run_state
+from joulelab.supervisor import phases
+from joulelab.workloads import cells
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytest.importorskip("IPython")
+CONFIG = f"""\
+[meters.fake]
+meter = "{FAKE}"
+watts = 200
+period_s = 0.02
+[meters.nvml]
+enabled = false
+[meters.rapl]
+enabled = false
+[meters.host]
+enabled = false
+[run]
+period_s = 0.02
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder in which a device of 200 W is configured and nothing is recorded."""
+    for name in [n for n in os.environ if n.startswith("JOULELAB_")] + [cells.NOTEBOOK, "JPY_SESSION_NAME"]:
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "joulelab.toml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JOULELAB_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+@pytest.fixture
+def shell(folder: Path) -> Iterator[Any]:
+    """Return a shell of IPython, which keeps what is displayed."""
+    from IPython.core.displaypub import CapturingDisplayPublisher
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.InteractiveShell.colors = "nocolor"
+    shell = InteractiveShell(config=config)
+    shell.display_pub = CapturingDisplayPublisher(parent=shell)
+    try:
+        yield shell
+    finally:
+        unload_ipython_extension(shell)
+        shell.restore_sys_module_state()
+
+
+def shown(shell: Any) -> tuple[str, str]:
+    """Return what was displayed last, as text and as HTML."""
+    data = shell.display_pub.outputs[-1]["data"]
+    return data["text/plain"], data["text/html"]
+
+
+def begun(run: Path) -> list[tuple[str, str | None]]:
+    """Return the names of the phases of a run in order, each with that of the phase around it."""
+    lines = list(marks(run, "begin"))
+    names = {line["id"]: line["name"] for line in lines}
+    return [(line["name"], names.get(line["parent"])) for line in lines]
+
+
+def test_cells_are_marked_measured_and_shown(shell: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run_cell("%load_ext joulelab")
+    run = list_runs(folder / "runs")[0]
+    assert f"this kernel is recorded: run {run.name} in {folder / 'runs'}" in capsys.readouterr().out
+
+    shell.run_cell("# wait\nimport asyncio, time, joulelab\ntime.sleep(0.2)")
+    body = "%%joulelab the training\n# train\nprint('printed')\nwith joulelab.phase('epoch', n=1):\n"
+    body += "    for _ in range(10):\n        await asyncio.sleep(0.02)\n        joulelab.work(samples=4)\n6 * 7"
+    done = shell.run_cell(body)
+    assert done.result == 42
+    assert "printed\n" in capsys.readouterr().out
+    text, page = shown(shell)
+    assert text.startswith("the training: ")
+    for said in ("gpu:0", "epoch 1", "40 samples", "J/sample", str(run)):
+        assert said in text
+        assert said in page
+    assert re.search(r"^power  [▁-█]+  .* W to .* W in ", text, re.MULTILINE)
+    assert '<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="power of the training' in page
+
+    failed = shell.run_cell("%%joulelab\nprint('before')\n1 / 0")
+    assert isinstance(failed.error_in_exec, ZeroDivisionError)
+    out = capsys.readouterr().out
+    assert out.count("ZeroDivisionError") == out.count("----> 3") + 1 == 2  # its own line, and shown once
+    assert shown(shell)[0].startswith("this cell: ")
+    shell.run_cell("raise KeyboardInterrupt")
+    shell.run_cell("get_ipython().run_cell('1 + 1')\nget_ipython().run_cell('')")
+    time.sleep(0.2)
+
+    shell.run_cell("%joulelab")
+    text, _ = shown(shell)
+    assert text.startswith("the notebook so far: ")
+    for said in ("loading", "cell 1 · wait", "cell 2 · train", "cell 3", "cell 5", "cell 6 (runs)", "idle   between"):
+        assert said in text
+    check_total(shell, run)
+
+    shell.run_cell("%joulelab status\n%joulelab stop")
+    out = capsys.readouterr().out
+    assert "recorded, 7 cells so far" in out
+    assert f"the recording has ended: run {run.name}" in out
+    assert run_state(run) is RunState.CLOSED
+    names = ["loading"] + [n for k in range(1, 8) for n in ("between cells", f"cell {k}")]
+    inner = [("the training", "cell 2"), ("epoch", "the training"), ("measure", "cell 3")]
+    assert [name for name, around in begun(run) if around is None] == names
+    assert [pair for pair in begun(run) if pair[1] is not None] == inner
+
+    check_after_the_recording(shell, folder, capsys)
+
+
+def check_total(shell: Any, run: Path) -> None:
+    """Check that the parts of a notebook are the whole, and that each drew what the device draws."""
+    recording = shell.magics_manager.registry[JoulelabMagics.__name__].recording
+    found = read_notebook(run, recording.name, recording.since_ns, None)
+    assert found is not None
+    whole = found.whole
+    assert whole.energy is not None
+    assert whole.duration_s == pytest.approx((monotonic_ns() - recording.since_ns) * 1e-9, abs=1.5)
+    assert whole.energy.value == pytest.approx(200 * whole.duration_s, rel=0.05)
+    assert found.between.energy is not None
+    assert found.between.duration_s > 0.2
+    parts = [p.energy.value for p in found.parts if p.energy is not None]
+    assert sum(parts) + found.between.energy.value == pytest.approx(whole.energy.value)
+    assert found.idle_share is not None
+    energy, seconds = found.idle_share
+    assert energy == pytest.approx(seconds, abs=0.05)
+    assert found.curve is not None
+    assert found.curve.mean == pytest.approx(200, rel=0.05)
+
+
+def check_after_the_recording(shell: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check what the magics do where nothing is recorded any more."""
+    shell.run_cell("%joulelab")
+    assert shown(shell)[0].startswith("the notebook: ")
+    failed = shell.run_cell("%%joulelab alone\nimport time\ntime.sleep(0.1)\nint('x')")
+    assert isinstance(failed.error_in_exec, ValueError)
+    own = list_runs(folder / "runs")[-1]
+    assert len(list_runs(folder / "runs")) == 2
+    assert shown(shell)[0].startswith("alone: ")
+    end = read_end(own)
+    assert end is not None
+    assert (end["exit_code"], begun(own)) == (1, [])
+    for line, said in (
+        ("%joulelab stats", "did you mean 'status'?"),
+        ("%%joulelab --watts\n1", "takes no options"),
+        ("%joulelab status", "nothing is recorded; %joulelab start"),
+        ("%unload_ext joulelab", "nothing is recorded"),
+        ("%joulelab", "Line magic function `%joulelab` not found"),
+    ):
+        shell.run_cell(line)
+        told = capsys.readouterr()
+        assert said in told.out + told.err
+    assert phases.writer() is None
+
+
+def test_what_somebody_else_records_is_joined_and_left(
+    shell: Any, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with joulelab.measure("outer") as m:
+        assert m.run is not None
+        load_ipython_extension(shell)
+        shell.run_cell("%%capture kept\n%%joulelab inner\nprint('x')")
+        shell.run_cell("%%joulelab\n\n%%capture kept\nprint('x')")
+        assert shell.user_ns["kept"].stdout == "x\n"
+        shell.run_cell("get_ipython().run_cell_magic('joulelab', 'called', '1 + 1')")
+        assert shown(shell)[0].startswith("called: ")
+        shell.run_cell("%joulelab stop")
+        assert "the run goes on" in capsys.readouterr().out
+        unload_ipython_extension(shell)
+        shell.run_cell("1")
+
+        # As in a kernel that `joulelab run notebook.ipynb` has started, which marks the cells itself.
+        monkeypatch.setenv(cells.NOTEBOOK, "a.ipynb")
+        marked = cells.Phases(phases.writer(), "a.ipynb")
+        marked.next("cell 1")
+        load_ipython_extension(shell)
+        shell.run_cell("%%joulelab again\n1")
+        marked.next(cells.BETWEEN)
+        marked.next("cell 2")
+        shell.run_cell("%joulelab")
+        assert "cell 2 (runs)" in shown(shell)[0]
+        assert "loading" not in shown(shell)[0]
+        marked.end()
+        shell.run_cell("%joulelab stop")
+        assert "recorded by joulelab run, cell by cell" in capsys.readouterr().out
+    top = [name for name, around in begun(m.run) if around is None]
+    between = "between cells"
+    own = ["loading", "cell 1", between, "cell 2", between, "cell 3", between, "cell 4"]
+    assert top == [*own, "cell 1", between, "cell 2"]
+    assert ("inner", "cell 1") in begun(m.run)
+    assert ("measure", "cell 2") in begun(m.run)
+    assert ("again", "cell 1") in begun(m.run)
+    assert begun(m.run).count(("table", "cell 1")) == 1
+
+
+@pytest.mark.parametrize("order", ["pairs", "no beginning", "nested", "cancelled", "replaced"])
+def test_cells_that_end_otherwise_than_they_began_are_told_apart(order: str) -> None:
+    class Info:
+        raw_cell = "x"
+
+    stack, outer, inner, other = Stack(), Info(), Info(), Info()
+    other.raw_cell = "y"
+    if order != "no beginning":
+        assert stack.push(outer)
+    if order in ("nested", "cancelled"):
+        assert not stack.push(inner)
+    gone = {
+        "pairs": [outer],
+        "no beginning": [],
+        "nested": [inner, outer],
+        "cancelled": [inner],
+        "replaced": [outer],
+    }[order]
+    told = {"pairs": outer, "no beginning": other, "nested": outer, "cancelled": None, "replaced": Info()}[order]
+    assert [frame.info for frame in stack.pop(other)] == []
+    assert [frame.info for frame in stack.pop(told)] == gone
+
+
+DYING = """\
+import os, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell()
+shell.run_cell("%load_ext joulelab")
+shell.run_cell("import time; time.sleep(0.3)")
+if sys.argv[1] == "kill":
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("how", ["kill", "leave"])
+def test_a_kernel_that_ends_leaves_a_run_that_can_be_read(folder: Path, how: str) -> None:
+    environ = environment(folder, JOULELAB_RUNS=str(folder / "runs"))
+    words = [sys.executable, "-c", DYING, how]
+    done = subprocess.run(words, env=environ, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == (-signal.SIGKILL if how == "kill" else 0), done.stderr
+    run = list_runs(folder / "runs")[0]
+    until(lambda: recorders_in(run) == [])
+    assert run_state(run) is (RunState.CLOSED if how == "leave" else RunState.KILLED)
+    from joulelab.analysis.analyse import analyse
+    from joulelab.store.run import open_run
+
+    with open_run(run) as opened:
+        result = analyse(opened)
+    cell = next(p for p in result.phases if p.title == "cell 1")
+    assert cell.energy["measured"].value == pytest.approx(200 * cell.duration_s, rel=0.12)

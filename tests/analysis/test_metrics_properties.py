@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.studies import by_cap, cell, trial
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 POSITIVE = st.floats(1.0, 1e4)
 PAIRS = st.lists(st.tuples(POSITIVE, POSITIVE), min_size=1, max_size=4)
 STUDIES = st.dictionaries(st.sampled_from([100.0, 150.0, 200.0, 250.0, 260.0]), PAIRS, min_size=2, max_size=5)
+FEW = settings(max_examples=40)
+pytestmark = pytest.mark.no_cover  # hundreds of studies of what others trace
 GOALS = [Goal.parse(g) for g in ("energy", "time", "edp", "ed2p", "eds:1.5", "eds:2", "gain-loss")]
 
 
@@ -45,7 +48,7 @@ def _choices(summary: Summary) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 @given(STUDIES, st.floats(0.25, 4.0))
-@settings(deadline=None)
+@FEW
 def test_one_factor_on_all_energies_changes_no_gain(
     points: dict[float, list[tuple[float, float]]], factor: float
 ) -> None:
@@ -60,7 +63,7 @@ def test_one_factor_on_all_energies_changes_no_gain(
 
 
 @given(STUDIES, st.floats(0.001, 0.2))
-@settings(deadline=None)
+@FEW
 def test_a_gain_error_cancels_wherever_cells_are_compared(
     points: dict[float, list[tuple[float, float]]], gain: float
 ) -> None:
@@ -75,7 +78,7 @@ def test_a_gain_error_cancels_wherever_cells_are_compared(
 
 
 @given(STUDIES)
-@settings(deadline=None)
+@FEW
 def test_the_gain_by_eds_2_is_half_of_gain_minus_loss(points: dict[float, list[tuple[float, float]]]) -> None:
     found = summarise(by_cap(points, gain=0.01, edge=0.002), goals=GOALS)
     for each in found.cells:
@@ -89,7 +92,7 @@ def test_the_gain_by_eds_2_is_half_of_gain_minus_loss(points: dict[float, list[t
 
 
 @given(STUDIES)
-@settings(deadline=None)
+@FEW
 def test_the_best_is_never_dominated_and_is_on_the_front(points: dict[float, list[tuple[float, float]]]) -> None:
     found = summarise(by_cap(points), goals=GOALS)
     values = {c.key: (c.energy.value, c.time.value) for c in found.cells if c.energy and c.time}
@@ -106,7 +109,7 @@ def test_the_best_is_never_dominated_and_is_on_the_front(points: dict[float, lis
 
 
 @given(PAIRS, st.integers(2, 5), st.floats(0, 50), st.floats(0, 50), st.floats(0, 50))
-@settings(deadline=None)
+@FEW
 def test_more_repeats_never_widen_without_more_spread(
     pairs: list[tuple[float, float]], times: int, gain: float, edge: float, unseen: float
 ) -> None:
@@ -124,7 +127,7 @@ def test_more_repeats_never_widen_without_more_spread(
 
 
 @given(STUDIES)
-@settings(deadline=None)
+@FEW
 def test_the_order_of_cells_and_repeats_does_not_matter(points: dict[float, list[tuple[float, float]]]) -> None:
     cells = by_cap(points, gain=0.01)
     turned = [replace(c, trials=tuple(reversed(c.trials))) for c in reversed(cells)]

@@ -65,10 +65,8 @@ def shell(folder: Path) -> Iterator[Any]:
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
-    config = Config()
-    config.HistoryManager.enabled = False
-    config.InteractiveShell.colors = "nocolor"
-    shell = InteractiveShell(config=config)
+    config = {"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}}
+    shell = InteractiveShell(config=Config(config))
     shell.display_pub = CapturingDisplayPublisher(parent=shell)
     try:
         yield shell

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import pytest
 from joulelab.analysis.terms import Quantity
 from joulelab.integrations.jupyter import measured_lines
 from joulelab.integrations.jupyter_output import Grid, show_cell, show_notebook
-from joulelab.integrations.jupyter_reading import EARLIER, MOST_PARTS, MeasuredCell, Notebook, Part, _Marked
+from joulelab.integrations.jupyter_reading import EARLIER, MOST_PARTS, MeasuredCell, Notebook, Part, _Marked, joined
 from joulelab.integrations.picture import PowerCurve, spark, svg
 
 CURVE = PowerCurve((0.0, 50.0, 100.0, 100.0), 0.5)
@@ -60,7 +61,8 @@ def notebook(*energies: float | None, between: float | None = 30.0) -> Notebook:
         for k, e in enumerate(energies, 1)
     ]
     rest = Part("between cells", 3.0, None if between is None else Quantity(between, {"gain:x": 1.5}))
-    return Notebook(Path("/runs/r"), tuple(parts), rest, CURVE if between is not None else None)
+    whole = joined("total", (*parts, rest))
+    return Notebook(Path("/runs/r"), tuple(parts), rest, whole, CURVE if between is not None else None)
 
 
 def test_a_notebook_is_the_sum_of_its_cells_and_of_the_time_between_them() -> None:
@@ -110,7 +112,7 @@ def test_the_first_of_very_many_cells_are_one_and_idle_is_not_guessed() -> None:
     assert second["t"] == marked.lines[2]["t"]
     assert len([line for line in marked.marks() if line["mark"] == "begin"]) == MOST_PARTS + 1
     parts = (Part(EARLIER, 1.0, Quantity(1.0)), *notebook(10.0).parts)
-    assert Notebook(Path(), parts, notebook().between, None).idle_share is None
+    assert replace(notebook(10.0), parts=parts).idle_share is None
 
 
 @pytest.mark.parametrize(

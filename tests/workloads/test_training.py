@@ -103,6 +103,14 @@ class TestFeed:
         with pytest.raises(ConfigError, match="multiple of 3"):
             self.feed(0, 3)
 
+    def test_a_last_batch_of_one_is_left_out(self):
+        assert [len(b) for b in self.feed(0, 1, samples=17).epoch(1)] == [8, 8]
+        assert [len(b) for b in self.feed(0, 1, samples=18).epoch(1)] == [8, 8, 2]
+
+    def test_nothing_to_predict_on_is_refused(self):
+        with pytest.raises(ConfigError, match="nothing to predict on"):
+            self.feed(0, 1, predict_on="valid")
+
     def test_too_little_data_is_refused(self):
         with pytest.raises(ConfigError, match="nothing to train on"):
             self.feed(0, 1, samples=4, drop_last=True)
@@ -141,12 +149,23 @@ class TestTraining:
         loop.train("resnet", workload.task, given(max_steps="3", epochs="5"))
         assert (told["stopped_by"], told["steps"], told["predict_stopped_by"]) == ("max_steps", 3, "max_steps")
 
-    def test_warm_up_leaves_nothing_behind(self, told, reported):
+    @pytest.mark.parametrize("workers", ["0", "1"])
+    def test_warm_up_leaves_nothing_behind(self, told, reported, workers):
         kept = []
         for steps in ("0", "3"):
-            loop.train("resnet", workload.task, given(warmup_steps=steps, max_steps="2"))
+            loop.train("resnet", workload.task, given(warmup_steps=steps, max_steps="2", workers=workers))
             kept.append(told["loss_last"])
         assert kept[0] == kept[1]
+
+    def test_losses_are_gathered_in_order(self, monkeypatch):
+        monkeypatch.setattr(loop, "GATHERED", 3)
+        losses = loop.Losses()
+        for k in range(5):
+            losses.add(torch.tensor(float(k)))
+        assert losses.epoch().tolist() == [0, 1, 2, 3, 4]
+        losses.add(torch.tensor(5.0))
+        assert losses.epoch().tolist() == [5]
+        assert len(losses.all()) == 6
 
     def test_no_data_is_said(self, told, reported, capsys, monkeypatch):
         monkeypatch.delenv("JOULELAB_DATA", raising=False)
@@ -237,6 +256,12 @@ class TestLaunch:
         words = ["preset=smok"]
         assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, workload.PRESETS, words) == 2
         assert "did you mean 'smoke'" in capsys.readouterr().err
+
+    def test_an_error_of_a_loading_process_is_one_line(self):
+        trace = "Caught ConfigError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n"
+        told = ConfigError(f"{trace}joulelab.core.errors.ConfigError: a.jpg: it is broken\n")
+        assert launch._said(told) == "a.jpg: it is broken"
+        assert launch._said(ConfigError("plain")) == "plain"
 
     def test_data_that_is_not_there_ends_with_two(self, capsys, tmp_path):
         words = [f"{key}={value}" for key, value in given(data=str(tmp_path / "none")).items()]

@@ -21,24 +21,13 @@ def samples_in(batch: object, count: Count = None) -> float | None:
 
 
 def _sizes(part: object, deep: int, *, alone: bool = True) -> set[int]:
-    """Return the lengths that are found in a part of a batch."""
+    """Return the lengths that are found in a part of a batch. Called for every batch, so it looks at shapes first."""
     shape = getattr(part, "shape", None)
     if shape is not None:
         return _first(shape, alone=alone)
-    if isinstance(part, Mapping):
-        return _all(part.values(), deep)
-    if not isinstance(part, (list, tuple)) or not part:
-        return set()
-    found = _all(part, deep)
-    if all(isinstance(item, (Mapping, list, tuple)) for item in part):
-        # Samples that nobody has stacked, or stacks that came in groups.
-        return {UNSURE} if found else {len(part)}
-    # A tuple of plain values is one sample, a list of them is many.
-    return found or ({len(part)} if isinstance(part, list) else set())
-
-
-def _all(parts: Iterable[object], deep: int) -> set[int]:
-    return set().union(*(_sizes(part, deep - 1, alone=False) for part in parts)) if deep else set()
+    if isinstance(part, (list, tuple)):
+        return _sequence(part, deep)
+    return _all(part.values(), deep) if isinstance(part, Mapping) else set()
 
 
 def _first(shape: Any, *, alone: bool) -> set[int]:
@@ -46,3 +35,20 @@ def _first(shape: Any, *, alone: bool) -> set[int]:
     if not len(shape):
         return set()
     return {UNSURE} if not alone and len(shape) == 3 and shape[0] in CHANNELS else {int(shape[0])}
+
+
+def _sequence(parts: list[Any] | tuple[Any, ...], deep: int) -> set[int]:
+    found = _all(parts, deep)
+    if parts and not hasattr(parts[0], "shape") and all(isinstance(p, (list, tuple, Mapping)) for p in parts):
+        # Samples that nobody has stacked, or stacks that came in groups.
+        return {UNSURE} if found else {len(parts)}
+    # A tuple of plain values is one sample, a list of them is many.
+    return found or ({len(parts)} if parts and isinstance(parts, list) else set())
+
+
+def _all(parts: Iterable[object], deep: int) -> set[int]:
+    found: set[int] = set()
+    if deep:
+        for part in parts:
+            found |= _sizes(part, deep - 1, alone=False)
+    return found

@@ -108,13 +108,16 @@ class JoulelabCallback(Following, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, *_: Any, train_dataloader: Any = None, **__: Any
     ) -> None:
         """Count a batch whose gradients are only accumulated."""
-        self._count(args, state, train_dataloader)
+        if self.training.begun:
+            self._count(args, state, train_dataloader)
 
     @harmless
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, *_: Any, train_dataloader: Any = None, **__: Any
     ) -> None:
         """Report a step of the optimizer, with all batches since the one before."""
+        if not self.training.begun:
+            return
         self._count(args, state, train_dataloader)
         if args.include_num_input_tokens_seen not in ("no", False):
             # The Trainer has the sum over all ranks: each reports its part of it.

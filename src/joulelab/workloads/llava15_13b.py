@@ -54,27 +54,25 @@ PRESETS = {
     },
 }  # fmt: skip
 NOTES = (
-    "The tower and the projector stay as they are and Llama 2 is trained, as the paper tells: of 13,351,494,656",
-    "parameters 13,016,519,680.",
-    "The paper states DDP for all tasks. 13 B parameters with AdamW need about 208 GB: fully sharded training (FSDP)",
-    "stands for it.",
+    "The tower and the projector stay as they are, as the paper tells: 13.017 of 13.351 B parameters are trained.",
+    "The paper states DDP. AdamW for 13 B parameters needs 208 GB: fully sharded training (FSDP) stands for it.",
     "The paper does not print epochs: one, as in LLaVA's recipe. It is 5,197 steps, which fits the paper's 8 hours.",
     "The paper's table calls its batch tokens; its text calls it pairs of image and question, which is what is taken.",
     "AdamW, no weight decay, recomputing and at most 2048 tokens are assumed, as in LLaVA's recipe.",
-    "FLOP are those of a sample of 876 tokens, 576 of its image and 300 of its text, whatever its length; the 300 are",
-    "an assumption. What is recomputed, a third more, and what is filled up in a batch are not counted.",
+    "FLOP are those of a sample of 576 tokens of image and 300 of text, whatever its length; 300 is an assumption.",
+    "What is recomputed, a third more, and what is filled up in a batch are not counted as FLOP.",
     "A token is what the decoder sees: parts of images are counted, what is filled up is not.",
     "Batches are drawn from all lengths; LLaVA's recipe puts samples of like length together, which fills up less.",
     "One published record in sixteen has no image; a black one goes through the tower for it.",
     "Records whose image is missing are left out, and counted (images_missing); OCR-VQA's are hard to get.",
     "synthetic-files writes 8,000 records on 2,000 JPEG files of 640 x 480, which come again and again.",
-    "Without a tokenizer's folder, texts are cut into pieces of four letters: as many tokens, but not Llama's.",
+    "Without a tokenizer's folder, texts are cut into pieces of four letters: about as many tokens, but not Llama's.",
 )
 
 
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value."""
-    return start("joulelab.workloads.llava15_13b", PARAMETERS, parameters, check=read)
+    return start("joulelab.workloads.llava15_13b", PARAMETERS, parameters, check=read, needs=("torch", "transformers"))
 
 
 def read(parameters: Mapping[str, str]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import joulelab
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.workloads import missing, number, pairs, settings, whole
+from joulelab.workloads import number, pairs, require, settings, whole
 from joulelab.workloads.training.launch import COMMON, DEVICES, FAILED, WRONG, YES_NO, one_of
 from joulelab.workloads.training.launch import _become_ranks as become_ranks
 
@@ -49,8 +49,8 @@ PRESETS = {
 }  # fmt: skip
 NOTES = (
     "Prompts are random tokens. Answers are greedy, and always as long as asked for: the same work each time.",
-    "A token is one that is generated; those of prompts are counted as prompt_tokens. J/token of the whole run holds",
-    "the energy of both; that of the phase decode holds none of the prompts, and none of the first tokens.",
+    "A token is one that is generated; those of prompts are counted as prompt_tokens.",
+    "J/token of the whole run holds the prompts' energy too; that of decode holds neither them nor the first tokens.",
     "FLOP = 2 x MAC, forward, counted on the meta device: the prompt, and each token at the length it has come to.",
     "Random weights do the same work as trained ones, but what a GPU draws depends somewhat on the figures too.",
     "Keys and values are kept in transformers' usual cache, which grows token by token.",
@@ -62,6 +62,7 @@ WARM_UP, END = 3, "end"
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value."""
     read(parameters)
+    require(NAME, "torch", "transformers")
     words = [f"{key}={parameters[key]}" for key in PARAMETERS]
     return [sys.executable, "-m", "joulelab.workloads.llm_infer", *words]
 
@@ -212,14 +213,17 @@ class Serving:
             with joulelab.phase("decode", n=n):
                 for token in range(2, length + 1):
                     if self._is_over():
-                        return
+                        break
                     self._take(tokens, token)
-        joulelab.work(requests=batch)
 
     def _take(self, tokens: Iterator[bytes], number: int, **more: float) -> None:
+        """Take a token of each answer, and report it; with the last one, the requests are answered."""
+        batch = self.asked.batch
         self._output = zlib.crc32(next(tokens), self._output)
-        self._tokens += self.asked.batch
-        joulelab.step(tokens=self.asked.batch, FLOP=self.flop.of(number) * self.asked.batch, **more)
+        self._tokens += batch
+        if number == self.asked.length:
+            more["requests"] = batch
+        joulelab.step(tokens=batch, FLOP=self.flop.of(number) * batch, **more)
 
     def _is_over(self) -> bool:
         if 0 < self.asked.max_seconds <= time.monotonic() - self._began:
@@ -270,14 +274,12 @@ def main(words: Sequence[str] | None = None) -> int:
     """Generate as words ask for (those of this program unless given); return the exit code."""
     words = sys.argv[1:] if words is None else words
     try:
-        given = settings(NAME, PARAMETERS, pairs(words, where=NAME))
+        given = settings(NAME, PARAMETERS, pairs(words, where=NAME), PRESETS)
         asked = read(given)
+        require(NAME, "torch", "transformers")
         become_ranks(given, words)
-        try:
-            import torch
-            import transformers  # noqa: F401 told here, where it is missing
-        except ImportError as error:
-            missing(NAME, error.name or "torch")
+        import torch
+
         try:
             serve(given, asked)
         except torch.OutOfMemoryError as error:

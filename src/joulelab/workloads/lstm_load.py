@@ -37,7 +37,7 @@ PARAMETERS = {
 }
 PRESETS = {
     "paper": {},
-    "victoria": {"data": "victoria", "epochs": "60", "rate": "5e-3", "threads": "1"},
+    "victoria": {"data": "victoria", "epochs": "10", "rate": "3e-3", "threads": "1"},
     "smoke": {
         "data": "synthetic-memory",
         "countries": "3",

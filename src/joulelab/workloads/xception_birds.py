@@ -48,7 +48,7 @@ PRESETS = {
     },
 }  # fmt: skip
 NOTES = (
-    "Five epochs gave the paper 98 % on its test images; the fact paper_accuracy stands beside the accuracy reached.",
+    "The paper assumes an accuracy of 98 % after five epochs; the fact paper_accuracy stands beside what is reached.",
     "No weights come with joulelab: with weights=random it is the paper's load, and not its accuracy.",
     "The paper does not tell whether the base was frozen: base=trained is assumed, for its times fit that better.",
     "118 images/s on one GPU are 5.9 TFLOP/s if all is trained, a third of its peak, and 2.0 if frozen (299 pixels).",

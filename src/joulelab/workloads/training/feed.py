@@ -26,14 +26,20 @@ class Feed:
         self._sampler = DistributedSampler(
             task.data.train, ranks.count, ranks.rank, shuffle=True, seed=self._seed, drop_last=task.drop_last
         )
-        self.train = self._loader(task.data.train, sampler=self._sampler, drop_last=task.drop_last)
+        # A last batch of one sample has no statistics to normalise by.
+        alone = self._batch > 1 and len(self._sampler) % self._batch == 1
+        self.train = self._loader(
+            task.data.train, self._workers, sampler=self._sampler, drop_last=task.drop_last or alone
+        )
+        if getattr(task.data, task.predict_on) is None:
+            raise ConfigError("there is nothing to predict on", why=f"the data has no part {task.predict_on!r}")
         if not len(self.train):
             why = f"there are {len(task.data.train)} samples, a batch has {task.batch}"
             raise ConfigError("there is nothing to train on", why=why, next="choose a smaller batch, or more data")
 
     def first(self) -> Batch:
-        """Return the first batch of the first epoch."""
-        return next(iter(self.train))
+        """Return a batch to warm up with; what is trained on afterwards does not depend on it."""
+        return next(iter(self._loader(self._task.data.train, 0, sampler=self._sampler)))
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Return the batches of an epoch, on the device."""
@@ -53,7 +59,7 @@ class Feed:
         mine = list(range(rank, len(whole), count))
         if self._task.sharded:
             mine += list(range(rank, rank + most - len(mine)))
-        loader = self._loader(Subset(whole, mine) if count > 1 else whole)
+        loader = self._loader(Subset(whole, mine) if count > 1 else whole, self._workers)
         for _ in range(times):
             given = 0
             for batch in loader:
@@ -62,14 +68,14 @@ class Feed:
             for _ in range(given, -(-most // self._batch)):
                 yield None
 
-    def _loader(self, data: Any, **more: Any) -> DataLoader[Any]:
-        """Return a loader that reads ahead in processes of its own."""
-        if self._workers:
+    def _loader(self, data: Any, workers: int, **more: Any) -> DataLoader[Any]:
+        """Return a loader that reads ahead in processes of its own, if there are any."""
+        if workers:
             more |= {"persistent_workers": True, "prefetch_factor": self._task.prefetch or 2}
         return DataLoader(
             data,
             batch_size=self._batch,
-            num_workers=self._workers,
+            num_workers=workers,
             collate_fn=self._task.collate,
             pin_memory=self._ranks.device.type == "cuda",
             generator=torch.Generator().manual_seed(self._seed + self._ranks.rank),

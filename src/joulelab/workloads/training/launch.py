@@ -104,11 +104,19 @@ def main(
             missing(name, error.name or "torch")
         train(name, task, given)
     except JoulelabError as error:
-        sys.stderr.write(f"joulelab: {name}: {error}\n")
+        sys.stderr.write(f"joulelab: {name}: {_said(error)}\n")
         return WRONG if isinstance(error, ConfigError) else FAILED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return 0
+
+
+def _said(error: JoulelabError) -> str:
+    """Return what an error says; one of a process that loads data comes with all that process's trace."""
+    text = str(error)
+    if "Original Traceback" not in text:
+        return text
+    return text.strip().splitlines()[-1].partition(": ")[2] or text
 
 
 def _become_ranks(given: Mapping[str, str], words: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Losses at the begin and at the end are means over this share of all steps: single ones jump about.
 EDGE = 0.1
+GATHERED = 1000
 
 
 def train(name: str, make: Callable[[Mapping[str, str]], Task], given: Mapping[str, str]) -> None:
@@ -32,6 +33,37 @@ def train(name: str, make: Callable[[Mapping[str, str]], Task], given: Mapping[s
             ranks = stack.enter_context(join(given))
             training = Training(name, make(given), given, ranks)
         training.run()
+
+
+class Losses:
+    """Keep the loss of each step where it was computed, so that no step waits for it, and gather them now and then."""
+
+    def __init__(self) -> None:
+        self._pending: list[torch.Tensor] = []
+        self._gathered: list[torch.Tensor] = []
+        self._told = 0
+
+    def add(self, loss: torch.Tensor) -> None:
+        """Take one more."""
+        self._pending.append(loss.detach())
+        if len(self._pending) >= GATHERED:
+            self._gather()
+
+    def all(self) -> torch.Tensor:
+        """Return all so far."""
+        self._gather()
+        return torch.cat(self._gathered)
+
+    def epoch(self) -> torch.Tensor:
+        """Return those since this was asked last."""
+        found = self.all()[self._told :]
+        self._told += len(found)
+        return found
+
+    def _gather(self) -> None:
+        if self._pending:
+            self._gathered.append(torch.stack(self._pending).double().cpu())
+            self._pending = []
 
 
 class Training:
@@ -46,7 +78,7 @@ class Training:
         self.model = ranks.place(model, task)
         steps = task.epochs * len(self.feed.train)
         self.optimizer, self.schedule = task.optimizer(self.model, steps)
-        self.losses: list[torch.Tensor] = []
+        self.losses = Losses()
         self.limits = Limits(int(given["max_steps"]), float(given["max_seconds"]), ranks)
         torch.manual_seed(int(given["seed"]) + ranks.rank)  # so that no two ranks change their images alike
         self._tell(name)
@@ -83,21 +115,21 @@ class Training:
             self._print(
                 f"joulelab: {name}: no data is found, so it is {source.name}; see joulelab workload info {name}"
             )
-        joulelab.fact(
-            workload=name,
-            data=source.name,
-            data_samples=source.samples,
-            parameters=counts.parameters,
-            parameters_trained=counts.trained,
-            flop_forward=counts.forward,
-            flop_training=counts.training,
-            flop_convention="FLOP = 2 x MAC for a sample; training is forward and backward",
-            device=str(self.ranks.device.type),
-            ranks=self.ranks.count,
-            precision=self.given["precision"],
-            batch=self.task.batch,
-            **self.task.facts,
-        )
+        own: dict[str, str | float] = {
+            "workload": name,
+            "data": source.name,
+            "data_samples": source.samples,
+            "parameters": counts.parameters,
+            "parameters_trained": counts.trained,
+            "flop_forward": counts.forward,
+            "flop_training": counts.training,
+            "flop_convention": "FLOP = 2 x MAC for a sample; training is forward and backward",
+            "device": str(self.ranks.device.type),
+            "ranks": self.ranks.count,
+            "precision": self.given["precision"],
+            "batch": self.task.batch,
+        }
+        joulelab.fact(**{**self.task.facts, **own})
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         with self._precision():
@@ -132,7 +164,7 @@ class Training:
             if self.schedule is not None:
                 self.schedule.step()
             self.optimizer.zero_grad(set_to_none=True)
-            self.losses.append(loss.detach())
+            self.losses.add(loss)
             joulelab.step(**self._amounts(batch, self.counts.training))
             if self.limits.step():
                 break
@@ -157,6 +189,7 @@ class Training:
     def _score(self, batches: Iterator[Batch | None], limits: Limits) -> dict[str, float]:
         """Return the quality over all ranks' batches; a rank that has none left still takes part in what all do."""
         self.model.eval()
+        self.ranks.align(self.model)
         inner = self.model.module if hasattr(self.model, "module") and self.ranks.count > 1 else self.model
         sums: dict[str, float] = {}
         for batch in batches:
@@ -169,21 +202,26 @@ class Training:
             if limits.step():
                 break
         self.ranks.wait()
-        return dict(self.task.quality(self.ranks.sums(sums)))
+        summed = self.ranks.sums(sums)
+        return dict(self.task.quality(summed)) if summed else {}
 
     def _say(self, epoch: int, quality: Mapping[str, float]) -> None:
-        recent = torch.stack(self.losses[-len(self.feed.train) :]).mean().item()
+        recent = self._mean(self.losses.epoch())
         figures = "".join(f", {key} {value:.4g}" for key, value in quality.items())
         self._print(f"epoch {epoch}: loss {recent:.4g}{figures}", sys.stdout)
 
     def _conclude(self, quality: Mapping[str, float], stopped_by: str) -> None:
-        losses = torch.stack(self.losses).double()
+        losses = self.losses.all()
         edge = max(round(len(losses) * EDGE), 1)
-        first, last = losses[:edge].mean().item(), losses[-edge:].mean().item()
+        first, last = self._mean(losses[:edge]), self._mean(losses[-edge:])
         joulelab.fact(stopped_by=stopped_by, steps=len(losses), loss_first=first, loss_last=last)
         joulelab.fact(quality=", ".join(quality), **quality)
         figures = "".join(f", {key} {value:.4g}" for key, value in quality.items())
         self._print(f"steps {len(losses)} (until {stopped_by}), loss {first:.4g} to {last:.4g}{figures}", sys.stdout)
+
+    def _mean(self, losses: torch.Tensor) -> float:
+        """Return the mean loss over all ranks."""
+        return self.ranks.sums({"loss": losses.mean().item()})["loss"] / self.ranks.count
 
     def _print(self, text: str, to: Any = None) -> None:
         if self.ranks.first:

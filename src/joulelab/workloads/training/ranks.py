@@ -61,13 +61,22 @@ class Ranks:
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
     def sums(self, amounts: Mapping[str, float]) -> dict[str, float]:
-        """Return amounts summed over all ranks; all have the same names."""
-        if self.count == 1 or not amounts:
+        """Return amounts summed over all ranks; a rank that has done nothing knows no names."""
+        if self.count == 1:
             return dict(amounts)
-        values = torch.tensor(list(amounts.values()), dtype=torch.float64)
-        values = values.to(self.device)
-        dist.all_reduce(values)
-        return dict(zip(amounts, values.tolist(), strict=True))
+        gathered: list[Any] = [None] * self.count
+        dist.all_gather_object(gathered, dict(amounts))
+        summed: dict[str, float] = {}
+        for one in gathered:
+            for name, amount in one.items():
+                summed[name] = summed.get(name, 0.0) + amount
+        return summed
+
+    def align(self, model: torch.nn.Module) -> None:
+        """Give all ranks the first one's running statistics, which differ; it is the first one's that are saved."""
+        if self.count > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, src=0)
 
     def tell(self, find: Callable[[], T]) -> T:
         """Return what the first rank finds; the others hear it from that one."""

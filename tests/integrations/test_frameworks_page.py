@@ -1,0 +1,26 @@
+"""The examples of docs/how-to/frameworks.md, as a reader would run them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "frameworks.md"
+CODE = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.mark.long
+@pytest.mark.no_cover
+@pytest.mark.parametrize("code", CODE, ids=["huggingface", "lightning", "keras"])
+def test_an_example_runs(tmp_path: Path, code: str) -> None:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}
+    environ |= {"JOULELAB_RUNS": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "epoch 2" in done.stdout or "no energy" in done.stdout, done.stdout
+    assert len(list((tmp_path / "runs").iterdir())) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -135,3 +135,19 @@ def test_the_order_of_cells_and_repeats_does_not_matter(points: dict[float, list
     for each in a.cells:
         assert _close(each.gain, b.cell(each.key).gain)
         assert _close(each.edp, b.cell(each.key).edp)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("test", "drawn"),
+    [
+        (test_one_factor_on_all_energies_changes_no_gain, (STUDIES, st.floats(0.25, 4.0))),
+        (test_a_gain_error_cancels_wherever_cells_are_compared, (STUDIES, st.floats(0.001, 0.2))),
+        (test_the_gain_by_eds_2_is_half_of_gain_minus_loss, (STUDIES,)),
+        (test_the_best_is_never_dominated_and_is_on_the_front, (STUDIES,)),
+        (test_more_repeats_never_widen_without_more_spread, (PAIRS, st.integers(2, 5), *[st.floats(0, 50)] * 3)),
+        (test_the_order_of_cells_and_repeats_does_not_matter, (STUDIES,)),
+    ],
+)
+def test_with_more_examples(test: Any, drawn: tuple[st.SearchStrategy[Any], ...]) -> None:
+    settings(max_examples=300)(given(*drawn)(test.hypothesis.inner_test))()

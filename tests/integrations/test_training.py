@@ -227,7 +227,7 @@ class Module:
         self.training = True
         self.hooks: list[Any] = []
 
-    def register_forward_pre_hook(self, hook: Any, *, with_kwargs: bool) -> SimpleNamespace:
+    def register_forward_pre_hook(self, hook: Any, **_: bool) -> SimpleNamespace:
         self.hooks.append(hook)
         return SimpleNamespace(remove=lambda: self.hooks.remove(hook))
 
@@ -331,10 +331,12 @@ def test_lightning_steps_are_those_of_the_optimizer(marked: Marked, monkeypatch:
     callback.on_validation_start(trainer, None)
     callback.on_validation_batch_end(trainer, None, None, None, 0)
     callback.on_validation_end(trainer, None)
-    for what in ("test", "predict"):
-        getattr(callback, f"on_{what}_start")(trainer, None)
-        getattr(callback, f"on_{what}_batch_end")(trainer, None, None, None, 0)
-        getattr(callback, f"on_{what}_end")(trainer, None)
+    callback.on_test_start(trainer, None)
+    callback.on_test_batch_end(trainer, None, None, None, 0)
+    callback.on_test_end(trainer, None)
+    callback.on_predict_start(trainer, None)
+    callback.on_predict_batch_end(trainer, None, None, None, 0)
+    callback.on_predict_end(trainer, None)
     callback.teardown(trainer, None, stage="predict")
     assert marked.titles() == [
         "sanity check",

@@ -124,6 +124,20 @@ def test_of_many_epochs_steps_are_one_line_in_all(runs: Path) -> None:
     assert rows[2].energy.value == pytest.approx(rows[1].energy.value, rel=0.01)
 
 
+def test_steps_together_are_seen_as_well_as_what_they_are_in(runs: Path) -> None:
+    result = result_of(make_run(runs, gpus=1, cpus=0, seen=0.25, marks=stepped(2, 40)))
+    (_, epoch, steps, *_) = phase_rows(result)
+    assert (epoch.label, steps.label) == ("epoch 1", "step 1-40")
+    assert epoch.energy is not None
+    assert steps.energy is not None
+    assert steps.energy.value == pytest.approx(epoch.energy.value, rel=0.01)
+    assert steps.energy.budget()["unseen"] == pytest.approx(epoch.energy.budget()["unseen"], rel=0.01)
+    alone = phase_rows(result, every=True)[2]
+    assert alone.label == "step 1"
+    assert alone.energy is not None
+    assert alone.energy.budget()["unseen"] > 0
+
+
 def test_studies_keep_facts_and_leave_steps_out_of_phases(runs: Path) -> None:
     kept = from_result(result_of(make_run(runs, marks=[*stepped(2, 3), told(**FACTS, loss=float("inf"))])))
     assert set(kept.phases) == {"train", "epoch"}

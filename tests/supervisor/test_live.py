@@ -100,7 +100,7 @@ def test_it_costs_no_more_than_its_share_and_ends_with_its_block(
         with Live(run / "node1", monotonic_ns() - 9 * 10**9, every_s=0.01, then=seen.append) as watched:
             until(lambda: watched.reads >= 2)  # the first is free: nobody knows yet what it costs
             until(lambda: len(seen) > 20)
-            took = time.monotonic() - watched._begun
+            took = time.monotonic() - watched.begun
             ticks = [t for t in threading.enumerate() if t.name == "joulelab-live"]
         assert ticks
         assert not any(t.is_alive() for t in ticks)

@@ -1,4 +1,4 @@
-"""LLaVA and the generation of tokens: data read piece by piece, models counted, trained and asked, in one process.
+"""LLaVA and the generation of tokens: models counted, trained and asked, in one process.
 
 They are one file because transformers takes seconds to import.
 """
@@ -15,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-images = pytest.importorskip("PIL.Image")
+pytest.importorskip("PIL.Image")
 
 import joulelab  # noqa: E402
 from joulelab.core.errors import ConfigError  # noqa: E402
@@ -23,7 +23,6 @@ from joulelab.workloads import llava15_13b as training  # noqa: E402
 from joulelab.workloads import llm_infer as serving  # noqa: E402
 from joulelab.workloads import settings  # noqa: E402
 from joulelab.workloads.data import llava as data  # noqa: E402
-from joulelab.workloads.data.records import records  # noqa: E402
 from joulelab.workloads.models import llama, llava  # noqa: E402
 from joulelab.workloads.training import loop  # noqa: E402
 from joulelab.workloads.training.counting import count  # noqa: E402
@@ -35,9 +34,7 @@ __all__ = ["one_thread"]  # pytest calls it
 
 TINY = llava.SIZES["tiny"]
 SHAPE = data.Shape(TINY.pixels, TINY.image_tokens, TINY.decoder.vocabulary, text=40, longest=200)
-CUT = data.StandIn(SHAPE.vocabulary)
 PADDING = SHAPE.image_token + 1
-TURNS = [{"from": "human", "value": "<image>\nWhat is this?"}, {"from": "gpt", "value": "A bird."}]
 
 
 @pytest.fixture(autouse=True)
@@ -65,151 +62,27 @@ def told(monkeypatch):
     return facts, amounts
 
 
-class TestRecords:
-    WRITTEN = (
-        {"id": 1, "value": 'braces } ] , \\ and "quotes"'},
-        {"id": "größer 漢字", "deep": [{"a": [1.5, None]}]},
-        {},
-    )
-
-    @pytest.mark.parametrize("piece", [1, 3, 7, 1 << 20])
-    @pytest.mark.parametrize("ascii_only", [True, False])
-    def test_they_are_read_piece_by_piece_and_found_again(self, tmp_path, piece, ascii_only):
-        file = tmp_path / "a.json"
-        file.write_text(json.dumps(self.WRITTEN, indent=1, ensure_ascii=ascii_only), encoding="utf-8")
-        raw = file.read_bytes()
-        places = [(begin, end) for begin, end, _ in records(file, piece=piece)]
-        assert [json.loads(raw[begin:end]) for begin, end in places] == list(self.WRITTEN)
-
-    def test_an_empty_array(self, tmp_path):
-        (tmp_path / "a.json").write_text(" [\n] ")
-        assert list(records(tmp_path / "a.json")) == []
-
-    @pytest.mark.parametrize(
-        ("text", "why"),
-        [
-            ("", r"byte 0.*should be \[, not the end"),
-            ('{"a": 1}', r"byte 0.*should be \[, not {"),
-            ('[{"a": 1} {"b": 2}]', r"byte 10.*should be , or \]"),
-            ("[1, 2]", "should be {, not 1"),
-            ('[{"a": 1}', "not the end"),
-            ('[{"a": 1}, {"b": ', "byte 11.*is it whole"),
-            ('[{"a": oops}]', "byte 1.*Expecting value"),
-        ],
-    )
-    def test_what_is_no_array_of_objects_is_told_with_its_place(self, tmp_path, text, why):
-        (tmp_path / "a.json").write_text(text)
-        with pytest.raises(ConfigError, match=why):
-            list(records(tmp_path / "a.json", piece=4))
-
-
-def published(folder: Path, *more: dict, size: tuple[int, int] = (40, 20)) -> Path:
-    """Write a folder in the published form: an image, a text, a missing image, and more."""
-    (folder / "coco").mkdir(parents=True)
-    images.new("RGB", size, (255, 0, 0)).save(folder / "coco" / "é.jpg")
-    text = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello there"}]
-    written = [
-        {"id": "1", "image": "coco/é.jpg", "conversations": TURNS},
-        {"id": "2", "conversations": text},
-        {"id": "3", "image": "vg/none.jpg", "conversations": TURNS},
-        *more,
-    ]
-    (folder / data.FILE).write_text(json.dumps(written, ensure_ascii=False), encoding="utf-8")
+def one_text(folder: Path) -> Path:
+    """Write a conversation without an image and one whose image is missing, in the published form."""
+    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "A bird"}]
+    written = [{"conversations": turns}, {"image": "none.jpg", "conversations": turns}]
+    (folder / data.FILE).write_text(json.dumps(written))
     return folder
 
 
-class TestData:
-    def test_a_folder_in_the_published_form(self, tmp_path, monkeypatch):
-        folder = published(tmp_path / "llava")
-        found, facts = data.load(str(folder), SHAPE, samples=9)
-        assert (len(found.train), found.valid, found.test) == (2, None, None)
-        assert facts == {"tokens": data.STAND_IN, "images_missing": 1}
-        assert (found.source.name, found.source.real) == ("folder in the form of llava-v1.5-mix665k", True)
-        asked, alone = found.train[0], found.train[1]
-        question, answer = CUT("USER:") + CUT("What is this?"), [*CUT("ASSISTANT:"), *CUT("A bird."), llama.END]
-        image = [SHAPE.image_token] * SHAPE.image_tokens
-        assert asked["ids"].tolist() == [llama.BEGIN, *image, *question, *answer]
-        assert asked["labels"].tolist() == [data.IGNORED] * (1 + len(image) + len(question)) + answer
-        assert SHAPE.image_token not in alone["ids"]
-        assert not alone["pixels"].any()
-        # A wide image is made square: its middle is red, what was added is not.
-        assert asked["pixels"].shape == (3, 56, 56)
-        assert asked["pixels"][:, 28, 28].tolist() == pytest.approx([254, 0, 0], abs=2)
-        assert asked["pixels"][:, 2, 28].tolist() == pytest.approx(data.GREY, abs=2)
-        # Only whole and with all images it has the published name.
-        monkeypatch.setattr(data, "RECORDS", 3)
-        assert data.load(str(folder), SHAPE, samples=9)[0].source.name.startswith("folder")
-        (folder / "vg").mkdir()
-        (folder / "coco" / "é.jpg").rename(folder / "vg" / "none.jpg")
-        images.new("RGB", (9, 9)).save(folder / "coco" / "é.jpg")
-        auto, _ = data.load("auto", SHAPE, samples=9, environ={"JOULELAB_DATA": str(tmp_path)})
-        assert auto.source.name == "llava-v1.5-mix665k"
-
-    @pytest.mark.parametrize(
-        ("record", "why"),
-        [
-            ({"image": 3, "conversations": TURNS}, "record 4 is no conversation"),
-            ({"conversations": [{"from": "gpt"}]}, "record 4 is no conversation"),
-            ({"id": "4"}, "record 4 is no conversation"),
-        ],
-    )
-    def test_a_record_that_is_none_is_told(self, tmp_path, record, why):
-        folder = published(tmp_path / "llava", record)
-        with pytest.raises(ConfigError, match=why):
-            data.load(str(folder), SHAPE, samples=9)
-
-    def test_what_cannot_be_trained_on_is_told(self, tmp_path):
-        with pytest.raises(ConfigError, match=r"there is no llava_v1_5_mix665k\.json"):
-            data.load(str(tmp_path), SHAPE, samples=9)
-        folder = published(tmp_path / "llava")
-        (folder / "coco" / "é.jpg").write_text("no image")
-        with pytest.raises(ConfigError, match=r"é\.jpg: cannot read the image"):
-            data.load(str(folder), SHAPE, samples=9)[0].train[0]
-        (folder / data.FILE).write_text(json.dumps([{"image": "no.jpg", "conversations": TURNS}]))
-        with pytest.raises(ConfigError, match=r"nothing to train on \(1 images are missing"):
-            data.load(str(folder), SHAPE, samples=9)
-        with pytest.raises(ConfigError, match="held_out is 9"):
-            data.load("synthetic-memory", SHAPE, samples=9, held_out=9)
-        with pytest.raises(ConfigError, match="there is no tokenizer"):
-            data.load("synthetic-files", SHAPE, samples=9, tokenizer=tmp_path)
-
-    def test_synthetic_files_are_read_as_the_published_ones(self, tmp_path):
-        environ = {"XDG_CACHE_HOME": str(tmp_path)}
-        found, facts = data.load("auto", SHAPE, samples=17, environ=environ, held_out=1)
-        assert (found.source.name, found.source.real, found.source.samples) == ("synthetic-files", False, 17)
-        assert facts["data_files"] == 17
-        assert (len(found.train), len(found.test)) == (16, 1)
-        samples = [found.train[k] for k in range(16)]
-        assert [bool((s["ids"] == SHAPE.image_token).any()) for s in samples] == [True] * 15 + [False]
-        assert all(sample["pixels"].float().std() > 10 for sample in samples[:15])
-        batch = data.collate(samples, padding=PADDING)
-        lengths = [len(sample["ids"]) for sample in samples]
-        assert batch["ids"].shape == batch["labels"].shape == (16, max(lengths))
-        assert batch["tokens"] == sum(lengths) == int((batch["ids"] != PADDING).sum())
-        assert int((batch["labels"] != data.IGNORED).sum()) > 16
-
-    def test_drawn_samples_have_the_mean_length_and_are_the_same_each_time(self):
-        found, _ = data.load("synthetic-memory", SHAPE, samples=10**6)
-        lengths = [len(found.train[k]["ids"]) - 1 - SHAPE.image_tokens for k in range(0, 1600, 2)]
-        assert sum(lengths) / len(lengths) == pytest.approx(SHAPE.text, rel=0.1)
-        assert len(set(lengths)) == len(data.LENGTHS)
-        one = found.train[999_999]
-        assert torch.equal(one["ids"], found.train[999_999]["ids"])
-        assert SHAPE.image_token not in one["ids"]
-        assert all(int(found.train[k]["ids"].max()) <= SHAPE.image_token for k in range(50))
-
-    def test_a_tokenizer_of_a_folder(self, tmp_path):
-        tokenizers = pytest.importorskip("tokenizers")
-        model = {"type": "WordLevel", "vocab": {"<unk>": 0, "A": 5, "far": 5000}, "unk_token": "<unk>"}
-        empty = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
-        whole = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model, **empty}
-        words = tokenizers.Tokenizer.from_str(json.dumps(whole))
-        transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "words")
-        folder = published(tmp_path / "llava")
-        found, facts = data.load(str(folder), SHAPE, samples=9, tokenizer=tmp_path / "words")
-        assert facts["tokens"] == f"tokenizer of {tmp_path / 'words'}"
-        assert 5 in found.train[0]["ids"]
-        assert data.Tokenizer(tmp_path / "words", 1000)("A far") == [5]  # what the model does not know is left out
+def test_a_tokenizer_of_a_folder(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    model = {"type": "WordLevel", "vocab": {"<unk>": 0, "A": 5, "far": 5000}, "unk_token": "<unk>"}
+    empty = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+    whole = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model, **empty}
+    words = tokenizers.Tokenizer.from_str(json.dumps(whole))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "words")
+    found, facts = data.load(str(one_text(tmp_path)), SHAPE, samples=9, tokenizer=tmp_path / "words")
+    assert facts["tokens"] == f"tokenizer of {tmp_path / 'words'}"
+    assert 5 in found.train[0]["ids"]
+    assert data.Tokenizer(tmp_path / "words", 1000)("A far") == [5]  # what the model does not know is left out
+    with pytest.raises(ConfigError, match="there is no tokenizer"):
+        data.load(str(tmp_path), SHAPE, samples=9, tokenizer=tmp_path)
 
 
 def batch_of(*numbers: int) -> dict:
@@ -323,7 +196,7 @@ class TestTraining:
 
     def test_the_loss_falls_and_all_is_told(self, tmp_path, told, capsys):
         facts, amounts = told
-        training.task(self.given(data=str(published(tmp_path / "llava")), held_out="0"))
+        training.task(self.given(data=str(one_text(tmp_path)), held_out="0"))
         assert "1 records are left out: their image is missing" in capsys.readouterr().err
         loop.train("llava15-13b", training.task, self.given(save="no", max_steps="10", recompute="no"))
         assert facts["loss_last"] < facts["loss_first"] - 0.3

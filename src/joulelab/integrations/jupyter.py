@@ -13,7 +13,6 @@ from IPython.core.error import UsageError
 from IPython.core.inputtransformer2 import cell_magic, leading_empty_lines
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
-from joulelab.core.errors import ConfigError
 from joulelab.integrations.jupyter_cells import Recording, Stack
 from joulelab.supervisor.measure import measure
 from joulelab.supervisor.phases import phase
@@ -173,7 +172,7 @@ class JoulelabMagics(Magics):
             raise UsageError("nothing is recorded: %joulelab start begins a recording")
         found = read_notebook(recording.run, recording.name, recording.since_ns, recording.end_ns)
         if found is None:
-            raise ConfigError("no cell has been recorded yet", where=str(recording.run))
+            raise UsageError(f"no cell has been recorded yet in {recording.run}")
         self._publish(show_notebook(found, is_over=recording.end_ns is not None))
 
     def _publish(self, shown: Shown) -> None:

@@ -108,7 +108,7 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
     def on_predict_batch_end(self, _batch: int, logs: dict[str, Any] | None = None) -> None:
         """Count what was predicted: a batch has as many samples as outputs."""
         if self.training.begun:
-            shape = getattr(keras.tree.flatten(logs)[0], "shape", ())
+            shape: Any = getattr(keras.tree.flatten(logs)[0], "shape", ())
             # Keras makes a plain number of the output of a single sample.
             self.training.work({"predicted" if self._fitting else "samples": int(shape[0]) if len(shape) else 1})
 

@@ -159,20 +159,44 @@ def _by_name(result: Result) -> list[tuple[Any, ...]]:
 
 def _by_parent(result: Result) -> list[tuple[Any, ...]]:
     """Return by what rows are joined: steps by the phase that they are in, all others by themselves."""
-    keys: list[tuple[Any, ...]] = []
+    phases = enumerate(zip(result.phases, _parents(result), strict=True))
+    return [(k,) if p.last is None else (p.host, p.depth, parent, p.name) for k, (p, parent) in phases]
+
+
+def _parents(result: Result) -> list[int | None]:
+    """Return the place of the phase around each, None where it is in none."""
+    found: list[int | None] = []
     at: dict[tuple[str, int], int] = {}
     for k, p in enumerate(result.phases):
-        keys.append((k,) if p.last is None else (p.host, p.depth, at.get((p.host, p.depth - 1)), p.name))
+        found.append(at.get((p.host, p.depth - 1)))
         if p.last is None:
             at[p.host, p.depth] = k
-    return keys
+    return found
 
 
 def _grouped(result: Result, keys: Sequence[tuple[Any, ...]]) -> list[PhaseRow]:
-    together: dict[tuple[Any, ...], list[PhaseResult]] = {}
-    for phase, key in zip(result.phases, keys, strict=True):
-        together.setdefault(key, []).append(phase)
-    return [_joined(members, [_phase_row(p, result) for p in members]) for members in together.values()]
+    together: dict[tuple[Any, ...], list[int]] = {}
+    for k, key in enumerate(keys):
+        together.setdefault(key, []).append(k)
+    parents, rows = _parents(result), [_phase_row(p, result) for p in result.phases]
+    found = []
+    for places in together.values():
+        row = _joined([result.phases[k] for k in places], [rows[k] for k in places])
+        around = [rows[k] for k in dict.fromkeys(parents[k] for k in places) if k is not None]
+        steps = len(places) > 1 and all(result.phases[k].last is not None for k in places)
+        found.append(_seen_as(row, around) if steps else row)
+    return found
+
+
+def _seen_as(row: PhaseRow, around: list[PhaseRow]) -> PhaseRow:
+    """Return steps together as well seen as the phases around them: one alone tells nothing of a load in step."""
+    energies = [r.energy for r in around if r.energy is not None]
+    whole = total(energies)
+    if row.energy is None or len(energies) < len(around) or not around or whole.value <= 0:
+        return row
+    share = row.energy.value / whole.value
+    hidden = {s: u * share for s, u in whole.terms.items() if s.startswith("unseen:")}
+    return replace(row, energy=replace(row.energy, terms={**row.energy.without("unseen").terms, **hidden}))
 
 
 def _phase_row(p: PhaseResult, result: Result) -> PhaseRow:

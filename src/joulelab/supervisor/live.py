@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("joulelab")
 SHARE = 0.005  # of one core, over the whole time that it watches
-CREDIT_S = 10.0  # it may be ahead by what it earns in so many seconds, so that the first figures come soon
+CREDIT_S = 2.0  # it may be ahead by what it earns in so many seconds, so that the first figures come soon
 COVER_S = 1.5  # how long the last readings of a stretch are waited for
 JOIN_S = 5.0  # how long a thread is waited for that is busy with somebody's server
 TRIES = 3  # files that are just being begun cannot be read once or twice
@@ -51,7 +51,7 @@ class Live:
     ) -> None:
         """Take the folder of this host in the run (None: there is none), and the time of the start (monotonic ns)."""
         self.now: Now | None = None
-        self.spent_s = 0.0
+        self.spent_s = self.begun = 0.0
         self.reads = 0
         self._folder, self._steps, self._then = folder, steps, then
         self._start_ns, self._every_s = start_ns, every_s
@@ -63,7 +63,7 @@ class Live:
 
     def __enter__(self) -> Self:
         """Begin to watch."""
-        self._begun = time.monotonic()
+        self.begun = time.monotonic()
         try:
             if self._folder is not None:
                 from joulelab.supervisor.tail import Tail
@@ -116,7 +116,7 @@ class Live:
             self.spent_s += time.thread_time() - began
 
     def _affordable(self) -> bool:
-        earned = SHARE * (time.monotonic() - self._begun + CREDIT_S)
+        earned = SHARE * (time.monotonic() - self.begun + CREDIT_S)
         return self.spent_s + self._cost_s <= earned
 
     def _read(self) -> None:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import joulelab
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.workloads import number, pairs, require, settings, whole
-from joulelab.workloads.training.launch import COMMON, DEVICES, FAILED, WRONG, YES_NO, one_of
-from joulelab.workloads.training.launch import _become_ranks as become_ranks
+from joulelab.workloads.training.launch import COMMON, DEVICES, FAILED, WRONG, YES_NO, become_ranks, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -37,7 +37,7 @@ PARAMETERS = {
 }
 PRESETS = {
     "paper": {},
-    "victoria": {"data": "victoria", "epochs": "10", "rate": "3e-3", "threads": "1"},
+    "victoria": {"data": "victoria", "threads": "1"},
     "smoke": {
         "data": "synthetic-memory",
         "countries": "3",
@@ -55,7 +55,8 @@ NOTES = (
     "The cell state begins at random in each batch, as in the study's code; cell=zero takes that away.",
     "MAPE is over all hours in MW. Beside it stands that of a forecast that just repeats the hour of the week before.",
     "The paper reached a MAPE of 5.65 % on its test data, and predicted on five copies of its training data.",
-    "The preset victoria trains on 2,400 real hours with a higher rate, for they are few.",
+    "The preset victoria is the paper's training on 2,400 real hours, tested on 600 later ones.",
+    "It reached a MAPE of 7.5 % there (seed 0), the week before just repeated 3.4 %: 2,400 hours are too few.",
 )
 
 

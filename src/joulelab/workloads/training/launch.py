@@ -97,7 +97,7 @@ def main(
     try:
         given = settings(name, known, pairs(words, where=name), presets)
         check_common(given)
-        _become_ranks(given, words)
+        become_ranks(given, words)
         try:
             from joulelab.workloads.training.loop import train
         except ImportError as error:
@@ -119,7 +119,7 @@ def _said(error: JoulelabError) -> str:
     return text.strip().splitlines()[-1].partition(": ")[2] or text
 
 
-def _become_ranks(given: Mapping[str, str], words: Sequence[str]) -> None:
+def become_ranks(given: Mapping[str, str], words: Sequence[str]) -> None:
     """Become torchrun where several ranks are asked for and nobody has started them yet."""
     if "RANK" in os.environ:
         return

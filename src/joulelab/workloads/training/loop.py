@@ -73,9 +73,11 @@ class Training:
         self.task, self.given, self.ranks = task, given, ranks
         self.feed = Feed(task, given, ranks)
         self.counts: Counts = ranks.tell(lambda: count(task.model, task.example, task.loss))
-        model = task.model()
+        # Eight ranks that each build a model of 13 B parameters in the host's memory would need 400 GB of it.
+        with ranks.device if task.sharded else contextlib.nullcontext():
+            model = task.model()
         model.train()
-        self.model = ranks.place(model, task)
+        self.model = ranks.place(model, task, given["precision"])
         steps = task.epochs * len(self.feed.train)
         self.optimizer, self.schedule = task.optimizer(self.model, steps)
         self.losses = Losses()
@@ -136,8 +138,8 @@ class Training:
             return self.task.loss(self.model, batch)
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        if self.given["precision"] != "bf16":
-            return contextlib.nullcontext()
+        if self.given["precision"] != "bf16" or (self.task.sharded and self.ranks.count > 1):
+            return contextlib.nullcontext()  # what is divided has its own way
         cast: contextlib.AbstractContextManager[Any] = torch.autocast(self.ranks.device.type, dtype=torch.bfloat16)
         return cast
 

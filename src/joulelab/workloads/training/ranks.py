@@ -43,19 +43,13 @@ class Ranks:
             raise ConfigError("the batch does not fit", why=why, next=f"choose a multiple of {self.count}")
         return batch // self.count
 
-    def place(self, model: torch.nn.Module, task: Task) -> torch.nn.Module:
+    def place(self, model: torch.nn.Module, task: Task, precision: str) -> torch.nn.Module:
         """Put a model where it is trained: on the device, copied to all ranks or divided over them."""
-        if task.sharded and self.count > 1:
-            from torch.distributed.fsdp import fully_shard
-
-            model = model.to(self.device)
-            for part in [p for p in model.modules() if isinstance(p, task.sharded)]:
-                fully_shard(part)
-            fully_shard(model)
-            return model
         model = model.to(self.device)
         if self.count == 1:
             return model
+        if task.sharded:
+            return _divided(model, task.sharded, precision)
         from torch.nn.parallel import DistributedDataParallel
 
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
@@ -100,6 +94,19 @@ class Ranks:
             torch.cuda.synchronize(self.device)
         if self.count > 1:
             dist.barrier()
+
+
+def _divided(model: torch.nn.Module, parts: tuple[type[torch.nn.Module], ...], precision: str) -> torch.nn.Module:
+    """Divide a model over all ranks, part by part; bf16 is what they compute with, what they keep stays fp32."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy()
+    if precision == "bf16":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for part in [p for p in model.modules() if isinstance(p, parts)]:
+        fully_shard(part, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return model
 
 
 @contextlib.contextmanager

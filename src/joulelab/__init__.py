@@ -11,9 +11,21 @@ if TYPE_CHECKING:
 
     from joulelab.integrations.tracking import track
     from joulelab.supervisor.measure import Measurement, measure, measured
-    from joulelab.supervisor.phases import fact, mark, phase, step, work
+    from joulelab.supervisor.phases import fact, mark, phase, step, work, writer
 
-__all__ = ["Measurement", "__version__", "fact", "mark", "measure", "measured", "phase", "step", "track", "work"]
+__all__ = [
+    "Measurement",
+    "__version__",
+    "fact",
+    "mark",
+    "measure",
+    "measured",
+    "phase",
+    "step",
+    "track",
+    "work",
+    "writer",
+]
 
 # Found when first used, so that `import joulelab` costs next to nothing.
 _PLACES = {
@@ -28,6 +40,7 @@ _PLACES = {
     "track": "joulelab.integrations.tracking",
     "unload_ipython_extension": "joulelab.integrations.jupyter",
     "work": "joulelab.supervisor.phases",
+    "writer": "joulelab.supervisor.phases",  # for what marks times that have passed
 }
 
 

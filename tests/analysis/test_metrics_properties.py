@@ -47,8 +47,8 @@ def _choices(summary: Summary) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(b.goal.text, b.cell, b.tied) for b in summary.best]
 
 
-@given(STUDIES, st.floats(0.25, 4.0))
 @FEW
+@given(STUDIES, st.floats(0.25, 4.0))
 def test_one_factor_on_all_energies_changes_no_gain(
     points: dict[float, list[tuple[float, float]]], factor: float
 ) -> None:
@@ -62,8 +62,8 @@ def test_one_factor_on_all_energies_changes_no_gain(
         assert all(_close(one.eds[k], other.eds[k]) for k in a.ks)
 
 
-@given(STUDIES, st.floats(0.001, 0.2))
 @FEW
+@given(STUDIES, st.floats(0.001, 0.2))
 def test_a_gain_error_cancels_wherever_cells_are_compared(
     points: dict[float, list[tuple[float, float]]], gain: float
 ) -> None:
@@ -77,8 +77,8 @@ def test_a_gain_error_cancels_wherever_cells_are_compared(
     assert [choice[:2] for choice in _choices(exact)] == [choice[:2] for choice in _choices(wrong)]
 
 
-@given(STUDIES)
 @FEW
+@given(STUDIES)
 def test_the_gain_by_eds_2_is_half_of_gain_minus_loss(points: dict[float, list[tuple[float, float]]]) -> None:
     found = summarise(by_cap(points, gain=0.01, edge=0.002), goals=GOALS)
     for each in found.cells:
@@ -91,8 +91,8 @@ def test_the_gain_by_eds_2_is_half_of_gain_minus_loss(points: dict[float, list[t
     assert _close(scores[0], scores[1]) or halves[0].cell == halves[1].cell
 
 
-@given(STUDIES)
 @FEW
+@given(STUDIES)
 def test_the_best_is_never_dominated_and_is_on_the_front(points: dict[float, list[tuple[float, float]]]) -> None:
     found = summarise(by_cap(points), goals=GOALS)
     values = {c.key: (c.energy.value, c.time.value) for c in found.cells if c.energy and c.time}
@@ -108,8 +108,8 @@ def test_the_best_is_never_dominated_and_is_on_the_front(points: dict[float, lis
         assert not any(o != values[key] and o[0] <= values[key][0] and o[1] <= values[key][1] for o in values.values())
 
 
-@given(PAIRS, st.integers(2, 5), st.floats(0, 50), st.floats(0, 50), st.floats(0, 50))
 @FEW
+@given(PAIRS, st.integers(2, 5), st.floats(0, 50), st.floats(0, 50), st.floats(0, 50))
 def test_more_repeats_never_widen_without_more_spread(
     pairs: list[tuple[float, float]], times: int, gain: float, edge: float, unseen: float
 ) -> None:
@@ -126,8 +126,8 @@ def test_more_repeats_never_widen_without_more_spread(
     assert math.isclose(few.energy.value, many.energy.value, rel_tol=1e-9)
 
 
-@given(STUDIES)
 @FEW
+@given(STUDIES)
 def test_the_order_of_cells_and_repeats_does_not_matter(points: dict[float, list[tuple[float, float]]]) -> None:
     cells = by_cap(points, gain=0.01)
     turned = [replace(c, trials=tuple(reversed(c.trials))) for c in reversed(cells)]

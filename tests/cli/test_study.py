@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.cli.conftest import Call
+
 LIMIT_S = 120.0
 FILE = """
 name = "mine"
@@ -36,11 +38,14 @@ work = 'samples: (\\d+)'
 
 [workloads.predict]
 command = ["sh", "-c", "test ! -e fail || { echo no data >&2; exit 3; }", "{n}"]
+nodes = ["all"]
 
 [nodes.all]
 [nodes.cpu-mix]
 uses = "cpu"
 """
+# On one type of node, without repeats of what the whole file shows.
+SHORT = FILE.partition("[nodes.cpu-mix]")[0]
 
 
 @pytest.fixture
@@ -61,44 +66,72 @@ def start(file: Path, environ: dict[str, str], verb: str, *words: str) -> subpro
     return subprocess.Popen(command, cwd=file.parent, env=environ, text=True, start_new_session=True, **pipes)
 
 
-def call(file: Path, environ: dict[str, str], verb: str, *words: str, code: int = 0) -> tuple[str, str]:
+def untraced(environ: dict[str, str]) -> dict[str, str]:
+    """Return the environment of what another test traces."""
+    return {name: value for name, value in environ.items() if name != "COVERAGE_PROCESS_CONFIG"}
+
+
+def study(file: Path, environ: dict[str, str], verb: str, *words: str, code: int = 0) -> tuple[str, str]:
     process = start(file, environ, verb, *words)
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == code, out + err
     return out, err
 
 
-def test_a_study_is_planned_run_and_reported(file: Path, environ: dict[str, str]) -> None:
-    out, err = call(file, environ, "plan")
-    assert out.count(" free") == 8
-    assert "8 of 8 slots to run; how long they take is not known yet" in out
+def test_a_study_is_planned_run_and_reported_and_goes_on_when_its_file_is_edited(
+    file: Path, environ: dict[str, str]
+) -> None:
+    out, err = study(file, environ, "plan")
+    assert out.count(" free") == 6
+    assert "6 of 6 slots to run; how long they take is not known yet" in out
     assert "no power meter can be read here" in err
     studies = file.parent / "joulelab-studies"
     assert not studies.exists(), "a plan writes nothing"
 
-    out, err = call(file, environ, "run", "--no-figures")
-    assert "8 cells x 1 = 8 slots in joulelab-studies/mine, seed 4" in err
+    out, err = study(file, environ, "run", "--no-figures")
+    assert "6 cells x 1 = 6 slots in joulelab-studies/mine, seed 4" in err
     assert "train, cpu-mix, n 2 (r01)" in err
     rows = list(csv.DictReader((studies / "mine" / "slots.csv").read_text().splitlines()))
-    assert len(rows) == 8
+    assert len(rows) == 6
     assert {row["state"] for row in rows} == {"done"}
-    assert {(row["workload"], row["node"]) for row in rows} == {
-        (workload, node) for workload in ("train", "predict") for node in ("all", "cpu-mix")
-    }
+    places = {("train", "all"), ("train", "cpu-mix"), ("predict", "all")}
+    assert {(row["workload"], row["node"]) for row in rows} == places
 
-    out, _ = call(file, environ, "status")
-    assert "mine: 8 slots: 8 done" in out
-    told = json.loads(call(file, environ, "plan", "--json")[0])
-    assert (told["left_s"], len(told["slots"])) == (None, 8)
+    out, _ = study(file, environ, "status")
+    assert "mine: 6 slots: 6 done" in out
+    told = json.loads(study(file, environ, "plan", "--json")[0])
+    assert (told["left_s"], len(told["slots"])) == (None, 6)
     assert all(slot["expected_s"] > 0 for slot in told["slots"])
     before = {path: path.stat().st_mtime_ns for path in studies.glob("mine/cells/*/*/claim.json")}
-    call(file, environ, "run", "--no-figures")
+    study(file, environ, "run", "--no-figures")
     assert {path: path.stat().st_mtime_ns for path in studies.glob("mine/cells/*/*/claim.json")} == before
+    edit_and_go_on(file, untraced(environ))
+
+
+def edit_and_go_on(file: Path, environ: dict[str, str]) -> None:
+    """Edit the file of a study that is done: cells that did not change are kept."""
+    text = FILE.replace("n = [1, 2]", "n = [2, 3]").replace("seed = 4\n", "")
+    file.write_text(text.replace("[workloads.predict]", "[workloads.other]"))
+    out, _ = study(file, environ, "plan")
+    states = [line.rsplit("  ", 1)[1] for line in out.splitlines()[:-1] if " train" in line]
+    assert sorted(state.split()[0] for state in states) in (["about"] * 2 + ["done"] * 2, ["done"] * 2 + ["free"] * 2)
+    assert "4 of 6 slots to run" in out
+    study(file, environ, "run", "--no-figures")
+    rest = file.parent / "joulelab-studies" / "mine" / "scaling.csv"
+    rest.write_text("of an earlier report")
+    out, _ = study(file, environ, "report", "--no-figures", "--format", "json")
+    assert not rest.exists()
+    cells = json.loads(out)["cells"]
+    assert {(cell["knobs"]["workload"], cell["knobs"]["n"]) for cell in cells} == {
+        (workload, n) for workload in ("train", "other") for n in (2, 3)
+    }
+    assert [cell["n"] for cell in cells] == [1] * 6
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "latex", "csv", "json"])
-def test_a_report_comes_in_several_forms(small: Path, environ: dict[str, str], form: str) -> None:
-    out, _ = call(small, environ, "report", "--no-figures", "--format", form)
+def test_a_report_comes_in_several_forms(small: Path, call: Call, form: str) -> None:
+    studies = small.parent / "joulelab-studies"
+    out = call("study", "report", small, "--studies", studies, "--no-figures", "--format", form).stdout
     assert {"text": "±", "markdown": "| ", "latex": "\\toprule", "csv": ",", "json": '"statistics"'}[form] in out
     if form == "json":
         assert json.loads(out)["study"] == "small"
@@ -108,117 +141,109 @@ def test_a_report_comes_in_several_forms(small: Path, environ: dict[str, str], f
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("small") / "small.toml"
     file.write_text('repeats = 2\n[knobs]\nn = [1, 2]\n[workloads.w]\ncommand = "sleep 0.{n}"\n')
-    call(file, environment(file.parent), "run", "--no-figures")
+    study(file, untraced(environment(file.parent)), "run", "--no-figures")
     return file
 
 
 @pytest.mark.no_cover
-def test_editing_a_file_keeps_the_cells_that_did_not_change(file: Path, environ: dict[str, str]) -> None:
-    call(file, environ, "run", "--no-figures")
-    text = FILE.replace("n = [1, 2]", "n = [2, 3]").replace("seed = 4\n", "")
-    file.write_text(text.replace("[workloads.predict]", "[workloads.other]"))
-    out, _ = call(file, environ, "plan")
-    states = [line.rsplit("  ", 1)[1] for line in out.splitlines()[:-1] if " train" in line]
-    assert sorted(state.split()[0] for state in states) in (["about"] * 2 + ["done"] * 2, ["done"] * 2 + ["free"] * 2)
-    assert "6 of 8 slots to run" in out
-    call(file, environ, "run", "--no-figures")
-    rest = file.parent / "joulelab-studies" / "mine" / "scaling.csv"
-    rest.write_text("of an earlier report")
-    out, _ = call(file, environ, "report", "--no-figures", "--format", "json")
-    assert not rest.exists()
-    cells = json.loads(out)["cells"]
-    assert {(cell["knobs"]["workload"], cell["knobs"]["n"]) for cell in cells} == {
-        (workload, n) for workload in ("train", "other") for n in (2, 3)
-    }
-    assert [cell["n"] for cell in cells] == [1] * 8
-
-
-@pytest.mark.no_cover
 def test_failed_slots_are_kept_said_and_retried_on_request(file: Path, environ: dict[str, str]) -> None:
+    file.write_text(SHORT)
     (file.parent / "fail").touch()
-    _, err = call(file, environ, "run", "--no-figures", code=1)
-    assert "4 of 8 slots failed; type the same with --retry to run them again" in err
-    out, _ = call(file, environ, "status")
+    _, err = study(file, environ, "run", "--no-figures", code=1)
+    assert "2 of 4 slots failed; type the same with --retry to run them again" in err
+    out, _ = study(file, environ, "status")
     assert "failed: predict, all, n 1 (r01): exit code 3: no data; " in out
     assert "failed (exit code 3); no data (" in err
     (file.parent / "fail").unlink()
-    call(file, environ, "run", "--no-figures", code=1)
-    call(file, environ, "run", "--no-figures", "--retry")
+    study(file, environ, "run", "--no-figures", code=1)
+    study(file, environ, "run", "--no-figures", "--retry")
     kept = list((file.parent / "joulelab-studies" / "mine").glob("cells/*/r0?.failed-1"))
-    assert len(kept) == 4
+    assert len(kept) == 2
 
 
 @pytest.mark.no_cover
 def test_two_runs_of_one_study_do_not_clash(file: Path, environ: dict[str, str]) -> None:
+    file.write_text(SHORT)
     both = [start(file, environ, "run", "--no-figures") for _ in range(2)]
     for process in both:
         out, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, out + err
     slots = list((file.parent / "joulelab-studies" / "mine").glob("cells/*/r0?"))
-    assert len(slots) == 8
+    assert len(slots) == 4
     assert all(len(list(slot.glob("*/run.json"))) == 1 for slot in slots)
     assert {str(look(slot).state) for slot in slots} == {"done"}
 
 
 @pytest.mark.no_cover
 def test_interrupted_it_says_so_and_goes_on(file: Path, environ: dict[str, str]) -> None:
+    file.write_text(SHORT)
     process = start(file, environ, "run", "--no-figures")
     studies = file.parent / "joulelab-studies" / "mine"
     wait_for(lambda: list(studies.glob("cells/*/r0?/*/end.json")))
-    out, _ = call(file, environ, "status", "--json")
+    out, _ = study(file, environ, "status", "--json")
     told = json.loads(out)
-    assert sum(told["slots"].values()) == 8
+    assert sum(told["slots"].values()) == 4
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
-    assert "of 8 slots are done; type the same again to go on" in err
+    assert "of 4 slots are done; type the same again to go on" in err
     claims = [json.loads(path.read_text()) for path in studies.glob("cells/*/*/claim.json")]
     assert not any(is_alive(claim["pid"]) for claim in claims)
-    call(file, environ, "run", "--no-figures")
+    study(file, environ, "run", "--no-figures")
+
+
+@pytest.fixture
+def moved(small: Path) -> Iterator[Path]:
+    """Move the file of the study that others read, for one test."""
+    text = small.read_text()
+    there = small.rename(small.with_name("small-2.toml"))
+    there.write_text('name = "small"\n' + text)
+    yield there
+    there.unlink()
+    small.write_text(text)
 
 
 @pytest.mark.no_cover
 def test_a_study_whose_file_was_moved_goes_on_and_another_of_its_name_does_not(
-    small: Path, environ: dict[str, str], tmp_path: Path
+    moved: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    studies = ("--studies", str(small.parent / "joulelab-studies"))
-    moved = small.rename(small.with_name("small-2.toml"))
-    moved.write_text('name = "small"\n' + moved.read_text())
+    folder = moved.parent / "joulelab-studies"
+    studies = ("--studies", str(folder))
     link = tmp_path / "link.toml"
     link.symlink_to(moved)
-    call(link, environ, "run", "--no-figures", *studies)
+    study(link, environ, "run", "--no-figures", *studies)
     copied = tmp_path / "other.toml"
     copied.write_text(moved.read_text())
-    _, err = call(copied, environ, "run", "--no-figures", *studies, code=2)
+    _, err = study(copied, environ, "run", "--no-figures", *studies, code=2)
     assert "there is another study of that name" in err
     assert 'name = "small-2"' in err
-    before = (small.parent / "joulelab-studies" / "small" / "slots.csv").read_text()
+    before = (folder / "small" / "slots.csv").read_text()
     for verb in ("plan", "status", "report"):
-        call(copied, environ, verb, *studies, code=2)
-    assert (small.parent / "joulelab-studies" / "small" / "slots.csv").read_text() == before
-    moved.write_text(moved.read_text().removeprefix('name = "small"\n'))
-    moved.rename(small)
+        study(copied, environ, verb, *studies, code=2)
+    assert (folder / "small" / "slots.csv").read_text() == before
 
 
-def test_what_is_wrong_is_told_before_anything_runs(file: Path, environ: dict[str, str]) -> None:
+def test_what_is_wrong_is_told_before_anything_runs(
+    file: Path, call: Call, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("JOULELAB_STATE", "JOULELAB_POWERCAP", "COLUMNS"):
+        monkeypatch.setenv(name, environ[name])
     file.write_text(FILE.replace("repeats = 1", "repeat = 1").replace("uses =", "use =").replace("{n}00", "{m}00"))
-    _, err = call(file, environ, "run", code=2)
+    err = call("study", "run", file, code=2).stderr
     for text in ("repeat", "repeats", "use", "uses", "{m}"):
         assert text in err
     file.write_text(FILE.replace("n = [1, 2]", "n = [1, 2]\ncap = [100]\n").replace('uses = "cpu"', ""))
-    out, err = call(file, environ, "plan", code=2)
-    assert "it cannot be run as it is:" in err
-    assert "study.toml:9: knob cap on all: there is no GPU to cap" in err
-    assert "there is no GPU to cap" in err
-    assert out.count(" free") == 8
+    planned = call("study", "plan", file, code=2)
+    assert "it cannot be run as it is:" in planned.stderr
+    assert "study.toml:9: knob cap on all: there is no GPU to cap" in planned.stderr
+    assert "there is no GPU to cap" in planned.stderr
+    assert planned.stdout.count(" free") == 6
     file.write_text('scope = "node.ac"\n' + FILE)
-    _, err = call(file, environ, "run", code=2)
-    assert "no meter here covers 'node.ac'" in err
+    assert "no meter here covers 'node.ac'" in call("study", "run", file, code=2).stderr
     file.write_text('meters = ["nvml"]\n' + FILE)
-    _, err = call(file, environ, "run", code=2)
-    assert "the meter nvml cannot be read" in err
+    assert "the meter nvml cannot be read" in call("study", "run", file, code=2).stderr
     assert not (file.parent / "joulelab-studies").exists()
-    _, err = call(file, environ, "status", code=1)
+    err = call("study", "status", file, code=1).stderr
     assert "the study has not run yet" in err
     assert "joulelab study run " in err
 
@@ -239,10 +264,10 @@ def test_gpus_that_the_workload_is_not_shown_are_metered_as_idle(served: TwinSer
     file = tmp_path / "mix.toml"
     file.write_text(
         'repeats = 1\nmeters = ["nvml"]\n[workloads.w]\n'
-        'command = ["sh", "-c", "echo shown: $CUDA_VISIBLE_DEVICES; sleep 1"]\n'
+        'command = ["sh", "-c", "echo shown: $CUDA_VISIBLE_DEVICES; sleep 0.5"]\n'
         '[nodes.gpu]\n[nodes.cpu-mix]\nuses = "cpu"\nenvironment = { MINE = "1" }\n'
     )
-    call(file, environ, "run", "--no-figures")
+    study(file, environ, "run", "--no-figures")
     rows = list(csv.DictReader((tmp_path / "joulelab-studies" / "mix" / "slots.csv").read_text().splitlines()))
     by_node = {row["node"]: row for row in rows}
     assert by_node["cpu-mix"]["idle"] == "gpu:0 gpu:1"

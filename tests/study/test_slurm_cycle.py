@@ -1,6 +1,6 @@
 """The whole cycle on a real Slurm: plan, run, a job killed, one cancelled, the controller restarted, run again, report.
 
-Twelve cells on two node types, twice each. Slurm's pm_counters plugin and a BMC over IPMI read one simulated node,
+Twelve cells on two node types, once each, or twice in the long run. Slurm's pm_counters plugin and a BMC over IPMI read one simulated node,
 whose GPUs are capped by the jobs of one of the node types.
 """
 
@@ -45,7 +45,7 @@ pytestmark = [
 ]
 FILE = """
 name = "cycle"
-repeats = 2
+repeats = {repeats}
 seed = 11
 config = "bmc.toml"
 meters = ["bmc"]
@@ -53,11 +53,11 @@ meters = ["bmc"]
 [workloads.capped]
 command = "sleep 4"
 nodes = ["gpu"]
-knobs = { cap = [150, 200, 250] }
+knobs = {{ cap = [150, 200, 250] }}
 [workloads.plain]
-command = "sh -c 'sleep 4' {n}"
+command = "sh -c 'sleep 4' {{n}}"
 nodes = ["cpu-mix"]
-knobs = { n = [1, 2, 3, 4, 5, 6, 7, 8, 9] }
+knobs = {{ n = [1, 2, 3, 4, 5, 6, 7, 8, 9] }}
 
 [nodes.gpu]
 partition = "accelerated"
@@ -67,14 +67,15 @@ constraint = "cpu"
 uses = "cpu"
 time = "5m"
 """
-SLOTS, FOUND_W = 24, 260.0
+CELLS, FOUND_W = 12, 260.0
 
 
 class Bench:
     """Hold the cluster, the simulated node, and the study's file."""
 
-    def __init__(self, folder: Path, cluster: Cluster, served: TwinServer) -> None:
+    def __init__(self, folder: Path, cluster: Cluster, served: TwinServer, repeats: int) -> None:
         self.folder, self.cluster, self.served = folder, cluster, served
+        self.slots = CELLS * repeats
         self.file = folder / "cycle.toml"
         self.study = folder / "joulelab-studies" / "cycle"
         self.environ = {**cluster.environment, **served.environment}
@@ -112,8 +113,8 @@ class Bench:
         return [self.served.truth.caps(gpu, monotonic_ns())[0] for gpu in range(2)]
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.long)])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     try:
         nvml.library()
     except MissingDependency as error:
@@ -131,8 +132,8 @@ def bench() -> Iterator[Bench]:
         machines = {"g1": Machine(features="gpu", partition="accelerated")}
         machines |= {name: Machine(features="cpu") for name in ("c1", "c2", "c3")}
         cluster = stack.enter_context(Cluster(folder / "slurm", folder / "feed", machines))
-        made = Bench(folder, cluster, served)
-        made.file.write_text(FILE)
+        made = Bench(folder, cluster, served, request.param)
+        made.file.write_text(FILE.format(repeats=request.param))
         stack.callback(made.end)
         yield made
 
@@ -148,7 +149,7 @@ def _config(entry: dict[str, Any]) -> str:
 
 def test_a_study_survives_a_cluster_and_agrees_with_its_accounting(bench: Bench) -> None:
     out, err = bench.call("plan")
-    assert f"{SLOTS} of {SLOTS} slots to run" in out, err
+    assert f"{bench.slots} of {bench.slots} slots to run" in out, err
 
     process = bench.start("run", "--no-figures")
     until(lambda: len(bench.done()) >= 2 or process.poll() is not None, "some slots are done", 120)
@@ -163,18 +164,18 @@ def test_a_study_survives_a_cluster_and_agrees_with_its_accounting(bench: Bench)
     bench.cluster.run("scancel", cancelled["task"])
     out, err = process.communicate(timeout=400)
     assert process.returncode == 1, out + err
-    assert "1 of 24 slots were cancelled; type the same again to run them" in err, err
+    assert f"1 of {bench.slots} slots were cancelled; type the same again to run them" in err, err
     out, _ = bench.call("status")
-    assert "cycle: 24 slots: 23 done, 1 to run" in out
+    assert f"cycle: {bench.slots} slots: {bench.slots - 1} done, 1 to run" in out
 
     out, err = bench.call("run", "--no-figures")
-    assert len(bench.done()) == SLOTS, err
+    assert len(bench.done()) == bench.slots, err
     kept = {path.name.partition(".")[2].partition("-")[0] for path in bench.study.glob("cells/*/r0?.*")}
     assert kept == {"interrupted"}
     assert bench.caps() == [FOUND_W] * 2
     rows = list(csv.DictReader((bench.study / "slots.csv").read_text().splitlines()))
     assert {row["state"] for row in rows} == {"done"}
-    assert len(rows) == SLOTS
+    assert len(rows) == bench.slots
     compare_with_accounting(bench)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     phases.detach()

@@ -70,6 +70,8 @@ def check_training(result: dict, ranks: int) -> None:
     trained = sum(p["work"]["samples"] for p in epochs)
     assert trained == pytest.approx(facts["steps"] * facts["batch"], rel=0.2)
     assert sum(p["work"]["FLOP"] for p in epochs) == pytest.approx(trained * facts["flop_training"])
+    assert work["samples"] == pytest.approx(trained)
+    assert work["predicted"] > 0
     assert {"samples", "FLOP"} <= work.keys() & result["per_work"].keys() & result["rates"].keys()
 
 

@@ -141,7 +141,8 @@ class TestTraining:
         assert len(steps) == 16
         assert all(amounts == {"samples": 16, "FLOP": 16 * told["flop_training"]} for amounts in steps)
         others = [amounts for verb, amounts in reported if verb == "work"]
-        assert sum(amounts["samples"] for amounts in others) == 3 * 40  # two validations, one prediction
+        assert sum(amounts.get("validated", 0) for amounts in others) == 2 * 40
+        assert sum(amounts.get("predicted", 0) for amounts in others) == 40
         assert sum(amounts["FLOP"] for amounts in others) == 3 * 40 * told["flop_forward"]
         assert "epoch 2: loss" in capsys.readouterr().out
 

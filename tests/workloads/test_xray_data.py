@@ -100,14 +100,14 @@ def test_a_folder_without_images_or_tables_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_stand_in_of_files_is_written_once_and_comes_again_and_again(tmp_path: Path) -> None:
-    environ, stand_in = {"XDG_CACHE_HOME": str(tmp_path)}, StandIn(samples=10, distinct=4, file_pixels=96)
+    environ, stand_in = {"XDG_CACHE_HOME": str(tmp_path)}, StandIn(samples=24, distinct=4, file_pixels=96)
     data = load("auto", SMALL, stand_in, environ=environ)
-    assert (data.source.name, data.source.real, data.source.samples) == ("synthetic-files", False, 10)
+    assert (data.source.name, data.source.real, data.source.samples) == ("synthetic-files", False, 24)
     files = sorted(Path(data.source.where, "imgs").iterdir())
     assert len(files) == 3 * 4
     with Image.open(files[0]) as image:
         assert (image.format, image.size) == ("JPEG", (96, 96))
-    assert [label for _, label in data.train.labelled] == [0, 1, 0, 1] * 2 + [0, 1]
+    assert [label for _, label in data.train.labelled] == [0, 1, 0, 1] * 6
     torch.manual_seed(0)
     assert data.train[9][0].shape == (1, 32, 32)
     assert torch.equal(data.valid[0][0], data.valid[4][0])
@@ -120,7 +120,8 @@ def test_a_stand_in_of_files_is_written_once_and_comes_again_and_again(tmp_path:
 def test_a_stand_in_in_memory_has_the_same_numbers_each_time() -> None:
     data = load("synthetic-memory", SMALL, StandIn(samples=1000, distinct=6))
     assert (data.source.name, data.source.samples) == ("synthetic-memory", 1000)
-    assert [len(data.train), len(data.valid), len(data.test)] == [1000, 150, 417]
+    assert [len(data.train), len(data.valid), len(data.test)] == [1000, 150, 250]
+    assert [StandIn().count(part) for part in xray.PARTS] == [15784, 150, 417]
     (image, label), (again, same) = data.train[1], data.train[7]
     assert (label, same) == (1, 1)
     assert torch.equal(image, again)

@@ -109,7 +109,7 @@ class MarkWriter:
     ) -> str | None:
         """Begin a phase inside the current one and return its id; None where phases are inert."""
         if self.rank:
-            self.flush()  # so that no report of work reaches from one phase of the first rank into the next
+            self._edge()
             return None
         with self._mine():
             t = self._now() if at_ns is None else at_ns
@@ -128,7 +128,7 @@ class MarkWriter:
     def end(self, identity: str | None, parent: str | None = None, *, at_ns: int | None = None) -> None:
         """End a phase; `parent` is the one that goes on."""
         if identity is None:
-            self.flush()
+            self._edge()
             return
         _phase.set(parent)
         if not identity.startswith(f"{os.getpid()}-"):
@@ -139,6 +139,12 @@ class MarkWriter:
             self._flush(t)
             self._reported.pop(identity, None)
             self._write({"t": t, "mark": "end", "id": identity})
+
+    def _edge(self) -> None:
+        """Let no report of work reach from one phase of the first rank into the next."""
+        self.flush()
+        with self._mine():
+            self._reported[None] = self._now()
 
     def switch(self, name: str | None, n: int | None = None) -> None:
         """End the phase that the last switch of this file began, and begin the next; None only ends."""

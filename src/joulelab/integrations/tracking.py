@@ -17,10 +17,11 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.marks import global_rank, local_rank
 from joulelab.integrations.batches import Count, samples_in
 from joulelab.integrations.progress import Bar
-from joulelab.integrations.training import local_ranks, recorded_here
+from joulelab.integrations.training import local_ranks
 from joulelab.supervisor import phases
 from joulelab.supervisor.live import Live, load, wait_until_covered
 from joulelab.supervisor.measure import measure
+from joulelab.supervisor.session import recorded_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -293,7 +294,7 @@ def _number(loader: object, place: tuple[Any, int, str]) -> int:
         ref: weakref.ref[Any] | None = weakref.ref(loader)
     except TypeError:  # a list, a range: they cannot be told apart for certain
         ref = None
-    same = [i for i, (other, _) in enumerate(known) if ref == other and (ref is None or ref() is (other and other()))]
+    same = [i for i, (other, _) in enumerate(known) if (other is None if ref is None else other and other() is loader)]
     gone = [i for i, (other, _) in enumerate(known) if ref is not None and other is not None and other() is None]
     found = next(iter(same or gone), None)
     if found is None:

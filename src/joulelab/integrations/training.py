@@ -19,7 +19,8 @@ import joulelab
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.marks import MarkWriter, current_phase
-from joulelab.supervisor import phases, session
+from joulelab.supervisor import phases
+from joulelab.supervisor.session import recorded_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,8 +277,3 @@ class Following:
     ) -> None:
         """Close what a failed training left open; what it raised goes on."""
         self.close(error)
-
-
-def recorded_here() -> bool:
-    """Return whether this very process records itself, by `measure()`."""
-    return session._mine().session is not None  # noqa: SLF001 - nobody else asks

@@ -37,7 +37,7 @@ SIGNALS = {
 }
 WORTH_TELLING_B = 10e6
 MOST_KINDS = 3  # of work, in the table of phases
-BEHIND = {"FLOP": 1, "steps": 2}  # kinds of work that come after others
+BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come after others
 MOVED = (
     ("disk", "disk_read_b", "read"),
     ("disk", "disk_written_b", "written"),
@@ -73,7 +73,7 @@ def print_result(
         _print_energies(console, result, every=every_scope, budget=budget)
     if result.phases:
         console.print()
-        console.print(phase_table(phase_rows(result, every=every_phase), families=every_phase))
+        console.print(_fitting(console, phase_rows(result, every=every_phase), families=every_phase))
         if not every_phase and hidden_phases(result):
             console.print(Text(f"and {hidden_phases(result)} more names: joulelab show {name} --phases"))
     console.print()
@@ -206,12 +206,22 @@ def budget_table(result: Result) -> Table:
     return table
 
 
-def phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
+def _fitting(console: Console, rows: list[PhaseRow], *, families: bool) -> Table:
+    """Return the table of phases with as many kinds of work as there is room for: no figure may be cut off."""
+    unbounded = console.options.update(max_width=10_000)
+    for kinds in range(MOST_KINDS, 0, -1):
+        table = phase_table(rows, families=families, kinds=kinds)
+        if console.measure(table, options=unbounded).maximum <= console.width:
+            return table
+    return phase_table(rows, families=families, kinds=0)
+
+
+def phase_table(rows: list[PhaseRow], *, families: bool = False, kinds: int = MOST_KINDS) -> Table:
     """Return the phases with time, energy, power and energy per unit of work; with `families` a line for each."""
     joules, unit = fmt.column([r.energy.value for r in rows if r.energy is not None], "J")
     means = {k: r.energy.value / r.duration_s for k, r in enumerate(rows) if r.energy and r.duration_s > 0}
     watts, power = fmt.column(means.values(), "W")
-    works = shown_work(name for r in rows for name in r.work)
+    works = shown_work(name for r in rows for name in r.work)[:kinds]
     energy_heads = [f"energy, {unit}", f"mean, {power}"] if means else []
     scales = [fmt.per_work(_each(rows, w), w) if means else (1.0, f"{w}/s") for w in works]
     table = make_table("phase", "time", *energy_heads, *(head for _, head in scales))

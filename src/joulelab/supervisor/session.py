@@ -153,6 +153,11 @@ def _mine() -> _Here:
     return here
 
 
+def recorded_here() -> bool:
+    """Return whether this very process records itself, by `measure()`."""
+    return _mine().session is not None
+
+
 def join(options: Callable[[], RunOptions]) -> tuple[Session | None, bool]:
     """Return the session of this process and whether it was started for this call.
 

@@ -6,9 +6,10 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.analyse import Interval, analyse_interval
+from joulelab.analysis.breakdown import breakdown
 from joulelab.analysis.channels import load_channels
 from joulelab.analysis.joining import join
+from joulelab.analysis.result import Reading, ScopeResult
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.clock import NS
 from joulelab.core.scope import family
@@ -155,7 +156,7 @@ class Tail:
             self._run.rewind(self.start_ns - round(BEFORE_S * NS))
             return self.read(until_ns)
         if not scopes.keys() <= self._grouped:
-            self._group(set(scopes), b)
+            self._group(scopes, b)
         now = self._now(scopes, b)
         self._sum_up(scopes, b)
         return now
@@ -185,13 +186,13 @@ class Tail:
             any(scopes[key].best.spec.estimate for key in groups.get("measured", ())),
         )
 
-    def _group(self, keys: set[Key], b: int) -> None:
-        """Find the sums that count nothing twice, as a result has them."""
-        result = analyse_interval(self._run, Interval(self._sum.to_ns, b, None), [])
-        names = {family(scope) for _, scope in keys} | {"measured"}
-        groups = {g.name: list(zip(g.hosts, g.scopes, strict=True)) for g in result.groups if g.name in names}
-        self._groups = {name: some for name, some in groups.items() if keys >= set(some)}
-        self._grouped = keys
+    def _group(self, scopes: dict[Key, ScopeChannels], b: int) -> None:
+        """Find the sums that count nothing twice, as a result has them: who is in them, whatever they used."""
+        bare = tuple(_without_figures(scope) for scope in scopes.values())
+        names = {family(scope) for _, scope in scopes} | {"measured"}
+        groups, _ = breakdown(bare, list(scopes.values()), 1.0, self._sum.to_ns, b)
+        self._groups = {g.name: list(zip(g.hosts, g.scopes, strict=True)) for g in groups if g.name in names}
+        self._grouped = set(scopes)
 
     def _sum_up(self, scopes: dict[Key, ScopeChannels], b: int) -> None:
         """Sum up the older half of what is read, where it has become much."""
@@ -207,6 +208,13 @@ class Tail:
             energy = old.energy[key] + part if key in old.energy else part
             self._sum.energy[key] = _merged(energy, (self.start_ns, middle))
         self._run.from_ns = middle - round((BEFORE_S + ROUNDS / 2 * slowest) * NS)
+
+
+def _without_figures(scope: ScopeChannels) -> ScopeResult:
+    best, nothing = scope.best, Quantity(0.0)
+    spec = best.spec
+    reading = Reading(best.meter, spec.name, spec.kind, nothing, spec.accuracy.source, "", spec.estimate, 0, 0.0)
+    return ScopeResult(scope.scope, scope.host, scope.parent, "", "", reading, nothing, None, None, None)
 
 
 def _merged(energy: Quantity, edges_ns: tuple[int, ...]) -> Quantity:

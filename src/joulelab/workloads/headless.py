@@ -24,6 +24,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
+import joulelab
 from joulelab.workloads import cells
 from joulelab.workloads.kernels import OWN, Kernels
 from joulelab.workloads.notebook import FAILED, say
@@ -31,7 +32,6 @@ from joulelab.workloads.notebook import FAILED, say
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from joulelab.core.marks import MarkWriter
     from joulelab.workloads.notebook import Asked
 
 FORMAT: Any = nbformat  # which is not typed
@@ -70,7 +70,7 @@ class Client(NotebookClient):
 
 def run(asked: Asked, notebook: Mapping[str, Any], began_ns: int) -> Ended:
     """Run a notebook from start to end. Raises ConfigError where it cannot be started."""
-    phases = cells.Phases(_writer(), asked.file.name)
+    phases = cells.Phases(joulelab.writer(), asked.file.name)
     phases.next("kernel start", at_ns=began_ns)
     kernels = Kernels()
     name = kernels.choose(asked, notebook)
@@ -87,14 +87,6 @@ def run(asked: Asked, notebook: Mapping[str, Any], began_ns: int) -> Ended:
         ended = asyncio.run(_Run(asked, node, ours, manager, phases).all())
     phases.end()
     return ended
-
-
-def _writer() -> MarkWriter | None:
-    # By name: the supervisor lies above us, and what we run is a workload like any other, with its own marks.
-    import importlib
-
-    found: MarkWriter | None = importlib.import_module("joulelab.supervisor.phases").writer()
-    return found
 
 
 def _read(asked: Asked, notebook: Mapping[str, Any]) -> tuple[Any, int]:

@@ -36,7 +36,7 @@ PARAMETERS = {
     "preparation": ("paper", "paper: logarithm, blur, flip, turn, crop; repository: flip, turn, pad, crop"),
     "draft": ("yes", "yes: large JPEG files are decoded at a half or a quarter of their size; no: as the study did"),
     "repeats": ("10", "how often each test sample is predicted"),
-    "train_samples": ("15784", "samples of a stand-in to train on"),
+    "train_samples": ("15784", "samples of a stand-in to train on; to test it has a quarter of them at most"),
     "distinct": ("1000", "different images of a stand-in, which come again and again"),
     "file_pixels": ("1024", "width of the files of synthetic-files"),
 }  # fmt: skip

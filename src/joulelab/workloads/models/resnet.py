@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 DEPTHS_152 = (3, 8, 36, 3)
 WIDEN = 4  # a block gives so many times the channels that it works on
-# The usual stem of ImageNet shrinks images fourfold before the first block; that of CIFAR keeps their 32 x 32 pixels.
-STEMS = ("cifar", "imagenet")
 
 
 class Block(nn.Module):
@@ -40,7 +38,10 @@ class Block(nn.Module):
 def resnet(
     classes: int, *, stem: str, depths: Sequence[int] = DEPTHS_152, width: int = 64, channels: int = 3
 ) -> nn.Module:
-    """Return a residual network; `depths` are the blocks of its four stages, `width` the channels of the first."""
+    """Return a residual network; `depths` are the blocks of its four stages, `width` the channels of the first.
+
+    The stem `imagenet` shrinks images fourfold before the first block, `cifar` keeps their 32 x 32 pixels.
+    """
     if stem == "cifar":
         layers = [*_convolution(channels, width, 3), nn.ReLU(inplace=True)]
     else:

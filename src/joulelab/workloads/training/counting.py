@@ -55,14 +55,11 @@ def count(
         batch = example(META)
     parameters = list(built.parameters())
     built.eval()  # a batch of one has no statistics; no FLOP depend on it
-    forward = FlopCounterMode(display=False, custom_mapping=RULES)
-    with forward, torch.no_grad(), META:
-        loss(built, batch)
-    whole = forward.get_total_flops()
     trained = sum(p.numel() for p in parameters if p.requires_grad)
-    if trained:
-        both = FlopCounterMode(display=False, custom_mapping=RULES)
-        with both, META:
-            loss(built, batch).backward()
-        whole = both.get_total_flops()
-    return Counts(sum(p.numel() for p in parameters), trained, forward.get_total_flops(), whole)
+    counter = FlopCounterMode(display=False, custom_mapping=RULES)
+    with counter, META:
+        found = loss(built, batch)
+        forward = int(counter.get_total_flops())
+        if trained:
+            found.backward()
+    return Counts(sum(p.numel() for p in parameters), trained, forward, int(counter.get_total_flops()))

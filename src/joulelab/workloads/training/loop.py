@@ -167,29 +167,29 @@ class Training:
                 self.schedule.step()
             self.optimizer.zero_grad(set_to_none=True)
             self.losses.add(loss)
-            joulelab.step(**self._amounts(batch, self.counts.training))
+            amounts = dict(self.task.amounts(batch))
+            joulelab.step(**amounts, FLOP=self.counts.training * amounts["samples"])
             if self.limits.step():
                 break
         self.ranks.wait()
 
-    def _amounts(self, batch: Batch, flop: int) -> dict[str, float]:
-        amounts = self.task.amounts(batch)
-        return {**amounts, "FLOP": flop * amounts["samples"]}
-
     def _judge(self, part: str) -> dict[str, float]:
         # Only the number of batches is bounded: what is seen in a given time would not be the same each time.
         limits = Limits(int(self.given["max_steps"]), 0.0, self.ranks)
-        return self._score(self.feed.rounds(part), limits)
+        return self._score(self.feed.rounds(part), limits, "validated")
 
     def _predict(self) -> dict[str, float]:
         limits = Limits(int(self.given["max_steps"]), float(self.given["max_seconds"]), self.ranks)
         limits.begin()
-        scores = self._score(self.feed.rounds(self.task.predict_on, self.task.predict_times), limits)
+        scores = self._score(self.feed.rounds(self.task.predict_on, self.task.predict_times), limits, "predicted")
         joulelab.fact(predict_stopped_by=limits.reached or "end")
         return scores
 
-    def _score(self, batches: Iterator[Batch | None], limits: Limits) -> dict[str, float]:
-        """Return the quality over all ranks' batches; a rank that has none left still takes part in what all do."""
+    def _score(self, batches: Iterator[Batch | None], limits: Limits, kind: str) -> dict[str, float]:
+        """Return the quality over all ranks' batches; a rank that has none left still takes part in what all do.
+
+        Its samples are work of another `kind` than those of the training, whose J/sample they are no part of.
+        """
         self.model.eval()
         self.ranks.align(self.model)
         inner = self.model.module if hasattr(self.model, "module") and self.ranks.count > 1 else self.model
@@ -200,7 +200,8 @@ class Training:
                     scores = self.task.score(inner, batch)
                 for key, value in scores.items():
                     sums[key] = sums.get(key, 0.0) + value
-                joulelab.work(**self._amounts(batch, self.counts.forward))
+                samples = self.task.amounts(batch)["samples"]
+                joulelab.work(**{kind: samples, "FLOP": self.counts.forward * samples})
             if limits.step():
                 break
         self.ranks.wait()

@@ -24,6 +24,7 @@ JOB = (sys.executable, "-m", "joulelab.twins.job", "--gpus", "2", "--speed", "20
 CAPS = (100.0, 180.0, 260.0)
 FEW_PERCENT = 1.05
 QUICK = ("--online", "--window", "600ms", "--settle", "200ms")
+SHORT = ("--online", "--window", "300ms", "--settle", "100ms")  # where nothing depends on what was chosen
 
 
 @pytest.fixture
@@ -53,10 +54,10 @@ def windows(bench: CapBench) -> list[dict[str, Any]]:
     return [e for e in bench.events() if e["event"] == "tune-window"]
 
 
-# A job that ends, with a code of its own, when the tuning inside it is over and half a second more of it has run.
+# A job that ends, with a code of its own, when the tuning inside it is over and a little more of it has run.
 UNTIL_CHOSEN = f"""{" ".join(JOB)} --work 100000 > /dev/null &
-until grep -qE 'tune-(choice|failed)' $JOULELAB_RUN/*/events.run.jsonl; do sleep 0.2; done
-sleep 0.5; kill $!; wait $!; echo over; exit 7"""
+until grep -qE 'tune-(choice|failed)' $JOULELAB_RUN/*/events.run.jsonl; do sleep 0.1; done
+sleep 0.2; kill $!; wait $!; echo over; exit 7"""
 
 
 def test_online_finds_a_good_cap_while_the_command_goes_on_and_leaves_as_it_did(bench: CapBench) -> None:
@@ -108,7 +109,7 @@ def test_a_command_without_reports_of_work_is_told_to_make_some(bench: CapBench)
 @pytest.mark.no_cover
 def test_a_keeper_that_is_killed_does_not_end_the_tuning(bench: CapBench) -> None:
     words = ("--goal", "energy", "--cap", "180,260", "--trials", "2")
-    tune = bench.start("tune", *words, *QUICK, "--", "sh", "-c", UNTIL_CHOSEN)
+    tune = bench.start("tune", *words, *SHORT, "--", "sh", "-c", UNTIL_CHOSEN)
     until(lambda: list_runs(bench.folder / "runs") and windows(bench))
     kill(bench.keeper())
     _, told = tune.communicate(timeout=90)
@@ -122,7 +123,7 @@ def test_a_keeper_that_is_killed_does_not_end_the_tuning(bench: CapBench) -> Non
 
 
 def test_a_signal_goes_to_the_command_and_the_caps_come_back(bench: CapBench) -> None:
-    tune = bench.start("tune", "--goal", "energy", *QUICK, "--", *JOB, "--work", "100000")
+    tune = bench.start("tune", "--goal", "energy", *SHORT, "--", *JOB, "--work", "100000")
     until(lambda: list_runs(bench.folder / "runs") and windows(bench))
     tune.send_signal(signal.SIGTERM)
     _, told = tune.communicate(timeout=90)
@@ -217,6 +218,7 @@ def unenforced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CapBench]:
         yield made
 
 
+@pytest.mark.no_cover
 def test_online_chooses_no_cap_where_none_is_enforced(unenforced: CapBench) -> None:
     done = unenforced.call("tune", "--goal", "edp", "--cap", "100,260", *QUICK, "--", "sh", "-c", UNTIL_CHOSEN, code=7)
     said = " ".join(done.stderr.split())
@@ -225,11 +227,12 @@ def test_online_chooses_no_cap_where_none_is_enforced(unenforced: CapBench) -> N
     assert "under a cap of 100 W" in said
     assert "not enforced" in said
     assert "joulelab cap 100" not in said
-    assert not [e for e in unenforced.events() if e["event"] == "tune-choice"]
+    run = list_runs(unenforced.folder / "runs")[-1]
+    assert not any("tune-choice" in path.read_text() for path in run.glob("*/events.*.jsonl"))
     assert unenforced.caps() == [FOUND_W, FOUND_W]
 
 
-@pytest.mark.no_cover
+@pytest.mark.long  # tuning/test_runs.py chooses none either, and test_sweep.py finds such caps in runs on the twin
 def test_whole_runs_choose_no_cap_where_none_is_enforced(unenforced: CapBench) -> None:
     words = ("--goal", "edp", "--cap", "100,110,260", "--", *JOB, "--work", "30")
     done = unenforced.call("tune", *words, code=1)

@@ -1,7 +1,7 @@
 """The whole cycle on a real Slurm: plan, run, a job killed, one cancelled, the controller restarted, run again, report.
 
-Twelve cells on two node types, once each, or twice in the long run. Slurm's pm_counters plugin and a BMC over IPMI read one simulated node,
-whose GPUs are capped by the jobs of one of the node types.
+Twelve cells on two node types, once each, or twice in the long run. Slurm's pm_counters plugin and a BMC over IPMI read
+one simulated node, whose GPUs are capped by the jobs of one of the node types.
 """
 
 from __future__ import annotations

@@ -75,6 +75,7 @@ def test_two_sweeps_of_one_study_share_the_work(tmp_path: Path, environ: dict[st
     assert lines(tmp_path) == ["1", "1", "2", "2", "3"]
 
 
+@pytest.mark.no_cover
 def test_a_driver_that_is_killed_leaves_its_slot_to_the_next(tmp_path: Path, environ: dict[str, str]) -> None:
     words = (*COMMON, "--set", "n=1,2", "--repeat", "1", "--warmup", "1", "--", "sh", "-c", PATIENT)
     killed = start(tmp_path, environ, *words)
@@ -100,6 +101,7 @@ def told_to_end(process: Popen[str], number: int) -> str:
     return err
 
 
+@pytest.mark.no_cover
 def test_what_is_cut_off_is_kept_and_run_again(tmp_path: Path, environ: dict[str, str]) -> None:
     words = (*COMMON, "--set", "n=1", "--repeat", "1", "--", "sh", "-c", PATIENT)
     driver = start(tmp_path, environ, *words)
@@ -236,6 +238,7 @@ def test_output_that_fills_the_disk_stops_the_sweep_at_once(
     assert sorted(names(small_disk)) == ["r01", "r01", aside]
 
 
+@pytest.mark.no_cover
 def test_damaged_files_cost_no_more_than_their_slot(tmp_path: Path, environ: dict[str, str]) -> None:
     words = (*COMMON, "--set", "n=1,2", "--repeat", "1", "--", "sh", "-c", "echo {n} >> log")
     sweep(tmp_path, environ, *words)

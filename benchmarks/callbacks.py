@@ -118,6 +118,7 @@ def calls(steps: int) -> None:
         batches = iter(joulelab.track([BATCH] * (steps + ROW + 2), show=False))
         next(batches)
         cases: dict[str, Callable[[], object] | None] = {
+            "nothing": lambda: None,
             "json.dumps of two numbers": lambda: json.dumps({"samples": 64, "tokens": 512}),
             "work(samples=64)": lambda: joulelab.work(samples=64),
             "step(samples=64)": lambda: joulelab.step(samples=64),

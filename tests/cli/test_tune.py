@@ -220,7 +220,7 @@ def unenforced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CapBench]:
 
 @pytest.mark.no_cover
 def test_online_chooses_no_cap_where_none_is_enforced(unenforced: CapBench) -> None:
-    done = unenforced.call("tune", "--goal", "edp", "--cap", "100,260", *QUICK, "--", "sh", "-c", UNTIL_CHOSEN, code=7)
+    done = unenforced.call("tune", "--goal", "edp", "--cap", "100,260", *SHORT, "--", "sh", "-c", UNTIL_CHOSEN, code=7)
     said = " ".join(done.stderr.split())
     assert "No cap was chosen for edp." in said
     assert "caps are not enforced here, so none is chosen" in said

@@ -30,12 +30,15 @@ class Place:
 
     def __init__(self, name, folder, environ):
         self.name, self.folder, self.environ = name, folder, environ
+        self.made = 0
 
     def study(self, name, *command, **knobs):
+        """Make a study in a folder of its own, also where a test is tried again."""
+        self.made += 1
         node = NODES[self.name]
         made = cells(Workload(command, node_type=node.name), [Knob.parse(*item) for item in knobs.items()])
         nodes = {} if self.name == "local" else {node.name: node}
-        return join_study(self.folder / f"{self.name}-{name}", name, Plan(made, nodes=nodes), seed=1)
+        return join_study(self.folder / f"{self.name}-{name}-{self.made}", name, Plan(made, nodes=nodes), seed=1)
 
     def executor(self, study):
         return open_executor(self.name, self.environ, study.nodes, study.folder)
@@ -122,7 +125,7 @@ def test_cancelled_slots_end_and_are_not_done(place):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nobody waits for its process
 def test_slots_go_on_when_an_executor_is_closed(place):
-    go = place.folder / f"{place.name}.go"
+    go = place.folder / f"{place.name}-{place.made}.go"
     study = place.study("closed", "sh", "-c", f"until test -e {go}; do sleep 0.1; done")
     (key,) = study.cells()
     slot = study.slot(key, 1)

@@ -121,7 +121,7 @@ def test_a_second_client_is_refused_and_one_that_waits_a_moment_is_not(environ, 
         timer.join()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGSEGV])
 def test_a_keeper_that_died_is_started_again(environ, files, number):
     with Caps(environ) as caps:
         caps.set(TWO)
@@ -195,9 +195,16 @@ def test_a_keeper_without_caps_that_dies_is_not_missed(environ):
         assert caps.release() == []
 
 
-@pytest.mark.parametrize("where", ["before set", "after set"])
-@pytest.mark.parametrize("nth", [1, 2])
-def test_a_keeper_killed_in_the_middle_of_a_set_leaves_nothing(environ, files, where, nth):
+@pytest.mark.parametrize(
+    ("nth", "where"),
+    [
+        (1, "after set"),
+        (2, "before set"),
+        pytest.param(1, "before set", marks=pytest.mark.long),
+        pytest.param(2, "after set", marks=pytest.mark.long),
+    ],
+)
+def test_a_keeper_killed_in_the_middle_of_a_set_leaves_nothing(environ, files, nth, where):
     # The first set asks, the second puts back.
     files.flaws("GPU-0", die=where, nth=nth)
     with Caps(environ) as caps:
@@ -387,7 +394,7 @@ def test_what_is_polled_is_open_while_another_thread_buries_a_keeper(environ):
         watch = threading.Thread(target=look)
         watch.start()
         try:
-            for _ in range(3):
+            for _ in range(2):
                 os.kill(keeper_of(caps), signal.SIGKILL)
                 hear(caps, "keeper-started")
         finally:

@@ -11,7 +11,7 @@ SEED = int(os.environ.get("JOULELAB_KILL_SEED", "4"))
 @pytest.mark.no_cover
 @pytest.mark.timeout(300)
 def test_whatever_is_killed_the_caps_come_back():
-    result = campaign(12, SEED)
+    result = campaign(8, SEED)
     assert not result.problems, result
 
 

@@ -52,6 +52,18 @@ def test_phases_nest_and_name_their_parent(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [f"{os.getpid()}-{start_ticks()}.jsonl"]
 
 
+def test_what_cannot_be_written_is_lost_and_fails_nobody(tmp_path: Path) -> None:
+    writer = MarkWriter(tmp_path)
+    endless: dict[str, object] = {}
+    endless["self"] = endless
+    writer.end(writer.begin("first", labels=endless))
+    writer.end(writer.begin(17))  # type: ignore[arg-type]
+    writer.work({"samples": "many"})  # type: ignore[dict-item]
+    writer.flush()
+    assert writer.lost == 2
+    assert [line["name"] for line in lines(tmp_path) if line["mark"] == "begin"] == ["17"]
+
+
 def test_a_thread_has_its_own_innermost_phase(tmp_path: Path) -> None:
     writer = MarkWriter(tmp_path)
     outer = writer.begin("main")

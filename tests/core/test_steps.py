@@ -98,6 +98,7 @@ def test_begin_and_end_are_one_write(loop: Loop, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "write", lambda fd, data: written.append(data) or len(data))
     loop.writer.flush()
     loop.step(10)
+    loop.writer.flush()
     assert [data.count(b"\n") for data in written if b'"step"' in data] == [2]
 
 

@@ -293,7 +293,8 @@ def test_hugging_face_without_a_look_at_the_model(marked: Marked, monkeypatch: p
         callback.on_step_end(args, state, None, train_dataloader=Loader(7, 2))
     assert marked.work() == {"steps": 2, "samples": 7, "tokens": 100}
     callback.on_step_end(args, state, None, train_dataloader=Loader(None, 3))  # a stream
-    args.world_size, state.num_input_tokens_seen = 2, 200
+    args.world_size = callback._world = 2
+    state.num_input_tokens_seen = 200
     callback.on_step_end(args, state, None, train_dataloader=Loader(7, 2))  # of two ranks, each has half of the tokens
     assert marked.work() == {"steps": 4, "samples": 15, "tokens": 150}
     callback.on_train_end(args, state, None, model=model)

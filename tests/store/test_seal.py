@@ -252,13 +252,14 @@ import sys
 from pathlib import Path
 from joulelab.store.folder import owner
 from joulelab.store.journal import pack_row
-from tests.store.make import gpus, make_run, open_journal, ramp
+from tests.store.make import START_NS, gpus, make_run, open_journal, ramp
 run = make_run(Path(sys.argv[1]), owner=owner())
 journal = open_journal(run, gpus())
-rows = [pack_row(journal.row, *row) for row in ramp(1_000_000)]
 print(run, flush=True)
-for k in range(0, len(rows), 3):
-    journal.append_rows(b"".join(rows[k:k + 3]))
+for k in range(0, 6_000_000, 6):
+    rows = [pack_row(journal.row, *row) for row in ramp(6, start_ns=START_NS + 1000 * k)]
+    journal.append_rows(b"".join(rows[:3]))
+    journal.append_rows(b"".join(rows[3:]))
     if k == 3000:
         print("going", flush=True)
 """

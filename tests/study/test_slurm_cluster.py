@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.slurm.cluster import missing
@@ -22,21 +25,32 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "all is the
 
 
 @pytest.fixture(scope="module")
-def slurm():
+def shared():
     with bench() as found:
         yield found
 
 
+@pytest.fixture
+def slurm(shared):
+    """Give each test a folder of its own, also where it is tried again, and cancel the jobs that it leaves."""
+    folder = Path(tempfile.mkdtemp(dir=shared.folder))
+    yield replace(shared, folder=folder)
+    left = [task for task, *_ in shared.jobs("-p", "main,accelerated,cpu")]
+    if left:
+        shared.cluster.run("scancel", *left, check=False)
+        until(lambda: not shared.jobs("-p", "main,accelerated,cpu"), "no job is left", 60)
+
+
 @pytest.fixture(scope="module", autouse=True)
-def limited(slurm):
+def limited(shared):
     """Have a job reach its time limit while other tests run: Slurm looks at limits every 30 s."""
-    study, _ = slurm.held("limited", {"limited": LIMITED})
+    study, _ = shared.held("limited", {"limited": LIMITED})
     (slot,) = slots(study)
-    executor = slurm.executor(study)
+    executor = shared.executor(study)
     executor.submit(slot)
     until_runs(executor, slot)
-    slurm.cluster.run("scontrol", "update", f"JobId={claim_of(slot)['job']}", "EndTime=now+1")
-    return executor, slot
+    shared.cluster.run("scontrol", "update", f"JobId={claim_of(slot)['job']}", "EndTime=now+1")
+    return executor, slot, {}
 
 
 def slots(study, repeats=1):
@@ -162,9 +176,10 @@ def test_cancelled_twice_is_killed(slurm):
     assert ended[slot].fate == "cancelled"
 
 
-def test_time_limit(slurm, limited):
-    executor, slot = limited
-    ended, _ = poll(executor, 1, 90)
+def test_time_limit(limited):
+    executor, slot, ended = limited
+    if not ended:
+        ended.update(poll(executor, 1, 90)[0])
     assert ended[slot].fate == "failed"
     assert "ended as TIMEOUT" in ended[slot].said
     assert job_of(slot)["state"] == "TIMEOUT"

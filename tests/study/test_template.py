@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
@@ -29,6 +29,7 @@ def test_only_names_in_braces_are_placeholders() -> None:
     assert fill(["{{{n}}}", "{{n}", "{n}}"], {"n": "3"}) == ["{{n}}", "{3", "3}"]
 
 
+@settings(max_examples=40)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

@@ -51,8 +51,7 @@ class Bench:
 
     def submit(self, name: str, command: str, *options: str, **variables: str) -> Path:
         """Submit a job and return its store of runs; what it prints goes to `out` there."""
-        runs = self.folder / name
-        runs.mkdir()
+        runs = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))  # a new one where a test is tried again
         own = {
             "JOULELAB_RUNS": runs,
             "PYTHONPATH": SRC,
@@ -83,6 +82,16 @@ def bench() -> Iterator[Bench]:
             yield Bench(folder, cluster, twin)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def no_job_left(bench: Bench) -> Iterator[None]:
+    """Leave the nodes free where a test fails."""
+    yield
+    jobs = bench.cluster.run("squeue", "-h", "-o", "%i").split()
+    if jobs:
+        bench.cluster.run("scancel", *jobs)
+        until(lambda: not bench.cluster.run("squeue", "-h", "-o", "%i").split(), "no job is left", 60)
 
 
 def only_run(runs: Path) -> Path:

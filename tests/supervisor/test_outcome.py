@@ -102,7 +102,8 @@ class TestCapture:
 
     def test_a_slow_reader_gets_all(self, bench: Bench) -> None:
         process = self.start(bench, sys.executable, "-c", LINES)
-        time.sleep(3.0)
+        until(lambda: list_runs(bench.runs) and bench.events("workload"))
+        time.sleep(1.0)
         assert process.stdout is not None
         with process.stdout as out:
             lines = out.read().split(b"\n")
@@ -170,7 +171,7 @@ def test_the_end_is_stamped_though_we_are_stopped(bench: Bench) -> None:
     process = bench.start("sleep", "0.5", seal_limit=0)
     until(lambda: started(bench))
     process.send_signal(signal.SIGSTOP)
-    time.sleep(2.5)
+    time.sleep(1.5)
     process.send_signal(signal.SIGCONT)
     assert process.wait(30) == 0
     assert (bench.end["end_ns"] - bench.end["start_ns"]) / NS < 1.0
@@ -181,11 +182,11 @@ def test_a_pause_of_our_own_is_told(bench: Bench) -> None:
     until(lambda: list_runs(bench.runs) and recorders_in(bench.host))
     time.sleep(0.3)
     process.send_signal(signal.SIGSTOP)
-    time.sleep(2.5)
+    time.sleep(1.5)
     process.send_signal(signal.SIGCONT)
     assert process.wait(30) == 0
     (paused,) = bench.events("supervisor-paused")
-    assert 1.5 < (paused["to"] - paused["from"]) / NS < 5
+    assert 1.0 < (paused["to"] - paused["from"]) / NS < 5
 
 
 def test_a_fault_before_the_start_costs_the_record_not_the_command(bench: Bench) -> None:

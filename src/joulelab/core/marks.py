@@ -2,6 +2,7 @@
 
 Lines are those of the run folder's schema: "begin" and "end" of a phase, "switch" to the next of a script, "work",
 "fact". Frequent work reports are summed and written at most twice a second, and whenever a phase begins or ends.
+What is called in every step of a training only takes note: between steps caches are cold, and each line of code counts.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import json
 import os
 import sys
 import threading
+from collections import deque
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii as _quote
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS, monotonic_ns
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WORK_INTERVAL_NS = NS // 2
+MOST_NOTED = 1000  # reports that are kept before they are summed up
 STAMPS = 16
 # Variables that launchers set to the number of a process on its node, the nearest launcher first.
 RANK_VARIABLES = (
@@ -115,13 +119,16 @@ class MarkWriter:
             t = self._now() if at_ns is None else at_ns
             self._count += 1
             identity = f"{self._pid}-{self._count}"
-            line = {"t": t, "mark": "begin", "id": identity, "name": name, "n": n, "labels": dict(labels or {})}
             parent = _phase.get()
-            line |= {"parent": parent, "thread": threading.get_native_id(), "rank": self.rank}
-            self._write_steps(parent, self._steps.begin(name, identity, parent, t))
+            self._sum_up()
+            if whole := self._steps.begin(name, identity, parent, t):
+                self._write_steps(parent, whole)
             self._flush(t)
             self._reported[identity] = t
-            self._write(line)
+            try:
+                self._write(_begin(t, identity, name, n, labels, parent, self.rank))
+            except (TypeError, ValueError, RecursionError):  # labels that hold themselves
+                self.lost += 1
         _phase.set(identity)
         return identity
 
@@ -135,10 +142,12 @@ class MarkWriter:
             return  # a forked child left its parent's phase; the parent will end it
         with self._mine():
             t = self._now() if at_ns is None else at_ns
-            self._write_steps(identity, self._steps.end(identity, parent, t))
+            self._sum_up()
+            if whole := self._steps.end(identity, parent, t):
+                self._write_steps(identity, whole)
             self._flush(t)
             self._reported.pop(identity, None)
-            self._write({"t": t, "mark": "end", "id": identity})
+            self._write(_end(t, identity))
 
     def _edge(self) -> None:
         """Let no report of work reach from one phase of the first rank into the next."""
@@ -152,37 +161,31 @@ class MarkWriter:
             return
         with self._mine():
             t = self._now()
+            self._sum_up()
             self._write_steps(None, self._steps.switch(t))
             self._flush(t)
-            self._write({"t": t, "mark": "switch", "name": name, "n": n})
+            self._write(_encode({"t": t, "mark": "switch", "name": name, "n": n}))
 
     def work(self, amounts: Mapping[str, float]) -> None:
         """Report work that was done since the last report: amounts by name."""
-        with self._mine():
-            self._report(_phase.get(), self._now(), amounts)
+        self._note(amounts, step=False)
 
     def step(self, amounts: Mapping[str, float]) -> None:
         """Report a step that has ended, with the work done in it; steps become phases of their own (`Steps`)."""
-        with self._mine():
-            t = self._now()
-            phase = _phase.get()
-            done = {"steps": 1, **amounts} if self.first else amounts
-            if done:
-                self._report(phase, t, done)
-            if not self.rank and (whole := self._steps.step(phase, t, done)):
-                self._write_steps(phase, whole)
+        self._note(amounts, step=True)
 
     def fact(self, facts: Mapping[str, object]) -> None:
         """Tell facts of the run by name: text, numbers, true or false; None takes one back."""
         if self.rank:
             return
         with self._mine():
-            self._write(_fact(self._now(), facts, self.rank))
+            self._write(_encode(_fact(self._now(), facts, self.rank)))
 
     def flush(self) -> None:
         """Write the work that is still summed up, and steps that are not yet many enough."""
         if self._pid == os.getpid():  # what a forked child finds here is its parent's
             with self._lock:
+                self._sum_up()
                 for phase, block in self._steps.rest():
                     self._write_steps(phase, (block,))
                 self._flush(self._now())
@@ -205,18 +208,41 @@ class MarkWriter:
         self._lock = threading.Lock()
         self._fd = -1
         self._count = 0
+        self._noted: deque[tuple[int, str | None, Mapping[str, float], bool]] = deque()
         self._work: dict[str | None, _Work] = {}
         self._reported: dict[str | None, int] = {}
         self._flushed_ns = 0
         self._steps = Steps()
+
+    def _note(self, amounts: Mapping[str, float], *, step: bool) -> None:
+        if self._pid != os.getpid():
+            self._adopt()
+        t = self._now()
+        self._noted.append((t, _phase.get(), amounts, step))
+        if t - self._flushed_ns >= WORK_INTERVAL_NS or len(self._noted) >= MOST_NOTED:
+            with self._lock:
+                self._sum_up()
+                if t - self._flushed_ns >= WORK_INTERVAL_NS:
+                    self._flush(t)
+
+    def _sum_up(self) -> None:
+        """Sum up what was noted; what is no number is lost, and fails nobody."""
+        while self._noted:
+            t, phase, amounts, step = self._noted.popleft()
+            done = {"steps": 1, **amounts} if step and self.first else amounts
+            try:
+                if done:
+                    self._report(phase, t, done)
+                if step and not self.rank and (whole := self._steps.step(phase, t, done)):
+                    self._write_steps(phase, whole)
+            except (TypeError, ValueError):
+                self.lost += 1
 
     def _report(self, phase: str | None, t: int, amounts: Mapping[str, float]) -> None:
         pending = self._work.get(phase)
         if pending is None:
             pending = self._work[phase] = _Work(self._reported.get(phase, t))
         pending.add(t, amounts)
-        if t - self._flushed_ns >= WORK_INTERVAL_NS:
-            self._flush(t)
 
     def _flush(self, t: int) -> None:
         self._flushed_ns = t
@@ -226,26 +252,50 @@ class MarkWriter:
         for phase, done in work.items():
             self._reported[phase] = done.last_ns
             line = {"t": done.last_ns, "mark": "work", "from": done.from_ns, "phase": phase, "amounts": done.amounts}
-            self._write(line | {"count": done.count, "at": done.at, "rank": self.rank})
+            self._write(_encode(line | {"count": done.count, "at": done.at, "rank": self.rank}))
 
     def _write_steps(self, phase: str | None, blocks: Iterable[Block]) -> None:
         """Write steps as phases that have ended: their work is theirs alone, the work lines have it as well."""
         for block in blocks:
             self._count += 1
             identity = f"{self._pid}-{self._count}"
-            labels = {"to": block.last} if block.last > block.first else {}
-            line = {"t": block.start_ns, "mark": "begin", "id": identity, "name": STEP, "n": block.first}
-            line |= {"labels": labels, "parent": phase, "thread": threading.get_native_id(), "rank": self.rank}
-            self._write(line | {"work": block.amounts}, {"t": block.end_ns, "mark": "end", "id": identity})
+            labels = {"to": block.last} if block.last > block.first else None
+            begin = _begin(block.start_ns, identity, STEP, block.first, labels, phase, self.rank, block.amounts)
+            self._write(f"{begin}\n{_end(block.end_ns, identity)}")
 
-    def _write(self, *lines: Mapping[str, object]) -> None:
+    def _write(self, lines: str) -> None:
         try:
             if self._fd < 0:
                 self._fd = _open(self.folder / f"{self._pid}-{start_ticks() or 0}.jsonl")
                 _flush_when_workers_end(self.flush)
-            _write_lines(self._fd, *lines)
+            _write_lines(self._fd, lines)
         except (OSError, ValueError, TypeError):
             self.lost += 1
+
+
+def _begin(
+    t: int,
+    identity: str,
+    name: str,
+    n: int | None,
+    labels: Mapping[str, object] | None,
+    parent: str | None,
+    rank: int,
+    work: Mapping[str, float] | None = None,
+) -> str:
+    """Return the line that begins a phase; written by hand, for it is most of what a phase costs."""
+    inside = "null" if parent is None else f'"{parent}"'
+    more = "" if work is None else f',"work":{_encode(work)}'
+    number = "null" if n is None else _encode(n)
+    said = _encode(labels) if labels else "{}"
+    return (
+        f'{{"t":{t},"mark":"begin","id":"{identity}","name":{_quote(str(name))},"n":{number},"labels":{said},'
+        f'"parent":{inside},"thread":{threading.get_native_id()},"rank":{rank}{more}}}'
+    )
+
+
+def _end(t: int, identity: str) -> str:
+    return f'{{"t":{t},"mark":"end","id":"{identity}"}}'
 
 
 def current_phase() -> str | None:
@@ -286,7 +336,7 @@ def _write_shell(folder: Path, line: Mapping[str, object], shell: int | None) ->
     pid = os.getppid() if shell is None else shell
     fd = _open(folder / f"sh-{pid}-{start_ticks(pid) or 0}.jsonl")
     try:
-        _write_lines(fd, {"t": monotonic_ns(), **line})
+        _write_lines(fd, _encode({"t": monotonic_ns(), **line}))
     finally:
         os.close(fd)
 
@@ -295,8 +345,8 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
 
-def _write_lines(fd: int, *lines: Mapping[str, object]) -> None:
-    data = "".join([_encode(line) + "\n" for line in lines]).encode()
+def _write_lines(fd: int, lines: str) -> None:
+    data = f"{lines}\n".encode()
     written = os.write(fd, data)
     if written < len(data):
         # A full disk took a part: end that line, so that the next one is whole again.

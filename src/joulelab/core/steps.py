@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 BLOCKS = 50  # a block is written when it lasted this part of the time spent in steps
 
@@ -32,14 +32,16 @@ class Block:
             self.amounts[name] = self.amounts.get(name, 0.0) + float(amount)
 
 
-@dataclass(slots=True)
 class _Around:
     """Hold what is known of the steps of one phase: when the next one began, the open block, what steps consist of."""
 
-    next_ns: int | None
-    block: Block | None = None
-    stepped: bool = False
-    inner: set[str] = field(default_factory=set)
+    __slots__ = ("block", "inner", "next_ns", "stepped")
+
+    def __init__(self, next_ns: int | None) -> None:
+        self.next_ns = next_ns
+        self.block: Block | None = None
+        self.stepped = False
+        self.inner: tuple[str, ...] = ()
 
 
 class Steps:
@@ -73,7 +75,7 @@ class Steps:
             around.block = None
         return whole
 
-    def begin(self, name: str, phase: str | None, parent: str | None, t_ns: int) -> list[Block]:
+    def begin(self, name: str, phase: str | None, parent: str | None, t_ns: int) -> Sequence[Block]:
         """Begin a phase; return the block around it that ends by it.
 
         A phase that the first step had as well (forward, backward) is a part of steps. Any other (a validation) is not.
@@ -82,16 +84,19 @@ class Steps:
         around = self._around.get(parent)
         if around is None:
             around = self._around[parent] = _Around(None)
+        if name in around.inner:
+            return ()
         if not around.stepped:
-            around.inner.add(name)
-        return [] if name in around.inner else self._break(around, None)
+            around.inner += (name,)
+            return ()
+        return self._break(around, None)
 
-    def end(self, phase: str | None, parent: str | None, t_ns: int) -> list[Block]:
+    def end(self, phase: str | None, parent: str | None, t_ns: int) -> Sequence[Block]:
         """End a phase; return its block. If it was no part of a step, the next step around it begins now."""
         ended, around = self._around.pop(phase, None), self._around.get(parent)
         if around is not None and around.stepped and around.next_ns is None:
             around.next_ns = t_ns
-        return [] if ended is None else self._break(ended, None)
+        return () if ended is None or ended.block is None else self._break(ended, None)
 
     def switch(self, t_ns: int) -> list[Block]:
         """Begin another phase of the process itself; return the block of the one before."""

@@ -64,6 +64,7 @@ class JoulelabCallback(Following, TrainerCallback):
 
     def _forget(self) -> None:
         self._epoch = self._batch = self._tokens_seen = 0
+        self._world, self._counts_tokens = 1, False
         self._since_ns = monotonic_ns()
         self._done: dict[str, float] = {}
         self._scored: dict[str, float] = {}
@@ -80,6 +81,9 @@ class JoulelabCallback(Following, TrainerCallback):
         """Begin to measure."""
         self._forget()
         self._tokens_seen = state.num_input_tokens_seen
+        # The arguments work these out each time they are asked.
+        self._world = max(args.world_size, 1)
+        self._counts_tokens = args.include_num_input_tokens_seen not in ("no", False)
         self.training.begin("train", local_rank=args.local_process_index)
         self._look_at(model, args)
         self._since_ns = monotonic_ns()
@@ -119,10 +123,10 @@ class JoulelabCallback(Following, TrainerCallback):
         if not self.training.begun:
             return
         self._count(args, state, train_dataloader)
-        if args.include_num_input_tokens_seen not in ("no", False):
+        if self._counts_tokens:
             # The Trainer has the sum over all ranks: each reports its part of it.
             seen, self._tokens_seen = self._tokens_seen, state.num_input_tokens_seen
-            self._done["tokens"] = (state.num_input_tokens_seen - seen) / max(args.world_size, 1)
+            self._done["tokens"] = (state.num_input_tokens_seen - seen) / self._world
         done, self._done = self._done, {}
         self.training.step(done)
         self._since_ns = monotonic_ns()
@@ -130,10 +134,10 @@ class JoulelabCallback(Following, TrainerCallback):
     def _count(self, args: TrainingArguments, state: TrainerState, loader: Any) -> None:
         self._batch += 1
         seen, self._batches.trained = self._batches.trained or {}, None
-        planned = _planned(args, state, loader, self._batch)
-        # A single row where more samples were asked for holds all of them in one, end to end.
-        packed = seen.get("samples") == 1 and planned > 1
-        _add(self._done, seen | {"samples": planned} if packed or "samples" not in seen else seen)
+        if seen.get("samples", 1) == 1:
+            # None was seen, or a single row: where more samples were asked for, it holds all of them end to end.
+            seen = seen | {"samples": _planned(args, state, loader, self._batch, self._world)}
+        _add(self._done, seen)
 
     @harmless
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
@@ -191,10 +195,10 @@ class JoulelabCallback(Following, TrainerCallback):
             hook.remove()
 
 
-def _planned(args: TrainingArguments, state: TrainerState, loader: Any, batch: int) -> int:
+def _planned(args: TrainingArguments, state: TrainerState, loader: Any, batch: int, world: int) -> int:
     """Return how many samples the batch of that number in its epoch has on this rank, by what the Trainer was told."""
     size = int(state.train_batch_size or args.train_batch_size)
-    if args.world_size > 1:
+    if world > 1:
         return size  # batches of ranks are filled up
     try:
         rest = len(loader.dataset) - (len(loader) - 1) * size if batch == len(loader) else size

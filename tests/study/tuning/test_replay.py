@@ -17,6 +17,7 @@ DATA = Path(__file__).parents[4] / "shared" / "data" / "cap-sweeps"
 FILES = [DATA / f"summary_power_{device}.csv" for device in ("rtx6000", "v100")]
 needs_sweeps = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}: recorded sweeps are not part of the project")
 GOALS = ("energy", "edp", "energy@slowdown=5%")
+FEWER = [pytest.param("energy", marks=pytest.mark.long), pytest.param("edp", marks=pytest.mark.long), GOALS[-1]]
 pytestmark = pytest.mark.no_cover  # thousands of searches; test_search.py traces them
 
 
@@ -36,7 +37,7 @@ def test_four_trials_of_a_recorded_sweep_lose_less_than_one_percent_in_the_middl
 
 
 @needs_sweeps
-@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("goal", FEWER)
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_seven_trials_of_a_dense_grid_lose_less_than_one_percent_in_the_middle(path, goal):
     found = [costs(measured("dense", grid)[0], goal, 7, n) for n, grid in enumerate(recorded(path)[::10])]
@@ -94,7 +95,7 @@ def test_search_golden_section_and_sweep_find_the_best_of_a_plain_curve(text):
     assert cost[at] < 0.3
 
 
-@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("goal", FEWER)
 @pytest.mark.parametrize("made_of", [cliffs, textbook])
 def test_curves_that_are_not_of_the_searchs_family_lose_less_than_one_percent_in_the_middle(made_of, goal):
     found = [costs(grid, goal, 7, n) for n, grid in enumerate(made_of(DENSE)[::3])]

@@ -15,6 +15,7 @@ SHORT = {
     "pdus": ["--seconds", "10"],
     "wall": ["--virtual", "--seeds", "20"],
     "tune": [],
+    "callbacks": ["--steps", "60", "--repeats", "10", "--seconds", "15"],
     "studies": ["--cells", "2500", "--done", "225", "--runs", "1000"],
 }
 

@@ -16,8 +16,9 @@ from joulelab.analysis.analyse import Interval, analyse_interval
 from joulelab.core.clock import monotonic_ns
 from joulelab.store.run import open_run
 from joulelab.store.table import row_type
-from joulelab.supervisor import live, tail
-from joulelab.supervisor.live import Live, wait_until_covered
+from joulelab.supervisor import coverage, live, tail
+from joulelab.supervisor.coverage import wait_until_covered
+from joulelab.supervisor.live import Live
 from joulelab.supervisor.tail import Tail
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def test_it_costs_no_more_than_its_share_and_ends_with_its_block(
         assert watched.spent_s - watched._cost_s < live.SHARE * took + 0.05
         assert watched.now is not None
         assert watched.now.power_w["measured"] == pytest.approx(600, rel=0.05)
-        monkeypatch.setattr(live, "COVER_S", 0.1)
+        monkeypatch.setattr(coverage, "COVER_S", 0.1)
         wait_until_covered(run, monotonic_ns())  # in vain, for a bounded time
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,11 +11,10 @@ from joulelab.analysis.alignment import summed
 from joulelab.analysis.analyse import analyse_phase
 from joulelab.analysis.channels import load_channels
 from joulelab.analysis.terms import Quantity, total
-from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.picture import PowerCurve
 from joulelab.store.run import open_run
-from joulelab.supervisor.coverage import covered
-from joulelab.supervisor.measure import COVER_S
+from joulelab.supervisor.coverage import wait_until_covered
 from joulelab.workloads.cells import BETWEEN
 
 if TYPE_CHECKING:
@@ -111,9 +109,7 @@ def _inside(result: Result) -> tuple[PhaseResult, ...]:
 def read_notebook(run: Path, name: str, since_ns: int, until_ns: int | None) -> Notebook | None:
     """Return all cells that are marked by a notebook's name, None where there are none; up to now unless told."""
     end_ns = until_ns or monotonic_ns()
-    latest = end_ns + round(COVER_S * NS)
-    while not covered(run, end_ns) and monotonic_ns() < latest:
-        time.sleep(0.02)
+    wait_until_covered(run, end_ns)
     with open_run(run) as opened:
         marked = _Marked(opened, name, since_ns)
         if not marked.lines:

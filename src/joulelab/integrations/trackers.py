@@ -13,7 +13,8 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.integrations import mlflow, wandb
 from joulelab.supervisor import phases
-from joulelab.supervisor.live import Live, load, wait_until_covered
+from joulelab.supervisor.coverage import wait_until_covered
+from joulelab.supervisor.live import Live, load
 from joulelab.supervisor.measure import Measurement, measure
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ def logged(
                 yield own
     finally:
         if live is not None and folder is not None:
-            _sum_up(board, live, folder.parent, own, start_ns)
+            ended = run if isinstance(run, Measurement) and run.ended else own
+            _sum_up(board, live, folder.parent, ended, start_ns)
 
 
 def _host_folder(run: Measurement | Path | str | None) -> Path | None:
@@ -147,10 +149,10 @@ def _host_folder(run: Measurement | Path | str | None) -> Path | None:
     return path / str(read_meta(path)["host"])
 
 
-def _sum_up(board: _Board, live: Live, run: Path, own: Measurement | None, start_ns: int) -> None:
+def _sum_up(board: _Board, live: Live, run: Path, ended: Measurement | None, start_ns: int) -> None:
     end_ns = monotonic_ns()
     try:
-        result = own.result if own is not None else _result(run, start_ns, end_ns)
+        result = ended.result if ended is not None else _result(run, start_ns, end_ns)
         if result is not None:
             board.finish(live.look(result.end_ns), result, run)
     except Exception as error:  # noqa: BLE001 - the block has run

@@ -19,7 +19,8 @@ from joulelab.integrations.batches import Count, samples_in
 from joulelab.integrations.progress import Bar
 from joulelab.integrations.training import local_ranks
 from joulelab.supervisor import phases
-from joulelab.supervisor.live import Live, load, wait_until_covered
+from joulelab.supervisor.coverage import wait_until_covered
+from joulelab.supervisor.live import Live, load
 from joulelab.supervisor.measure import measure
 from joulelab.supervisor.session import recorded_here
 

@@ -120,11 +120,16 @@ class _Begun:
         while self._open:
             self._end_innermost()
         try:
+            self.measurement.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        finally:
+            self._log_all()
+
+    def _log_all(self) -> None:
+        """Let trackers have the totals, after the measurement has ended: what that takes is not the training's."""
+        try:
             self.trackers.close()
         except Exception as problem:  # noqa: BLE001
             _log.warning("the training is not logged to the end: %s: %s", type(problem).__name__, problem)
-        finally:
-            self.measurement.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
     def abandon(self) -> None:
         """Close what nobody ended: the process ends, or the callback is gone, after a training that failed."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+import time
 from typing import TYPE_CHECKING
 
+from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import StoreError
 from joulelab.store.journal import read_header
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 # Slower streams are not waited for.
 FAST_S = 1.0
+# How long a stretch that has ended may have to wait until its last readings are on the disk.
+COVER_S = 1.2
 _STAMPS = struct.Struct("<qqq")
 
 
@@ -23,6 +27,13 @@ def covered(run: Path, t_ns: int) -> bool:
     # The recorder writes events after rows: where there are some, every table has been begun.
     begun = any(path.stat().st_size for path in run.glob("*/events.[0-9]*.jsonl"))
     return begun and all(_reaches(path, t_ns) for path in _last_segments(run))
+
+
+def wait_until_covered(run: Path, end_ns: int) -> None:
+    """Wait until the readings on the disk reach beyond a time, at most until COVER_S after it."""
+    until = end_ns + round(COVER_S * NS)
+    while not covered(run, end_ns) and monotonic_ns() < until:
+        time.sleep(0.02)
 
 
 def _last_segments(run: Path) -> list[Path]:

@@ -9,8 +9,7 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Self
 
-from joulelab.core.clock import NS, monotonic_ns
-from joulelab.supervisor.coverage import covered
+from joulelab.supervisor.coverage import wait_until_covered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("joulelab")
 SHARE = 0.005  # of one core, over the whole time that it watches
 CREDIT_S = 2.0  # it may be ahead by what it earns in so many seconds, so that the first figures come soon
-COVER_S = 1.5  # how long the last readings of a stretch are waited for
 JOIN_S = 5.0  # how long a thread is waited for that is busy with somebody's server
 TRIES = 3  # files that are just being begun cannot be read once or twice
 
@@ -131,10 +129,3 @@ class Live:
     @staticmethod
     def _say(error: Exception) -> None:
         _log.warning("live figures are missing: %s: %s", type(error).__name__, error)
-
-
-def wait_until_covered(run: Path, end_ns: int) -> None:
-    """Wait until the readings on the disk reach beyond a time, at most for COVER_S."""
-    limit = monotonic_ns() + round(COVER_S * NS)
-    while not covered(run, end_ns) and monotonic_ns() < limit:
-        time.sleep(0.05)

@@ -7,7 +7,6 @@ import functools
 import inspect
 import logging
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("joulelab")
 P = ParamSpec("P")
 R = TypeVar("R")
-# How long a finished block of a run that goes on may have to wait until its last readings are on the disk.
-COVER_S = 1.2
 
 
 class Measurement:
@@ -92,6 +89,11 @@ class Measurement:
         return ((self._end_ns or monotonic_ns()) - self._start_ns) / NS if self._start_ns else 0.0
 
     @property
+    def ended(self) -> bool:
+        """Return whether the block has ended."""
+        return bool(self._end_ns)
+
+    @property
     def result(self) -> Result | None:
         """Return everything that was found; None where nothing was recorded. Raises ConfigError while it runs."""
         if not self._end_ns:
@@ -99,9 +101,10 @@ class Measurement:
         if self._result is None and self.run is not None:
             from joulelab.analysis.analyse import analyse, analyse_phase
             from joulelab.store.run import open_run
+            from joulelab.supervisor.coverage import wait_until_covered
 
             if not self._is_run:
-                _wait_until_covered(self.run, self._end_ns)
+                wait_until_covered(self.run, self._end_ns)
             with open_run(self.run) as run:
                 whole = self._is_run
                 self._result = analyse(run) if whole else analyse_phase(run, self._start_ns, self._end_ns)
@@ -273,12 +276,3 @@ def _wrapper(function: Callable[..., Any], call: Callable[[], AbstractContextMan
     if inspect.isasyncgenfunction(function):
         return stream
     return generator if inspect.isgeneratorfunction(function) else plain
-
-
-def _wait_until_covered(run: Path, end_ns: int) -> None:
-    """Wait until the readings on the disk reach beyond a time, at most for COVER_S."""
-    from joulelab.supervisor.coverage import covered
-
-    until = end_ns + round(COVER_S * NS)
-    while not covered(run, end_ns) and monotonic_ns() < until:
-        time.sleep(0.02)

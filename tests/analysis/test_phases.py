@@ -183,3 +183,10 @@ def test_work_of_other_ranks_and_threads_counts_in_the_phases_of_its_time():
     assert first.work == {"samples": pytest.approx(30 + 10 + 4)}
     assert second.work == {"samples": pytest.approx(4)}
     assert done.amounts == {"samples": 48}
+
+
+def test_ranks_that_reach_an_edge_a_little_apart_count_nothing_beside_it():
+    marks = [begin(2_000, "100-1", "a"), end(4_000, "100-1"), begin(4_000, "100-2", "b"), end(6_000, "100-2")]
+    marks += [work(5_000, {"x": 8.0}, None, rank=1, source="101-7") | {"from": 3_985}]
+    phases, _ = phases_of(marks, START, END)
+    assert [p.work for p in phases] == [{}, {"x": pytest.approx(8.0)}]

@@ -147,7 +147,7 @@ def estimate(
 def _within(slow: Means, fast: Cumulative, reach: float) -> tuple[float, float, float, str]:
     fit = _Fit(slow, fast, reach)
     if fit.value.size < FEWEST:
-        return 0.0, math.inf, 0.0, f"only {fit.value.size} readings"
+        return 0.0, math.inf, math.nan, f"only {fit.value.size} readings"  # too few to tell whether it follows
     if float(np.ptp(fit.value)) <= 1e-9 * max(float(np.abs(fit.value).max()), 1e-9):
         return 0.0, math.inf, 0.0, "the power did not change"
     lags = np.linspace(-reach, reach, 2 * LAGS + 1)

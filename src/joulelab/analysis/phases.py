@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 Fact = str | int | float | bool
 
 
+SKEW = 0.02  # share of a report that is taken for the time by which ranks differ
+
+
 @dataclass(slots=True)
 class Phase:
     """Hold one named interval in monotonic ns; `open_end`: nothing closed it; `script`: the shell script it is of.
@@ -200,14 +203,22 @@ def _credit_by_time(clock: _Clock, line: Mapping[str, Any]) -> None:
     """Add work that names no phase (of other ranks, threads, children, scripts) to the phases that it was done in.
 
     A report covers the time since the one before; where that reaches over a phase's edge, its share is taken. A
-    script's reports belong to the script's own phases, if it has any.
+    script's reports belong to the script's own phases, if it has any. Ranks do not reach an edge at the same moment:
+    what little seems to lie in the phase beside belongs to the one that has nearly all of it.
     """
     t, since = int(line["t"]), min(int(line.get("from", line["t"])), int(line["t"]))
+    beside: dict[str | None, list[tuple[float, Phase]]] = {}
     for phase in clock.at(str(line.get("host", "")), _source(line), since, t):
         overlap = min(t, phase.end_ns) - max(since, phase.start_ns)
         share = overlap / (t - since) if t > since else float(phase.start_ns <= t < phase.end_ns)
         if share > 0:
-            _add(phase.work, line, share)
+            beside.setdefault(phase.parent, []).append((share, phase))
+    for shares in beside.values():
+        whole = sum(share for share, _ in shares)
+        kept = [(share, phase) for share, phase in shares if share > SKEW * whole]
+        scale = whole / sum(share for share, _ in kept)
+        for share, phase in kept:
+            _add(phase.work, line, share * scale)
 
 
 def _credit(phases: Mapping[str, Phase], line: Mapping[str, Any]) -> None:

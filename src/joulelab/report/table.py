@@ -36,6 +36,8 @@ SIGNALS = {
     15: "SIGTERM",
 }
 WORTH_TELLING_B = 10e6
+# Work of some phases only: what the whole run took for each of it would be no figure of anything.
+JUDGED = ("validated", "predicted")
 MOST_KINDS = 3  # of work, in the table of phases
 BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come after others
 MOVED = (
@@ -260,6 +262,8 @@ def work_lines(result: Result) -> list[tuple[str, str]]:
     """Return work done: amount, per second, and energy for each."""
     per_work, lines = result.per_work(), []
     for name, done in result.work.items():
+        if name in JUDGED:
+            continue
         one = name.removesuffix("s")
         text = fmt.work(done, name)
         if result.duration_s > 0:
@@ -268,7 +272,8 @@ def work_lines(result: Result) -> list[tuple[str, str]]:
             q, whole = per_work[name], result.group("measured")
             text += f", {fmt.quantity(q.value, q.expanded, f'J/{one}', estimate=bool(whole and whole.estimate))}"
         lines.append(("work", text))
-    return lines
+    judged = [fmt.work(result.work[name], name) for name in JUDGED if name in result.work]
+    return lines + ([("work", ", ".join(judged))] if judged else [])
 
 
 def fact_lines(result: Result) -> list[tuple[str, str]]:

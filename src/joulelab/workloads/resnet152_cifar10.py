@@ -42,7 +42,7 @@ PRESETS = {
     "paper": {},
     "paper-4096": {"batch": "4096"},
     "fashion": {
-        **_SMALL, "data": "fashion-mnist", "epochs": "2", "batch": "64",
+        **_SMALL, "width": "8", "data": "fashion-mnist", "epochs": "2", "batch": "64", "rate": "0.05", "threads": "0",
         "train_samples": "60000", "test_samples": "10000",
     },
     "smoke": {**_SMALL, "width": "8", "data": "synthetic-memory", "max_steps": "60", "max_seconds": "4"},

@@ -131,7 +131,7 @@ class Training:
             "precision": self.given["precision"],
             "batch": self.task.batch,
         }
-        joulelab.fact(**{**self.task.facts, **own})
+        joulelab.fact(**{**own, **{name: value for name, value in self.task.facts.items() if name not in own}})
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         with self._precision():

@@ -24,6 +24,7 @@ settings.load_profile("busy")
 
 # Two workers on two cores: a pool of threads for each small matrix makes both slower.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The state of instruments is kept away from that of whoever runs the tests.
 os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="joulelab-tests-state-"))
@@ -43,6 +44,7 @@ for number in (
 
 # Files that take longest are started first, so that at the end no worker is left alone with one.
 FIRST = (
+    "workloads/test_smoke.py",
     "study/test_slurm_cycle.py",
     "cli/test_study_kills.py",
     "cli/test_study.py",
@@ -58,6 +60,12 @@ FIRST = (
     "supervisor/test_nodes_cluster.py",
     "study/test_accounting_cluster.py",
     "workloads/test_notebook.py",
+    "integrations/test_huggingface.py",
+    "integrations/test_lightning.py",
+    "integrations/test_keras.py",
+    "integrations/test_jupyter_notebook.py",
+    "workloads/test_llava.py",
+    "workloads/test_burn.py",
     "meters/test_ipmi.py",
     "contracts/test_meters.py",
     "control/test_capd.py",
@@ -71,7 +79,8 @@ FIRST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {f"tests/{name}": n for n, name in enumerate(FIRST)}
-    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(FIRST)))
+    # In its file the test that waits for Slurm's time limit comes last: the job it needs has then long been running.
+    items.sort(key=lambda i: (rank.get(i.nodeid.partition("::")[0], len(FIRST)), i.name == "test_time_limit"))
 
 
 @pytest.hookimpl(wrapper=True)

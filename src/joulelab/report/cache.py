@@ -148,11 +148,14 @@ def query_rows(run: Path) -> Mapping[str, list[dict[str, Any]]]:
 
 def view_rows(result: Result) -> dict[str, list[dict[str, Any]]]:
     """Return a result as rows of the views of queries; `counted` scopes add up to what was measured."""
-    from joulelab.report.rows import phase_rows
+    views = {"energies": _energies(result), "phases": _phases(result), "facts": _facts(result)}
+    return {name: _finite(rows) for name, rows in views.items()}
 
+
+def _energies(result: Result) -> list[dict[str, Any]]:
     whole = result.group("measured")
     counted = set(whole.scopes) if whole else set()
-    energies = [
+    return [
         {
             "host": s.host,
             "scope": s.scope,
@@ -172,7 +175,12 @@ def view_rows(result: Result) -> dict[str, list[dict[str, Any]]]:
         }
         for s in result.scopes
     ]
-    phases = [
+
+
+def _phases(result: Result) -> list[dict[str, Any]]:
+    from joulelab.report.rows import phase_rows
+
+    return [
         {
             "phase": p.name,
             "n": p.n,
@@ -186,7 +194,10 @@ def view_rows(result: Result) -> dict[str, list[dict[str, Any]]]:
         }
         for p, row in zip(result.phases, phase_rows(result, every=True), strict=True)
     ]
-    facts = [
+
+
+def _facts(result: Result) -> list[dict[str, Any]]:
+    return [
         {
             "fact": name,
             "value": str(value),
@@ -194,7 +205,6 @@ def view_rows(result: Result) -> dict[str, list[dict[str, Any]]]:
         }
         for name, value in result.facts.items()
     ]
-    return {"energies": _finite(energies), "phases": _finite(phases), "facts": _finite(facts)}
 
 
 def _finite(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

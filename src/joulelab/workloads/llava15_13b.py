@@ -117,8 +117,6 @@ def quality(sums: Mapping[str, float]) -> dict[str, float]:
 
 def task(given: Mapping[str, str]) -> Task:
     """Describe the training."""
-    import torch
-
     from joulelab.workloads.data import llava as data
     from joulelab.workloads.models import llava
     from joulelab.workloads.training.task import Task
@@ -135,18 +133,12 @@ def task(given: Mapping[str, str]) -> Task:
         held_out=int(given["held_out"]),
     )
     _tell_missing(facts)
-
-    def example(device: torch.device) -> dict[str, Any]:
-        ids = torch.zeros(1, size.image_tokens + text, dtype=torch.long, device=device)
-        pixels = torch.zeros(1, 3, size.pixels, size.pixels, dtype=torch.uint8, device=device)
-        return {"ids": ids, "labels": ids, "pixels": pixels}
-
     return Task(
         model=lambda: llava.build(size, weights=weights, recomputes=given["recompute"] == "yes"),
         data=found,
         loss=llava.loss,
         optimizer=functools.partial(_optimizer, given),
-        example=example,
+        example=functools.partial(_example, size.image_tokens + text, size.pixels),
         amounts=lambda batch: {"samples": len(batch["ids"]), "tokens": batch["tokens"]},
         score=llava.score,
         quality=quality,
@@ -163,6 +155,18 @@ def task(given: Mapping[str, str]) -> Task:
             **facts,
         },
     )
+
+
+def _example(tokens: int, pixels: int, device: Any) -> dict[str, Any]:
+    """Return a batch of one image with so many pixels a side, and so many tokens with its own."""
+    import torch
+
+    ids = torch.zeros(1, tokens, dtype=torch.long, device=device)
+    return {
+        "ids": ids,
+        "labels": ids,
+        "pixels": torch.zeros(1, 3, pixels, pixels, dtype=torch.uint8, device=device),
+    }
 
 
 def _tokenizer(given: Mapping[str, str], weights: Path | None) -> Path | None:

@@ -77,10 +77,10 @@ def _read(parameters: Mapping[str, str]) -> tuple[int, ...]:
 def task(given: Mapping[str, str]) -> Task:
     """Describe the training."""
     import torch
-    from torch.nn.functional import cross_entropy
 
     from joulelab.workloads.data import cifar10, fashion_mnist
     from joulelab.workloads.models.resnet import resnet
+    from joulelab.workloads.training import classifying
     from joulelab.workloads.training.task import Task
 
     depths, stem, classes = _read(given), given["stem"], cifar10.CLASSES
@@ -98,15 +98,12 @@ def task(given: Mapping[str, str]) -> Task:
     return Task(
         model=lambda: resnet(classes, stem=stem, depths=depths, width=int(given["width"])),
         data=data,
-        loss=lambda model, batch: cross_entropy(model(batch[0]), batch[1]),
+        loss=classifying.loss,
         optimizer=optimizer,
-        example=lambda device: (torch.zeros(1, 3, 32, 32, device=device), torch.zeros(1, dtype=int, device=device)),
-        amounts=lambda batch: {"samples": len(batch[1])},
-        score=lambda model, batch: {
-            "correct": float((model(batch[0]).argmax(1) == batch[1]).sum()),
-            "samples": len(batch[1]),
-        },
-        quality=lambda sums: {"accuracy": sums["correct"] / sums["samples"]},
+        example=classifying.example(3, 32, 32),
+        amounts=classifying.amounts,
+        score=classifying.score,
+        quality=classifying.quality,
         batch=int(given["batch"]),
         epochs=int(given["epochs"]),
         facts={"stem": stem, "depths": given["depths"], "width": int(given["width"])},

@@ -94,18 +94,13 @@ def schedule(epochs: int, steps: int) -> Any:
     return lambda step: (1 + math.cos(math.pi * min(step // each, epochs) / epochs)) / 2
 
 
-def quality(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return the share that was right of what was scored."""
-    return {"accuracy": sums["correct"] / sums["samples"]} if sums else {}
-
-
 def task(given: Mapping[str, str]) -> Task:
     """Describe the training."""
     import torch
-    from torch.nn.functional import cross_entropy
 
     from joulelab.workloads.data import xray
     from joulelab.workloads.models.vgg import VGG19
+    from joulelab.workloads.training import classifying
     from joulelab.workloads.training.task import Task
 
     read(given)
@@ -126,18 +121,12 @@ def task(given: Mapping[str, str]) -> Task:
     return Task(
         model=lambda: VGG19(pool_stride=stride, divisor=divisor),
         data=data,
-        loss=lambda model, batch: cross_entropy(model(batch[0]), batch[1]),
+        loss=classifying.loss,
         optimizer=optimizer,
-        example=lambda device: (
-            torch.zeros(1, 1, pixels, pixels, device=device),
-            torch.zeros(1, dtype=int, device=device),
-        ),
-        amounts=lambda batch: {"samples": len(batch[1])},
-        score=lambda model, batch: {
-            "correct": float((model(batch[0]).argmax(1) == batch[1]).sum()),
-            "samples": len(batch[1]),
-        },
-        quality=quality,
+        example=classifying.example(1, pixels, pixels),
+        amounts=classifying.amounts,
+        score=classifying.score,
+        quality=classifying.quality,
         batch=int(given["batch"]),
         epochs=epochs,
         predict_on=tested,

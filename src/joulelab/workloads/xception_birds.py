@@ -87,27 +87,23 @@ def task(given: Mapping[str, str]) -> Task:
     import torch
 
     from joulelab.workloads.data import birds
+    from joulelab.workloads.training import classifying
     from joulelab.workloads.training.task import Task
 
     sizes = _read(given)
     pixels, classes = sizes["pixels"], sizes["classes"]
-
-    def example(device: torch.device) -> tuple[Any, Any]:
-        image = torch.zeros(1, 3, pixels, pixels, dtype=torch.uint8, device=device)
-        return image, torch.zeros(1, dtype=torch.int64, device=device)
-
     return Task(
         model=lambda: _model(given, sizes),
         data=birds.load(
             given["data"],
             birds.Sizes(classes, sizes["images"], sizes["held_out"], pixels, sizes["file_pixels"]),
         ),
-        loss=_loss,
+        loss=lambda model, batch: classifying.loss(model, _scaled(batch)),
         optimizer=lambda model, _: (_adam(model, float(given["rate"])), None),
-        example=example,
-        amounts=lambda batch: {"samples": len(batch[1])},
-        score=_score,
-        quality=lambda sums: {"accuracy": sums["correct"] / sums["samples"]},
+        example=classifying.example(3, pixels, pixels, dtype=torch.uint8),
+        amounts=classifying.amounts,
+        score=lambda model, batch: classifying.score(model, _scaled(batch)),
+        quality=classifying.quality,
         # As with Horovod, whose users give each GPU its batch: more GPUs make fewer steps, of more images each.
         batch=sizes["batch_per_rank"] * int(os.environ.get("WORLD_SIZE", "1")),
         epochs=sizes["epochs"],
@@ -137,20 +133,9 @@ def _adam(model: Any, rate: float) -> Any:
     return torch.optim.Adam((p for p in model.parameters() if p.requires_grad), lr=rate, eps=1e-7)
 
 
-def _guess(model: Any, pixels: Any) -> Any:
-    """Return a figure for each class, of images in bytes."""
-    return model(pixels.float() / 127.5 - 1)
-
-
-def _loss(model: Any, batch: Any) -> Any:
-    from torch.nn.functional import cross_entropy
-
-    return cross_entropy(_guess(model, batch[0]), batch[1])
-
-
-def _score(model: Any, batch: Any) -> dict[str, float]:
-    correct = (_guess(model, batch[0]).argmax(1) == batch[1]).sum()
-    return {"correct": float(correct), "samples": len(batch[1])}
+def _scaled(batch: Any) -> tuple[Any, Any]:
+    """Return a batch of images in bytes as the model takes them: -1 to 1."""
+    return batch[0].float() / 127.5 - 1, batch[1]
 
 
 if __name__ == "__main__":

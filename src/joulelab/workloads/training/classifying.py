@@ -1,0 +1,41 @@
+"""Judge a model that tells classes apart; a batch is inputs and the numbers of their classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import cross_entropy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from joulelab.workloads.training.task import Batch
+
+
+def example(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[torch.device], Batch]:
+    """Return what makes a batch of one input of some shape."""
+    return lambda device: (
+        torch.zeros(1, *shape, dtype=dtype, device=device),
+        torch.zeros(1, dtype=torch.int64, device=device),
+    )
+
+
+def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the mean cross entropy."""
+    return cross_entropy(model(batch[0]), batch[1])
+
+
+def amounts(batch: Batch) -> dict[str, float]:
+    """Return the work in a batch."""
+    return {"samples": len(batch[1])}
+
+
+def score(model: torch.nn.Module, batch: Batch) -> dict[str, float]:
+    """Return how many a model tells right, of how many."""
+    return {"correct": float((model(batch[0]).argmax(1) == batch[1]).sum()), "samples": len(batch[1])}
+
+
+def quality(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return the share that was told right."""
+    return {"accuracy": sums["correct"] / sums["samples"]}

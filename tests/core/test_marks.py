@@ -58,10 +58,45 @@ def test_what_cannot_be_written_is_lost_and_fails_nobody(tmp_path: Path) -> None
     endless["self"] = endless
     writer.end(writer.begin("first", labels=endless))
     writer.end(writer.begin(17))  # type: ignore[arg-type]
-    writer.work({"samples": "many"})  # type: ignore[dict-item]
+    writer.end(writer.begin("part", "b"))  # type: ignore[arg-type]
+    writer.end(writer.begin("part", 2.0))  # type: ignore[arg-type]
+    assert writer.lost == 1
+    begun = [(line["name"], line["n"]) for line in lines(tmp_path) if line["mark"] == "begin"]
+    assert begun == [("17", None), ("part b", None), ("part", 2)]
+
+
+def test_a_forked_child_begins_a_file_of_its_own(tmp_path: Path) -> None:
+    writer = MarkWriter(tmp_path)
+    outer = writer.begin("parent")
+    child = os.fork()
+    if not child:
+        writer.begin("child")
+        os._exit(0)
+    os.waitpid(child, 0)
+    writer.end(outer)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert {line["name"]: line["parent"] for line in lines(tmp_path) if line["mark"] == "begin"}["child"] == outer
+
+
+def test_work_that_is_no_number_is_left_out_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = MarkWriter(tmp_path)
+    for wrong in ("many", float("nan"), None):
+        writer.step({"samples": 2, "tokens": wrong})  # type: ignore[dict-item]
     writer.flush()
-    assert writer.lost == 2
-    assert [line["name"] for line in lines(tmp_path) if line["mark"] == "begin"] == ["17"]
+    assert writer.lost == 3
+    assert caplog.text.count("tokens='many'") == 1
+    written = [line["amounts"] for line in lines(tmp_path) if line["mark"] == "work"]
+    assert {name: sum(a[name] for a in written) for name in written[0]} == {"steps": 3, "samples": 6}
+
+
+def test_facts_can_be_shown_whatever_they_are(tmp_path: Path) -> None:
+    writer = MarkWriter(tmp_path)
+    writer.fact({"path": "\udc80x", "huge": 10**400, "large": -5, "flag": True, "nothing": None, "list": [1]})
+    writer.fact({"odd": 10**5000})
+    line, odd = lines(tmp_path)
+    told = {"path": "\\udc80x", "huge": str(10**400), "large": -5, "flag": True, "nothing": None, "list": "[1]"}
+    assert line["facts"] == told
+    assert odd["facts"] == {"odd": "int (ValueError)"}
 
 
 def test_a_thread_has_its_own_innermost_phase(tmp_path: Path) -> None:

@@ -102,6 +102,15 @@ def test_begin_and_end_are_one_write(loop: Loop, monkeypatch: pytest.MonkeyPatch
     assert [data.count(b"\n") for data in written if b'"step"' in data] == [2]
 
 
+def test_a_block_ends_where_another_phase_begins(loop: Loop) -> None:
+    loop.begin("epoch")
+    for _ in range(151):
+        loop.step(1)
+    loop.begin("validation")
+    loop.end()
+    assert loop.blocks()[-1][1] == 151
+
+
 def test_numbers_count_on_and_a_block_ends_with_its_phase(loop: Loop) -> None:
     for n in (1, 2):
         loop.begin("epoch", n)

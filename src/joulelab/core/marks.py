@@ -8,17 +8,16 @@ What is called in every step of a training only takes note: between steps caches
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import threading
 from collections import deque
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from json.encoder import encode_basestring_ascii as _quote
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.mark_lines import begin_line, encode, end_line, fact_line, number_of, open_file, write_lines
 from joulelab.core.process import start_ticks
 from joulelab.core.steps import Block, Steps
 
@@ -40,8 +39,6 @@ RANK_VARIABLES = (
 # The same for the number of a process among all.
 GLOBAL_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 STEP = "step"
-
-_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 # The innermost open phase of this thread or task; other threads and processes have their own.
 _phase: ContextVar[str | None] = ContextVar("joulelab_phase", default=None)
@@ -77,7 +74,7 @@ class _Work:
 
     def add(self, t_ns: int, amounts: Mapping[str, float]) -> None:
         for name, amount in amounts.items():
-            self.amounts[name] = self.amounts.get(name, 0.0) + float(amount)
+            self.amounts[name] = self.amounts.get(name, 0.0) + amount
         if self.count % self.stride == 0:
             if len(self.at) == STAMPS:
                 # Every second stamp goes, so that those that stay are spread over the whole line. STAMPS is even, so
@@ -126,7 +123,7 @@ class MarkWriter:
             self._flush(t)
             self._reported[identity] = t
             try:
-                self._write(_begin(t, identity, name, n, labels, parent, self.rank))
+                self._write(begin_line(t, identity, name, n, labels, parent, self.rank))
             except (TypeError, ValueError, RecursionError):  # labels that hold themselves
                 self.lost += 1
         _phase.set(identity)
@@ -147,7 +144,7 @@ class MarkWriter:
                 self._write_steps(identity, whole)
             self._flush(t)
             self._reported.pop(identity, None)
-            self._write(_end(t, identity))
+            self._write(end_line(t, identity))
 
     def _edge(self) -> None:
         """Let no report of work reach from one phase of the first rank into the next."""
@@ -164,7 +161,7 @@ class MarkWriter:
             self._sum_up()
             self._write_steps(None, self._steps.switch(t))
             self._flush(t)
-            self._write(_encode({"t": t, "mark": "switch", "name": name, "n": n}))
+            self._write(encode({"t": t, "mark": "switch", "name": name, "n": n}))
 
     def work(self, amounts: Mapping[str, float]) -> None:
         """Report work that was done since the last report: amounts by name."""
@@ -179,7 +176,7 @@ class MarkWriter:
         if self.rank:
             return
         with self._mine():
-            self._write(_encode(_fact(self._now(), facts, self.rank)))
+            self._write(encode(fact_line(self._now(), facts, self.rank)))
 
     def flush(self) -> None:
         """Write the work that is still summed up, and steps that are not yet many enough."""
@@ -208,6 +205,7 @@ class MarkWriter:
         self._lock = threading.Lock()
         self._fd = -1
         self._count = 0
+        self._refused: set[str] = set()
         self._noted: deque[tuple[int, str | None, Mapping[str, float], bool]] = deque()
         self._work: dict[str | None, _Work] = {}
         self._reported: dict[str | None, int] = {}
@@ -226,17 +224,29 @@ class MarkWriter:
                     self._flush(t)
 
     def _sum_up(self) -> None:
-        """Sum up what was noted; what is no number is lost, and fails nobody."""
+        """Sum up what was noted."""
         while self._noted:
             t, phase, amounts, step = self._noted.popleft()
-            done = {"steps": 1, **amounts} if step and self.first else amounts
-            try:
-                if done:
-                    self._report(phase, t, done)
-                if step and not self.rank and (whole := self._steps.step(phase, t, done)):
-                    self._write_steps(phase, whole)
-            except (TypeError, ValueError):
-                self.lost += 1
+            done = {"steps": 1.0} if step and self.first else {}
+            for name, amount in amounts.items():
+                number = number_of(amount)
+                if number is None:
+                    self._refuse(name, amount)
+                else:
+                    done[name] = number
+            if done:
+                self._report(phase, t, done)
+            if step and not self.rank and (whole := self._steps.step(phase, t, done)):
+                self._write_steps(phase, whole)
+
+    def _refuse(self, name: str, amount: object) -> None:
+        """Leave out what is no number, which fails nobody, and say so once."""
+        self.lost += 1
+        if name not in self._refused:
+            self._refused.add(name)
+            import logging
+
+            logging.getLogger("joulelab").warning("work that is no number is not counted: %s=%.50r", name, amount)
 
     def _report(self, phase: str | None, t: int, amounts: Mapping[str, float]) -> None:
         pending = self._work.get(phase)
@@ -252,7 +262,7 @@ class MarkWriter:
         for phase, done in work.items():
             self._reported[phase] = done.last_ns
             line = {"t": done.last_ns, "mark": "work", "from": done.from_ns, "phase": phase, "amounts": done.amounts}
-            self._write(_encode(line | {"count": done.count, "at": done.at, "rank": self.rank}))
+            self._write(encode(line | {"count": done.count, "at": done.at, "rank": self.rank}))
 
     def _write_steps(self, phase: str | None, blocks: Iterable[Block]) -> None:
         """Write steps as phases that have ended: their work is theirs alone, the work lines have it as well."""
@@ -260,42 +270,17 @@ class MarkWriter:
             self._count += 1
             identity = f"{self._pid}-{self._count}"
             labels = {"to": block.last} if block.last > block.first else None
-            begin = _begin(block.start_ns, identity, STEP, block.first, labels, phase, self.rank, block.amounts)
-            self._write(f"{begin}\n{_end(block.end_ns, identity)}")
+            begin = begin_line(block.start_ns, identity, STEP, block.first, labels, phase, self.rank, block.amounts)
+            self._write(f"{begin}\n{end_line(block.end_ns, identity)}")
 
     def _write(self, lines: str) -> None:
         try:
             if self._fd < 0:
-                self._fd = _open(self.folder / f"{self._pid}-{start_ticks() or 0}.jsonl")
+                self._fd = open_file(self.folder / f"{self._pid}-{start_ticks() or 0}.jsonl")
                 _flush_when_workers_end(self.flush)
-            _write_lines(self._fd, lines)
+            write_lines(self._fd, lines)
         except (OSError, ValueError, TypeError):
             self.lost += 1
-
-
-def _begin(
-    t: int,
-    identity: str,
-    name: str,
-    n: int | None,
-    labels: Mapping[str, object] | None,
-    parent: str | None,
-    rank: int,
-    work: Mapping[str, float] | None = None,
-) -> str:
-    """Return the line that begins a phase; written by hand, for it is most of what a phase costs."""
-    inside = "null" if parent is None else f'"{parent}"'
-    more = "" if work is None else f',"work":{_encode(work)}'
-    number = "null" if n is None else _encode(n)
-    said = _encode(labels) if labels else "{}"
-    return (
-        f'{{"t":{t},"mark":"begin","id":"{identity}","name":{_quote(str(name))},"n":{number},"labels":{said},'
-        f'"parent":{inside},"thread":{threading.get_native_id()},"rank":{rank}{more}}}'
-    )
-
-
-def _end(t: int, identity: str) -> str:
-    return f'{{"t":{t},"mark":"end","id":"{identity}"}}'
 
 
 def current_phase() -> str | None:
@@ -317,42 +302,16 @@ def shell_work(folder: Path, amounts: Mapping[str, float], *, rank: int = 0, she
 
 def shell_fact(folder: Path, facts: Mapping[str, object], *, shell: int | None = None) -> None:
     """Tell facts from the shell script that called this process; raise OSError where it cannot be written."""
-    _write_shell(folder, _fact(monotonic_ns(), facts, 0), shell)
-
-
-def _fact(t: int, facts: Mapping[str, object], rank: int) -> dict[str, object]:
-    return {"t": t, "mark": "fact", "facts": {name: _plain(value) for name, value in facts.items()}, "rank": rank}
-
-
-def _plain(value: object) -> object:
-    """Return a number of numpy or torch as Python has it, and anything that is no number as text."""
-    if value is not None and not isinstance(value, (str, int, float)):
-        with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError):
-            value = value.item()  # type: ignore[attr-defined]
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+    _write_shell(folder, fact_line(monotonic_ns(), facts, 0), shell)
 
 
 def _write_shell(folder: Path, line: Mapping[str, object], shell: int | None) -> None:
     pid = os.getppid() if shell is None else shell
-    fd = _open(folder / f"sh-{pid}-{start_ticks(pid) or 0}.jsonl")
+    fd = open_file(folder / f"sh-{pid}-{start_ticks(pid) or 0}.jsonl")
     try:
-        _write_lines(fd, _encode({"t": monotonic_ns(), **line}))
+        write_lines(fd, encode({"t": monotonic_ns(), **line}))
     finally:
         os.close(fd)
-
-
-def _open(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-
-
-def _write_lines(fd: int, lines: str) -> None:
-    data = f"{lines}\n".encode()
-    written = os.write(fd, data)
-    if written < len(data):
-        # A full disk took a part: end that line, so that the next one is whole again.
-        with contextlib.suppress(OSError):
-            os.write(fd, b"\n")
-        raise OSError("short write")
 
 
 def _flush_when_workers_end(flush: Callable[[], None]) -> None:

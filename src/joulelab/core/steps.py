@@ -29,7 +29,7 @@ class Block:
         """Take one more step."""
         self.last, self.end_ns = number, t_ns
         for name, amount in amounts.items():
-            self.amounts[name] = self.amounts.get(name, 0.0) + float(amount)
+            self.amounts[name] = self.amounts.get(name, 0.0) + amount
 
 
 class _Around:

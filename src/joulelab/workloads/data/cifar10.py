@@ -41,7 +41,7 @@ ALLOWED = {
 
 def load(asked: str, *, train: int, test: int, seed: int) -> Data:
     """Return CIFAR-10, or a stand-in of `train` and `test` images. Raises ConfigError."""
-    chosen = choose(asked, FOLDER, otherwise=MEMORY)
+    chosen = choose(asked, FOLDER, otherwise=MEMORY, named=["fashion-mnist"])
     if chosen in (FILES, MEMORY):
         if chosen == FILES:
             why = "CIFAR-10 lies in memory whole, so files would cost nothing more"

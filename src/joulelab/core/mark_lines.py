@@ -1,0 +1,98 @@
+"""Make the lines of a marks file, of whatever a workload tells: what cannot be written as it is becomes text."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import threading
+from json.encoder import encode_basestring_ascii as quote
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MOST_WHOLE = 2**63  # whole numbers beyond are kept as text
+
+encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
+
+def begin_line(
+    t: int,
+    identity: str,
+    name: str,
+    n: int | None,
+    labels: Mapping[str, object] | None,
+    parent: str | None,
+    rank: int,
+    work: Mapping[str, float] | None = None,
+) -> str:
+    """Return the line that begins a phase; written by hand, for it is most of what a phase costs."""
+    if n is not None and type(n) is not int:
+        name, n = _numbered(name, n)
+    inside = "null" if parent is None else f'"{parent}"'
+    more = "" if work is None else f',"work":{encode(work)}'
+    number = "null" if n is None else encode(n)
+    said = encode(labels) if labels else "{}"
+    return (
+        f'{{"t":{t},"mark":"begin","id":"{identity}","name":{quote(str(name))},"n":{number},"labels":{said},'
+        f'"parent":{inside},"thread":{threading.get_native_id()},"rank":{rank}{more}}}'
+    )
+
+
+def _numbered(name: str, n: object) -> tuple[str, int | None]:
+    """Return a phase's name and number; what is no whole number is a part of the name."""
+    plain = _plain(n)
+    if isinstance(plain, (int, float)) and plain == plain // 1:
+        return name, int(plain)
+    return f"{name} {plain}", None
+
+
+def end_line(t: int, identity: str) -> str:
+    """Return the line that ends a phase."""
+    return f'{{"t":{t},"mark":"end","id":"{identity}"}}'
+
+
+def fact_line(t: int, facts: Mapping[str, object], rank: int) -> dict[str, object]:
+    """Return what a line of facts holds."""
+    return {"t": t, "mark": "fact", "facts": {name: _plain(value) for name, value in facts.items()}, "rank": rank}
+
+
+def _plain(value: object) -> object:
+    """Return a number of numpy or torch as Python has it, and anything that is no number as text that can be shown."""
+    if value is not None and not isinstance(value, (str, int, float)):
+        with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError):
+            value = value.item()  # type: ignore[attr-defined]
+    if value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < MOST_WHOLE):
+        return value
+    try:
+        return str(value).encode(errors="backslashreplace").decode()
+    except Exception as error:  # noqa: BLE001 - whatever it is, telling it fails nobody
+        return f"{type(value).__name__} ({type(error).__name__})"
+
+
+def number_of(amount: object) -> float | None:
+    """Return an amount of work as a number, None where it is none."""
+    try:
+        number = float(amount)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def open_file(path: Path) -> int:
+    """Open a file to write lines to its end; return its descriptor. Raises OSError."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+
+def write_lines(fd: int, lines: str) -> None:
+    """Write lines at once. Raises OSError."""
+    data = f"{lines}\n".encode()
+    written = os.write(fd, data)
+    if written < len(data):
+        # A full disk took a part: end that line, so that the next one is whole again.
+        with contextlib.suppress(OSError):
+            os.write(fd, b"\n")
+        raise OSError("short write")

@@ -95,18 +95,66 @@ def in_phase() -> None:
         pass
 
 
-def callback() -> Callable[[], object] | None:
-    """Return the end of a step of Hugging Face's Trainer, None where it is not installed."""
+def hugging_face() -> Callable[[], object] | None:
+    """Return what a step of the Trainer calls: the hook of the model's forward pass, and the end of the step."""
     try:
+        import torch
         from transformers import TrainerControl, TrainerState, TrainingArguments
 
         from joulelab.integrations.huggingface import JoulelabCallback
     except ImportError:
         return None
     arguments, state = TrainingArguments(output_dir=tempfile.gettempdir(), use_cpu=True), TrainerState()
+    hooked, model, control = JoulelabCallback(log="none"), torch.nn.Identity(), TrainerControl()
+    hooked.on_train_begin(arguments, state, control, model=model)
+    (hook,) = model._forward_pre_hooks.values()  # noqa: SLF001 - as torch calls it
+    batch = {"input_ids": torch.zeros(8, 64), "attention_mask": torch.zeros(8, 64), "labels": torch.zeros(8, 64)}
+
+    def step() -> None:
+        hook(model, (), batch)
+        hooked.on_step_end(arguments, state, control)
+
+    return step
+
+
+def lightning() -> Callable[[], object] | None:
+    """Return what Lightning calls at a step, with a trainer of its own; None where it is not installed."""
+    try:
+        import lightning.pytorch as pl
+        import torch
+
+        from joulelab.integrations.lightning import JoulelabCallback
+    except ImportError:
+        return None
+    trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    done = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
+    hooked, batch = JoulelabCallback(log="none"), {"x": torch.zeros(64, 32), "y": torch.zeros(64)}
+    hooked.on_train_start(trainer, None)
+
+    def step() -> None:
+        hooked.on_train_batch_start(trainer, None, batch, 0)
+        done.completed += 1
+        hooked.on_train_batch_end(trainer, None, None, batch, 0)
+
+    return step
+
+
+def keras() -> Callable[[], object] | None:
+    """Return what Keras calls at a step, with a model that counts samples; None where it is not installed."""
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    try:
+        import keras as framework
+
+        from joulelab.integrations.keras import JoulelabCallback
+    except ImportError:
+        return None
+    model = framework.Sequential([framework.Input((4,)), framework.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    model._loss_tracker.update_state(0.0, sample_weight=64)  # noqa: SLF001 - as its train_step does
     hooked = JoulelabCallback(log="none")
-    hooked.on_train_begin(arguments, state, TrainerControl())
-    return lambda: hooked.on_step_end(arguments, state, TrainerControl())
+    hooked.set_model(model)
+    hooked.on_train_begin()
+    return lambda: hooked.on_train_batch_end(0)
 
 
 def calls(steps: int) -> None:
@@ -125,7 +173,9 @@ def calls(steps: int) -> None:
             "with phase(...)": in_phase,
             "a batch of track(loader)": lambda: next(batches),
             "a callback's step": lambda: training.step({"samples": 64}),
-            "the callback of Hugging Face": callback(),
+            "the callback of Hugging Face": hugging_face(),
+            "the callback of Lightning": lightning(),
+            "the callback of Keras": keras(),
         }
         for name, call in cases.items():
             if call is None:

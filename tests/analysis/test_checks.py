@@ -135,13 +135,33 @@ def test_a_sensor_that_sees_a_part(folder):
     status, message, advice = only(folder, "unseen")
     assert status == "note"
     assert message.startswith("gpu:0: the sensor sees only part")
-    assert "joulelab.work" in advice
+    assert "call joulelab.step()" in advice
     three = Folder(folder.path.parent)
     for k in range(3):
         steady(three, index=k, seen=0.25)
     assert only(three, "unseen")[1].startswith("gpu:0..gpu:2: ")
     nothing = steady(Folder(folder.path.parent), 0.0, seen=0.25)
     assert "within ±0.0%" in only(nothing, "unseen")[1]
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(5, "take more steps: 5 of joulelab.step()"), (50, "the 50 reports of joulelab.step()")]
+)
+def test_the_advice_says_what_steps_lack(folder, count, words):
+    steady(folder, seen=0.25)
+    at = [ns(6 + 0.1 * k) for k in range(count)]
+    line = {"t": at[-1], "mark": "work", "from": at[0], "phase": None, "amounts": {"steps": count}, "at": at}
+    folder.marks("9-1", line)
+    assert words in only(folder, "unseen")[2]
+
+
+def test_a_quality_that_is_nan_is_doubted(folder):
+    told = {"quality": "accuracy, loss", "accuracy": 0.9, "loss": float("nan")}
+    steady(folder).marks("9-1", {"t": ns(6), "mark": "fact", "facts": told})
+    assert only(folder, "quality")[:2] == (
+        "warning",
+        "loss: nan, so it is not known what the energy was spent for",
+    )
 
 
 # Counters.

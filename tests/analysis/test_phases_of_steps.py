@@ -12,7 +12,7 @@ from tests.analysis.virtual import ns
 
 from joulelab.analysis import analyse as module
 from joulelab.analysis.analyse import analyse
-from joulelab.analysis.phases import facts_of, phases_of
+from joulelab.analysis.phases import facts_of, phases_of, stretches
 
 
 def steps(t, until, identity, n, to, parent, amounts, **more):
@@ -122,3 +122,53 @@ def test_shallow_phases_have_energies_before_deep_ones_and_steps_come_last(tmp_p
     assert [p.last for p in result.phases if p.name == "step"] == [1, 2, 3]
     assert {p.depth for p in result.phases if p.name == "step"} == {1}
     assert result.facts == result.to_json()["facts"] == {"data": "x"}
+
+
+def test_steps_without_a_gap_are_one_stretch():
+    marks = [
+        begin(2_000_000, "100-1", "epoch"),
+        *steps(2_000_000, 3_000_000, "100-2", 1, 1, "100-1", {"samples": 1.0}),
+        *steps(3_000_000, 4_000_000, "100-3", 2, 9, "100-1", {"samples": 8.0}),
+        *steps(5_000_000, 6_000_000, "100-4", 10, 10, "100-1", {}),
+        *steps(6_000_000, 7_000_000, "100-5", 11, 11, None, {}),
+        end(7_000_000, "100-1"),
+    ]
+    phases, _ = phases_of(marks, 0, 9_000_000)
+    assert [[phases[k].title for k in places] for places in stretches(phases)] == [
+        ["step 1", "step 2-9"],
+        ["step 10"],
+        ["step 11"],
+    ]
+
+
+def test_steps_beyond_the_limit_are_known_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_PHASES", 1)
+    marks = [begin(ns(5), "9-1", "epoch"), end(ns(9), "9-1")]
+    for k in range(4):
+        marks += steps(ns(5 + k), ns(6 + k), f"9-1{k}", k + 1, k + 1, "9-1", {"steps": 1.0})
+    lines = [{k: v for k, v in m.items() if k not in ("host", "source")} for m in marks]
+    folder = node(Folder(tmp_path), gpus=1).marks("9-1", *lines).close(FROM, TO)
+    result = analyse(folder.open())
+    epoch, (whole,) = result.phases[0], result.stretches
+    assert (whole.title, whole.work, whole.depth) == ("step 1-4", {"steps": 4.0}, 1)
+    assert not any(p.energy for p in result.phases[1:])
+    assert whole.energy == epoch.energy, "one interval, so the same value and the same uncertainty"
+    assert module._Energies([], [], module.Interval(0, 9, None), None).of(5, 5) == {}
+    monkeypatch.setattr(module, "MOST_STRETCHES", 0)
+    assert analyse(folder.open()).stretches[0].energy == {}
+
+
+@pytest.mark.parametrize(
+    ("n", "kept"), [(3, 3), (3.0, 3), (0.5, None), (True, None), ("tensor(4)", None), (2**63, None), (None, None)]
+)
+def test_numbers_of_phases_are_whole(n, kept):
+    phases, _ = phases_of([begin(2_000, "1-1", "p", n=n), switch(3_000, "s", "sh-1-1", n)], START, END)
+    assert [p.n for p in phases] == [kept, kept]
+
+
+def test_what_cannot_be_stored_is_written_out():
+    marks = [fact(2_000, text="\udc80x", big=10**400, yes=True), fact(3_000, **{"\udc80": 1})]
+    assert facts_of(marks, END, "node1") == {"text": r"\udc80x", "big": str(10**400), "yes": True, r"\udc80": 1}
+    torn = [begin(2_000, "1-1", "p", labels="torn"), work(3_000, {"a": "x", "b": None, "c": 10**400, "d": 2}, "1-1")]
+    phases, done = phases_of([*torn, work(4_000, "torn", "1-1")], START, END)
+    assert phases[0].work == done.amounts == {"d": 2.0}

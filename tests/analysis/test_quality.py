@@ -13,9 +13,9 @@ import pytest
 from tests.analysis.studies import by_cap
 
 from joulelab.analysis.metrics import summarise
-from joulelab.analysis.quality import data_of, figures_of, quality_of
+from joulelab.analysis.quality import data_of, figures_of, quality_of, quality_text
 from joulelab.report.console import make_console
-from joulelab.report.paper import paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
+from joulelab.report.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
 from joulelab.report.study import print_study
 from joulelab.report.study_csv import cells_csv
 from joulelab.report.study_text import study_latex, study_markdown
@@ -60,7 +60,13 @@ def _printed(show: Callable[..., None], summary: Summary) -> str:
 
 def test_quality_is_what_the_workload_says_it_is() -> None:
     facts = {"quality": "accuracy, loss,gone,text", "accuracy": 1, "loss": math.nan, "text": "a", "other": 3.0}
-    assert quality_of(facts) == {"accuracy": 1.0}
+    found = quality_of(facts)
+    assert list(found) == ["accuracy", "loss"]
+    assert found["accuracy"] == 1.0
+    assert math.isnan(found["loss"]), "shown as nan, not left out"
+    assert quality_text(facts) == "accuracy 1, loss nan"
+    assert quality_of({"quality": 0.9}) == {"quality": 0.9}
+    assert quality_of({"quality": "a", "a": "0.910"}) == {"a": 0.91}
     assert quality_of({"accuracy": 0.9}) == {}
 
 
@@ -125,4 +131,44 @@ def test_repeats_of_one_cell_on_different_data_are_doubted() -> None:
     mixed = summarise(told(lambda _, k: {"data": f"d{k}"}))
     assert any("d0 / d1 in cap=100 W, cap=200 W" in note for note in mixed.notes)
     partly = summarise(told(lambda cap, _: {"data": "x"} if cap > 150 else {}))
-    assert any("what it does not tell in cap=100 W; x in cap=200 W" in note for note in partly.notes)
+    assert any("(not told) in cap=100 W; x in cap=200 W" in note for note in partly.notes)
+
+
+def test_a_quality_that_is_not_finite_is_shown_as_nan() -> None:
+    lost = summarise(told(lambda *_: {"quality": "accuracy", "accuracy": math.nan}))
+    for show in (print_study, print_paper):
+        text = _printed(show, lost)
+        assert "ccuracy" in text
+        assert "nan" in text
+
+
+def test_pairs_doubt_other_data(judged: Summary) -> None:
+    rows = list(csv.DictReader(io.StringIO(pairs_csv(judged))))
+    assert {row["doubt"] for row in rows} <= {
+        "different data: cifar-10, synthetic-memory",
+        "different data: synthetic-memory, cifar-10",
+    }
+    same = summarise(told(lambda *_: {"data": "cifar-10"}))
+    assert {row["doubt"] for row in csv.DictReader(io.StringIO(pairs_csv(same)))} == {""}
+    partly = summarise(told(lambda cap, _: {"data": "x"} if cap > 150 else {}))
+    assert any("(not told)" in row["doubt"] for row in csv.DictReader(io.StringIO(pairs_csv(partly))))
+
+
+def test_a_knob_named_data_does_not_give_two_columns_of_a_name() -> None:
+    cells = [replace(c, knobs={"data": f"/d/{k}"}) for k, c in enumerate(told(lambda c, _: {"data": f"{c}"}))]
+    for show in (print_study, print_paper):
+        heads = [line.split() for line in _printed(show, summarise(cells)).splitlines()]
+        assert all(sum(word.lower() == "data" for word in line) < 2 for line in heads)
+    assert "worked on" in _printed(print_study, summarise(cells))
+
+
+def test_what_was_only_judged_has_no_figure_of_the_whole_run() -> None:
+    cells = [
+        replace(c, trials=tuple(replace(t, work={"samples": 10.0, "validated": 4.0, "steps": 2.0}) for t in c.trials))
+        for c in by_cap(POINTS)
+    ]
+    found = summarise(cells)
+    assert list(found.cells[0].per_work) == ["samples", "steps"]
+    assert "validated" not in _printed(print_study, found)
+    alone = [replace(c, trials=tuple(replace(t, work={"validated": 4.0}) for t in c.trials)) for c in by_cap(POINTS)]
+    assert list(summarise(alone).cells[0].per_work) == ["validated"], "in a phase of its own it is what was done"

@@ -57,10 +57,12 @@ def test_work_comes_before_the_switch(recorded: dict[str, str]) -> None:
 
 
 def test_facts_are_told_before_all_else(recorded: dict[str, str]) -> None:
-    facts = ("data=cifar-10", "accuracy=0.91", "epochs=3", "real=true", "at=a=b")
+    facts = ("data=cifar-10", "accuracy=0.91", "epochs=3", "real=true", "at=a=b", "ver=007", "commit=123e4567")
+    facts += ("of=inf", "short=12e4", "lr=1e-05")
     said = mark(recorded, "next", *(word for fact in facts for word in ("--fact", fact)), "--json").stderr
     first, second = lines(recorded)
-    told = {"data": "cifar-10", "accuracy": 0.91, "epochs": 3, "real": True, "at": "a=b"}
+    told = {"data": "cifar-10", "accuracy": 0.91, "epochs": 3, "real": True, "at": "a=b", "ver": "007"}
+    told |= {"commit": "123e4567", "of": "inf", "short": "12e4", "lr": 1e-05}
     assert (first["mark"], first["facts"], second["mark"]) == ("fact", told, "switch")
     assert json.loads(said)["facts"] == told
     mark(recorded, "--fact", "data=x", LOCAL_RANK="1")

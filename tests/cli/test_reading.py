@@ -54,7 +54,7 @@ def test_ls_and_compare_show_the_data(call: Call, runs: Path) -> None:
     assert facts == {first.name: {"accuracy": 0.9, "data": "cifar-10"}, second.name: {}}
     text = call("compare", first.name, second.name).output
     assert "data" in text.split("accuracy")[0]
-    assert "! A and B did not work on the same data: cifar-10, what it does not tell" in " ".join(text.split())
+    assert "! A and B did not work on the same data: A cifar-10, B does not tell" in " ".join(text.split())
     assert json.loads(call("compare", first.name, second.name, "--json").stdout)["facts"]["accuracy"]["a"] == 0.9
 
 

@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulelab.core import marks
 from joulelab.core.clock import NS
 from joulelab.core.marks import STAMPS, MarkWriter, current_phase, local_rank, shell_mark, shell_work
 from joulelab.core.process import start_ticks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -65,17 +67,77 @@ def test_what_cannot_be_written_is_lost_and_fails_nobody(tmp_path: Path) -> None
     assert begun == [("17", None), ("part b", None), ("part", 2)]
 
 
-def test_a_forked_child_begins_a_file_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rank", "verb", "kinds"),
+    [
+        (0, lambda w: w.begin("child"), ["begin"]),
+        (0, lambda w: w.end("1-1"), []),
+        (0, lambda w: w.switch("child"), ["switch"]),
+        (0, lambda w: w.fact({"a": 1}), ["fact"]),
+        (0, lambda w: w.past("child", 2, 1, {"x": 3}), ["begin", "work", "end"]),
+        (1, lambda w: w.past("child", 2, 1, {"x": 3}), ["work"]),
+        (1, lambda w: w.begin("child"), []),
+        (1, lambda w: w.switch("child") or w.fact({"a": 1}), []),
+    ],
+)
+def test_a_process_of_its_own_begins_a_file_of_its_own(
+    tmp_path: Path, rank: int, verb: Callable[[MarkWriter], object], kinds: list[str]
+) -> None:
+    writer = MarkWriter(tmp_path, rank=rank)
+    before = current_phase()
+    writer._pid = -1  # as after a fork
+    verb(writer)
+    writer.close()
+    marks._phase.set(before)
+    assert [line["mark"] for line in lines(tmp_path)] == kinds
+
+
+def test_what_has_passed_is_work_of_that_time_on_every_rank(tmp_path: Path) -> None:
+    clock = Clock()
+    for rank in (0, 1):
+        writer = MarkWriter(tmp_path / str(rank), rank=rank, now=clock)
+        writer.folder.mkdir()
+        clock.t = 5 * NS
+        writer.work({"x": 1})
+        clock.t = 9 * NS
+        writer.past("validation", 3, 6 * NS, {"y": 2})
+        writer.past("nothing", None, 6 * NS, {})
+        writer.close()
+    first, other = lines(tmp_path / "0"), lines(tmp_path / "1")
+    assert [line["name"] for line in first if line["mark"] == "begin"] == ["validation", "nothing"]
+    (late,) = [line for line in other if "y" in line.get("amounts", {})]
+    assert (late["from"], late["t"], late["amounts"]) == (6 * NS, 9 * NS, {"y": 2})
+
+
+def test_a_call_in_the_midst_of_another_waits_for_nobody(tmp_path: Path) -> None:
+    """As in a signal handler or a finalizer, which may come at any line."""
     writer = MarkWriter(tmp_path)
-    outer = writer.begin("parent")
-    child = os.fork()
-    if not child:
-        writer.begin("child")
-        os._exit(0)
-    os.waitpid(child, 0)
-    writer.end(outer)
-    assert len(list(tmp_path.iterdir())) == 2
-    assert {line["name"]: line["parent"] for line in lines(tmp_path) if line["mark"] == "begin"}["child"] == outer
+    write = writer._write
+
+    def interrupted(text: str) -> None:
+        if "outer" in text:
+            writer.end(writer.begin("inner", at_ns=7), at_ns=8)
+            writer.step({"x": 1})
+            writer.flush()
+        write(text)
+
+    writer._write = interrupted  # type: ignore[method-assign]
+    writer.end(writer.begin("outer"))
+    writer.close()
+    names = [line["name"] for line in lines(tmp_path) if line["mark"] == "begin"]
+    assert sorted(name for name in names if name != "step") == ["inner", "outer"]
+    assert sum(line["amounts"]["x"] for line in lines(tmp_path) if line["mark"] == "work") == 1
+
+
+def test_who_closes_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "CLOSE_S", 0.01)
+    writer = MarkWriter(tmp_path)
+    writer.fact({"a": 1})
+    with writer._lock:
+        writer.close()
+    writer.close()
+    writer.close()
+    assert len(lines(tmp_path)) == 1
 
 
 def test_work_that_is_no_number_is_left_out_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -95,13 +95,14 @@ def test_cells_are_marked_measured_and_shown(shell: Any, folder: Path, capsys: p
 
     shell.run_cell("# wait\nimport asyncio, time, joulelab\ntime.sleep(0.2)")
     body = "%%joulelab the training\n# train\nprint('printed')\nwith joulelab.phase('epoch', n=1):\n"
+    body += "    joulelab.fact(data='fashion-mnist', accuracy=0.91)\n"
     body += "    for _ in range(10):\n        await asyncio.sleep(0.02)\n        joulelab.work(samples=4)\n6 * 7"
     done = shell.run_cell(body)
     assert done.result == 42
     assert "printed\n" in capsys.readouterr().out
     text, page = shown(shell)
     assert text.startswith("the training: ")
-    for said in ("gpu:0", "epoch 1", "40 samples", "J/sample", str(run)):
+    for said in ("data   fashion-mnist", "gpu:0", "epoch 1", "40 samples", "J/sample", str(run)):
         assert said in text
         assert said in page
     assert re.search(r"^power  [▁-█]+  .* W to .* W in ", text, re.MULTILINE)
@@ -119,7 +120,16 @@ def test_cells_are_marked_measured_and_shown(shell: Any, folder: Path, capsys: p
     shell.run_cell("%joulelab")
     text, _ = shown(shell)
     assert text.startswith("the notebook so far: ")
-    for said in ("loading", "cell 1 · wait", "cell 2 · train", "cell 3", "cell 5", "cell 6 (runs)", "idle   between"):
+    for said in (
+        "data   fashion-mnist",
+        "loading",
+        "cell 1 · wait",
+        "cell 2 · train",
+        "cell 3",
+        "cell 5",
+        "cell 6 (runs)",
+        "idle   between",
+    ):
         assert said in text
     check_total(shell, run)
 
@@ -129,7 +139,7 @@ def test_cells_are_marked_measured_and_shown(shell: Any, folder: Path, capsys: p
     assert f"the recording has ended: run {run.name}" in out
     assert run_state(run) is RunState.CLOSED
     names = ["loading"] + [n for k in range(1, 8) for n in ("between cells", f"cell {k}")]
-    inner = [("the training", "cell 2"), ("epoch", "the training"), ("measure", "cell 3")]
+    inner = [("the training", "cell 2"), ("epoch", "the training"), ("measure", "cell 3"), ("table", "cell 6")]
     assert [name for name, around in begun(run) if around is None] == names
     assert [pair for pair in begun(run) if pair[1] is not None] == inner
 
@@ -192,6 +202,9 @@ def test_what_somebody_else_records_is_joined_and_left(
         assert shell.user_ns["kept"].stdout == "x\n"
         shell.run_cell("get_ipython().run_cell_magic('joulelab', 'called', '1 + 1')")
         assert shown(shell)[0].startswith("called: ")
+        shell.run_cell("%%joulelab around\nget_ipython().run_cell('%%joulelab inside\\n1 + 1')")
+        assert shell.display_pub.outputs[-2]["data"]["text/plain"].startswith("inside: ")
+        assert re.search(r"^table +\d", shown(shell)[0], re.MULTILINE)  # what the table inside took is told apart
         shell.run_cell("%joulelab stop")
         assert "the run goes on" in capsys.readouterr().out
         unload_ipython_extension(shell)
@@ -213,12 +226,14 @@ def test_what_somebody_else_records_is_joined_and_left(
         assert "recorded by joulelab run, cell by cell" in capsys.readouterr().out
     top = [name for name, around in begun(m.run) if around is None]
     between = "between cells"
-    own = ["loading", "cell 1", between, "cell 2", between, "cell 3", between, "cell 4"]
+    own = ["loading", *(name for k in range(1, 5) for name in (f"cell {k}", between)), "cell 5"]
     assert top == [*own, "cell 1", between, "cell 2"]
     assert ("inner", "cell 1") in begun(m.run)
     assert ("measure", "cell 2") in begun(m.run)
     assert ("again", "cell 1") in begun(m.run)
-    assert begun(m.run).count(("table", "cell 1")) == 1
+    assert begun(m.run).count(("table", "cell 1")) == 2  # inside of %%capture, and where others mark cells
+    assert begun(m.run).count(("table", "around")) == 1
+    assert begun(m.run).count(("table", "cell 2")) == 1  # `%joulelab` waits in its cell
 
 
 @pytest.mark.parametrize("order", ["pairs", "no beginning", "nested", "cancelled", "replaced"])

@@ -73,7 +73,7 @@ def test_cells_are_marked_once_and_have_energy(recorded: Recorded) -> None:
     cells = ["cell 1", between, "cell 2", between, "cell 3", between, "cell 4"]
     assert [p["title"] for p in recorded.top] == ["kernel start", *cells, "kernel stop"]
     inner = [(p["title"], p["depth"]) for p in recorded.result["phases"] if p["depth"]]
-    assert inner == [("training", 1), ("epoch 1", 2), ("table", 1), ("measure", 1), ("table", 1)]
+    assert inner == [("training", 1), ("epoch 1", 2), ("table", 1), ("measure", 1), ("table", 1), ("table", 1)]
     assert recorded.phase("training")["work"] == {"samples": 40}
     assert (
         recorded.phase("cell 2")["energy"]["measured"]["value"]

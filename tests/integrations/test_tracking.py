@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -16,12 +17,15 @@ from tests.recorder.driving import fake
 from tests.supervisor.supervised import marks
 
 import joulelab
+from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
 from joulelab.integrations import tracking
 from joulelab.integrations.batches import samples_in
+from joulelab.integrations.progress import ERASE, Bar, Screen
 from joulelab.integrations.tracking import track
 from joulelab.store.folder import RunState, list_runs, read_end, run_state
 from joulelab.supervisor import live, phases
+from joulelab.supervisor.tail import Now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,6 +192,68 @@ def test_on_a_terminal_there_is_a_bar_and_a_line_that_stays(
     assert "J/sample" in kept[0]
     assert "so far" in painted
     assert "silent" not in painted
+
+
+def test_what_is_printed_after_a_loop_stays(kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "PAINT_S", 0.02)
+    terminal = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with joulelab.measure("training", **kw):
+        for _batch in track(Loader(10), show=True):
+            pass
+        terminal.write("accuracy 0.9\nloss 0.1 ")
+        lines()
+    bar, _, after = terminal.getvalue().partition("accuracy 0.9")
+    assert "epoch 1: " in bar
+    assert bar.endswith("\r\x1b[K")  # gone before anything is printed
+    assert "\x1b" not in after
+    assert "\r" not in after
+    assert after.startswith("\nloss 0.1 epoch 1: ")
+
+
+def test_a_late_line_makes_a_bar_give_way_and_one_that_is_over_is_not_painted() -> None:
+    terminal, screen = io.StringIO(), Screen()
+    first, second = (Bar(screen, terminal, name, "samples", 4) for name in ("first", "second"))
+    now = Now(0, 2 * 10**9, {"measured": Quantity(700.0)}, {"measured": 1.0})
+    first.paint(2.5, 1, 8, now)
+    assert "mean 350.0 W, " in terminal.getvalue()
+    first.paint(9.0, 2, 16, now)
+    assert "mean 350.0 W until 7 s ago, " in terminal.getvalue()
+    first.erase()
+    first.paint(9.5, 2, 16, now)  # a thread that comes late
+    second.paint(0.1, 1, 8, None)
+    first.finish(9.0, 2, 16, None)
+    second.erase()
+    painted = terminal.getvalue().split(ERASE)[3:]
+    assert painted[0] == ""
+    assert painted[1].startswith("second: ")
+    assert painted[2:] == ["first: 9.000 s, 16 samples, 1.778 samples/s, energy not measured\n"]
+
+
+def test_what_is_slow_to_import_is_imported_before_anything_is_measured(
+    kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(tracking, "load", lambda: seen.append(phases.writer()))
+    monkeypatch.setattr(tracking, "measure", lambda: joulelab.measure("loop", **kw))
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    for _batch in track(Loader(1), show=True):
+        assert phases.writer() is not None
+    lines()
+    assert seen == [None]
+
+
+def test_loops_in_threads_are_no_loops_around_each_other(kw: dict[str, Any]) -> None:
+    tracked = [track(Loader(5), name=f"thread {k}", show=False) for k in range(2)]
+    with joulelab.measure("training", **kw) as m:
+        threads = [threading.Thread(target=lambda loop=loop: list(loop)) for loop in tracked]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [loop.samples for loop in tracked] == [40.0, 40.0]
+    assert m.result is not None
+    assert m.result.work == {"steps": 10, "samples": 80}
 
 
 def test_a_rank_that_nobody_records_only_goes_over_its_batches(

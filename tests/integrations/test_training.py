@@ -16,7 +16,7 @@ from tests.recorder.driving import fake
 
 import joulelab
 from joulelab.core.errors import ConfigError, MissingDependency
-from joulelab.integrations.training import Following, Training, amounts_of, harmless, local_ranks
+from joulelab.integrations.training import Following, Look, Training, amounts_of, harmless, local_ranks
 from joulelab.store.folder import list_runs, read_end
 from joulelab.supervisor import phases
 
@@ -34,6 +34,29 @@ def test_a_batch_has_as_many_samples_as_its_first_tensor_is_long() -> None:
     assert amounts_of(tensor(5, 1)) == {"samples": 5}
     assert amounts_of([[[[[tensor(5)]]]]]) == {}
     assert amounts_of("text") == {}
+
+
+class Watched(list[Any]):
+    """Count how often a batch is gone over."""
+
+    searched = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        Watched.searched += 1
+        return super().__iter__()
+
+
+def test_where_the_first_batch_has_its_tensor_the_next_ones_are_not_searched() -> None:
+    look = Look()
+    for size in (8, 8, 3):
+        assert look(Watched([None, {"x": tensor(size, 2)}])) == {"samples": size}
+    assert Watched.searched == 2  # the first: to find the place, and its amounts
+    assert look(Watched([tensor(5), "text"])) == {"samples": 5}  # of another form
+    assert look({"labels": tensor(4), "input_ids": tensor(4, 6)}) == {"samples": 4, "tokens": 24}
+    assert look({"labels": tensor(2), "input_ids": tensor(2, 6)}) == {"samples": 2, "tokens": 12}
+    assert look({"labels": tensor(2), "input_ids": tensor(7)}) == {"samples": 7}
+    assert look({"labels": tensor(2)}) == {"samples": 2}
+    assert look("text") == {}
 
 
 def test_launchers_say_how_many_ranks_a_node_has() -> None:
@@ -165,6 +188,32 @@ def test_a_block_closes_what_a_failed_training_left(marked: Marked) -> None:
         assert other.measurement is None
         assert not other.training.begun
     callback.close()
+
+
+def test_a_problem_at_the_end_does_not_stand_in_for_the_training_s_own(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError("no space")
+
+    callback = Callback()
+    callback.begin()
+    assert callback.measurement is not None
+    monkeypatch.setattr(callback.measurement, "__exit__", broken, raising=False)
+    with pytest.raises(ValueError, match="x"), callback:
+        raise ValueError("x")
+    assert "OSError: no space" in caplog.text
+    assert marked.titles() == ["train"]
+
+
+def test_at_every_step_the_environment_is_left_alone(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training()
+    training.begin("train")
+    monkeypatch.setattr("joulelab.integrations.training.local_ranks", None)  # nobody asks again
+    training.step({"samples": 2})
+    training.work({"samples": 1})
+    training.end()
+    assert marked.work() == {"steps": 1, "samples": 3}
 
 
 def test_trackers_get_the_run_if_the_user_has_them(
@@ -339,6 +388,10 @@ def test_lightning_steps_are_those_of_the_optimizer(marked: Marked, monkeypatch:
     callback.on_predict_batch_end(trainer, None, None, None, 0)
     callback.on_predict_end(trainer, None)
     callback.teardown(trainer, None, stage="predict")
+    assert callback.measurement is not None
+    callback.setup(trainer, None, stage="fit")  # and then there is not one batch
+    callback.teardown(trainer, None, stage="fit")
+    assert callback.measurement is None
     assert marked.titles() == [
         "sanity check",
         "train",
@@ -402,3 +455,46 @@ def test_keras_samples_that_are_known_late(marked: Marked, monkeypatch: pytest.M
     callback.on_train_begin()
     callback.set_params({})  # the next use: the one before has failed
     assert marked.open() == 0
+
+
+def test_keras_does_not_wait_for_the_device_at_every_batch(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mean, reads = SimpleNamespace(count=0), []
+
+    def read(value: float) -> float:
+        reads.append(value)
+        return value
+
+    stub = {
+        "callbacks": SimpleNamespace(Callback=KerasCallback),
+        "backend": SimpleNamespace(backend=lambda: "torch"),
+        "ops": SimpleNamespace(convert_to_numpy=read),
+    }
+    callback = load(monkeypatch, "keras", keras=stub).JoulelabCallback()
+    callback.model = SimpleNamespace(_loss_tracker=mean)
+    for steps in (20, None):  # a stream does not tell how many batches it has
+        callback.set_params({"steps": steps})
+        callback.on_train_begin()
+        for epoch in (0, 1):
+            mean.count = 0
+            callback.on_epoch_begin(epoch)
+            for batch in range(20):
+                mean.count += 4 if batch < 19 else 1
+                callback.on_train_batch_end(batch)
+            callback.on_test_begin()
+            mean.count = 0
+            for batch in range(10):
+                mean.count += 5 if batch % 2 else 3  # batches that are not alike
+                callback.on_test_batch_end(batch)
+            callback.on_test_end()
+            callback.on_epoch_end(epoch)
+        callback.on_train_end()
+    assert marked.work() == {"steps": 80, "samples": 4 * 77, "validated": 4 * 40}
+    assert len(reads) <= 16
+    assert not caplog.records
+
+    callback.on_train_begin()
+    monkeypatch.setattr(callback.training, "end", lambda *_: 1 / 0)
+    callback.set_params({"steps": 3})  # a problem of ours is not the training's
+    assert callback.training.failed

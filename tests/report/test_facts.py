@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.report.synthetic import START, epochs, make_run
 
+from joulelab.analysis import analyse
 from joulelab.core.clock import NS
 from joulelab.report import format as fmt
 from joulelab.report.cache import query_rows, result_of, results_of, rows_of
@@ -91,10 +92,10 @@ def test_samples_come_before_what_they_took() -> None:
 def test_a_run_shows_its_data_and_then_the_other_facts(runs: Path) -> None:
     run = make_run(runs, marks=[told(**FACTS)])
     text = shown(result_of(run), run)
-    assert "data     fashion-mnist\nfacts    accuracy 0.912346, ranks 60 000, real yes\n" in text
+    assert "data     fashion-mnist\nfacts    accuracy = 0.912346; ranks = 60 000; real = yes\n" in text
     assert results_of(run)["result"]["facts"] == FACTS
     assert "data " not in shown(result_of(make_run(runs)), run)
-    assert "facts    loss 0.5" in shown(result_of(make_run(runs, marks=[told(loss=0.5)])), run)
+    assert "facts    loss = 0.5" in shown(result_of(make_run(runs, marks=[told(loss=0.5)])), run)
 
 
 def test_steps_are_one_line_for_each_epoch(runs: Path) -> None:
@@ -143,7 +144,7 @@ def test_studies_keep_facts_and_leave_steps_out_of_phases(runs: Path) -> None:
     assert set(kept.phases) == {"train", "epoch"}
     assert kept.work["steps"] == 6.0
     assert kept.facts["loss"] == float("inf")
-    assert json.loads(json.dumps(kept.to_json(), allow_nan=False))["facts"] == FACTS
+    assert json.loads(json.dumps(kept.to_json(), allow_nan=False))["facts"] == {**FACTS, "loss": "inf"}
 
 
 def test_facts_are_listed_and_queried(runs: Path) -> None:
@@ -172,7 +173,7 @@ def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
     a = result_of(make_run(runs, marks=[told(accuracy=0.9, data="cifar-10")]))
     b = result_of(make_run(runs, marks=[told(data="synthetic", seed=1)]))
     found = compare(a, b)
-    assert found.notes()[0].startswith("! A and B did not work on the same data: cifar-10, synthetic;")
+    assert found.notes()[0].startswith("! A and B did not work on the same data: A cifar-10, B synthetic;")
     assert list(found.facts.items()) == [
         ("data", ("cifar-10", "synthetic")),
         ("accuracy", (0.9, None)),
@@ -180,5 +181,132 @@ def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
     ]
     assert found.to_json()["facts"]["accuracy"] == {"a": 0.9, "b": None}
     silent = result_of(make_run(runs))
-    assert "cifar-10, what it does not tell" in compare(a, silent).notes()[0]
+    assert "A cifar-10, B does not tell;" in compare(a, silent).notes()[0]
     assert not any("data" in note for note in compare(a, a).notes())
+
+
+def test_figures_are_not_parted_by_the_end_of_a_line(runs: Path) -> None:
+    facts = {f"figure_{k}": 1_234_567 + k for k in range(9)} | {"quality": "mape, last", "mape": 9.2979, "last": 4.64}
+    run = make_run(runs, marks=[told(**facts)])
+    file = io.StringIO()
+    print_result(make_console(file, 80), result_of(run), run)
+    lines = file.getvalue().splitlines()
+    assert "quality  mape 9.298, last 4.640" in lines
+    for k in range(9):
+        assert any(f"figure_{k} = 1 234 56{7 + k}" in line or f"figure_{k} = 1 234 57{k - 3}" in line for line in lines)
+    assert "\N{NO-BREAK SPACE}" not in file.getvalue()
+
+
+ODD = {
+    "data": "\x1b]0;owned\x07\x1b[31m\nnext",
+    "bytes": "\udc80x",
+    "big": 10**400,
+    "large": 2**70,
+    "long": "y" * 100_000,
+    "\udc81": 1,
+    "lost": float("nan"),
+    "quality": "lost",
+}
+
+
+def test_odd_facts_break_nothing(runs: Path) -> None:
+    odd = [told(**ODD), {"t": START + 6, "mark": "begin", "id": "1-1", "name": "p\x1b", "n": "tensor(4)", "labels": 3}]
+    odd += [{"t": START + 7, "mark": "work", "phase": "1-1", "amounts": {"s": "x", "S": 2, "\udc80": 1, "t": None}}]
+    odd += [{"t": START + 8, "mark": "work", "phase": "1-1", "amounts": {"s": 1}}]
+    run = make_run(runs, gpus=1, cpus=0, marks=odd)
+    result = result_of(run)
+    text = shown(result, run)
+    assert "\x1b" not in text
+    assert r"\x1b]0;owned\x07\x1b[31m\nnext" in text
+    assert len(text) < 6000
+    assert "quality  lost nan" in text
+    assert "quality: lost: nan" in text
+    assert results_of(run)["result"]["facts"]["long"] == ODD["long"]
+    assert result.facts["bytes"] == "\\udc80x"
+    assert result.facts["big"] == str(10**400)
+    assert (result.phases[0].n, result.work) == (None, {"S": 2.0, "\\udc80": 1.0, "s": 1.0})
+    assert query(runs, "SELECT value FROM facts WHERE fact = 'bytes'", results=query_rows)[1] == [("\\udc80x",)]
+    assert query(runs, "SELECT n, work_S, work_s_2 FROM phases", results=query_rows)[1] == [(None, 2.0, 1.0)]
+    assert len(query(runs, "SELECT * FROM facts", results=query_rows)[1]) == len(ODD)
+    rows = query(runs, "SELECT data, quality FROM runs", results=query_rows)[1]
+    assert rows == [(ODD["data"], "lost nan")]
+
+
+def test_runs_tell_their_data_only_where_it_is_asked_for(runs: Path) -> None:
+    run = make_run(runs, marks=[told(data="x", quality="a, b", a=1.5, b=2)])
+    asked: list[Path] = []
+
+    def results(path: Path) -> Any:
+        asked.append(path)
+        return query_rows(path)
+
+    assert query(runs, "SELECT count(*), min(run) FROM runs", results=results)[1] == [(1, run.name)]
+    assert not asked
+    assert query(runs, "SELECT data, quality FROM runs", results=results)[1] == [("x", "a 1.5, b 2")]
+    columns, [row] = query(runs, "FROM runs", results=results)
+    assert row[columns.index("data")] == "x"
+
+
+def test_joined_rows_stay_below_their_own(runs: Path) -> None:
+    marks: list[dict[str, Any]] = []
+    for k in range(24):
+        name, at = ("prefill", "decode")[k % 2], START + k * NS // 4
+        begin = {"mark": "begin", "labels": {}, "rank": 0}
+        marks.append(begin | {"t": at, "id": f"1-{k}", "name": name, "n": None, "parent": None})
+        step = {"t": at, "id": f"1-s{k}", "name": "step", "n": k + 1, "parent": f"1-{k}", "work": {"steps": 1.0}}
+        marks += [begin | step, {"t": at + NS // 4, "mark": "end", "id": f"1-s{k}"}]
+        marks += [{"t": at + NS // 4, "mark": "end", "id": f"1-{k}"}]
+    rows = phase_rows(result_of(make_run(runs, gpus=1, cpus=0, marks=marks)))
+    assert [(r.label, r.depth) for r in rows] == [
+        ("prefill x 12", 0),
+        ("step 1-23", 1),
+        ("decode x 12", 0),
+        ("step 2-24", 1),
+    ]
+    for around, steps in (rows[:2], rows[2:]):
+        assert around.energy is not None
+        assert steps.energy is not None
+        assert steps.energy.value == pytest.approx(around.energy.value)
+        assert steps.energy.expanded == pytest.approx(around.energy.expanded)
+
+
+def test_steps_beyond_the_limit_have_their_energy_together(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analyse, "MOST_PHASES", 5)
+    result = result_of(make_run(runs, gpus=1, cpus=0, seen=0.25, marks=stepped(3, 40)))
+    rows = phase_rows(result)
+    assert [r.label for r in rows][1:3] == ["epoch 1", "step 1-40"]
+    epoch, steps = rows[1].energy, rows[2].energy
+    assert epoch is not None
+    assert steps is not None
+    assert steps.value == pytest.approx(epoch.value, rel=1e-6)
+    assert steps.expanded == pytest.approx(epoch.expanded, rel=1e-3), "over the same time, as well known"
+    plain = result.to_json()
+    assert plain["phases"][-1]["energy"] == {}
+    assert plain["stretches"][2]["title"] == "step 81-120"
+    assert plain["phases"][1]["rates"]["samples"] == pytest.approx(64 / 3.333, rel=0.01)
+
+
+def test_work_is_told_per_second_of_its_phases(runs: Path) -> None:
+    marks = epochs(2, 5.0)[1:-1]
+    marks = [m | {"parent": None} if m["mark"] == "begin" else m for m in marks]
+    marks.append({"t": START + 9 * NS, "mark": "work", "from": START, "phase": None, "amounts": {"validated": 5}})
+    run = make_run(runs, gpus=1, cpus=0, marks=marks)
+    result = result_of(run)
+    text = shown(result, run)
+    assert "128 samples, 25.60 samples/s in epoch, 12.80 samples/s over all, " in text
+    assert "work     5 validated\n" in text
+    assert list(result.per_work()) == ["samples"]
+    found = compare(result, result)
+    assert [line.name for line in found.lines][-2:] == ["per sample", "samples/s"]
+
+
+def test_names_are_cut_in_their_middle() -> None:
+    name = "folder in the form of cifar-10"
+    assert fmt.data(name, 20) == "form of cifar-10"
+    assert fmt.data(name, 12) == "form…ifar-10"
+    assert fmt.data(name) == name
+    assert fmt.data(3) == "3"
+    assert len(fmt.in_the_middle("z" * 1000, 20)) == 20
+    assert fmt.in_the_middle("ab", 1) == "…"
+    assert [fmt.fact(v) for v in (1234567.5, 1e-5, 3.0, float("nan"))] == ["1 234 568", "1e-05", "3", "nan"]
+    assert fmt.figure(float("inf")) == "nan"

@@ -24,7 +24,7 @@ from joulelab.workloads import llm_infer as serving  # noqa: E402
 from joulelab.workloads import settings  # noqa: E402
 from joulelab.workloads.data import llava as data  # noqa: E402
 from joulelab.workloads.models import llama, llava  # noqa: E402
-from joulelab.workloads.training import loop  # noqa: E402
+from joulelab.workloads.training import launch, loop  # noqa: E402
 from joulelab.workloads.training.counting import count  # noqa: E402
 
 if TYPE_CHECKING:
@@ -234,6 +234,15 @@ class TestTraining:
         with pytest.raises(ConfigError, match=why):
             training.command(self.given(**{key: value}))
 
+    @pytest.mark.parametrize(
+        ("asked", "wanted"), [("synthetic-files", True), ("auto", True), ("synthetic-memory", False)]
+    )
+    def test_pillow_is_asked_for_beforehand_where_images_are_read(self, asked, wanted, monkeypatch):
+        needed = []
+        monkeypatch.setattr(launch, "require", lambda _, *libraries: needed.extend(libraries))
+        training.command(self.given(data=asked))
+        assert needed == ["torch", "transformers", *(["PIL"] if wanted else [])]
+
     def test_the_tokenizer_of_the_weights_is_used(self, tmp_path):
         given = self.given(weights=str(tmp_path))
         assert training._tokenizer(given, tmp_path) is None
@@ -306,6 +315,26 @@ class TestServing:
         with pytest.raises(ConfigError, match="there is no model that can be read"):
             self.serve(model=str(tmp_path))
 
+    def test_what_is_told_is_that_of_all_ranks(self, told, capsys, monkeypatch):
+        facts, _ = told
+        self.serve()
+        alone = facts["answers_crc"]
+        capsys.readouterr()
+        other = {"tokens": 7, "waited_s": 3600.0, "prompts": 2, "cut": True, "output": 2}
+        both = lambda _, own: {key: own[key] + other[key] for key in own}  # noqa: E731
+        monkeypatch.setattr("joulelab.workloads.training.ranks.Ranks.sums", both)
+        self.serve()
+        assert "tokens 27 (until max_seconds)" in capsys.readouterr().out
+        assert 900 < facts["first_token_s"] < 910
+        assert int(facts["answers_crc"], 16) == (int(alone, 16) + 2) % (1 << 32)
+
+    def test_what_was_really_computed_with_is_told(self):
+        with pytest.raises(ConfigError, match="CPUs do not have it"):
+            serving._check_dtype("tf32", "cpu")
+        serving._check_dtype("tf32", "cuda")
+        serving._check_dtype("bf16", "cpu")
+        assert any("start-up" in note for note in serving.NOTES if note.startswith("J/token"))
+
     def test_it_stops_in_time(self, told):
         facts, amounts = told
         self.serve(repeats="100000", length="3000", max_seconds="0.2")
@@ -319,6 +348,9 @@ class TestServing:
             (["model=70b"], r"model is '70b' \(there is no such folder\)"),
             (["batch=0"], "batch is '0'"),
             (["dtype=int4"], "give one of: auto, bf16"),
+            (["model=tiny", "dtype=tf32", "device=cpu"], r"dtype is 'tf32' \(CPUs do not have it\); give dtype=fp32"),
+            (["model=tiny", "nodes=2", "device=cpu"], "there is no rendezvous"),
+            (["model=tiny", "nodes=2", "rendezvous=here"], "write it as HOST:PORT"),
             (["model=tiny", "device=cpu", "prompt=4000", "length=97"], "4097 tokens, the model takes 4096"),
         ],
     )

@@ -93,9 +93,10 @@ def test_a_folder_is_named_as_published_only_if_it_is(tmp_path: Path) -> None:
     assert open_data(str(folder)).test is None
     train = [Load(str(k), np.zeros(35064, np.float32), "2014-01-01 00:00:00", "2017-12-31 23:00:00") for k in range(15)]
     valid = [Load("0", np.zeros(8760, np.float32), "2018-01-01 00:00:00", "2018-12-31 23:00:00")]
-    assert load._is_published({"train": train, "valid": valid})
-    assert not load._is_published({"train": train, "valid": valid, "test": valid})
-    assert not load._is_published({"train": train[:14], "valid": valid})
+    assert load._has_counts({"train": train, "valid": valid})
+    assert load.name_of(load.PUBLISHED, counts=True) == "ai-hero-energy (by its counts)"
+    assert not load._has_counts({"train": train, "valid": valid, "test": valid})
+    assert not load._has_counts({"train": train[:14], "valid": valid})
 
 
 HEAD = "Load [MW],Time [s],Country\n"
@@ -112,6 +113,12 @@ HOURS = [f"{k},2014-01-{1 + k // 24:02} {k % 24:02}:00:00,DE\n" for k in range(4
         (HEAD + "1\n", "train.csv:2: this is no hour of load"),
         (HEAD + "nan,2014-01-01 00:00:00,DE\n", "train.csv:2: the load is no number"),
         ("".join((HEAD, *HOURS, HOURS[3])), "train.csv:402: its hours are not in order"),
+        ("".join((HEAD, *HOURS[:5], *HOURS[6:])), r"train.csv:7: hours are missing.*'2014-01-01 06:00:00' comes after"),
+        (HEAD + "".join(f"{k},{k + k // 300},DE\n" for k in range(400)), "train.csv:302: hours are missing"),
+        (HEAD + "1,2014-01-01 00:00:00,DE\n2,2014-01-01 00:30:00,DE\n", "train.csv:3.*one row for each hour"),
+        (HEAD + "1,noon,DE\n", r"train.csv:2: the time is no date and no number \(it is 'noon'\)"),
+        (HEAD + "-1,2014-01-01 00:00:00,DE\n", "train.csv:2: the load is -1 MW"),
+        (HEAD + f"1,{'2' * 200_000},DE\n", r"train.csv: the load cannot be read \(field larger than"),
         ("".join((HEAD, *HOURS[:200])), r"too few hours \(DE has 200\)"),
         (HEAD + "".join(f"5,{k:04},DE\n" for k in range(400)), "the load never changes"),
     ],
@@ -119,6 +126,13 @@ HOURS = [f"{k},2014-01-{1 + k // 24:02} {k % 24:02}:00:00,DE\n" for k in range(4
 def test_what_is_wrong_in_a_table_is_told_with_its_line(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "train.csv").write_text(text)
     with pytest.raises(ConfigError, match=why):
+        open_data(str(tmp_path))
+
+
+def test_a_table_that_is_no_utf_8_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("".join((HEAD, *HOURS)))
+    (tmp_path / "valid.csv").write_text("".join((HEAD, *HOURS)), encoding="utf-16")
+    with pytest.raises(ConfigError, match=r"valid.csv: the load cannot be read \(it is no text in UTF-8: byte 0xff\)"):
         open_data(str(tmp_path))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.workloads.inprocess import run_cells
 from torch.utils.data import DataLoader
 
 from joulelab.core.errors import ConfigError
@@ -68,12 +69,41 @@ def test_errors_are_in_mw_and_stand_beside_those_of_the_week_before() -> None:
     assert lstm_load.quality({}) == {}
 
 
+def test_hours_of_no_load_are_left_out_of_the_errors_and_counted(tmp_path: Any) -> None:
+    past, future = torch.full((1, 168, 1), 0.5), torch.full((1, 168, 1), 1.0)
+    future[0, :68] = 0.0
+    sums = lstm_load.score(lambda week: torch.full_like(week, 0.8), (past, future, torch.tensor([[0.0, 1000.0]])))
+    assert sums["hours"] == 100
+    assert lstm_load.quality(sums) == pytest.approx({"mape_pct": 20.0, "mape_last_week_pct": 50.0}, rel=1e-5)
+    nothing = lstm_load.score(lambda week: week, (past, torch.zeros_like(past), torch.tensor([[0.0, 1.0]])))
+    assert lstm_load.quality(nothing) == {}
+    for part in ("train", "valid"):
+        rows = [f"{k % 7},{k},DE" for k in range(700)]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["Load [MW],Time [s],Country", *rows]))
+    assert lstm_load.task(given("smoke", data=str(tmp_path))).facts["hours_of_zero_load"] == 200
+
+
+def test_the_notebook_counts_only_what_is_trained_on_as_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    small = {"countries": "1", "hours": "400", "batch": "16", "units": "5", "cell": "zero"}
+    asked = settings("lstm-notebook", lstm_notebook.PARAMETERS, {**lstm_notebook.PRESETS["smoke"], **small})
+    facts, work, _ = run_cells(lstm_notebook.FILE, {key: asked[key] for key in lstm_notebook.SAME}, monkeypatch)
+    trained = 400 - 336
+    assert (work["steps"], work["samples"]) == (2 * trained / 16, 2 * trained)
+    # Validated on one sample before, after each epoch, and in the test; two copies are predicted.
+    assert (work["validated"], work["predicted"]) == (4, 2 * trained)
+    flop = facts["flop_training"] * work["samples"] + facts["flop_forward"] * (work["validated"] + work["predicted"])
+    assert work["FLOP"] == flop
+    assert (facts["units"], facts["cell"], facts["steps"]) == (5, "zero", work["steps"])
+    assert facts["loss_last"] < facts["loss_first"]
+
+
 def test_the_paper_is_the_default_and_prediction_goes_over_copies_of_the_training_data() -> None:
     assert lstm_load.PRESETS["paper"] == {}
     chosen = given()
     assert [chosen[key] for key in ("epochs", "batch", "rate", "units", "copies")] == ["30", "64", "1e-3", "48", "5"]
     task = lstm_load.task(given("smoke", hours="400"))
-    assert (task.predict_on, task.predict_times, task.epochs, task.batch) == ("train", 5, 3, 64)
+    assert (task.predict_on, task.predict_times, task.epochs, task.batch) == ("train", 2, 2, 64)
     assert task.data.source.name == "synthetic-memory"
     for preset in lstm_load.PRESETS:
         assert lstm_load.command(given(preset))[1:3] == ["-m", "joulelab.workloads.lstm_load"]
@@ -108,7 +138,7 @@ def test_the_notebook_has_the_defaults_of_the_workload_and_runs_with_all_of_its_
     asked = {**lstm_notebook.PRESETS["smoke"], "pause": "2", "out": str(out)}
     words = lstm_notebook.command(settings("lstm-notebook", lstm_notebook.PARAMETERS, asked))
     assert words[3] == str(lstm_notebook.FILE)
-    assert {"--pause=2", f"--out={out}", "data=synthetic-memory", "hours=2000", "max_seconds=1"} <= set(words)
+    assert {"--pause=2", f"--out={out}", "data=synthetic-memory", "hours=700", "max_seconds=15"} <= set(words)
     assert set(lstm_notebook.PRESETS) == set(lstm_load.PRESETS)
 
 

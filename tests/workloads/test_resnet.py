@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 from torch.nn.functional import cross_entropy  # noqa: E402
 
 from joulelab.core.errors import ConfigError  # noqa: E402
+from joulelab.workloads import resnet152_cifar10  # noqa: E402
 from joulelab.workloads.data import cifar10, fashion_mnist  # noqa: E402
 from joulelab.workloads.models.resnet import resnet  # noqa: E402
 from joulelab.workloads.training.counting import count  # noqa: E402
@@ -109,13 +111,39 @@ def test_a_pickle_that_would_run_a_program_is_refused(pickled, tmp_path):
 
 
 def test_an_empty_folder_says_what_belongs_there(tmp_path):
-    with pytest.raises(ConfigError, match="unpack cifar-10-batches-bin"):
+    with pytest.raises(ConfigError, match="unpack cifar-10-batches-py or cifar-10-batches-bin"):
         load(tmp_path)
 
 
-def test_the_usual_folder_is_found(binary, monkeypatch):
-    monkeypatch.setenv("JOULELAB_DATA", str(binary.parent))
-    assert load("auto").source.where == str(binary)
+@pytest.mark.parametrize("form", ["binary", "pickled"])
+def test_the_usual_folders_are_found(form, request, monkeypatch):
+    folder = request.getfixturevalue(form)
+    monkeypatch.setenv("JOULELAB_DATA", str(folder.parent))
+    assert load("auto").source.where == str(folder)
+
+
+@pytest.mark.parametrize("form", ["binary", "pickled"])
+def test_only_checksums_give_the_plain_name(form, request, monkeypatch):
+    folder = request.getfixturevalue(form)
+    each = tuple(np.bincount(np.concatenate(y), minlength=10).tolist() for y in labels_of(6))
+    monkeypatch.setattr(cifar10, "IMAGES", each)
+    assert load(folder).source.name == "cifar-10 (by its counts)"
+    if form == "pickled":
+        sums = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in cifar10.PUBLISHED}
+        monkeypatch.setattr(cifar10, "PUBLISHED", sums)
+        assert load(folder).source.name == "cifar-10"
+
+
+def labels_of(count: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    return [rows(count, n)[1] for n in range(5)], [rows(count, 5)[1]]
+
+
+def test_any_number_of_stages_is_taken():
+    assert resnet152_cifar10.PARAMETERS["depths"][1] == "blocks of each stage"
+    given = {key: default for key, (default, _) in resnet152_cifar10.PARAMETERS.items()}
+    assert resnet152_cifar10._read({**given, "depths": "1,2"}) == (1, 2)
+    with torch.device("meta"):
+        assert resnet(10, stem="cifar", depths=(1, 2))(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
 
 
 def test_a_stand_in_has_as_many_and_says_so():

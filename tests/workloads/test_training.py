@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -78,15 +79,16 @@ class TestFeed:
     def test_each_sample_is_predicted_once_and_all_ranks_go_round_as_often(self, count):
         rounds = [list(self.feed(rank, count).rounds("test", times=2)) for rank in range(count)]
         assert len({len(batches) for batches in rounds}) == 1
-        seen = sorted(n for batches in rounds for batch in batches if batch is not None for n in batch.tolist())
+        seen = sorted(n for batches in rounds for batch, counts in batches if counts for n in batch.tolist())
         assert seen == sorted([*range(23)] * 2)
 
     def test_parts_of_a_divided_model_always_have_a_batch(self):
         rounds = [
             list(self.feed(r, 4, samples=9, batch=4, sharded=(torch.nn.Linear,)).rounds("test")) for r in range(4)
         ]
-        assert all(batch is not None for batches in rounds for batch in batches)
+        assert all(batch is not None for batches in rounds for batch, _ in batches)
         assert {len(batches) for batches in rounds} == {3}
+        assert sorted(n for batches in rounds for b, counts in batches if counts for n in b.tolist()) == [*range(9)]
 
     def test_what_is_not_there_has_no_rounds(self):
         assert list(self.feed(0, 1).rounds("valid")) == []
@@ -208,6 +210,8 @@ class TestSaving:
             saving.check_file(str(tmp_path / "none" / "model.pt"))
         with pytest.raises(ConfigError, match="it is a folder"):
             saving.check_file(str(tmp_path))
+        with pytest.raises(ConfigError, match="no plain file"):
+            saving.check_file("/dev/null")
 
     def test_a_full_disk_is_said(self):
         with pytest.raises(StoreError, match="cannot be saved"):
@@ -257,6 +261,42 @@ class TestLaunch:
         words = ["preset=smok"]
         assert launch.main("resnet152-cifar10", workload.PARAMETERS, workload.task, workload.PRESETS, words) == 2
         assert "did you mean 'smoke'" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("raised", "ends"),
+        [
+            (None, 0),
+            (ConfigError("wrong"), 2),
+            (StoreError("full"), 1),
+            (launch.Told(15), "by 15"),
+            (KeyboardInterrupt(), "by 2"),
+        ],
+    )
+    def test_it_ends_as_it_is_told(self, raised, ends, monkeypatch):
+        def run():
+            if raised is not None:
+                raise raised
+
+        monkeypatch.setattr(launch, "_die", lambda number: pytest.exit(f"by {number}"))
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            found = launch.concluded("x", run)
+        except pytest.exit.Exception as died:
+            found = died.msg
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert found == ends
+
+    def test_a_number_alone_makes_no_rank(self):
+        told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "LOCAL_RANK": "1"}
+        assert launch.is_launched(told)
+        assert not launch.is_launched({"RANK": "1", "WORLD_SIZE": "2"})
+        with join(given(), {"RANK": "1"}) as ranks:
+            assert (ranks.rank, ranks.count) == (0, 1)
+
+    def test_what_a_cpu_has_not_is_refused(self):
+        with pytest.raises(ConfigError, match="no such units"), join(given(precision="tf32", device="cpu"), {}):
+            pass
 
     def test_an_error_of_a_loading_process_is_one_line(self):
         trace = "Caught ConfigError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n"

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.workloads.inprocess import run_cells
 from torch.utils.data import DataLoader
 
 from joulelab.core.errors import ConfigError
-from joulelab.workloads import cells, notebook, settings, vgg19bn_notebook, vgg19bn_xray
+from joulelab.workloads import cells, lstm_load, lstm_notebook, notebook, settings, vgg19bn_notebook, vgg19bn_xray
 from joulelab.workloads.models.vgg import VGG19, least_size
 from joulelab.workloads.training.counting import count
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 torch.set_num_threads(1)  # several wait for each other where other tests run too
@@ -85,7 +88,8 @@ def test_the_paper_is_the_default_and_each_test_sample_is_predicted_ten_times(tm
         "25", "64", "0.1", "0.9", "3", "paper",
     ]  # fmt: skip
     task = vgg19bn_xray.task(given("smoke", **MEMORY))
-    assert (task.predict_on, task.predict_times, task.epochs) == ("test", 10, 2)
+    assert (task.predict_on, task.predict_times, task.epochs) == ("test", 2, 2)
+    assert given()["repeats"] == "10"
     optimizer, _ = task.optimizer(torch.nn.Linear(1, 1), 10)
     group = optimizer.param_groups[0]
     assert (group["nesterov"], group["momentum"], group["weight_decay"]) == (True, 0.9, 0)
@@ -138,3 +142,36 @@ def test_the_notebook_has_the_defaults_of_the_workload_and_runs_with_all_of_its_
     assert words[3] == str(vgg19bn_notebook.FILE)
     assert {f"{key}={value}" for key, value in asked.items()} <= set(words)
     assert set(vgg19bn_notebook.PRESETS) == set(vgg19bn_xray.PRESETS)
+
+
+@pytest.fixture
+def undetermined() -> Iterator[None]:
+    yield
+    torch.use_deterministic_algorithms(mode=False)
+
+
+@pytest.mark.usefixtures("undetermined")
+def test_the_notebook_counts_only_what_is_trained_on_as_samples_and_gives_the_same_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("matplotlib")
+    small = {**MEMORY, "train_samples": "8", "batch": "4", "distinct": "8", "momentum": "0", "deterministic": "yes", "draft": "no"}
+    asked = settings("vgg19bn-notebook", vgg19bn_notebook.PARAMETERS, {**vgg19bn_notebook.PRESETS["smoke"], **small})
+    words = {key: asked[key] for key in vgg19bn_notebook.SAME}
+    found = [run_cells(vgg19bn_notebook.FILE, words, monkeypatch) for _ in range(2)]
+    facts, work, names = found[0]
+    assert (work["steps"], work["samples"]) == (2 * 2, 2 * 8)
+    assert (work["validated"], work["predicted"]) == (2 * 2, 2 * 2)
+    flop = facts["flop_training"] * work["samples"] + facts["flop_forward"] * (work["validated"] + work["predicted"])
+    assert work["FLOP"] == flop
+    assert (facts["divisor"], facts["draft"], facts["deterministic"]) == (16, "no", "yes")
+    assert torch.are_deterministic_algorithms_enabled()
+    assert (names["optimizer"].defaults["momentum"], names["optimizer"].defaults["nesterov"]) == (0, False)
+    assert found[1][0] == facts
+
+
+@pytest.mark.parametrize(("workload", "book"), [(vgg19bn_xray, vgg19bn_notebook), (lstm_load, lstm_notebook)])
+def test_notes_of_a_notebook_name_only_parameters_that_it_has(workload: Any, book: Any) -> None:
+    named = {key for key in workload.PARAMETERS if re.search(rf"\b{key}[=:]", " ".join(book.NOTES))}
+    assert named
+    assert named <= set(book.SAME)

@@ -6,6 +6,7 @@ import pytest
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads import settings, xception_birds
+from joulelab.workloads.training import launch
 
 torch = pytest.importorskip("torch")
 
@@ -71,8 +72,11 @@ def test_the_paper_is_the_default_and_its_sizes_are_its_own(monkeypatch):
     }  # fmt: skip
 
 
-def test_the_command_has_every_parameter_and_wrong_ones_are_refused():
+def test_the_command_has_every_parameter_and_wrong_ones_are_refused(monkeypatch):
+    needed = []
+    monkeypatch.setattr(launch, "require", lambda _, *libraries: needed.extend(libraries))
     words = xception_birds.command(given())
+    assert needed == ["torch", "PIL"]
     assert words[1:3] == ["-m", "joulelab.workloads.xception_birds"]
     assert {word.partition("=")[0] for word in words[3:]} == set(xception_birds.PARAMETERS)
     for wrong in ({"top": "two"}, {"base": "pretrained"}, {"pixels": "70"}, {"rate": "fast"}, {"classes": "1"}):

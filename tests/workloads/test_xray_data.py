@@ -70,9 +70,14 @@ def test_a_folder_is_read_with_its_labels_and_named_by_what_it_is(tmp_path: Path
     assert (data.source.samples, len(data.valid), data.test) == (3, 2, None)
     assert [label for _, label in data.train] == [1, 0, 0]
     assert data.valid[0][0].shape == (1, 32, 32)
-    counts = {part: [(Path(), 0)] * none + [(Path(), 1)] * some for part, (none, some) in xray.KNOWN.items()}
-    assert xray._is_published(counts)
-    assert not xray._is_published({**counts, "valid": counts["test"]})
+    counts = {
+        part: [(Path(str(k)), int(k >= none)) for k in range(none + some)] for part, (none, some) in xray.KNOWN.items()
+    }
+    assert xray._has_counts(counts)
+    assert not xray._has_counts({**counts, "valid": counts["test"]})
+    once_more = {part: [(Path(), label) for _, label in rows] for part, rows in counts.items()}
+    assert not xray._has_counts(once_more)  # one image, again and again
+    assert xray.name_of(xray.PUBLISHED, counts=True) == "ai-hero-health (by its counts)"
 
 
 @pytest.mark.parametrize(
@@ -82,11 +87,13 @@ def test_a_folder_is_read_with_its_labels_and_named_by_what_it_is(tmp_path: Path
         ("image,label\ntrain0.png,maybe\n", r"train.csv:2: this is no X-ray \(the label is 'maybe'\)"),
         ("image\ntrain0.png\n", "the label is ''"),
         ("image,label\n", "there is no X-ray in it"),
+        ("\udcff\udcfei\0", r"train.csv: the X-rays cannot be read \(it is no text in UTF-8: byte 0xff\)"),
+        (f"image,label\n{'a' * 200_000},positive\n", r"train.csv: the X-rays cannot be read \(field larger than"),
     ],
 )
 def test_what_is_wrong_in_a_folder_is_told_before_anything_is_trained(tmp_path: Path, table: str, why: str) -> None:
     folder = folder_of(tmp_path / "a", train="+", valid="+")
-    (folder / "train.csv").write_text(table)
+    (folder / "train.csv").write_text(table, errors="surrogateescape")
     with pytest.raises(ConfigError, match=why):
         load(str(folder), SMALL, StandIn())
 

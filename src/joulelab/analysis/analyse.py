@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.gaps import gaps_of
 from joulelab.analysis.joining import join
-from joulelab.analysis.phases import Phase, Work, facts_of, phases_of
+from joulelab.analysis.phases import Phase, Work, facts_of, phases_of, stretches
 from joulelab.analysis.result import GroupResult, PhaseResult, Reading, Result, ScopeResult
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import PowerStatistics, power_statistics
@@ -26,12 +26,13 @@ from joulelab.analysis.terms import Quantity, total
 from joulelab.core.scope import family
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.series import Ints
     from joulelab.store.run import Run
 
 MOST_PHASES = 500  # phases whose energy is worked out, steps last; the rest is listed by time only
+MOST_STRETCHES = 2000  # the same for stretches of steps, which are few unless something else is done every few steps
 MOST_STEPS, STRETCH = 24_000, 960  # stamps of work that are looked at for each process, in stretches of so many
 TICKS_PER_POWER = 50  # steps of a counter over which its rise is taken as a power: one step more or less is 2 %
 
@@ -74,11 +75,14 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     groups, ratios = breakdown(results, scopes, (b - a) * 1e-9, a, b)
     gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or _ended(events)
+    told_facts = facts_of(marks, b, str(meta.get("host", "")))
+    energies = _Energies([s for s in scopes if s.host not in told], groups, interval, steps)
+    listed, together = _phases(phases, energies)
     facts = Facts(
         run.state, a, b, interval.idle, scopes, results, events, gaps,
         unread=_unread(run, scopes, told), incomplete=tuple(joined.incomplete),
         imported=end.get("outcome") == "imported", lags=joined.lags, groups=groups,
-        comparisons=compared, accounts=accounts,
+        comparisons=compared, accounts=accounts, steps=steps, told=told_facts,
     )  # fmt: skip
     return Result(
         **_told(run, end),
@@ -87,7 +91,8 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         end_ns=b,
         scopes=results,
         groups=groups,
-        phases=tuple(_phases(phases, [s for s in scopes if s.host not in told], groups, interval, steps)),
+        phases=listed,
+        stretches=together,
         work=work.amounts,
         load=_load(run, a, b) | _used(events),
         gaps=gaps,
@@ -97,7 +102,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         comparisons=compared,
         ratios=ratios,
         caps=caps_of(events),
-        facts=facts_of(marks, b, str(run.meta.get("host", ""))),
+        facts=told_facts,
     )
 
 
@@ -210,52 +215,102 @@ def _reading(channel: Channel, energy: Quantity, a: int, b: int) -> Reading:
     )
 
 
-def _phases(
-    phases: list[Phase],
-    scopes: list[ScopeChannels],
-    groups: tuple[GroupResult, ...],
-    interval: Interval,
-    steps: Ints | None,
-) -> list[PhaseResult]:
-    found: list[PhaseResult] = []
-    depth = _depths(phases)
-    measured = sorted(phases, key=lambda p: (p.steps is not None, depth[p.id], p.start_ns))[:MOST_PHASES]
-    worked_out = {p.id for p in measured}
-    known = {(s.host, s.scope): s for s in scopes}
-    names = {family(s.scope) for s in scopes} | {"measured"}
-    keys = {g.name: list(zip(g.hosts, g.scopes, strict=True)) for g in groups if g.name in names}
-    by_group = {name: some for name, some in keys.items() if known.keys() >= set(some)}
-    counted = dict.fromkeys(key for some in by_group.values() for key in some)
-    for phase in phases:
-        a, b = max(phase.start_ns, interval.start_ns), min(phase.end_ns, interval.end_ns)
-        energy: dict[str, Quantity] = {}
-        if phase.id in worked_out and b > a:
-            of = {key: known[key].best.energy(a, b, steps) for key in counted}
-            energy = {name: total(of[key] for key in some) for name, some in by_group.items()}
-        found.append(
+class _Energies:
+    """Work out energies of stretches of time, by group; the same stretch is worked out once."""
+
+    def __init__(
+        self,
+        scopes: Sequence[ScopeChannels],
+        groups: Sequence[GroupResult],
+        interval: Interval,
+        steps: Ints | None,
+    ) -> None:
+        self.interval = interval
+        self._steps = steps
+        self._known = {(s.host, s.scope): s for s in scopes}
+        names = {family(s.scope) for s in scopes} | {"measured"}
+        keys = {g.name: list(zip(g.hosts, g.scopes, strict=True)) for g in groups if g.name in names}
+        self._groups = {name: some for name, some in keys.items() if self._known.keys() >= set(some)}
+        self._counted = dict.fromkeys(key for some in self._groups.values() for key in some)
+        self._found: dict[tuple[int, int], dict[str, Quantity]] = {}
+
+    def within(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Return what of a stretch lies in the interval."""
+        return max(start_ns, self.interval.start_ns), min(end_ns, self.interval.end_ns)
+
+    def of(self, a: int, b: int) -> dict[str, Quantity]:
+        """Return the energy of [a, b] by group, nothing where that is empty."""
+        if b <= a:
+            return {}
+        if (a, b) not in self._found:
+            of = {key: self._known[key].best.energy(a, b, self._steps) for key in self._counted}
+            self._found[a, b] = {name: total(of[key] for key in some) for name, some in self._groups.items()}
+        return self._found[a, b]
+
+
+def _phases(phases: list[Phase], energies: _Energies) -> tuple[tuple[PhaseResult, ...], tuple[PhaseResult, ...]]:
+    """Return the phases, and the steps that follow each other without a gap as one interval each."""
+    depths, parents = _nested(phases)
+    ranked = sorted(range(len(phases)), key=lambda k: (phases[k].steps is not None, depths[k], phases[k].start_ns))
+    worked_out = set(ranked[:MOST_PHASES])
+    together = stretches(phases)
+    place = {k: n for n, places in enumerate(together) for k in places}
+    listed = []
+    for k, phase in enumerate(phases):
+        a, b = energies.within(phase.start_ns, phase.end_ns)
+        energy = energies.of(a, b) if k in worked_out else {}
+        listed.append(
             PhaseResult(
                 title=phase.title,
                 name=phase.name,
                 n=phase.n,
-                start_s=(a - interval.start_ns) * 1e-9,
+                start_s=(a - energies.interval.start_ns) * 1e-9,
                 duration_s=max(b - a, 0) * 1e-9,
                 energy=energy,
                 work=dict(phase.work),
-                depth=depth[phase.id],
+                depth=depths[k],
                 open_end=phase.open_end,
                 host=phase.host,
                 last=phase.last,
+                number=k,
+                parent=parents[k],
+                stretch=place.get(k),
             )
         )
-    return found
+    rows = [_stretch([phases[k] for k in of], listed[of[0]], n, energies) for n, of in enumerate(together)]
+    return tuple(listed), tuple(rows)
 
 
-def _depths(phases: list[Phase]) -> dict[str, int]:
-    """Return how deep each phase is nested; a phase comes after those around it."""
-    depth: dict[str, int] = {}
-    for phase in phases:
-        depth[phase.id] = depth.get(phase.parent or "", -1) + 1
-    return depth
+def _stretch(blocks: list[Phase], first: PhaseResult, number: int, energies: _Energies) -> PhaseResult:
+    """Return steps that follow each other as one: what they took is as well known as of any phase of that length."""
+    a, b = energies.within(blocks[0].start_ns, blocks[-1].end_ns)
+    work: dict[str, float] = {}
+    for kind, amount in (item for block in blocks for item in block.work.items()):
+        work[kind] = work.get(kind, 0.0) + amount
+    whole = replace(blocks[0], labels={"to": blocks[-1].last})
+    return replace(
+        first,
+        title=whole.title,
+        last=whole.last,
+        duration_s=max(b - a, 0) * 1e-9,
+        energy=energies.of(a, b) if number < MOST_STRETCHES else {},
+        work=work,
+        open_end=any(block.open_end for block in blocks),
+        stretch=number,
+    )
+
+
+def _nested(phases: list[Phase]) -> tuple[list[int], list[int | None]]:
+    """Return how deep each phase is nested, and the place of the one around it; a phase comes after that."""
+    places: dict[str, int] = {}
+    depths: list[int] = []
+    parents: list[int | None] = []
+    for k, phase in enumerate(phases):
+        around = places.get(phase.parent or "")
+        parents.append(around)
+        depths.append(0 if around is None else depths[around] + 1)
+        places[phase.id] = k
+    return depths, parents
 
 
 def _load(run: Run, a: int, b: int) -> dict[str, float]:

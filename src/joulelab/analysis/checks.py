@@ -12,6 +12,7 @@ from joulelab.analysis.caps import cap_checks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.node_checks import node_checks
 from joulelab.analysis.periodic import FEWEST_STEPS
+from joulelab.analysis.quality import quality_of
 from joulelab.analysis.result import Check, CheckStatus, Comparison, GroupResult, ScopeResult
 from joulelab.core.scope import CORDS, family
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from joulelab.analysis.alignment import Lag
     from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.gaps import Gap
-    from joulelab.analysis.series import Floats
+    from joulelab.analysis.phases import Fact
+    from joulelab.analysis.series import Floats, Ints
 
 IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 SHORT_RUN = 0.05  # an edge that makes more than 5 % of the energy: the run is too short for its meter
@@ -55,6 +57,8 @@ class Facts:
     groups: Sequence[GroupResult] = ()
     comparisons: Sequence[Comparison] = ()
     accounts: Accounts = field(default_factory=Accounts)
+    steps: Ints | None = None
+    told: Mapping[str, Fact] = field(default_factory=dict)
 
     def is_beside(self, host: object) -> bool:
         """Return whether a host is what a cluster accounted, beside meters of our own: none of our figures is its."""
@@ -178,8 +182,29 @@ def _unseen(facts: Facts) -> Iterator[Check]:
         "note",
         f"{names}: the sensor sees only part of the time, and a load in step with it is not excluded; "
         f"once it is, the interval is within ±{seen:.1%}",
-        f"report every step with joulelab.work(...), at least {FEWEST_STEPS} of them, not in step with the sensor",
+        _lacking(facts.steps),
     )
+
+
+def _lacking(steps: Ints | None) -> str:
+    """Return what would tell whether a load is in step with the sensors, by the times at which steps were reported."""
+    apart = [] if steps is None else np.split(steps, np.flatnonzero(np.diff(steps) < 0) + 1)
+    most = max((times.size for times in apart), default=0)
+    if most == 0:
+        return f"call joulelab.step() after each step, at least {FEWEST_STEPS} times, so that their times tell"
+    if most < FEWEST_STEPS:
+        return f"take more steps: {most} of joulelab.step() or work() are known by time, {FEWEST_STEPS} would do"
+    return (
+        f"take more steps, or of another length: the {most} reports of joulelab.step() or work() known by time "
+        "do not lie evenly over what the sensor sees"
+    )
+
+
+def _judged(facts: Facts) -> Iterator[Check]:
+    unknown = [name for name, value in quality_of(facts.told).items() if np.isnan(value)]
+    if unknown:
+        message = f"{', '.join(unknown)}: nan, so it is not known what the energy was spent for"
+        yield Check("quality", "warning", message)
 
 
 def _counters(facts: Facts) -> Iterator[Check]:
@@ -340,6 +365,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     _short,
     _gaps,
     _unseen,
+    _judged,
     _counters,
     _agreement,
     _accounting,

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.work import kinds_with_figure
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -273,7 +274,9 @@ def _base(cells: Sequence[Cell], wanted: Sequence[str]) -> str | None:
 def common_work(cells: Sequence[Cell]) -> dict[str, float]:
     """Return the kinds of work that all trials report, each with its largest amount over its least."""
     trials = [t for c in cells for t in c.trials]
-    kinds = [k for k in (trials[0].work if trials else {}) if all(t.work.get(k, 0.0) > 0 for t in trials)]
+    kinds = [
+        k for k in kinds_with_figure(trials[0].work if trials else ()) if all(t.work.get(k, 0.0) > 0 for t in trials)
+    ]
     return {k: max(t.work[k] for t in trials) / min(t.work[k] for t in trials) for k in kinds}
 
 

@@ -37,6 +37,7 @@ from joulelab.analysis.scaling import Scaling, find_scaling
 from joulelab.analysis.spread import Pool, deviation
 from joulelab.analysis.study_notes import notes_of
 from joulelab.analysis.terms import Quantity
+from joulelab.analysis.work import kinds_with_figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -277,7 +278,7 @@ def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence
     if whole is None or own is None:
         return CellMetrics(cell.key, cell.knobs, line.key, told=told)
     energies = [t.energy.value for t in cell.trials if t.energy is not None]
-    kinds = dict.fromkeys(kind for t in cell.trials for kind in t.work)
+    kinds = kinds_with_figure(kind for t in cell.trials for kind in t.work)
     edp = None if own.energy is None else product(own.energy, own.time)
     reference = compared.get(line.reference or "")
     return CellMetrics(

@@ -6,13 +6,17 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.text import storable
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Fact = str | int | float | bool
 
 
 SKEW = 0.02  # share of a report that is taken for the time by which ranks differ
+SAME_EDGE_NS = 1000  # steps that are not further apart follow each other without a gap
+LARGEST = 2**63  # numbers of phases are kept as integers of 64 bits
 
 
 @dataclass(slots=True)
@@ -93,9 +97,56 @@ def facts_of(marks: Iterable[Mapping[str, Any]], end_ns: int, first: str) -> dic
     for line in sorted(lines, key=lambda m: (m.get("host", "") == first, int(m["t"]))):
         facts = line.get("facts")
         for name, value in facts.items() if isinstance(facts, dict) else ():
-            told.pop(name, None)  # so that facts stand in the order in which they were told last
-            told[str(name)] = value if value is None or isinstance(value, Fact) else str(value)
+            told.pop(storable(str(name)), None)  # so that facts stand in the order in which they were told last
+            told[storable(str(name))] = _fact(value)
     return {name: value for name, value in told.items() if value is not None}
+
+
+def _fact(value: object) -> Fact | None:
+    """Return a fact as it can be stored: no lone surrogates, no integers that are too large for a float."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            float(value)
+        except OverflowError:
+            return str(value)
+    if value is None or isinstance(value, (int, float)):
+        return value
+    return storable(value if isinstance(value, str) else str(value))
+
+
+def _number(value: object) -> int | None:
+    """Return the number of a phase, None where it is no whole number."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+    return value if fits else None  # type: ignore[return-value]
+
+
+def _amounts(given: object) -> dict[str, float]:
+    """Return amounts of work by name; what is no number is left out."""
+    found = {}
+    for name, amount in given.items() if isinstance(given, dict) else ():
+        try:
+            found[storable(str(name))] = float(amount)
+        except (TypeError, ValueError, OverflowError):
+            continue
+    return found
+
+
+def stretches(phases: Sequence[Phase]) -> list[list[int]]:
+    """Return the places of steps that follow each other without a gap in one phase, a list for each stretch."""
+    found: list[list[int]] = []
+    last: dict[tuple[str, str | None], list[int]] = {}
+    for k, phase in enumerate(phases):
+        if phase.steps is None:
+            continue
+        key = phase.steps, phase.parent
+        if key in last and phase.start_ns - phases[last[key][-1]].end_ns <= SAME_EDGE_NS:
+            last[key].append(k)
+        else:
+            last[key] = [k]
+            found.append(last[key])
+    return found
 
 
 def _source(line: Mapping[str, Any]) -> str:
@@ -117,13 +168,13 @@ def _intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Phase]:
             identity = _id(line, "id") or ""
             if identity in phases:  # a process of the same number, later
                 phases[f"{identity}#{k}"] = phases.pop(identity)
-            labels, done = line.get("labels") or {}, line.get("work")
-            begun = Phase(
-                identity, line["name"], line.get("n"), t, end_ns, _id(line, "parent"), labels, open_end=True, host=host
-            )
+            told, done, name = line.get("labels"), line.get("work"), storable(str(line.get("name", "")))
+            labels = told if isinstance(told, dict) else {}
+            n, parent = _number(line.get("n")), _id(line, "parent")
+            begun = Phase(identity, name, n, t, end_ns, parent, labels, open_end=True, host=host)
             if isinstance(done, dict):
                 begun.steps = source
-                begun.work = {name: float(amount) for name, amount in done.items()}
+                begun.work = _amounts(done)
             phases[identity] = begun
         elif kind == "end" and (ended := phases.get(_id(line, "id") or "")) is not None:
             ended.end_ns, ended.open_end = t, False
@@ -132,7 +183,8 @@ def _intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Phase]:
                 last = switched.pop(source)
                 last.end_ns, last.open_end = t, False
             if line.get("name"):
-                begun = Phase(f"switch-{k}", line["name"], line.get("n"), t, end_ns, script=source, host=host)
+                name, n = storable(str(line["name"])), _number(line.get("n"))
+                begun = Phase(f"switch-{k}", name, n, t, end_ns, script=source, host=host)
                 phases[begun.id] = switched[source] = begun
     return phases
 
@@ -195,8 +247,8 @@ class _Clock:
 
 
 def _add(amounts: dict[str, float], line: Mapping[str, Any], share: float = 1.0) -> None:
-    for name, amount in line.get("amounts", {}).items():
-        amounts[name] = amounts.get(name, 0.0) + float(amount) * share
+    for name, amount in _amounts(line.get("amounts")).items():
+        amounts[name] = amounts.get(name, 0.0) + amount * share
 
 
 def _credit_by_time(clock: _Clock, line: Mapping[str, Any]) -> None:

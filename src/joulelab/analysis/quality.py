@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.lines import knob_text
+from joulelab.core.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,13 +20,29 @@ if TYPE_CHECKING:
 
 DATA, QUALITY = "data", "quality"
 MOST_NAMED = 4
+UNTOLD = "(not told)"
 
 
 def quality_of(facts: Mapping[str, Fact]) -> dict[str, float]:
-    """Return the figures of quality that a run told, in its order; what is no number is left out."""
-    names = [name.strip() for name in str(facts.get(QUALITY, "")).split(",")]
-    told = {name: facts[name] for name in names if name in facts}
-    return {n: float(v) for n, v in told.items() if isinstance(v, (int, float)) and math.isfinite(v)}
+    """Return the figures of quality that a run told, in its order; NaN where one is not finite.
+
+    What was not told, or is no number, is left out.
+    """
+    named = facts.get(QUALITY, "")
+    names = [name.strip() for name in named.split(",")] if isinstance(named, str) else [QUALITY]
+    found = {}
+    for name in (n for n in names if n in facts):
+        try:
+            value = float(facts[name])
+        except ValueError:
+            continue
+        found[name] = value if math.isfinite(value) else math.nan
+    return found
+
+
+def quality_text(facts: Mapping[str, Fact]) -> str:
+    """Return the figures of quality in one line, empty where there are none: `accuracy 0.91, loss nan`."""
+    return ", ".join(f"{printable(name)} {value:.4g}" for name, value in quality_of(facts).items())
 
 
 def figures_of(trials: Sequence[Trial]) -> dict[str, list[float]]:
@@ -47,7 +64,7 @@ def data_notes(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
     for line in lines:
         keys = dict.fromkeys((*line.cells, *([line.reference] if line.reference else [])))
         of = [by_key[key] for key in keys if by_key[key].trials]
-        told = {c.key: data_of(c.trials) or "what it does not tell" for c in of}
+        told = {c.key: printable(data_of(c.trials)) or UNTOLD for c in of}
         if len(set(told.values())) > 1 or any(len(_each(c)) > 1 for c in of):
             for cell in of:
                 among = doubtful.setdefault(told[cell.key], [])
@@ -56,6 +73,11 @@ def data_notes(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
         return []
     said = "; ".join(f"{data} in {_named(of)}" for data, of in doubtful.items())
     return [f"! What is compared worked on different data: {said}. Differences may come from that."]
+
+
+def data_doubt(a: str, b: str) -> str:
+    """Return the doubt about a comparison of what worked on different data, empty where it is the same."""
+    return "" if a == b else f"different data: {a or UNTOLD}, {b or UNTOLD}"
 
 
 def _each(cell: Cell) -> set[str]:

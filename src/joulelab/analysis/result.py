@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from joulelab.analysis.gaps import Gap
 from joulelab.analysis.statistics import PowerStatistics
 from joulelab.analysis.terms import Quantity
+from joulelab.analysis.work import kinds_with_figure
 
 if TYPE_CHECKING:
     from joulelab.analysis.alignment import Lag
@@ -119,7 +120,8 @@ class CapResult:
 class PhaseResult:
     """Hold one phase: its interval, energy by group and of everything `measured` (J), work done, the host it is of.
 
-    Steps are phases from number `n` to number `last`, which others do not have.
+    Steps are phases from number `n` to number `last`, which others do not have. `parent` is the `number` of the phase
+    around it, `stretch` the place among a result's stretches of the one that steps are in.
     """
 
     title: str
@@ -133,11 +135,19 @@ class PhaseResult:
     open_end: bool = False
     host: str = ""
     last: int | None = None
+    number: int = 0
+    parent: int | None = None
+    stretch: int | None = None
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Return the work done in it per second."""
+        return {kind: done / self.duration_s for kind, done in self.work.items()} if self.duration_s > 0 else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Hold everything that is printed of a run."""
+    """Hold everything that is printed of a run; `stretches` are steps that follow each other, together."""
 
     run: str
     name: str | None
@@ -164,6 +174,7 @@ class Result:
     ratios: dict[str, Quantity] = field(default_factory=dict)
     caps: tuple[CapResult, ...] = ()
     facts: dict[str, Fact] = field(default_factory=dict)
+    stretches: tuple[PhaseResult, ...] = ()
 
     @property
     def duration_s(self) -> float:
@@ -180,9 +191,11 @@ class Result:
         return next((g for g in self.groups if g.name == name), None)
 
     def per_work(self) -> dict[str, Quantity]:
-        """Return joules per unit of each kind of work reported."""
-        energy = self.energy
-        return {} if energy is None else {n: energy.scaled(1 / a) for n, a in self.work.items() if a > 0}
+        """Return joules per unit of each kind of work reported that the whole run can be divided by."""
+        energy, done = self.energy, self.work
+        if energy is None:
+            return {}
+        return {n: energy.scaled(1 / done[n]) for n in kinds_with_figure(done) if done[n] > 0}
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data with quantities as value, expanded uncertainty and budget; NaN becomes null."""
@@ -206,6 +219,9 @@ def _plain(value: Any) -> Any:
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
+    if isinstance(value, PhaseResult):
+        fields = {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
+        return fields | {"rates": _plain(value.rates)}
     if isinstance(value, (PowerStatistics, Gap, Check)):
         return _plain(asdict(value))
     if hasattr(value, "__dataclass_fields__"):

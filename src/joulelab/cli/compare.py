@@ -13,11 +13,13 @@ from joulelab.cli.options import json_option, print_json, runs_option
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.console import Console
+
     from joulelab.analysis.result import Result
     from joulelab.report.comparison import Comparison, Line
 
-
-MOST_OF_FACT = 28  # letters of a fact that a column has room for
+MOST_OF_NAME, LEAST_OF_FACT = 24, 24  # letters
+ALIKE, NOT_APART = "≈", "cannot be told apart"
 
 
 @click.command("compare")
@@ -48,25 +50,63 @@ def _print(found: Comparison) -> None:
     from rich.text import Text
 
     from joulelab.report import format as fmt
-    from joulelab.report.console import make_console, make_table
+    from joulelab.report.console import make_console
 
     console = make_console(sys.stdout)
     for label, run in (("A", found.a), ("B", found.b)):
         console.print(Text(fmt.shortened(f"{label}  {run.run}  {_title(run)}", console.width)))
     console.print()
-    table = make_table("", "A", "B", "B / A - 1", "", left=(0, 4))
-    for line in found.lines:
-        ratio = line.ratio
-        change = fmt.NOTHING if ratio is None else fmt.change(ratio.value - 1, ratio.expanded)
-        verdict = "" if line.difference is not False or line.unit in ("s", "") else line.verdict()
-        table.add_row(line.name, *_values(line), change, verdict)
-    for name, told in found.facts.items():
-        table.add_row(name, *(fmt.NOTHING if v is None else fmt.shortened(fmt.fact(v), MOST_OF_FACT) for v in told))
-    console.print(table)
+    alike = _print_figures(console, found)
+    if found.facts:
+        console.print()
+        _print_facts(console, found)
     console.print()
     console.print(Text(found.verdict() + ".", style="bold"))
-    for note in found.notes():
+    for note in (*([f"{ALIKE}: {NOT_APART}."] if alike else []), *found.notes()):
         console.print(Text(note))
+
+
+def _print_figures(console: Console, found: Comparison) -> bool:
+    """Print the figures, in several tables where one is too wide; return whether some have a mark for a verdict."""
+    from joulelab.report import format as fmt
+    from joulelab.report.study import fits, fitting, print_table
+    from joulelab.report.study_rows import Column
+
+    lines = found.lines
+    ratios = [line.ratio for line in lines]
+    changes = [fmt.NOTHING if r is None else fmt.change(r.value - 1, r.expanded) for r in ratios]
+    said = ["" if line.difference is not False or line.unit in ("s", "") else line.verdict() for line in lines]
+    values = [_values(line) for line in lines]
+    columns = [
+        Column("", tuple(line.name for line in lines)),
+        Column("A", tuple(a for a, _ in values)),
+        Column("B", tuple(b for _, b in values)),
+        Column("B / A - 1", tuple(changes)),
+    ]
+    verdicts = [Column("", tuple(said))] if any(said) else []
+    if fits([*columns, *verdicts], console.width):
+        print_table(console, [*columns, *verdicts], left=(0, 4))
+        return False
+    columns[3] = Column("B / A - 1", tuple(f"{c} {ALIKE if v else ' '}" for c, v in zip(changes, said, strict=True)))
+    for k, part in enumerate(fitting(columns[0], columns[1:], console.width)):
+        if k:
+            console.print()
+        print_table(console, [columns[0], *part], left=(0,))
+    return any(said)
+
+
+def _print_facts(console: Console, found: Comparison) -> None:
+    """Print what the workloads told of themselves; texts that there is no room for are cut in their middle."""
+    from joulelab.report import format as fmt
+    from joulelab.report.columns import GAP, print_columns
+
+    room = max((console.width - MOST_OF_NAME - 2 * GAP) // 2, LEAST_OF_FACT)
+    rows = []
+    for name, told in found.facts.items():
+        write = fmt.data if name == "data" else fmt.fact
+        texts = (fmt.NOTHING if v is None else write(v, room) for v in told)
+        rows.append((fmt.in_the_middle(name, MOST_OF_NAME), *texts))
+    print_columns(console.file, ("fact", "A", "B"), rows, left=(0, 1, 2))
 
 
 def _title(run: Result) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHOWN = 20
-MOST_OF_DATA, LEAST_OF_COMMAND = 20, 8  # letters
+MOST_OF_DATA, LEAST_OF_DATA, LEAST_OF_COMMAND = 24, 12, 8  # letters
 
 
 @click.command("ls")
@@ -62,20 +62,37 @@ def _row(path: Path) -> dict[str, Any]:
 
 def _print(rows: list[dict[str, Any]]) -> None:
     from joulelab.report import format as fmt
-    from joulelab.report.columns import GAP, print_columns, widths
+    from joulelab.report.columns import GAP, print_columns
     from joulelab.report.console import make_console
 
     heads = ["run", "age", "time", "energy", "end", "command"]
     cells = [list(_cells(row)) for row in rows]
-    data = [fmt.shortened(_data(row), MOST_OF_DATA) for row in rows]
+    data, width = [_data(row) for row in rows], make_console(sys.stdout).width
     if any(data):
-        heads.insert(5, "data")
-        for line, told in zip(cells, data, strict=True):
-            line.insert(5, told)
-    # The command is cut, to the room that the others leave.
-    room = make_console(sys.stdout).width - sum(width + GAP for width in widths(heads[:-1], [c[:-1] for c in cells]))
-    shown = [(*c[:-1], fmt.shortened(c[-1], max(room, LEAST_OF_COMMAND))) for c in cells]
-    print_columns(sys.stdout, heads, shown, left=(0, *range(4, len(heads))))
+        need = min(max(map(len, data)), LEAST_OF_DATA) + GAP + LEAST_OF_COMMAND
+        if _room(heads, cells, width) < need:
+            for line in (heads, *cells):
+                del line[1]  # the run's name has its date
+        room = _room(heads, cells, width)
+        alone = room < need
+        most = min(max(room if alone else room - GAP - LEAST_OF_COMMAND, LEAST_OF_COMMAND), MOST_OF_DATA)
+        for line, told in zip([heads, *cells], ["data", *data], strict=True):
+            line.insert(-1, fmt.data(told, most))
+            if alone:
+                line.pop()
+    if heads[-1] == "command":
+        # The command is cut, to the room that the others leave.
+        most = _room(heads, cells, width)
+        cells = [[*c[:-1], fmt.shortened(c[-1], max(most, LEAST_OF_COMMAND))] for c in cells]
+    left = [k for k, head in enumerate(heads) if head in ("run", "end", "data", "command")]
+    print_columns(sys.stdout, heads, cells, left=left)
+
+
+def _room(heads: list[str], cells: list[list[str]], width: int) -> int:
+    """Return the room that all columns but the last leave in a line."""
+    from joulelab.report.columns import GAP, widths
+
+    return width - sum(each + GAP for each in widths(heads[:-1], [c[:-1] for c in cells]))
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import signal
 import sys
@@ -22,7 +24,10 @@ NOT_MARKED = "not marked (cannot write to {folder}); df -h"  # and no more: a sc
 
 
 class Fact(click.ParamType[tuple[str, str | float | bool]]):
-    """Take `data=cifar-10` or `accuracy=0.91`: a name, and text, a number, true or false."""
+    """Take `data=cifar-10` or `accuracy=0.91`: a name, and text, a number, true or false.
+
+    What would not be printed as it was given stays text: `ver=007`, `commit=123e4567`.
+    """
 
     name = "name=value"
 
@@ -38,10 +43,10 @@ class Fact(click.ParamType[tuple[str, str | float | bool]]):
         if told in ("true", "false"):
             return key, told == "true"
         for number in (int, float):
-            try:
-                return key, number(told)
-            except ValueError:
-                continue
+            with contextlib.suppress(ValueError):
+                found = number(told)
+                if str(found) == told and abs(found) < math.inf:
+                    return key, found
         return key, told
 
 

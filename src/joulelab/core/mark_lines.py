@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import threading
 from json.encoder import encode_basestring_ascii as quote
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ def begin_line(
     n: int | None,
     labels: Mapping[str, object] | None,
     parent: str | None,
+    thread: int,
     rank: int,
     work: Mapping[str, float] | None = None,
 ) -> str:
@@ -38,7 +38,7 @@ def begin_line(
     said = encode(labels) if labels else "{}"
     return (
         f'{{"t":{t},"mark":"begin","id":"{identity}","name":{quote(str(name))},"n":{number},"labels":{said},'
-        f'"parent":{inside},"thread":{threading.get_native_id()},"rank":{rank}{more}}}'
+        f'"parent":{inside},"thread":{thread},"rank":{rank}{more}}}'
     )
 
 

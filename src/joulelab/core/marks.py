@@ -8,13 +8,14 @@ What is called in every step of a training only takes note: between steps caches
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
 from collections import deque
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.mark_lines import begin_line, encode, end_line, fact_line, number_of, open_file, write_lines
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WORK_INTERVAL_NS = NS // 2
+CLOSE_S = 1.0  # how long whoever closes waits for another thread that writes
 MOST_NOTED = 1000  # reports that are kept before they are summed up
 STAMPS = 16
 # Variables that launchers set to the number of a process on its node, the nearest launcher first.
@@ -89,9 +91,12 @@ class _Work:
 class MarkWriter:
     """Write the marks of this process; in a forked child it begins a file of the child's own.
 
-    Safe in threads. A mark that cannot be written is dropped and counted in `lost`: no workload fails by its marks.
-    On ranks other than the first of a node phases and facts write nothing, work does. A step that all ranks take
-    together is counted by the `first` of all.
+    Safe in threads, in signal handlers and in finalizers, which may come at any line: every call only takes note, and
+    whoever finds nobody at it writes down what was noted. So no call ever waits for another.
+
+    A mark that cannot be written is dropped and counted in `lost`: no workload fails by its marks. On ranks other than
+    the first of a node phases and facts write nothing, work does. A step that all ranks take together is counted by
+    the `first` of all.
     """
 
     def __init__(
@@ -109,59 +114,48 @@ class MarkWriter:
         self, name: str, n: int | None = None, labels: Mapping[str, object] | None = None, *, at_ns: int | None = None
     ) -> str | None:
         """Begin a phase inside the current one and return its id; None where phases are inert."""
+        if self._pid != os.getpid():
+            self._adopt()
+        t = self._now() if at_ns is None else at_ns
         if self.rank:
-            self._edge()
+            self._do(self._edge, t)
             return None
-        with self._mine():
-            t = self._now() if at_ns is None else at_ns
-            self._count += 1
-            identity = f"{self._pid}-{self._count}"
-            parent = _phase.get()
-            self._sum_up()
-            if whole := self._steps.begin(name, identity, parent, t):
-                self._write_steps(parent, whole)
-            self._flush(t)
-            self._reported[identity] = t
-            try:
-                self._write(begin_line(t, identity, name, n, labels, parent, self.rank))
-            except (TypeError, ValueError, RecursionError):  # labels that hold themselves
-                self.lost += 1
+        identity, parent = f"{self._pid}-{next(self._count)}", _phase.get()
+        self._do(self._begin, t, identity, name, n, labels and dict(labels), parent, threading.get_native_id())
         _phase.set(identity)
         return identity
 
     def end(self, identity: str | None, parent: str | None = None, *, at_ns: int | None = None) -> None:
         """End a phase; `parent` is the one that goes on."""
+        if self._pid != os.getpid():
+            self._adopt()
+        t = self._now() if at_ns is None else at_ns
         if identity is None:
-            self._edge()
+            self._do(self._edge, t)
             return
         _phase.set(parent)
-        if not identity.startswith(f"{os.getpid()}-"):
-            return  # a forked child left its parent's phase; the parent will end it
-        with self._mine():
-            t = self._now() if at_ns is None else at_ns
-            self._sum_up()
-            if whole := self._steps.end(identity, parent, t):
-                self._write_steps(identity, whole)
-            self._flush(t)
-            self._reported.pop(identity, None)
-            self._write(end_line(t, identity))
+        if identity.startswith(f"{self._pid}-"):  # otherwise a forked child left its parent's phase, who will end it
+            self._do(self._end, t, identity, parent)
 
-    def _edge(self) -> None:
-        """Let no report of work reach from one phase of the first rank into the next."""
-        self.flush()
-        with self._mine():
-            self._reported[None] = self._now()
+    def past(self, name: str, n: int | None, since_ns: int, amounts: Mapping[str, float]) -> None:
+        """Mark a phase that has just ended, with the work done in it; other ranks report the work for that time."""
+        if self.rank:
+            if self._pid != os.getpid():
+                self._adopt()
+            self._do(self._past, since_ns, self._now(), dict(amounts))
+            return
+        parent = _phase.get()
+        identity = self.begin(name, n, at_ns=since_ns)
+        if amounts:
+            self.work(amounts)
+        self.end(identity, parent)
 
     def switch(self, name: str | None, n: int | None = None) -> None:
         """End the phase that the last switch of this file began, and begin the next; None only ends."""
-        if self.rank:
-            return
-        with self._mine():
-            t = self._now()
-            self._sum_up()
-            self._write_steps(None, self._steps.switch(t))
-            self._flush(t)
-            self._write(encode({"t": t, "mark": "switch", "name": name, "n": n}))
+        if not self.rank:
+            if self._pid != os.getpid():
+                self._adopt()
+            self._do(self._switch, self._now(), name, n)
 
     def work(self, amounts: Mapping[str, float]) -> None:
         """Report work that was done since the last report: amounts by name."""
@@ -173,40 +167,35 @@ class MarkWriter:
 
     def fact(self, facts: Mapping[str, object]) -> None:
         """Tell facts of the run by name: text, numbers, true or false; None takes one back."""
-        if self.rank:
-            return
-        with self._mine():
-            self._write(encode(fact_line(self._now(), facts, self.rank)))
+        if not self.rank:
+            if self._pid != os.getpid():
+                self._adopt()
+            self._do(self._fact, self._now(), dict(facts))
 
     def flush(self) -> None:
         """Write the work that is still summed up, and steps that are not yet many enough."""
         if self._pid == os.getpid():  # what a forked child finds here is its parent's
-            with self._lock:
-                self._sum_up()
-                for phase, block in self._steps.rest():
-                    self._write_steps(phase, (block,))
-                self._flush(self._now())
+            self._do(self._rest, self._now())
 
     def close(self) -> None:
         """Flush and close the file; a later mark opens it again."""
         self.flush()
-        if self._pid == os.getpid() and self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            os.close(fd)
-
-    def _mine(self) -> threading.Lock:
-        if self._pid != os.getpid():
-            self._adopt()
-        return self._lock
+        if self._pid == os.getpid() and self._lock.acquire(timeout=CLOSE_S):
+            try:
+                if self._fd >= 0:
+                    fd, self._fd = self._fd, -1
+                    os.close(fd)
+            finally:
+                self._lock.release()
 
     def _adopt(self) -> None:
         # Also in a forked child: the lock may have been held at the fork, pending work belongs to the parent.
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._fd = -1
-        self._count = 0
+        self._count = itertools.count(1)
         self._refused: set[str] = set()
-        self._noted: deque[tuple[int, str | None, Mapping[str, float], bool]] = deque()
+        self._noted: deque[tuple[Any, ...]] = deque()
         self._work: dict[str | None, _Work] = {}
         self._reported: dict[str | None, int] = {}
         self._flushed_ns = 0
@@ -216,28 +205,89 @@ class MarkWriter:
         if self._pid != os.getpid():
             self._adopt()
         t = self._now()
-        self._noted.append((t, _phase.get(), amounts, step))
+        self._noted.append((self._sum_up, t, _phase.get(), amounts, step))
         if t - self._flushed_ns >= WORK_INTERVAL_NS or len(self._noted) >= MOST_NOTED:
-            with self._lock:
-                self._sum_up()
-                if t - self._flushed_ns >= WORK_INTERVAL_NS:
-                    self._flush(t)
+            self._serve()
 
-    def _sum_up(self) -> None:
-        """Sum up what was noted."""
-        while self._noted:
-            t, phase, amounts, step = self._noted.popleft()
-            done = {"steps": 1.0} if step and self.first else {}
-            for name, amount in amounts.items():
-                number = number_of(amount)
-                if number is None:
-                    self._refuse(name, amount)
-                else:
-                    done[name] = number
-            if done:
-                self._report(phase, t, done)
-            if step and not self.rank and (whole := self._steps.step(phase, t, done)):
-                self._write_steps(phase, whole)
+    def _do(self, *call: Any) -> None:
+        self._noted.append(call)
+        self._serve()
+
+    def _serve(self) -> None:
+        """Do what was noted, unless somebody is at it: then that one finds it before leaving."""
+        while self._noted and self._lock.acquire(blocking=False):
+            try:
+                while self._noted:
+                    call, *given = self._noted.popleft()
+                    try:
+                        call(*given)
+                    except Exception:  # noqa: BLE001 - whatever it is, it is not the workload's
+                        self.lost += 1
+            finally:
+                self._lock.release()
+
+    def _begin(
+        self,
+        t: int,
+        identity: str,
+        name: str,
+        n: int | None,
+        labels: Mapping[str, object] | None,
+        parent: str | None,
+        thread: int,
+    ) -> None:
+        if whole := self._steps.begin(name, identity, parent, t):
+            self._write_steps(parent, whole)
+        self._flush(t)
+        self._reported[identity] = t
+        self._write(begin_line(t, identity, name, n, labels, parent, thread, self.rank))
+
+    def _end(self, t: int, identity: str, parent: str | None) -> None:
+        if whole := self._steps.end(identity, parent, t):
+            self._write_steps(identity, whole)
+        self._flush(t)
+        self._reported.pop(identity, None)
+        self._write(end_line(t, identity))
+
+    def _edge(self, t: int) -> None:
+        """Let no report of work reach from one phase of the first rank into the next."""
+        self._flush(t)
+        self._reported[None] = t
+
+    def _past(self, since_ns: int, t: int, amounts: Mapping[str, float]) -> None:
+        self._flush(since_ns)
+        self._reported[None] = since_ns
+        self._sum_up(t, None, amounts, step=False)
+        self._edge(t)
+
+    def _switch(self, t: int, name: str | None, n: int | None) -> None:
+        self._write_steps(None, self._steps.switch(t))
+        self._flush(t)
+        self._write(encode({"t": t, "mark": "switch", "name": name, "n": n}))
+
+    def _fact(self, t: int, facts: Mapping[str, object]) -> None:
+        self._write(encode(fact_line(t, facts, self.rank)))
+
+    def _rest(self, t: int) -> None:
+        for phase, block in self._steps.rest():
+            self._write_steps(phase, (block,))
+        self._flush(t)
+
+    def _sum_up(self, t: int, phase: str | None, amounts: Mapping[str, float], step: bool) -> None:
+        """Add a report of work to those before it; they are written twice a second."""
+        done = {"steps": 1.0} if step and self.first else {}
+        for name, amount in amounts.items():
+            number = number_of(amount)
+            if number is None:
+                self._refuse(name, amount)
+            else:
+                done[name] = number
+        if done:
+            self._report(phase, t, done)
+        if step and not self.rank and (whole := self._steps.step(phase, t, done)):
+            self._write_steps(phase, whole)
+        if t - self._flushed_ns >= WORK_INTERVAL_NS:
+            self._flush(t)
 
     def _refuse(self, name: str, amount: object) -> None:
         """Leave out what is no number, which fails nobody, and say so once."""
@@ -267,10 +317,10 @@ class MarkWriter:
     def _write_steps(self, phase: str | None, blocks: Iterable[Block]) -> None:
         """Write steps as phases that have ended: their work is theirs alone, the work lines have it as well."""
         for block in blocks:
-            self._count += 1
-            identity = f"{self._pid}-{self._count}"
+            identity = f"{self._pid}-{next(self._count)}"
             labels = {"to": block.last} if block.last > block.first else None
-            begin = begin_line(block.start_ns, identity, STEP, block.first, labels, phase, self.rank, block.amounts)
+            own = (threading.get_native_id(), self.rank)
+            begin = begin_line(block.start_ns, identity, STEP, block.first, labels, phase, *own, block.amounts)
             self._write(f"{begin}\n{end_line(block.end_ns, identity)}")
 
     def _write(self, lines: str) -> None:
@@ -279,7 +329,7 @@ class MarkWriter:
                 self._fd = open_file(self.folder / f"{self._pid}-{start_ticks() or 0}.jsonl")
                 _flush_when_workers_end(self.flush)
             write_lines(self._fd, lines)
-        except (OSError, ValueError, TypeError):
+        except OSError:
             self.lost += 1
 
 

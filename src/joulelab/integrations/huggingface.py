@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
-from joulelab.integrations.training import Following, Training, amounts_of, harmless
+from joulelab.integrations.training import Following, Look, Training, harmless
 from joulelab.supervisor import phases
 
 try:
@@ -34,16 +34,17 @@ class Batches:
     def __init__(self) -> None:
         self.trained: dict[str, float] | None = None
         self.scored: dict[str, float] | None = None
+        self._look = Look()
         self.since_ns = 0  # when the first batch came that was not for training
 
     def __call__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Look at what a model is about to be given."""
         if model.training:
             if self.trained is None:
-                self.trained = amounts_of(kwargs or args)
+                self.trained = self._look(kwargs or args)
         elif self.scored is None:
             self.since_ns = self.since_ns or monotonic_ns()
-            self.scored = amounts_of(kwargs or args)
+            self.scored = self._look(kwargs or args)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let a copy of the model have eyes of its own, whatever these have seen."""
@@ -166,7 +167,8 @@ class JoulelabCallback(Following, TrainerCallback):
     def close(self, error: BaseException | None = None) -> None:
         """End the measurement if the Trainer did not, as when the training failed; nothing if it has ended."""
         super().close(error)
-        self._look_away()
+        with contextlib.suppress(Exception):
+            self._look_away()
 
     def _conclude(self, name: str, args: TrainingArguments, loader: Any) -> None:
         """Mark what has ended: in a training since the last event, otherwise since the first batch went in."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from joulelab.integrations.jupyter_output import Shown
     from joulelab.supervisor.measure import Measurement
 
+# What our tables take of a cell's time.
+TABLE = "table"
 WORDS = ("start", "status", "stop")
 HELP = "write %joulelab alone for the total so far, %joulelab status, stop or start; %%joulelab [NAME] measures a cell"
 _FIRST_LINE = re.compile(r"%%joulelab(?:[ \t]+(?P<name>.*?))?\s*")
@@ -146,10 +148,10 @@ class JoulelabMagics(Magics):
         finally:
             if not self.stack.frames and self.recording is not None:
                 self.recording.end()
+        # Where others mark the cells, or a cell around goes on, our time is taken for the cell's: we say what is ours.
+        is_inside = bool(self.stack.frames) or (self.recording is not None and self.recording.is_marked)
         for measurement in measured:
-            # Where others mark the cells, they take our time for the cell's: so we say what is ours.
-            is_marked = self.recording is not None and self.recording.is_marked
-            with phase("table") if is_marked else contextlib.nullcontext():
+            with phase(TABLE) if is_inside else contextlib.nullcontext():
                 self._show_cell(measurement)
 
     def _show_cell(self, measurement: Measurement) -> None:
@@ -170,10 +172,11 @@ class JoulelabMagics(Magics):
         recording = self.recording
         if recording is None or recording.run is None:
             raise UsageError("nothing is recorded: %joulelab start begins a recording")
-        found = read_notebook(recording.run, recording.name, recording.since_ns, recording.end_ns)
-        if found is None:
-            raise UsageError(f"no cell has been recorded yet in {recording.run}")
-        self._publish(show_notebook(found, is_over=recording.end_ns is not None))
+        with phase(TABLE):
+            found = read_notebook(recording.run, recording.name, recording.since_ns, recording.end_ns)
+            if found is None:
+                raise UsageError(f"no cell has been recorded yet in {recording.run}")
+            self._publish(show_notebook(found, is_over=recording.end_ns is not None))
 
     def _publish(self, shown: Shown) -> None:
         self.shell.display_pub.publish(shown.bundle())

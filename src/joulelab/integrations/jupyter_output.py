@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from joulelab.integrations.picture import spark, svg
 from joulelab.report import format as fmt
 from joulelab.report.rows import check_lines, energy_rows, phase_rows
-from joulelab.report.table import cell, headline, work_lines
+from joulelab.report.table import cell, fact_lines, headline, shown_work, work_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +97,7 @@ def show_cell(measured: MeasuredCell) -> Shown:
     grids = [_energies(result)] if result.scopes else []
     if result.phases:
         grids.append(_phases(result))
-    lines = [f"{label:<6} {text}" for label, text in work_lines(result)]
+    lines = [f"{label:<6} {text}" for label, text in fact_lines(result) + work_lines(result)]
     doubts = [c for c in check_lines(result.checks) if c.status in ("warning", "failed")] if result.scopes else []
     lines += [f"{check.status}: {check.name}: {check.message}" for check in doubts]
     lines += [f"run    {measured.run}"] if measured.run is not None else []
@@ -114,7 +114,7 @@ def show_notebook(notebook: Notebook, *, is_over: bool) -> Shown:
         energy = fmt.quantity(whole.energy.value, whole.energy.expanded, "J")
         head = f"{energy} in {fmt.duration(whole.duration_s)}, {fmt.watts(whole.mean_w or 0.0)} on average"
     rows = [*_most(notebook.parts), notebook.between, whole]
-    lines = []
+    lines = [f"{label:<6} {text}" for label, text in fact_lines(notebook.result)] if notebook.result else []
     if notebook.idle_share is not None:
         energy_share, time_share = (fmt.percent(s, signed=False) for s in notebook.idle_share)
         lines.append(f"idle   between cells: {energy_share} of the energy, {time_share} of the time")
@@ -164,19 +164,18 @@ def _energies(result: Result) -> Grid:
 
 def _phases(result: Result) -> Grid:
     rows = phase_rows(result)
-    kinds = list(dict.fromkeys(kind for r in rows for kind in r.work))
+    kinds = shown_work(kind for r in rows for kind in r.work)
+    each = {k: [r.energy.value / r.work[k] for r in rows if r.energy is not None and r.work.get(k)] for k in kinds}
+    scales = {kind: fmt.per_work(values, kind) for kind, values in each.items()}
     joules, unit = fmt.column([r.energy.value for r in rows if r.energy is not None], "J")
     body = []
     for r in rows:
         mean = None if r.energy is None or r.duration_s <= 0 else r.energy.value / r.duration_s
         words = [f"{'  ' * r.depth}{r.label}", fmt.duration(r.duration_s), cell(r.energy, joules), fmt.plain(mean)]
-        body.append((*words, *(_each(r.energy, r.work.get(kind, 0.0)) for kind in kinds)))
-    heads = ("phase", "time", f"energy, {unit}", "mean, W", *(f"J/{kind.removesuffix('s')}" for kind in kinds))
+        body.append((*words, *(_each(r.energy, r.work.get(kind, 0.0), scales[kind][0]) for kind in kinds)))
+    heads = ("phase", "time", f"energy, {unit}", "mean, W", *(head for _, head in scales.values()))
     return Grid(heads, tuple(body))
 
 
-def _each(energy: Quantity | None, done: float) -> str:
-    if energy is None or done <= 0:
-        return fmt.NOTHING
-    each = energy.scaled(1 / done)
-    return fmt.interval(each.value, each.expanded)
+def _each(energy: Quantity | None, done: float, factor: float) -> str:
+    return fmt.NOTHING if energy is None or done <= 0 else cell(energy.scaled(1 / done), factor)

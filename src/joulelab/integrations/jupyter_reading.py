@@ -18,7 +18,7 @@ from joulelab.supervisor.coverage import wait_until_covered
 from joulelab.workloads.cells import BETWEEN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from joulelab.analysis.channels import Channel
@@ -60,6 +60,7 @@ class Notebook:
     between: Part
     whole: Part
     curve: PowerCurve | None
+    result: Result | None = None
 
     @property
     def idle_share(self) -> tuple[float, float] | None:
@@ -95,15 +96,19 @@ def read_cell(m: Measurement) -> MeasuredCell:
     if m.run is not None and result is not None:
         with open_run(m.run) as run:
             curve = power_curve(run, result)
-        result = replace(result, phases=_inside(result))
+        result = _inside(result)
     return MeasuredCell(m.name or "this cell", m.run, m.duration_s, result, curve)
 
 
-def _inside(result: Result) -> tuple[PhaseResult, ...]:
-    """Return the phases within a stretch, without those that hold all of it: its own, and the cell's."""
+def _inside(result: Result) -> Result:
+    """Return a result with the phases in it, without those that hold all of it: its own, and the cell's."""
     inner = [p for p in result.phases if p.start_s > 0 or p.duration_s < result.duration_s]
     least = min((p.depth for p in inner), default=0)
-    return tuple(replace(p, depth=p.depth - least) for p in inner)
+
+    def raised(phases: Iterable[PhaseResult]) -> tuple[PhaseResult, ...]:
+        return tuple(replace(p, depth=max(p.depth - least, 0)) for p in phases)
+
+    return replace(result, phases=raised(inner), stretches=raised(result.stretches))
 
 
 def read_notebook(run: Path, name: str, since_ns: int, until_ns: int | None) -> Notebook | None:
@@ -122,14 +127,15 @@ def read_notebook(run: Path, name: str, since_ns: int, until_ns: int | None) -> 
     ]
     between = joined(BETWEEN, tuple(p for p in parts if p.name == BETWEEN))
     whole = Part("total", result.duration_s, result.energy)
-    return Notebook(run, tuple(p for p in parts if p.name != BETWEEN), between, whole, curve)
+    return Notebook(run, tuple(p for p in parts if p.name != BETWEEN), between, whole, curve, result)
 
 
 class _Marked:
-    """Stand for a run that has no other phases than a notebook's own: those inside would cost time for nothing."""
+    """Stand for a run that has no phases but a notebook's own: those inside would cost time for nothing."""
 
     def __init__(self, run: Run, name: str, since_ns: int) -> None:
         self._run = run
+        self._told: list[Mapping[str, Any]] = []
         begun: dict[tuple[object, object], Mapping[str, Any]] = {}
         ended: dict[tuple[object, object], Mapping[str, Any]] = {}
         for line in sorted(run.marks(), key=lambda line: int(line.get("t", 0))):
@@ -139,6 +145,8 @@ class _Marked:
                 begun[key] = line
             elif line.get("mark") == "end" and key in begun:
                 ended[key] = line
+            elif line.get("mark") == "fact":
+                self._told.append(line)
         self.titles = {str(b["name"]): str(b["labels"].get("title", "")) for b in begun.values()}
         self.lines = self._few(list(begun.values())) + list(ended.values())
 
@@ -153,8 +161,8 @@ class _Marked:
         return [one, {**last, "mark": "end", "id": "earlier"}, *begun[len(first) :]]
 
     def marks(self) -> list[Mapping[str, Any]]:
-        """Return the marks of the notebook's own phases."""
-        return self.lines
+        """Return the marks of the notebook's own phases, and the facts that were told."""
+        return self.lines + self._told
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._run, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -21,8 +22,10 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
     """Measure a training: phases `train`, `epoch n`, steps, validation; a test or prediction by itself.
 
     Options are those of `joulelab.measure()`, and `log` (auto, wandb, mlflow, none). Keras does not tell its callbacks
-    how many samples a batch has: they are read from the mean of the loss, which counts them. `batch_size` is for a
-    model whose own `train_step` does without that mean.
+    how many samples a batch has, but the mean of the loss counts them. To read it waits for the device, so that is done
+    after the first batch of a training and the last of an epoch; those between are taken to be as large as the first,
+    and what they differ by is reported at the end of the epoch. `batch_size` is for a model whose own `train_step`
+    does without that mean.
     """
 
     def __init__(self, name: str | None = None, *, batch_size: int | None = None, **options: Any) -> None:
@@ -31,11 +34,18 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
         self._batch_size = batch_size
         self._fitting = False
         self._epoch = 0
+        self._steps: int | None = None
+        self._sizes: dict[str, float] = {}
         self._counted = 0.0
 
     def set_params(self, params: Any) -> None:
         """Take the parameters of a new fit, test or prediction: one that did not say that it ended has failed."""
         super().set_params(params)
+        self._renew(params)
+
+    @harmless
+    def _renew(self, params: Any) -> None:
+        self._steps = (params or {}).get("steps")
         if self.training.begun:
             self.close(JoulelabError("the training did not say that it ended"))
 
@@ -52,10 +62,10 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
         self.training.enter("epoch", self._epoch)
 
     @harmless
-    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+    def on_train_batch_end(self, batch: int, *_: Any, **__: Any) -> None:
         """Report a step."""
         if self.training.begun:
-            self.training.step(self._samples("samples"))
+            self.training.step(self._samples("samples", last=batch + 1 == self._steps))
 
     @harmless
     def on_epoch_end(self, *_: Any, **__: Any) -> None:
@@ -80,10 +90,11 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
         self._counted = 0.0
 
     @harmless
-    def on_test_batch_end(self, *_: Any, **__: Any) -> None:
+    def on_test_batch_end(self, batch: int, *_: Any, **__: Any) -> None:
         """Count a batch of a test; in a training under a name of its own: it is not what the training is about."""
         if self.training.begun:
-            self.training.work(self._samples("validated" if self._fitting else "samples"))
+            last = not self._fitting and batch + 1 == self._steps  # of a validation nobody tells how many there are
+            self.training.work(self._samples("validated" if self._fitting else "samples", last=last))
 
     @harmless
     def on_test_end(self, *_: Any, **__: Any) -> None:
@@ -94,7 +105,7 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
         else:
             self.training.end()
         # From here to the end of the epoch the mean is that of the validation.
-        self._counted = float("inf")
+        self._counted = math.inf
 
     @harmless
     def on_predict_begin(self, *_: Any, **__: Any) -> None:
@@ -126,26 +137,32 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
         super().close(error)
 
     def _begin(self, name: str) -> None:
-        self._fitting = False
+        self._fitting, self._sizes = False, {}
         self.training.begin(name, local_rank=local_rank(os.environ))
 
-    def _samples(self, name: str) -> dict[str, float]:
-        """Return the samples since they were last asked for; none if they are not known yet, as on JAX."""
-        counted = self._count()
-        new, self._counted = counted - self._counted, max(counted, self._counted)
-        if new > 0:
-            return {name: new}
-        return {name: self._batch_size} if self._batch_size else {}
+    def _samples(self, name: str, *, last: bool = False) -> dict[str, float]:
+        """Return the samples of a batch; none if they are not known yet, as on JAX."""
+        known = self._sizes.get(name, self._batch_size)
+        size = known or 0.0
+        if known is None or last:
+            new = self._count() - self._counted
+            size = new if new > 0 else size
+        if known is None:
+            self._sizes[name] = size
+        self._counted += size
+        return {name: size} if size else {}
 
     def _settle(self, name: str) -> None:
-        """Report the samples that are known only now."""
-        new = self._count() - self._counted
-        if new > 0 and not self._batch_size and self.training.begun:
-            self._counted += new
-            self.training.work({name: new})
+        """Report what the samples counted so far differ by from those that there were."""
+        if self._counted == math.inf or not self.training.begun:
+            return
+        counted = self._count()
+        if counted and counted != self._counted:
+            self.training.work({name: counted - self._counted})
+            self._counted = counted
 
     def _count(self) -> float:
-        """Return how many samples the mean of the loss holds, 0 if there is none."""
+        """Return how many samples the mean of the loss holds, 0 if there is none. Waits for the device."""
         # To ask for `self.model` on JAX copies the whole state; it is up to date at the end of an epoch without that.
         model = self._model if keras.backend.backend() == "jax" else self.model
         mean = getattr(model, "_loss_tracker", None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
-from joulelab.integrations.training import Following, Training, amounts_of, harmless
+from joulelab.integrations.training import Following, Look, Training, harmless
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,14 @@ class JoulelabCallback(Following, _base()):  # type: ignore[misc]
         self._samples = samples
         self._since_ns = 0
         self._steps = 0
+        self._look = Look()
+        self._saving = False
         self._done: dict[str, float] = {}
+
+    @harmless
+    def setup(self, *_: Any, **__: Any) -> None:
+        """Forget the measurement before: this training may turn out to have no batches."""
+        self.training.measurement, self._look = None, Look()
 
     @harmless
     def on_sanity_check_start(self, *_: Any) -> None:
@@ -64,23 +71,27 @@ class JoulelabCallback(Following, _base()):  # type: ignore[misc]
     @harmless
     def on_train_epoch_start(self, trainer: Any, *_: Any) -> None:
         """Begin an epoch."""
-        self.training.leave("save")
+        self._end_save()
         self.training.enter("epoch", trainer.current_epoch + 1)
 
-    @harmless
     def on_train_batch_start(self, *_: Any) -> None:
         """End what was saved before."""
-        self.training.leave("save")
+        if self._saving:  # else nothing is done, at every batch
+            self._end_save()
 
     @harmless
     def on_train_batch_end(self, trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
         """Report a step, once the optimizer took one, with all batches since the one before."""
         if self.training.begun:
-            for name, amount in self._amounts_of(batch).items():
-                self._done[name] = self._done.get(name, 0) + amount
-            if trainer.global_step != self._steps:
-                done, self._done = self._done, {}
-                self._steps = trainer.global_step
+            done = self._amounts_of(batch)
+            if self._done:  # batches whose gradients were only accumulated
+                for name, amount in self._done.items():
+                    done[name] = done.get(name, 0) + amount
+            steps = trainer.global_step  # asked once: it takes its way through the trainer's loops
+            if steps == self._steps:
+                self._done = done
+            else:
+                self._steps, self._done = steps, {}
                 self.training.step(done)
 
     @harmless
@@ -99,7 +110,7 @@ class JoulelabCallback(Following, _base()):  # type: ignore[misc]
     @harmless
     def on_validation_start(self, trainer: Any, *_: Any) -> None:
         """Begin a validation, of a training or by itself."""
-        self.training.leave("save")
+        self._end_save()
         if self.training.begun:
             self.training.enter("validation", trainer.current_epoch + 1)
         elif not trainer.sanity_checking:
@@ -155,8 +166,9 @@ class JoulelabCallback(Following, _base()):  # type: ignore[misc]
     @harmless
     def on_save_checkpoint(self, trainer: Any, *_: Any) -> None:
         """Begin to save a checkpoint of the training; nobody tells when that is done, so the next event ends it."""
-        self.training.leave("save")
+        self._end_save()
         self.training.enter("save", trainer.current_epoch + 1)
+        self._saving = True
 
     @harmless
     def on_exception(self, _trainer: Any, _module: Any, exception: BaseException) -> None:
@@ -171,8 +183,13 @@ class JoulelabCallback(Following, _base()):  # type: ignore[misc]
     def _amounts_of(self, batch: Any) -> dict[str, float]:
         given = self._samples
         if given is None:
-            return amounts_of(batch)
-        return amounts_of(batch) | {"samples": given(batch) if callable(given) else given}
+            return self._look(batch)
+        return self._look(batch) | {"samples": given(batch) if callable(given) else given}
+
+    @harmless
+    def _end_save(self) -> None:
+        self._saving = False
+        self.training.leave("save")
 
     def _begin(self, name: str, trainer: Any) -> None:
         # Lightning starts the other ranks itself unless a launcher did: then they are in the runs of this process.

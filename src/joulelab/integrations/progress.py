@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from typing import TYPE_CHECKING, TextIO
 
 from joulelab.report import format as fmt
@@ -13,31 +14,68 @@ if TYPE_CHECKING:
 
 WIDTH = 100  # where nobody tells how wide the terminal is
 BLOCKS = 20
+OLD_S = 2.0  # figures that are older than this say so
 ERASE = "\r\x1b[K"
+
+
+class Screen:
+    """Hold which bar stands in the last line of a terminal: loops, their threads and late lines share it."""
+
+    def __init__(self) -> None:
+        # One thread may come twice: what collects garbage ends loops that were left, in the midst of anything.
+        self._lock = threading.RLock()
+        self._bar: Bar | None = None
+
+    def paint(self, bar: Bar, text: str) -> None:
+        """Let a bar stand in the line, unless it has been taken away for good."""
+        with self._lock:
+            if not bar.over:
+                self._bar = bar
+                bar.write(ERASE + text)
+
+    def erase(self, bar: Bar) -> None:
+        """Take a bar away for good: what others print now stays."""
+        with self._lock:
+            bar.over = True
+            if self._bar is bar:
+                self._bar = None
+                bar.write(ERASE)
+
+    def line(self, bar: Bar, text: str) -> None:
+        """Print a line of its own; only a bar that stands there gives way, and is painted again soon."""
+        with self._lock:
+            taken = self._bar is not None and self._bar.stream is bar.stream
+            self._bar = None if taken else self._bar
+            bar.write(f"{ERASE if taken else ''}{text}\n")
 
 
 class Bar:
     """Paint one loop; figures of the node are those of one rank times `ranks`. Never raises into the loop."""
 
-    def __init__(self, stream: TextIO, title: str, unit: str, total: int | None, *, ranks: int = 1) -> None:
-        self._stream, self._title, self._unit, self._total, self._ranks = stream, title, unit, total, ranks
+    def __init__(
+        self, screen: Screen, stream: TextIO, title: str, unit: str, total: int | None, *, ranks: int = 1
+    ) -> None:
+        self.stream, self.over = stream, False
+        self._screen, self._title, self._unit, self._total, self._ranks = screen, title, unit, total, ranks
         self._one = unit.removesuffix("s")
-        self._painted = False
 
     def paint(self, seconds: float, batches: int, samples: float, now: Now | None) -> None:
         """Paint how far the loop is, over what was painted before."""
         parts = [self._rate(seconds, batches, samples)]
-        if now is not None and "measured" in now.power_w:
-            parts.append(fmt.watts(now.power_w["measured"]))
+        if now is not None and "measured" in now.energy:
+            parts.append(self._mean(seconds, now))
             # Both up to now: what was counted since the last readings is left out by its share of the time.
             per = self._per(samples * min(now.seconds / seconds, 1.0) if seconds else 0.0, now)
             parts += [per] if per else []
         text = f"{self._title}: {self._far(batches)} {', '.join(parts)}, {self._left(seconds, batches)}"
-        self._painted = True
-        self._write(ERASE + fmt.shortened(text, self._width() - 1))
+        self._screen.paint(self, fmt.shortened(text, self._width() - 1))
+
+    def erase(self) -> None:
+        """Take the bar away."""
+        self._screen.erase(self)
 
     def finish(self, seconds: float, batches: int, samples: float, now: Now | None) -> None:
-        """Print the line that stays."""
+        """Print the line that stays, wherever the terminal is by then."""
         parts = [fmt.duration(seconds), f"{fmt.amount(samples * self._ranks)} {self._unit}" if samples else ""]
         parts += ["" if samples else f"{fmt.amount(batches)} batches", self._rate(seconds, batches, samples)]
         if now is not None and "measured" in now.energy:
@@ -47,8 +85,14 @@ class Bar:
         else:
             parts.append("energy not measured")
         ranks = f" ({self._ranks} ranks taken as alike)" if self._ranks > 1 else ""
-        start = ERASE if self._painted else ""
-        self._write(f"{start}{self._title}: {', '.join(p for p in parts if p)}{ranks}\n")
+        self._screen.line(self, f"{self._title}: {', '.join(p for p in parts if p)}{ranks}")
+
+    @staticmethod
+    def _mean(seconds: float, now: Now) -> str:
+        """Return the mean power of the loop, and up to when where that is long ago: readings come seldom."""
+        age = seconds - now.seconds
+        mean = f"mean {fmt.watts(now.energy['measured'].value / max(now.seconds, 1e-9))}"
+        return f"{mean} until {fmt.roughly(age)} ago" if age >= OLD_S else mean
 
     def _far(self, batches: int) -> str:
         if not self._total:
@@ -76,14 +120,15 @@ class Bar:
 
     def _width(self) -> int:
         try:
-            return os.get_terminal_size(self._stream.fileno()).columns or WIDTH
+            return os.get_terminal_size(self.stream.fileno()).columns or WIDTH
         except (OSError, ValueError, AttributeError):
             return WIDTH
 
-    def _write(self, text: str) -> None:
+    def write(self, text: str) -> None:
+        """Write to the terminal, which may be gone."""
         with contextlib.suppress(OSError, ValueError):  # a terminal that is gone, a stream that was closed
             try:
-                self._stream.write(text)
+                self.stream.write(text)
             except UnicodeEncodeError:
-                self._stream.write(text.encode("ascii", "replace").decode())
-            self._stream.flush()
+                self.stream.write(text.encode("ascii", "replace").decode())
+            self.stream.flush()

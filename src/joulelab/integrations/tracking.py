@@ -16,7 +16,7 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import global_rank, local_rank
 from joulelab.integrations.batches import Count, samples_in
-from joulelab.integrations.progress import Bar
+from joulelab.integrations.progress import Bar, Screen
 from joulelab.integrations.training import local_ranks
 from joulelab.supervisor import phases
 from joulelab.supervisor.coverage import wait_until_covered
@@ -38,10 +38,53 @@ T = TypeVar("T")
 STAMPS = 4096  # times of steps that are kept, to tell whether the load is in step with a sensor
 PAINT_S = 0.5
 
-# The loops that are open, the innermost last: those around others are not painted and count no steps.
-_open: list[_Loop] = []
-# How often each loop has begun, by where it stands and what it is called, and by what it goes over.
-_begun: dict[tuple[Any, int, str], list[tuple[weakref.ref[Any] | None, int]]] = {}
+
+class _Loops:
+    """Know the loops of this process: which are open, and how often each has begun. Safe in threads."""
+
+    def __init__(self) -> None:
+        # One thread may come twice: what collects garbage ends loops that were left, in the midst of anything.
+        self._lock = threading.RLock()
+        self._open: tuple[_Loop, ...] = ()
+        # By where a loop stands and what it is called, and by what it goes over.
+        self._begun: dict[tuple[Any, int, str], list[tuple[weakref.ref[Any] | None, int]]] = {}
+        self.screen = Screen()
+
+    def enter(self, loop: _Loop) -> None:
+        """Take in a loop: those around it in its thread are not painted and count no steps."""
+        with self._lock:
+            for other in self._open:
+                other.holds_others |= other.thread == loop.thread
+            self._open = (*self._open, loop)
+
+    def leave(self, loop: _Loop) -> None:
+        """Take out a loop that has ended, in whatever thread."""
+        with self._lock:
+            self._open = tuple(other for other in self._open if other is not loop)
+
+    def number(self, loader: object, place: tuple[Any, int, str]) -> int:
+        """Return the how many-eth time it is, from 1, that a loader is gone over at a place.
+
+        One that is made anew for each epoch goes on where the last one was, which is gone by then.
+        """
+        try:
+            ref: weakref.ref[Any] | None = weakref.ref(loader)
+        except TypeError:  # a list, a range: they cannot be told apart for certain
+            ref = None
+        with self._lock:
+            known = self._begun.setdefault(place, [])
+            refs = [other for other, _ in known]
+            same = [k for k, r in enumerate(refs) if (r is None if ref is None else r is not None and r() is loader)]
+            gone = [k for k, r in enumerate(refs) if ref is not None and r is not None and r() is None]
+            found = next(iter(same or gone), None)
+            if found is None:
+                known.append((ref, 1))
+                return 1
+            known[found] = (ref, known[found][1] + 1)
+            return known[found][1]
+
+
+_loops = _Loops()
 
 
 class Track(Generic[T]):
@@ -139,6 +182,7 @@ class _Loop:
         self.run: Path | None = None
         self.start_ns = self.end_ns = 0
         self.holds_others = False
+        self.thread = 0
         self._place, self._options = place, options
         self._pid = os.getpid()
         self._stack = contextlib.ExitStack()
@@ -193,27 +237,26 @@ class _Loop:
 
     def _begin(self, loader: object) -> None:
         options = self._options
-        n = options.n if options.n is not None else _number(loader, self._place)
-        if phases.writer() is None and not local_rank(os.environ):
-            self._stack.enter_context(measure())
+        n = options.n if options.n is not None else _loops.number(loader, self._place)
         shown = _shown(options.show)
         if shown:
-            load()
+            load()  # before anything is measured
+        if phases.writer() is None and not local_rank(os.environ):
+            self._stack.enter_context(measure())
         writer = phases.writer()
         self.run = writer.folder.parent.parent if writer is not None and writer.first else None
         if recorded_here():
             self._scale = local_ranks(os.environ)  # the other ranks cannot report: this one does for all of them
         self._stack.enter_context(phases.phase(options.name, n))
-        for loop in _open:
-            loop.holds_others = True
-        _open.append(self)
+        self.thread = threading.get_ident()
+        _loops.enter(self)
         self.start_ns = monotonic_ns()
         if shown:
             self._watch(f"{options.name} {n}")
 
     def _watch(self, title: str) -> None:
         options = self._options
-        self._bar = Bar(sys.stderr, title, options.unit, options.total, ranks=local_ranks(os.environ))
+        self._bar = Bar(_loops.screen, sys.stderr, title, options.unit, options.total, ranks=local_ranks(os.environ))
         writer = phases.writer()
         folder = writer.folder.parent if writer is not None else None
         self._live = Live(folder, self.start_ns, every_s=PAINT_S, steps=self._steps, then=self._paint).__enter__()
@@ -241,7 +284,9 @@ class _Loop:
         if self.end_ns or not self.start_ns or self._pid != os.getpid():
             return
         self.end_ns = monotonic_ns()
-        _open.remove(self)
+        _loops.leave(self)
+        if self._bar is not None:
+            self._bar.erase()
         if error is None and not threading.main_thread().is_alive():
             error = getattr(sys, "last_value", None)  # what ends the program, most likely in this loop
         self._stack.__exit__(None if error is None else type(error), error, None)
@@ -283,26 +328,6 @@ def _shown(show: bool | None) -> bool:
     if show is False or global_rank(os.environ) or local_rank(os.environ):
         return False
     return show is True or (sys.stderr is not None and sys.stderr.isatty())
-
-
-def _number(loader: object, place: tuple[Any, int, str]) -> int:
-    """Return the how many-eth time it is, from 1, that a loader is gone over at a place.
-
-    One that is made anew for each epoch goes on where the last one was, which is gone by then.
-    """
-    known = _begun.setdefault(place, [])
-    try:
-        ref: weakref.ref[Any] | None = weakref.ref(loader)
-    except TypeError:  # a list, a range: they cannot be told apart for certain
-        ref = None
-    same = [i for i, (other, _) in enumerate(known) if (other is None if ref is None else other and other() is loader)]
-    gone = [i for i, (other, _) in enumerate(known) if ref is not None and other is not None and other() is None]
-    found = next(iter(same or gone), None)
-    if found is None:
-        known.append((ref, 1))
-        return 1
-    known[found] = (ref, known[found][1] + 1)
-    return known[found][1]
 
 
 def track(

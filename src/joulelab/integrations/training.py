@@ -34,6 +34,8 @@ LOGS = ("auto", "wandb", "mlflow", "none")
 COUNT_VARIABLES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 # How deep a batch is searched for a tensor.
 DEEP = 4
+# What texts are called in a batch.
+TOKENS = "input_ids"
 
 
 def harmless(hook: Callable[..., None]) -> Callable[..., None]:
@@ -64,18 +66,59 @@ def amounts_of(batch: Any) -> dict[str, float]:
 
     Samples are the length of the first tensor: a trainer has stacked them.
     """
-    if isinstance(batch, Mapping) and (shape := _shape(batch.get("input_ids"))):
+    if isinstance(batch, Mapping) and (shape := _shape(batch.get(TOKENS))):
         return {"samples": shape[0], "tokens": shape[0] * shape[1]} if len(shape) == 2 else {"samples": shape[0]}
     shape = _first_shape(batch, DEEP)
     return {"samples": shape[0]} if shape else {}
 
 
+class Look:
+    """Tell the amounts of batches, as `amounts_of` does; where the first one had its tensor, the next ones have theirs.
+
+    Called at every step: batches of another kind, or without a tensor in that place, are searched anew.
+    """
+
+    def __init__(self) -> None:
+        self._kind: type | None = None
+        self._path: tuple[Any, ...] = ()
+        self._tokens = False
+
+    def __call__(self, batch: Any) -> dict[str, float]:
+        """Return the amounts of a batch."""
+        if type(batch) is self._kind:
+            try:
+                part: Any = batch
+                for key in self._path:
+                    part = part[key]
+                size, *more = part.shape
+                if not self._tokens:
+                    return {"samples": int(size)}
+                if len(more) == 1:
+                    return {"samples": int(size), "tokens": int(size) * int(more[0])}
+            except (LookupError, TypeError, ValueError, AttributeError):
+                pass  # it has another form
+        path = _path(batch, DEEP)
+        self._kind, self._path = (None, ()) if path is None else (type(batch), path)
+        self._tokens = path == (TOKENS,)
+        return amounts_of(batch)
+
+
 def _first_shape(batch: Any, deep: int) -> tuple[int, ...]:
-    if shape := _shape(batch):
-        return shape
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
-    found = (_first_shape(part, deep - 1) for part in parts) if deep else ()
-    return next((shape for shape in found if shape), ())
+    path = _path(batch, deep)
+    for key in path or ():
+        batch = batch[key]
+    return () if path is None else _shape(batch)
+
+
+def _path(batch: Any, deep: int) -> tuple[Any, ...] | None:
+    """Return the keys that lead to the first tensor of a batch, to its tokens if it has any; None without a tensor."""
+    if _shape(batch):
+        return ()
+    if deep == DEEP and isinstance(batch, Mapping) and _shape(batch.get(TOKENS)):
+        return (TOKENS,)
+    of = batch.items() if isinstance(batch, Mapping) else enumerate(batch) if isinstance(batch, (list, tuple)) else ()
+    found = ((key, _path(part, deep - 1)) for key, part in of) if deep else ()
+    return next(((key, *path) for key, path in found if path is not None), None)
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -174,6 +217,7 @@ class Training:
         started the others, so that they are in every run that was there before.
         """
         self.end(JoulelabError("the training before did not say that it ended"), late=True)
+        self.measurement = None
         writer = phases.writer()
         if local_rank:
             if writer is None:
@@ -213,24 +257,23 @@ class Training:
         """End a step."""
         if self._begun is not None:
             self._begun.last_ns = monotonic_ns()
-            self._begun.uncounted |= "samples" not in amounts
-            joulelab.step(**self._scaled(amounts))
+            if "samples" not in amounts:
+                self._begun.uncounted = True
+            if (writer := phases.writer()) is not None:
+                writer.step(self._scaled(amounts))
 
     def work(self, amounts: Mapping[str, float]) -> None:
         """Report work that is no step of the training."""
         if self._begun is not None:
             self._begun.last_ns = monotonic_ns()
-            joulelab.work(**self._scaled(amounts))
+            if (writer := phases.writer()) is not None:
+                writer.work(self._scaled(amounts))
 
     def past(self, name: str, since_ns: int, amounts: Mapping[str, float], n: int | None = None) -> None:
         """Mark a phase that ends now and whose begin nobody told, also outside of a training."""
         writer = phases.writer()
         if writer is not None:
-            parent = current_phase()
-            identity = writer.begin(name, n, at_ns=since_ns)
-            if amounts:
-                writer.work(self._scaled(amounts))
-            writer.end(identity, parent)
+            writer.past(name, n, since_ns, self._scaled(amounts))
         if self._begun is not None:
             self._begun.last_ns = monotonic_ns()
 
@@ -242,8 +285,8 @@ class Training:
             self.end(error)
 
     def _scaled(self, amounts: Mapping[str, float]) -> Mapping[str, float]:
-        alone = local_ranks(os.environ) if recorded_here() else 1
-        scale = alone if self._begun is None else self._begun.scale
+        begun = self._begun  # at every step, so nothing is asked for that does not change
+        scale = begun.scale if begun is not None else local_ranks(os.environ) if recorded_here() else 1
         return amounts if scale == 1 else {name: amount * scale for name, amount in amounts.items()}
 
     def _follow(self, begun: _Begun) -> None:
@@ -271,7 +314,10 @@ class Following:
 
     def close(self, error: BaseException | None = None) -> None:
         """End the measurement if the framework did not, as when the training failed; nothing if it has ended."""
-        self.training.end(error)
+        try:
+            self.training.end(error)
+        except Exception as problem:  # noqa: BLE001 - it must not stand in for what the training raised
+            self.training.give_up(problem)
 
     def __enter__(self) -> Self:
         """Watch a training that may fail."""

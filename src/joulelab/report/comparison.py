@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.result import GroupResult
 from joulelab.analysis.terms import Quantity, total
+from joulelab.analysis.work import kinds_with_figure
 from joulelab.core.scope import family
 from joulelab.report import format as fmt
 
@@ -92,7 +93,7 @@ class Comparison:
         said = []
         data = self.facts.get("data", (None, None))
         if data[0] != data[1]:
-            each = ("what it does not tell" if d is None else str(d) for d in data)
+            each = (f"{run} {'does not tell' if d is None else fmt.fact(d)}" for run, d in zip("AB", data, strict=True))
             said.append(f"! A and B did not work on the same data: {', '.join(each)}; differences may come from that.")
         if any(line.ratio is not None and line.unit == "J" for line in self.lines):
             said.append(
@@ -155,9 +156,13 @@ def compare(a: Result, b: Result) -> Comparison:
         estimate = whole_a.estimate or whole_b.estimate
         lines.append(_line("mean power", "W", whole_a.mean_w, whole_b.mean_w, keep, estimate=estimate))
     per_a, per_b = (_per_work(r, whole) for r, whole in ((a, whole_a), (b, whole_b)))
-    lines += [_line(f"per {n.removesuffix('s')}", "J", per_a[n], per_b[n], keep) for n in per_a if n in per_b]
-    rates = {n for n in a.work if b.work.get(n)} if a.duration_s > 0 and b.duration_s > 0 else set()
-    for name in (n for n in a.work if n in rates):
+    lines += [
+        _line(f"per {n.removesuffix('s')}", "J", per_a[n], per_b[n], keep)
+        for n in _kinds(a, b)
+        if n in per_a and n in per_b
+    ]
+    timed = a.duration_s > 0 and b.duration_s > 0
+    for name in (n for n in _kinds(a, b) if timed and b.work.get(n)):
         per_s = Quantity(a.work[name] / a.duration_s), Quantity(b.work[name] / b.duration_s)
         lines.append(_line(f"{name}/s", "", *per_s, ()))
     return Comparison(a, b, tuple(lines), same)
@@ -193,6 +198,12 @@ def _sum(result: Result, names: tuple[str, ...]) -> GroupResult:
     scopes = tuple(scope for g in groups for scope in g.scopes)
     mean = energy.scaled(1 / max(result.duration_s, 1e-9))
     return GroupResult("compared", scopes, energy, mean, net, any(g.estimate for g in groups))
+
+
+def _kinds(a: Result, b: Result) -> list[str]:
+    """Return the kinds of work by which both can be compared."""
+    other = kinds_with_figure(b.work)
+    return [kind for kind in kinds_with_figure(a.work) if kind in other]
 
 
 def _per_work(result: Result, whole: GroupResult | None) -> dict[str, Quantity]:

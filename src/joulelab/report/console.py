@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 LABEL = 8
+BLANK = "\N{NO-BREAK SPACE}"  # where a line must not be wrapped; printed as any other blank
 STYLE = {"failed": "bold red", "problem": "bold red", "warning": "yellow", "note": "dim"}
 
 
@@ -64,5 +65,6 @@ def print_facts(
             parts = [line] if whole else textwrap.wrap(line, room, break_on_hyphens=False, break_long_words=False)
             for part in parts or [""]:
                 head = name if first else ""
-                console.print(Text(f"{head:<{label}} {part}", style=(styles or {}).get(name, "")), soft_wrap=True)
+                shown = f"{head:<{label}} {part.replace(BLANK, ' ')}"
+                console.print(Text(shown, style=(styles or {}).get(name, "")), soft_wrap=True)
                 first = False

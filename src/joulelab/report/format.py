@@ -6,6 +6,8 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from joulelab.core.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -14,6 +16,8 @@ WIDE = 0.2  # an interval of more than 20 % is said in percent too, so that nobo
 MOST_DIGITS = 6
 PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E", 21: "Z"}
 PREFIXED = ("FLOP",)  # kinds of work that are units: their amounts have SI prefixes
+MOST_OF_FACT = 48  # letters of a fact that tables show; JSON has all of it
+FORM = "folder in the form of "
 SMALL = 0.01  # energies per unit of work below this have a prefix, in a column that is in J otherwise
 
 
@@ -189,13 +193,37 @@ def per_work(values: Iterable[float], kind: str) -> tuple[float, str]:
     return factor, f"{unit}/{kind.removesuffix('s')}"
 
 
-def fact(value: str | float | bool) -> str:
-    """Return the value of a fact: text as it is, `yes` or `no`, numbers with up to six digits."""
+def figure(value: float) -> str:
+    """Return a figure of quality with four digits; `nan` where it is none."""
+    return plain(value) if math.isfinite(value) else "nan"
+
+
+def fact(value: str | float | bool, most: int = MOST_OF_FACT) -> str:
+    """Return the value of a fact: text of one short line, `yes` or `no`, numbers with up to six digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
+    if isinstance(value, str):
+        return in_the_middle(value, most)
+    if abs(value) < 1e15 and float(value).is_integer():
         return amount(value)
-    return f"{value:.6g}" if isinstance(value, float) else value
+    large = 1e5 <= abs(value) < 1e15
+    return f"{value:,.0f}".replace(",", " ") if large else f"{float(value):.6g}"
+
+
+def data(told: str | float | bool, most: int = MOST_OF_FACT) -> str:
+    """Return the name of data, shortened so that it can be told from others: `form of cifar-10`."""
+    if isinstance(told, str) and len(told) > most and told.startswith(FORM):
+        return in_the_middle(f"form of {told.removeprefix(FORM)}", most)
+    return fact(told, most)
+
+
+def in_the_middle(text: str, width: int) -> str:
+    """Return a text of one line and at most that width, cut in its middle: what tells names apart is at their ends."""
+    flat = printable(text[: 2 * width] + text[-2 * width :] if len(text) > 4 * width else text)
+    if len(flat) <= width:
+        return flat
+    end = max(2 * (width - 1) // 3, 0)
+    return f"{flat[: max(width - 1 - end, 0)]}…{flat[len(flat) - end :]}"
 
 
 def span(scopes: Sequence[str]) -> str:
@@ -224,7 +252,7 @@ def _range(stem: str, members: list[int]) -> str:
 
 def shortened(text: str, width: int) -> str:
     """Return a text of at most that width, cut at its end with an ellipsis."""
-    flat = " ".join(text.split())
+    flat = printable(" ".join(text.split()))
     return flat if len(flat) <= width else flat[: max(width - 1, 0)] + "…"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from joulelab.analysis.lines import knob_text
-from joulelab.analysis.quality import figures_of
+from joulelab.analysis.quality import data_doubt, figures_of
 from joulelab.analysis.repeats import sample_of
 from joulelab.report.console import print_facts
 from joulelab.report.paper_pairs import pair_notes, pair_tables
@@ -116,6 +116,7 @@ def pairs_csv(summary: Summary) -> str:
         row |= {"freedom": pair.freedom, "p": pair.p, "p_corrected": pair.p_corrected, "verdict": pair.verdict}
         row |= {"more_repeats": pair.more_repeats, "more_repeats_above_100": int(pair.more_than_100)}
         row |= {"by_meters": int(pair.by_meters), "assumed": int(pair.assumed)}
+        row["doubt"] = data_doubt(summary.cell(pair.cell).data, summary.cell(pair.against).data)
         rows.append(row)
     return as_csv(rows)
 

@@ -73,7 +73,8 @@ def _table(summary: Summary, name: str, cells: Sequence[CellMetrics], spread: Sp
         columns.append((f"Idle devices [{unit}]", tuple(_number(v, factor, 1) for v in idle)))
     columns += _quality(cells, spread)
     if len({c.data for c in cells}) > 1:
-        columns.append(("Data", tuple(c.data or fmt.NOTHING for c in cells)))
+        head = "Worked on" if any("data" in c.knobs for c in cells) else "Data"
+        columns.append((head, tuple(fmt.data(c.data) or fmt.NOTHING for c in cells)))
     if len(ns) > 1:
         columns.insert(0, ("n", tuple(str(c.n) for c in cells)))
     columns = [(head, texts) for head, texts in columns if any(text != fmt.NOTHING for text in texts)]
@@ -147,7 +148,7 @@ def _quality(cells: Sequence[CellMetrics], spread: Spread) -> list[tuple[str, tu
 
 
 def _told(mean: float, half: float | None) -> str:
-    return fmt.plain(mean) if not half else fmt.interval(mean, half)
+    return fmt.interval(mean, half) if half and math.isfinite(mean) else fmt.figure(mean)
 
 
 def half_of(sample: Sample, spread: Spread) -> float | None:
@@ -218,7 +219,7 @@ def caption(
     if len(data) > 1:
         said.append("Rows worked on different data, from which differences may come.")
     elif data != {""}:
-        said.append(f"Data: {data.pop()}.")
+        said.append(f"Data: {fmt.data(data.pop())}.")
     said += _compared(summary, cells)
     told = [summary.statistics[c.key].values() for c in cells]
     if any(s.outliers for of in told for s in of):

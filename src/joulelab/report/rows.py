@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.scope import CORDS, family
+from joulelab.core.text import printable
 from joulelab.report.format import span
 
 if TYPE_CHECKING:
@@ -146,57 +147,51 @@ def measured_by(result: Result, *, every: bool = False) -> list[MeterRow]:
 
 
 def phase_rows(result: Result, *, every: bool = False) -> list[PhaseRow]:
-    """Return the phases in order; beyond 20 the steps of each become one line, and then those of one name and depth."""
+    """Return the phases in order; beyond 20 the steps of each become one line, and then those of one name.
+
+    What is of one name in phases of different names stays apart, each below its own.
+    """
     if every or len(result.phases) <= MOST_PHASES:
         return [_phase_row(p, result) for p in result.phases]
     rows = _grouped(result, _by_parent(result))
     return rows if len(rows) <= MOST_PHASES else _grouped(result, _by_name(result))[:MOST_PHASES]
 
 
-def _by_name(result: Result) -> list[tuple[Any, ...]]:
-    return [(p.depth, p.name) for p in result.phases]
+def _by_name(result: Result) -> list[tuple[int, ...]]:
+    """Return by what rows are joined: the place of their name among those in phases of one name, from the top down."""
+    numbers: dict[tuple[object, ...], int] = {}
+    found: list[tuple[int, ...]] = []
+    for p, parent in zip(result.phases, _parents(result), strict=True):
+        around = () if parent is None else found[parent]
+        found.append((*around, numbers.setdefault((around, p.name), len(numbers))))
+    return found
 
 
-def _by_parent(result: Result) -> list[tuple[Any, ...]]:
+def _by_parent(result: Result) -> list[tuple[int, ...]]:
     """Return by what rows are joined: steps by the phase that they are in, all others by themselves."""
-    phases = enumerate(zip(result.phases, _parents(result), strict=True))
-    return [(k,) if p.last is None else (p.host, p.depth, parent, p.name) for k, (p, parent) in phases]
+    numbers: dict[tuple[object, ...], int] = {}
+    found: list[tuple[int, ...]] = []
+    for k, (p, parent) in enumerate(zip(result.phases, _parents(result), strict=True)):
+        key = (k,) if p.last is None else (p.host, parent, p.name)
+        found.append((numbers.setdefault(key, k),))
+    return found
 
 
 def _parents(result: Result) -> list[int | None]:
-    """Return the place of the phase around each, None where it is in none."""
+    """Return the place of the phase around each, None where it is in none that is listed."""
+    places: dict[int, int] = {}
     found: list[int | None] = []
-    at: dict[tuple[str, int], int] = {}
     for k, p in enumerate(result.phases):
-        found.append(at.get((p.host, p.depth - 1)))
-        if p.last is None:
-            at[p.host, p.depth] = k
+        found.append(None if p.parent is None else places.get(p.parent))
+        places[p.number] = k
     return found
 
 
-def _grouped(result: Result, keys: Sequence[tuple[Any, ...]]) -> list[PhaseRow]:
-    together: dict[tuple[Any, ...], list[int]] = {}
-    for k, key in enumerate(keys):
-        together.setdefault(key, []).append(k)
-    parents, rows = _parents(result), [_phase_row(p, result) for p in result.phases]
-    found = []
-    for places in together.values():
-        row = _joined([result.phases[k] for k in places], [rows[k] for k in places])
-        around = [rows[k] for k in dict.fromkeys(parents[k] for k in places) if k is not None]
-        steps = len(places) > 1 and all(result.phases[k].last is not None for k in places)
-        found.append(_seen_as(row, around) if steps else row)
-    return found
-
-
-def _seen_as(row: PhaseRow, around: list[PhaseRow]) -> PhaseRow:
-    """Return steps together as well seen as the phases around them: one alone tells nothing of a load in step."""
-    energies = [r.energy for r in around if r.energy is not None]
-    whole = total(energies)
-    if row.energy is None or len(energies) < len(around) or not around or whole.value <= 0:
-        return row
-    share = row.energy.value / whole.value
-    hidden = {s: u * share for s, u in whole.terms.items() if s.startswith("unseen:")}
-    return replace(row, energy=replace(row.energy, terms={**row.energy.without("unseen").terms, **hidden}))
+def _grouped(result: Result, keys: Sequence[tuple[int, ...]]) -> list[PhaseRow]:
+    together: dict[tuple[int, ...], list[PhaseResult]] = {}
+    for key, phase in zip(keys, result.phases, strict=True):
+        together.setdefault(key, []).append(phase)
+    return [_joined(together[key], result) for key in sorted(together)]
 
 
 def _phase_row(p: PhaseResult, result: Result) -> PhaseRow:
@@ -206,14 +201,15 @@ def _phase_row(p: PhaseResult, result: Result) -> PhaseRow:
         counted = dict.fromkeys(family(s) for s in whole.scopes)
         energy = total(p.energy[f] for f in counted if f in p.energy)
     by_family = {k: v for k, v in p.energy.items() if k != "measured"}
-    return PhaseRow(p.title, p.depth, 1, p.duration_s, energy, by_family, dict(p.work), p.open_end)
+    return PhaseRow(printable(p.title), p.depth, 1, p.duration_s, energy, by_family, dict(p.work), p.open_end)
 
 
-def _joined(phases: list[PhaseResult], members: list[PhaseRow]) -> PhaseRow:
-    if len(members) == 1:
-        return members[0]
-    name, lasts = phases[0].name, [p.last for p in phases if p.last is not None]
+def _joined(phases: list[PhaseResult], result: Result) -> PhaseRow:
+    if len(phases) == 1:
+        return _phase_row(phases[0], result)
+    name, lasts = printable(phases[0].name), [p.last for p in phases if p.last is not None]
     steps = len(lasts) == len(phases) and len({p.host for p in phases}) == 1
+    members = [_phase_row(p, result) for p in _stretches(phases, result)]
     work: dict[str, float] = {}
     for row in members:
         for kind, amount in row.work.items():
@@ -224,13 +220,21 @@ def _joined(phases: list[PhaseResult], members: list[PhaseRow]) -> PhaseRow:
     return PhaseRow(
         label=f"{name} {phases[0].n}-{max(lasts)}" if steps else f"{name} x {len(members)}",
         depth=members[0].depth,
-        count=len(members),
+        count=len(phases),
         duration_s=sum(row.duration_s for row in members),
         energy=total(energies) if whole else None,
         by_family={f: total(r.by_family[f] for r in members if f in r.by_family) for f in families},
         work=work,
         open_end=any(row.open_end for row in members),
     )
+
+
+def _stretches(phases: list[PhaseResult], result: Result) -> list[PhaseResult]:
+    """Return steps that follow each other as the one interval that they are; other phases as they are."""
+    places = dict.fromkeys(p.stretch for p in phases)
+    if None in places or not result.stretches:
+        return phases
+    return [result.stretches[k] for k in places if k is not None]
 
 
 def hidden_phases(result: Result) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.lines import AXES, knob_text, knob_value, scale
+from joulelab.core.text import printable
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def line_title(summary: Summary, line: Line) -> str:
     title = knob_text(line.knobs) or "all cells"
     data = {r.data for r in summary.of_line(line)}
     if len(data) == 1 and data != {""}:
-        title += f" · data {next(iter(data))}"
+        title += f" · {_told_as(summary.of_line(line))} {fmt.data(next(iter(data)))}"
     idle = set(_idle(summary, line).cells)
     if len(idle) == 1 and idle != {fmt.NOTHING}:
         title += f" · idle GPUs: {idle.pop()} % of the GPUs' energy"
@@ -105,14 +107,22 @@ def measured_columns(summary: Summary, line: Line) -> list[Column]:
 def told_columns(rows: Sequence[CellMetrics]) -> list[Column]:
     """Return what the workloads told of themselves: by what they are to be judged, and the data where it differs."""
     names = dict.fromkeys(name for r in rows for name in r.quality)
-    columns = [Column(name, tuple(_quality(r.quality.get(name)) for r in rows)) for name in names]
-    data = [r.data or fmt.NOTHING for r in rows]
-    return [*columns, Column("data", tuple(data))] if len(set(data)) > 1 else columns
+    columns = [Column(printable(name), tuple(_quality(r.quality.get(name)) for r in rows)) for name in names]
+    if len({r.data for r in rows}) < 2:
+        return columns
+    return [*columns, Column(_told_as(rows), tuple(fmt.data(r.data) or fmt.NOTHING for r in rows))]
+
+
+def _told_as(rows: Sequence[CellMetrics]) -> str:
+    """Return what data is called that workloads told of: not as a knob that says where it is."""
+    return "worked on" if any("data" in r.knobs for r in rows) else "data"
 
 
 def _quality(q: Quantity | None) -> str:
     # Of one run no interval is known, as for its time.
-    return fmt.NOTHING if q is None else fmt.plain(q.value) if q.expanded is None else _interval(q, 1.0)
+    if q is None:
+        return fmt.NOTHING
+    return _interval(q, 1.0) if q.expanded is not None and math.isfinite(q.value) else fmt.figure(q.value)
 
 
 def compared_columns(summary: Summary, line: Line) -> list[Column]:

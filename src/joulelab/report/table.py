@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from joulelab.analysis.quality import DATA, QUALITY, quality_of
+from joulelab.analysis.work import done_in, kinds_with_figure
 from joulelab.core.scope import order
 from joulelab.report import format as fmt
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
 from joulelab.report.caps import cap_lines
-from joulelab.report.console import LABEL, STYLE, make_table, print_facts
+from joulelab.report.console import BLANK, LABEL, STYLE, make_table, print_facts
 from joulelab.report.rows import check_lines, energy_rows, hidden_phases, measured_by, phase_rows
 
 if TYPE_CHECKING:
@@ -36,8 +39,10 @@ SIGNALS = {
     15: "SIGTERM",
 }
 WORTH_TELLING_B = 10e6
-# Work of some phases only: what the whole run took for each of it would be no figure of anything.
-JUDGED = ("validated", "predicted")
+SAME_RATE = 0.02  # rates that differ by less are told once
+MOST_UNBROKEN = 60  # letters that fit into any line
+MOST_LONG = 6  # texts that are too long for a line and are named only
+MOST_OF_NAME = 24  # letters of the name of a phase, in a line
 MOST_KINDS = 3  # of work, in the table of phases
 BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come after others
 MOVED = (
@@ -79,7 +84,7 @@ def print_result(
         if not every_phase and hidden_phases(result):
             console.print(Text(f"and {hidden_phases(result)} more names: joulelab show {name} --phases"))
     console.print()
-    print_facts(console, fact_lines(result) + work_lines(result) + cap_lines(result))
+    print_facts(console, unbroken(fact_lines(result) + work_lines(result)) + cap_lines(result))
     print_facts(console, joined_lines(result) + load_lines(result))
     doubts = [("problem", text) for text in problems] + check_facts(result)
     print_facts(console, doubts, styles=STYLE)
@@ -259,29 +264,52 @@ def _per_work(row: PhaseRow, work: str, factor: float, *, energy: bool) -> str:
 
 
 def work_lines(result: Result) -> list[tuple[str, str]]:
-    """Return work done: amount, per second, and energy for each."""
+    """Return work done: amount, per second in the phases it was done in and over all, and energy for each."""
     per_work, lines = result.per_work(), []
-    for name, done in result.work.items():
-        if name in JUDGED:
-            continue
+    told = kinds_with_figure(result.work)
+    for name in told:
         one = name.removesuffix("s")
-        text = fmt.work(done, name)
-        if result.duration_s > 0:
-            text += f", {fmt.work_rate(done / result.duration_s, name)}"
+        text = fmt.work(result.work[name], name) + _rates(result, name)
         if name in per_work:
             q, whole = per_work[name], result.group("measured")
             text += f", {fmt.quantity(q.value, q.expanded, f'J/{one}', estimate=bool(whole and whole.estimate))}"
         lines.append(("work", text))
-    judged = [fmt.work(result.work[name], name) for name in JUDGED if name in result.work]
+    judged = [fmt.work(done, name) for name, done in result.work.items() if name not in told]
     return lines + ([("work", ", ".join(judged))] if judged else [])
 
 
+def _rates(result: Result, kind: str) -> str:
+    """Return work per second over all, and in the phases it was done in where that is something else."""
+    if result.duration_s <= 0:
+        return ""
+    over_all, inside = result.work[kind] / result.duration_s, done_in(result.phases, kind)
+    if inside is None or abs(inside[1] - over_all) <= SAME_RATE * over_all:
+        return f", {fmt.work_rate(over_all, kind)}"
+    name = fmt.in_the_middle(inside[0], MOST_OF_NAME)
+    return f", {fmt.work_rate(inside[1], kind)} in {name}, {fmt.work_rate(over_all, kind)} over all"
+
+
 def fact_lines(result: Result) -> list[tuple[str, str]]:
-    """Return what the workload told of itself: the data first, then the rest in one line."""
-    facts = dict(result.facts)
-    data = facts.pop("data", None)
-    said = ", ".join(f"{name} {fmt.fact(value)}" for name, value in facts.items())
-    return ([] if data is None else [("data", fmt.fact(data))]) + ([("facts", said)] if said else [])
+    """Return what the workload told of itself: the data, by what it is to be judged, then the rest in one line."""
+    facts, quality = dict(result.facts), quality_of(result.facts)
+    data = facts.pop(DATA, None)
+    rest = {name: value for name, value in facts.items() if not quality or name not in (QUALITY, *quality)}
+    long = [name for name, value in rest.items() if isinstance(value, str) and len(value) > fmt.MOST_OF_FACT]
+    judged = ", ".join(f"{fmt.fact(name)} {fmt.figure(value)}" for name, value in quality.items())
+    parts = [f"{fmt.fact(name)} = {fmt.fact(value)}" for name, value in rest.items() if name not in long]
+    parts += [f"{', '.join(map(fmt.fact, long[:MOST_LONG]))}: see --json"] if long else []
+    said = "; ".join(parts)
+    told = [("data", "" if data is None else fmt.fact(data)), ("quality", judged), ("facts", said)]
+    return [(label, text) for label, text in told if text]
+
+
+def unbroken(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return lines that are wrapped between their parts only: no figure is broken, nor parted from its name."""
+    found = []
+    for label, text in lines:
+        parts = re.split(r"(?<=[,;]) ", text)
+        found.append((label, " ".join(p.replace(" ", BLANK) if len(p) <= MOST_UNBROKEN else p for p in parts)))
+    return found
 
 
 def load_lines(result: Result) -> list[tuple[str, str]]:

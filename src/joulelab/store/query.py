@@ -1,8 +1,9 @@
 """Answer SQL over all runs of a store, and let the statement touch nothing else.
 
-Views: `runs`, one row per run; `energies`, `phases` and `facts`, from results; `<meter>_<table>`, the samples of all
-sealed runs with columns `run` and `host`, where a channel that was not read is NULL. Statements run in an in-memory
-database that may open the sealed files of this store and no other, and only statements that select are accepted.
+Views: `runs`, one row per run, with what it worked on and how well; `energies`, `phases` and `facts`, from results;
+`<meter>_<table>`, the samples of all sealed runs with columns `run` and `host`, where a channel that was not read is
+NULL. Statements run in an in-memory database that may open the sealed files of this store and no other, and only
+statements that select are accepted.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy.typing as npt
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, NewerSchema, Refused, StoreError
+from joulelab.core.text import storable
 from joulelab.store.documents import read_document
 from joulelab.store.folder import RunState, list_runs, run_state
 from joulelab.store.table import connect, named, quoted
@@ -50,13 +52,18 @@ RUN_COLUMNS = {
     "joulelab": "VARCHAR",
     "labels": "MAP(VARCHAR, VARCHAR)",
     "path": "VARCHAR",
+    "data": "VARCHAR",
+    "quality": "VARCHAR",
 }
+# Columns of runs that are from their results: only read for statements that may show them.
+TOLD = ("data", "quality")
 # Kinds of columns that need not go through text, with numpy's type and the types of values that it takes as they are.
 NATIVE: Mapping[str, tuple[type, set[type]]] = {
     "DOUBLE": (np.float64, {float, int}),
     "BIGINT": (np.int64, {int}),
     "BOOLEAN": (np.bool_, {bool}),
 }
+LARGEST = {"DOUBLE": float("inf"), "BIGINT": 2**63}
 # Columns that are there even before the first result; further keys of the rows become further columns.
 RESULT_COLUMNS = {
     "energies": {
@@ -102,7 +109,8 @@ def query(
     with connect() as con:
         _only_select(con, sql)
         if _mentions(sql, "runs"):
-            _make_view(con, "runs", [_run_row(path) for path in known], RUN_COLUMNS)
+            told = _told(known, results or stored_results) if _may_show_told(sql) else {}
+            _make_view(con, "runs", [{**_run_row(path), **told.get(path, {})} for path in known], RUN_COLUMNS)
         wanted_results = [name for name in RESULT_COLUMNS if _mentions(sql, name)]
         rows = _result_rows(known, results or stored_results, wanted_results) if wanted_results else {}
         for name in wanted_results:
@@ -135,6 +143,23 @@ def _result_rows(known: Sequence[Path], results: Results, views: Sequence[str]) 
         for view in rows:
             rows[view] += [{"run": name, **row} for row in found.get(view, ())]
     return rows
+
+
+def _may_show_told(sql: str) -> bool:
+    """Return whether a statement may show columns of runs that are from results: it names one, or shows all."""
+    named_here = re.search(rf"(?i)\b({'|'.join(TOLD)})\b|\bcolumns\b|\brow\b|^\s*from\b|\(\s*from\b", sql)
+    return bool(named_here) or "*" in re.sub(r"(?i)\bcount\s*\(\s*\*\s*\)", "", sql) or _lists_views(sql)
+
+
+def _told(known: Sequence[Path], results: Results) -> dict[Path, Row]:
+    """Return what runs worked on and the figures that they are to be judged by, as they told it."""
+    found: dict[Path, Row] = {}
+    for path in known:
+        facts = {str(row.get("fact")): row.get("value") for row in results(path).get("facts", ())}
+        names = [name.strip() for name in str(facts.get("quality") or "").split(",")]
+        judged = ", ".join(f"{name} {facts[name]}" for name in names if name in facts)
+        found[path] = {"data": facts.get("data"), "quality": judged or facts.get("quality")}
+    return found
 
 
 def _only_select(con: duckdb.DuckDBPyConnection, sql: str) -> None:
@@ -175,7 +200,7 @@ def _run_row(path: Path) -> Row:
         "duration_s": (end_ns - start_ns) / NS if start_ns is not None and end_ns is not None else None,
         "command": shlex.join(meta.get("command") or []),
         "username": meta.get("user"),
-        "labels": {str(k): str(v) for k, v in (meta.get("labels") or {}).items()},
+        "labels": {storable(str(k)): storable(str(v)) for k, v in (meta.get("labels") or {}).items()},
         "path": str(path),
     }
 
@@ -198,29 +223,50 @@ def _make_view(con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Row], c
     types = {**columns, **{key: _type_of(given[key]) for key in extra}}
     data = {f"c{k}": _column(given[key], kind) for k, (key, kind) in enumerate(types.items())}
     con.register("given", data)
-    cast = ", ".join(f"{_cast(f'c{k}', kind)} AS {named(key)}" for k, (key, kind) in enumerate(types.items()))
+    heads = _apart([storable(key) for key in types])
+    kinds = enumerate(zip(heads, types.values(), strict=True))
+    cast = ", ".join(f"{_cast(f'c{k}', kind)} AS {named(head)}" for k, (head, kind) in kinds)
     con.execute(f"CREATE TABLE {named(name)} AS SELECT {cast} FROM given")  # noqa: S608 (quoted)
     con.unregister("given")
+
+
+def _apart(names: Sequence[str]) -> list[str]:
+    """Return names of columns that the database can tell apart: it does not by upper and lower case."""
+    seen: set[str] = set()
+    found = []
+    for name in names:
+        head, k = name, 2
+        while head.lower() in seen:
+            head, k = f"{name}_{k}", k + 1
+        seen.add(head.lower())
+        found.append(head)
+    return found
 
 
 def _column(values: Sequence[Any], kind: str) -> npt.NDArray[Any]:
     """Return a column as it is given to the database: numbers as such, all else as text that is cast."""
     kinds = set(map(type, values)) - {type(None)}
-    if kind in NATIVE and kinds and kinds <= NATIVE[kind][1]:
+    if kind in NATIVE and kinds and kinds <= NATIVE[kind][1] and _fits(values, kind):
         missing = [value is None for value in values]
         return np.ma.array([0 if v is None else v for v in values], dtype=NATIVE[kind][0], mask=missing)
-    return np.array(values if kinds <= {str} else [_text(value) for value in values], object)
+    return np.array([_text(value) for value in values], object)
+
+
+def _fits(values: Sequence[Any], kind: str) -> bool:
+    return kind == "BOOLEAN" or all(value is None or abs(value) < LARGEST[kind] for value in values)
 
 
 def _cast(column: str, kind: str) -> str:
     if kind in NATIVE:
-        return f"{column}::{kind}"
+        return f"TRY_CAST({column} AS {kind})"  # what is no number, in a folder from elsewhere, is NULL
     return f"{column}::VARCHAR::JSON::{kind}" if kind.startswith("MAP") else f"{column}::VARCHAR::{kind}"
 
 
 def _text(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return storable(value)
     return json.dumps(value) if isinstance(value, dict | list | tuple | bool) else repr(value)
 
 

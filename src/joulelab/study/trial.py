@@ -126,7 +126,7 @@ class SlotTrial:
             "caps": dict(self.caps),
             "busiest": None if self.busiest is None else dict(self.busiest),
             "phases": {name: phase.to_json() for name, phase in self.phases.items()},
-            "facts": {n: v for n, v in self.facts.items() if not isinstance(v, float) or math.isfinite(v)},
+            "facts": {n: str(v) if isinstance(v, float) and not math.isfinite(v) else v for n, v in self.facts.items()},
         }
 
 

@@ -50,7 +50,7 @@ PRESETS = {
     "smoke": {
         "data": "synthetic-memory", "precision": "fp32", "workers": "0", "threads": "1", "save": "temporary",
         "model": "tiny", "batch": "4", "rate": "0.005", "text": "112", "samples": "96", "held_out": "8",
-        "warmup_steps": "1", "max_steps": "12", "max_seconds": "5",
+        "warmup_steps": "1", "max_steps": "12", "max_seconds": "15",
     },
 }  # fmt: skip
 NOTES = (
@@ -72,7 +72,9 @@ NOTES = (
 
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value."""
-    return start("joulelab.workloads.llava15_13b", PARAMETERS, parameters, check=read, needs=("torch", "transformers"))
+    images = () if parameters["data"] == "synthetic-memory" else ("PIL",)
+    needs = ("torch", "transformers", *images)
+    return start("joulelab.workloads.llava15_13b", PARAMETERS, parameters, check=read, needs=needs)
 
 
 def read(parameters: Mapping[str, str]) -> None:

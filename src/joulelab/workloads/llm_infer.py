@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import joulelab
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.workloads import number, pairs, require, settings, whole
-from joulelab.workloads.training.launch import COMMON, DEVICES, FAILED, WRONG, YES_NO, become_ranks, one_of
+from joulelab.workloads import pairs, require, settings, whole
+from joulelab.workloads.training.launch import COMMON, FAILED, WRONG, become_ranks, check_common, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +49,9 @@ PRESETS = {
 NOTES = (
     "Prompts are random tokens. Answers are greedy, and always as long as asked for: the same work each time.",
     "A token is one that is generated; those of prompts are counted as prompt_tokens.",
-    "J/token of the whole run holds the prompts' energy too; that of decode holds neither them nor the first tokens.",
+    "J/token of the whole run holds start-up, warm-up and the prompts too; that of decode has none of these.",
+    "The first token of an answer comes with its prompt, and is no part of decode.",
+    "With several GPUs what is printed is of all of them together; first_token_s is their mean.",
     "FLOP = 2 x MAC, forward, counted on the meta device: the prompt, and each token at the length it has come to.",
     "Random weights do the same work as trained ones, but what a GPU draws depends somewhat on the figures too.",
     "Keys and values are kept in transformers' usual cache, which grows token by token.",
@@ -80,15 +82,15 @@ class Asked:
 def read(parameters: Mapping[str, str]) -> Asked:
     """Return what is asked for. Raises ConfigError."""
     one_of(parameters, "dtype", DTYPES)
-    one_of(parameters, "device", DEVICES)
-    one_of(parameters, "deterministic", YES_NO)
-    for key, least, most in (("ranks", 0, 1024), ("nodes", 1, 100_000), ("threads", 0, 4096), ("seed", 0, 2**31)):
-        whole(parameters, key, least=least, most=most)
+    common = {key: default for key, (default, _) in COMMON.items()}
+    check_common(common | {key: parameters[key] for key in (*_SHARED, "max_seconds")})
+    if parameters["device"] == "cpu":
+        _check_dtype(parameters["dtype"], "cpu")
     if parameters["model"] not in MODELS and not Path(parameters["model"]).expanduser().is_dir():
         why, names = "there is no such folder", ", ".join(MODELS)
         raise ConfigError(f"model is {parameters['model']!r}", why=why, next=f"name a folder, or one of: {names}")
     counts = {key: whole(parameters, key, least=1, most=10**6) for key in ("batch", "prompt", "length", "repeats")}
-    return Asked(**counts, max_seconds=number(parameters, "max_seconds", least=0, most=86400 * 365))
+    return Asked(**counts, max_seconds=float(parameters["max_seconds"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,18 +232,31 @@ class Serving:
         return self._stopped_by != END
 
     def _conclude(self) -> None:
-        took_s, first_s = time.monotonic() - self._began, self._waited_s / self._prompts
-        joulelab.fact(stopped_by=self._stopped_by, first_token_s=first_s, answers_crc=f"{self._output:08x}")
+        """Tell figures of all ranks together."""
+        took_s, cut = time.monotonic() - self._began, self._stopped_by != END
+        own = {"tokens": self._tokens, "waited_s": self._waited_s, "prompts": self._prompts, "cut": cut}
+        all_of = self.ranks.sums({**own, "output": self._output})
+        stopped_by, first_s = "max_seconds" if all_of["cut"] else END, all_of["waited_s"] / all_of["prompts"]
+        joulelab.fact(
+            stopped_by=stopped_by, first_token_s=first_s, answers_crc=f"{int(all_of['output']) % (1 << 32):08x}"
+        )
         if self.ranks.first:
-            rate = self._tokens / took_s
-            text = f"tokens {self._tokens} (until {self._stopped_by}), {rate:.4g} tokens/s"
+            tokens = int(all_of["tokens"])
+            text = f"tokens {tokens} (until {stopped_by}), {tokens / took_s:.4g} tokens/s"
             sys.stdout.write(f"{text}, first token after {first_s:.3g} s\n")
             sys.stdout.flush()
+
+
+def _check_dtype(asked: str, device: str) -> None:
+    """Refuse what a device does not have: what is computed with is what is told. Raises ConfigError."""
+    if asked == "tf32" and device == "cpu":
+        raise ConfigError("dtype is 'tf32'", why="CPUs do not have it", next="give dtype=fp32 or bf16")
 
 
 def _dtype(asked: str, ranks: Ranks) -> Any:
     import torch
 
+    _check_dtype(asked, ranks.device.type)
     if asked == "auto":
         return torch.bfloat16 if ranks.device.type == "cuda" else torch.float32
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(asked, torch.float32)

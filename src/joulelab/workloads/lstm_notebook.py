@@ -16,7 +16,10 @@ STUDY = "HoreKa 2022"
 NAME = "lstm-notebook"
 FILE = Path(__file__).with_name("notebooks") / "lstm.ipynb"
 # What the cell tagged `parameters` sets, with what it means there.
-SAME = ("data", "countries", "hours", "epochs", "batch", "rate", "copies", "device", "threads", "seed", "max_seconds")
+SAME = (
+    "data", "countries", "hours", "epochs", "batch", "rate", "units", "cell", "copies", "device", "threads", "seed",
+    "max_seconds",
+)  # fmt: skip
 PARAMETERS = {
     **{key: lstm_load.PARAMETERS[key] for key in SAME},
     "pause": ("0", "seconds between cells, as people need to look and think"),
@@ -25,7 +28,7 @@ PARAMETERS = {
 PRESETS = {
     "paper": {},
     "victoria": {key: value for key, value in lstm_load.PRESETS["victoria"].items() if key in SAME},
-    "smoke": {key: value for key, value in lstm_load.PRESETS["smoke"].items() if key in SAME} | {"max_seconds": "1"},
+    "smoke": {key: value for key, value in lstm_load.PRESETS["smoke"].items() if key in SAME},
 }
 NOTES = (
     "One device, one process: the study's notebook ran on one GPU, all cells one after another.",

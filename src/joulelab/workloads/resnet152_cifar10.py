@@ -29,7 +29,7 @@ PARAMETERS = {
     "momentum": ("0.9", "momentum of SGD"),
     "decay": ("5e-4", "weight decay"),
     "stem": ("cifar", "cifar: 3 x 3, images keep their size; imagenet: 7 x 7 and a pool, 15.8 times less FLOP"),
-    "depths": ("3,8,36,3", "blocks of the four stages"),
+    "depths": ("3,8,36,3", "blocks of each stage"),
     "width": ("64", "channels of the first stage"),
     "train_samples": ("50000", "images to train on at most, of a stand-in or of fashion-mnist"),
     "test_samples": ("10000", "images to test with at most, of a stand-in or of fashion-mnist"),
@@ -45,7 +45,7 @@ PRESETS = {
         **_SMALL, "width": "8", "data": "fashion-mnist", "epochs": "2", "batch": "64", "rate": "0.05", "threads": "0",
         "train_samples": "60000", "test_samples": "10000",
     },
-    "smoke": {**_SMALL, "width": "8", "data": "synthetic-memory", "max_steps": "60", "max_seconds": "4"},
+    "smoke": {**_SMALL, "width": "8", "data": "synthetic-memory", "max_steps": "60", "max_seconds": "15"},
 }  # fmt: skip
 NOTES = (
     "The paper does not tell the stem. Its recipe is the usual one for CIFAR's: 7.444 GFLOP forward for an image.",

@@ -17,8 +17,9 @@ NAME = "vgg19bn-notebook"
 FILE = Path(__file__).with_name("notebooks") / "vgg19bn.ipynb"
 # What the cell tagged `parameters` sets, with what it means there.
 SAME = (
-    "data", "preparation", "train_samples", "distinct", "file_pixels", "epochs", "batch", "rate", "pool_stride",
-    "divisor", "pixels", "repeats", "workers", "device", "threads", "seed", "max_seconds",
+    "data", "preparation", "draft", "train_samples", "distinct", "file_pixels", "epochs", "batch", "rate",
+    "momentum", "pool_stride", "divisor", "pixels", "repeats", "workers", "device", "threads", "seed", "deterministic",
+    "max_seconds",
 )  # fmt: skip
 PARAMETERS = {
     **{key: vgg19bn_xray.PARAMETERS[key] for key in SAME},
@@ -28,7 +29,7 @@ PARAMETERS = {
 PRESETS = {
     "paper": {},
     "paper-250": {"epochs": "250"},
-    "smoke": {key: value for key, value in vgg19bn_xray.PRESETS["smoke"].items() if key in SAME} | {"max_seconds": "1"},
+    "smoke": {key: value for key, value in vgg19bn_xray.PRESETS["smoke"].items() if key in SAME},
 }
 NOTES = (
     "One device, one process: the study's notebook ran on one GPU, all cells one after another.",

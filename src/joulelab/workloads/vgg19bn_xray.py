@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
-from joulelab.workloads import number, require, whole
+from joulelab.workloads import number, whole
 from joulelab.workloads.training.launch import COMMON, YES_NO, main, one_of, start
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ PRESETS = {
     "smoke": {
         "data": "synthetic-files", "workers": "0", "deterministic": "no", "epochs": "2", "batch": "8", "rate": "0.01",
         "divisor": "8", "pixels": "128", "train_samples": "96", "distinct": "32", "file_pixels": "256",
-        "threads": "1", "max_seconds": "2",
+        "repeats": "2", "threads": "1", "max_seconds": "15",
     },
 }  # fmt: skip
 NOTES = (
@@ -67,8 +67,7 @@ NOTES = (
 
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value, MissingDependency."""
-    require(NAME, "torch", "PIL")
-    return start("joulelab.workloads.vgg19bn_xray", PARAMETERS, parameters, check=read)
+    return start("joulelab.workloads.vgg19bn_xray", PARAMETERS, parameters, check=read, needs=("torch", "PIL"))
 
 
 def read(parameters: Mapping[str, str]) -> None:

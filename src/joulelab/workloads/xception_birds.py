@@ -43,8 +43,8 @@ PRESETS = {
     "paper": {},
     "smoke": {
         "data": "synthetic-files", "threads": "1", "workers": "1", "epochs": "1", "batch_per_rank": "4",
-        "rate": "0.0002", "middle": "2", "pixels": "96", "classes": "4", "images": "96", "held_out": "4",
-        "file_pixels": "112", "warmup_steps": "1", "max_steps": "6", "max_seconds": "3",
+        "rate": "0.0002", "middle": "1", "pixels": "80", "classes": "4", "images": "96", "held_out": "4",
+        "file_pixels": "112", "warmup_steps": "1", "max_steps": "6", "max_seconds": "15",
     },
 }  # fmt: skip
 NOTES = (
@@ -66,7 +66,7 @@ RANDOM = "random"
 
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value."""
-    return start("joulelab.workloads.xception_birds", PARAMETERS, parameters, check=_read)
+    return start("joulelab.workloads.xception_birds", PARAMETERS, parameters, check=_read, needs=("torch", "PIL"))
 
 
 def _read(parameters: Mapping[str, str]) -> dict[str, int]:

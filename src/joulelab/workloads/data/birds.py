@@ -22,7 +22,7 @@ from joulelab.workloads.data.images import (
     to_tensor,
     write_jpegs,
 )
-from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, cache_folder, choose
+from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, cache_folder, choose, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +97,7 @@ class Memory:
 
 def load(asked: str, sizes: Sizes, *, environ: Mapping[str, str] = os.environ) -> Data:
     """Return birds from what `data` asks for, or their stand-in. Raises ConfigError."""
-    chosen = choose(asked, FOLDER, environ=environ, otherwise=FILES)
+    chosen = choose(asked, (FOLDER,), environ=environ, otherwise=FILES)
     if chosen == MEMORY:
         drawn = [Memory(sizes, part) for part in PARTS]
         return Data(drawn[0], drawn[1], drawn[2], Source(MEMORY, real=False, samples=sizes.images))
@@ -105,7 +105,7 @@ def load(asked: str, sizes: Sizes, *, environ: Mapping[str, str] = os.environ) -
         folder = made_once(cache_folder(_cache_name(sizes), environ), lambda empty: _write(empty, sizes))
         name, real = FILES, False
     else:
-        folder, name, real = chosen, f"folder in the form of {FOLDER}", True
+        folder, name, real = chosen, name_of(FOLDER), True
     train, valid, test = (Files(_labelled(folder, part, sizes), sizes.pixels) for part in PARTS)
     return Data(train, valid, test, Source(name, real=real, samples=len(train), where=str(folder)))
 

@@ -12,13 +12,15 @@ import torch
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.data.pictures import Pictures
-from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, choose
+from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, choose, name_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-FOLDER, CLASSES, PIXELS = "cifar-10-batches-bin", 10, 3072
-OTHER_FOLDER = "cifar-10-batches-py"
+# The files for Python first: they are the ones whose checksums are known.
+NAME, FOLDERS = "cifar-10", ("cifar-10-batches-py", "cifar-10-batches-bin")
+CLASSES, PIXELS = 10, 3072
+IMAGES = ([5000] * CLASSES, [1000] * CLASSES)  # of each class, to train on and to test
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 TRAIN, TEST = [f"data_batch_{n}" for n in range(1, 6)], ["test_batch"]
 # MD5 of the files for Python, by which they are told from others of the same form.
@@ -41,7 +43,7 @@ ALLOWED = {
 
 def load(asked: str, *, train: int, test: int, seed: int) -> Data:
     """Return CIFAR-10, or a stand-in of `train` and `test` images. Raises ConfigError."""
-    chosen = choose(asked, FOLDER, otherwise=MEMORY, named=["fashion-mnist"])
+    chosen = choose(asked, FOLDERS, otherwise=MEMORY, named=["fashion-mnist"])
     if chosen in (FILES, MEMORY):
         if chosen == FILES:
             why = "CIFAR-10 lies in memory whole, so files would cost nothing more"
@@ -53,23 +55,21 @@ def load(asked: str, *, train: int, test: int, seed: int) -> Data:
 
 def _folder(given: Path) -> Data:
     """Return the images of a folder, or of the published folder inside it."""
-    for folder in (given, given / FOLDER, given / OTHER_FOLDER):
+    for folder in (given, *(given / name for name in FOLDERS)):
         for reader, suffix in ((_binary, ".bin"), (_pickled, "")):
             if (folder / f"{TEST[0]}{suffix}").is_file():
                 parts = [[folder / f"{name}{suffix}" for name in names] for names in (TRAIN, TEST)]
                 (x, y), (tx, ty) = ([np.concatenate(a) for a in zip(*map(reader, p), strict=True)] for p in parts)
-                name = "cifar-10" if _is_published(folder, suffix, y, ty) else "folder in the form of cifar-10"
+                each = tuple(np.bincount(labels, minlength=CLASSES).tolist() for labels in (y, ty))
+                name = name_of(NAME, sums=not suffix and _has_sums(folder), counts=each == IMAGES)
                 source = Source(name, real=True, samples=len(y), where=str(folder))
                 return Data(_pictures(x, y, changed=True), _pictures(tx, ty), _pictures(tx, ty), source)
-    then = f"unpack {FOLDER} (or {OTHER_FOLDER}) there, or name the folder that holds it"
+    then = f"unpack {' or '.join(FOLDERS)} there, or name the folder that holds it"
     raise ConfigError("there is no CIFAR-10", where=str(given), why=f"{TEST[0]}.bin is missing", next=then)
 
 
-def _is_published(folder: Path, suffix: str, train: Any, test: Any) -> bool:
-    """Tell whether these are the published files: by their sums, or in binary form by their images of each class."""
-    if suffix:
-        each = [np.bincount(labels, minlength=CLASSES).tolist() for labels in (train, test)]
-        return each == [[5000] * CLASSES, [1000] * CLASSES]
+def _has_sums(folder: Path) -> bool:
+    """Tell whether these are the published files for Python; of the binary ones we know no checksums."""
     sums = {name: hashlib.md5((folder / name).read_bytes(), usedforsecurity=False) for name in PUBLISHED}
     return all(found.hexdigest() == PUBLISHED[name] for name, found in sums.items())
 

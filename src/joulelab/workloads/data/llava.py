@@ -11,7 +11,7 @@ import os
 import re
 import zlib
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import torch
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.data.images import made_once, pillow, read_image, smooth, to_tensor, write_jpegs
 from joulelab.workloads.data.records import records
-from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, cache_folder, choose
+from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, cache_folder, choose, name_of
 from joulelab.workloads.models.llama import BEGIN, END
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def load(
 
     `samples` is how many synthetic ones there are.
     """
-    where = choose(asked, FOLDER, environ=environ, otherwise=FILES)
+    where = choose(asked, (FOLDER,), environ=environ, otherwise=FILES)
     if where == MEMORY:
         return _divided(Drawn(samples, shape), Source(MEMORY, real=False, samples=samples), held_out), {}
     cut = StandIn(shape.vocabulary) if tokenizer is None else Tokenizer(tokenizer, shape.vocabulary)
@@ -310,10 +310,8 @@ def load(
         return _divided(Again(few, samples), source, held_out), {"tokens": tokens, "data_files": pairs}
     assert not isinstance(where, str)
     read = Conversations(where, shape, cut)
-    whole = read.total == RECORDS and not read.missing
-    source = Source(
-        PUBLISHED if whole else f"folder in the form of {PUBLISHED}", real=True, samples=len(read), where=str(where)
-    )
+    name = name_of(PUBLISHED, counts=read.total == RECORDS and not read.missing)
+    source = Source(name, real=True, samples=len(read), where=str(where))
     return _divided(read, source, held_out), {"tokens": tokens, "images_missing": read.missing}
 
 
@@ -321,5 +319,6 @@ def _divided(whole: Any, source: Source, held_out: int) -> Data:
     if held_out >= len(whole):
         raise ConfigError(f"held_out is {held_out}", why=f"there are {len(whole)} samples", next="hold fewer out")
     trained = len(whole) - held_out
+    source = replace(source, samples=trained)
     test = torch.utils.data.Subset(whole, range(trained, len(whole))) if held_out else None
     return Data(torch.utils.data.Subset(whole, range(trained)) if held_out else whole, None, test, source)

@@ -7,10 +7,11 @@ another. As in the study, the load of a country is brought to 0...1 by its least
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import importlib.util
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,17 @@ from torch.utils.data import Dataset, default_collate
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.data.images import made_once
-from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, cache_folder, choose
+from joulelab.workloads.data.source import (
+    BROKEN,
+    FILES,
+    MEMORY,
+    Data,
+    Source,
+    cache_folder,
+    choose,
+    name_of,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +43,7 @@ LOAD, TIME, COUNTRY = "Load [MW]", "Time [s]", "Country"
 COLUMNS = (LOAD, TIME, COUNTRY)
 WEEK = 7 * 24
 SPAN = 2 * WEEK
-YEAR = 8760
+YEAR, HOUR_S = 8760, 3600.0
 PARTS = ("train", "valid", "test")
 # Countries and hours of each in what the study trained on: after its text, and after its notebook.
 KNOWN = {(15, 35064): "2014", (14, 26304): "2015"}
@@ -60,6 +71,7 @@ class Weeks(Dataset[Any]):
     """
 
     def __init__(self, loads: Sequence[Load]) -> None:
+        self.zeros = sum(int((load.mw == 0).sum()) for load in loads)  # hours that no error can be a share of
         lows = [float(load.mw.min()) for load in loads]
         ranges = [float(load.mw.max()) - low for load, low in zip(loads, lows, strict=True)]
         scaled = [(load.mw - low) / width for load, low, width in zip(loads, lows, ranges, strict=True)]
@@ -92,11 +104,10 @@ def open_data(
     asked: str, *, countries: int = 15, hours: int = 35064, seed: int = 0, environ: Mapping[str, str] = os.environ
 ) -> Data:
     """Return load as weeks; `countries` and `hours` are those of a stand-in. Raises ConfigError."""
-    chosen = choose(asked, PUBLISHED, environ=environ, otherwise=MEMORY, named=(VICTORIA,))
+    chosen = choose(asked, (PUBLISHED,), environ=environ, otherwise=MEMORY, named=(VICTORIA,))
     if isinstance(chosen, Path):
         parts = _read_folder(chosen)
-        name = PUBLISHED if _is_published(parts) else f"folder in the form of {PUBLISHED}"
-        return _data(parts, name, str(chosen), real=True)
+        return _data(parts, name_of(PUBLISHED, counts=_has_counts(parts)), str(chosen), real=True)
     if chosen == VICTORIA:
         file = find_victoria()
         return _data(_victoria(file), "victoria-load-2012", str(file), real=True)
@@ -168,24 +179,59 @@ def _read_folder(folder: Path) -> dict[str, list[Load]]:
     return {part: _read(file) for part, file in files.items() if part != "test" or file.is_file()}
 
 
+@dataclass(slots=True)
+class Series:
+    """Gather one country's hours, each an hour after the one before: a week with a gap in it would be another week."""
+
+    first: str
+    last: str = ""
+    mw: list[float] = field(default_factory=list)
+    _at_s: float = 0.0
+    _step_s: float = 0.0
+
+    def add(self, mw: float, stamp: str, where: str) -> None:
+        """Take the next hour. Raises ConfigError where it is not the next one."""
+        at_s, is_date = _time(stamp, where)
+        step_s, why = at_s - self._at_s, f"{stamp!r} comes after {self.last!r}"
+        if self.mw:
+            if step_s <= 0:
+                raise ConfigError("its hours are not in order", where=where, why=why, next="sort it")
+            # Numbers may be seconds, or count hours.
+            self._step_s = self._step_s or (HOUR_S if is_date else step_s)
+            if step_s != self._step_s:
+                advice = "fill them in, with times in UTC" if step_s > self._step_s else "give one row for each hour"
+                raise ConfigError("hours are missing or of another length", where=where, why=why, next=advice)
+        self._at_s, self.last = at_s, stamp
+        self.mw.append(mw)
+
+
+def _time(stamp: str, where: str) -> tuple[float, bool]:
+    """Return a time in seconds and whether it is a date, which is in UTC unless it says otherwise, or a number."""
+    try:
+        return float(stamp), False
+    except ValueError:
+        pass
+    try:
+        date = dt.datetime.fromisoformat(stamp.strip())
+    except ValueError as error:
+        why, then = f"it is {stamp!r}", "write it as 2014-01-31 23:00:00"
+        raise ConfigError("the time is no date and no number", where=where, why=why, next=then) from error
+    return (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp(), True
+
+
 def _read(file: Path, *, load: str = LOAD, time: str = TIME, country: str | None = COUNTRY) -> list[Load]:
     """Return each country's load. Raises ConfigError with the line that is wrong."""
-    found: dict[str, tuple[list[float], list[str]]] = {}
+    found: dict[str, Series] = {}
     try:
         with open(file, newline="", encoding="utf-8-sig") as opened:
             for line, mw, stamp, name in _rows(file, csv.reader(opened), load, time, country):
-                values, stamps = found.setdefault(name, ([], []))
-                # Longer is later: stamps are dates of one form, or seconds.
-                if stamps and (len(stamp), stamp) <= (len(stamps[-1]), stamps[-1]):
-                    why = f"{stamp!r} comes after {stamps[-1]!r}"
-                    raise ConfigError("its hours are not in order", where=f"{file}:{line}", why=why, next="sort it")
-                values.append(mw)
-                stamps.append(stamp)
-    except OSError as error:
-        why = error.strerror or str(error)
-        advice = f"the folder has to hold {', '.join(f'{part}.csv' for part in PARTS)}"
-        raise ConfigError("the load cannot be read", where=str(file), why=why, next=advice) from error
-    loads = [Load(k, np.array(mw, dtype=np.float32), stamps[0], stamps[-1]) for k, (mw, stamps) in found.items()]
+                if name not in found:
+                    found[name] = Series(first=stamp)
+                found[name].add(mw, stamp, f"{file}:{line}")
+    except BROKEN as error:
+        advice = f"the folder has to hold {', '.join(f'{part}.csv' for part in PARTS)}, as text in UTF-8"
+        raise ConfigError("the load cannot be read", where=str(file), why=unreadable(error), next=advice) from error
+    loads = [Load(k, np.array(one.mw, dtype=np.float32), one.first, one.last) for k, one in found.items()]
     _check(file, loads)
     return loads
 
@@ -207,6 +253,8 @@ def _rows(
             raise ConfigError("this is no hour of load", where=f"{file}:{line}", why=str(error)) from error
         if not math.isfinite(mw):
             raise ConfigError("the load is no number", where=f"{file}:{line}", next="the series has to be complete")
+        if mw < 0:
+            raise ConfigError(f"the load is {mw:g} MW", where=f"{file}:{line}", next="it cannot be less than 0")
         yield line, mw, stamp, name
 
 
@@ -221,7 +269,7 @@ def _check(where: Path, loads: Sequence[Load]) -> None:
             raise ConfigError("the load never changes", where=str(where), why=load.country, next="check the column")
 
 
-def _is_published(parts: Mapping[str, Sequence[Load]]) -> bool:
+def _has_counts(parts: Mapping[str, Sequence[Load]]) -> bool:
     """Return whether countries, hours and years are those of the study; we know no checksums of its files."""
     train = parts["train"]
     begin = KNOWN.get((len(train), len(train[0].mw)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 AUTO, FILES, MEMORY = "auto", "synthetic-files", "synthetic-memory"
 VARIABLE = "JOULELAB_DATA"
+# What reading a table of text may end with; `unreadable` says why.
+BROKEN = (OSError, UnicodeDecodeError, csv.Error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +39,35 @@ class Data:
     source: Source
 
 
+def name_of(published: str, *, sums: bool = False, counts: bool = False) -> str:
+    """Return the name of a folder in a published form: plain only where its checksums (`sums`) are the published ones.
+
+    Where only `counts` agree it may still hold anything, and the name says so.
+    """
+    if sums:
+        return published
+    return f"{published} (by its counts)" if counts else f"folder in the form of {published}"
+
+
+def unreadable(error: OSError | UnicodeDecodeError | csv.Error) -> str:
+    """Say why a table of text cannot be read."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no text in UTF-8: byte {error.object[error.start]:#04x}"
+    return getattr(error, "strerror", None) or str(error)
+
+
 def choose(
-    asked: str, folder: str, *, environ: Mapping[str, str] = os.environ, otherwise: str, named: Sequence[str] = ()
+    asked: str,
+    folders: Sequence[str],
+    *,
+    environ: Mapping[str, str] = os.environ,
+    otherwise: str,
+    named: Sequence[str] = (),
 ) -> str | Path:
     """Return where data comes from: a folder, one of the `named` substitutes, or a kind of synthetic data.
 
-    `auto` is the usual `folder` in $JOULELAB_DATA, and what it is `otherwise` where that is not there. Raises
-    ConfigError for a folder that is named and not there.
+    `auto` is the first of the usual `folders` that is in $JOULELAB_DATA, and what it is `otherwise` where none is.
+    Raises ConfigError for a folder that is named and not there.
     """
     if asked in (FILES, MEMORY, *named):
         return asked
@@ -50,11 +75,13 @@ def choose(
         path = Path(asked).expanduser()
         if path.is_dir():
             return path
-        then = f"name the folder that holds {folder}, or one of: {', '.join((AUTO, FILES, MEMORY, *named))}"
+        then = (
+            f"name the folder that holds {' or '.join(folders)}, or one of: {', '.join((AUTO, FILES, MEMORY, *named))}"
+        )
         raise ConfigError(f"data is {asked!r}", why="there is no such folder", next=then)
     root = environ.get(VARIABLE)
-    usual = Path(root).expanduser() / folder if root else None
-    return usual if usual is not None and usual.is_dir() else otherwise
+    usual = [Path(root).expanduser() / folder for folder in folders] if root else []
+    return next((folder for folder in usual if folder.is_dir()), otherwise)
 
 
 def cache_folder(name: str, environ: Mapping[str, str] = os.environ) -> Path:

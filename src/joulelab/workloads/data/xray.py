@@ -17,7 +17,17 @@ from torch.utils.data import Dataset
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.data.images import made_once, pillow, read_image, smooth, to_tensor, write_jpegs
-from joulelab.workloads.data.source import FILES, MEMORY, Data, Source, cache_folder, choose
+from joulelab.workloads.data.source import (
+    BROKEN,
+    FILES,
+    MEMORY,
+    Data,
+    Source,
+    cache_folder,
+    choose,
+    name_of,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,7 +122,7 @@ class Memory(Dataset[tuple[Any, int]]):
 
 def load(asked: str, preparation: Preparation, stand_in: StandIn, *, environ: Mapping[str, str] = os.environ) -> Data:
     """Return X-rays from what `data` asks for, or their stand-in. Raises ConfigError."""
-    chosen = choose(asked, PUBLISHED, environ=environ, otherwise=FILES)
+    chosen = choose(asked, (PUBLISHED,), environ=environ, otherwise=FILES)
     if chosen == MEMORY:
         train, valid, test = (Memory(stand_in, part, preparation.pixels) for part in PARTS)
         return Data(train, valid, test, Source(MEMORY, real=False, samples=stand_in.samples))
@@ -123,7 +133,7 @@ def load(asked: str, preparation: Preparation, stand_in: StandIn, *, environ: Ma
     else:
         folder, real = chosen, True
         labelled = {part: _labelled(folder, part) for part in PARTS if part != "test" or _table(folder, part).is_file()}
-        name = PUBLISHED if _is_published(labelled) else f"folder in the form of {PUBLISHED}"
+        name = name_of(PUBLISHED, counts=_has_counts(labelled))
     sets = {part: Files(found, preparation, changed=part == "train") for part, found in labelled.items()}
     source = Source(name, real=real, samples=len(sets["train"]), where=str(folder))
     return Data(sets["train"], sets["valid"], sets.get("test"), source)
@@ -211,10 +221,10 @@ def _labelled(folder: Path, part: str) -> list[tuple[Path, int]]:
         there = {entry.name for entry in os.scandir(images)}
         with open(table, newline="", encoding="utf-8-sig") as opened:
             rows = [(row.get("image") or "", row.get("label") or "") for row in csv.DictReader(opened)]
-    except OSError as error:
+    except BROKEN as error:
         advice = f"the folder has to hold train.csv, valid.csv and {IMAGES}"
-        why = error.strerror or str(error)
-        raise ConfigError("the X-rays cannot be read", where=str(error.filename), why=why, next=advice) from error
+        where = str(getattr(error, "filename", table))
+        raise ConfigError("the X-rays cannot be read", where=where, why=unreadable(error), next=advice) from error
     for line, (image, label) in enumerate(rows, 2):
         if label not in LABELS:
             why = f"the label is {label!r}"
@@ -226,7 +236,7 @@ def _labelled(folder: Path, part: str) -> list[tuple[Path, int]]:
     return [(images / image, LABELS.index(label)) for image, label in rows]
 
 
-def _is_published(labelled: Mapping[str, Sequence[tuple[Path, int]]]) -> bool:
-    """Return whether there are as many of each label as in the study; we know no checksums of its files."""
-    labels = {part: [label for _, label in found] for part, found in labelled.items()}
-    return all((found.count(0), found.count(1)) == KNOWN[part] for part, found in labels.items())
+def _has_counts(labelled: Mapping[str, Sequence[tuple[Path, int]]]) -> bool:
+    """Return whether there are as many files of each label as in the study; we know no checksums of its files."""
+    files = {part: [[file for file, found in rows if found == k] for k in (0, 1)] for part, rows in labelled.items()}
+    return all(tuple(len(set(same)) for same in each) == KNOWN[part] for part, each in files.items())

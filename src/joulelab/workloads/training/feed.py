@@ -46,10 +46,11 @@ class Feed:
         self._sampler.set_epoch(epoch - 1)
         return (to_device(batch, self._ranks.device) for batch in self.train)
 
-    def rounds(self, part: str, times: int = 1) -> Iterator[Batch | None]:
-        """Return this rank's batches of a part, on the device, as many on each rank: None where it has no more.
+    def rounds(self, part: str, times: int = 1) -> Iterator[tuple[Batch | None, bool]]:
+        """Return this rank's batches of a part, on the device, and whether each counts, as many on each rank.
 
-        A model that is divided over ranks works only where all have a batch: there the first samples come again.
+        Where it has no more there is None. A model that is divided over ranks works only where all have a batch: there
+        an earlier one comes again, and does not count.
         """
         whole = getattr(self._task.data, part)
         if whole is None:
@@ -57,16 +58,19 @@ class Feed:
         count, rank = self._ranks.count, self._ranks.rank
         most = -(-len(whole) // count)
         mine = list(range(rank, len(whole), count))
-        if self._task.sharded:
-            mine += list(range(rank, rank + most - len(mine)))
+        again = None
+        if self._task.sharded and not mine:
+            again = to_device(self.first(), self._ranks.device)
         loader = self._loader(Subset(whole, mine) if count > 1 else whole, self._workers)
         for _ in range(times):
             given = 0
             for batch in loader:
                 given += 1
-                yield to_device(batch, self._ranks.device)
+                here = to_device(batch, self._ranks.device)
+                again = here if self._task.sharded else None
+                yield here, True
             for _ in range(given, -(-most // self._batch)):
-                yield None
+                yield again, False
 
     def _loader(self, data: Any, workers: int, **more: Any) -> DataLoader[Any]:
         """Return a loader that reads ahead in processes of its own, if there are any."""

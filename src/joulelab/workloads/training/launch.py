@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING
+import tempfile
+from typing import TYPE_CHECKING, Any
 
+import joulelab
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.workloads import missing, number, pairs, require, settings, whole
 
@@ -38,6 +42,7 @@ COMMON = {
     "save": ("temporary", "the file to save the model to; temporary: deleted afterwards; no: it is not saved"),
 }
 DEVICES, PRECISIONS, YES_NO = ("auto", "cpu", "cuda"), ("fp32", "tf32", "bf16"), ("yes", "no")
+LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells each rank
 FAILED, WRONG = 1, 2
 
 
@@ -94,21 +99,60 @@ def main(
 ) -> int:
     """Train as words ask for (those of this program unless given); return the exit code."""
     words = sys.argv[1:] if words is None else words
-    try:
+
+    def run() -> None:
         given = settings(name, known, pairs(words, where=name), presets)
         check_common(given)
         become_ranks(given, words)
-        try:
-            from joulelab.workloads.training.loop import train
-        except ImportError as error:
-            missing(name, error.name or "torch")
-        train(name, task, given)
+        with contextlib.ExitStack() as set_up:
+            set_up.enter_context(joulelab.phase("set-up"))
+            try:
+                from joulelab.workloads.training.loop import train
+            except ImportError as error:
+                missing(name, error.name or "torch")
+            train(name, task, given, set_up)
+
+    return concluded(name, run)
+
+
+def concluded(name: str, run: Callable[[], None]) -> int:
+    """Do what a workload does; return the exit code. Told to end, clear up first, and then end by that signal."""
+    with contextlib.suppress(ValueError):  # only the main thread may
+        signal.signal(signal.SIGTERM, _told)
+    number = 0
+    try:
+        run()
     except JoulelabError as error:
         sys.stderr.write(f"joulelab: {name}: {_said(error)}\n")
         return WRONG if isinstance(error, ConfigError) else FAILED
+    except Told as told:
+        number = told.number
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        number = signal.SIGINT
+    if number:
+        gc.collect()  # so that processes that load data end before us
+        _die(number)
     return 0
+
+
+class Told(BaseException):
+    """Somebody told us to end, by a signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _told(number: int, _frame: Any) -> NoReturn:
+    raise Told(number)
+
+
+def _die(number: int) -> NoReturn:
+    """End by a signal, as any program does that is told to."""
+    sys.stdout.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
 
 
 def _said(error: JoulelabError) -> str:
@@ -121,13 +165,18 @@ def _said(error: JoulelabError) -> str:
 
 def become_ranks(given: Mapping[str, str], words: Sequence[str]) -> None:
     """Become torchrun where several ranks are asked for and nobody has started them yet."""
-    if "RANK" in os.environ:
+    if is_launched(os.environ):
         return
     ranks, nodes = int(given["ranks"]), int(given["nodes"])
     if ranks == 0:
         ranks = 1 if given["device"] == "cpu" else _gpus()
     if ranks > 1 or nodes > 1:
         _torchrun(max(ranks, 1), nodes, given["rendezvous"], words)
+
+
+def is_launched(environ: Mapping[str, str]) -> bool:
+    """Return whether a launcher has started this process as one of several ranks."""
+    return all(name in environ for name in LAUNCHED)
 
 
 def _gpus() -> int:
@@ -139,16 +188,26 @@ def _gpus() -> int:
 
 
 def _torchrun(ranks: int, nodes: int, rendezvous: str, words: Sequence[str]) -> NoReturn:
-    import importlib.util
-
-    if importlib.util.find_spec("torch") is None:
-        missing("the training", "torch")
+    """Start the ranks and watch them; end as they do: by the signal we are told, or with the exit code of the first."""
     where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={rendezvous}", "--rdzv-id=joulelab"] if nodes > 1 else []
-    argv = [sys.executable, "-m", "torch.distributed.run", *(where or ["--standalone"])]
-    argv += [f"--nnodes={nodes}", f"--nproc-per-node={ranks}", "-m", _module(), *words]
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun would say so at length; each rank sets its own
-    sys.stdout.flush()
-    os.execv(sys.executable, argv)  # noqa: S606 no shell is wanted: torchrun takes our place
+    with joulelab.phase("launch"):
+        try:
+            from torch.distributed.elastic.multiprocessing.api import SignalException
+            from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+            from torch.distributed.run import main as torchrun
+        except ImportError as error:
+            missing("the training", error.name or "torch")
+    with tempfile.TemporaryDirectory(prefix="joulelab-ranks-") as folder:  # torchrun's own would stay
+        argv = [*(where or ["--standalone"]), f"--log-dir={folder}", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"]
+        try:
+            torchrun([*argv, "-m", _module(), *words])
+        except SignalException as told:
+            raise Told(int(told.sigval)) from None
+        except ChildFailedError as failed:
+            code = int(failed.get_first_failure()[1].exitcode)
+            sys.exit(code if code >= 0 else 128 - code)
+    sys.exit(0)
 
 
 def _module() -> str:

@@ -25,13 +25,18 @@ EDGE = 0.1
 GATHERED = 1000
 
 
-def train(name: str, make: Callable[[Mapping[str, str]], Task], given: Mapping[str, str]) -> None:
-    """Do a training from start to end, as one of its ranks. Raises ConfigError for what cannot be done."""
+def train(
+    name: str,
+    make: Callable[[Mapping[str, str]], Task],
+    given: Mapping[str, str],
+    set_up: contextlib.ExitStack | None = None,
+) -> None:
+    """Do a training from start to end, as one of its ranks; `set_up` is closed when it is ready. Raises ConfigError."""
     check_file(given["save"])
-    with contextlib.ExitStack() as stack:
-        with joulelab.phase("set-up"):
-            ranks = stack.enter_context(join(given))
-            training = Training(name, make(given), given, ranks)
+    with join(given) as ranks:
+        training = Training(name, make(given), given, ranks)
+        if set_up is not None:
+            set_up.close()
         training.run()
 
 
@@ -185,7 +190,7 @@ class Training:
         joulelab.fact(predict_stopped_by=limits.reached or "end")
         return scores
 
-    def _score(self, batches: Iterator[Batch | None], limits: Limits, kind: str) -> dict[str, float]:
+    def _score(self, batches: Iterator[tuple[Batch | None, bool]], limits: Limits, kind: str) -> dict[str, float]:
         """Return the quality over all ranks' batches; a rank that has none left still takes part in what all do.
 
         Its samples are work of another `kind` than those of the training, whose J/sample they are no part of.
@@ -194,10 +199,11 @@ class Training:
         self.ranks.align(self.model)
         inner = self.model.module if hasattr(self.model, "module") and self.ranks.count > 1 else self.model
         sums: dict[str, float] = {}
-        for batch in batches:
+        for batch, counts in batches:
             if batch is not None:
                 with torch.no_grad(), self._precision():
                     scores = self.task.score(inner, batch)
+            if batch is not None and counts:
                 for key, value in scores.items():
                     sums[key] = sums.get(key, 0.0) + value
                 samples = self.task.amounts(batch)["samples"]

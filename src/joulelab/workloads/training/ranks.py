@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from joulelab.core.errors import ConfigError
+from joulelab.workloads.training.launch import is_launched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -112,8 +113,12 @@ def _divided(model: torch.nn.Module, parts: tuple[type[torch.nn.Module], ...], p
 @contextlib.contextmanager
 def join(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Iterator[Ranks]:
     """Join the ranks that a launcher started, as it tells in the environment. Raises ConfigError."""
-    rank, local, count = (int(environ.get(k, d)) for k, d in (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 1)))
+    rank, local, count = 0, 0, 1
+    if is_launched(environ):
+        rank, local, count = (int(environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     device = _device(given["device"], local)
+    if given["precision"] == "tf32" and device.type == "cpu":
+        raise ConfigError("precision is tf32", why="a CPU has no such units", next="give precision=fp32 or bf16")
     ranks = Ranks(rank, local, count, device)
     _prepare(given, int(environ.get("LOCAL_WORLD_SIZE", 1)))
     if count == 1:

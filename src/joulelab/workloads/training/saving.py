@@ -22,7 +22,7 @@ def check_file(asked: str) -> None:
     if asked in (NO, TEMPORARY):
         return
     path = Path(asked).expanduser()
-    why = "it is a folder" if path.is_dir() else None
+    why = "it is a folder" if path.is_dir() else "it is no plain file" if path.exists() and not path.is_file() else None
     if not os.access(path.parent, os.W_OK):
         why = f"{path.parent} cannot be written to" if path.parent.is_dir() else f"there is no folder {path.parent}"
     if why:
@@ -34,17 +34,22 @@ def save(model: torch.nn.Module, asked: str, ranks: Ranks) -> None:
     if asked == NO:
         return
     state = _state(model, ranks)
-    if ranks.first:
-        try:
-            if asked == TEMPORARY:
-                with tempfile.TemporaryDirectory(prefix="joulelab-model-") as folder:
-                    _write(state, Path(folder) / "model.pt")
-            else:
-                _write(state, Path(asked).expanduser())
-        except (OSError, RuntimeError) as error:
-            why = f"{type(error).__name__}: {error}"
-            raise StoreError("the model cannot be saved", where=asked, why=why, next="is the disk full?") from error
-    ranks.wait()
+    why = ranks.tell(lambda: _written(state, asked))
+    if why:
+        raise StoreError("the model cannot be saved", where=asked, why=why, next="is the disk full?")
+
+
+def _written(state: dict[str, Any], asked: str) -> str:
+    """Write what a model has learned; return why that failed, empty where it did not."""
+    try:
+        if asked == TEMPORARY:
+            with tempfile.TemporaryDirectory(prefix="joulelab-model-") as folder:
+                _write(state, Path(folder) / "model.pt")
+        else:
+            _write(state, Path(asked).expanduser())
+    except (OSError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _state(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:

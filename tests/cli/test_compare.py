@@ -1,0 +1,51 @@
+"""What `compare` prints at 80 columns: no figure is cut off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.report.synthetic import epochs, make_run
+from tests.report.test_facts import told
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+    from tests.cli.conftest import Call
+
+LONG = {"flop_convention": "a multiply-add is two, " * 20, "a_name_of_more_letters_than_there_is_room": 123456.75}
+
+
+def test_facts_cut_no_figure(call: Call, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ("cifar-10", "xray")
+    a, b = (
+        make_run(
+            runs, idle=True, gpu_w=300.0 - k, marks=[*epochs(2, 9.0), told(data=f"folder in the form of {n}", **LONG)]
+        )
+        for k, n in enumerate(names)
+    )
+    text = call("compare", a.name, b.name).output
+    lines = text.splitlines()
+    table = lines[: next(k for k, line in enumerate(lines) if line.startswith("The energies"))]
+    assert max(map(len, table)) <= 80
+    assert "form of cifar-10" in text
+    assert "form of xray" in text
+    assert "123 457" in text
+    figures = [line for line in table if " ± " in line]
+    assert figures
+    assert all(line.rstrip(" ≈").endswith(("J", "W", "%")) or "cannot be" in line for line in figures)
+
+
+def test_a_narrow_table_marks_what_cannot_be_told_apart(
+    call: Call, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = make_run(runs, marks=epochs(2, 9.0)), make_run(runs, marks=epochs(2, 9.0))
+    for width in (62, 40):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = call("compare", a.name, b.name).output.splitlines()
+        assert "≈: cannot be told apart." in lines
+        rows = [line for line in lines if line.startswith("energy ")]
+        assert len(rows) == (1 if width == 62 else 3)
+        assert all(len(row) <= width for row in rows)
+        assert any(row.endswith("≈") for row in rows)

@@ -199,11 +199,13 @@ def test_a_problem_at_the_end_does_not_stand_in_for_the_training_s_own(
     callback = Callback()
     callback.begin()
     assert callback.measurement is not None
+    leave = callback.measurement.__exit__
     monkeypatch.setattr(callback.measurement, "__exit__", broken, raising=False)
     with pytest.raises(ValueError, match="x"), callback:
         raise ValueError("x")
     assert "OSError: no space" in caplog.text
     assert marked.titles() == ["train"]
+    leave(None, None, None)
 
 
 def test_at_every_step_the_environment_is_left_alone(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,6 +497,8 @@ def test_keras_does_not_wait_for_the_device_at_every_batch(
     assert not caplog.records
 
     callback.on_train_begin()
+    end = callback.training.end
     monkeypatch.setattr(callback.training, "end", lambda *_: 1 / 0)
     callback.set_params({"steps": 3})  # a problem of ours is not the training's
     assert callback.training.failed
+    end()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,14 @@ def told(monkeypatch):
     monkeypatch.setattr(joulelab, "work", add, raising=False)
     monkeypatch.setattr(joulelab, "step", lambda **more: add(steps=1, **more), raising=False)
     return facts, amounts
+
+
+@pytest.fixture
+def signals():
+    """Put back what is done on SIGTERM: a workload sets its own."""
+    found = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, found)
 
 
 def one_text(folder: Path) -> Path:
@@ -349,15 +358,19 @@ class TestServing:
             (["batch=0"], "batch is '0'"),
             (["dtype=int4"], "give one of: auto, bf16"),
             (["model=tiny", "dtype=tf32", "device=cpu"], r"dtype is 'tf32' \(CPUs do not have it\); give dtype=fp32"),
+            (["model=tiny", "dtype=tf32"], "CPUs do not have it"),
             (["model=tiny", "nodes=2", "device=cpu"], "there is no rendezvous"),
             (["model=tiny", "nodes=2", "rendezvous=here"], "write it as HOST:PORT"),
             (["model=tiny", "device=cpu", "prompt=4000", "length=97"], "4097 tokens, the model takes 4096"),
         ],
     )
+    @pytest.mark.usefixtures("signals")
+    @pytest.mark.skipif(torch.cuda.device_count() > 0, reason="one of them needs a CPU")
     def test_what_cannot_be_done_is_told(self, words, why, capsys):
         assert serving.main(words) == 2
         assert re.search(why, capsys.readouterr().err)
 
+    @pytest.mark.usefixtures("signals")
     def test_its_words(self):
         words = serving.command(settings("x", serving.PARAMETERS, serving.PRESETS["smoke"]))
         assert words[1:4] == ["-m", "joulelab.workloads.llm_infer", "model=tiny"]

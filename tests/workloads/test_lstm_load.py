@@ -11,7 +11,7 @@ from tests.workloads.inprocess import run_cells
 from torch.utils.data import DataLoader
 
 from joulelab.core.errors import ConfigError
-from joulelab.workloads import cells, lstm_load, lstm_notebook, notebook, settings
+from joulelab.workloads import cells, find, lstm_load, lstm_notebook, notebook, presets, settings
 from joulelab.workloads.models.lstm import ZERO, LoadForecaster
 from joulelab.workloads.training.counting import count
 
@@ -140,6 +140,15 @@ def test_the_notebook_has_the_defaults_of_the_workload_and_runs_with_all_of_its_
     assert words[3] == str(lstm_notebook.FILE)
     assert {"--pause=2", f"--out={out}", "data=synthetic-memory", "hours=700", "max_seconds=15"} <= set(words)
     assert set(lstm_notebook.PRESETS) == set(lstm_load.PRESETS)
+
+
+@pytest.mark.parametrize(
+    "name", ["lstm-load", "vgg19bn-xray", "xception-birds", "llava15-13b", "resnet152-cifar10", "lstm-notebook"]
+)
+def test_smoke_ends_by_steps_and_time_only_guards_it(name: str) -> None:
+    smoke = presets(find(name))["smoke"]
+    assert float(smoke["max_seconds"]) >= 15
+    assert int(smoke.get("max_steps") or smoke["epochs"]) > 0
 
 
 def defaults(book: dict[str, Any]) -> dict[str, str]:

@@ -18,7 +18,6 @@ from joulelab.workloads.models.vgg import VGG19, least_size
 from joulelab.workloads.training.counting import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 torch.set_num_threads(1)  # several wait for each other where other tests run too
@@ -144,28 +143,24 @@ def test_the_notebook_has_the_defaults_of_the_workload_and_runs_with_all_of_its_
     assert set(vgg19bn_notebook.PRESETS) == set(vgg19bn_xray.PRESETS)
 
 
-@pytest.fixture
-def undetermined() -> Iterator[None]:
-    yield
-    torch.use_deterministic_algorithms(mode=False)
-
-
-@pytest.mark.usefixtures("undetermined")
 def test_the_notebook_counts_only_what_is_trained_on_as_samples_and_gives_the_same_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("matplotlib")
-    small = {**MEMORY, "train_samples": "8", "batch": "4", "distinct": "8", "momentum": "0", "deterministic": "yes", "draft": "no"}
+    small = {**MEMORY, "train_samples": "8", "batch": "4", "momentum": "0", "deterministic": "yes", "draft": "no"}
     asked = settings("vgg19bn-notebook", vgg19bn_notebook.PARAMETERS, {**vgg19bn_notebook.PRESETS["smoke"], **small})
     words = {key: asked[key] for key in vgg19bn_notebook.SAME}
-    found = [run_cells(vgg19bn_notebook.FILE, words, monkeypatch) for _ in range(2)]
+    try:
+        found = [run_cells(vgg19bn_notebook.FILE, words, monkeypatch) for _ in range(2)]
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
     facts, work, names = found[0]
     assert (work["steps"], work["samples"]) == (2 * 2, 2 * 8)
     assert (work["validated"], work["predicted"]) == (2 * 2, 2 * 2)
     flop = facts["flop_training"] * work["samples"] + facts["flop_forward"] * (work["validated"] + work["predicted"])
     assert work["FLOP"] == flop
     assert (facts["divisor"], facts["draft"], facts["deterministic"]) == (16, "no", "yes")
-    assert torch.are_deterministic_algorithms_enabled()
     assert (names["optimizer"].defaults["momentum"], names["optimizer"].defaults["nesterov"]) == (0, False)
     assert found[1][0] == facts
 

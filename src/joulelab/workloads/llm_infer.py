@@ -7,7 +7,6 @@ the first token, then token by token (decode). Each token is brought to the host
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 import time
 import zlib
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import joulelab
-from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.core.errors import ConfigError
 from joulelab.workloads import pairs, require, settings, whole
-from joulelab.workloads.training.launch import COMMON, FAILED, WRONG, become_ranks, check_common, one_of
+from joulelab.workloads.training.launch import COMMON, become_ranks, check_common, concluded, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -256,7 +255,6 @@ def _check_dtype(asked: str, device: str) -> None:
 def _dtype(asked: str, ranks: Ranks) -> Any:
     import torch
 
-    _check_dtype(asked, ranks.device.type)
     if asked == "auto":
         return torch.bfloat16 if ranks.device.type == "cuda" else torch.float32
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(asked, torch.float32)
@@ -272,38 +270,40 @@ def _check_length(described: Any, asked: Asked) -> None:
 
 def serve(given: Mapping[str, str], asked: Asked) -> None:
     """Answer requests, as one of the ranks. Raises ConfigError for what cannot be done."""
-    import torch
-
-    from joulelab.workloads.training.ranks import join
-
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.inference_mode())
         with joulelab.phase("set-up"):
+            import torch
+
+            from joulelab.workloads.training.ranks import join
+
+            _check_dtype(given["dtype"], "cuda" if given["device"] != "cpu" and torch.cuda.device_count() else "cpu")
+            stack.enter_context(_enough_memory(torch.OutOfMemoryError))
+            stack.enter_context(torch.inference_mode())
             ranks = stack.enter_context(join({**given, "precision": given["dtype"]}))
             serving = Serving(given, asked, ranks)
         serving.run()
 
 
+@contextlib.contextmanager
+def _enough_memory(too_little: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except too_little as error:
+        raise ConfigError("there is not enough memory", why=str(error), next="choose a smaller batch") from error
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Generate as words ask for (those of this program unless given); return the exit code."""
     words = sys.argv[1:] if words is None else words
-    try:
+
+    def run() -> None:
         given = settings(NAME, PARAMETERS, pairs(words, where=NAME), PRESETS)
         asked = read(given)
         require(NAME, "torch", "transformers")
         become_ranks(given, words)
-        import torch
+        serve(given, asked)
 
-        try:
-            serve(given, asked)
-        except torch.OutOfMemoryError as error:
-            raise ConfigError("there is not enough memory", why=str(error), next="choose a smaller batch") from error
-    except JoulelabError as error:
-        sys.stderr.write(f"joulelab: {NAME}: {error}\n")
-        return WRONG if isinstance(error, ConfigError) else FAILED
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    return 0
+    return concluded(NAME, run)
 
 
 if __name__ == "__main__":

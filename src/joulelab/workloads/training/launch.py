@@ -117,8 +117,7 @@ def main(
 
 def concluded(name: str, run: Callable[[], None]) -> int:
     """Do what a workload does; return the exit code. Told to end, clear up first, and then end by that signal."""
-    with contextlib.suppress(ValueError):  # only the main thread may
-        signal.signal(signal.SIGTERM, _told)
+    before = signal.signal(signal.SIGTERM, _told)
     number = 0
     try:
         run()
@@ -129,6 +128,8 @@ def concluded(name: str, run: Callable[[], None]) -> int:
         number = told.number
     except KeyboardInterrupt:
         number = signal.SIGINT
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if number:
         gc.collect()  # so that processes that load data end before us
         _die(number)

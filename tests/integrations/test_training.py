@@ -16,7 +16,8 @@ from tests.recorder.driving import fake
 
 import joulelab
 from joulelab.core.errors import ConfigError, MissingDependency
-from joulelab.integrations.training import Following, Look, Training, amounts_of, harmless, local_ranks
+from joulelab.core.marks import local_ranks
+from joulelab.integrations.training import Following, Look, Training, amounts_of, harmless
 from joulelab.store.folder import list_runs, read_end
 from joulelab.supervisor import phases
 

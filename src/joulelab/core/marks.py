@@ -40,6 +40,8 @@ RANK_VARIABLES = (
 )
 # The same for the number of a process among all.
 GLOBAL_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+# And for the number of processes on a node.
+COUNT_VARIABLES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 STEP = "step"
 
 # The innermost open phase of this thread or task; other threads and processes have their own.
@@ -54,6 +56,11 @@ def local_rank(environ: Mapping[str, str]) -> int:
 def global_rank(environ: Mapping[str, str]) -> int:
     """Return this process's number among all of its job as launchers tell it, 0 where none does."""
     return _number(environ, GLOBAL_VARIABLES)
+
+
+def local_ranks(environ: Mapping[str, str]) -> int:
+    """Return how many processes a launcher started on this node, 1 where none says so."""
+    return max(_number(environ, COUNT_VARIABLES), 1)
 
 
 def _number(environ: Mapping[str, str], names: Iterable[str]) -> int:

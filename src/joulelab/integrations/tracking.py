@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.core.marks import global_rank, local_rank
+from joulelab.core.marks import global_rank, local_rank, local_ranks
 from joulelab.integrations.batches import Count, samples_in
 from joulelab.integrations.progress import Bar, Screen
-from joulelab.integrations.training import local_ranks
 from joulelab.supervisor import phases
 from joulelab.supervisor.coverage import wait_until_covered
 from joulelab.supervisor.live import Live, load

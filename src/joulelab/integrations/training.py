@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import joulelab
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.marks import MarkWriter, current_phase
+from joulelab.core.marks import MarkWriter, current_phase, local_ranks
 from joulelab.supervisor import phases
 from joulelab.supervisor.session import recorded_here
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("joulelab")
 
 LOGS = ("auto", "wandb", "mlflow", "none")
-# Variables that launchers set to the number of processes on a node, the nearest launcher first.
-COUNT_VARIABLES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 # How deep a batch is searched for a tensor.
 DEEP = 4
 # What texts are called in a batch.
@@ -51,14 +49,6 @@ def harmless(hook: Callable[..., None]) -> Callable[..., None]:
                 training.give_up(error)
 
     return call
-
-
-def local_ranks(environ: Mapping[str, str]) -> int:
-    """Return how many processes a launcher started on this node, 1 where none says so."""
-    for name in COUNT_VARIABLES:
-        with contextlib.suppress(KeyError, ValueError):
-            return max(int(environ[name]), 1)
-    return 1
 
 
 def amounts_of(batch: Any) -> dict[str, float]:

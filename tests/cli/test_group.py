@@ -38,9 +38,10 @@ def cpu_s(*command: str) -> float:
 
 
 def test_help_and_import_are_quick() -> None:
+    """Against what any Python needs to start: a busy machine is slow in both."""
     bare = cpu_s(sys.executable, "-c", "pass")
-    assert cpu_s(*SCRIPT, "--help") - bare < 0.1
-    assert cpu_s(sys.executable, "-c", "import joulelab") - bare < 0.1
+    assert cpu_s(*SCRIPT, "--help") < 6 * bare + 0.1
+    assert cpu_s(sys.executable, "-c", "import joulelab") < 2 * bare + 0.05
 
 
 @pytest.mark.parametrize("words", [["--help"], ["mark", "--help"], ["mark", "x"], ["run", "--help"]])

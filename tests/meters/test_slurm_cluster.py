@@ -139,7 +139,6 @@ def test_arrays_and_heterogeneous_jobs(ran, opened):
     assert archive.facts["node_count"] == 2
 
 
-@pytest.mark.long  # on a busy machine Slurm may requeue before its database knows the node, and then never tells it
 def test_requeued_jobs(ran, opened):
     out = ran.cluster.run("sacct", "-D", "-n", "-P", "-o", "JobID,ConsumedEnergyRaw", "-j", ran.jobs["again"])
     batches = [int(line.split("|")[1]) for line in out.splitlines() if ".batch|" in line]

@@ -114,6 +114,9 @@ def _requeue(cluster: Cluster, job: str, node: str) -> None:
     """Put a job that runs back into the queue, and let it start again at once."""
     shown = ("squeue", "-h", "-j", job, "-o", "%T %M")
     until(lambda: re.match("RUNNING (?!0:0[0-2])", cluster.run(*shown)), f"job {job} has run 3 s", 40)
+    # On a busy machine its database may not have heard of the node yet, and then never would.
+    asked = ("sacct", "-n", "-X", "-P", "-j", job, "-o", "NodeList")
+    until(lambda: node in cluster.run(*asked), f"the database knows the node of job {job}", 40)
     cluster.run("scontrol", "requeue", job)
     # A node refuses what was signed before it was told to end the job, to the second.
     later = time.monotonic() + 2.5

@@ -92,28 +92,42 @@ class Training:
 
     def run(self) -> None:
         """Train, validate after each epoch, predict, save; tell the quality."""
-        with joulelab.phase("warm-up"):
+        with self._phase("warm-up"):
             self._warm_up(int(self.given["warmup_steps"]))
         quality: dict[str, float] = {}
         self.limits.begin()
         for epoch in range(1, self.task.epochs + 1):
-            with joulelab.phase("epoch", n=epoch):
+            with self._phase("epoch", n=epoch):
                 self._epoch(epoch)
             if self.task.data.valid is not None:
-                with joulelab.phase("validation", n=epoch):
+                with self._phase("validation", n=epoch):
                     quality = self._judge("valid")
             self._say(epoch, quality)
             if self.limits.reached:
                 break
         stopped_by = self.limits.reached or "end"
-        with joulelab.phase("predict"):
+        with self._phase("predict"):
             predicted = self._predict()
         if self.task.predict_on != "test" and self.task.data.test is not None:
-            with joulelab.phase("test"):
+            with self._phase("test"):
                 predicted = self._judge("test")
-        with joulelab.phase("save"):
+        with self._phase("save"):
             save(self.model, self.given["save"], self.ranks)
         self._conclude(predicted, stopped_by)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str, n: int | None = None) -> Iterator[None]:
+        """Mark a phase. The first rank begins it before the others and ends it after them: what they do lies in it."""
+        if not self.ranks.first:
+            self.ranks.wait()
+        with joulelab.phase(name, n):
+            if self.ranks.first:
+                self.ranks.wait()
+            yield
+            if self.ranks.first:
+                self.ranks.wait()
+        if not self.ranks.first:
+            self.ranks.wait()
 
     def _tell(self, name: str) -> None:
         """Tell what is trained, on what, and how."""
@@ -160,7 +174,6 @@ class Training:
                 self.optimizer.zero_grad(set_to_none=True)
         for buffer, before in zip(self.model.buffers(), kept, strict=True):
             buffer.copy_(before)
-        self.ranks.wait()
 
     def _epoch(self, epoch: int) -> None:
         self.model.train()
@@ -176,7 +189,6 @@ class Training:
             joulelab.step(**amounts, FLOP=self.counts.training * amounts["samples"])
             if self.limits.step():
                 break
-        self.ranks.wait()
 
     def _judge(self, part: str) -> dict[str, float]:
         # Only the number of batches is bounded: what is seen in a given time would not be the same each time.
@@ -210,7 +222,6 @@ class Training:
                 joulelab.work(**{kind: samples, "FLOP": self.counts.forward * samples})
             if limits.step():
                 break
-        self.ranks.wait()
         summed = self.ranks.sums(sums)
         return dict(self.task.quality(summed)) if summed else {}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulelab.workloads import notebook, number, require, vgg19bn_xray
-from joulelab.workloads.training.launch import check_common
+from joulelab.workloads import vgg19bn_xray
+from joulelab.workloads.training.launch import start_notebook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,10 +41,4 @@ NOTES = (
 
 def command(parameters: Mapping[str, str]) -> list[str]:
     """Return the words that start it. Raises ConfigError for a wrong value, MissingDependency."""
-    defaults = {key: default for key, (default, _) in vgg19bn_xray.PARAMETERS.items()}
-    check_common({**defaults, **parameters})
-    vgg19bn_xray.read({**defaults, **parameters})
-    pause_s = number(parameters, "pause", least=0, most=notebook.MOST_PAUSE_S)
-    require(NAME, "torch", "PIL", "matplotlib")
-    out = Path(parameters["out"]).expanduser() if parameters["out"] else None
-    return notebook.command(FILE, {key: parameters[key] for key in SAME}, out=out, pause_s=pause_s)
+    return start_notebook(NAME, FILE, vgg19bn_xray, SAME, parameters, needs=("torch", "PIL", "matplotlib"))

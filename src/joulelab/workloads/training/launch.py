@@ -9,11 +9,12 @@ import re
 import signal
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import joulelab
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.workloads import missing, number, pairs, require, settings, whole
+from joulelab.workloads import missing, notebook, number, pairs, require, settings, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,28 @@ def start(
         check(parameters)
     require(module.rpartition(".")[2].replace("_", "-"), *needs)
     return [sys.executable, "-m", module, *(f"{key}={parameters[key]}" for key in known)]
+
+
+def start_notebook(
+    name: str,
+    file: Path,
+    base: Any,
+    same: Sequence[str],
+    parameters: Mapping[str, str],
+    *,
+    needs: Sequence[str],
+) -> list[str]:
+    """Return the words that start a training as a notebook; `base` is its workload, `same` what it takes of that.
+
+    Raises ConfigError, MissingDependency.
+    """
+    whole_set = {key: default for key, (default, _) in base.PARAMETERS.items()} | dict(parameters)
+    check_common(whole_set)
+    base.read(whole_set)
+    pause_s = number(parameters, "pause", least=0, most=notebook.MOST_PAUSE_S)
+    require(name, *needs)
+    out = Path(parameters["out"]).expanduser() if parameters["out"] else None
+    return notebook.command(file, {key: parameters[key] for key in same}, out=out, pause_s=pause_s)
 
 
 def check_common(parameters: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 MIB = 1 << 20
+_FAN_KNOTS = 26
 _SPREAD = 1 << 32  # the stream of draws for the spread; those of the sensors are the GPUs' numbers
 
 
@@ -27,7 +28,10 @@ _SPREAD = 1 << 32  # the stream of draws for the spread; those of the sensors ar
 class Gpu:
     """Describe one GPU: powers and caps in W, memory in bytes, clocks in MHz, temperatures in degrees Celsius.
 
-    `architecture` and `brand` are NVML's numbers; `max_w` is what a full load would draw without a cap.
+    `architecture` and `brand` are NVML's numbers; `max_w` is what a full load would draw without a cap, `active_w` what
+    a kernel draws that occupies next to nothing of the chip (None: no more than idle). Under a cap work takes longer by
+    `t/t0 = 1 + a ((P/P0)^-k - 1)`, with a and k of `slowdown`. A cold chip leaks less: its dynamic power is lower by
+    `cold`, a share of it that dies out with `warm_up_s`.
     """
 
     name: str
@@ -54,6 +58,10 @@ class Gpu:
     mig: bool = False
     idle_c: float = 32.0
     max_c: float = 78.0
+    active_w: float | None = None
+    slowdown: tuple[float, float] = (0.040, 4.2)
+    cold: float = 0.0
+    warm_up_s: float = 120.0
     flaws: Flaws = field(default_factory=Flaws)
 
     def __post_init__(self) -> None:
@@ -61,16 +69,43 @@ class Gpu:
             raise ConfigError(f"idle {self.idle_w} W is not below full load {self.max_w} W", where=f"GPU {self.name}")
         if not 0 < self.min_cap_w <= self.default_cap_w <= self.max_cap_w:
             raise ConfigError("caps are not in the order lowest, default, highest", where=f"GPU {self.name}")
+        if not self.idle_w <= self.least_w <= self.max_w:
+            raise ConfigError(f"active_w {self.active_w} W is not between idle and full load", where=f"GPU {self.name}")
+        if not (min(self.slowdown) >= 0 and 0 <= self.cold < 1 and self.warm_up_s > 0):
+            raise ConfigError("slowdown and cold are not negative, cold is below 1", where=f"GPU {self.name}")
+
+    @property
+    def least_w(self) -> float:
+        """Return what it draws (W) while kernels run that occupy nothing."""
+        return self.idle_w if self.active_w is None else self.active_w
+
+    def draws_w(self, busy: Floats | float, occupied: Floats | float) -> Floats | float:
+        """Return the power (W) of a warm chip: kernels run for a share `busy` of the time and occupy so much of it."""
+        return self.idle_w + busy * (self.least_w - self.idle_w + occupied * (self.max_w - self.least_w))
+
+    def stretch(self, share: float) -> float:
+        """Return by how much work takes longer at a share of the power that it wants."""
+        a, k = self.slowdown
+        return 1.0 if share >= 1 else 1 + a * (math.pow(share, -k) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """Describe one CPU package in W; `core_share` of its dynamic power is that of the cores."""
+    """Describe one CPU package in W; `core_share` of its dynamic power is that of the cores.
+
+    `awake_w` is what it draws as soon as anything runs on it and it sleeps no more (None: no more than idle).
+    """
 
     idle_w: float = 90.0
     max_w: float = 350.0
+    awake_w: float | None = None
     core_idle_w: float = 25.0
     core_share: float = 0.85
+
+    def draws_w(self, awake: Floats | float, load: Floats | float) -> Floats | float:
+        """Return the power (W): awake for that share of the time, with that load of all cores."""
+        least_w = self.idle_w if self.awake_w is None else self.awake_w
+        return self.idle_w + awake * (least_w - self.idle_w) + load * (self.max_w - least_w)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +118,45 @@ class Dram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Describe fans, board, network and disks together, in W; fans follow the load of the GPUs."""
+    """Describe board, network and disks together, in W; they follow the load of the GPUs."""
 
-    idle_w: float = 450.0
-    max_w: float = 1500.0
+    idle_w: float = 250.0
+    max_w: float = 400.0
+
+
+CoolingKind = Literal["air", "rear-door", "direct-to-chip"]
+# What goes into water before air has to carry it off; how much harder it is to blow through a heat exchanger.
+_LIQUID: Mapping[str, float] = {"air": 0.0, "rear-door": 0.0, "direct-to-chip": 0.75}
+_DOOR: Mapping[str, float] = {"air": 1.0, "rear-door": 1.1, "direct-to-chip": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cooling:
+    """Describe the fans: power in W at rest and at full speed, and what makes them turn.
+
+    They blow as much air as carries the heat off between `inlet_c` and `exhaust_c`; their power goes with the cube of
+    that. At 25 degrees they are at full speed with `rated_heat_w` (None: with what the node draws at full load).
+    """
+
+    kind: CoolingKind = "air"
+    fan_idle_w: float = 200.0
+    fan_max_w: float = 1100.0
+    inlet_c: float = 25.0
+    exhaust_c: float = 45.0
+    rated_heat_w: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fan_idle_w <= self.fan_max_w:
+            raise ConfigError("fans draw more at full speed than at rest, and never less than 0", where="cooling")
+        if not self.inlet_c < self.exhaust_c or (self.rated_heat_w is not None and self.rated_heat_w <= 0):
+            raise ConfigError("the exhaust is warmer than the inlet, and the rated heat above 0", where="cooling")
+
+    def fans_w(self, heat_w: Floats, full_w: float) -> Floats:
+        """Return the power of the fans (W) that carry off some heat; `full_w` is the node's own at full load."""
+        reference_k = self.exhaust_c - 25.0
+        air = 1 - _LIQUID[self.kind]
+        blown = air * heat_w / (self.rated_heat_w or full_w) * reference_k / (self.exhaust_c - self.inlet_c)
+        return np.clip(self.fan_max_w * _DOOR[self.kind] * blown**3, self.fan_idle_w, self.fan_max_w)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,19 +206,20 @@ A100 = Gpu(
 V100 = Gpu(
     name="Tesla V100-SXM2-32GB", architecture=5, brand=2, compute=(7, 0),
     idle_w=42, max_w=300, min_cap_w=150, max_cap_w=300, default_cap_w=300,
-    memory_bytes=32768 * MIB, sm_max_mhz=1530, memory_max_mhz=877, sm_idle_mhz=135, memory_idle_mhz=877, bus_bits=4096,
+    slowdown=(0.060, 3.4), memory_bytes=32768 * MIB, bus_bits=4096,
+    sm_max_mhz=1530, memory_max_mhz=877, sm_idle_mhz=135, memory_idle_mhz=877,
     multiprocessors=80, cores=5120, pci_id=0x1DB510DE, pcie_generation=3, flaws=shapes.VOLTA,
 )  # fmt: skip
 RTX6000 = Gpu(
     name="Quadro RTX 6000", architecture=6, brand=12, compute=(7, 5),
     idle_w=18, max_w=260, min_cap_w=100, max_cap_w=260, default_cap_w=260,
-    memory_bytes=24220 * MIB, sm_max_mhz=2100, memory_max_mhz=7001, sm_idle_mhz=300,
+    slowdown=(0.035, 4.0), memory_bytes=24220 * MIB, sm_max_mhz=2100, memory_max_mhz=7001, sm_idle_mhz=300,
     multiprocessors=72, cores=4608, pci_id=0x1E3010DE, pcie_generation=3, fans=1, flaws=shapes.TURING,
 )  # fmt: skip
 RTX3090 = Gpu(
     name="NVIDIA GeForce RTX 3090", architecture=7, brand=5, compute=(8, 6),
     idle_w=22, max_w=350, min_cap_w=100, max_cap_w=350, default_cap_w=350,
-    memory_bytes=24576 * MIB, sm_max_mhz=2100, memory_max_mhz=9751,
+    slowdown=(0.026, 5.2), memory_bytes=24576 * MIB, sm_max_mhz=2100, memory_max_mhz=9751,
     multiprocessors=82, cores=10496, pci_id=0x220410DE, fans=2, ecc=False, flaws=shapes.GA10X,
 )  # fmt: skip
 PRESETS: Mapping[str, Gpu] = {"h100": H100, "a100": A100, "v100": V100, "rtx6000": RTX6000, "rtx3090": RTX3090}
@@ -173,6 +244,7 @@ class Node:
     cpu: Cpu = field(default_factory=Cpu)
     dram: Dram = field(default_factory=Dram)
     host: Host = field(default_factory=Host)
+    cooling: Cooling = field(default_factory=Cooling)
     supply: Supply = field(default_factory=Supply)
     psys: bool = False
     spread: float = 0.02
@@ -184,6 +256,20 @@ class Node:
         packages = [f"{kind}:{j}" for j in range(self.packages) for kind in ("cpu", "core", "dram")]
         return [*gpus, *packages, "host"]
 
+    def factor(self, gpu: int) -> float:
+        """Return by how much one GPU draws more than its model says."""
+        return max(0.5, 1 + self.spread * float(normal(self.seed, _SPREAD, gpu)[0]))
+
+    def to_dc(self) -> tuple[Floats, Floats]:
+        """Return powers (W) of all leaves together and of the node with its fans, linear in between."""
+        full_w = sum(self.range_w(leaf)[1] for leaf in self.leaves() if not leaf.startswith("core"))
+        heat = full_w * np.linspace(0.0, 1.25, _FAN_KNOTS)
+        return heat, heat + self.cooling.fans_w(heat, full_w)
+
+    def to_ac(self) -> tuple[Floats, Floats]:
+        """Return powers (W) of the node with its fans and of its cords, linear in between."""
+        return self.supply.knots()
+
     def range_w(self, leaf: str) -> tuple[float, float]:
         """Return idle and full-load power (W) of a leaf, with the spread of GPUs; raise ConfigError for no leaf."""
         kind, _, number = leaf.partition(":")
@@ -193,7 +279,7 @@ class Node:
             )
         if kind == "gpu":
             gpu = self.gpus[int(number)]
-            factor = max(0.5, 1 + self.spread * float(normal(self.seed, _SPREAD, int(number))[0]))
+            factor = self.factor(int(number))
             return gpu.idle_w * factor, gpu.max_w * factor
         if kind == "core":
             return self.cpu.core_idle_w, self.cpu.core_idle_w + self.cpu.core_share * (self.cpu.max_w - self.cpu.idle_w)

@@ -1,62 +1,132 @@
-"""Read a description of one's own node (TOML), and flaws given as text."""
+"""Read the description of a node (TOML): one of joulelab's own by its name, or anybody's; and flaws given as text."""
 
 from __future__ import annotations
 
 import dataclasses
 import tomllib
 from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from joulelab.core.errors import ConfigError
 from joulelab.twins.flaws import Flaws
-from joulelab.twins.model import Cpu, Dram, Gpu, Host, Node, Supply, preset
+from joulelab.twins.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, preset
+from joulelab.twins.mounted import Mounted
 from joulelab.twins.names import nearest
 from joulelab.twins.profile import Profile, parse
+from joulelab.twins.progress import Model, Stage
 from joulelab.twins.servers.powercap import PowercapFlaws
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
+    from importlib.resources.abc import Traversable
 
 T = TypeVar("T")
-_PARTS: Mapping[str, type] = {"cpu": Cpu, "dram": Dram, "host": Host, "supply": Supply}
+_PARTS: Mapping[str, type] = {"cpu": Cpu, "dram": Dram, "host": Host, "cooling": Cooling, "supply": Supply}
 _PLAIN = ("name", "packages", "psys", "spread", "seed")
+_ABOUT = ("title", "calibrated", "sources")
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Hold what a node file says."""
+    """Hold what a node file says: the node, its loads, how workloads get on there, and the meters mounted on it.
+
+    `calibrated` are the published figures that its numbers were fitted to, `sources` says where others are from.
+    """
 
     node: Node = field(default_factory=Node)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     powercap: PowercapFlaws = field(default_factory=PowercapFlaws)
+    workloads: Mapping[str, Model] = field(default_factory=dict)
+    meters: Mapping[str, Mounted] = field(default_factory=dict)
+    title: str = ""
+    calibrated: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+def own_names() -> list[str]:
+    """Return the nodes that come with joulelab."""
+    return sorted(entry.name[:-5] for entry in _folder().iterdir() if entry.name.endswith(".toml"))
+
+
+def find(name: str) -> Description:
+    """Return one of joulelab's own nodes by its name, or that of a file (`mine.toml`). Raises ConfigError."""
+    if name.endswith(".toml"):
+        return read(Path(name))
+    if name not in own_names():
+        raise ConfigError(f"there is no node {name!r}", where="twin", next=nearest(name, own_names()))
+    return parsed((_folder() / f"{name}.toml").read_text("utf-8"), f"node {name}")
+
+
+def _folder() -> Traversable:
+    return resources.files("joulelab.twins") / "nodes"
 
 
 def read(path: Path) -> Description:
     """Read a node file; raise ConfigError that names the wrong key and the nearest valid one."""
     try:
-        table = tomllib.loads(path.read_text())
+        return parsed(path.read_text(), str(path))
     except OSError as error:
         raise ConfigError("cannot read the node file", where=str(path), why=error.strerror) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError("not a TOML file", where=str(path), why=str(error)) from None
-    where = str(path)
-    _only(table, (*_PLAIN, *_PARTS, "gpu", "profiles", "powercap"), where)
-    changes: dict[str, Any] = {key: table[key] for key in _PLAIN if key in table}
+
+
+def parsed(text: str, where: str, changes: Mapping[str, Any] | None = None) -> Description:
+    """Read the text of a node file, with some of its tables changed first. Raises ConfigError."""
+    try:
+        table = merged(tomllib.loads(text), changes or {})
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("not a TOML file", where=where, why=str(error)) from None
+    _only(table, (*_PLAIN, *_ABOUT, *_PARTS, "gpu", "profiles", "powercap", "workloads", "meters"), where)
+    changed: dict[str, Any] = {key: table[key] for key in _PLAIN if key in table}
     for name, kind in _PARTS.items():
         if name in table:
-            changes[name] = build(kind(), _table(table[name], f"{where} [{name}]"), f"{where} [{name}]")
+            changed[name] = build(kind(), _table(table[name], f"{where} [{name}]"), f"{where} [{name}]")
     if "gpu" in table:
-        changes["gpus"] = tuple(_gpus(table["gpu"], where))
-    node = build(Node(), changes, where)
+        changed["gpus"] = tuple(_gpus(table["gpu"], where))
+    node = build(Node(), changed, where)
     profiles = _table(table.get("profiles", {}), f"{where} [profiles]")
     return Description(
         node,
         {leaf: parse(_text(value, f"{where} [profiles] {leaf}")) for leaf, value in profiles.items()},
         build(PowercapFlaws(), _table(table.get("powercap", {}), f"{where} [powercap]"), f"{where} [powercap]"),
+        {name: _model(name, entry, where) for name, entry in _table(table.get("workloads", {}), where).items()},
+        {
+            name: build(Mounted(), _table(entry, f"{where} [meters.{name}]"), f"{where} [meters.{name}]")
+            for name, entry in _table(table.get("meters", {}), where).items()
+        },
+        _text(table.get("title", ""), where),
+        tuple(_text(each, f"{where} calibrated") for each in table.get("calibrated", ())),
+        {key: _text(value, f"{where} [sources]") for key, value in _table(table.get("sources", {}), where).items()},
     )
+
+
+def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with some values changed, tables inside it key by key, lists of tables in each of them."""
+    result = dict(table)
+    for key, value in changes.items():
+        there = result.get(key)
+        if isinstance(there, dict) and isinstance(value, dict):
+            result[key] = merged(there, value)
+        elif isinstance(there, list) and isinstance(value, dict):
+            result[key] = [merged(each, value) for each in there]
+        else:
+            result[key] = value
+    return result
+
+
+def _model(name: str, entry: Any, where: str) -> Model:
+    here = f"{where} [workloads.{name}]"
+    options = dict(_table(entry, here))
+    stages = options.pop("stages", [])
+    if not isinstance(stages, list) or not stages:
+        raise ConfigError("stages are given as [[workloads.NAME.stages]]", where=here)
+    made = tuple(build(Stage(), _table(each, here), f"{here} stage {k + 1}") for k, each in enumerate(stages))
+    return build(Model(stages=made, parameters={}), options, here)
 
 
 def _gpus(entries: Any, where: str) -> Iterable[Gpu]:

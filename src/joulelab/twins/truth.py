@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.twins import compose, layout, records, script
-from joulelab.twins.curve import Curve, Floats, Ints, total
+from joulelab.twins import compose, layout, points, records, script
 from joulelab.twins.leaf import Caps, LeafCurve, pieces, segment_rows
 from joulelab.twins.model import Node
 from joulelab.twins.names import nearest
@@ -26,20 +25,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from joulelab.twins.curve import Curve, Floats, Ints
     from joulelab.twins.flaws import Flaws
     from joulelab.twins.profile import Profile
 
 HORIZON_S = 600.0
 ROOM = 1 << 16
-CORD_POINTS = {"outlet": "node.ac", "psu": "node.ac", "psu.dc": "node.dc"}
 
 
 class Truth:
     """Read and extend a truth file; the source of every true power (W) and energy (J) of a twin.
 
-    Points are the leaves (`gpu:0`, `cpu:0`, `core:0`, `dram:0`, `host`) and what is derived from them: `node.dc`,
-    `node.ac`, `psys`, and for each cord `outlet:1` and `psu:1` (AC) and `psu.dc:1`. Times are CLOCK_MONOTONIC in ns.
-    One object may be used by several threads.
+    Points are the leaves (`gpu:0`, `cpu:0`, `core:0`, `dram:0`, `host`) and what is derived from them: `fans`,
+    `node.dc`, `node.ac`, `psys`, and for each cord `outlet:1` and `psu:1` (AC) and `psu.dc:1`. Times are
+    CLOCK_MONOTONIC in ns. One object may be used by several threads.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,8 +71,8 @@ class Truth:
         self._leaves = self._array(layout.LEAF, int(head["leaves_at"]), int(head["leaves"]))
         self.leaves = [bytes(name).decode() for name in self._leaves["name"]]
         self._curves = [LeafCurve() for _ in self.leaves]
-        self._ac = Curve()
-        self._ac_from: int | None = None
+        self._whole = points.Whole(self.node)
+        self._whole_from: int | None = None
 
     def _array(self, dtype: np.dtype[Any], at: int, count: int) -> npt.NDArray[Any]:
         return np.frombuffer(self._map, dtype=dtype, count=count, offset=at)
@@ -125,7 +124,7 @@ class Truth:
         """Return the true power at a point in W; raise ConfigError for an unknown point."""
         times = np.atleast_1d(np.asarray(t_ns, dtype=np.int64))
         with self._lock:
-            share, whole = self._share(point)
+            share, whole = points.share(self.node, point)
             watts = share * np.sum([curve.watts(times) for curve in self._parts(whole)], axis=0)
         return watts if np.ndim(t_ns) else float(watts[0])
 
@@ -138,7 +137,7 @@ class Truth:
     def energy(self, point: str, a_ns: int | Ints, b_ns: int | Ints) -> float | Floats:
         """Return the true energy at a point from a to b in J; raise ConfigError for an unknown point."""
         with self._lock:
-            share, whole = self._share(point)
+            share, whole = points.share(self.node, point)
             parts = self._parts(whole)
             if isinstance(a_ns, int) and isinstance(b_ns, int):
                 return share * sum(curve.joules_at(b_ns) - curve.joules_at(a_ns) for curve in parts)
@@ -149,31 +148,20 @@ class Truth:
     @property
     def points(self) -> list[str]:
         """Return all points that have a power."""
-        cords = range(1, len(self.node.supply.cords) + 1)
-        return [*self.leaves, "psys", "node.dc", "node.ac", *(f"{kind}:{n}" for kind in CORD_POINTS for n in cords)]
+        return points.names(self.node)
 
     def curve(self, leaf: str) -> Curve:
         """Return the true, clipped power of a leaf as it is known now; raise ConfigError for an unknown leaf."""
         with self._lock:
             return self._leaf_curve(self._index(leaf))
 
-    def _share(self, point: str) -> tuple[float, str]:
-        """Return a cord's share and what it is a share of; all of the point itself for any other."""
-        kind, _, number = point.partition(":")
-        if kind not in CORD_POINTS or point not in self.points:
-            return 1.0, point
-        return self.node.supply.cords[int(number) - 1], CORD_POINTS[kind]
-
     def _parts(self, point: str) -> list[Curve]:
-        if point == "node.ac":
-            return [self._ac_curve()]
-        if point == "node.dc":
-            names = [leaf for leaf in self.leaves if not leaf.startswith("core")]
-        elif point == "psys":
-            names = [leaf for leaf in self.leaves if not leaf.startswith(("core", "gpu"))]
-        else:
-            names = [point]
-        return [self._leaf_curve(self._index(name)) for name in names]
+        if point in points.WHOLE:
+            return [self._whole_curve(point)]
+        if point == "psys":
+            own = [leaf for leaf in points.heating(self.leaves) if not leaf.startswith("gpu")]
+            return [self._whole_curve("fans"), *(self._leaf_curve(self._index(name)) for name in own)]
+        return [self._leaf_curve(self._index(point))]
 
     def _index(self, leaf: str) -> int:
         try:
@@ -193,17 +181,16 @@ class Truth:
         begin = cache.changed_from(rows, caps, count)
         if begin is not None:
             cache.curve.replace_from(pieces(rows, caps, begin))
-            self._ac_from = begin if self._ac_from is None else min(self._ac_from, begin)
+            self._whole_from = begin if self._whole_from is None else min(self._whole_from, begin)
         cache.state, cache.caps = state, caps
         return cache.curve
 
-    def _ac_curve(self) -> Curve:
-        parts = self._parts("node.dc")
-        if self._ac_from is not None:
-            dc, ac = self.node.supply.knots()
-            self._ac.replace_from(total(parts, self._ac_from).mapped(dc, ac))
-            self._ac_from = None
-        return self._ac
+    def _whole_curve(self, point: str) -> Curve:
+        parts = [self._leaf_curve(self._index(name)) for name in points.heating(self.leaves)]
+        if self._whole_from is not None:
+            self._whole.replace_from(parts, self._whole_from)
+            self._whole_from = None
+        return self._whole.curves[point]
 
     # Extending.
 

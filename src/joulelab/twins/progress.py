@@ -90,7 +90,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Hold what a run is given: parameters, GPUs (none: it runs on the CPUs), and their caps (W) where there are any."""
+    """Hold what a run is given: parameters, GPUs (none: it runs on the CPUs), and caps (W) where there are any."""
 
     parameters: Mapping[str, float]
     gpus: tuple[int, ...] = ()

@@ -3,10 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all check format benchmarks install system clean
+# Tests start thousands of processes: each would compile all that it imports where the environment forbids to keep it.
+export PYTHONDONTWRITEBYTECODE :=
 
-demo: install
-	@$(BIN)/joulelab twin -- $(BIN)/joulelab run --name demo -- $(BIN)/python examples/cpu_load.py
+.PHONY: demo test test-all check collected format benchmarks install system clean
+
+# About a minute, on a simulated node; the installation comes the first time only. Results go to joulelab-demo/.
+demo: $(VENV)/installed-demo
+	@$(BIN)/python examples/demo.py
 
 # Most tests wait for servers and processes, so three at once fit on two cores; the files that take longest come first
 # (tests/conftest.py). Some race them on a busy machine: one that fails is tried again, twice at most, and listed as RERUN.
@@ -14,9 +18,13 @@ COVERED := $(VENV)/coverage.json
 SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder --reruns 2 --reruns-delay 2 -r R
 
 test: install-dev system
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory -j 2 check collected
 	@$(BIN)/python -m pytest -m "not long" $(SIDE_BY_SIDE) --durations=20 --cov --cov-report=json:$(COVERED)
 	@$(BIN)/python tests/coverage_floor.py $(COVERED)
+
+# While mypy has one core, the other compiles the tests and what they import, once instead of in every worker.
+collected: install-dev
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null || true  # the tests themselves say what is wrong
 
 test-all: install-dev system
 	@$(MAKE) --no-print-directory check
@@ -48,9 +56,15 @@ $(VENV)/installed: pyproject.toml
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
 	@touch $@
 
+# What the demo's meters and pictures need, and no more.
+$(VENV)/installed-demo: $(VENV)/installed
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+# Most of this group's 20,000 modules are never imported; to compile them all takes longer than to install them.
 $(VENV)/installed-dev: $(VENV)/installed
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --group dev
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --group dev
 	@touch $@
 
 # Debian packages that some tests use; without root those tests skip and say what to install.

@@ -12,8 +12,8 @@ import pytest
 from tests.cli.capped import FOUND_W, CapBench, kill, need_cc, until
 
 from joulelab.store.folder import list_runs
-from joulelab.twins.job import slowdown_of, stretch
 from joulelab.twins.jobs import CPU_SHARE
+from joulelab.twins.model import RTX6000
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,13 +36,12 @@ def bench(tmp_path: Path) -> Iterator[CapBench]:
 def true_energy(bench: CapBench, cap_w: float) -> float:
     """Return the true energy of a unit of the job's work under a cap, by the job's formula, in J times a constant."""
     node = bench.truth.node
-    a, k = slowdown_of(node.gpus[0].name)
     full = [min(node.range_w(f"gpu:{gpu}")[1], node.gpus[gpu].default_cap_w) for gpu in range(2)]
     rest = 0.0
     for leaf in (f"{kind}:{j}" for j in range(node.packages) for kind in ("cpu", "dram")):
         low, high = node.range_w(leaf)
         rest += low + CPU_SHARE * (high - low)
-    took = max(stretch(min(w, cap_w) / w, a, k) for w in full)
+    took = max(node.gpus[gpu].stretch(min(w, cap_w) / w) for gpu, w in enumerate(full))
     return (sum(min(w, cap_w) for w in full) + rest) * took
 
 
@@ -86,10 +85,9 @@ def check_told(tune: dict[str, Any], choice: float) -> None:
     assert (tune["mode"], tune["unit"], tune["choice_w"], tune["complete"]) == ("online", "steps", choice, True)
     assert tune["saved_j"]["expanded"] > 0
     assert tune["cost"]["trials"] >= 3
-    a, k = slowdown_of("RTX 6000")
     for row in (row for row in tune["rows"] if row["cap_w"] < 260):
         wide = max(2 * row["loss"]["expanded"], 0.05)
-        assert row["loss"]["value"] == pytest.approx(stretch(row["cap_w"] / 260, a, k) - 1, abs=wide)
+        assert row["loss"]["value"] == pytest.approx(RTX6000.stretch(row["cap_w"] / 260) - 1, abs=wide)
 
 
 def test_a_command_that_ends_early_is_told_to_run_longer(bench: CapBench) -> None:

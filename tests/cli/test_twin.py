@@ -6,25 +6,31 @@ import json
 import shlex
 import sys
 import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from joulelab.cli.twin import _node, _wall
 from joulelab.core.errors import ConfigError
-from joulelab.twins import wall
+from joulelab.twins import nodefile, wall
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import Call
 
 
 def test_a_node_is_told_from_a_command() -> None:
-    assert _node(("8xh100", "sleep", "1"), None) == (("sleep", "1"), None, (8, "h100"))
-    assert _node(("2xRTX3090",), None) == ((), None, (2, "rtx3090"))
-    assert _node(("my/node.toml",), None) == ((), Path("my/node.toml"), None)
-    assert _node(("sleep", "8xh100"), None) == (("sleep", "8xh100"), None, None)
-    assert _node((), Path("x.toml")) == ((), Path("x.toml"), None)
+    assert _node(("8xh100", "sleep", "1"), None) == (("sleep", "1"), "8xh100")
+    assert _node(("2xRTX3090",), None) == ((), "2xRTX3090")
+    assert _node(("my/node.toml",), None) == ((), "my/node.toml")
+    assert _node(("sleep", "8xh100"), None) == (("sleep", "8xh100"), None)
+    assert _node((), "x.toml") == ((), "x.toml")
+    assert _node(("bnl-h100", "sleep"), None) == (("sleep",), "bnl-h100")
+    assert _node(("bnl-h100", "sleep"), "8xh100") == (("bnl-h100", "sleep"), "8xh100")
+    for wrong in ("bnl-h10", "gdansk", "bnl"):
+        with pytest.raises(ConfigError, match="did you mean"):
+            _node((wrong, "sleep"), None)
 
 
 def test_flaws_are_of_the_kind_that_the_server_takes() -> None:
@@ -82,3 +88,85 @@ def test_a_command_finds_the_entries_of_the_twin(call: Call, tmp_path: Path) -> 
     call("twin", "--gpus", "0", "--serve", "modbus", "--", "sh", "-c", f'cp "$JOULELAB_CONFIG" {copy}')
     (entry,) = tomllib.loads(copy.read_text())["meters"].values()
     assert entry["meter"] == "modbus"
+
+
+NODE = """
+title = "a desk"
+packages = 1
+calibrated = ["desk.idle_w"]
+[[gpu]]
+model = "rtx3090"
+idle_w = 31
+[[gpu]]
+model = "a100"
+count = 2
+[workloads.birds]
+parameters = { epochs = 2, images = 100 }
+time_scatter = 0.02
+[[workloads.birds.stages]]
+name = "set-up"
+seconds = 10
+[[workloads.birds.stages]]
+name = "epoch"
+each = "epoch"
+samples = "images"
+rate = 10
+busy = 1
+intensity = 1
+[[workloads.birds.stages]]
+each = "epoch"
+on = "gpu"
+seconds = 1
+[[workloads.birds.stages]]
+name = "save"
+seconds = 1
+[meters.pdu]
+family = "snmp"
+gain_sd = 0.01
+flaws = { period_s = 60, window_s = 0 }
+[sources]
+"gpu.idle_w" = "read off a plug"
+"workloads.birds.rate" = "guessed"
+"""
+
+
+def test_a_node_is_shown_with_its_sources(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "desk.toml"
+    path.write_text(NODE)
+    text = call("twin", "--show", str(path)).stdout
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0] == f"{path}: a desk"
+    assert "gpu:0.idle_w 31 W read off a plug" in lines
+    assert "gpu:1,2.count 2" in lines
+    assert "gpu:1,2.max_w 400 W" in lines
+    assert "desk.idle_w" in lines
+    assert "birds: set-up, [epoch, (no phase) on gpu], save; epochs=2, images=100; " in " ".join(lines)
+    assert (
+        "pdu: snmp at node.ac, asked each 1 s, shows points each 60 s in steps of 1 W, gains differ by 1.00%" in lines
+    )
+    assert "workloads.birds.rate: guessed" in lines
+    assert f"joulelab twin {path} --idle -- joulelab run -- python -m joulelab.twins.job --workload birds" in text
+    told = json.loads(call("twin", "--show", str(path), "--json").stdout)
+    assert told["parameters"]["gpu:0.idle_w"] == 31
+    assert told["sources"]["gpu.idle_w"] == "read off a plug"
+    assert (told["calibrated"], told["title"]) == (["desk.idle_w"], "a desk")
+    assert told["workloads"]["birds"]["stages"][1]["samples"] == "images"
+    assert told["meters"]["pdu"]["flaws"]["period_s"] == 60
+
+
+def test_own_nodes_are_listed_and_unknown_ones_refused(call: Call) -> None:
+    listed = call("twin", "--list").stdout.splitlines()
+    rows = json.loads(call("twin", "--list", "--json").stdout)
+    assert [row["node"] for row in rows] == nodefile.own_names()
+    assert [line.split()[0] for line in listed[:-1]] == nodefile.own_names()
+    assert all(row["title"] for row in rows)
+    assert "did you mean 'bnl-h100'" in call("twin", "--show", "bnl-h10", code=2).output
+    assert "did you mean 'gdansk-rtx6000'" in call("twin", "gdansk", "--for", "0", code=2).output
+    assert "RTX 3090" in call("twin", "--show", "2xrtx3090").stdout
+
+
+def test_a_workload_of_an_own_node_runs_in_real_time(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    job = f"{sys.executable} -m joulelab.twins.job --workload xception-birds --scale 0.002 --set epochs=1 --gpus 8"
+    call("twin", "gdansk-rtx6000", "--serve", "", "--idle", "--", "sh", "-c", f"{job} > {out}")
+    assert "epoch 1 samples: 10000" in out.read_text()

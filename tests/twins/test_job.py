@@ -19,8 +19,8 @@ from joulelab.core.errors import ConfigError
 from joulelab.twins import job as jobs
 from joulelab.twins import profile
 from joulelab.twins.drive import JobDriver
-from joulelab.twins.job import Done, Job, Runner, Stop, stretch
-from joulelab.twins.jobs import CPU_SHARE, Board, folder_of
+from joulelab.twins.job import Job, Runner, Stop
+from joulelab.twins.jobs import CPU_SHARE, Board, Done, folder_of
 from joulelab.twins.model import H100, RTX3090, RTX6000, V100, Node
 from joulelab.twins.serve import TwinServer
 from joulelab.twins.truth import Truth
@@ -124,7 +124,7 @@ def test_locked_clocks_take_power_and_speed(truth):
         state["sm_lock_max_mhz"] = 1470  # 70 % of 2100
     seen = run(truth)
     watts = 18 + 242 * 0.49
-    assert seen.seconds == pytest.approx(0.25 * stretch(watts / 260, 0.035, 4.0), rel=0.05)
+    assert seen.seconds == pytest.approx(0.25 * RTX6000.stretch(watts / 260), rel=0.05)
     assert energy(truth, "gpu:0", seen) == pytest.approx(watts * seen.seconds, rel=0.02)
 
 
@@ -143,7 +143,7 @@ def test_several_gpus_share_the_work(truth):
     fast, slow = run(truth, gpus=(0, 1), scaling=0.9, work=20), run(truth, gpus=(2, 3), scaling=0.9, work=20)
     assert fast.seconds == pytest.approx(20 / (40 * 2 * 0.9), rel=0.05, abs=0.01)
     # The slowest holds up the others.
-    assert slow.seconds == pytest.approx(fast.seconds * stretch(150 / 260, 0.035, 4.0), rel=0.05, abs=0.01)
+    assert slow.seconds == pytest.approx(fast.seconds * RTX6000.stretch(150 / 260), rel=0.05, abs=0.01)
     middle = (fast.done.begin_ns + fast.done.end_ns) // 2
     host, cpu = NODE.host, NODE.cpu
     assert truth.power("host", middle) == pytest.approx(host.idle_w + (host.max_w - host.idle_w) / 2)
@@ -157,9 +157,8 @@ def test_load_noise_slowdown_and_warm_up(truth):
     assert truth.power("gpu:0", seen.done.begin_ns - NS // 20) == pytest.approx(18 + 242 / 4)
     assert seen.phases == ["+warm-up", "-warm-up", "+train", "-train", "+predict", "-predict"]
     truth.set_cap(0, 100)
-    assert run(truth, load=0.5, slowdown=(0.1, 2.0)).seconds == pytest.approx(
-        0.25 * stretch(100 / 139, 0.1, 2.0), rel=0.05, abs=0.01
-    )
+    slower = 1 + 0.1 * ((100 / 139) ** -2 - 1)
+    assert run(truth, load=0.5, slowdown=(0.1, 2.0)).seconds == pytest.approx(0.25 * slower, rel=0.05, abs=0.01)
     truth.set_cap(0, 260)
     first, again = (run(truth, noise=0.3, seed=3).seconds for _ in range(2))
     assert first == pytest.approx(again, rel=0.03, abs=0.01)
@@ -178,10 +177,11 @@ def test_a_signal_ends_it_and_its_gpus_idle(truth):
 
 
 def test_slowdowns_go_by_model():
-    assert [jobs.slowdown_of(gpu.name) for gpu in (RTX6000, V100, RTX3090, H100)] == [
+    assert [gpu.slowdown for gpu in (RTX6000, V100, RTX3090, H100)] == [
         (0.035, 4.0), (0.060, 3.4), (0.026, 5.2), (0.040, 4.2),
     ]  # fmt: skip
-    assert stretch(1.2, 0.035, 4.0) == 1
+    assert RTX6000.stretch(0.5) == pytest.approx(1 + 0.035 * (2**4 - 1))
+    assert RTX6000.stretch(1.2) == 1
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,9 @@ def test_points_add_up(make: Callable[..., Truth]) -> None:
     truth = make(profiles={"gpu": profile.ramp(4), "cpu": profile.square(0.7, 0.4)})
     a, b = START + NS // 3, START + 7 * NS
     leaves = [leaf for leaf in truth.leaves if not leaf.startswith("core")]
-    assert truth.energy("node.dc", a, b) == pytest.approx(sum(truth.energy(leaf, a, b) for leaf in leaves))
-    assert truth.energy("psys", a, b) == pytest.approx(sum(truth.energy(p, a, b) for p in ("cpu:0", "dram:0", "host")))
+    assert truth.energy("node.dc", a, b) == pytest.approx(sum(truth.energy(leaf, a, b) for leaf in [*leaves, "fans"]))
+    others = ("cpu:0", "dram:0", "host", "fans")
+    assert truth.energy("psys", a, b) == pytest.approx(sum(truth.energy(p, a, b) for p in others))
     assert truth.energy("core:0", a, b) < truth.energy("cpu:0", a, b)
     for point in truth.points:
         assert truth.energy(point, a, b) == pytest.approx(sampled(truth, point, a, b), rel=2e-5), point

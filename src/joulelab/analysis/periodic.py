@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ ALIKE = 0.5  # autocorrelation from which a series counts as repeating
 FEWEST_STEPS, STEPS_PER_BLOCK = 12, 96  # steps looked at together: a load may be in step for a part of the run only
 HOLE = 10.0  # a pause of so many usual steps: what lies before says nothing about the phase after
 BINS = 48  # parts of a cycle that are told apart
+CELLS = 1 << 18  # periods times steps that are worked out at once
 GRID_DRIFT = 0.005  # a sensor keeps its period within half a percent of what is said of it
 
 
@@ -62,9 +64,16 @@ def unseen_share(seen: float, grid_s: float, steps_ns: Ints | None = None) -> fl
         return 0.0
     if grid_s <= 0:
         return hidden
-    sources = [] if steps_ns is None else np.split(steps_ns, np.flatnonzero(np.diff(steps_ns) < 0) + 1)
+    return hidden if steps_ns is None else min(hidden, _worst(seen, grid_s, steps_ns.tobytes()))
+
+
+@lru_cache(maxsize=512)  # devices that are alike ask for the same stretches of the same steps
+def _worst(seen: float, grid_s: float, packed: bytes) -> float:
+    """Return the largest share of the processes whose steps follow each other, 1 where none has enough of them."""
+    steps_ns = np.frombuffer(packed, np.int64)
+    sources = np.split(steps_ns, np.flatnonzero(np.diff(steps_ns) < 0) + 1)
     shares = [_in_step(s, max(seen, 1 / BINS), grid_s * 1e9) for s in sources if s.size >= FEWEST_STEPS]
-    return min(hidden, max(shares, default=hidden))
+    return max(shares, default=1.0)
 
 
 def _in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
@@ -78,9 +87,13 @@ def _in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:
     since = (blocks - blocks[:, :1]).astype(np.float64)
     # Fine enough that from one period to the next no phase moves by more than a quarter of the window.
     count = int(8 * GRID_DRIFT * float(since.max()) / grid_ns / seen) + 3
+    grids = grid_ns * (1 + GRID_DRIFT * np.linspace(-1, 1, min(count, 500) | 1))
+    together = max(CELLS // since.size, 1)
     worst = np.zeros(len(blocks))
-    for grid in grid_ns * (1 + GRID_DRIFT * np.linspace(-1, 1, min(count, 500) | 1)):
-        worst = np.maximum(worst, _uneven(since % grid / grid, seen))
+    for first in range(0, grids.size, together):
+        some = grids[first : first + together, np.newaxis, np.newaxis]
+        shares = _uneven((since % some / some).reshape(-1, size), seen)
+        worst = np.maximum(worst, shares.reshape(-1, len(blocks)).max(axis=0))
     return float(worst.mean())
 
 

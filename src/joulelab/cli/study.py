@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,15 +34,23 @@ def command() -> None:
 
 
 def file_argument(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add FILE, the store of studies, and --json."""
+    """Add FILE, the twins that it runs on, the store of studies, and --json."""
     named = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-    return named(studies_option(json_option(function)))
+    twins = click.option(
+        "--twin",
+        "twins",
+        multiple=True,
+        metavar="NODE",
+        help="Run on a node's twin in virtual time: its name or file; NODETYPE=NODE for one node type. The study is "
+        "NAME-twin then.",
+    )
+    return named(twins(studies_option(json_option(function))))
 
 
 @command.command("plan")
 @file_argument
 @click.option("--no-check", is_flag=True, help="Do not ask this machine or the cluster whether it can be run.")
-def plan_command(file: Path, studies: Path, as_json: bool, no_check: bool) -> None:
+def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool, no_check: bool) -> None:
     """Show every cell in order.
 
     With the time and energy expected from earlier runs where there are any, and what is missing. Nothing is run or
@@ -51,7 +60,7 @@ def plan_command(file: Path, studies: Path, as_json: bool, no_check: bool) -> No
     from joulelab.core.errors import JoulelabError
     from joulelab.study.folder import FILE
 
-    found = _read(file)
+    found = _read(file, twins)
     if (studies.absolute() / found.name / FILE).exists():
         _open(found, studies)  # that of another file is refused
     show_plan(studies.absolute() / found.name, found.name, found.plan, seed=found.drawn, as_json=as_json)
@@ -72,7 +81,14 @@ def plan_command(file: Path, studies: Path, as_json: bool, no_check: bool) -> No
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_context
 def run_command(
-    ctx: click.Context, file: Path, studies: Path, as_json: bool, retry: bool, figures: bool | None, yes: bool
+    ctx: click.Context,
+    file: Path,
+    twins: tuple[str, ...],
+    studies: Path,
+    as_json: bool,
+    retry: bool,
+    figures: bool | None,
+    yes: bool,
 ) -> None:
     """Run what is not done yet, and report.
 
@@ -82,7 +98,7 @@ def run_command(
     from joulelab.cli.driving import FAILED_CODE, agreed, drive, tell_end, tell_failed
     from joulelab.study.folder import FILE, join_study
 
-    found = _read(file)
+    found = _read(file, twins)
     _check(found)
     if not agreed(found.plan, yes=yes):
         ctx.exit(FAILED_CODE)
@@ -102,11 +118,11 @@ def run_command(
 
 @command.command("status")
 @file_argument
-def status_command(file: Path, studies: Path, as_json: bool) -> None:
+def status_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool) -> None:
     """Show what is done, what runs and with which power, what failed and why, and what is left."""
     from joulelab.cli.study_status import print_status, status_of
 
-    found = _read(file)
+    found = _read(file, twins)
     study = _open(found, studies)
     told = status_of(study, found.plan, _slots(study, found))
     if as_json:
@@ -120,14 +136,22 @@ def status_command(file: Path, studies: Path, as_json: bool) -> None:
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How to print.")
 @click.option("--interval", is_flag=True, help="Print 95 % intervals behind ± instead of standard deviations.")
 @click.option("--figures/--no-figures", default=None, help="Draw figures.  [default: if matplotlib is installed]")
-def report_command(file: Path, studies: Path, as_json: bool, form: str, interval: bool, figures: bool | None) -> None:
+def report_command(
+    file: Path,
+    twins: tuple[str, ...],
+    studies: Path,
+    as_json: bool,
+    form: str,
+    interval: bool,
+    figures: bool | None,
+) -> None:
     """Show the results of what is there.
 
     Tables as papers print them, statistics, comparisons; files are written beside the cells. Nothing is run.
     """
     from joulelab.cli.concluding import print_report, summarised, write
 
-    found = _read(file)
+    found = _read(file, twins)
     study = _open(found, studies)
     _account(_slots(study, found))
     results, summary = summarised(study, found.plan)
@@ -136,10 +160,20 @@ def report_command(file: Path, studies: Path, as_json: bool, form: str, interval
     sys.stdout.flush()
 
 
-def _read(file: Path) -> StudyFile:
+def _read(file: Path, twins: tuple[str, ...]) -> StudyFile:
+    """Read a study file, with its node types on twins where that is asked for. Raises ConfigError."""
     from joulelab.study.file import read_study
 
-    return read_study(file)
+    found = read_study(file)
+    if not twins:
+        return found
+    from joulelab.study.virtual import replaced
+
+    pairs = [text.rpartition("=") for text in twins]
+    alone = [node for name, _, node in pairs if not name]
+    given = {name: node for name, _, node in pairs if name}
+    every = dict.fromkeys(found.plan.nodes, alone[-1]) if alone else {}
+    return replace(found, name=f"{found.name}-twin", plan=replaced(found.plan, {**every, **given}))
 
 
 def _check(found: StudyFile) -> None:

@@ -12,7 +12,6 @@ import subprocess
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import click
@@ -33,35 +32,36 @@ class _Failure(click.ClickException):
 
 
 def _described(
-    gpus: int | None, model: str | None, profiles: tuple[str, ...], flaws: tuple[str, ...], file: Path | None
+    gpus: int | None, model: str | None, profiles: tuple[str, ...], flaws: tuple[str, ...], node: str | None
 ) -> Description:
+    from joulelab.cli.twin_nodes import described
     from joulelab.twins import nodefile, profile
     from joulelab.twins.model import preset
 
-    found = nodefile.read(file) if file else nodefile.Description()
-    node = found.node
+    found = described(node) if node else nodefile.Description()
+    changed = found.node
     if gpus is not None or model is not None:
-        known = node.gpus or (preset("h100"),)
+        known = changed.gpus or (preset("h100"),)
         count = len(known) if gpus is None else gpus
         one = preset(model) if model else None
-        node = replace(node, gpus=tuple(one or known[i % len(known)] for i in range(count)))
+        changed = replace(changed, gpus=tuple(one or known[i % len(known)] for i in range(count)))
     loads = dict(found.profiles)
     for text in profiles:
         named = re.match(r"([a-z]+(?::\d+)?)=", text)
         loads[named[1] if named else "gpu"] = profile.parse(text[named.end() :] if named else text)
-    return nodefile.Description(nodefile.with_flaws(node, flaws), loads, found.powercap)
+    return replace(found, node=nodefile.with_flaws(changed, flaws), profiles=loads)
 
 
-def _node(words: tuple[str, ...], file: Path | None) -> tuple[tuple[str, ...], Path | None, tuple[int, str] | None]:
-    """Take a node off the words: return what is left of them, its file, and its number and model of GPUs."""
-    counted = re.fullmatch(r"(\d{1,2})x([A-Za-z]\w*)", words[0]) if words else None
-    if counted:
-        return words[1:], file, (int(counted[1]), counted[2].lower())
-    if words and words[0].endswith(".toml"):
-        if file is not None:
-            raise _Failure(f"twin: the node is given twice; drop {words[0]} or --node")
-        return words[1:], Path(words[0]), None
-    return words, file, None
+def _node(words: tuple[str, ...], given: str | None) -> tuple[tuple[str, ...], str | None]:
+    """Take a node off the words: return what is left of them, and its name or file. Raises ConfigError."""
+    from joulelab.cli.twin_nodes import COUNTED, is_own
+
+    first = words[0] if words else ""
+    if not (COUNTED.fullmatch(first) or first.endswith(".toml") or (given is None and first and is_own(first))):
+        return words, given
+    if given is not None:
+        raise _Failure(f"twin: the node is given twice; drop {first} or --node")
+    return words[1:], first
 
 
 def _wall(everything: bool, some: str | None, texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -210,30 +210,41 @@ def _wait(server: TwinServer, seconds: float | None, signals: _Signals) -> None:
     metavar="NAME.KEY=VALUE",
     help="Give one of these a flaw: pdu.period_s=60.",
 )
-@click.option("--node", "file", type=click.Path(path_type=Path), metavar="FILE.toml", help="Describe your own node.")
+@click.option("--node", metavar="NODE", help="The node, as the first word; a file describes your own.")
+@click.option("--list", "listing", is_flag=True, help="List joulelab's own nodes.")
+@click.option("--show", metavar="NODE", help="Show a node: parameters and their sources, workloads, meters.")
 @click.option("--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop after this time.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[NODE] [-- CMD...]")
 @click.pass_context
 def command(
-    context: click.Context, /, seconds: float | None, as_json: bool, words: tuple[str, ...], **given: Any
+    context: click.Context,
+    /,
+    seconds: float | None,
+    as_json: bool,
+    words: tuple[str, ...],
+    listing: bool,
+    show: str | None,
+    **given: Any,
 ) -> None:
     """Serve a simulated node that NVML and RAPL tools take for a real one.
 
-    NODE is a file (node.toml) or a number and model of GPUs (8xh100), and then all of the node's meters are served.
+    NODE is one of joulelab's own (--list), a file (node.toml), or a number and model of GPUs (8xh100); then all of the
+    node's meters are served.
 
     Without CMD it prints what to export and serves until Ctrl-C; with CMD it runs that with the node in sight and
     returns its exit code.
     """
-    rest, given["file"], counted = _node(words, given["file"])
-    if counted is not None:
-        given["gpus"], given["gpu_model"] = counted
-    given["everything"] = given["everything"] or (rest != words and given["some"] is None)
-    if sum(map(bool, (given["load"], given["idle"], given["profiles"]))) > 1:
-        raise _Failure("twin: --load, --idle and --profile exclude each other; keep one of them")
-    if rest and seconds is not None:
-        raise _Failure("twin: --for and a command exclude each other; the twin ends with its command")
     try:
+        if listing or show is not None:
+            _tell(show, as_json)
+            return
+        rest, given["node"] = _node(words, given["node"])
+        given["everything"] = given["everything"] or (rest != words and given["some"] is None)
+        if sum(map(bool, (given["load"], given["idle"], given["profiles"]))) > 1:
+            raise _Failure("twin: --load, --idle and --profile exclude each other; keep one of them")
+        if rest and seconds is not None:
+            raise _Failure("twin: --for and a command exclude each other; the twin ends with its command")
         with _Signals() as signals, _server(**given) as server:
             if as_json or not rest:
                 _announce(server, as_json)
@@ -247,6 +258,18 @@ def command(
         raise _Failure(str(error)) from error
 
 
+def _tell(name: str | None, as_json: bool) -> None:
+    """List the nodes there are, or show one. Raises ConfigError."""
+    from joulelab.cli import twin_nodes
+
+    if name is None:
+        rows = twin_nodes.listed()
+        click.echo(json.dumps(rows)) if as_json else twin_nodes.print_list(rows)
+        return
+    found = twin_nodes.described(name)
+    click.echo(json.dumps(twin_nodes.as_data(name, found))) if as_json else twin_nodes.print_node(name, found)
+
+
 def _server(
     *,
     gpus: int | None,
@@ -258,17 +281,18 @@ def _server(
     everything: bool,
     some: str | None,
     wall_flaws: tuple[str, ...],
-    file: Path | None,
+    node: str | None,
 ) -> TwinServer:
     """Return the twin that the options describe. Raises ConfigError."""
     from joulelab.twins.serve import TwinServer
 
-    described = _described(gpus, gpu_model, profiles, flaws, file)
-    scripted = {} if load or idle else described.profiles
+    found = _described(gpus, gpu_model, profiles, flaws, node)
+    scripted = {} if load or idle else found.profiles
     return TwinServer(
-        described.node,
+        found.node,
         profiles=scripted,
         follow=not (scripted or idle),
-        powercap=described.powercap,
+        powercap=found.powercap,
+        workloads=found.workloads,
         wall=_wall(everything, some, wall_flaws),
     )

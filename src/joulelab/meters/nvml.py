@@ -83,7 +83,7 @@ class NvmlMeter(Readers):
             )
         for gpu in _chosen(gpus, wanted):
             self._add(gpu)
-        self._events.append(_devices_event(gpus, shown, order))
+        self._events.append(devices_event(gpus, shown, order))
 
     def close(self) -> None:
         """Release NVML."""
@@ -93,16 +93,13 @@ class NvmlMeter(Readers):
         scope = f"gpu:{gpu.index}"
         found = sensor(gpu.architecture, gpu.capability, gpu.name, gpu.driver)
         power = PowerReader(self._nvml, gpu, AVERAGE if found.plain_is_average else INSTANT)
+        powers, states = streams_of(gpu, self._period_s, self._slow_s)
         if power.columns:
-            limits = (0.0, gpu.limit_w[1]) if gpu.limit_w else None
-            specs = power_specs(found, gpu.name, limits)
-            stream = Stream(f"{scope}.power", "power", scope, self._period_s, specs, device=gpu.uuid, model=gpu.name)
-            self._put(stream, power.read)
+            self._put(powers, power.read)
         else:
             self._missing.append(Missing(scope, "it gives no power", "the device or driver does not support it"))
         state = StateReader(self._nvml, gpu)
-        stream = Stream(f"{scope}.state", "state", scope, self._slow_s, STATE, device=gpu.uuid, model=gpu.name)
-        self._put(stream, _Watched(scope, state, self._events_sink).read)
+        self._put(states, _Watched(scope, state, self._events_sink).read)
         for mig in gpu.mig:
             why = "NVML gives a MIG instance the power of its whole GPU"
             name = f"{scope}/mig:{mig.index}"
@@ -110,6 +107,17 @@ class NvmlMeter(Readers):
 
     def _events_sink(self, event: dict[str, Any]) -> None:
         self._events.append(event)
+
+
+def streams_of(gpu: Gpu, period_s: float, slow_s: float) -> tuple[Stream, Stream]:
+    """Return the streams of a GPU: energy and power, and its state."""
+    scope = f"gpu:{gpu.index}"
+    limits = (0.0, gpu.limit_w[1]) if gpu.limit_w else None
+    specs = power_specs(sensor(gpu.architecture, gpu.capability, gpu.name, gpu.driver), gpu.name, limits)
+    return (
+        Stream(f"{scope}.power", "power", scope, period_s, specs, device=gpu.uuid, model=gpu.name),
+        Stream(f"{scope}.state", "state", scope, slow_s, STATE, device=gpu.uuid, model=gpu.name),
+    )
 
 
 class _Watched:
@@ -149,7 +157,8 @@ def _chosen(gpus: Sequence[Gpu], wanted: Sequence[int | str] | None) -> list[Gpu
     return chosen
 
 
-def _devices_event(gpus: Sequence[Gpu], shown: str | None, order: str | None) -> dict[str, Any]:
+def devices_event(gpus: Sequence[Gpu], shown: str | None, order: str | None) -> dict[str, Any]:
+    """Return the event that names every GPU, and those that a workload sees."""
     scopes = visible(gpus, shown)
     rows = [
         {

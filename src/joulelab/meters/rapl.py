@@ -151,21 +151,15 @@ class RaplMeter:
         return kept
 
     def _add(self, zone: Zone, file: OpenFile, times_s: tuple[float, float], cpu: CpuFacts, *, platform: bool) -> None:
-        scope, parent = scope_of(zone, platform=platform)
-        if scope in self._files:
+        stream = stream_of(zone, times_s, cpu, platform=platform)
+        if stream.name in self._files:
             file.close()
             self._missing.append(
-                Missing(zone.name, f"a second {scope} is not read", "what each one holds is not known")
+                Missing(zone.name, f"a second {stream.name} is not read", "what each one holds is not known")
             )
             return
-        spec = Spec(
-            "energy_j", "energy", "J", "counter", times_s[1], modulus=zone.modulus_j, accuracy=accuracy(zone, cpu)
-        )
-        self._files[scope] = file
-        device = zone.path.name
-        self._streams.append(
-            Stream(scope, "energy", scope, times_s[0], (spec,), parent, device=device, model=cpu.model)
-        )
+        self._files[stream.name] = file
+        self._streams.append(stream)
 
     def _add_cap(self, zone: Zone, period_s: float, *, platform: bool) -> None:
         """Watch the cap of a package, where it has one: it may be changed, by us or by others."""
@@ -180,6 +174,13 @@ class RaplMeter:
             self._missing.append(Missing(f"{scope} cap", error.what, error.why or ""))
             return
         self._streams.append(Stream(name, "state", scope, period_s, (CAP,), parent, device=zone.path.name))
+
+
+def stream_of(zone: Zone, times_s: tuple[float, float], cpu: CpuFacts, *, platform: bool) -> Stream:
+    """Return the stream of a zone's counter; `times_s` are how often it is read, and how often it steps."""
+    scope, parent = scope_of(zone, platform=platform)
+    spec = Spec("energy_j", "energy", "J", "counter", times_s[1], modulus=zone.modulus_j, accuracy=accuracy(zone, cpu))
+    return Stream(scope, "energy", scope, times_s[0], (spec,), parent, device=zone.path.name, model=cpu.model)
 
 
 def scope_of(zone: Zone, *, platform: bool) -> tuple[str, str | None]:

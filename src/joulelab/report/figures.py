@@ -44,6 +44,20 @@ MOST_LABELS = 12
 
 def draw(summary: Summary, folder: Path, *, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write every figure that the study has data for into a folder; return the files. Raises MissingDependency."""
+    pareto, scaling = pareto_of(summary), scaling_panels(summary)
+    written = draw_panels([*panels_of(summary), *([pareto] if pareto else [])], folder, formats=formats)
+    if scaling:
+        written += draw_panels(scaling, folder, formats=formats, together="scaling")
+    return written
+
+
+def draw_panels(
+    panels: Sequence[Panel], folder: Path, *, formats: Sequence[str] = FORMATS, together: str = ""
+) -> list[Path]:
+    """Write a file for each panel, named after it, or one with all of them, named `together`; return the files.
+
+    Raises MissingDependency.
+    """
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -51,22 +65,22 @@ def draw(summary: Summary, folder: Path, *, formats: Sequence[str] = FORMATS) ->
         install = 'pip install "joulelab[figures]"'
         raise MissingDependency("figures need matplotlib, which is not installed", next=install) from None
     folder.mkdir(parents=True, exist_ok=True)
-    pareto, scaling = pareto_of(summary), scaling_panels(summary)
     written: list[Path] = []
     with mpl.rc_context(STYLE):
-        for panel in [*panels_of(summary), *([pareto] if pareto else [])]:
+        if together:
+            figure = Figure(figsize=(3.4 * len(panels), 3.6), layout="constrained")
+            for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+                _draw_panel(axes, panel)
+            return save(figure, panels[0].note, folder / together, formats)
+        for panel in panels:
             figure = Figure(figsize=(6.4, 4.4), layout="constrained")
             _draw_panel(figure.subplots(), panel)
-            written += _save(figure, panel.note, folder / panel.name, formats)
-        if scaling:
-            figure = Figure(figsize=(3.4 * len(scaling), 3.6), layout="constrained")
-            for axes, panel in zip(figure.subplots(1, len(scaling), squeeze=False)[0], scaling, strict=True):
-                _draw_panel(axes, panel)
-            written += _save(figure, scaling[0].note, folder / "scaling", formats)
+            written += save(figure, panel.note, folder / panel.name, formats)
     return written
 
 
-def _save(figure: Figure, note: str, stem: Path, formats: Sequence[str]) -> list[Path]:
+def save(figure: Figure, note: str, stem: Path, formats: Sequence[str]) -> list[Path]:
+    """Write a figure with its note below it, in each format; return the files."""
     # The note is part of the figure: a bar without its coverage factor says nothing.
     width = round(NOTE_WIDTH * figure.get_figwidth() / 6.4)
     figure.supxlabel("\n".join(textwrap.wrap(note, width)), fontsize=7, color="#444444", x=0.01, ha="left")

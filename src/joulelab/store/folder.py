@@ -57,7 +57,7 @@ class RunState(StrEnum):
     KILLED = "killed"
 
 
-def create_run(runs: Path, meta: Mapping[str, Any]) -> Path:
+def create_run(runs: Path, meta: Mapping[str, Any], *, sync: bool = True) -> Path:
     """Create a run folder with its `run.json` and host folder, and return its path.
 
     `meta` needs `host` and `command`; everything else of `run.json` has a default (this process is the owner).
@@ -82,8 +82,9 @@ def create_run(runs: Path, meta: Mapping[str, Any]) -> Path:
         "owner": meta.get("owner") or owner(),
     }
     make_host_dir(run, str(data["host"]))
-    write_json_atomic(run / "run.json", data)
-    sync_directory(runs)
+    write_json_atomic(run / "run.json", data, sync=sync)
+    if sync:
+        sync_directory(runs)
     return run
 
 
@@ -122,14 +123,14 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def end_run(run: Path, end: Mapping[str, Any]) -> Path:
+def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
     """Close a run by writing its `end.json`; raise StoreError where it is closed already or there is no room."""
     path = run / "end.json"
     if path.exists():
         raise StoreError("the run is closed already", where=str(run))
     defaults = {"exit_code": None, "signal": None, "start_ns": None, "end_ns": None, "restarts": 0, "message": None}
     ended = end.get("ended") or asdict(clock_pair())
-    write_json_atomic(path, {**defaults, **end, "schema": SCHEMA, "ended": dict(ended)})
+    write_json_atomic(path, {**defaults, **end, "schema": SCHEMA, "ended": dict(ended)}, sync=sync)
     return path
 
 
@@ -155,8 +156,11 @@ def host_dirs(run: Path) -> list[Path]:
     return sorted(p for p in run.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def write_json_atomic(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON file so that readers see the whole of it or nothing; raise WriteFailed and leave no rest behind."""
+def write_json_atomic(path: Path, data: Mapping[str, Any], *, sync: bool = True) -> None:
+    """Write a JSON file so that readers see the whole of it or nothing; raise WriteFailed and leave no rest behind.
+
+    Without `sync` it may be empty after a power loss: for what can be made again.
+    """
     # Bytes of a command line that are no UTF-8 are lone surrogates here: they become JSON's own escapes.
     text = json.dumps(data, indent=1, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(3).hex()}.tmp")
@@ -164,13 +168,15 @@ def write_json_atomic(path: Path, data: Mapping[str, Any]) -> None:
         with temporary.open("xb") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise WriteFailed(f"cannot write {path.name}", where=str(path.parent), error=error, rows_written=0) from error
-    sync_directory(path.parent)
+    if sync:
+        sync_directory(path.parent)
 
 
 def read_json(path: Path) -> dict[str, Any]:

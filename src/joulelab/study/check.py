@@ -9,7 +9,7 @@ from joulelab import workloads
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError
 from joulelab.study import cooling, devices, executors, limits
 from joulelab.study.measurable import check_meters
-from joulelab.study.nodes import LOCAL, SLURM, NodeType
+from joulelab.study.nodes import LOCAL, SLURM, TWIN, NodeType
 from joulelab.study.programs import check_program, program_of
 from joulelab.study.recording import run_options
 from joulelab.study.refusals import OF_KNOB, Refusals
@@ -29,9 +29,13 @@ def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     """
     nodes = plan.nodes or {LOCAL: NodeType()}
     refusals = Refusals(plan.file)
-    _check_workloads(plan, refusals)
-    with refusals.taken():
-        run_options(plan.settings, environ, Path())
+    virtual = [cell for cell in plan.cells if nodes[cell.workload.node_type].executor == TWIN]
+    _check_workloads(plan, [cell for cell in plan.cells if cell not in virtual], refusals)
+    if virtual:
+        _check_virtual(plan, virtual, refusals)
+    if len(virtual) < len(plan.cells) or not virtual:
+        with refusals.taken():
+            run_options(plan.settings, environ, Path())
     warnings = _check_elsewhere(nodes, environ, refusals)
     here = {name: node for name, node in nodes.items() if node.executor == LOCAL}
     local = [cell for cell in plan.cells if cell.workload.node_type in here]
@@ -47,10 +51,17 @@ def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     return warnings
 
 
-def _check_workloads(plan: Plan, refusals: Refusals) -> None:
+def _check_virtual(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) -> None:
+    """Refuse workloads, GPUs, caps and meters that a twin does not have."""
+    from joulelab.study.virtual.refused import check_cells
+
+    check_cells(plan, cells, refusals)
+
+
+def _check_workloads(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) -> None:
     """Refuse notebooks and reference workloads that cannot be run by this Python: jobs run by the same."""
     seen: set[tuple[str, ...]] = set()
-    for cell in (cell for cell in plan.cells if cell.workload.kind):
+    for cell in (cell for cell in cells if cell.workload.kind):
         kind, name = cell.workload.kind, cell.workload.name
         if cell.workload.command not in seen:
             seen.add(cell.workload.command)

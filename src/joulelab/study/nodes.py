@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LOCAL, SLURM = "local", "slurm"
+LOCAL, SLURM, TWIN = "local", "slurm", "twin"
 USES = ("gpu", "cpu")
 LAUNCHES = ("direct", "srun")
 # Options that decide what is measured; the others say whose account pays, how long it may take and the like.
-DEFINING = ("partition", "constraint", "gpus", "nodes", "tasks", "cpus", "exclusive", "launch")
+# Of a twin its name and what it is described as do.
+DEFINING = (
+    "partition", "constraint", "gpus", "nodes", "tasks", "cpus", "exclusive", "launch", "twin", "described",
+)  # fmt: skip
 # What the options of a job are where the file does not say.
 USUAL: Mapping[str, Any] = {"nodes": 1, "tasks": 1, "exclusive": True, "at_once": 100}
 

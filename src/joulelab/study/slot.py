@@ -109,7 +109,7 @@ def _run(
     cooled = cooling.cool_down(settings, used.used, signals.pause)
     noted = {"settings": settings.to_json(), **used.to_json(), "cooled": cooled}
     _note(folder, noted)
-    options, _ = run_options(settings, shown, folder, name=study.name, labels=_labels(study, cell, folder), caps=caps)
+    options, _ = run_options(settings, shown, folder, name=study.name, labels=labels_of(study, cell, folder), caps=caps)
     with Watchdog(folder, settings.timeout_s), Reaper(folder):
         outcome = run_command(argv, options, shown, say=_ignore, signals=signals)
     told: dict[str, Any] = {"is": "ended", "problems": outcome.problems, "cooled": cooled, **_end_rest(folder)}
@@ -135,7 +135,8 @@ def _argv(study: Study, cell: PlannedCell, folder: Path, node: NodeType) -> list
     return ["srun", *words] if node.executor == SLURM and node.launch == "srun" else words
 
 
-def _labels(study: Study, cell: PlannedCell, folder: Path) -> dict[str, str]:
+def labels_of(study: Study, cell: PlannedCell, folder: Path) -> dict[str, str]:
+    """Return the labels of a slot's run: study, cell, slot, workload, node type, knobs."""
     labels = {"study": study.name, "cell": cell.key, "slot": folder.name}
     named = {"workload": cell.workload.name, "node_type": cell.workload.node_type if study.nodes else ""}
     labels |= {name: text for name, text in named.items() if text}

@@ -102,10 +102,11 @@ def _is_locked(file: Path) -> bool:
 
 
 @contextlib.contextmanager
-def claimed(folder: Path, more: Mapping[str, Any]) -> Iterator[bool]:
+def claimed(folder: Path, more: Mapping[str, Any], *, sync: bool = True) -> Iterator[bool]:
     """Claim a slot for this process; give False where it is claimed already. Raises StoreError.
 
-    The claim is prepared beside the slot and renamed into its place: of two, one succeeds.
+    The claim is prepared beside the slot and renamed into its place: of two, one succeeds. Without `sync` a power loss
+    may empty it: for slots that are soon made again.
     """
     prepared = folder.with_name(f".{folder.name}.{os.getpid()}-{os.urandom(3).hex()}")
     lock = -1
@@ -114,7 +115,7 @@ def claimed(folder: Path, more: Mapping[str, Any]) -> Iterator[bool]:
             prepared.mkdir(parents=False)
             pair = clock_pair()
             times = {"mono_ns": pair.mono_ns, "utc_ns": pair.utc_ns}
-            write_json_atomic(prepared / CLAIM, {**more, **owner(), **times})
+            write_json_atomic(prepared / CLAIM, {**more, **owner(), **times}, sync=sync)
             lock = os.open(prepared / CLAIM, os.O_RDWR | os.O_CLOEXEC)
             fcntl.flock(lock, fcntl.LOCK_EX)
             prepared.rename(folder)

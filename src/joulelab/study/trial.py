@@ -179,10 +179,10 @@ def _phases(result: Result) -> dict[str, PhaseTrial]:
     return together
 
 
-def keep(slot: Path, found: SlotTrial) -> None:
+def keep(slot: Path, found: SlotTrial, *, sync: bool = True) -> None:
     """Keep a trial beside its run; a full disk costs only that."""
     with contextlib.suppress(StoreError):
-        write_json_atomic(slot / FILE, found.to_json())
+        write_json_atomic(slot / FILE, found.to_json(), sync=sync)
 
 
 def trial_of(slot: Slot) -> SlotTrial:
@@ -196,7 +196,7 @@ def trial_of(slot: Slot) -> SlotTrial:
 
     try:
         found = from_result(analyse_run(slot.run)) if kept is None else kept
-        found = replace(found, busiest=_busiest(slot.run))
+        found = replace(found, busiest=busiest_of(slot.run))
     except JoulelabError:
         raise
     except Exception as error:  # one run that cannot be worked out must not hide the others
@@ -213,7 +213,7 @@ def _is_idle(busiest: float) -> bool:
     return busiest < IDLE_LOAD
 
 
-def _busiest(run: Path) -> dict[str, float]:
+def busiest_of(run: Path) -> dict[str, float]:
     """Return the highest load of each GPU that was read often enough while the workload ran."""
     from joulelab.analysis.series import Readings
     from joulelab.store.run import open_run

@@ -65,7 +65,6 @@ class LoadDriver(Driver):
         super().__init__(period_s)
         self._truth = truth
         self._load = load
-        self._ranges = {leaf: truth.node.range_w(leaf) for leaf in truth.leaves}
         self._last = math.nan
         load()  # the first answer covers the time before
 
@@ -75,8 +74,8 @@ class LoadDriver(Driver):
         if not abs(load - self._last) < 0.005:
             self._last = load
             t_ns = monotonic_ns() + round(LEAD_S * NS)
-            for leaf, (idle_w, max_w) in self._ranges.items():
-                watts = idle_w + load * (max_w - idle_w)
+            for leaf in self._truth.leaves:
+                watts = float(self._truth.node.draws_w(leaf, load, awake=float(load > 0)))
                 self._truth.append(leaf, t_ns, watts, watts)
         # The fuller the file, the slower: it then never gets full.
         free = self._truth.room(self._truth.leaves[0])

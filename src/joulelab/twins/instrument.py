@@ -1,6 +1,7 @@
-"""Read a GPU's meter in virtual time: all rows of a stream in one vectorised step, with the flaws of the real one.
+"""Read meters in virtual time: all rows of a stream in one vectorised step, with the flaws of the real one.
 
-The C library answers one reading at a time from the same description; a test holds the two equal.
+The C library (a GPU's) and `Panel` (a node's) answer one reading at a time from the same description; tests hold them
+equal.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from joulelab.twins.flaws import Counter, Flaws
 from joulelab.twins.noise import normal
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from joulelab.twins.curve import Curve, Floats, Ints
+    from joulelab.twins.panel import PanelFlaws
 
 NS = 1_000_000_000
 
@@ -75,3 +79,45 @@ def _seen(curve: Curve, flaws: Flaws, tick: Ints, start_ns: int) -> Floats:
     updates = numbers * period + start_ns + round(flaws.power_phase_s * NS)
     sums = np.concatenate(([0.0], np.cumsum(_mean(curve, updates, flaws.power_window_s) * flaws.power_period_s)))
     return sums[np.clip(last, 0, numbers.size)]
+
+
+def panel_w(
+    source: tuple[float, Curve], flaws: PanelFlaws, t_ns: Ints, *, start_ns: int, seed: int = 0, number: int = 0
+) -> Floats:
+    """Return what a node-level instrument shows as power at each time, in W: as `Panel`, all readings at once.
+
+    `source` is a share of a curve; `number` makes the noise of this instrument its own.
+    """
+    share, curve = source
+    index, tick = _last_tick(t_ns, start_ns, flaws.period_s, flaws.phase_s)
+    true = share * _mean(curve, tick, flaws.window_s)
+    noise = flaws.noise_w * normal(seed, 1_000 + number, index) if flaws.noise_w else 0.0
+    watts = np.maximum((1 + flaws.gain_error) * true + flaws.offset_w + noise, 0.0)
+    return np.rint(watts / flaws.quantum_w) * flaws.quantum_w
+
+
+def panel_j(source: tuple[float, Curve], flaws: PanelFlaws, t_ns: Ints, *, start_ns: int) -> Floats:
+    """Return what the energy counter of a node-level instrument shows at each time, in J."""
+    share, curve = source
+    _, tick = _last_tick(t_ns, start_ns, flaws.period_s, flaws.phase_s)
+    begin, base = np.full(len(tick), start_ns, dtype=np.int64), np.full(len(tick), flaws.base_j)
+    if flaws.reset_at_s is not None:
+        reset = start_ns + round(flaws.reset_at_s * NS)
+        begin, base = np.where(tick >= reset, reset, begin), np.where(tick >= reset, 0.0, base)
+    true = share * (curve.joules(tick) - curve.joules(begin))
+    joules = base + (1 + flaws.gain_error) * true + flaws.offset_w * (tick - begin) / NS
+    counted: Floats = np.floor(np.maximum(joules, 0.0) / flaws.quantum_j) * flaws.quantum_j
+    return counted if flaws.modulus_j is None else counted % flaws.modulus_j
+
+
+def answers(flaws: PanelFlaws, t_ns: Ints, *, start_ns: int) -> npt.NDArray[np.bool_]:
+    """Return which requests an instrument answers, and sensibly: not while it is silent, garbled, or drops one."""
+    since_s = (t_ns - start_ns) / NS
+    fine = np.ones(len(t_ns), dtype=np.bool_)
+    for at_s, for_s in ((flaws.silent_at_s, flaws.silent_for_s), (flaws.garble_at_s, flaws.garble_for_s)):
+        if at_s is not None:
+            fine &= (since_s < at_s) | (since_s >= at_s + for_s)
+    if flaws.drop_share > 0:
+        mixed = t_ns.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        fine &= mixed / 2.0**64 >= flaws.drop_share
+    return fine

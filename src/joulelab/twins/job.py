@@ -2,7 +2,8 @@
 
 It lets its GPUs draw power in the truth file of JOULELAB_TWIN, goes slower under a cap or locked clocks, tells
 joulelab the work done, and prints a line per step; what it truly cost is in the truth file. The twin has to be idle
-otherwise: `joulelab twin 8xrtx6000 --idle -- CMD`.
+otherwise: `joulelab twin 8xrtx6000 --idle -- CMD`. With `--workload NAME` it goes through the stages of a workload that
+the node's file models instead.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import random
 import signal
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.twins.jobs import LEAD_S, Board
+from joulelab.twins.jobs import LEAD_S, Board, Done, clocked_w, fed
+from joulelab.twins.progress import Ask
+from joulelab.twins.staged import Staged, model_of
 from joulelab.twins.truth import Truth
 
 if TYPE_CHECKING:
@@ -31,9 +34,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 TICK_S: Final = 0.02
-# Slowdown under a cap, t/t0 = 1 + a ((P/P0)^-k - 1): fitted to measured cap sweeps, GPU by GPU.
-SLOWDOWNS: Final = {"RTX 6000": (0.035, 4.0), "V100": (0.060, 3.4), "RTX 3090": (0.026, 5.2), "A40": (0.026, 5.2)}
-OTHER_SLOWDOWN: Final = (0.040, 4.2)
 WARM_UP_LOAD: Final = 0.5
 
 
@@ -65,26 +65,6 @@ class Job:
                 "a number is out of range", where="job", why="work, speed, batch and shares are above 0",
                 next="load and scaling lie above 0 and at most at 1; noise and warm-up are not negative",
             )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Tell what a job did: steps, and from when to when (ns) it worked; `signal` ended it early."""
-
-    steps: int
-    begin_ns: int
-    end_ns: int
-    signal: int | None = None
-
-
-def slowdown_of(name: str) -> tuple[float, float]:
-    """Return a and k of a GPU by its name."""
-    return next((found for part, found in SLOWDOWNS.items() if part in name), OTHER_SLOWDOWN)
-
-
-def stretch(share: float, a: float, k: float) -> float:
-    """Return by how much a job takes longer at a share of the power that it wants."""
-    return 1.0 if share >= 1 else 1 + a * (math.pow(share, -k) - 1)
 
 
 class Stop:
@@ -125,8 +105,8 @@ class Runner:
         draw = random.Random(job.seed).gauss(0.0, job.noise) if job.noise else 0.0  # noqa: S311 - not a secret
         self._speed: float = job.speed * count * job.scaling ** math.log2(count) * math.exp(draw)
         self._full_w = {gpu: self._draw_w(gpu, job.load) for gpu in job.gpus}
-        names = {gpu: truth.node.gpus[gpu].name for gpu in job.gpus}
-        self._curves = {gpu: job.slowdown or slowdown_of(name) for gpu, name in names.items()}
+        gpus = {gpu: truth.node.gpus[gpu] for gpu in job.gpus}
+        self._models = {gpu: replace(one, slowdown=job.slowdown or one.slowdown) for gpu, one in gpus.items()}
 
     def run(self) -> Done:
         """Warm up, work, idle again, also where a signal ends it."""
@@ -140,24 +120,20 @@ class Runner:
 
     def _draw_w(self, gpu: int, load: float) -> float:
         """Return what a GPU draws without a cap but its default (W)."""
-        idle_w, max_w = self._truth.node.range_w(f"gpu:{gpu}")
-        return min(idle_w + load * (max_w - idle_w), self._truth.node.gpus[gpu].default_cap_w)
+        return min(float(self._truth.node.draws_w(f"gpu:{gpu}", load)), self._truth.node.gpus[gpu].default_cap_w)
 
     def _wanted_w(self, gpu: int) -> float:
-        """Return what a GPU wants now (W): dynamic power goes with the square of a locked clock."""
-        locked, full_w = self._truth.locked_mhz(gpu), self._full_w[gpu]
-        if locked is None:
-            return full_w
-        idle_w = self._truth.node.range_w(f"gpu:{gpu}")[0]
-        return idle_w + (full_w - idle_w) * min(locked / self._truth.node.gpus[gpu].sm_max_mhz, 1.0) ** 2
+        """Return what a GPU wants now (W)."""
+        return clocked_w(self._truth, gpu, self._full_w[gpu])
 
     def _rate(self, wanted_w: Mapping[int, float], t_ns: int) -> float:
         """Return steps per second at a time: the slowest GPU holds up the others."""
         shares = {gpu: min(w, self._truth.limit_w(gpu, t_ns)) / self._full_w[gpu] for gpu, w in wanted_w.items()}
-        return self._speed / max(stretch(share, *self._curves[gpu]) for gpu, share in shares.items())
+        return self._speed / max(self._models[gpu].stretch(share) for gpu, share in shares.items())
 
     def _warm_up(self, begin_ns: int) -> int:
-        self._board.put({gpu: self._draw_w(gpu, WARM_UP_LOAD * self._job.load) for gpu in self._job.gpus}, begin_ns)
+        watts = {gpu: self._draw_w(gpu, WARM_UP_LOAD * self._job.load) for gpu in self._job.gpus}
+        self._board.put(fed(self._truth.node, watts), begin_ns)
         with self._phase("warm-up"):
             end_ns = begin_ns + round(self._job.warm_up_s * NS)
             self._stop.wait_until(end_ns)
@@ -167,7 +143,7 @@ class Runner:
         wanted_w = {gpu: self._wanted_w(gpu) for gpu in self._job.gpus}
         if self._stop.signal is not None:
             return Done(0, begin_ns, begin_ns, self._stop.signal)
-        self._board.put(wanted_w, begin_ns)
+        self._board.put(fed(self._truth.node, wanted_w), begin_ns)
         self._stop.wait_until(begin_ns)
         last_ns, done, told = begin_ns, 0.0, 0
         with contextlib.ExitStack() as stack:
@@ -191,7 +167,7 @@ class Runner:
     def _follow_clocks(self, before: Mapping[int, float]) -> dict[int, float]:
         wanted_w = {gpu: self._wanted_w(gpu) for gpu in self._job.gpus}
         if wanted_w != before:
-            self._board.put(wanted_w, monotonic_ns() + round(LEAD_S * NS))
+            self._board.put(fed(self._truth.node, wanted_w), monotonic_ns() + round(LEAD_S * NS))
         return wanted_w
 
     def _tell(self, told: int, done: int) -> int:
@@ -219,7 +195,7 @@ class Runner:
         return at
 
 
-def visible(truth: Truth, environ: Mapping[str, str], count: int | None) -> tuple[int, ...]:
+def visible(truth: Truth, environ: Mapping[str, str], count: int | None, least: int = 1) -> tuple[int, ...]:
     """Return the GPUs of a job: the first `count` of CUDA_VISIBLE_DEVICES, or all of it; else the first GPU."""
     known = range(len(truth.node.gpus))
     given = environ.get("CUDA_VISIBLE_DEVICES")
@@ -227,8 +203,8 @@ def visible(truth: Truth, environ: Mapping[str, str], count: int | None) -> tupl
     words = [word.strip() for word in given.split(",") if word.strip()] if given is not None else list(map(str, known))
     if wrong := [word for word in words if word not in names]:
         raise ConfigError(f"there is no GPU {wrong[0]!r}", where="CUDA_VISIBLE_DEVICES", next=f"0 to {len(known) - 1}")
-    wanted = (len(words) if given is not None else 1) if count is None else count
-    if not 1 <= wanted <= len(words):
+    wanted = (len(words) if given is not None else min(len(words), 1)) if count is None else count
+    if not least <= wanted <= len(words):
         raise ConfigError(f"{wanted} GPUs are wanted, {len(words)} are visible", where="job")
     return tuple(names[word] for word in words[:wanted])
 
@@ -241,6 +217,11 @@ def _pair(text: str) -> tuple[float, float]:
 def _named(text: str) -> tuple[tuple[str, float], ...]:
     parts = (part.partition("=") for part in text.split(","))
     return tuple((name.strip(), float(share or 1)) for name, _, share in parts)
+
+
+def _setting(text: str) -> tuple[str, float]:
+    key, _, value = text.partition("=")
+    return key.strip(), float(value)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -257,6 +238,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, help="draw the noise from this (anew each time)")
     add("--warm-up", type=float, default=0.0, dest="warm_up_s", metavar="S", help="seconds before the work (0)")
     add("--phases", type=_named, default=(), metavar="NAME[=SHARE],...", help="mark stretches of the work as phases")
+    add = parser.add_argument_group("a workload that the node's file models, instead of the above").add_argument
+    add("--workload", metavar="NAME", help="go through its stages (--gpus 0: on the CPUs)")
+    add("--scale", type=float, default=1.0, help="times as long as the model says: 0.01 for a look (1)")
+    add("--set", type=_setting, action="append", default=[], metavar="KEY=NUMBER", help="a parameter of the workload")
     return parser
 
 
@@ -284,9 +269,14 @@ def run(arguments: Sequence[str] | None, environ: Mapping[str, str]) -> Done:
     joulelab = importlib.import_module("joulelab")
     stop = Stop()
     with Truth(Path(path)) as truth, _signals(stop):
-        job = Job(**options | {"gpus": visible(truth, environ, options["gpus"])})
-        ran = Runner(truth, job, report=joulelab.work, phase=joulelab.phase, say=_say, stop=stop)
-        return ran.run()
+        told: dict[str, Any] = {"report": joulelab.work, "phase": joulelab.phase, "say": _say, "stop": stop}
+        workload, scale, given = (options.pop(key) for key in ("workload", "scale", "set"))
+        options["gpus"] = visible(truth, environ, options["gpus"], least=0 if workload else 1)
+        if workload is None:
+            return Runner(truth, Job(**options), **told).run()
+        seed = random.getrandbits(32) if options["seed"] is None else options["seed"]
+        ask = Ask(dict(given), options["gpus"])
+        return Staged(truth, model_of(truth.path, workload), ask, scale=scale, seed=seed, **told).run()
 
 
 def _say(line: str) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from joulelab.core.clock import NS, monotonic_ns
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from joulelab.twins.model import Node
     from joulelab.twins.truth import Truth
 
 # A segment begins this much later than it is written, so that nobody has already read the time it changes.
@@ -28,11 +30,59 @@ LEAD_S: Final = 0.02
 # The load that a full GPU is for the CPU package that feeds it, and the memory that a job takes on it.
 CPU_SHARE: Final = 0.35
 MEMORY_BYTES: Final = 4 << 30
+NOTE_BYTES: Final = 4096
+_PACKAGE: Final = ("cpu", "core")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Hold what a job asks of a node: `watts` of its GPUs without their caps, and loads (0 to 1) of the rest.
+
+    `packages` are the share of time that each is awake, the load of its cores, and that of its memory.
+    """
+
+    watts: Mapping[int, float]
+    host: float = 0.0
+    packages: Mapping[int, tuple[float, float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Tell what a job did: steps, and from when to when (ns) it worked; `signal` ended it early."""
+
+    steps: int
+    begin_ns: int
+    end_ns: int
+    signal: int | None = None
+
+
+def fed(node: Node, watts: Mapping[int, float]) -> Asked:
+    """Return what a job asks whose host does no more than feed its GPUs (W): `CPU_SHARE` of their load."""
+    count = len(node.gpus)
+    loads = [0.0] * count
+    for gpu, wanted_w in watts.items():
+        idle_w, max_w = node.range_w(f"gpu:{gpu}")
+        loads[gpu] = max(wanted_w - idle_w, 0.0) / (max_w - idle_w)
+    packages = {}
+    for package in range(node.packages):
+        mine = [loads[gpu] for gpu in range(count) if gpu * node.packages // count == package]
+        load = CPU_SHARE * sum(mine) / max(len(mine), 1)
+        packages[package] = (float(load > 0), load, load)
+    return Asked(watts, sum(loads) / max(count, 1), packages)
 
 
 def folder_of(truth: Truth) -> Path:
     """Return where the notes of a twin's jobs are; a twin that something else moves has none."""
     return truth.path.with_name("jobs")
+
+
+def clocked_w(truth: Truth, gpu: int, full_w: float) -> float:
+    """Return what a GPU wants now (W): its dynamic power goes with the square of a locked clock."""
+    locked = truth.locked_mhz(gpu)
+    if locked is None:
+        return full_w
+    idle_w = truth.node.range_w(f"gpu:{gpu}")[0]
+    return idle_w + (full_w - idle_w) * min(locked / truth.node.gpus[gpu].sm_max_mhz, 1.0) ** 2
 
 
 class Board:
@@ -49,10 +99,10 @@ class Board:
                 next="serve it idle: joulelab twin 8xrtx6000 --idle -- CMD",
             )  # fmt: skip
 
-    def put(self, watts: Mapping[int, float], at_ns: int) -> None:
-        """Let this job's GPUs want some power (W, without their caps) from `at_ns` on."""
+    def put(self, asked: Asked, at_ns: int) -> None:
+        """Let this job ask for something else from `at_ns` on."""
         with self._locked():
-            self._note.write_text(json.dumps({"owner": owner(os.getpid()), "watts": watts}))
+            self._write({"owner": owner(os.getpid()), **asdict(asked)})
             self._settle(at_ns)
 
     def clear(self, at_ns: int) -> None:
@@ -67,6 +117,16 @@ class Board:
         if gone:
             with self._locked():
                 self._settle(monotonic_ns() + round(LEAD_S * NS))
+
+    def _write(self, told: Mapping[str, Any]) -> None:
+        """Write this process's note over the last one: a file that is emptied first may have to wait for the disk."""
+        text = json.dumps(told).encode().ljust(NOTE_BYTES)
+        fd = os.open(self._note, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.pwrite(fd, text, 0)
+            os.ftruncate(fd, len(text))
+        finally:
+            os.close(fd)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -98,21 +158,20 @@ class Board:
                 self._truth.append(leaf, max(at_ns, since_ns), watts, watts)
 
     def _wanted(self, jobs: list[dict[str, Any]]) -> dict[str, float]:
-        """Return the power that every leaf wants (W)."""
+        """Return the power that every leaf wants (W): that of all jobs together, at most that of its full load."""
         node = self._truth.node
-        ranges = {leaf: node.range_w(leaf) for leaf in node.leaves()}
-        count = len(node.gpus)
-        loads = [0.0] * count
-        for gpu in range(count):
-            idle_w, max_w = ranges[f"gpu:{gpu}"]
-            asked = sum(max(job["watts"].get(str(gpu), idle_w) - idle_w, 0.0) for job in jobs)
-            loads[gpu] = min(asked / (max_w - idle_w), 1.0)
-        wanted = {f"gpu:{gpu}": load for gpu, load in enumerate(loads)} | {"host": sum(loads) / max(count, 1)}
+        wanted = {"host": float(node.draws_w("host", min(sum(job["host"] for job in jobs), 1.0)))}
+        for gpu in range(len(node.gpus)):
+            idle_w, max_w = node.range_w(f"gpu:{gpu}")
+            more_w = sum(max(job["watts"].get(str(gpu), idle_w) - idle_w, 0.0) for job in jobs)
+            wanted[f"gpu:{gpu}"] = min(idle_w + more_w, max_w)
         for package in range(node.packages):
-            fed = [loads[gpu] for gpu in range(count) if gpu * node.packages // count == package]
-            load = CPU_SHARE * sum(fed) / max(len(fed), 1)
-            wanted |= {f"{kind}:{package}": load for kind in ("cpu", "core", "dram")}
-        return {leaf: low + wanted[leaf] * (high - low) for leaf, (low, high) in ranges.items()}
+            asked = [job["packages"].get(str(package), (0.0, 0.0, 0.0)) for job in jobs]
+            awake = max((each[0] for each in asked), default=0.0)
+            cpu, memory = (min(sum(each[k] for each in asked), 1.0) for k in (1, 2))
+            wanted |= {f"{kind}:{package}": float(node.draws_w(f"{kind}:{package}", cpu, awake)) for kind in _PACKAGE}
+            wanted[f"dram:{package}"] = float(node.draws_w(f"dram:{package}", memory))
+        return wanted
 
     def _list_processes(self, jobs: list[dict[str, Any]]) -> None:
         """Let NVML list the jobs on their GPUs."""

@@ -158,6 +158,10 @@ class Cooling:
         blown = air * heat_w / (self.rated_heat_w or full_w) * reference_k / (self.exhaust_c - self.inlet_c)
         return np.clip(self.fan_max_w * _DOOR[self.kind] * blown**3, self.fan_idle_w, self.fan_max_w)
 
+    def speed(self, fans_w: float) -> float:
+        """Return the speed of the fans, as a share of the full one, at which they draw some power (W)."""
+        return math.cbrt(min(fans_w / self.fan_max_w, 1.0)) if self.fan_max_w else 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
@@ -286,6 +290,21 @@ class Node:
         parts: dict[str, Cpu | Dram | Host] = {"cpu": self.cpu, "dram": self.dram, "host": self.host}
         part = parts[kind]
         return part.idle_w, part.max_w
+
+    def draws_w(self, leaf: str, load: Floats | float, awake: Floats | float = 1.0) -> Floats | float:
+        """Return the power (W) of a leaf with a load from 0 to 1, without caps. Raises ConfigError for no leaf.
+
+        That of a GPU is the share of time that kernels run on the whole chip; a package is awake for a share of it.
+        """
+        kind, _, number = leaf.partition(":")
+        idle_w, max_w = self.range_w(leaf)
+        if kind == "gpu":
+            return self.factor(int(number)) * self.gpus[int(number)].draws_w(load, 1.0)
+        if kind == "cpu":
+            return self.cpu.draws_w(awake, load)
+        if kind == "core":
+            return idle_w + self.cpu.core_share * (self.cpu.draws_w(awake, load) - self.cpu.idle_w)
+        return idle_w + load * (max_w - idle_w)
 
     def with_flaws(self, gpu: int | None = None, **changes: Any) -> Node:
         """Return this node with flaws changed on one GPU, or on all; raise ConfigError for an unknown flaw."""

@@ -27,7 +27,8 @@ class Stage:
     """Describe a stretch of a workload; numbers may name its parameters (`"epochs"`).
 
     `name` is the phase that the real workload marks, empty where it marks none; `each` says whether it comes once or in
-    every epoch; `on` restricts it to runs on the GPUs or on the CPUs. Times in s, rates in samples/s of one device
+    every epoch; `on` restricts it to runs on the GPUs or on the CPUs, `when` to those where a parameter is above 0
+    (`"host_memory"`), or is not (`"!host_memory"`). Times in s, rates in samples/s of one device
     (GPU, or all CPUs), saturated and without a cap. `busy` is the share of time that kernels run on the GPUs in use,
     `intensity` how much of the chip they occupy with large batches, `half_batch` the samples of a step on each GPU with
     which it is half of that. `cpu` and `memory` are loads from 0 to 1. `flutter` is the relative standard deviation of
@@ -37,6 +38,7 @@ class Stage:
     name: str = ""
     each: Each = "run"
     on: Literal["", "gpu", "cpu"] = ""
+    when: str = ""
     seconds: Number = 0.0
     samples: Number = 0.0
     copies: Number = 1.0
@@ -101,19 +103,21 @@ def steps(node: Node, model: Model, ask: Ask) -> list[Step]:
     """Return every stage of a run in order, without scatter. Raises ConfigError for a parameter that is not known."""
     known = {**model.parameters, **ask.parameters}
     device = "gpu" if ask.gpus else "cpu"
-    chosen = [_resolved(stage, known) for stage in model.stages if stage.on in ("", device)]
+    there = [stage for stage in model.stages if stage.on in ("", device) and _holds(stage, known)]
+    chosen = [_resolved(stage, known) for stage in there]
     epochs = round(_number(model.epochs, known, "epochs"))
     within = [k for k, stage in enumerate(chosen) if stage.each == "epoch"]
     first, last = (within[0], within[-1] + 1) if within else (len(chosen), len(chosen))
     order: list[tuple[Stage, int | None]] = [(stage, None) for stage in chosen[:first]]
     order += [(stage, n) for n in range(1, epochs + 1) for stage in chosen[first:last]]
     order += [(stage, None) for stage in chosen[last:]]
-    each = {id(stage): _step(node, stage, ask) for stage in chosen}
+    each = {id(stage): step_of(node, stage, ask) for stage in chosen}
     made = [replace(each[id(stage)], epoch=n) for stage, n in order]
     return [step for step in made if step.seconds > 0]
 
 
-def _step(node: Node, stage: Stage, ask: Ask) -> Step:
+def step_of(node: Node, stage: Stage, ask: Ask) -> Step:
+    """Return what a stage whose numbers are known comes to."""
     samples = float(stage.samples) * float(stage.copies)
     count, batch = max(len(ask.gpus), 1), float(stage.batch)
     each = batch / count
@@ -138,6 +142,11 @@ def stretch(node: Node, busy: float, occupied: float, ask: Ask) -> float:
         cap = (ask.caps or {}).get(gpu, one.default_cap_w)
         worst = max(worst, one.stretch(min(cap, full) / full))
     return worst
+
+
+def _holds(stage: Stage, known: Mapping[str, float]) -> bool:
+    name = stage.when.removeprefix("!")
+    return not name or (_number(name, known, stage.name) > 0) != stage.when.startswith("!")
 
 
 def _resolved(stage: Stage, known: Mapping[str, float]) -> Stage:

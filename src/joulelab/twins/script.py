@@ -52,14 +52,16 @@ def _load(node: Node, profiles: Mapping[str, Profile], leaf: str, from_s: float,
     package = (f"cpu:{number}", "cpu") if kind in {"core", "dram"} else ()
     for name in (leaf, kind, *package):
         if name in profiles:
-            profile = profiles[name]
-            idle_w, max_w = node.range_w(f"{name.partition(':')[0]}:{number}" if number else name)
+            profile, of = profiles[name], f"{name.partition(':')[0]}:{number}" if number else name
             break
     else:
-        profile, idle_w, max_w = constant(0.0), 0.0, 1.0
+        profile, of = constant(0.0), leaf
     at, start, end = profile.pieces(from_s, to_s)
     if profile.unit == "W":
-        return at, (start - idle_w) / (max_w - idle_w), (end - idle_w) / (max_w - idle_w)
+        least_w, most_w = (float(node.draws_w(of, load)) for load in (0.0, 1.0))
+        start, end = ((watts - least_w) / (most_w - least_w) for watts in (start, end))
+        if kind == "dram" and of != leaf:  # a package that sleeps draws less than one without a load
+            start, end = np.maximum(start, 0.0), np.maximum(end, 0.0)
     return at, start, end
 
 
@@ -80,9 +82,9 @@ def _mean(loads: Sequence[Pieces], from_s: float, to_s: float) -> Pieces:
 
 
 def _powers(node: Node, leaf: str, load: Pieces, start_ns: int, to_s: float) -> Segments:
-    idle_w, max_w = node.range_w(leaf)
     at, start, end = load
     if start[-1] != end[-1]:
         at, start, end = np.append(at, to_s), np.append(start, end[-1]), np.append(end, end[-1])
-    start_w, end_w = (np.maximum(idle_w + (max_w - idle_w) * level, 0.0) for level in (start, end))
+    awake = np.where((start != 0) | (end != 0), 1.0, 0.0)
+    start_w, end_w = (np.maximum(node.draws_w(leaf, level, awake), 0.0) for level in (start, end))
     return start_ns + np.rint(at * NS).astype(np.int64), start_w, end_w

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.twins import staged
 from joulelab.twins.drive import Driver, JobDriver, LoadDriver, ScriptDriver, machine_load
 from joulelab.twins.jobs import folder_of
 from joulelab.twins.model import Node
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from joulelab.twins.profile import Profile
+    from joulelab.twins.progress import Model
 
 LIVE_ROOM = 1 << 20
 PREFIX = "joulelab-twin-"
@@ -33,10 +35,10 @@ class TwinServer:
     """Serve a node from the beginning of the block to its end.
 
     `profiles` script it; with `follow` it follows this machine's load instead; with neither it idles, and simulated
-    jobs (`python -m joulelab.twins.job`) may run on it. `wall` names the node-level meters to
-    serve, each with its flaws; once it serves, the attribute `wall` is what serves them (None: there are none).
-    `environment` is what to export so that other programs see it, `truth` what truly happens, `missing` why there is
-    no NVML library (None: there is one).
+    jobs (`python -m joulelab.twins.job`) may run on it, also those that `workloads` models. `wall` names the node-level
+    meters to serve, each with its flaws; once it serves, the attribute `wall` is what serves them (None: there are
+    none). `environment` is what to export so that other programs see it, `truth` what truly happens, `missing` why
+    there is no NVML library (None: there is one).
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class TwinServer:
         follow: bool = False,
         load: Callable[[], float] = machine_load,
         powercap: PowercapFlaws | None = None,
+        workloads: Mapping[str, Model] | None = None,
         wall: Mapping[str, Mapping[str, Any]] | None = None,
         directory: Path | None = None,
         start_ns: int | None = None,
@@ -60,6 +63,7 @@ class TwinServer:
         self._follow = follow
         self._load = load
         self._powercap = powercap or PowercapFlaws()
+        self._workloads = workloads or {}
         self._wall = wall or {}
         self.wall: Wall | None = None
         self._parent = directory
@@ -127,6 +131,7 @@ class TwinServer:
             return ScriptDriver(self.truth, self._profiles)
         if not self._profiles:
             folder_of(self.truth).mkdir()
+            staged.keep(self.truth.path, self._workloads)
             return JobDriver(self.truth)
         return None
 

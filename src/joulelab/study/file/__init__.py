@@ -97,7 +97,7 @@ def _read(top: Table, path: Path, text: str) -> StudyFile:
     top.allow(settings.KEYS)
     name = settings.read_name(top, path.stem)
     repeats = top.whole("repeats", 1) or settings.REPEATS
-    nodes = node_types.read_nodes(top)
+    nodes = node_types.read_nodes(top, path.parent)
     shared, knobs_whole = read_knobs(top.table("knobs"))
     around = workloads.Around(path.parent, list(top.table("knobs").values), list(nodes))
     drafts, workloads_whole = workloads.read_workloads(top, around)

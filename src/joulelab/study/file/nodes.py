@@ -9,17 +9,21 @@ from joulelab.core.duration import seconds
 from joulelab.core.errors import ConfigError
 from joulelab.study import executors
 from joulelab.study.file.problems import show
-from joulelab.study.nodes import LAUNCHES, LOCAL, SLURM, USES, NodeType
+from joulelab.study.nodes import LAUNCHES, LOCAL, SLURM, TWIN, USES, NodeType
 from joulelab.study.refusals import OF_KNOB
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from joulelab.study.file.problems import Table
 
 JOB = (
     "partition", "constraint", "gpus", "nodes", "tasks", "cpus", "time", "account", "qos", "exclusive", "options",
     "launch", "at_once", "setup",
 )  # fmt: skip
-KEYS = ("executor", "uses", "environment", *JOB)
+KEYS = ("executor", "uses", "environment", "twin", *JOB)
+# What of a job's options means something on a twin.
+OF_TWINS = ("gpus",)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAMED = "letters, digits, . _ and -, a letter or digit first"
 SHORTEST_S = 1.0
@@ -27,21 +31,23 @@ TIMES = "write it as 30m, 2h, 02:00:00 or 1-12:00:00"
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
-def read_nodes(top: Table) -> dict[str, NodeType]:
-    """Return the node types by name; one, `local`, where the file has none."""
+def read_nodes(top: Table, folder: Path) -> dict[str, NodeType]:
+    """Return the node types by name; one, `local`, where the file has none. Twins' files are relative to `folder`."""
     table = top.table("nodes")
     found = {}
     for name in table.values:
         if NAME.fullmatch(name) is None:
             table.wrong(name, f"{name!r} cannot name a node type", next=NAMED)
-        found[name] = _node(name, table.table(name))
+        found[name] = _node(name, table.table(name), folder)
     return found or {LOCAL: NodeType()}
 
 
-def _node(name: str, table: Table) -> NodeType:
+def _node(name: str, table: Table, folder: Path) -> NodeType:
     table.allow(KEYS)
     given = [key for key in JOB if key in table]
     executor = table.one_of("executor", executors.names(), "executor")
+    if "twin" in table or executor == TWIN:
+        return _twin(name, table, executor, folder)
     if executor == LOCAL:
         for key in given:
             table.wrong(
@@ -55,6 +61,27 @@ def _node(name: str, table: Table) -> NodeType:
     if uses == "gpu" and options.get("gpus") == 0:
         table.wrong("gpus", "gpus is 0", why='uses = "gpu"', next="give at least 1, or write uses = 'cpu'")
     return NodeType(name, executor or (SLURM if given else LOCAL), uses, _environment(table), options)
+
+
+def _twin(name: str, table: Table, executor: str | None, folder: Path) -> NodeType:
+    """Return a node type that is a twin: `twin` names it, or is the path of its file."""
+    from joulelab.study.virtual.twin import options_of
+
+    if executor not in (None, TWIN):
+        table.wrong("twin", "a twin runs in virtual time", why=f"executor = {executor!r}", next="leave executor out")
+    for key in (key for key in JOB if key in table and key not in OF_TWINS):
+        table.wrong(key, f"{key} is for jobs of a cluster", why="it is a twin", next="leave it out")
+    given = table.text("twin")
+    if "twin" not in table:
+        table.wrong("executor", "no twin is named", next='write twin = "NODE", or the path of a node\'s file')
+    options: dict[str, Any] = {}
+    if given:
+        try:
+            options = options_of(str(folder / given) if given.endswith(".toml") else given)
+        except ConfigError as error:
+            table.problems.add_error((*table.at, "twin"), error)
+    kept = {key: value for key, value in _options(table).items() if key in OF_TWINS}
+    return NodeType(name, TWIN, table.one_of("uses", USES) or "", _environment(table), {**kept, **options})
 
 
 def _options(table: Table) -> dict[str, Any]:

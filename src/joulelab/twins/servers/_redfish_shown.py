@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from joulelab.twins.truth import Truth
 
 KWH_J = 3.6e6
+FULL_RPM = 13_000
 VENDORS = (
     "generic", "sensors", "hgx", "dell", "dell-old", "hpe", "hpe-unmetered", "lenovo", "fujitsu", "inspur", "huawei",
     "supermicro",
@@ -89,10 +90,13 @@ class Shown:
 
     def inlet_c(self) -> float:
         """Return the inlet temperature."""
-        return 22.5
+        return self.truth.node.cooling.inlet_c
+
+    def fan_percent(self) -> int:
+        """Return the speed of all fans, as their power has it."""
+        return round(100 * self.truth.node.cooling.speed(self.truth.power("fans", monotonic_ns())))
 
     def fan_rpm(self, number: int) -> int:
-        """Return a fan's speed, which follows the power of the host."""
-        low, high = self.truth.node.range_w("host")
-        share = (self.truth.power("host", monotonic_ns()) - low) / max(high - low, 1.0)
-        return round(4000 + 9000 * min(max(share, 0.0), 1.0)) + 20 * number
+        """Return a fan's speed."""
+        share = self.truth.node.cooling.speed(self.truth.power("fans", monotonic_ns()))
+        return round(FULL_RPM * share) + 20 * number

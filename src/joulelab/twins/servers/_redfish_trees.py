@@ -81,7 +81,7 @@ def _subsystems(build: Builder, chassis: str) -> None:
         build.add(
             f"{cooling}/Fans/Fan_{number}",
             lambda number=number: {  # type: ignore[misc]
-                "SpeedPercent": {"Reading": 50, "SpeedRPM": shown.fan_rpm(number)},
+                "SpeedPercent": {"Reading": shown.fan_percent(), "SpeedRPM": shown.fan_rpm(number)},
                 "Status": {"State": "Enabled"},
             },
             kind="#Fan.v1_5_0.Fan",

@@ -30,7 +30,8 @@ DCMI, XCC = 0x2C, 0x3A
 XCC_REQUEST = b"\x04\x02"
 XCC_SAMPLES = 100  # that the newer form sums
 FORMS = ("energy", "power", "none")
-COOLING_S = 5.0  # fans and temperatures follow the mean load of this stretch
+COOLING_S = 5.0  # fans and temperatures follow the mean power of this stretch
+FULL_RPM = 13_000
 # Lengths that no answer of this BMC has: what is garbled can be told from a reading.
 _NONSENSE = (1, *range(5, 14), *range(20, 36))
 
@@ -194,10 +195,9 @@ class Bmc:
         return [*draws, *self._cooling()]
 
     def _cooling(self) -> list[sdr.Sensor]:
-        rated = self._truth.node.supply.rated_w
         inlet = sdr.Sensor(number=0x40, name="Inlet Temp", entity=(sdr.INLET, 1), type=sdr.TEMPERATURE,
                            unit=sdr.CELSIUS, m=5, r_exp=-1, signed=True,
-                           read=lambda: 22.0 + 4.0 * self._load("node.dc", rated))  # fmt: skip
+                           read=lambda: self._truth.node.cooling.inlet_c)  # fmt: skip
         fans = [
             sdr.Sensor(number=0x50 + n, name=f"Fan {n}", entity=(sdr.FANS, n), type=sdr.FAN, unit=sdr.RPM, m=60, b=12,
                        b_exp=2, read=self._fan(n))
@@ -213,18 +213,17 @@ class Bmc:
     def _power(self, point: str, step_w: int, number: int) -> Callable[[], float]:
         return Panel(self._truth, point, replace(self._flaws, quantum_w=float(step_w)), number=number).power_w
 
-    def _load(self, point: str, full_w: float) -> float:
+    def _mean_w(self, point: str) -> float:
         now = monotonic_ns()
-        mean = self._truth.energy(point, now - round(COOLING_S * NS), now) / COOLING_S
-        return min(max(mean / full_w, 0.0), 1.0)
+        return self._truth.energy(point, now - round(COOLING_S * NS), now) / COOLING_S
 
     def _fan(self, number: int) -> Callable[[], float]:
-        rated = self._truth.node.supply.rated_w
-        return lambda: 4200.0 + 9000.0 * self._load("node.dc", rated) + 60.0 * (number % 3)
+        cooling = self._truth.node.cooling
+        return lambda: FULL_RPM * cooling.speed(self._mean_w("fans")) + 60.0 * (number % 3)
 
     def _card(self, index: int) -> Callable[[], float]:
         gpu = self._truth.node.gpus[index]
-        return lambda: gpu.idle_c + (gpu.max_c - gpu.idle_c) * self._load(f"gpu:{index}", gpu.max_w)
+        return lambda: gpu.idle_c + (gpu.max_c - gpu.idle_c) * min(self._mean_w(f"gpu:{index}") / gpu.max_w, 1.0)
 
 
 def _step(reach_w: float) -> int:

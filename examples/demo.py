@@ -1,0 +1,257 @@
+"""Show joulelab on a simulated node, in about a minute and without a GPU, root or a network: `make demo`.
+
+`python examples/demo.py [measure] [sweep] [reproduce]` shows some of its parts; each is a command that can be typed
+again. A part that fails does not stop the others; the exit code is then 1. Ctrl-C ends all that was started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulelab.core.errors import JoulelabError
+from joulelab.twins.servers import nvml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import FrameType
+
+ROOT = Path(__file__).resolve().parents[1]
+WIDTH, LABEL = 100, 10
+PARTS = ("measure", "sweep", "reproduce")
+# A part that takes longer has failed; one that was told to end gets so long for it (s).
+PART_S, END_S = 300.0, 20.0
+# The servers of the twin's node-level meters, what each needs, and the entry that reads it.
+SERVERS = {
+    "bmc": ("pyghmi", "bmc"),
+    "redfish": ("httpx", "redfish"),
+    "modbus": ("pymodbus", "modbus1"),
+    "pdu": ("pysnmp", "pdu1"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Hold a part: what it shows, and the programs that show it, each of which runs the next one.
+
+    `missing` is why it cannot be shown here.
+    """
+
+    name: str
+    title: str
+    programs: tuple[str, ...]
+    missing: str | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """Return the command line."""
+        return shlex.split(" -- ".join(self.programs))
+
+    @property
+    def typed(self) -> str:
+        """Return the command line as one would type it, each program on a line of its own."""
+        lines: list[str] = []
+        for k, program in enumerate(self.programs):
+            text = program + (" --" if k < len(self.programs) - 1 else "")
+            wrapped = textwrap.wrap(text, WIDTH - 6, break_on_hyphens=False, subsequent_indent="    ")
+            lines += [f"    {line}" for line in wrapped]
+        return "$ " + " \\\n".join(lines).lstrip()
+
+
+@dataclass(slots=True)
+class Here:
+    """Tell what of the demo this machine can do: `left_out` says what is missing, and why."""
+
+    nvml: bool = True
+    servers: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def look(cls) -> Here:
+        """Look for a C compiler (the twin's NVML library is built here), the libraries, and snmpd."""
+        here = cls()
+        try:
+            nvml.library()
+        except (JoulelabError, OSError, subprocess.SubprocessError) as error:
+            here.nvml, here.left_out["GPUs by NVML"] = False, str(error)
+        for server, (library, _) in SERVERS.items():
+            if importlib.util.find_spec(library) is None:
+                here.left_out[server] = f"{library} is not installed; `make demo` installs it"
+            elif server == "pdu" and not shutil.which("snmpd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"):
+                here.left_out["the PDU by SNMP"] = "snmpd is not installed; the Modbus meter reads the same cords"
+            else:
+                here.servers.append(server)
+        return here
+
+
+def parts(here: Here, results: str) -> list[Part]:
+    """Return all parts in their order; their results go to a folder.
+
+    The meters are named, so that none of this machine is read, whatever its joulelab.toml says.
+    """
+    meters = [*(["nvml"] if here.nvml else []), "rapl", *(SERVERS[name][1] for name in here.servers)]
+    serve = f" --serve {','.join(here.servers)}" if here.servers else ""
+    read = " ".join(f"--meter {name}" for name in meters)
+    measure = (
+        f"joulelab twin --gpus 8 --gpu-model h100{serve}",
+        f"joulelab run --runs {results}/runs --name demo --idle 2s --tail 2s {read}",
+        "python examples/cpu_load.py",
+    )
+    sweep = (
+        "joulelab twin --gpus 8 --gpu-model rtx6000 --idle",
+        f"joulelab sweep --studies {results} --name caps --cap 140,180,260 --repeat 2 --meter nvml --meter rapl",
+        "python -m joulelab.twins.job --gpus 8 --work 250 --speed 23",
+    )
+    gdansk = (f"joulelab reproduce gdansk --studies {results}",)
+    without = None if here.nvml else "caps are set by NVML, which the twin has only with a C compiler"
+    return [
+        Part("measure", "measure a real CPU load; a simulated node with 8 H100 follows it", measure),
+        Part("sweep", "set three power caps on 8 simulated RTX 6000, by NVML; find the best", sweep, without),
+        Part("reproduce", "repeat the Gdansk study (17 caps x 4 GPU counts x 10) in virtual time", gdansk),
+    ]
+
+
+class Shown:
+    """Run parts one after the other, and end the one that runs when we are told to end."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._until = 0.0
+
+    def note(self, number: int, _: FrameType | None) -> None:
+        """Take a signal: what runs gets it as from a terminal, all of it at once."""
+        self.signal = self.signal or number
+        self._end()
+
+    def run(self, part: Part, environ: Mapping[str, str], limit_s: float = PART_S) -> str | None:
+        """Run a part; return what went wrong."""
+        # A session of its own: Ctrl-C reaches us alone, and we pass it on, whether a terminal or a process sent it.
+        try:
+            child = subprocess.Popen(
+                part.words, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError as error:
+            return f"{part.words[0]}: {error.strerror}"
+        self._until, self._child = time.monotonic() + limit_s, child
+        if self.signal is not None:
+            self._end()
+        while child.poll() is None and time.monotonic() < self._until:
+            time.sleep(0.02)
+        self._child = None
+        if child.poll() is not None:
+            return None if child.returncode == 0 else f"exit code {child.returncode}"
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        return f"it did not end within {limit_s:.0f} s"
+
+    def _end(self) -> None:
+        if self._child is not None and self._child.poll() is None:
+            self._until = min(self._until, time.monotonic() + END_S)
+            os.killpg(self._child.pid, signal.SIGINT)
+
+
+def say(label: str, text: str) -> None:
+    """Print a labelled line, wrapped beside its label."""
+    indent = " " * LABEL
+    print(
+        textwrap.fill(text, WIDTH, initial_indent=f"{label:<{LABEL}}", subsequent_indent=indent, break_on_hyphens=False)
+    )
+
+
+def rule(text: str) -> None:
+    """Print a line that parts what comes from what was before."""
+    print(f"\n── {text} ".ljust(WIDTH, "─"))
+
+
+def show(chosen: Sequence[Part], shown: Shown, environ: Mapping[str, str], results: str) -> int:
+    """Run parts and say how they went; return the exit code."""
+    began, wrong = time.monotonic(), {}
+    for number, part in enumerate(chosen, 1):
+        rule(f"{number} of {len(chosen)}: {part.title}")
+        if part.missing is not None:
+            say("left out", part.missing)
+            continue
+        print(part.typed + "\n", flush=True)
+        why = None if shown.signal is not None else shown.run(part, environ)
+        if shown.signal is not None:
+            name = signal.Signals(shown.signal).name
+            say("ended", f"by {name} in part {number}, and all that was started with it; results so far: {results}")
+            return 128 + shown.signal
+        if why is not None:
+            wrong[part.name] = why
+            say("failed", f"{part.name}: {why}")
+    rule(f"done in {time.monotonic() - began:.0f} s")
+    conclude(results)
+    for name, why in wrong.items():
+        say("failed", f"{name}: {why}; the others are complete")
+    return 1 if wrong else 0
+
+
+def conclude(results: str) -> None:
+    """Print where results are, and what to type next."""
+    say("simulated", "the node, its meters, caps and jobs; of this machine only the load of its CPUs was looked at")
+    made = sorted(path.name for path in (ROOT / results).iterdir())
+    say("results", f"{results}: {', '.join(made)}")
+    say("next", "source .venv/bin/activate, and for example")
+    runs = [path.name for path in (ROOT / results / "runs").glob("*-*")]
+    hints = [
+        *((f"joulelab show {results}/runs/{run} --budget", "what each ± is made of") for run in runs[-1:]),
+        ("joulelab reproduce gdansk --set gpu.idle_w=30", "the study with another GPU"),
+        ("joulelab twin 8xh100", "a node for any tool"),
+        ("joulelab meters", "what this machine can measure"),
+        ("joulelab run -- python train.py", "measure your own work"),
+    ]
+    width = max(len(command) for command, _ in hints)
+    for command, why in hints:
+        print(f"{' ' * LABEL}{command:<{width}}  # {why}")
+
+
+def fresh(parent: Path) -> str:
+    """Make a new folder for the results, and return its path, from the clone if it is in there."""
+    number = 1
+    while True:
+        folder = parent / str(number)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        else:
+            return str(folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder)
+
+
+def main() -> int:
+    """Show the parts that are asked for, all unless told otherwise; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, default=ROOT / "joulelab-demo", help="folder for results")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=", ".join(PARTS))
+    given = parser.parse_args()
+    shown = Shown()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, shown.note)
+    here = Here.look()
+    for what, why in here.left_out.items():
+        say("without", f"{what}: {why}")
+    results = fresh(given.results.absolute())
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("JOULELAB_")}
+    environ |= {"PATH": path, "COLUMNS": str(min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))}
+    chosen = [part for part in parts(here, results) if part.name in (given.parts or PARTS)]
+    return show(chosen, shown, environ, results)
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.exit(main())

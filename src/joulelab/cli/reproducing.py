@@ -1,0 +1,260 @@
+"""Reproduce one paper: its study on its twins, its figures, what the twins know, and the files of it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import shutil
+import sys
+import time
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.core.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from rich.progress import Progress
+
+    from joulelab.analysis.terms import Quantity
+    from joulelab.cli.changes import Change, Twin
+    from joulelab.report.papers import Paper
+    from joulelab.report.papers.told import Told
+    from joulelab.study.drive import Told as News
+    from joulelab.study.folder import Study
+    from joulelab.study.slots import Slot
+    from joulelab.twins.nodefile import Description
+
+EXAMPLE = "cooling.inlet_c=35"  # a change that every twin takes
+REPORT = "reproduced"
+DONE = "done"
+LINE_S = 10.0  # so often a line says how far a study is, where there is no terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Hold what was asked for; `out` is where files go, None for beside the runs."""
+
+    paper: str
+    changes: Sequence[Change]
+    seed: int | None
+    studies: Path
+    out: Path | None
+    figures: bool | None
+    keep: bool
+
+
+def reproduce(
+    asked: Asked, tell: Callable[[str], None], *, paper: Paper | None = None, file: Path | None = None
+) -> Told:
+    """Run what has not run yet of a paper's study on its twins, and gather what there is to tell.
+
+    `paper` and `file` are those of the name that was asked for unless given. Raises ConfigError for changes that a twin
+    does not take, MissingDependency for pictures that were asked for.
+    """
+    from joulelab.report.papers import find
+    from joulelab.report.papers.files import study_file
+    from joulelab.study.virtual import run_twin_study
+
+    paper = paper or find(asked.paper)
+    file = file or study_file(paper.file)
+    twins = _twins(paper, asked.changes)
+    if asked.figures:
+        need_matplotlib()
+    folder = asked.studies / f"reproduce-{paper.name}-{digest(file, paper, twins, asked.seed)}"
+    before, began = _done(folder), time.monotonic()
+    described = {node: twins[name].description() for node, name in paper.twins.items()}
+    with Advancing(sys.stderr, tell) as news:
+        study = run_twin_study(file, described, folder, seed=asked.seed, tell=news)
+    told = _told(asked, paper, study, twins={name: twin.description() for name, twin in twins.items()}, file=file)
+    there = told.slots - told.left
+    told = replace(told, new=there - before, took_s=time.monotonic() - began)
+    files = [*_write(asked, told, study, tell), *_write_study(study)]
+    if not asked.keep:
+        shutil.rmtree(study.folder / "cells", ignore_errors=True)
+    return replace(told, files=[shown(each) for each in files])
+
+
+class Advancing:
+    """Show how far a study is: a bar on a terminal, else a line now and then; and what failed."""
+
+    def __init__(self, file: TextIO, tell: Callable[[str], None]) -> None:
+        self._file, self._tell = file, tell
+        self._lined = time.monotonic()
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        """Begin the bar."""
+        if self._file.isatty():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bar = Progress(console=Console(file=self._file), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("runs in virtual time", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, news: News) -> None:
+        """Take one piece of news."""
+        if news.why and news.what.startswith("failed"):
+            self._tell(f"a run failed: {news.why} ({shown(news.slot)})")
+        if self._bar is not None:
+            self._bar.update(self._task, completed=news.finished, total=news.total)
+        elif time.monotonic() - self._lined > LINE_S:
+            self._lined = time.monotonic()
+            self._tell(f"{news.finished} of {news.total} runs are done")
+
+
+def _told(asked: Asked, paper: Paper, study: Study, *, twins: Mapping[str, Description], file: Path) -> Told:
+    """Work out figures, and how often the true energy lies within the uncertainty."""
+    from joulelab.report.papers.covered import covered
+    from joulelab.report.papers.judged import marked
+    from joulelab.report.papers.published import published
+    from joulelab.report.papers.told import Told
+
+    calibrated = {each for described in twins.values() for each in described.calibrated}
+    runs = list(_trials([slot for slot in _slots(study.folder) if slot.state.value == DONE]))
+    planned = _planned(file)
+    return Told(
+        paper=paper,
+        figures=marked(paper.figures(study, published(paper.name)), calibrated),
+        twins={name: described.title for name, described in twins.items()},
+        seed=study.seed,
+        slots=planned,
+        left=planned - len(runs),
+        ran_s=sum(time_s for _, _, time_s in runs),
+        took_s=0.0,
+        changes=[change.typed for change in asked.changes],
+        covered=covered([(energies, true) for energies, true, _ in runs], study.data.get("scope")),
+        meters=paper.meters(study),
+        tables=paper.tables(study),
+        folder=shown(study.folder),
+        then=_then(paper, file),
+    )
+
+
+def shown(path: Path) -> str:
+    """Return a path as it is shortest to type from here."""
+    from joulelab.cli.run import short_path
+
+    return str(short_path(path))
+
+
+def node_names(paper: str) -> set[str]:
+    """Return by which names the nodes of a paper can be changed: node types of its study, and twins."""
+    from joulelab.report.papers import find
+
+    twins = find(paper).twins
+    return {*twins, *twins.values()}
+
+
+def check_nodes(papers: Sequence[str], changes: Sequence[Change]) -> None:
+    """Refuse a change of a node that no paper has. Raises ConfigError with the nearest."""
+    if not any(change.node for change in changes):
+        return
+    from joulelab.twins.names import nearest
+
+    known = {name for paper in papers for name in node_names(paper)}
+    for change in changes:
+        if change.node and change.node not in known:
+            raise ConfigError(f"there is no node {change.node!r}", where="--set", next=nearest(change.node, known))
+
+
+def digest(file: Path, paper: Paper, twins: Mapping[str, Twin], seed: int | None) -> str:
+    """Return what tells apart results that must not be mixed: study, twins with their changes, seed, version."""
+    nodes = {node: [twins[name].text, twins[name].changes] for node, name in paper.twins.items()}
+    plain = json.dumps([file.read_text("utf-8"), nodes, seed, __version__], sort_keys=True, default=str)
+    return hashlib.sha256(plain.encode()).hexdigest()[:8]
+
+
+def need_matplotlib() -> None:
+    """Raise MissingDependency where pictures cannot be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        install = 'pip install "joulelab[figures]"'
+        raise MissingDependency("pictures need matplotlib, which is not installed", next=install)
+
+
+def _twins(paper: Paper, changes: Sequence[Change]) -> dict[str, Twin]:
+    from joulelab.cli.changes import changed
+
+    nodes = resources.files("joulelab.twins") / "nodes"
+    names = dict.fromkeys(paper.twins.values())
+    return changed({name: (nodes / f"{name}.toml").read_text("utf-8") for name in names}, paper.twins, changes)
+
+
+def _slots(folder: Path) -> Iterator[Slot]:
+    """Return every repeat that a study's folder has."""
+    from joulelab.study.slots import look, slots_of
+
+    for cell in sorted((folder / "cells").glob("*/")):
+        yield from (look(slot) for slot in slots_of(cell) if slot.name.startswith("r"))
+
+
+def _done(folder: Path) -> int:
+    return sum(slot.state.value == DONE for slot in _slots(folder))
+
+
+def _planned(file: Path) -> int:
+    from joulelab.study.file import read_study
+
+    plan = read_study(file).plan
+    return len(plan.cells) * plan.repeats
+
+
+def _trials(slots: Sequence[Slot]) -> Iterator[tuple[Mapping[str, Quantity], Mapping[str, float], float]]:
+    """Return energies as they were found and as they are (J, by scope), and the time (s) of each slot."""
+    from joulelab.study.trial import trial_of
+    from joulelab.study.virtual import read_truth
+
+    for slot in slots:
+        trial = trial_of(slot)
+        yield trial.energies, read_truth(slot.folder)["energy_j"], trial.time_s
+
+
+def _then(paper: Paper, file: Path) -> list[tuple[str, str]]:
+    return [
+        ("another physics", f"joulelab reproduce {paper.name} --set {EXAMPLE}"),
+        ("on real hardware", f"joulelab study run {shown(file)}"),
+    ]
+
+
+def _write_study(study: Study) -> list[Path]:
+    """Write the usual files of a study: results, statistics, slots and pairs."""
+    from joulelab.cli.concluding import summarised, write
+
+    return write(study, *summarised(study), figures=False)
+
+
+def _write(asked: Asked, told: Told, study: Study, tell: Callable[[str], None]) -> list[Path]:
+    """Write figures as CSV and Markdown, the paper's tables, and its pictures; return what was written."""
+    from joulelab.report.papers.tables import figures_csv, table_csv
+    from joulelab.report.papers.text import told_markdown
+
+    folder = study.folder / REPORT if asked.out is None else asked.out / told.paper.name
+    folder.mkdir(parents=True, exist_ok=True)
+    made: dict[str, Any] = {"figures.csv": figures_csv([(told.paper.name, told.figures)])}
+    made |= {f"{table.name}.csv": table_csv(table) for table in told.tables}
+    made["figures.md"] = told_markdown(told)
+    for name, text in made.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    written = [folder / name for name in made]
+    if asked.figures is False:
+        return written
+    try:
+        need_matplotlib()
+        pictures = told.paper.pictures(study, folder)
+    except MissingDependency as error:
+        tell(str(error))
+        return written
+    return written + [path for path in pictures if path.suffix == ".png"]

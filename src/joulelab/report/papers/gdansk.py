@@ -1,0 +1,347 @@
+"""Reproduce the Gdansk study: power caps on one to eight GPUs, the best cap for each goal, and how training scales."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.metrics import CellMetrics, Summary, summarise
+from joulelab.analysis.products import ONE
+from joulelab.core.errors import ConfigError
+from joulelab.report.papers import Paper, Table
+from joulelab.report.papers.gdansk_pictures import pictures_of
+from joulelab.report.papers.judged import NONE, POINTS, SHARE, STEP, Figure
+from joulelab.study.results import gather
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from joulelab.analysis.cells import Cell
+    from joulelab.analysis.terms import Quantity
+    from joulelab.report.papers.judged import Kind, Tolerance
+    from joulelab.study.folder import Study
+
+DEFAULT_W, CAPPED_W = 260, 170
+COUNTS, ALL = (1, 2, 4, 8), 8
+SIMILAR = 1.0  # gains by EDS(1.5) that lie within so many points of the best are called similar
+FEWER = "with 1, 2 or 4 GPUs no goal but energy gains notably"  # less than half of what it gains on all
+SLOWED = "the twin's slowest GPU holds up the others, and time under a cap follows one law fitted on other trainings"
+BUSY = "the node's power beside its GPUs is taken to be the same for any number of them"
+WHY = {
+    "gdansk.energy_gain.1": f"{BUSY}; with one it is smaller, and its cap saves a larger share",
+    "gdansk.energy_gain.2": BUSY,
+    "gdansk.energy_gain.4": BUSY,
+    "gdansk.best.energy.cap_w": f"the gain is flat around its best; {SLOWED}",
+    "gdansk.time_s.170w.1": SLOWED,
+    "gdansk.time_s.170w.2": SLOWED,
+    "gdansk.speedup.260w.4": "one part that GPUs share and one that they do not is all the model has of scaling",
+}
+
+
+class _Metric(NamedTuple):
+    """Name a metric of the paper's table 1, its goal, and its gain in a cell."""
+
+    name: str
+    label: str
+    goal: Goal
+    gain: Callable[[CellMetrics], Quantity | None]
+    kind: Kind = "predicted"
+
+
+METRICS = (
+    _Metric("energy", "energy", Goal("energy"), lambda c: c.gain),
+    _Metric("gain_minus_loss", "gain minus loss", Goal("gain-loss"), lambda c: c.gain_minus_loss),
+    _Metric("edp", "EDP", Goal("edp"), lambda c: c.edp_gain),
+    _Metric("eds_k1.5", "EDS(1.5)", Goal("eds", 1.5), lambda c: c.eds_gain.get(1.5)),
+    # By algebra half of gain minus loss: the same cap, and half of its gain.
+    _Metric("eds_k2.0", "EDS(2)", Goal("eds", 2.0), lambda c: c.eds_gain.get(2.0), "identity"),
+)
+EDS15 = METRICS[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Hold what a study gave, by cap (W) and number of GPUs; nothing where it has not run."""
+
+    summary: Summary | None
+
+    def cell(self, cap_w: float, gpus: int) -> CellMetrics | None:
+        """Return a cell that has run."""
+        return next((c for c in self.line(gpus) if c.knobs.get("cap") == cap_w), None)
+
+    def line(self, gpus: int) -> list[CellMetrics]:
+        """Return the cells with so many GPUs that have run, by cap."""
+        cells = () if self.summary is None else self.summary.cells
+        found = [c for c in cells if c.knobs.get("gpus") == gpus and c.time is not None]
+        return sorted(found, key=lambda c: float(c.knobs["cap"]))
+
+    def best(self, metric: _Metric, gpus: int = ALL) -> CellMetrics | None:
+        """Return the best cell of so many GPUs by a metric."""
+        lines = () if self.summary is None else self.summary.lines
+        for line in lines:
+            if self.summary is not None and line.knobs.get("gpus") == gpus:
+                found = self.summary.best_for(metric.goal, line.key)
+                return None if found is None else self.summary.cell(found.cell)
+        return None
+
+    def gain(self, metric: _Metric, gpus: int = ALL) -> float | None:
+        """Return what a metric gains at its best, in percent."""
+        cell = self.best(metric, gpus)
+        return None if cell is None else _percent(metric.gain(cell))
+
+    def speedup(self, cap_w: float, gpus: int) -> Quantity | None:
+        """Return the speed-up of so many GPUs over one at a cap."""
+        for scaling in () if self.summary is None else self.summary.scaling:
+            points = {p.gpus: p.speedup for p in scaling.points}
+            if scaling.knobs.get("cap") == cap_w and 1 in points:
+                return points.get(gpus)
+        return None
+
+
+def swept(study: Study, scope: str | None = None) -> Swept:
+    """Work out every metric of a study's cells, as for any study; of another scope (`gpu`) than its own if named."""
+    return judged(gather(study, scope=scope or study.data["scope"]).cells)
+
+
+def judged(cells: Sequence[Cell]) -> Swept:
+    """Compare cells with those at the default cap by every metric; nothing where none of these has run."""
+    if not any(c.trials and c.knobs.get("cap") == DEFAULT_W for c in cells):
+        return Swept(None)
+    return Swept(summarise(cells, goals=[m.goal for m in METRICS], reference={"cap": DEFAULT_W}))
+
+
+def figures(study: Study, published: Mapping[str, Any]) -> list[Figure]:
+    """Return every figure of the paper beside what the study gave."""
+    return figures_of(swept(study), published)
+
+
+def figures_of(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
+    """Return every figure of the paper beside what was found."""
+    made = [
+        *_best(found, published),
+        *_flat(found, published),
+        *_gains(found, published),
+        *_times(found, published),
+        *_speedups(found, published),
+        *_ratios(found, published),
+        *_findings(found),
+    ]
+    return [f if f.verdict != "miss" else replace(f, note=WHY.get(f.id, f.note)) for f in made]
+
+
+def _best(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
+    printed = {row[0]: row for row in published["best"]}
+    made = []
+    for metric in METRICS:
+        cell, row = found.best(metric), printed[metric.name]
+        gain = None if cell is None else metric.gain(cell)
+        known = f"gdansk.best.{metric.name}"
+        label = f"best by {metric.label}, 8 GPUs"
+        made += [
+            _figure(f"{known}.gain_pct", f"{label}: gain", row[1], _times_hundred(gain), "%", POINTS, metric.kind),
+            Figure(
+                id=f"{known}.cap_w", label=f"{label}: cap", published=row[2], unit="W", tolerance=STEP,
+                reproduced=None if cell is None else float(cell.knobs["cap"]), kind=metric.kind,
+            ),
+        ]  # fmt: skip
+    return made
+
+
+def _flat(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
+    """Return the lowest and the highest cap whose gain by EDS(1.5) is similar to the best."""
+    low, high = published["eds_k1_5_flat_range_w"]
+    gains = {float(c.knobs["cap"]): q.value * 100 for c in found.line(ALL) if (q := EDS15.gain(c)) is not None}
+    similar = [cap for cap, gain in gains.items() if gain >= max(gains.values()) - SIMILAR]
+    ends = (("low", low, min, "lowest"), ("high", high, max, "highest"))
+    return [
+        Figure(
+            id=f"gdansk.eds_k1.5.{end}_w", label=f"{name} cap with a similar gain by EDS(1.5)", published=cap,
+            reproduced=of(similar) if similar else None, unit="W", tolerance=STEP,
+        )
+        for end, cap, of, name in ends
+    ]  # fmt: skip
+
+
+def _gains(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
+    made = []
+    for count in COUNTS:
+        cell = found.best(METRICS[0], count)
+        gain = None if cell is None else _times_hundred(cell.gain)
+        # On all GPUs it is the best energy of table 1 once more, rounded.
+        kind: Kind = "identity" if count == ALL else "predicted"
+        label = f"energy saved at the best cap, {_gpus(count)}"
+        known = published["energy_gain_by_gpus_pct"][str(count)]
+        made.append(_figure(f"gdansk.energy_gain.{count}", label, known, gain, "%", POINTS, kind))
+    return made
+
+
+def _times(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
+    made = []
+    for cap in (DEFAULT_W, CAPPED_W):
+        printed = {int(count): time for count, time in published[f"time_s_{cap}w"].items()}
+        if cap == DEFAULT_W:  # not printed: it follows from the speed-up and the time of 8
+            printed[1] = round(published["speedup_260w"]["8"] * published["time_s_260w"]["8"], 1)
+        for count in sorted(printed):
+            cell = found.cell(cap, count)
+            label = f"training time, {_gpus(count)} at {cap} W"
+            time = None if cell is None else cell.time
+            made.append(_figure(f"gdansk.time_s.{cap}w.{count}", label, printed[count], time, "s"))
+    return made
+
+
+def _speedups(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
+    made = []
+    for cap in (DEFAULT_W, CAPPED_W):
+        for count, printed in published[f"speedup_{cap}w"].items():
+            # That of 8 follows from times that are printed themselves.
+            kind: Kind = "identity" if int(count) == ALL else "predicted"
+            label = f"speed-up of {_gpus(int(count))} at {cap} W"
+            own = found.speedup(cap, int(count))
+            made.append(_figure(f"gdansk.speedup.{cap}w.{count}", label, printed, own, "", SHARE, kind))
+    return made
+
+
+def _ratios(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
+    cell, printed = found.cell(CAPPED_W, ALL), published["derived_170w"]
+    time = None if cell is None or cell.loss is None else ONE + cell.loss
+    energy = None if cell is None or cell.gain is None else ONE - cell.gain
+    label = f"at {CAPPED_W} W over {DEFAULT_W} W, 8 GPUs"
+    return [
+        _figure("gdansk.ratio.170w.time", f"time {label}", printed["time_ratio"], time, ""),
+        _figure("gdansk.ratio.170w.energy", f"energy {label}", printed["energy_ratio"], energy, ""),
+    ]
+
+
+def _findings(found: Swept) -> list[Figure]:
+    gains = [found.gain(METRICS[0], count) for count in COUNTS]
+    known = [g for g in gains if g is not None]
+    whole = len(known) == len(COUNTS)
+    caps = [float(cell.knobs["cap"]) for m in METRICS if (cell := found.best(m)) is not None]
+    fast, slow = found.speedup(DEFAULT_W, ALL), found.speedup(CAPPED_W, ALL)
+    few = {m.label: [found.gain(m, n) for n in COUNTS] for m in METRICS[1:3]}
+    fewer = None if not whole else all(max(_numbers(g[:-1])) < (g[-1] or 0.0) / 2 for g in few.values())
+    said = ", ".join(f"{name} {max(_numbers(g[:-1])):.1f} %, 8: {g[-1]:.1f} %" for name, g in few.items() if whole)
+    return [
+        _finding("growth", "more GPUs at work, more energy is saved by a cap",
+                 known == sorted(set(known)) if whole else None, " < ".join(f"{g:.1f} %" for g in known)),
+        _finding("caps", "on 8 GPUs a cap of 160 to 200 W is best for every goal, within one step",
+                 min(caps) >= 150 and max(caps) <= 210 if caps else None, ", ".join(f"{c:g} W" for c in caps)),
+        _finding("fewer", FEWER, fewer, said),
+        _finding("scaling", "under the cap training scales a little better to 8 GPUs",
+                 None if fast is None or slow is None else slow.value > fast.value,
+                 "" if fast is None or slow is None else f"{slow.value:.2f} at 170 W, {fast.value:.2f} at 260 W"),
+    ]  # fmt: skip
+
+
+def _finding(name: str, text: str, holds: bool | None, detail: str) -> Figure:
+    return Figure(
+        id=f"gdansk.finding.{name}", label=text, published=text, reproduced=holds, tolerance=NONE, kind="finding",
+        detail=detail,
+    )  # fmt: skip
+
+
+def _figure(
+    name: str,
+    label: str,
+    published: float,
+    found: Quantity | None,
+    unit: str,
+    tolerance: Tolerance = SHARE,
+    kind: Kind = "predicted",
+) -> Figure:
+    return Figure(
+        id=name, label=label, published=published, reproduced=None if found is None else found.value, unit=unit,
+        tolerance=tolerance, kind=kind, uncertainty=None if found is None else found.expanded,
+    )  # fmt: skip
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [v for v in values if v is not None]
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _times_hundred(share: Quantity | None) -> Quantity | None:
+    return None if share is None else share.scaled(100)
+
+
+def _percent(share: Quantity | None) -> float | None:
+    return None if share is None else share.value * 100
+
+
+def tables(study: Study) -> list[Table]:
+    """Return table 1 of the paper: the best cap for each goal on 8 GPUs, and what it gains."""
+    found, rows, records = swept(study), [], []
+    for metric in METRICS:
+        cell = found.best(metric)
+        gain = None if cell is None else metric.gain(cell)
+        if cell is None or gain is None:
+            continue
+        wide = "" if gain.expanded is None else f" ± {gain.expanded * 100:.2f}"
+        rows.append((metric.label, f"{gain.value * 100:.2f}{wide}", f"{cell.knobs['cap']:g}"))
+        records.append({"metric": metric.name, "gain": gain.value, "cap_w": float(cell.knobs["cap"])})
+    heads = ("metric", f"gain over {DEFAULT_W} W, %", "cap, W")
+    note = "Of the twin. The gain by EDS(2) is by algebra half of gain minus loss."
+    title = "Table 1: best caps on 8 GPUs"
+    return [Table("best-caps", title, heads, tuple(rows), note, tuple(records))] if rows else []
+
+
+def meters(study: Study) -> list[str]:
+    """Say what the analyzer's uncertainty is in one run, and what GPU meters alone would have told."""
+    found, said = swept(study), []
+    cell = found.cell(DEFAULT_W, ALL)
+    energy = None if cell is None or not cell.trials else cell.trials[0].energy
+    if energy is not None and energy.expanded is not None:
+        share = energy.expanded / energy.value * 100
+        said.append(f"One run on 8 GPUs at 260 W is known to ± {share:.2f} % (k = 2) by the analyzer.")
+    best, energies = METRICS[0], found.best(METRICS[0])
+    gain = None if energies is None else best.gain(energies)
+    if gain is not None and gain.expanded is not None:
+        runs = 0 if energies is None else energies.n
+        said.append(
+            f"The gain in energy at its best is known to ± {gain.expanded * 100:.2f} points from {runs} repeats: gain "
+            "errors of the one analyzer cancel."
+        )
+    return said + _gpus_alone(study, found)
+
+
+def _gpus_alone(study: Study, found: Swept) -> list[str]:
+    """Say what the GPUs' own meters would have told: they do not see the host that waits."""
+    try:
+        alone = swept(study, "gpu")
+    except ConfigError:
+        return []
+    parts = []
+    for count in (1, ALL):
+        own, whole = alone.best(METRICS[0], count), found.best(METRICS[0], count)
+        if own is None or whole is None or own.gain is None or whole.gain is None:
+            continue
+        parts.append(
+            f"{_gpus(count)}: {own.gain.value * 100:.1f} % at {own.knobs['cap']:g} W, not "
+            f"{whole.gain.value * 100:.1f} % at {whole.knobs['cap']:g} W"
+        )
+    text = "NVML of all eight GPUs alone, without the node around them, would have told more saved at lower caps"
+    return [f"{text} ({'; '.join(parts)})."] if parts else []
+
+
+def pictures(study: Study, folder: Path) -> list[Path]:
+    """Draw figures 2 to 7 of the paper. Raises MissingDependency."""
+    found = swept(study)
+    return [] if found.summary is None else pictures_of(found.summary, folder, all_gpus=ALL, caps=(DEFAULT_W, CAPPED_W))
+
+
+PAPER = Paper(
+    name="gdansk",
+    title="Performance and energy aware training of a deep neural network in a multi-GPU environment with power "
+    "capping (Gdansk University of Technology, 2023)",
+    file="gdansk.toml",
+    twins={"local": "gdansk-rtx6000"},
+    figures=figures,
+    pictures=pictures,
+    tables=tables,
+    meters=meters,
+)

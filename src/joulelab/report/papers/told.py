@@ -1,0 +1,144 @@
+"""Gather what a reproduction has to tell: figures, what follows from them in sentences, and where results are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from joulelab.report import format as fmt
+from joulelab.report.papers.covered import Covered
+from joulelab.report.papers.judged import count, misses, of_kind
+from joulelab.report.papers.tables import allowed, deviation, number, records, reproduced
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.report.papers import Paper, Table
+    from joulelab.report.papers.judged import Figure, Kind
+
+SCHEMA = 1
+WITHIN = "the paper's own ± where it prints one, else 5 %, 2 points of a gain, or one step of the caps"
+KINDS: tuple[Kind, ...] = ("calibrated", "predicted", "identity", "finding")
+UNEXPLAINED = "no reason is known"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Hold one paper's reproduction: its figures, the twins it ran on, times (s), and files.
+
+    `twins` are titles by name, `changes` what was set by hand; `ran_s` is the time that the runs took in virtual time,
+    `took_s` that of this call; `left` are slots without a result.
+    """
+
+    paper: Paper
+    figures: Sequence[Figure]
+    twins: Mapping[str, str]
+    seed: int
+    slots: int
+    ran_s: float
+    took_s: float
+    left: int = 0
+    new: int = 0
+    changes: Sequence[str] = ()
+    covered: Covered = field(default_factory=Covered)
+    meters: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    folder: str = ""
+    files: Sequence[str] = ()
+    then: Sequence[tuple[str, str]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data: every figure in full, and what was counted."""
+        counts = {kind: count(self.figures, kind) for kind in KINDS}
+        return {
+            "paper": self.paper.name,
+            "title": self.paper.title,
+            "twins": dict(self.twins),
+            "changes": list(self.changes),
+            "seed": self.seed,
+            "slots": self.slots,
+            "slots_left": self.left,
+            "slots_run_now": self.new,
+            "virtual_s": self.ran_s,
+            "took_s": self.took_s,
+            "counts": {k: {"hits": c.hits, "misses": c.misses, "unjudged": c.unjudged} for k, c in counts.items()},
+            "within": WITHIN,
+            "figures": records(self.paper.name, self.figures),
+            "covered": self.covered.to_json(),
+            "meters": list(self.meters),
+            "tables": [{"name": t.name, "title": t.title, "note": t.note, "records": _plain(t)} for t in self.tables],
+            "folder": self.folder,
+            "files": list(self.files),
+            "next": [command for _, command in self.then],
+        }
+
+
+def ran(told: Told) -> str:
+    """Return what ran and how long it took, in virtual and in real time."""
+    took = fmt.roughly(told.took_s)
+    runs = f"{told.slots - told.left} of {told.slots} runs" if told.left else f"{told.slots} runs"
+    there = told.slots - told.left - told.new
+    before = "" if not there else "; all were there already" if not told.new else f"; {there} were there already"
+    return f"{runs} of together {fmt.duration(told.ran_s)}, in virtual time: {took}, seed {told.seed}{before}"
+
+
+def counted(figures: Sequence[Figure]) -> str:
+    """Return how many predictions lie within their tolerance, and what that is."""
+    found = count(figures, "predicted")
+    if not found.total:
+        return "no figure was predicted"
+    lacking = f"; {found.unjudged} have no result" if found.unjudged else ""
+    share = fmt.percent(found.share, signed=False)
+    return f"{found.hits} of {found.total} predictions ({share}) lie within {WITHIN}{lacking}"
+
+
+def findings(figures: Sequence[Figure]) -> list[tuple[str, str]]:
+    """Return each finding with its numbers, behind yes, NO or -."""
+    said = {"hit": "yes", "miss": "NO", "": fmt.NOTHING}
+    return [
+        (said[f.verdict], f"{f.published or f.label}" + (f": {f.detail}" if f.detail else ""))
+        for f in of_kind(figures, "finding")
+    ]
+
+
+def missed(figures: Sequence[Figure]) -> list[str]:
+    """Return what misses in sentences, with the reason that the paper's module gives."""
+    told = []
+    for figure in misses(figures):
+        why = figure.note or UNEXPLAINED
+        if figure.kind == "finding":
+            told.append(f"{figure.published or figure.label}: does not hold. {_sentence(why)}")
+            continue
+        numbers = f"{reproduced(figure)} instead of {number(figure.published)} {figure.unit}".rstrip()
+        off = f"{deviation(figure)}, allowed {allowed(figure.tolerance, figure.unit)}"
+        told.append(f"{figure.label}: {numbers} ({off}). {_sentence(why)}")
+    return told
+
+
+def notes(figures: Sequence[Figure]) -> list[str]:
+    """Return what the paper's module says of figures that do not miss."""
+    return [f"{f.label}: {f.note}" for f in figures if f.note and f.verdict != "miss"]
+
+
+def coverage(found: Covered) -> str:
+    """Return in how many slots the true energy lies within the stated uncertainty."""
+    if not found.slots:
+        return "no run tells its true energy"
+    width = f"the widest is ± {fmt.percent(found.widest, signed=False)}"
+    text = f"the true energy lies within the stated uncertainty in {found.inside} of {found.slots} runs"
+    farthest = f"the largest error {fmt.percent(found.farthest, signed=False)}"
+    more = f"; of every scope that was read, in {found.scopes_inside} of {found.scopes}"
+    return f"{text} ({width}, {farthest}){more if found.scopes > found.slots else ''}"
+
+
+def together(all_told: Sequence[Told]) -> str:
+    """Return the count over several papers."""
+    return counted([figure for told in all_told for figure in told.figures])
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def _plain(table: Table) -> list[dict[str, Any]]:
+    return [dict(r) for r in table.records] or [dict(zip(table.heads, row, strict=True)) for row in table.rows]

@@ -1,0 +1,281 @@
+"""Test `joulelab reproduce`: what is changed is what was asked for, results do not mix, and every form is printed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.report.papers.prepared import told
+
+from joulelab.cli import reproducing
+from joulelab.cli.changes import changed, read_change
+from joulelab.cli.reproducing import Advancing, Asked, reproduce
+from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.report.papers import find
+from joulelab.report.papers.published import published
+from joulelab.study.drive import Told as News
+from joulelab.study.folder import open_study
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Call
+
+    from joulelab.report.papers.told import Told
+
+NODE = """
+name = "small"
+calibrated = ["x.idle_w"]
+[[gpu]]
+model = "rtx6000"
+count = 2
+idle_w = 20.0
+[cooling]
+inlet_c = 20.0
+[workloads.train]
+parameters = { epochs = 1 }
+[[workloads.train.stages]]
+name = "load"
+seconds = 5.0
+[[workloads.train.stages]]
+name = "epoch"
+seconds = 9.0
+busy = 0.5
+[meters.analyzer]
+family = "analyzer"
+"""
+BLUE = 'name = "blue"\n[cpu]\nidle_w = 80.0\n'
+# Three cells of the Gdansk study: what two caps do on eight GPUs, and one GPU beside them.
+STUDY = """
+name = "gdansk"
+repeats = 1
+seed = 5
+idle = "2s"
+reference = { cap = 260 }
+scope = "node.ac"
+meters = ["analyzer", "nvml"]
+period = "500ms"
+[knobs]
+cap = [170, 260]
+gpus = [1, 8]
+[workloads.train]
+reference = "xception-birds"
+parameters = { epochs = 1, images = 2000, classes = 69 }
+phases = ["epoch"]
+"""
+
+
+def _changed(*typed: str) -> dict[str, Any]:
+    texts, types = {"small": NODE, "blue": BLUE}, {"accelerated": "small", "cpuonly": "blue"}
+    return {name: twin.description() for name, twin in changed(texts, types, [read_change(t) for t in typed]).items()}
+
+
+def test_a_dotted_key_changes_a_physical_parameter_wherever_it_is() -> None:
+    found = _changed(
+        "gpu.idle_w=31.5",
+        "cooling.inlet_c=35",
+        "cpuonly:cpu.idle_w=95",
+        "workloads.train.time_scatter=0.01",
+        "workloads.train.stages.epoch.busy=0.75",
+        "meters.analyzer.ask_s=0.5",
+        "gpu.slowdown=[0.05, 4.0]",
+        "small:cooling.kind=rear-door",
+        "spread=0.02",
+    )
+    small, blue = found["small"].node, found["blue"].node
+    assert [gpu.idle_w for gpu in small.gpus] == [31.5, 31.5]
+    assert small.gpus[0].slowdown == (0.05, 4.0)
+    assert (small.cooling.inlet_c, blue.cooling.inlet_c) == (35.0, 35.0)
+    assert (small.cooling.kind, blue.cooling.kind) == ("rear-door", "air")
+    assert (small.cpu.idle_w, blue.cpu.idle_w) == (90.0, 95.0)
+    model = found["small"].workloads["train"]
+    assert model.time_scatter == 0.01
+    assert [(s.name, s.busy, s.seconds) for s in model.stages] == [("load", 0.0, 5.0), ("epoch", 0.75, 9.0)]
+    assert found["small"].meters["analyzer"].ask_s == 0.5
+    assert (small.spread, blue.spread) == (0.02, 0.02)
+    assert not blue.gpus or blue.gpus == _changed()["blue"].node.gpus
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("gpu.idel_w=30", "did you mean 'idle_w'"),
+        ("colling.inlet_c=30", "did you mean 'cooling'"),
+        ("cooling.inlet=30", "did you mean 'inlet_c'"),
+        ("workloads.trian.time_scatter=0", "did you mean 'train'"),
+        ("workloads.train.time_scater=0", "did you mean 'time_scatter'"),
+        ("workloads.train.stages.bsy=0", "did you mean 'busy'"),
+        ("meters.analyser.ask_s=1", "did you mean 'analyzer'"),
+        ("green:gpu.idle_w=30", "there is no node 'green'"),
+        ("blue:gpu.idle_w=30", "nothing to change in 'gpu'"),
+        ("gpu=30", "needs a key within 'gpu'"),
+        ("gpu.idle_w=much", "wrong kind"),
+        ("gpu.idle_w", "is no change"),
+        ("gpu..idle_w=3", "is no change"),
+        (":gpu.idle_w=3", "is no change"),
+        ("calibrated=[]", "no physical parameter"),
+    ],
+)
+def test_what_a_twin_does_not_have_names_the_nearest(typed: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _changed(typed)
+    assert said in str(caught.value)
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Asked:
+    return Asked("gdansk", (), seed=None, studies=tmp_path / "studies", out=None, figures=False, keep=True)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    file = tmp_path / "small.toml"
+    file.write_text(STUDY)
+    return file
+
+
+def _numbers(found: Told) -> dict[str, Any]:
+    return {f.id: f.reproduced for f in found.figures if f.reproduced is not None}
+
+
+def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_another(
+    asked: Asked, small: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = reproduce(asked, print, file=small)
+    assert (first.slots, first.left, first.new, first.seed) == (4, 0, 4, 5)
+    assert first.ran_s > 100
+    assert first.covered.slots == 4
+    assert first.covered.scopes == 4 * 9
+    # What the twin was calibrated on is marked, by its own file.
+    kinds = {f.id: f.kind for f in first.figures}
+    assert kinds["gdansk.time_s.260w.8"] == "calibrated"
+    assert kinds["gdansk.time_s.170w.1"] == "predicted"
+    folder = tmp_path / first.folder
+    assert {f.name for f in (folder / "reproduced").iterdir()} >= {"figures.csv", "figures.md"}
+    assert (folder / "statistics.csv").exists()
+
+    again = reproduce(asked, print, file=small)
+    assert (again.folder, again.new) == (first.folder, 0)
+    assert _numbers(again) == _numbers(first)
+
+    # Nothing that was published gets into it: with every number changed it is the same.
+    def others(paper: str) -> dict[str, Any]:
+        return _scaled(published(paper))
+
+    shown = find("gdansk").figures(open_study(folder), others("gdansk"))
+    assert {f.id: f.reproduced for f in shown if f.kind != "finding" and f.reproduced is not None} == {
+        name: value for name, value in _numbers(first).items() if not isinstance(value, bool)
+    }
+    assert all(a.published != b.published for a, b in zip(shown, first.figures, strict=True) if a.kind != "finding")
+
+    # A physical parameter moves the figures, in a folder of its own.
+    hot = replace(asked, changes=[read_change("host.idle_w=600"), read_change("host.max_w=600")], keep=False)
+    moved = reproduce(hot, print, file=small)
+    assert moved.folder != first.folder
+    assert moved.changes == ["host.idle_w=600", "host.max_w=600"]
+    name = "gdansk.ratio.170w.energy"
+    assert _numbers(moved)[name] > _numbers(first)[name] + 0.02
+    assert not (tmp_path / moved.folder / "cells").exists()
+    assert (tmp_path / moved.folder / "reproduced" / "figures.csv").exists()
+
+
+def _scaled(table: Any) -> Any:
+    if isinstance(table, dict):
+        return {key: _scaled(value) for key, value in table.items()}
+    if isinstance(table, list):
+        return [_scaled(value) for value in table]
+    return table * 1.7 if isinstance(table, (int, float)) else table
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+    """Give what was prepared for any paper, and keep what was asked."""
+    seen: list[Asked] = []
+
+    def give(asked: Asked, tell: Any) -> Told:
+        seen.append(asked)
+        return replace(told(), paper=replace(told().paper, name=asked.paper))
+
+    monkeypatch.setattr(reproducing, "reproduce", give)
+    return seen
+
+
+def test_one_paper_is_printed_in_every_form(call: Call, prepared: list[Asked]) -> None:
+    text = call("reproduce", "gdansk").stdout
+    assert "3 of 5 predictions" in " ".join(text.split())
+    assert "All papers" not in text
+    assert call("reproduce", "gdansk", "--format", "markdown").stdout.startswith("## A study of caps")
+    assert r"\begin{table}" in call("reproduce", "gdansk", "--format", "latex").stdout
+    rows = list(csv.DictReader(io.StringIO(call("reproduce", "gdansk", "--format", "csv").stdout)))
+    assert {row["paper"] for row in rows} == {"gdansk"}
+    for words in (["--json"], ["--format", "json"]):
+        (plain,) = json.loads(call("reproduce", "gdansk", *words).stdout)["papers"]
+        assert plain["counts"]["predicted"]["hits"] == 3
+    assert [asked.paper for asked in prepared] == ["gdansk"] * 6
+
+
+def test_all_papers_are_printed_one_after_another_and_counted_together(call: Call, prepared: list[Asked]) -> None:
+    text = call("reproduce", "all", "--seed", "3", "--set", "cooling.inlet_c=30").stdout
+    assert [asked.paper for asked in prepared] == ["bnl", "horeka", "gdansk"]
+    assert {asked.seed for asked in prepared} == {3}
+    assert {asked.changes[0].typed for asked in prepared} == {"cooling.inlet_c=30"}
+    assert text.count("A study of caps") == 3
+    assert "All papers: 9 of 15 predictions" in text
+    assert len(json.loads(call("reproduce", "all", "--json").stdout)["papers"]) == 3
+
+
+def test_wrong_words_are_refused_before_anything_runs(call: Call, prepared: list[Asked]) -> None:
+    assert "is no change" in call("reproduce", "gdansk", "--set", "nonsense", code=2).output
+    wrong = call("reproduce", "gdansk", "--set", "gdansk-rtx600:gpu.idle_w=3", code=2).output
+    assert "did you mean 'gdansk-rtx6000'" in wrong
+    call("reproduce", "paris", code=2)
+    assert not prepared
+
+
+def test_a_wrong_key_names_the_nearest_and_runs_nothing(call: Call, tmp_path: Path) -> None:
+    said = call("reproduce", "gdansk", "--set", "gpu.idel_w=30", code=2).output
+    assert "did you mean 'idle_w'" in said
+    assert not (tmp_path / "joulelab-studies").exists()
+
+
+def test_pictures_are_left_out_without_matplotlib_unless_asked_for(
+    asked: Asked, small: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(reproducing.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingDependency, match="joulelab\\[figures\\]"):
+        reproduce(replace(asked, figures=True), print, file=small)
+    said: list[str] = []
+    paper = find("gdansk")
+    study = open_study(_kept(asked, small))
+    files = reproducing._write(
+        replace(asked, figures=None, out=tmp_path / "out"), told(paper=paper), study, said.append
+    )
+    assert any("pip install" in text for text in said)
+    assert {f.suffix for f in files} <= {".csv", ".md"}
+
+
+def _kept(asked: Asked, small: Path) -> Path:
+    """Return an empty study's folder."""
+    from joulelab.study.file import read_study
+    from joulelab.study.folder import join_study
+
+    found = read_study(small)
+    return join_study(asked.studies / "x", found.name, found.plan, 1).folder
+
+
+def test_progress_is_told_now_and_then_and_failures_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    cell: Any = None
+    with Advancing(io.StringIO(), said.append) as advancing:
+        advancing(News("done", cell, tmp_path, finished=1, total=9))
+        advancing(News("failed", cell, tmp_path / "r01", why="no model", finished=2, total=9))
+        monkeypatch.setattr(reproducing, "LINE_S", -1.0)
+        advancing(News("done", cell, tmp_path, finished=3, total=9))
+    assert len(said) == 2
+    assert said[0].startswith("a run failed: no model")
+    assert said[1] == "3 of 9 runs are done"

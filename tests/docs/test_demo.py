@@ -1,0 +1,217 @@
+"""Hold the demo to what it promises: each part shows what it says, failures are told, Ctrl-C leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "demo.py"
+
+
+def load() -> Any:
+    """Return the demo as a module."""
+    spec = importlib.util.spec_from_file_location("demo", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["demo"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+demo = load()
+
+
+@dataclass
+class Place:
+    """A folder of its own, and a mark in the environment of all that is started there."""
+
+    folder: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("JOULELAB_")}
+        return clean | {"TMPDIR": str(self.folder), "DEMO_MARK": self.mark, "NO_COLOR": "1", "TERM": "dumb"}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        words = (sys.executable, str(SCRIPT), "--results", str(self.folder / "results"), *words)
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(words, env=self.environment, start_new_session=True, **pipes)
+
+    def left(self) -> list[str]:
+        """Return what is still there: processes, and folders of twins."""
+        found = [str(path) for path in self.folder.glob("joulelab-twin-*")]
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("DEMO_MARK") == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(f"{process.pid} {process.cmdline()}")
+        return found
+
+    def is_left_clean(self) -> bool:
+        end = time.monotonic() + 10
+        while self.left() and time.monotonic() < end:
+            time.sleep(0.1)
+        return not self.left()
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    # Sockets lie in there: their paths must be short.
+    folder = Path(tempfile.mkdtemp(prefix="jd-"))
+    yield Place(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_for(condition: Any, seconds: float = 60) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return bool(condition())
+
+
+def is_wide(text: str) -> list[str]:
+    return [line for line in text.splitlines() if len(line) > demo.WIDTH and "joulelab: " not in line]
+
+
+def check_measured(text: str, here: Any) -> None:
+    scopes = ["cpu:0", "dram:1", "node.dc", "node.ac", "rest of node.ac", *(["gpu:7"] if here.nvml else [])]
+    for scope in scopes:
+        assert re.search(rf"^{scope} +[\d.]+ ± [\d.]+ ", text, re.MULTILINE), scope
+    entries = ["bmc", "redfish", "modbus1", *(["pdu1"] if "pdu" in here.servers else [])]
+    for entry in entries:
+        assert re.search(rf" {entry} (energy_j|power_w) ", text), entry
+
+
+def test_a_load_is_measured_by_all_meters_of_the_node_in_one_table(place: Place) -> None:
+    ran = place.start("measure")
+    text, _ = ran.communicate(timeout=110)
+    assert ran.returncode == 0, text
+    check_measured(text, demo.Here.look())
+    results = place.folder / "results" / "1"
+    run = next((results / "runs").iterdir())
+    assert f"joulelab show {run} --budget" in text
+    assert "simulated" in text
+    assert not is_wide(text.replace(str(results), "joulelab-demo/1"))
+    assert place.is_left_clean(), place.left()
+
+
+@pytest.mark.skipif(not demo.Here.look().nvml, reason="no C compiler: apt install gcc libc6-dev")
+def test_ctrl_c_in_the_middle_leaves_nothing_behind(place: Place) -> None:
+    ran = place.start("sweep", "reproduce")
+    results = place.folder / "results" / "1"
+    try:
+        assert wait_for(lambda: list(results.glob("caps/cells/*/*/*/*/marks/*"))), "no job of the sweep began"
+        assert len(place.left()) > 5  # the twin, the sweep, a slot's recorder and job, and the demo itself
+    finally:
+        ran.send_signal(signal.SIGINT)  # to the demo alone, as a supervisor would
+    text, _ = ran.communicate(timeout=30)
+    assert ran.returncode == 130, text
+    assert "ended     by SIGINT in part 1" in text
+    assert "2 of 2" not in text
+    assert place.is_left_clean(), place.left()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_whole_demo_with_every_part(place: Place) -> None:
+    ran = place.start()
+    text, _ = ran.communicate(timeout=580)
+    assert ran.returncode == 0, text
+    here = demo.Here.look()
+    check_measured(text, here)
+    if here.nvml:
+        assert re.search(r"^energy +\d+ W, gain \+", text, re.MULTILINE)
+        assert re.search(r"^ +260\* +2 ", text, re.MULTILINE)
+    assert re.search(r"\d+ of \d+ predictions", text)
+    assert not is_wide(text.replace(str(place.folder / "results" / "1"), "joulelab-demo/1"))
+    assert place.is_left_clean(), place.left()
+
+
+def parts_of(*programs: str) -> list[Any]:
+    return [demo.Part(f"part{k}", "a title", (program,)) for k, program in enumerate(programs)]
+
+
+def test_a_part_that_fails_is_told_and_the_others_go_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    chosen = parts_of("sh -c 'exit 3'", "no-such-program", "echo still here")
+    chosen.insert(1, demo.Part("without", "a title", ("echo never",), missing="there is no compiler"))
+    assert demo.show(chosen, demo.Shown(), os.environ, str(tmp_path)) == 1
+    text = capfd.readouterr().out
+    assert "failed    part0: exit code 3" in text
+    assert "left out  there is no compiler" in text
+    assert "\nnever" not in text
+    assert "failed    part1: no-such-program: No such file or directory" in text
+    assert "\nstill here" in text
+    assert text.index("still here") < text.index("simulated") < text.rindex("failed    part0")
+    assert demo.show(parts_of("true"), demo.Shown(), os.environ, str(tmp_path)) == 0
+
+
+def test_a_part_that_hangs_is_ended_with_all_it_started(place: Place) -> None:
+    began = time.monotonic()
+    part = demo.Part("hangs", "a title", ("sh -c 'sleep 60 & wait'",))
+    assert "did not end" in demo.Shown().run(part, place.environment, limit_s=0.3)
+    assert time.monotonic() - began < 5
+    assert place.is_left_clean(), place.left()
+
+
+def test_a_signal_before_a_part_starts_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shown = demo.Shown()
+    shown.note(signal.SIGTERM, None)
+    assert demo.show(parts_of("echo began"), shown, os.environ, str(tmp_path)) == 143
+    assert "\nbegan" not in capfd.readouterr().out
+
+
+def test_without_a_compiler_or_libraries_the_rest_is_shown() -> None:
+    measure, sweep, reproduce = demo.parts(demo.Here(nvml=False, servers=["modbus"]), "out")
+    assert "--serve modbus" in measure.typed
+    assert "--meter rapl --meter modbus1" in measure.typed
+    assert "nvml" not in measure.typed
+    assert "C compiler" in sweep.missing
+    assert measure.missing is reproduce.missing is None
+    bare = demo.parts(demo.Here(nvml=False), "out")[0]
+    assert "--serve" not in bare.typed
+
+
+def test_commands_can_be_typed_as_they_are_shown() -> None:
+    for part in demo.parts(demo.Here(servers=list(demo.SERVERS)), "joulelab-demo/12"):
+        assert part.typed.startswith("$ joulelab ")
+        assert not is_wide(part.typed)
+        typed = subprocess.run(
+            ["sh", "-c", f"set -- {part.typed[2:]}; printf '%s\\n' \"$@\""], capture_output=True, text=True, check=True
+        )
+        assert typed.stdout.split("\n")[:-1] == part.words
+
+
+def test_each_demo_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    assert demo.fresh(tmp_path / "a") == str(tmp_path / "a" / "1")
+    assert demo.fresh(tmp_path / "a") == str(tmp_path / "a" / "2")
+
+
+def test_make_demo_installs_what_its_servers_need() -> None:
+    import tomllib
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.search(r"\[(.+)\]", extras["demo"][0])
+    assert named is not None
+    needed = " ".join(word for extra in named[1].split(",") for word in extras[extra])
+    assert all(library in needed for library, _ in demo.SERVERS.values())
+    assert "matplotlib" in needed

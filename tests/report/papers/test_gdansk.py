@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from joulelab.analysis.cells import Cell, Trial
+from joulelab.analysis.terms import Quantity
+from joulelab.report.papers import find, gdansk
+from joulelab.report.papers.gdansk_pictures import pictures_of
+from joulelab.report.papers.judged import count, marked
+from joulelab.report.papers.published import leaves, published
+from joulelab.study.file import read_study
+from joulelab.study.folder import Study
+from joulelab.study.virtual import run_twin_study
+from joulelab.twins.nodefile import parsed
+from joulelab.twins.progress import Ask
+from joulelab.twins.timeline import When, lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.report.papers.judged import Figure
+    from joulelab.twins.nodefile import Description
+
+ROOT = Path(__file__).parents[3]
+NODE = (resources.files("joulelab.twins") / "nodes" / "gdansk-rtx6000.toml").read_text("utf-8")
+CAPS = range(100, 261, 10)
+EMPTY: Mapping[str, Any] = {"name": "none", "seed": 1, "scope": "node.ac", "reference": {"cap": 260}}
+SMALL = """
+name = "small"
+repeats = 1
+seed = 1
+idle = "5s"
+reference = { cap = 260 }
+scope = "node.ac"
+meters = ["analyzer", "nvml"]
+[knobs]
+cap = [170, 260]
+gpus = [1, 8]
+[workloads.train]
+reference = "xception-birds"
+phases = ["epoch"]
+parameters = { images = 1000 }
+"""
+
+
+def node(**changes: Any) -> Description:
+    return parsed(NODE, "gdansk-rtx6000", changes)
+
+
+def modelled(described: Description, caps: Sequence[int] = CAPS) -> gdansk.Swept:
+    """Return what a study would give on a node whose runs do not scatter, and whose meters are perfect."""
+    model = replace(described.workloads["xception-birds"], time_scatter=0.0, power_scatter=0.0)
+    cells = []
+    for gpus in (1, 2, 4, 8):
+        for cap in caps:
+            ask = Ask({}, tuple(range(gpus)), dict.fromkeys(range(gpus), float(cap)))
+            run = lay_out(described.node, model, ask, When(10**12), 1)
+            spans = [span for span in run.spans if span.name == "epoch"]
+            time_s = sum(span.end_ns - span.start_ns for span in spans) / 1e9
+            energy = sum(run.energy("node.ac", span.start_ns, span.end_ns) for span in spans)
+            trial = Trial(Quantity(energy), time_s, meter="analyzer")
+            cells.append(Cell(f"{gpus}-{cap}", {"cap": float(cap), "gpus": gpus}, (trial,)))
+    return gdansk.judged(cells)
+
+
+def by_id(figures: Sequence[Figure]) -> dict[str, Figure]:
+    return {figure.id: figure for figure in figures}
+
+
+@pytest.fixture(scope="module")
+def ideal() -> gdansk.Swept:
+    return modelled(node())
+
+
+@pytest.fixture(scope="module")
+def truth(ideal: gdansk.Swept) -> list[Figure]:
+    return marked(gdansk.figures_of(ideal, published("gdansk")), node().calibrated)
+
+
+def test_twin_gives_what_it_was_calibrated_on(truth: list[Figure]) -> None:
+    found = by_id(truth)
+    solved = [
+        "gdansk.time_s.260w.1", "gdansk.time_s.260w.8", "gdansk.time_s.170w.8",
+        "gdansk.ratio.170w.time", "gdansk.ratio.170w.energy",
+    ]  # fmt: skip
+    for name in solved:
+        assert found[name].kind == "calibrated"
+        assert found[name].reproduced == pytest.approx(found[name].published, rel=1e-3)
+    assert set(node().calibrated) <= set(found)
+    assert set(node().calibrated) - set(solved) == {
+        "gdansk.best.gain_minus_loss.gain_pct",
+        "gdansk.best.edp.gain_pct",
+    }
+
+
+def test_most_predictions_and_all_findings_hold_without_scatter(truth: list[Figure]) -> None:
+    assert count(truth, "predicted").share >= 0.8
+    assert count(truth, "predicted").total == 16
+    assert count(truth, "finding").share == 1.0
+
+
+def test_every_number_of_the_paper_is_a_figure(truth: list[Figure]) -> None:
+    keys = ["best", "eds_k1_5_flat_range_w", "energy_gain_by_gpus_pct", "derived_170w"]
+    keys += [f"{name}_{cap}w" for name in ("time_s", "speedup") for cap in (170, 260)]
+    printed = [v for key in keys for _, v in leaves(published("gdansk")[key]) if not isinstance(v, str)]
+    shown = [figure.published for figure in truth]
+    assert len(printed) == 27
+    assert all(number in shown for number in printed)
+
+
+def test_no_published_number_is_in_what_is_reproduced(ideal: gdansk.Swept, truth: list[Figure]) -> None:
+    others = copy.deepcopy(published("gdansk"))
+    for row in others["best"]:
+        row[1:] = [row[1] * 3 + 1, row[2] * 3 + 1]
+    others["eds_k1_5_flat_range_w"] = [1, 2]
+    for table in [v for v in others.values() if isinstance(v, dict)]:
+        table |= {key: value * 3 + 1 for key, value in table.items()}
+    changed = gdansk.figures_of(ideal, others)
+    assert [f.reproduced for f in changed] == [f.reproduced for f in truth]
+    assert all(a.published != b.published for a, b in zip(changed, truth, strict=True) if a.kind != "finding")
+
+
+@pytest.mark.parametrize(
+    ("changes", "moves", "stays"),
+    [
+        ({"cooling": {"fan_max_w": 1500.0}}, "gdansk.ratio.170w.energy", "gdansk.ratio.170w.time"),
+        ({"host": {"idle_w": 900.0, "max_w": 900.0}}, "gdansk.energy_gain.1", "gdansk.time_s.170w.1"),
+        ({"gpu": {"slowdown": [0.08, 4.0]}}, "gdansk.time_s.170w.8", "gdansk.time_s.260w.8"),
+    ],
+    ids=["fans", "host", "slowdown"],
+)
+def test_reproduced_figures_follow_the_twins_physics(
+    truth: list[Figure], changes: dict[str, Any], moves: str, stays: str
+) -> None:
+    other = by_id(gdansk.figures_of(modelled(node(**changes), (170, 220, 260)), published("gdansk")))
+    before = by_id(truth)
+    assert other[stays].reproduced == before[stays].reproduced
+    assert other[moves].reproduced != pytest.approx(before[moves].reproduced, rel=0.02)
+
+
+def test_pictures_are_those_of_the_paper(ideal: gdansk.Swept, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert ideal.summary is not None
+    files = pictures_of(ideal.summary, tmp_path, all_gpus=8, caps=(260, 170), formats=("svg",))
+    names = ["2-energy-decrease", "3-time-increase", "4-edp", "5-eds", "6-difference", "7-training-times"]
+    assert [file.name for file in files] == [f"{name}.svg" for name in names]
+    text = [file.read_text() for file in files]
+    assert all(f">{count} GPUs<" in text[0] for count in (2, 4, 8))
+    assert ">k = 1.5<" in text[3]
+    assert ">cap 170 W<" in text[5]
+
+
+def test_findings_can_fail() -> None:
+    hot = node(gpu={"slowdown": [0.2, 4.0]})
+    found = by_id(gdansk.figures_of(modelled(hot, (100, 140, 170, 220, 240, 260)), published("gdansk")))
+    assert found["gdansk.finding.caps"].reproduced is False
+    assert found["gdansk.finding.caps"].verdict == "miss"
+    assert found["gdansk.time_s.170w.1"].verdict == "miss"
+    assert found["gdansk.time_s.170w.1"].note == gdansk.WHY["gdansk.time_s.170w.1"]
+    assert found["gdansk.time_s.260w.2"].note == ""  # it holds: nothing is to be explained
+
+
+def test_study_without_runs_gives_the_whole_list(truth: list[Figure], tmp_path: Path) -> None:
+    study = Study(tmp_path, EMPTY)
+    figures = gdansk.figures(study, published("gdansk"))
+    assert [f.id for f in figures] == [f.id for f in truth]
+    assert all(f.reproduced is None and f.verdict == "" for f in figures)
+    assert gdansk.tables(study) == []
+    assert gdansk.meters(study) == []
+    assert gdansk.pictures(study, tmp_path / "pictures") == []
+
+
+def test_study_file_is_the_papers_study() -> None:
+    found = read_study(ROOT / "studies" / "gdansk.toml")
+    plan = found.plan
+    assert len(plan.cells) * plan.repeats == 17 * 4 * 10
+    assert {float(c.knobs["cap"].value) for c in plan.cells} == set(CAPS)
+    assert set(plan.goals) == {"energy", "gain-loss", "edp", "eds:1.5", "eds:2"}
+    assert plan.settings.meters == ("analyzer", "nvml")
+    assert find("gdansk") is gdansk.PAPER
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    folder = tmp_path_factory.mktemp("gdansk")
+    (folder / "small.toml").write_text(SMALL)
+    return run_twin_study(folder / "small.toml", "gdansk-rtx6000", folder / "small")
+
+
+def test_figures_come_from_runs(run: Study) -> None:
+    found = by_id(gdansk.figures(run, published("gdansk")))
+    steady = by_id(gdansk.figures_of(modelled_small(), published("gdansk")))
+    for name in ("time_s.260w.8", "time_s.170w.1", "ratio.170w.energy", "speedup.170w.8"):
+        assert found[f"gdansk.{name}"].reproduced == pytest.approx(steady[f"gdansk.{name}"].reproduced, rel=0.03)
+    assert found["gdansk.time_s.260w.2"].reproduced is None
+    (table,) = gdansk.tables(run)
+    assert table.rows[0][0] == "energy"
+    assert table.rows[0][2] == "170"
+    said = gdansk.meters(run)
+    assert any("NVML" in text for text in said)
+
+
+def modelled_small() -> gdansk.Swept:
+    short = node(workloads={"xception-birds": {"parameters": {"images": 1000}}})
+    return modelled(short, (170, 260))
+
+
+def test_other_fans_change_what_runs_give(run: Study, tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL.replace("gpus = [1, 8]", "gpus = [8]"))
+    strong = node(cooling={"fan_max_w": 1500.0})
+    other = by_id(gdansk.figures(run_twin_study(tmp_path / "small.toml", strong, tmp_path / "s"), published("gdansk")))
+    before = by_id(gdansk.figures(run, published("gdansk")))
+    name = "gdansk.ratio.170w.energy"
+    after, ordinary = other[name].reproduced, before[name].reproduced
+    assert isinstance(after, float)
+    assert isinstance(ordinary, float)
+    assert after < ordinary - 0.02

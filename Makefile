@@ -56,9 +56,12 @@ $(VENV)/installed: pyproject.toml
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
 	@touch $@
 
-# What the demo's meters and pictures need, and no more.
+# What the demo's meters and pictures need, and no more. What else comes once is done here too, so that the demo itself
+# takes a minute from its first time on: to compile our modules, and to look for fonts.
 $(VENV)/installed-demo: $(VENV)/installed
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[demo]'
+	@$(BIN)/python -m compileall -q src/joulelab
+	@$(BIN)/python -c 'import matplotlib.font_manager'
 	@touch $@
 
 # Most of this group's 20,000 modules are never imported; to compile them all takes longer than to install them.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH, LABEL = 100, 10
+BLANK = "\N{NO-BREAK SPACE}"
 PARTS = ("measure", "sweep", "reproduce")
 # A part that takes longer has failed; one that was told to end gets so long for it (s).
 PART_S, END_S = 300.0, 20.0
@@ -63,9 +65,10 @@ class Part:
         """Return the command line as one would type it, each program on a line of its own."""
         lines: list[str] = []
         for k, program in enumerate(self.programs):
-            text = program + (" --" if k < len(self.programs) - 1 else "")
-            wrapped = textwrap.wrap(text, WIDTH - 6, break_on_hyphens=False, subsequent_indent="    ")
-            lines += [f"    {line}" for line in wrapped]
+            text = program + (f"{BLANK}--" if k < len(self.programs) - 1 else "")
+            kept = re.sub(r"(--[a-z-]+) (?!-)", rf"\1{BLANK}", text)  # an option and its value stay together
+            wrapped = textwrap.wrap(kept, WIDTH - 6, break_on_hyphens=False, subsequent_indent="    ")
+            lines += [f"    {line.replace(BLANK, ' ')}" for line in wrapped]
         return "$ " + " \\\n".join(lines).lstrip()
 
 
@@ -108,16 +111,17 @@ def parts(here: Here, results: str) -> list[Part]:
         f"joulelab run --runs {results}/runs --name demo --idle 2s --tail 2s {read}",
         "python examples/cpu_load.py",
     )
+    own = "--meter nvml --meter rapl"
     sweep = (
         "joulelab twin --gpus 8 --gpu-model rtx6000 --idle",
-        f"joulelab sweep --studies {results} --name caps --cap 140,180,260 --repeat 2 --meter nvml --meter rapl",
-        "python -m joulelab.twins.job --gpus 8 --work 250 --speed 23",
+        f"joulelab sweep --studies {results} --name caps --cap 140,170,200,260 --repeat 2 {own} --no-figures",
+        "python -m joulelab.twins.job --gpus 8 --work 150 --speed 23",
     )
     gdansk = (f"joulelab reproduce gdansk --studies {results}",)
     without = None if here.nvml else "caps are set by NVML, which the twin has only with a C compiler"
     return [
         Part("measure", "measure a real CPU load; a simulated node with 8 H100 follows it", measure),
-        Part("sweep", "set three power caps on 8 simulated RTX 6000, by NVML; find the best", sweep, without),
+        Part("sweep", "set four power caps on 8 simulated RTX 6000, by NVML; find the best", sweep, without),
         Part("reproduce", "repeat the Gdansk study (17 caps x 4 GPU counts x 10) in virtual time", gdansk),
     ]
 
@@ -207,15 +211,15 @@ def conclude(results: str) -> None:
     say("next", "source .venv/bin/activate, and for example")
     runs = [path.name for path in (ROOT / results / "runs").glob("*-*")]
     hints = [
-        *((f"joulelab show {results}/runs/{run} --budget", "what each ± is made of") for run in runs[-1:]),
+        *((f"joulelab show {results}/runs/{run} --budget", "what ± is made of") for run in runs[-1:]),
+        (f"joulelab sweep --report --studies {results} --name caps", "again, with figures"),
         ("joulelab reproduce gdansk --set gpu.idle_w=30", "the study with another GPU"),
         ("joulelab twin 8xh100", "a node for any tool"),
         ("joulelab meters", "what this machine can measure"),
         ("joulelab run -- python train.py", "measure your own work"),
     ]
-    width = max(len(command) for command, _ in hints)
     for command, why in hints:
-        print(f"{' ' * LABEL}{command:<{width}}  # {why}")
+        print(f"{' ' * LABEL}{command:<46} # {why}")
 
 
 def fresh(parent: Path) -> str:

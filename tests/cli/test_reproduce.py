@@ -155,9 +155,10 @@ def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_anot
     kinds = {f.id: f.kind for f in first.figures}
     assert kinds["gdansk.time_s.260w.8"] == "calibrated"
     assert kinds["gdansk.time_s.170w.1"] == "predicted"
-    folder = tmp_path / first.folder
-    assert {f.name for f in (folder / "reproduced").iterdir()} >= {"figures.csv", "figures.md"}
-    assert (folder / "statistics.csv").exists()
+    (folder,) = (tmp_path / "studies").iterdir()
+    assert first.folder.startswith(f"studies/{folder.name}/gdansk-twin (")
+    assert first.files == [f"studies/{folder.name}/: figures.csv, best-caps.csv, figures.md"]
+    assert all((folder / name).stat().st_size for name in ("figures.csv", "best-caps.csv", "figures.md"))
 
     again = reproduce(asked, print, file=small)
     assert (again.folder, again.new) == (first.folder, 0)
@@ -167,7 +168,7 @@ def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_anot
     def others(paper: str) -> dict[str, Any]:
         return _scaled(published(paper))
 
-    shown = find("gdansk").figures(open_study(folder), others("gdansk"))
+    shown = find("gdansk").figures(open_study(folder / "gdansk-twin"), others("gdansk"))
     assert {f.id: f.reproduced for f in shown if f.kind != "finding" and f.reproduced is not None} == {
         name: value for name, value in _numbers(first).items() if not isinstance(value, bool)
     }
@@ -176,12 +177,12 @@ def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_anot
     # A physical parameter moves the figures, in a folder of its own.
     hot = replace(asked, changes=[read_change("host.idle_w=600"), read_change("host.max_w=600")], keep=False)
     moved = reproduce(hot, print, file=small)
-    assert moved.folder != first.folder
+    assert moved.folder == "the runs were not kept"
     assert moved.changes == ["host.idle_w=600", "host.max_w=600"]
     name = "gdansk.ratio.170w.energy"
     assert _numbers(moved)[name] > _numbers(first)[name] + 0.02
-    assert not (tmp_path / moved.folder / "cells").exists()
-    assert (tmp_path / moved.folder / "reproduced" / "figures.csv").exists()
+    (another,) = {*(tmp_path / "studies").iterdir()} - {folder}
+    assert sorted(f.name for f in another.iterdir()) == ["best-caps.csv", "figures.csv", "figures.md"]
 
 
 def _scaled(table: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,9 @@ FEWEST = 10  # readings from which a lag is estimated
 ALIKE = 0.8  # correlation from which two meters see the same load
 MOST = 4_000  # readings looked at
 LAGS = 240  # lags tried on each pass
-CELLS = 1 << 20  # lags times readings that are worked out at once
+CELLS = 1 << 15  # lags times readings that are worked out at once: as many as stay in a processor's cache
+# Readings, spread over those, that are enough to see around which lag to look, and to look closer.
+ROUGH, CLOSE = 500, 2_000
 REACH = 1 / 8  # share of the record within which lags are looked for
 VARIES = 0.15  # relative standard deviation of a load that any meter around it must show
 REPEATS = "the load repeats"
@@ -77,6 +80,12 @@ class Cumulative:
         """Return the mean power over windows, in W."""
         wide = np.maximum(width, self.step_s)
         return (self.at(middle + wide / 2) - self.at(middle - wide / 2)) / wide
+
+    def smoothed(self, width: float) -> tuple[Floats, Floats]:
+        """Return times (s) and the mean powers (W) over windows around them, between which those are linear."""
+        wide = max(width, self.step_s)
+        t = np.sort(np.concatenate((self.t - wide / 2, self.t + wide / 2)))
+        return t, (self.at(t + wide / 2) - self.at(t - wide / 2)) / wide
 
 
 def cumulative(channel: Channel, base_ns: int) -> Cumulative:
@@ -151,9 +160,11 @@ def _within(slow: Means, fast: Cumulative, reach: float) -> tuple[float, float, 
     if float(np.ptp(fit.value)) <= 1e-9 * max(float(np.abs(fit.value).max()), 1e-9):
         return 0.0, math.inf, 0.0, "the power did not change"
     lags = np.linspace(-reach, reach, 2 * LAGS + 1)
-    left = fit.left(lags)
+    between_s = float(np.median(np.diff(fit.middle)))
+    rough, fit = fit.thinned(ROUGH), fit.thinned(CLOSE)
+    left = rough.left(lags)
     rival = _rival(lags, left)
-    possible = fit.possible(lags, left)
+    possible = rough.possible(lags, left)
     step = float(lags[1] - lags[0])
     fine = np.linspace(possible[0] - 2 * step, possible[-1] + 2 * step, LAGS + 1)
     left = fit.left(fine)
@@ -161,7 +172,7 @@ def _within(slow: Means, fast: Cumulative, reach: float) -> tuple[float, float, 
     lag, half = float(possible[0] + possible[-1]) / 2, float(possible[-1] - possible[0]) / 2
     u = math.hypot(half / 2, math.hypot(float(fine[1] - fine[0]), fast.step_s) / math.sqrt(12))
     correlation = math.sqrt(max(0.0, 1.0 - float(left.min())))
-    why = _poor(lag, u, correlation, reach, float(np.median(np.diff(fit.middle))))
+    why = _poor(lag, u, correlation, reach, between_s)
     if not why and rival is not None:
         why = f"{REPEATS}: a lag of {rival:.1f} s fits as well"
     return lag, u, correlation, why
@@ -202,6 +213,17 @@ class _Fit:
         sel = found[begin : begin + MOST]
         self.middle, self.width, self.value = slow.middle[sel], slow.width[sel], slow.value[sel]
         self._fast = fast
+        alike = self.width.size > 0 and float(np.ptp(self.width)) == 0
+        self._smooth = fast.smoothed(float(self.width[0])) if alike else None
+
+    def thinned(self, most: int) -> _Fit:
+        """Return a fit of so many readings at most, spread over the same time."""
+        every = -(-self.value.size // most)
+        if every == 1:
+            return self
+        fewer = copy(self)
+        fewer.middle, fewer.width, fewer.value = self.middle[::every], self.width[::every], self.value[::every]
+        return fewer
 
     def left(self, lags: Floats) -> Floats:
         """Return the share of the slow readings' variance that the fit leaves at each lag; if falling, all."""
@@ -218,9 +240,10 @@ class _Fit:
 
     def _centred(self, lags: Floats) -> Floats:
         """Return the fast means at each lag, one row a lag, less their mean."""
-        x = self._fast.means(self.middle - lags[:, np.newaxis], self.width)
-        centred: Floats = x - x.mean(axis=1, keepdims=True)
-        return centred
+        at = self.middle - lags[:, np.newaxis]
+        x: Floats = self._fast.means(at, self.width) if self._smooth is None else np.interp(at, *self._smooth)
+        x -= x.mean(axis=1, keepdims=True)
+        return x
 
     def _left(self, lags: Floats) -> Floats:
         x, y = self._centred(lags), self.value - self.value.mean()

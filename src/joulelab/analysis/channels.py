@@ -184,10 +184,12 @@ def _at_their_origin(series: Series, age: str, stream: Stream) -> Series:
     values = {name: value[known][order] for name, value in series.values.items()}
     # What is read again differs in its time by how long the readings took; new values come at least a period apart.
     apart = max(min(stream.period_s / 4, 0.25), 0.02) * 1e9
-    kept = [0] if t0.size else []
-    for k in range(1, t0.size):
-        if t0[k] - t0[kept[-1]] > apart:
-            kept.append(k)
+    kept = list(range(t0.size))
+    if not bool((np.diff(t0) > apart).all()):
+        kept = kept[:1]
+        for k in range(1, t0.size):
+            if t0[k] - t0[kept[-1]] > apart:
+                kept.append(k)
     return replace(
         series,
         t0_ns=t0[kept],

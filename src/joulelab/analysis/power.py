@@ -156,7 +156,7 @@ class PowerCurve:
     def _before(self, t_ns: int) -> int:
         """Return the last reading whose middle lies at or before t (shifted), -1 where there is none."""
         r, at = self.readings, t_ns + round(self.shift_s * 1e9)
-        i = int(np.searchsorted(r.t0_ns, at, side="right")) - 1
+        i = int(r.t0_ns.searchsorted(at, side="right")) - 1
         return i - 1 if i >= 0 and r.t0_ns[i] + r.t1_ns[i] > 2 * at else i
 
     def at(self, t_ns: int) -> Floats:
@@ -186,7 +186,7 @@ class PowerCurve:
         wide = r.around(at, NEAR, NEAR)
         sel = slice(min(sel.start, wide.start), max(sel.stop, wide.stop))
         low, high = float(r.value[sel].min()), float(r.value[sel].max())
-        inside = int(np.searchsorted(r.t0_ns, at, side="right"))
+        inside = int(r.t0_ns.searchsorted(at, side="right"))
         step = self.step_s
         if inside in (0, len(r)):
             low = min(low, self.bounds.low)

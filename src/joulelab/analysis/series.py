@@ -45,12 +45,11 @@ class Readings:
 
     def between(self, a_ns: int, b_ns: int) -> slice:
         """Return the slice of readings that began in [a, b]."""
-        lo, hi = np.searchsorted(self.t0_ns, (a_ns, b_ns + 1))
-        return slice(int(lo), int(hi))
+        return slice(int(self.t0_ns.searchsorted(a_ns)), int(self.t0_ns.searchsorted(b_ns + 1)))
 
     def around(self, t_ns: int, before: int, after: int) -> slice:
         """Return the slice with up to `before` readings before t and up to `after` from t on."""
-        i = int(np.searchsorted(self.t0_ns, t_ns, side="right"))
+        i = int(self.t0_ns.searchsorted(t_ns, side="right"))
         return slice(max(0, i - before), min(len(self), i + after))
 
 

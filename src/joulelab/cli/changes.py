@@ -32,6 +32,10 @@ class Twin:
         """Return the node that it describes. Raises ConfigError that names the wrong key and the nearest valid one."""
         return parsed(self.text, f"node {self.name}", self.changes)
 
+    def given(self) -> Description | str:
+        """Return what a study is to run on: the twin's name where nothing is changed."""
+        return self.description() if self.changes else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Change:

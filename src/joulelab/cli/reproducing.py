@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.core.version import __version__
+from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from joulelab.twins.nodefile import Description
 
 EXAMPLE = "cooling.inlet_c=35"  # a change that every twin takes
-REPORT = "reproduced"
+PICTURES = (".svg", ".png", ".pdf")
 DONE = "done"
 LINE_S = 10.0  # so often a line says how far a study is, where there is no terminal
 
@@ -59,6 +60,7 @@ def reproduce(
     """
     from joulelab.report.papers import find
     from joulelab.report.papers.files import study_file
+    from joulelab.study.file import read_study
     from joulelab.study.virtual import run_twin_study
 
     paper = paper or find(asked.paper)
@@ -66,18 +68,41 @@ def reproduce(
     twins = _twins(paper, asked.changes)
     if asked.figures:
         need_matplotlib()
-    folder = asked.studies / f"reproduce-{paper.name}-{digest(file, paper, twins, asked.seed)}"
+    place = asked.studies / f"reproduce-{paper.name}-{digest(file, paper, twins, asked.seed)}"
+    # The name that `joulelab study` has for a file on a twin: its commands find it there.
+    folder = place / f"{read_study(file).name}-twin"
     before, began = _done(folder), time.monotonic()
-    described = {node: twins[name].description() for node, name in paper.twins.items()}
+    given = {node: twins[name].given() for node, name in paper.twins.items()}
     with Advancing(sys.stderr, tell) as news:
-        study = run_twin_study(file, described, folder, seed=asked.seed, tell=news)
+        study = run_twin_study(file, given, folder, seed=asked.seed, tell=news)
     told = _told(asked, paper, study, twins={name: twin.description() for name, twin in twins.items()}, file=file)
     there = told.slots - told.left
     told = replace(told, new=there - before, took_s=time.monotonic() - began)
-    files = [*_write(asked, told, study, tell), *_write_study(study)]
+    files = _write(asked, told, study, tell)
     if not asked.keep:
-        shutil.rmtree(study.folder / "cells", ignore_errors=True)
-    return replace(told, files=[shown(each) for each in files])
+        shutil.rmtree(study.folder, ignore_errors=True)
+    return replace(told, files=listed(files), folder=_kept(study.folder))
+
+
+def listed(files: Sequence[Path]) -> list[str]:
+    """Return the names of files by folder: `here/: a.csv, b.csv`; pictures that come in several forms once."""
+    folders: dict[Path, list[str]] = {}
+    for file in files:
+        there = folders.setdefault(file.parent, [])
+        forms = [name for name in there if name.rpartition(".")[0] == file.stem]
+        if forms and file.suffix in PICTURES:
+            there[there.index(forms[0])] += f" {file.suffix}"
+        else:
+            there.append(file.name)
+    return [f"{shown(folder)}/: {', '.join(names)}" for folder, names in folders.items()]
+
+
+def _kept(folder: Path) -> str:
+    """Return where the runs are, and how much room they take."""
+    if not folder.exists():
+        return "the runs were not kept"
+    taken = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return f"{shown(folder)} ({fmt.size(taken)}; --no-keep would remove the runs)"
 
 
 class Advancing:
@@ -139,8 +164,7 @@ def _told(asked: Asked, paper: Paper, study: Study, *, twins: Mapping[str, Descr
         covered=covered([(energies, true) for energies, true, _ in runs], study.data.get("scope")),
         meters=paper.meters(study),
         tables=paper.tables(study),
-        folder=shown(study.folder),
-        then=_then(paper, file),
+        then=_then(paper, file, study, asked.changes),
     )
 
 
@@ -222,18 +246,17 @@ def _trials(slots: Sequence[Slot]) -> Iterator[tuple[Mapping[str, Quantity], Map
         yield trial.energies, read_truth(slot.folder)["energy_j"], trial.time_s
 
 
-def _then(paper: Paper, file: Path) -> list[tuple[str, str]]:
+def _then(paper: Paper, file: Path, study: Study, changes: Sequence[Change]) -> list[tuple[str, str]]:
+    """Return what to type next; what the study's commands show is of the twin as it is."""
+    twins = "".join(
+        f" --twin {name}" if len(paper.twins) == 1 else f" --twin {node}={name}" for node, name in paper.twins.items()
+    )
+    report = f"joulelab study report {shown(file)}{twins} --studies {shown(study.folder.parent)}"
     return [
-        ("another physics", f"joulelab reproduce {paper.name} --set {EXAMPLE}"),
-        ("on real hardware", f"joulelab study run {shown(file)}"),
+        *([] if changes else [("every cell", report)]),
+        ("other physics", f"joulelab reproduce {paper.name} --set {EXAMPLE}"),
+        ("real hardware", f"joulelab study run {shown(file)}"),
     ]
-
-
-def _write_study(study: Study) -> list[Path]:
-    """Write the usual files of a study: results, statistics, slots and pairs."""
-    from joulelab.cli.concluding import summarised, write
-
-    return write(study, *summarised(study), figures=False)
 
 
 def _write(asked: Asked, told: Told, study: Study, tell: Callable[[str], None]) -> list[Path]:
@@ -241,7 +264,7 @@ def _write(asked: Asked, told: Told, study: Study, tell: Callable[[str], None]) 
     from joulelab.report.papers.tables import figures_csv, table_csv
     from joulelab.report.papers.text import told_markdown
 
-    folder = study.folder / REPORT if asked.out is None else asked.out / told.paper.name
+    folder = study.folder.parent if asked.out is None else asked.out.absolute() / told.paper.name
     folder.mkdir(parents=True, exist_ok=True)
     made: dict[str, Any] = {"figures.csv": figures_csv([(told.paper.name, told.figures)])}
     made |= {f"{table.name}.csv": table_csv(table) for table in told.tables}
@@ -257,4 +280,4 @@ def _write(asked: Asked, told: Told, study: Study, tell: Callable[[str], None]) 
     except MissingDependency as error:
         tell(str(error))
         return written
-    return written + [path for path in pictures if path.suffix == ".png"]
+    return [*written, *pictures]

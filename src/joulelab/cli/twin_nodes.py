@@ -171,13 +171,15 @@ def _stages(model: Model) -> str:
 
 
 def _meters(found: Description) -> Iterator[str]:
+    from joulelab.twins.panel import PanelFlaws
+
     for name, meter in found.meters.items():
         flaws = meter.flaws
         window = f"means of {flaws.window_s:g} s" if flaws.window_s else "points"
         told = f"{window} each {flaws.period_s:g} s" if flaws.period_s else window
         gain = f", gains differ by {meter.gain_sd:.2%}" if meter.gain_sd else ""
-        own = meter.family == "nvml"  # what a GPU's own meter gets wrong stands with the GPU
-        what = "with the flaws of its GPU" if own else f"shows {told} in steps of {flaws.quantum_w:g} W"
+        own = meter.family == "nvml" or flaws == PanelFlaws()  # what a GPU's own meter gets wrong stands with the GPU
+        what = "with the flaws of its kind" if own else f"shows {told} in steps of {flaws.quantum_w:g} W"
         yield f"{name}: {meter.family} at {meter.point}, asked each {meter.ask_s:g} s, {what}{gain}"
 
 

@@ -159,10 +159,10 @@ def host_dirs(run: Path) -> list[Path]:
 def write_json_atomic(path: Path, data: Mapping[str, Any], *, sync: bool = True) -> None:
     """Write a JSON file so that readers see the whole of it or nothing; raise WriteFailed and leave no rest behind.
 
-    Without `sync` it may be empty after a power loss: for what can be made again.
+    Without `sync` it is on one line and may be empty after a power loss: for what can be made again, and fast.
     """
     # Bytes of a command line that are no UTF-8 are lone surrogates here: they become JSON's own escapes.
-    text = json.dumps(data, indent=1, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+    text = json.dumps(data, indent=1 if sync else None, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(3).hex()}.tmp")
     try:
         with temporary.open("xb") as file:

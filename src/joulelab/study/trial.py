@@ -12,7 +12,7 @@ from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.core.scope import family
 from joulelab.core.version import __version__
 from joulelab.store.documents import read_document
-from joulelab.store.folder import read_end, write_json_atomic
+from joulelab.store.folder import write_json_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.phases import Fact
     from joulelab.analysis.result import PhaseResult, Result
+    from joulelab.store.run import Run
     from joulelab.study.slots import Slot
 
 FILE = "trial.json"
@@ -215,21 +216,27 @@ def _is_idle(busiest: float) -> bool:
 
 def busiest_of(run: Path) -> dict[str, float]:
     """Return the highest load of each GPU that was read often enough while the workload ran."""
-    from joulelab.analysis.series import Readings
     from joulelab.store.run import open_run
 
-    end = read_end(run) or {}
-    found: dict[str, float] = {}
     with open_run(run) as opened:
-        for table in opened.tables():
-            for stream in table.streams:
-                if family(stream.scope) != "gpu" or LOAD not in [c.name for c in stream.channels]:
-                    continue
-                series = opened.series(table, stream.name, channels=[LOAD])
-                readings = Readings.of(series.t0_ns, series.t1_ns, series.values[LOAD])
-                seen = readings.value[readings.between(end.get("start_ns", 0), end.get("end_ns", 0))]
-                if seen.size >= FEWEST_READINGS:
-                    found[stream.scope] = float(seen.max())
+        return busiest_in(opened)
+
+
+def busiest_in(opened: Run) -> dict[str, float]:
+    """Return the same of a run that is open."""
+    from joulelab.analysis.series import Readings
+
+    end = opened.end or {}
+    found: dict[str, float] = {}
+    for table in opened.tables():
+        for stream in table.streams:
+            if family(stream.scope) != "gpu" or LOAD not in [c.name for c in stream.channels]:
+                continue
+            series = opened.series(table, stream.name, channels=[LOAD])
+            readings = Readings.of(series.t0_ns, series.t1_ns, series.values[LOAD])
+            seen = readings.value[readings.between(end.get("start_ns", 0), end.get("end_ns", 0))]
+            if seen.size >= FEWEST_READINGS:
+                found[stream.scope] = float(seen.max())
     return found
 
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from joulelab.core.errors import ConfigError
+from joulelab.twins import points
 from joulelab.twins.flaws import Flaws
 from joulelab.twins.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, preset
 from joulelab.twins.mounted import Mounted
 from joulelab.twins.names import nearest
+from joulelab.twins.panel import PanelFlaws
 from joulelab.twins.profile import Profile, parse
 from joulelab.twins.progress import Model, Stage
 from joulelab.twins.servers.powercap import PowercapFlaws
@@ -95,12 +97,9 @@ def parsed(text: str, where: str, changes: Mapping[str, Any] | None = None) -> D
         {leaf: parse(_text(value, f"{where} [profiles] {leaf}")) for leaf, value in profiles.items()},
         build(PowercapFlaws(), _table(table.get("powercap", {}), f"{where} [powercap]"), f"{where} [powercap]"),
         {name: _model(name, entry, where) for name, entry in _table(table.get("workloads", {}), where).items()},
-        {
-            name: build(Mounted(), _table(entry, f"{where} [meters.{name}]"), f"{where} [meters.{name}]")
-            for name, entry in _table(table.get("meters", {}), where).items()
-        },
+        {name: _meter(node, name, entry, where) for name, entry in _table(table.get("meters", {}), where).items()},
         _text(table.get("title", ""), where),
-        tuple(_text(each, f"{where} calibrated") for each in table.get("calibrated", ())),
+        tuple(_text(each, f"{where} calibrated") for each in _list(table.get("calibrated", []), f"{where} calibrated")),
         {key: _text(value, f"{where} [sources]") for key, value in _table(table.get("sources", {}), where).items()},
     )
 
@@ -123,10 +122,25 @@ def _model(name: str, entry: Any, where: str) -> Model:
     here = f"{where} [workloads.{name}]"
     options = dict(_table(entry, here))
     stages = options.pop("stages", [])
+    _only(options, ("stages", *Model.__dataclass_fields__), here)
     if not isinstance(stages, list) or not stages:
         raise ConfigError("stages are given as [[workloads.NAME.stages]]", where=here)
     made = tuple(build(Stage(), _table(each, here), f"{here} stage {k + 1}") for k, each in enumerate(stages))
     return build(Model(stages=made, parameters={}), options, here)
+
+
+def _meter(node: Node, name: str, entry: Any, where: str) -> Mounted:
+    here = f"{where} [meters.{name}]"
+    options = dict(_table(entry, here))
+    if "flaws" in options:
+        options["flaws"] = build(PanelFlaws(), _table(options["flaws"], f"{here} flaws"), f"{here} flaws")
+    made = build(Mounted(), options, here)
+    if not made.family:
+        raise ConfigError("a meter needs its family", where=here, next='family = "nvml"; joulelab meters lists them')
+    known = {*points.names(node), *(leaf.partition(":")[0] for leaf in node.leaves())}
+    if made.point not in known:
+        raise ConfigError(f"the node has no point {made.point!r}", where=here, next=nearest(made.point, known))
+    return made
 
 
 def _gpus(entries: Any, where: str) -> Iterable[Gpu]:
@@ -154,6 +168,8 @@ def build(base: T, changes: Mapping[str, Any], where: str, *, strict: bool = Tru
         return msgspec.convert(msgspec.to_builtins(values), type=type(base), strict=strict)
     except msgspec.ValidationError as error:
         raise ConfigError("a value is of the wrong kind", where=where, why=str(error)) from None
+    except ConfigError as error:  # of the description itself, which knows no file
+        raise ConfigError(error.what, where=where, why=error.why, next=error.next) from None
 
 
 def with_flaws(node: Node, texts: Iterable[str]) -> Node:
@@ -183,6 +199,12 @@ def _only(table: Mapping[str, Any], valid: Iterable[str], where: str) -> None:
 def _table(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError("a table is needed here", where=where)
+    return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{value!r} is not a list", where=where)
     return value
 
 

@@ -129,7 +129,8 @@ def step_of(node: Node, stage: Stage, ask: Ask) -> Step:
         seconds += math.ceil(samples / batch) * stage.step_s
     if samples and stage.rate:
         seconds += samples / (stage.rate * count) * stretch(node, stage.busy, occupied, ask)
-    return Step(stage, None, seconds, stage.busy if ask.gpus else 0.0, occupied if ask.gpus else 0.0, samples)
+    done = samples if stage.rate else 0.0  # what the host alone handles is done by another stage
+    return Step(stage, None, seconds, stage.busy if ask.gpus else 0.0, occupied if ask.gpus else 0.0, done)
 
 
 def stretch(node: Node, busy: float, occupied: float, ask: Ask) -> float:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from joulelab.report.papers.bnl_runs import Course
     from joulelab.study.folder import Study
 
-NOTE = "Node: at the PDU, once a minute. GPU load: as NVML tells it, mean of all. In virtual time, on the node's twin."
+NOTE = "Node: at the PDU, once a minute. GPU load: by NVML, mean of all. In virtual time, on the node's twin."
 LABELS = {"resnet-512": "ResNet-152, batch 512", "resnet-4096": "ResNet-152, batch 4096", "llava": "LLaVA, batch 128"}
 PANELS = (("1-resnet", "ResNet-152 on CIFAR-10", ("resnet-512", "resnet-4096")), ("2-llava", "Llama2-13b", ("llava",)))
 LOAD, LINE = "#E69F00", "#444444"

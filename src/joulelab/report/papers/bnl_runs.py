@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.analyse import analyse
+from joulelab.analysis.analyse import interval_of
+from joulelab.analysis.series import Readings, usual_step
+from joulelab.analysis.statistics import power_statistics
 from joulelab.core.scope import family
 from joulelab.store.run import open_run
 from joulelab.study.slots import State, look, slots_of
+from joulelab.study.trial import trial_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
-    from joulelab.analysis.result import Result, ScopeResult
     from joulelab.analysis.terms import Quantity
     from joulelab.core.spec import Spec
     from joulelab.store.run import Run
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.slots import Slot
+    from joulelab.study.trial import SlotTrial
 
     Floats = npt.NDArray[np.float64]
 
@@ -86,35 +89,36 @@ def done(study: Study) -> dict[str, tuple[PlannedCell, Slot]]:
 
 
 def ran(study: Study) -> dict[str, Ran]:
-    """Work out every run that has ended, by name, as any run is worked out."""
+    """Work out every run that has ended, by name: energy and time as any slot's, power as it was sampled."""
     found = {}
     for name, (cell, slot) in done(study).items():
         if slot.run is not None:
             with open_run(slot.run) as run:
-                found[name] = _ran(name, cell, run)
+                found[name] = _ran(name, cell, trial_of(slot), run)
     return found
 
 
-def _ran(name: str, cell: PlannedCell, run: Run) -> Ran:
-    result = analyse(run)
-    node = _node(result)
-    statistics = None if node is None else node.statistics
+def _ran(name: str, cell: PlannedCell, trial: SlotTrial, run: Run) -> Ran:
+    interval = interval_of(run, list(run.events()))
+    a, b = interval.start_ns, interval.end_ns
+    powers, loads = _powers(run), [values[(t >= a) & (t < b)] for t, values in _loads(run)]
+    statistics = None
+    if powers:
+        t, watts = _summed(powers)
+        readings = Readings.of(t, t, watts)
+        step_s = usual_step(np.diff(t) * 1e-9)
+        statistics = power_statistics(readings, a, b, window_s=None, step_s=step_s)
     batch = cell.values().get("batch")
-    loads = [values[(t >= result.start_ns) & (t < result.end_ns)] for t, values in _loads(run)]
     known = [np.nanmean(each) for each in loads if np.isfinite(each).any()]
     return Ran(
         name,
         int(batch) if isinstance(batch, float | int) else None,
-        result.duration_s,
+        trial.time_s,
         None if statistics is None else statistics.median,
         None if statistics is None else statistics.maximum,
-        None if node is None else node.energy,
+        trial.energy(NODE),
         float(np.mean(known)) if known else None,
     )
-
-
-def _node(result: Result) -> ScopeResult | None:
-    return next((scope for scope in result.scopes if scope.scope == NODE), None)
 
 
 def course(study: Study, name: str) -> Course | None:
@@ -123,17 +127,17 @@ def course(study: Study, name: str) -> Course | None:
     if slot is None or slot.run is None:
         return None
     with open_run(slot.run) as run:
-        result, powers, loads = analyse(run), _powers(run), _loads(run)
+        interval, powers, loads = interval_of(run, list(run.events())), _powers(run), _loads(run)
     if not powers:
         return None
     t, watts = _summed(powers)
     at, load = _summed(loads) if loads else (np.empty(0, np.int64), np.empty(0))
 
     def hours(t_ns: npt.NDArray[np.int64]) -> Floats:
-        return np.asarray((t_ns - result.start_ns) * 1e-9 / HOUR_S)
+        return np.asarray((t_ns - interval.start_ns) * 1e-9 / HOUR_S)
 
-    inside = (t >= result.start_ns) & (t < result.end_ns)
-    within = (at >= result.start_ns) & (at < result.end_ns)
+    inside = (t >= interval.start_ns) & (t < interval.end_ns)
+    within = (at >= interval.start_ns) & (at < interval.end_ns)
     share = 100 * load[within] / max(len(loads), 1)
     return Course(hours(t[inside]), watts[inside] / 1000, hours(at[within]), share)
 

@@ -81,7 +81,7 @@ def deviation(figure: Figure) -> str:
         return fmt.NOTHING
     if figure.tolerance.amount is None:
         return fmt.NOTHING if figure.relative is None else fmt.percent(figure.relative)
-    size = number(abs(off)) if float(off).is_integer() else _apart(fmt.plain(abs(off), 3))
+    size = number(abs(off)) if float(off).is_integer() else _apart(fmt.plain(abs(off), 2))
     return f"{'-' if off < 0 else '+'}{size} {amount_unit(figure.tolerance, figure.unit)}"
 
 

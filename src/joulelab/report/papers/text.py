@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from joulelab.report.papers.told import Told
 
-NARROWEST = 24  # labels are wrapped, but to no less than this
+NARROWEST = 16  # labels are wrapped, but to no less than this
+MOST_ROWS = 12  # longer tables of a paper are files only
 FINDINGS = "Findings of the paper"
 MISSES = "What misses, and why"
 METERS = "What the meters cost"
@@ -36,7 +37,7 @@ def print_told(console: Console, told: Told) -> None:
     print_facts(console, heading(told))
     for title, columns in sections(told.figures):
         _print_columns(console, title, columns)
-    for table in told.tables:
+    for table in (each for each in told.tables if len(each.rows) <= MOST_ROWS):
         _print_columns(console, table.title, table_columns(table))
         print_facts(console, [("", table.note)] if table.note else [], label=0)
     _print_list(console, FINDINGS, say.findings(told.figures), label=3)
@@ -136,13 +137,19 @@ def _print_columns(console: Console, title: str, columns: list[Column]) -> None:
 
 
 def _wrapped(columns: list[Column], width: int) -> list[Column]:
-    """Return the columns with labels in several lines where they would not fit otherwise."""
+    """Return the columns with heads and labels in several lines where they would not fit otherwise."""
     if fits(columns, width):
         return columns
-    label, *others = columns
+    label, *others = [Column(_folded(c.head, c.cells), c.cells) for c in columns]
     longest = max((len(text) for text in label.cells), default=0)
     for room in range(longest, NARROWEST - 1, -1):
         short = Column(label.head, tuple("\n".join(textwrap.wrap(text, room)) for text in label.cells))
         if fits([short, *others], width):
             return [short, *others]
-    return columns
+    return [label, *others]
+
+
+def _folded(head: str, cells: Sequence[str]) -> str:
+    """Return a head in lines that are no wider than what is below it, but whole words."""
+    room = max((len(line) for text in cells for line in text.splitlines()), default=len(head))
+    return "\n".join(textwrap.wrap(head, max(room, 1), break_long_words=False))

@@ -111,7 +111,8 @@ def missed(figures: Sequence[Figure]) -> list[str]:
             continue
         numbers = f"{reproduced(figure)} instead of {number(figure.published)} {figure.unit}".rstrip()
         off = f"{deviation(figure)}, allowed {allowed(figure.tolerance, figure.unit)}"
-        told.append(f"{figure.label}: {numbers} ({off}). {_sentence(why)}")
+        counts = ", not counted" if figure.kind == "identity" else ""
+        told.append(f"{figure.label}: {numbers} ({off}{counts}). {_sentence(why)}")
     return told
 
 

@@ -46,9 +46,7 @@ def analyzer(bench: Bench, name: str, mounted: Mounted) -> Measured:
     return shown.measured(streams, updates, t1 - round(flaws.period_s * NS), t1)
 
 
-def polled(
-    bench: Bench, name: str, mounted: Mounted, streams: Sequence[Stream], at: Sequence[str] = ()
-) -> Measured:
+def polled(bench: Bench, name: str, mounted: Mounted, streams: Sequence[Stream], at: Sequence[str] = ()) -> Measured:
     """Return what an instrument shows that is asked every so often; `at` are the points of its streams, if its own."""
     flaws = mounted.flaws
     t0 = bench.times(streams[0].period_s)
@@ -64,9 +62,7 @@ class _Shown:
         self._bench, self._name, self._mounted, self._start = bench, name, mounted, start_ns
         self._flaws = replace(flaws, gain_error=bench.gain(name, mounted))
 
-    def measured(
-        self, streams: Sequence[Stream], at: Ints, t0: Ints, t1: Ints, places: Sequence[str] = ()
-    ) -> Measured:
+    def measured(self, streams: Sequence[Stream], at: Ints, t0: Ints, t1: Ints, places: Sequence[str] = ()) -> Measured:
         """Return the rows of each stream; requests without an answer are gaps."""
         fine = instrument.answers(self._flaws, at, start_ns=self._start)
         found = Measured(self._name)

@@ -7,9 +7,11 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.analyse import analyse
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.store.folder import write_json_atomic
+from joulelab.store.run import open_run
 from joulelab.study import trial
 from joulelab.study.devices import Used
 from joulelab.study.folder import open_study, read_cell
@@ -21,7 +23,6 @@ from joulelab.study.virtual.bench import Bench, draw
 from joulelab.study.virtual.measure import chosen, measure, slowest_s
 from joulelab.study.virtual.twin import description_of
 from joulelab.study.virtual.write import About, write_run
-from joulelab.supervisor.closing import analyse_run
 from joulelab.twins.timeline import When, lay_out
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ def run_slot(folder: Path) -> dict[str, Any]:
         run, bench, notes = _measured(setting, folder)
         problems = cluster.account(folder, run, job["job"], bench, accounted) if accounted else []
         truth.keep_truth(folder, bench.timeline)
-        found = trial.from_result(analyse_run(run))
-        trial.keep(folder, replace(found, busiest=trial.busiest_of(run)), sync=False)
+        with open_run(run) as opened:
+            found = replace(trial.from_result(analyse(opened)), busiest=trial.busiest_in(opened))
+        trial.keep(folder, found, sync=False)
         took_s = (monotonic_ns() - began) / NS
         write_json_atomic(folder / NOTES, {**notes, "took_s": took_s, "problems": problems}, sync=False)
         _place(run, folder)
@@ -143,5 +145,3 @@ def _place(run: Path, folder: Path) -> None:
         shutil.rmtree(run.parent, ignore_errors=True)
     except OSError as error:
         raise StoreError("a run cannot be put in its place", where=str(folder), why=error.strerror) from error
-
-

@@ -34,7 +34,11 @@ def options_of(name: str, described: Description | None = None) -> dict[str, Any
     found = described or find(name)
     plain = {key: msgspec.to_builtins(getattr(found, key)) for key in ("node", "workloads", "meters")}
     text = json.dumps(plain, sort_keys=True)
-    return {"twin": Path(name).stem if name.endswith(".toml") else name, "described": hashlib.sha256(text.encode()).hexdigest()[:8], "description": plain}
+    return {
+        "twin": Path(name).stem if name.endswith(".toml") else name,
+        "described": hashlib.sha256(text.encode()).hexdigest()[:8],
+        "description": plain,
+    }
 
 
 def description_of(node: NodeType) -> Description:

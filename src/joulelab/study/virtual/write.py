@@ -7,6 +7,7 @@ empties is not done, and is made again.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from joulelab.core.spec import Stream
     from joulelab.store.journal import HeaderFields
     from joulelab.study.virtual.bench import Measured, Rows
     from joulelab.twins.timeline import Span, Timeline
@@ -120,7 +122,6 @@ def _grouped(spans: Sequence[Span]) -> list[list[Span]]:
 def _write_journal(folder: Path, meter: str, table: str, members: Sequence[Rows]) -> None:
     """Write all streams of a table as one journal, packed at once."""
     streams = [rows.stream for rows in members]
-    header: HeaderFields = {"meter": meter, "table": table, "segment": 0, "host": folder.name, "boot_id": NOWHERE}
     kind = np.dtype([("stream", "<i8"), ("t0", "<i8"), ("t1", "<i8"), ("values", "<f8", (len(columns_of(streams)),))])
     packed = np.empty(sum(len(rows.t0_ns) for rows in members), kind)
     at = 0
@@ -131,10 +132,16 @@ def _write_journal(folder: Path, meter: str, table: str, members: Sequence[Rows]
     path = journal_path(folder, meter, table, 0)
     try:
         with path.open("xb") as file:
-            file.write(pack_header(header, streams))
+            file.write(_head(meter, table, folder.name, tuple(streams)))
             file.write(memoryview(packed).cast("B"))
     except OSError as error:
         raise WriteFailed(f"cannot write {path.name}", where=str(folder), error=error, rows_written=0) from error
+
+
+@lru_cache(maxsize=64)  # slots of a study have the same meters
+def _head(meter: str, table: str, host: str, streams: tuple[Stream, ...]) -> bytes:
+    header: HeaderFields = {"meter": meter, "table": table, "segment": 0, "host": host, "boot_id": NOWHERE}
+    return pack_header(header, streams)
 
 
 def _write_text(path: Path, text: str) -> None:

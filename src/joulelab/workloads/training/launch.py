@@ -82,6 +82,9 @@ def start_notebook(
     whole_set = {key: default for key, (default, _) in base.PARAMETERS.items()} | dict(parameters)
     check_common(whole_set)
     base.read(whole_set)
+    for key in ("epochs", "copies", "repeats"):  # cells follow each other: none can be left out
+        if key in parameters:
+            whole(parameters, key, least=1, most=10**6)
     pause_s = number(parameters, "pause", least=0, most=notebook.MOST_PAUSE_S)
     require(name, *needs)
     out = Path(parameters["out"]).expanduser() if parameters["out"] else None
@@ -104,6 +107,12 @@ def check_common(parameters: Mapping[str, str]) -> None:
         )
     if parameters["rendezvous"] and not re.fullmatch(r"[^\s:]+:\d{1,5}", parameters["rendezvous"]):
         raise ConfigError(f"rendezvous is {parameters['rendezvous']!r}", next="write it as HOST:PORT")
+
+
+def something(parameters: Mapping[str, str], train: str, predict: str) -> None:
+    """Check how often is trained and predicted; one of both may be 0. Raises ConfigError."""
+    if whole(parameters, train, least=0, most=10**6) + whole(parameters, predict, least=0, most=10**6) == 0:
+        raise ConfigError(f"{train} and {predict} are 0", why="nothing is left to do", next="give one of them")
 
 
 def one_of(parameters: Mapping[str, str], key: str, valid: Sequence[str]) -> str:

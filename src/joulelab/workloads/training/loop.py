@@ -57,7 +57,7 @@ class Losses:
     def all(self) -> torch.Tensor:
         """Return all so far."""
         self._gather()
-        return torch.cat(self._gathered)
+        return torch.cat(self._gathered) if self._gathered else torch.zeros(0)
 
     def epoch(self) -> torch.Tensor:
         """Return those since this was asked last."""
@@ -106,11 +106,13 @@ class Training:
             if self.limits.reached:
                 break
         stopped_by = self.limits.reached or "end"
-        with self._phase("predict"):
-            predicted = self._predict()
-        if self.task.predict_on != "test" and self.task.data.test is not None:
-            with self._phase("test"):
-                predicted = self._judge("test")
+        predicted = quality
+        if self.task.predict_times:
+            with self._phase("predict"):
+                predicted = self._predict()
+            if self.task.predict_on != "test" and self.task.data.test is not None:
+                with self._phase("test"):
+                    predicted = self._judge("test")
         with self._phase("save"):
             save(self.model, self.given["save"], self.ranks)
         self._conclude(predicted, stopped_by)
@@ -232,6 +234,10 @@ class Training:
 
     def _conclude(self, quality: Mapping[str, float], stopped_by: str) -> None:
         losses = self.losses.all()
+        if not len(losses):
+            joulelab.fact(stopped_by=stopped_by, steps=0, quality=", ".join(quality), **quality)
+            self._print("no steps: only predicted", sys.stdout)
+            return
         edge = max(round(len(losses) * EDGE), 1)
         first, last = self._mean(losses[:edge]), self._mean(losses[-edge:])
         joulelab.fact(stopped_by=stopped_by, steps=len(losses), loss_first=first, loss_last=last)

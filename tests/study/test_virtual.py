@@ -1,0 +1,203 @@
+"""Studies on twins in virtual time: the same folders and analysis as real ones, true to the model, always the same."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.study.virtual_study import METERS, NODE, write
+
+from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.store.folder import read_end, read_meta
+from joulelab.store.run import open_run
+from joulelab.study.drive import plan as planned
+from joulelab.study.executors import twin as executor
+from joulelab.study.file import read_study
+from joulelab.study.results import gather
+from joulelab.study.slots import State
+from joulelab.study.trial import trial_of
+from joulelab.study.virtual import read_truth, replaced, run_twin_study
+from joulelab.twins.nodefile import parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from joulelab.study.folder import Study
+    from joulelab.study.slots import Slot
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    folder = tmp_path_factory.mktemp("virtual")
+    return run_twin_study(write(folder, repeats=6), str(folder / "node.toml"), folder / "out")
+
+
+def slots_of(study: Study) -> list[Slot]:
+    return planned(study, list(study.cells()), int(study.data["repeats"]))
+
+
+def energies(study: Study) -> dict[str, Any]:
+    found = {}
+    for slot in slots_of(study):
+        data = json.loads((slot.folder / "trial.json").read_text())
+        found[f"{slot.folder.parent.name}/{slot.folder.name}"] = data["time_s"], data["energies"], data["start_utc"]
+    return found
+
+
+def test_every_slot_is_done_and_its_run_is_like_a_recorded_one(study: Study) -> None:
+    slots = slots_of(study)
+    assert [slot.state for slot in slots] == [State.DONE] * 24
+    run = slots[0].run
+    assert run is not None
+    assert read_meta(run)["twin"]["name"] == "node"
+    assert (read_end(run) or {})["exit_code"] == 0
+    with open_run(run) as opened:
+        assert not opened.problems()
+        tables = {(t.meter, t.table): t for t in opened.tables()}
+        marks = [(m.get("name"), m.get("n")) for m in opened.marks() if m["mark"] == "begin"]
+    assert set(tables) == {("wall", "power"), ("nvml", "power"), ("nvml", "state")}
+    assert marks == [("load", None), ("epoch", 1), ("epoch", 2)]
+    assert tables["wall", "power"].streams[0].channels[0].accuracy.source == "datasheet"
+
+
+def test_the_true_energy_lies_in_the_interval(study: Study) -> None:
+    inside = []
+    for slot in slots_of(study):
+        energy, truth = trial_of(slot).energy("node.ac"), read_truth(slot.folder)
+        assert energy is not None
+        inside.append(abs(energy.value - truth["energy_j"]["node.ac"]) <= 2 * energy.u)
+        assert truth["time_s"] == pytest.approx(trial_of(slot).time_s)
+        assert 0 < energy.u < 0.01 * energy.value
+    assert sum(inside) >= 0.95 * len(inside)
+
+
+def test_caps_and_gpus_reach_the_twin(study: Study) -> None:
+    by_cell = {(c.knobs["cap"].value, c.knobs["gpus"].value): k for k, c in study.cells().items()}
+    first = {key: next(s for s in slots_of(study) if s.folder.parent.name == cell) for key, cell in by_cell.items()}
+    tight, free = trial_of(first[150.0, 1]), trial_of(first[260.0, 1])
+    assert tight.time_s > 1.05 * free.time_s
+    assert tight.caps == {"gpu:0": 150.0}
+    assert not tight.uncapped
+    assert tight.idle_gpus(["gpu:0"]) == ["gpu:1"]
+    assert trial_of(first[150.0, 2]).idle_gpus(["gpu:0", "gpu:1"]) == []
+    assert tight.work == {"samples": 6000.0}
+    assert set(tight.phases) == {"load", "epoch"}
+
+
+def test_the_results_are_those_of_any_study(study: Study) -> None:
+    results = gather(study, list(study.cells().values()), slots_of(study))
+    assert len(results.cells) == 4
+
+
+def test_the_same_seed_gives_the_same_and_another_does_not(study: Study, tmp_path: Path) -> None:
+    file = write(tmp_path, repeats=1, caps="[150]")
+    node = str(tmp_path / "node.toml")
+    first, again, other = (
+        energies(run_twin_study(file, node, tmp_path / name, seed=seed))
+        for name, seed in (("a", 7), ("b", 7), ("c", 8))
+    )
+    assert first == again
+    assert first != other
+    whole = energies(study)
+    assert all(whole[slot][:2] == first[slot][:2] for slot in first)  # a slot does not depend on the others
+
+
+def test_a_changed_parameter_changes_what_is_measured(tmp_path: Path) -> None:
+    file = write(tmp_path, repeats=1, caps="[260]")
+    text = (tmp_path / "node.toml").read_text()
+    plain, hot = (parsed(text, "node", changes) for changes in ({}, {"host": {"idle_w": 118.0}}))
+    found = [energies(run_twin_study(file, each, tmp_path / name)) for each, name in ((plain, "a"), (hot, "b"))]
+    watts = [sorted(e["node.ac"]["value"] / t for t, e, _ in each.values()) for each in found]
+    assert all(b > a + 10 for a, b in zip(*watts, strict=True))
+    assert set(found[0]).isdisjoint(found[1])  # cells of another twin are other cells
+
+
+def test_what_a_twin_does_not_have_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    def refusal(node: str = NODE + METERS, **study: Any) -> str:
+        file = write(tmp_path, **study)
+        with pytest.raises(ConfigError) as told:
+            run_twin_study(file, parsed(node, "node"), tmp_path / "out")
+        return str(told.value)
+
+    assert "no model of the workload 'train'" in refusal(NODE.replace("workloads.train", "workloads.other") + METERS)
+    assert "a cap of 90 W cannot be set" in refusal(caps="[90]")
+    assert "no twin has the meter 'wal'" in refusal(top='meters = ["wal"]')
+    assert "no meter 'sundial'" in refusal(NODE + '[meters.x]\nfamily = "sundial"\n')
+    assert "nothing is measured" in refusal(NODE)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match="no node type 'gpu'"):
+        replaced(read_study(write(tmp_path)).plan, {"gpu": str(tmp_path / "node.toml")})
+
+
+def test_a_node_type_of_a_study_file_may_be_a_twin(tmp_path: Path) -> None:
+    file = write(tmp_path, repeats=1, caps="[260]")
+    file.write_text(file.read_text() + '[nodes.sim]\ntwin = "node.toml"\nuses = "cpu"\n')
+    plan = read_study(file).plan
+    assert plan.nodes["sim"].executor == "twin"
+    assert plan.nodes["sim"].options["twin"] == "node"
+    file.write_text(file.read_text().replace("node.toml", "nod.toml").replace("uses", 'partition = "p"\nuses'))
+    with pytest.raises(ConfigError) as told:
+        read_study(file)
+    assert "cannot read the node file" in str(told.value)
+    assert "partition is for jobs of a cluster" in str(told.value)
+    file.write_text(file.read_text().replace('twin = "nod.toml"', 'executor = "twin"'))
+    with pytest.raises(ConfigError, match="no twin is named"):
+        read_study(file)
+
+
+def _study_run(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "joulelab", "study", "run", "study.toml", "--twin", "node.toml", "--studies",
+            str(folder / "st"), "--no-figures"]  # fmt: skip
+
+
+def _workers(pid: int) -> Iterator[int]:
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    yield from map(int, listed.stdout.split())
+
+
+def test_a_killed_run_leaves_no_workers_and_goes_on_when_called_again(tmp_path: Path) -> None:
+    write(tmp_path, repeats=12)
+    process = subprocess.Popen(_study_run(tmp_path), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = tmp_path / "st" / "tiny-twin" / "cells"
+    until = time.monotonic() + 60
+    while time.monotonic() < until and len(list(done.glob("*/r*/trial.json"))) < 3:
+        time.sleep(0.05)
+    workers = list(_workers(process.pid))
+    assert workers
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    while time.monotonic() < until and any(_lives(pid) for pid in workers):
+        time.sleep(0.05)
+    assert not any(_lives(pid) for pid in workers)
+    before = {path: path.stat().st_mtime_ns for path in done.glob("*/r[0-9][0-9]/2*/end.json")}
+    again = subprocess.run(_study_run(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert again.returncode == 0, again.stderr
+    assert len(list(done.glob("*/r[0-9][0-9]/2*/end.json"))) == 48
+    assert len(before) < 48
+    assert all(path.stat().st_mtime_ns == then for path, then in before.items())
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_worker_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "WORKER", "joulelab.no_such_module")
+    with pytest.raises(JoulelabError, match="cut off 3 times.*worker died, exit code 1.*no_such_module"):
+        run_twin_study(write(tmp_path, repeats=1), str(tmp_path / "node.toml"), tmp_path / "out")
+
+
+def test_a_slot_that_fails_stops_the_study_with_its_error(tmp_path: Path) -> None:
+    file = write(tmp_path, repeats=1, meters=METERS.replace("current_a = 5", 'current_a = "much"'))
+    with pytest.raises(JoulelabError, match="current_a is 'much'"):
+        run_twin_study(file, str(tmp_path / "node.toml"), tmp_path / "out")

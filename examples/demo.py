@@ -17,7 +17,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ WIDTH, LABEL = 100, 10
 BLANK = "\N{NO-BREAK SPACE}"
 PARTS = ("measure", "sweep", "reproduce")
 # A part that takes longer has failed; one that was told to end gets so long for it (s).
-PART_S, END_S = 300.0, 20.0
+PART_S, END_S = 900.0, 20.0
 # The servers of the twin's node-level meters, what each needs, and the entry that reads it.
 SERVERS = {
     "bmc": ("pyghmi", "bmc"),
@@ -47,13 +47,14 @@ SERVERS = {
 class Part:
     """Hold a part: what it shows, and the programs that show it, each of which runs the next one.
 
-    `missing` is why it cannot be shown here.
+    `missing` is why it cannot be shown here, `instead` a part to show where this one fails.
     """
 
     name: str
     title: str
     programs: tuple[str, ...]
     missing: str | None = None
+    instead: Part | None = None
 
     @property
     def words(self) -> list[str]:
@@ -103,27 +104,34 @@ def parts(here: Here, results: str) -> list[Part]:
 
     The meters are named, so that none of this machine is read, whatever its joulelab.toml says.
     """
-    meters = [*(["nvml"] if here.nvml else []), "rapl", *(SERVERS[name][1] for name in here.servers)]
-    serve = f" --serve {','.join(here.servers)}" if here.servers else ""
-    read = " ".join(f"--meter {name}" for name in meters)
-    measure = (
-        f"joulelab twin --gpus 8 --gpu-model h100{serve}",
-        f"joulelab run --runs {results}/runs --name demo --idle 2s --tail 2s {read}",
-        "python examples/cpu_load.py",
-    )
     own = "--meter nvml --meter rapl"
     sweep = (
         "joulelab twin --gpus 8 --gpu-model rtx6000 --idle",
         f"joulelab sweep --studies {results} --name caps --cap 140,170,200,260 --repeat 2 {own} --no-figures",
         "python -m joulelab.twins.job --gpus 8 --work 150 --speed 23",
     )
-    gdansk = (f"joulelab reproduce gdansk --studies {results}",)
+    gdansk = (f"joulelab reproduce gdansk --no-keep --studies {results}",)  # its runs would be 1.2 GB
     without = None if here.nvml else "caps are set by NVML, which the twin has only with a C compiler"
     return [
-        Part("measure", "measure a real CPU load; a simulated node with 8 H100 follows it", measure),
+        measure(here, results),
         Part("sweep", "set four power caps on 8 simulated RTX 6000, by NVML; find the best", sweep, without),
         Part("reproduce", "repeat the Gdansk study (17 caps x 4 GPU counts x 10) in virtual time", gdansk),
     ]
+
+
+def measure(here: Here, results: str) -> Part:
+    """Return the part that measures; where it fails with the PDU by SNMP (snmpd may not start), it is tried without."""
+    meters = [*(["nvml"] if here.nvml else []), "rapl", *(SERVERS[name][1] for name in here.servers)]
+    serve = f" --serve {','.join(here.servers)}" if here.servers else ""
+    read = " ".join(f"--meter {name}" for name in meters)
+    programs = (
+        f"joulelab twin --gpus 8 --gpu-model h100{serve}",
+        f"joulelab run --runs {results}/runs --name demo --idle 2s --tail 2s {read}",
+        "python examples/cpu_load.py",
+    )
+    fewer = replace(here, servers=[name for name in here.servers if name != "pdu"])
+    instead = measure(fewer, results) if fewer.servers != here.servers else None
+    return Part("measure", "measure a real CPU load; a simulated node with 8 H100 follows it", programs, None, instead)
 
 
 class Shown:
@@ -187,8 +195,7 @@ def show(chosen: Sequence[Part], shown: Shown, environ: Mapping[str, str], resul
         if part.missing is not None:
             say("left out", part.missing)
             continue
-        print(part.typed + "\n", flush=True)
-        why = None if shown.signal is not None else shown.run(part, environ)
+        why = attempt(part, shown, environ)
         if shown.signal is not None:
             name = signal.Signals(shown.signal).name
             say("ended", f"by {name} in part {number}, and all that was started with it; results so far: {results}")
@@ -203,16 +210,30 @@ def show(chosen: Sequence[Part], shown: Shown, environ: Mapping[str, str], resul
     return 1 if wrong else 0
 
 
+def attempt(part: Part, shown: Shown, environ: Mapping[str, str]) -> str | None:
+    """Print a part's command and run it, and what is to be tried instead if it fails; return what went wrong."""
+    print(part.typed + "\n", flush=True)
+    why = None if shown.signal is not None else shown.run(part, environ)
+    if why is None or shown.signal is not None or part.instead is None:
+        return why
+    say("failed", f"{part.name}: {why}; again with less\n")
+    return attempt(part.instead, shown, environ)
+
+
 def conclude(results: str) -> None:
     """Print where results are, and what to type next."""
     say("simulated", "the node, its meters, caps and jobs; of this machine only the load of its CPUs was looked at")
     made = sorted(path.name for path in (ROOT / results).iterdir())
-    say("results", f"{results}: {', '.join(made)}")
+    say("results", f"{results}: {', '.join(made) or 'none'}")
     say("next", "source .venv/bin/activate, and for example")
     runs = [path.name for path in (ROOT / results / "runs").glob("*-*")]
     hints = [
         *((f"joulelab show {results}/runs/{run} --budget", "what ± is made of") for run in runs[-1:]),
-        (f"joulelab sweep --report --studies {results} --name caps", "again, with figures"),
+        *(
+            (f"joulelab sweep --report --studies {results} --name {name}", "with figures")
+            for name in made
+            if name == "caps"
+        ),
         ("joulelab reproduce gdansk --set gpu.idle_w=30", "the study with another GPU"),
         ("joulelab twin 8xh100", "a node for any tool"),
         ("joulelab meters", "what this machine can measure"),

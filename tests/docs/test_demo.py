@@ -60,11 +60,14 @@ class Place:
 
     def left(self) -> list[str]:
         """Return what is still there: processes, and folders of twins."""
-        found = [str(path) for path in self.folder.glob("joulelab-twin-*")]
+        return [*map(str, self.folder.glob("joulelab-twin-*")), *map(str, self.processes())]
+
+    def processes(self) -> list[psutil.Process]:
+        found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("DEMO_MARK") == self.mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(f"{process.pid} {process.cmdline()}")
+                    found.append(process)
         return found
 
     def is_left_clean(self) -> bool:
@@ -78,7 +81,11 @@ class Place:
 def place() -> Iterator[Place]:
     # Sockets lie in there: their paths must be short.
     folder = Path(tempfile.mkdtemp(prefix="jd-"))
-    yield Place(folder)
+    place = Place(folder)
+    yield place
+    for process in place.processes():  # of a test that failed
+        with contextlib.suppress(psutil.Error):
+            process.kill()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -163,6 +170,21 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(tmp_path: Path, capfd: p
     assert "\nstill here" in text
     assert text.index("still here") < text.index("simulated") < text.rindex("failed    part0")
     assert demo.show(parts_of("true"), demo.Shown(), os.environ, str(tmp_path)) == 0
+
+
+def test_what_is_to_be_tried_instead_is_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    less = demo.Part("less", "a title", ("echo with less",))
+    assert (
+        demo.show([demo.Part("more", "a title", ("false",), instead=less)], demo.Shown(), os.environ, str(tmp_path))
+        == 0
+    )
+    text = capfd.readouterr().out
+    assert "failed    more: exit code 1; again with less" in text
+    assert "\nwith less" in text
+    every = demo.parts(demo.Here(servers=list(demo.SERVERS)), "out")[0]
+    assert "pdu1" in every.typed
+    assert "pdu" not in every.instead.typed
+    assert every.instead.instead is None
 
 
 def test_a_part_that_hangs_is_ended_with_all_it_started(place: Place) -> None:

@@ -199,7 +199,7 @@ def test_the_file_without_a_mistake(tmp_path: Path) -> None:
         ),
         (10, "gpus = 0", "3: cap cannot be set for cells on gpu: their workload has no GPU (gpus = 0); leave them out"),
         (10, "uses = 'gpu'\ngpus = 0", "11: gpus is 0 (uses = \"gpu\"); give at least 1, or write uses = 'cpu'"),
-        (10, "executor = 'slrum'", "10: there is no executor 'slrum'; did you mean 'slurm'? valid: local, slurm"),
+        (10, "executor = 'slrum'", "10: there is no executor 'slrum'; did you mean 'slurm'? valid: local, slurm, twin"),
         (
             10,
             "executor = 'local'\ntime = '2h'",

@@ -77,8 +77,11 @@ def test_ipmitool_reads_the_sensor_records(truth, bmc):
     total = sum(int(shown[f"PSU{n} Input Power"].split()[0]) for n in range(1, 5))
     assert total == pytest.approx(truth.power("node.ac", monotonic_ns()), abs=4 * 12)
     assert all(row[2] == "ok" for row in rows)
-    assert 22 <= float(shown["Inlet Temp"].split()[0]) <= 27
+    fans = truth.node.cooling
+    assert float(shown["Inlet Temp"].split()[0]) == fans.inlet_c
+    speed = 13_000 * (truth.power("fans", monotonic_ns()) / fans.fan_max_w) ** (1 / 3)
     assert shown["Fan 6"].endswith("RPM")
+    assert float(shown["Fan 6"].split()[0]) == pytest.approx(speed, abs=61)
     assert "GPU8 Temp" in shown
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from joulelab.twins import profile
 from joulelab.twins.drive import LoadDriver, ScriptDriver, machine_load
-from joulelab.twins.model import H100, Node
+from joulelab.twins.model import H100, Cpu, Node
 from joulelab.twins.truth import Truth
 
 if TYPE_CHECKING:
@@ -88,3 +88,28 @@ def test_a_driver_says_why_it_stopped(tmp_path: Path) -> None:
             time.sleep(0.1)
         assert driver.error is not None
         assert "no room" in str(driver.error)
+
+
+SLEEPY = Node(gpus=(H100,), packages=1, spread=0.0, cpu=Cpu(idle_w=40, awake_w=100, max_w=200, core_idle_w=10))
+
+
+def test_a_package_sleeps_without_a_load(tmp_path: Path) -> None:
+    profiles = {"cpu": profile.burst(1, 2, high=0.5), "gpu": profile.constant(0.0)}
+    with Truth.create(tmp_path / "t", SLEEPY, profiles=profiles) as truth:
+        at = [truth.start_ns + round(s * NS) for s in (0.5, 2, 5)]
+        assert [truth.power("cpu:0", t) for t in at] == [40, 150, 40]
+        assert [truth.power("core:0", t) for t in at] == pytest.approx([10, 10 + 0.85 * 110, 10])
+        assert [truth.power("dram:0", t) for t in at] == [14, 37, 14]
+    given = {"cpu": profile.burst(1, 2, low=40, high=70, unit="W")}
+    with Truth.create(tmp_path / "w", SLEEPY, profiles=given) as truth:
+        at = [truth.start_ns + round(s * NS) for s in (0.5, 2, 5)]
+        assert [truth.power("cpu:0", t) for t in at] == pytest.approx([40, 70, 40])
+        assert [truth.power("dram:0", t) for t in at] == [14, 14, 14]
+    level = iter([0.0, 0.0, 0.5, 0.0])
+    with Truth.create(tmp_path / "l", SLEEPY) as truth:
+        driver = LoadDriver(truth, load=lambda: next(level), period_s=1.0)
+        seen = []
+        for _ in range(3):
+            driver.step()
+            seen.append(truth.last("cpu:0")[1])
+        assert seen == [40, 150, 40]

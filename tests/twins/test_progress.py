@@ -73,6 +73,12 @@ def test_on_the_cpus_no_gpu_is_busy() -> None:
     assert (cpu.seconds, cpu.busy, cpu.occupied) == (100, 0, 0)
 
 
+def test_a_stage_may_depend_on_a_parameter() -> None:
+    here, there = Stage(name="a", seconds=1, when="memory"), Stage(name="b", seconds=1, when="!memory")
+    for memory, name in ((1, "a"), (0, "b")):
+        assert [step.stage.name for step in steps(NODE, model(here, there), Ask({"memory": memory}))] == [name]
+
+
 def test_what_is_wrong_is_explained() -> None:
     with pytest.raises(ConfigError, match="has no number 'imags'") as raised:
         steps(NODE, model(replace(EPOCH, samples="imags")), Ask({}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 from tests.workloads.inprocess import run_cells
 from torch.utils.data import DataLoader
 
+import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.workloads import cells, find, lstm_load, lstm_notebook, notebook, presets, settings
 from joulelab.workloads.models.lstm import ZERO, LoadForecaster
+from joulelab.workloads.training import loop
 from joulelab.workloads.training.counting import count
 
 torch.set_num_threads(1)  # several wait for each other where other tests run too
@@ -115,7 +118,7 @@ def test_the_paper_is_the_default_and_prediction_goes_over_copies_of_the_trainin
         ("hours", "336", "give a whole number from 337"),
         ("cell", "one", "give one of: random, zero"),
         ("rate", "-1", "give a number"),
-        ("epochs", "0", "give a whole number from 1"),
+        ("epochs", "-1", "give a whole number"),
         ("device", "tpu", "give one of: auto, cpu, cuda"),
     ],
 )
@@ -160,3 +163,37 @@ def defaults(book: dict[str, Any]) -> dict[str, str]:
 
 def exact(text: str) -> str:
     return {"0.001": "1e-3"}.get(text, text)
+
+
+class TestPartsAlone:
+    """The study trained and predicted in jobs of their own."""
+
+    def test_one_of_training_and_prediction_may_be_left_out_and_not_both(self) -> None:
+        for some in ({"epochs": "0"}, {"copies": "0"}):
+            assert lstm_load.command(given(**some))[1] == "-m"
+        with pytest.raises(ConfigError, match=r"epochs and copies are 0 \(nothing is left to do\)"):
+            lstm_load.command(given(epochs="0", copies="0"))
+        with pytest.raises(ConfigError, match="give a whole number from 1"):
+            lstm_notebook.command(settings("lstm-notebook", lstm_notebook.PARAMETERS, {"copies": "0"}))
+
+    @pytest.mark.parametrize(("left_out", "phase"), [("copies", "predict"), ("epochs", "epoch")])
+    def test_what_is_left_out_is_no_phase(
+        self, left_out: str, phase: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        phases: list[str] = []
+        facts: dict[str, Any] = {}
+
+        def phase_of(name: str, n: int | None = None) -> Any:
+            del n
+            phases.append(name)
+            return contextlib.nullcontext()
+
+        monkeypatch.setattr(joulelab, "phase", phase_of)
+        monkeypatch.setattr(joulelab, "fact", lambda **told: facts.update(told))
+        small = {"countries": "1", "hours": "400", "epochs": "1", "copies": "1"}
+        loop.train("lstm-load", lstm_load.task, given("smoke", **{**small, left_out: "0"}))
+        assert phase not in phases
+        assert {"epoch", "predict"} - {phase} <= set(phases)
+        assert facts["steps"] == (0 if left_out == "epochs" else 1)
+        assert "mape_pct" in facts
+        assert ("only predicted" in capsys.readouterr().out) is (left_out == "epochs")

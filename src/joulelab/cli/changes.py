@@ -57,7 +57,9 @@ def read_change(typed: str) -> Change:
             f"{typed!r} is no change", where=WHERE, next="write it as gpu.idle_w=30 or NODE:gpu.idle_w=30"
         )
     if keys[0] in ABOUT:
-        raise ConfigError(f"{keys[0]!r} is no physical parameter", where=WHERE, next="joulelab twin NODE shows them")
+        raise ConfigError(
+            f"{keys[0]!r} is no physical parameter", where=WHERE, next="joulelab twin --show NODE lists them"
+        )
     return Change(node.strip(), keys, _value(value.strip()), typed)
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 EXAMPLE = "cooling.inlet_c=35"  # a change that every twin takes
 PICTURES = (".svg", ".png", ".pdf")
 DONE = "done"
+JOB = "job"  # the scope of what a cluster accounts for
 LINE_S = 10.0  # so often a line says how far a study is, where there is no terminal
 
 
@@ -149,7 +150,7 @@ def _told(asked: Asked, paper: Paper, study: Study, *, twins: Mapping[str, Descr
     from joulelab.report.papers.told import Told
 
     calibrated = {each for described in twins.values() for each in described.calibrated}
-    runs = list(_trials([slot for slot in _slots(study.folder) if slot.state.value == DONE]))
+    runs = list(_trials(study))
     planned = _planned(file)
     return Told(
         paper=paper,
@@ -236,14 +237,31 @@ def _planned(file: Path) -> int:
     return len(plan.cells) * plan.repeats
 
 
-def _trials(slots: Sequence[Slot]) -> Iterator[tuple[Mapping[str, Quantity], Mapping[str, float], float]]:
-    """Return energies as they were found and as they are (J, by scope), and the time (s) of each slot."""
+def _trials(study: Study) -> Iterator[tuple[Mapping[str, Quantity], Mapping[str, float], float]]:
+    """Return energies as they were found and as they are (J, by scope), and the time (s) of each slot that is done."""
     from joulelab.study.trial import trial_of
     from joulelab.study.virtual import read_truth
 
-    for slot in slots:
-        trial = trial_of(slot)
-        yield trial.energies, read_truth(slot.folder)["energy_j"], trial.time_s
+    points, cells = _accounted(study), study.cells()
+    for slot in _slots(study.folder):
+        if slot.state.value != DONE:
+            continue
+        trial, true = trial_of(slot), read_truth(slot.folder)["energy_j"]
+        cell = cells.get(slot.folder.parent.name)
+        point = "" if cell is None else points.get(cell.workload.node_type, "")
+        yield trial.energies, true | ({JOB: true[point]} if point in true else {}), trial.time_s
+
+
+def _accounted(study: Study) -> dict[str, str]:
+    """Return the point of each node type that a cluster accounts for by job, where one does."""
+    from joulelab.study.virtual import description_of
+
+    return {
+        name: mounted.point
+        for name, node in study.nodes.items()
+        for mounted in description_of(node).meters.values()
+        if mounted.family == "slurm"
+    }
 
 
 def _then(paper: Paper, file: Path, study: Study, changes: Sequence[Change]) -> list[tuple[str, str]]:

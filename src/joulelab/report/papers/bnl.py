@@ -26,7 +26,8 @@ PEAKS = "power changes by as much as in public runs on H100 nodes; the paper doe
 WHY = {
     "bnl.llava.duration_h": "by LLaVA's own time on eight A100 and a public ratio of H100 to A100; its text lengths, "
     "padding and epochs on the paper's node are not known",
-    "bnl.llava.max_w": PEAKS,
+    "bnl.llava.max_w": "the twin's GPUs are near their caps and its host is loaded evenly, so power rises by 4 % at "
+    "most; the paper's maximum is that of its burn, which loads the host too",
     "bnl.resnet-512.max_w": PEAKS,
     "bnl.resnet-4096.max_w": PEAKS,
     "bnl.resnet-4096.duration_h": "follows from the fixed cost of a step, the test and the pause of an epoch, which "

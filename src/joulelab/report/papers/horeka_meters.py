@@ -9,7 +9,7 @@ import numpy as np
 
 from joulelab.core.clock import NS
 from joulelab.report.papers import Table
-from joulelab.report.papers.horeka_runs import slot_of
+from joulelab.report.papers.horeka_runs import done
 from joulelab.study.nodes import TWIN
 from joulelab.study.virtual.ask import ask_of, model_of
 from joulelab.study.virtual.slot import seed_of
@@ -50,8 +50,8 @@ def costs(study: Study) -> list[Cost]:
     """Return what each period costs in each job that ran on a twin; nothing for jobs on real nodes."""
     found = []
     for workload, node in JOBS:
-        slot = slot_of(study, workload, node)
-        laid = [] if slot is None else _laid(study, slot[0])
+        ran = done(study, workload, node)
+        laid = _laid(study, ran[0][0]) if ran else []
         if laid:
             time_s = float(np.mean([(t.end_ns - t.start_ns) / NS for t in laid]))
             found += [_cost(workload, time_s, period, laid) for period in PERIODS_S]

@@ -8,7 +8,7 @@ import numpy as np
 
 from joulelab.core.errors import MissingDependency
 from joulelab.report.figures import COLOURS, FORMATS, STYLE, save
-from joulelab.report.papers.horeka_runs import profile
+from joulelab.report.papers.horeka_runs import profiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ def pictures_of(study: Study, folder: Path, *, formats: Sequence[str] = FORMATS)
                 (phase, setup): found
                 for phase, _ in PHASES
                 for setup, _ in SETUPS
-                if (found := profile(study, f"{case}-{phase}", setup)) is not None
+                for found in profiles(study, f"{case}-{phase}", setup, 1)
             }
             if not seen:
                 continue
@@ -64,7 +64,8 @@ def _draw(axes: Axes, title: str, seen: dict[str, Profile]) -> None:
     axes.set_ylim(bottom=0)
     axes.set_ylabel("power of the GPU, W")
     axes.set_title(title, loc="left", fontsize=10)
-    axes.legend(fontsize=8, framealpha=0.9, loc="lower right")
+    if seen:
+        axes.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
 
 
 def thinned(of: Profile) -> tuple[list[float], list[float]]:

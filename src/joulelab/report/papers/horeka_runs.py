@@ -17,6 +17,8 @@ from joulelab.study.results import gather
 from joulelab.study.slots import State, look, slots_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy.typing as npt
 
     from joulelab.analysis.metrics import CellMetrics
@@ -24,12 +26,11 @@ if TYPE_CHECKING:
     from joulelab.store.run import Run
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
-    from joulelab.study.slots import Slot
 
     Floats = npt.NDArray[np.float64]
 
 ACCOUNTED = "job"  # the energy that a cluster accounted for a job
-GPU, POWER = "gpu", "power_w"
+GPU, POWER = "gpu", "power_instant_w"
 KJ = 1000.0
 
 
@@ -82,6 +83,17 @@ class Profile:
     watts: tuple[Floats, ...]
     used: tuple[bool, ...]
 
+    @property
+    def above_idle_w(self) -> float | None:
+        """Return how much more GPUs at work draw than those that idle beside them (W), by their medians."""
+        both = [
+            [w for w, used in zip(self.watts, self.used, strict=True) if used is wanted] for wanted in (True, False)
+        ]
+        if not all(both):
+            return None
+        busy, idle = (float(np.median(np.concatenate(each))) for each in both)
+        return busy - idle
+
 
 def ran(study: Study) -> dict[tuple[str, str], Ran]:
     """Work out every cell that has run, by workload and node type, as any study's."""
@@ -105,22 +117,24 @@ def _ran(of: CellMetrics) -> Ran | None:
     return Ran(tuple(e for e, _ in known), tuple(t for _, t in known), of.energy, of.mean_w, of.time)
 
 
-def slot_of(study: Study, workload: str, node: str) -> tuple[PlannedCell, Slot] | None:
-    """Return cell and slot of the first repeat that has ended."""
+def done(study: Study, workload: str, node: str) -> list[tuple[PlannedCell, Path]]:
+    """Return the cell and the run of each repeat that has ended."""
+    found = []
     for key, cell in study.cells().items():
-        if _names(cell) != (workload, node):
-            continue
-        slots = [look(folder) for folder in slots_of(study.folder / "cells" / key) if folder.name.startswith("r")]
-        return next(((cell, s) for s in slots if s.state is State.DONE and s.run is not None), None)
-    return None
+        if _names(cell) == (workload, node):
+            slots = [look(folder) for folder in slots_of(study.folder / "cells" / key) if folder.name.startswith("r")]
+            found += [(cell, slot.run) for slot in slots if slot.state is State.DONE and slot.run is not None]
+    return found
 
 
-def profile(study: Study, workload: str, node: str) -> Profile | None:
-    """Return the powers of the GPUs over a run; None where it has not ended, or has no GPUs."""
-    found = slot_of(study, workload, node)
-    if found is None or found[1].run is None:
-        return None
-    with open_run(found[1].run) as run:
+def profiles(study: Study, workload: str, node: str, most: int | None = None) -> list[Profile]:
+    """Return the powers of the GPUs over each repeat that has ended, or the first few; none for nodes without GPUs."""
+    made = [_profile(cell, run) for cell, run in done(study, workload, node)[:most]]
+    return [each for each in made if each is not None]
+
+
+def _profile(cell: PlannedCell, folder: Path) -> Profile | None:
+    with open_run(folder) as run:
         interval = interval_of(run, list(run.events()))
         parts = _powers(run)
     if not parts:
@@ -129,7 +143,7 @@ def profile(study: Study, workload: str, node: str) -> Profile | None:
     at = parts[0][0]
     inside = (at >= a) & (at < b)
     seen = tuple(np.interp(at[inside], t, watts) for t, watts in parts)
-    count = int(found[0].knobs["gpus"].value) if "gpus" in found[0].knobs else 0
+    count = int(cell.knobs["gpus"].value) if "gpus" in cell.knobs else 0
     return Profile((at[inside] - a) / (b - a), seen, tuple(k < count for k in range(len(seen))))
 
 

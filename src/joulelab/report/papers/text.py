@@ -143,7 +143,9 @@ def _wrapped(columns: list[Column], width: int) -> list[Column]:
     label, *others = [Column(_folded(c.head, c.cells), c.cells) for c in columns]
     longest = max((len(text) for text in label.cells), default=0)
     for room in range(longest, NARROWEST - 1, -1):
-        short = Column(label.head, tuple("\n".join(textwrap.wrap(text, room)) for text in label.cells))
+        short = Column(
+            label.head, tuple("\n".join(textwrap.wrap(text, room, break_on_hyphens=False)) for text in label.cells)
+        )
         if fits([short, *others], width):
             return [short, *others]
     return [label, *others]

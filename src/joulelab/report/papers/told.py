@@ -20,6 +20,7 @@ SCHEMA = 1
 WITHIN = "the paper's own ± where it prints one, else 5 %, 2 points of a gain, or one step of the caps"
 KINDS: tuple[Kind, ...] = ("calibrated", "predicted", "identity", "finding")
 UNEXPLAINED = "no reason is known"
+FOLLOWS = "it follows from figures above"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ def missed(figures: Sequence[Figure]) -> list[str]:
     """Return what misses in sentences, with the reason that the paper's module gives."""
     told = []
     for figure in misses(figures):
-        why = figure.note or UNEXPLAINED
+        why = figure.note or (FOLLOWS if figure.kind == "identity" else UNEXPLAINED)
         if figure.kind == "finding":
             told.append(f"{figure.published or figure.label}: does not hold. {_sentence(why)}")
             continue

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Stream
     from joulelab.study.virtual.bench import Bench
     from joulelab.twins import model
-    from joulelab.twins.curve import Floats, Ints
+    from joulelab.twins.curve import Floats
     from joulelab.twins.mounted import Mounted
 
 DRIVER = "twin"

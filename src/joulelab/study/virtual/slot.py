@@ -107,7 +107,7 @@ def start_of(study: Study, cell: PlannedCell, slot: str) -> int:
 
 
 def _measured(of: _Setting, folder: Path) -> tuple[Path, Bench, dict[str, Any]]:
-    """Lay a slot out and write its run beside its place; return that, its truth, and notes of it. Raises ConfigError."""
+    """Lay a slot out, write its run beside its place; return that, its truth, and notes of it. Raises ConfigError."""
     bench = _bench(of, folder.name)
     used = tuple(f"gpu:{gpu}" for gpu in bench.ask.gpus)
     idle = tuple(f"gpu:{gpu}" for gpu in range(len(of.described.node.gpus)) if gpu not in bench.ask.gpus)

@@ -1,7 +1,7 @@
 """Write a slot's run folder as the recorder would: run.json, events, marks, journals, end.json.
 
-It is made beside its place and moved there whole, so nothing needs to be put on the disk file by file: what a power loss
-empties is not done, and is made again.
+It is made beside its place and moved there whole, so nothing needs to be put on the disk file by file: what a power
+loss empties is not done, and is made again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from joulelab.core.version import __version__
 from joulelab.store.folder import create_run, end_run, host_dir
 from joulelab.store.imported import NOWHERE, utc_pair, write_lines
 from joulelab.store.journal import columns_of, journal_path, pack_header
-
 from joulelab.study.virtual.bench import draw
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def _write_journal(folder: Path, meter: str, table: str, members: Sequence[Rows]
     try:
         with path.open("xb") as file:
             file.write(_head(meter, table, folder.name, tuple(streams)))
-            file.write(memoryview(packed).cast("B"))
+            file.write(packed.view(np.uint8).data)
     except OSError as error:
         raise WriteFailed(f"cannot write {path.name}", where=str(folder), error=error, rows_written=0) from error
 

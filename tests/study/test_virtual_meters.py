@@ -1,0 +1,126 @@
+"""Meters in virtual time: what each family believes is its own, what it shows is the twin's; jobs of a cluster too."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tests.study.virtual_study import NODE, write
+
+from joulelab.core.clock import NS
+from joulelab.core.errors import ConfigError
+from joulelab.store.folder import read_json
+from joulelab.study.slots import State
+from joulelab.study.virtual import read_truth, run_twin_study
+from joulelab.study.virtual.bench import Bench
+from joulelab.study.virtual.families import READERS
+from joulelab.study.virtual.measure import check_meters, measure
+from joulelab.twins.nodefile import parsed
+from joulelab.twins.progress import Ask
+from joulelab.twins.timeline import When, lay_out
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.study.virtual.bench import Measured
+
+METERS = """
+[meters.pdu]
+family = "snmp"
+ask_s = 20
+gain_sd = 0.002
+options = { outlets = [1, 2, 3, 4] }
+[meters.inlet]
+family = "modbus"
+ask_s = 2
+options = { profile = "sdm630" }
+[meters.bmc]
+family = "ipmi"
+options = { sources = ["dcmi", "xcc"] }
+[meters.rapl]
+family = "rapl"
+ask_s = 0.5
+"""
+
+
+def bench_of(text: str, *, period_s: float | None = None) -> tuple[Bench, dict[str, Measured]]:
+    described = parsed(NODE + text, "node")
+    ask = Ask({}, (0, 1))
+    timeline = lay_out(described.node, described.workloads["train"], ask, When(1000 * NS), seed=5)
+    bench = Bench(timeline, ask, 5, period_s)
+    return bench, {each.meter: each for each in measure(bench, described.meters)}
+
+
+def test_meters_read_their_points() -> None:
+    bench, found = bench_of(METERS)
+    a, b = bench.timeline.start_ns, bench.timeline.end_ns
+    mean_w = bench.timeline.energy("node.ac", a, b) / (b - a) * NS
+    cords = found["pdu"].rows
+    assert [rows.stream.scope for rows in cords] == [f"outlet:pdu.{n}" for n in (1, 2, 3, 4)]
+    assert {rows.stream.sums for rows in cords} == {"node.ac"}
+    assert np.diff(cords[0].t0_ns).tolist() == [20 * NS] * (len(cords[0].t0_ns) - 1)
+    (inlet,) = found["inlet"].rows
+    inside = (inlet.t0_ns > a + 2 * NS) & (inlet.t1_ns < b)
+    names = [c.name for c in inlet.stream.channels]
+    assert inlet.values[inside, names.index("power_w")].mean() == pytest.approx(mean_w, rel=0.05)
+    assert [rows.stream.scope for rows in found["bmc"].rows] == ["node.ac", "node.dc"]
+    cpu = found["rapl"].rows[0]
+    rise = np.interp([a, b], cpu.t0_ns, cpu.values[:, 0])
+    assert cpu.stream.scope == "cpu:0"
+    assert rise[1] - rise[0] == pytest.approx(bench.timeline.energy("cpu:0", a, b), rel=0.01)
+
+
+def test_a_silent_meter_leaves_a_gap() -> None:
+    text = '[meters.inlet]\nfamily = "modbus"\noptions = { profile = "sdm630" }\n'
+    _, found = bench_of(text + "flaws = { silent_at_s = 3, silent_for_s = 4 }\n")
+    (rows,) = found["inlet"].rows
+    assert np.diff(rows.t0_ns).max() >= 4 * NS
+    assert [event["event"] for event in found["inlet"].events] == ["gap", "gap-end"]
+
+
+def test_the_period_of_the_study_is_that_of_meters_without_their_own() -> None:
+    text = '[meters.nvml]\nfamily = "nvml"\nask_s = 0.2\n'
+    for period_s, more, each in ((None, "", 0.2), (0.5, "", 0.5), (0.5, "options = { period_s = 0.1 }\n", 0.1)):
+        _, found = bench_of(text + more, period_s=period_s)
+        assert np.diff(found["nvml"].rows[0].t0_ns)[0] == round(each * NS)
+
+
+def test_wrong_options_are_refused() -> None:
+    for text, told in (
+        ('family = "modbus"\noptions = { profile = "none" }', "no profile 'none'"),
+        ('family = "analyzer"\noptions = { model = "WT9" }', "no analyzer 'WT9'"),
+        ('family = "ipmi"\noptions = { sources = ["psu"] }', "a twin has no psu"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            bench_of(f"[meters.x]\n{text}\n")
+    for text, told in (("{ plugin = 'abacus' }", "no plugin 'abacus'"), ("{ often = 3 }", "unknown key 'often'")):
+        with pytest.raises(ConfigError, match=told):
+            check_meters(parsed(f"[meters.x]\nfamily = 'slurm'\noptions = {text}\n", "node").meters)
+    assert "slurm" not in READERS
+
+
+def test_what_a_cluster_accounts_comes_by_the_code_of_real_ones(tmp_path: Path) -> None:
+    meters = '[meters.job]\nfamily = "slurm"\npoint = "node.dc"\noptions = { frequency_s = 10 }\n'
+    meters += '[meters.nvml]\nfamily = "nvml"\nask_s = 0.5\n'
+    study = run_twin_study(
+        write(tmp_path, repeats=2, caps="[260]", meters=meters), str(tmp_path / "node.toml"), tmp_path / "out"
+    )
+    jobs = set()
+    for slot in sorted((tmp_path / "out").glob("cells/*/r0*")):
+        job = read_json(slot / "job.json")
+        told, truth = job["accounting"], read_truth(slot)["energy_j"]["node.dc"]
+        assert told["covers"] == ["node.dc"]
+        assert told["frequency_s"] == 10
+        # The last look may be 10 s back, and the job is longer than the workload: idle before it, a second after.
+        most_w = 2 * truth / read_truth(slot)["time_s"]
+        assert abs(told["energy_j"] - truth) < 16 * most_w
+        assert told["energy_j"] != pytest.approx(truth, rel=1e-6)
+        trial = json.loads((slot / "trial.json").read_text())
+        assert trial["energies"][f"job@slurm-{job['job']}"]["value"] > 0
+        assert read_json(slot / "claim.json")["job"] == job["job"]
+        jobs.add(job["job"])
+    assert len(jobs) == 4
+    assert State.DONE == "done"
+    assert study.name == "tiny"

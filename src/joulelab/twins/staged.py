@@ -18,7 +18,7 @@ from joulelab.twins.names import nearest
 from joulelab.twins.progress import Ask, Model, Step, step_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -79,6 +79,7 @@ class Staged:
         self._marks = Marks(self._course, report, phase, say)
         self._wanted = {gpu: self._course.watts(f"gpu:{gpu}") for gpu in ask.gpus}
         self._widths = [float(width) for width in _differences(self._course)]
+        self._slower: dict[object, float] = {}  # by stage, caps and clocks
         self._board = Board(truth)
 
     def run(self) -> Done:
@@ -91,17 +92,17 @@ class Staged:
 
     def _go(self, begin_ns: int) -> Done:
         count = len(self._widths)
-        waiting = deque([(begin_ns, 0)])  # pieces that are announced and not yet begun; `count` is the end
+        waiting = deque([(begin_ns, 0)])  # pieces that are planned and not yet begun; `count` is the end
         self._announce(0, begin_ns)
-        last, since_ns, left = 0, begin_ns, 1.0  # of the last one announced, so much is left
+        last, since_ns, left, end_ns = 0, begin_ns, 1.0, begin_ns  # of the last one planned, so much is left
         with self._marks as marks:
             while waiting or last < count:
-                until_ns = monotonic_ns() + round(AHEAD_S * NS)
+                planned, until_ns = [], monotonic_ns() + round(AHEAD_S * NS)
                 while last < count and (due_ns := since_ns + round(left * self._lasts_s(last) * NS)) <= until_ns:
                     last, since_ns, left = last + 1, due_ns, 1.0
-                    # Where this process was held up, what it is late by is taken from the next piece.
-                    waiting.append((max(due_ns, monotonic_ns()), last))
-                    self._announce(last, waiting[-1][0])
+                    planned.append((due_ns, last))
+                waiting += self._announced(planned)
+                end_ns = waiting[-1][0] if waiting else end_ns
                 tick_ns = monotonic_ns() + round(TICK_S * NS)
                 if self._stop.wait_until(min(waiting[0][0], tick_ns) if waiting else tick_ns):
                     break
@@ -112,7 +113,18 @@ class Staged:
                     left, since_ns = left - (now_ns - since_ns) / NS / self._lasts_s(last), now_ns
                     marks.progress(1 - left)
         stopped = self._stop.signal is not None
-        return Done(marks.ended, begin_ns, monotonic_ns() if stopped else since_ns, self._stop.signal)
+        return Done(marks.ended, begin_ns, monotonic_ns() if stopped else end_ns, self._stop.signal)
+
+    def _announced(self, planned: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Announce pieces that are due (ns), and return when they really begin.
+
+        Where this process was held up, what is over already is left out, and the next one begins late.
+        """
+        for number, (due_ns, piece) in enumerate(planned, 1):
+            at_ns = max(due_ns, monotonic_ns())
+            if number == len(planned) or planned[number][0] > at_ns:
+                self._announce(piece, at_ns)
+            yield at_ns, piece
 
     def _limits_w(self) -> dict[int, float]:
         now_ns = monotonic_ns()
@@ -120,10 +132,14 @@ class Staged:
 
     def _lasts_s(self, piece: int) -> float:
         """Return how long a whole piece lasts (s) under the caps and clocks of now."""
-        step = self._course.steps[int(self._course.of[piece])]
-        limits = {gpu: min(cap_w, self._clocked_w(gpu, step)) for gpu, cap_w in self._limits_w().items()}
-        now = step_of(self._truth.node, step.stage, replace(self._ask, caps=limits))
-        return self._scale * self._widths[piece] * now.seconds / step.seconds
+        number, limits = int(self._course.of[piece]), self._limits_w()
+        step, clocks = self._course.steps[number], tuple(map(self._truth.locked_mhz, limits))
+        key = (id(step.stage), tuple(limits.values()), clocks)
+        if key not in self._slower:
+            caps = {gpu: min(cap_w, self._clocked_w(gpu, step)) for gpu, cap_w in limits.items()}
+            now = step_of(self._truth.node, step.stage, replace(self._ask, caps=caps))
+            self._slower[key] = now.seconds / step.seconds
+        return self._scale * self._widths[piece] * self._slower[key]
 
     def _clocked_w(self, gpu: int, step: Step) -> float:
         one, more = self._truth.node.gpus[gpu], self._truth.node.factor(gpu)

@@ -156,8 +156,14 @@ def test_real_and_virtual_time_are_the_same(truth: Truth, gpus: tuple[int, ...],
     for gpu, cap_w in caps.items():
         truth.set_cap(gpu, cap_w)
     virtual = lay_out(FOUND.node, BIRDS, Ask({}, gpus, caps), When(0), 3)
-    seen = run(truth, Ask({}, gpus))
-    same(truth, seen, virtual)
+    for tries_left in (2, 1, 0):  # a machine that holds this process up for more than 0.1 s makes the job late
+        seen = run(truth, Ask({}, gpus))
+        try:
+            same(truth, seen, virtual)
+            break
+        except AssertionError:
+            if not tries_left:
+                raise
     assert seen.reports > 6  # of two epochs
     for leaf in FOUND.node.leaves():  # and nothing is left of it
         assert truth.power(leaf, time.monotonic_ns() + NS) == FOUND.node.range_w(leaf)[0]

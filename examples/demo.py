@@ -127,7 +127,7 @@ def measure(here: Here, results: str) -> Part:
     programs = (
         f"joulelab twin --gpus 8 --gpu-model h100{serve}",
         f"joulelab run --runs {results}/runs --name demo --idle 2s --tail 2s {read}",
-        "python examples/cpu_load.py",
+        "python examples/cpu_load.py 12",
     )
     fewer = replace(here, servers=[name for name in here.servers if name != "pdu"])
     instead = measure(fewer, results) if fewer.servers != here.servers else None

@@ -65,6 +65,28 @@ def test_a_coarse_counter_costs_its_quantum_at_each_end(quantum):
     assert hits >= 39
 
 
+@pytest.mark.parametrize("every", [1.0, 10.0, 60.0, 300.0])
+@pytest.mark.parametrize("quantum", [3600.0, 36_000.0])
+def test_a_coarse_counter_that_is_read_seldom_covers_what_was_used(every, quantum):
+    """A load begins and ends between readings: the powers before and after say how much of them was which."""
+    rng, missed, bias = np.random.default_rng(3), 0, 0.0
+    for _ in range(60):
+        idle, busy, begin = rng.uniform(200, 600), rng.uniform(1000, 3000), 120 + rng.uniform(0, every)
+        t = np.arange(0, 1200 + 3 * every, every)
+        whole = idle * t + (busy - idle) * np.clip(t - rng.uniform(0, 1) - begin, 0, 600)
+        shown = np.floor((whole + rng.uniform(0, quantum)) / quantum) * quantum
+        found = curve(t, shown, counter_spec(1.0, quantum=quantum)).energy(ns(begin), ns(begin + 600))
+        missed += abs(found.value - busy * 600) > found.expanded
+        bias += (found.value / (busy * 600) - 1) / 60
+    assert missed <= 3
+    assert abs(bias) < 0.12 * max(every / 60, 0.5)
+
+
+def test_a_coarse_counter_that_was_read_once():
+    found = curve([10.0], [36_000.0], counter_spec(1.0, quantum=36_000.0, limits=(0.0, 500.0)))
+    assert found.energy(ns(5.0), ns(15.0)).value == pytest.approx(0.0, abs=36_000.0)
+
+
 # Ticks.
 
 

@@ -165,7 +165,7 @@ def _told(asked: Asked, paper: Paper, study: Study, *, twins: Mapping[str, Descr
         covered=covered([(energies, true) for energies, true, _ in runs], study.data.get("scope")),
         meters=paper.meters(study),
         tables=paper.tables(study),
-        then=_then(paper, file, study, asked.changes),
+        then=_then(paper, file, study, shows=asked.keep and not asked.changes),
     )
 
 
@@ -264,14 +264,14 @@ def _accounted(study: Study) -> dict[str, str]:
     }
 
 
-def _then(paper: Paper, file: Path, study: Study, changes: Sequence[Change]) -> list[tuple[str, str]]:
-    """Return what to type next; what the study's commands show is of the twin as it is."""
+def _then(paper: Paper, file: Path, study: Study, *, shows: bool) -> list[tuple[str, str]]:
+    """Return what to type next; what the study's commands show, if anything is kept, is of the twin as it is."""
     twins = "".join(
         f" --twin {name}" if len(paper.twins) == 1 else f" --twin {node}={name}" for node, name in paper.twins.items()
     )
     report = f"joulelab study report {shown(file)}{twins} --studies {shown(study.folder.parent)}"
     return [
-        *([] if changes else [("every cell", report)]),
+        *([("every cell", report)] if shows else []),
         ("other physics", f"joulelab reproduce {paper.name} --set {EXAMPLE}"),
         ("real hardware", f"joulelab study run {shown(file)}"),
     ]

@@ -57,7 +57,6 @@ SHORT = {
     "gdansk": {
         r"(?m)^repeats = .*": "repeats = 1",
         r"(?m)^idle = .*": 'idle = "2s"',
-        r"(?m)^period = .*": 'period = "500ms"',
         r"(?m)^cap = .*": "cap = [170, 260]",
         r"(?m)^gpus = .*": "gpus = [1, 8]",
         r"epochs = 5, images = \d+": "epochs = 1, images = 2000",

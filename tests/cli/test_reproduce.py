@@ -156,7 +156,7 @@ def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_anot
     assert (first.slots, first.left, first.new, first.seed) == (4, 0, 4, 2023)
     assert first.ran_s > 100
     assert first.covered.slots == 4
-    assert first.covered.scopes == 4 * 9
+    assert first.covered.scopes == 4
     # What the twin was calibrated on is marked, by its own file.
     kinds = {f.id: f.kind for f in first.figures}
     assert kinds["gdansk.time_s.260w.8"] == "calibrated"

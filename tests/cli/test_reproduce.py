@@ -15,7 +15,7 @@ from tests.report.papers.prepared import told
 
 from joulelab.cli import reproducing
 from joulelab.cli.changes import changed, read_change
-from joulelab.cli.reproducing import Advancing, Asked, reproduce
+from joulelab.cli.reproducing import Advancing, Asked, chosen_knowing, reproduce
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.report.papers import find, names
 from joulelab.report.papers.files import study_file
@@ -157,6 +157,9 @@ def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_anot
     assert first.ran_s > 100
     assert first.covered.slots == 4
     assert first.covered.scopes == 4
+    assert first.covered.cells == 4
+    assert re.fullmatch(r"train, cap \d+ W, gpus \d", first.covered.worst[0])
+    assert "cooling.fan_max_w" in first.assumed
     # What the twin was calibrated on is marked, by its own file.
     kinds = {f.id: f.kind for f in first.figures}
     assert kinds["gdansk.time_s.260w.8"] == "calibrated"
@@ -194,6 +197,29 @@ def test_nothing_that_was_published_gets_into_what_is_reproduced(paper: str, tmp
     assert not [f.id for f in before if after[f.id].published == f.published]
     assert first.covered.slots == first.slots
     assert first.covered.inside >= 0.9 * first.slots
+
+
+@pytest.mark.parametrize("paper", names())
+def test_the_change_that_is_suggested_moves_figures(paper: str, tmp_path: Path, asked: Asked) -> None:
+    file = shortened(paper, tmp_path)
+    first, *_ = re.split(r"(?m)(?<=\n)(?=\[workloads\.)", file.read_text())[1:]
+    start = file.read_text().index(first)
+    file.write_text(file.read_text()[: start + len(first)])
+    asked = replace(asked, paper=paper, keep=False)
+    before = reproduce(asked, print, file=file)
+    after = reproduce(replace(asked, changes=[read_change(find(paper).example)]), print, file=file)
+    assert dict(before.then)["other physics"] == f"joulelab reproduce {paper} --set {find(paper).example}"
+    found = {f.id: (f.numbers or (0.0, 0.0))[1] for f in before.figures if f.numbers}
+    moved = [f.id for f in after.figures if f.numbers and f.numbers[1] != pytest.approx(found[f.id], rel=0.002)]
+    assert moved
+
+
+def test_what_a_twins_file_calls_chosen_knowing_is_named() -> None:
+    sources = '[sources]\n"gpu.idle_w" = "data sheet"\n"host" = "assumed. Chosen knowing the idle power"\n'
+    texts = {"small": NODE + sources, "blue": BLUE + '[sources]\n"cpu" = "Knowing the runtime"\n'}
+    twins = {name: twin.description() for name, twin in changed(texts, {}, []).items()}
+    assert chosen_knowing(twins) == ["small:host", "blue:cpu"]
+    assert chosen_knowing({"small": twins["small"]}) == ["host"]
 
 
 def _scaled(table: Any, path: str = "") -> Any:

@@ -67,6 +67,7 @@ def test_a_wrong_table_is_refused():
         ({"outlets": [True]}, "give a list"),
         ({"outlets": [1], "units": [1]}, "both given"),
         ({"phases": "yes"}, "true or false"),
+        ({"energy": "no"}, "true or false"),
         ({"trap_port": 70000}, "1 to 65535"),
         ({"max_oids": 0}, "1 to 200"),
         ({"period_s": 0}, "above 0"),

@@ -15,7 +15,7 @@ from joulelab.store.folder import read_json
 from joulelab.study.slots import State
 from joulelab.study.virtual import read_truth, run_twin_study
 from joulelab.study.virtual.bench import Bench
-from joulelab.study.virtual.families import READERS
+from joulelab.study.virtual.families import READERS, gain_of
 from joulelab.study.virtual.measure import check_meters, measure
 from joulelab.twins.nodefile import parsed
 from joulelab.twins.progress import Ask
@@ -45,11 +45,13 @@ ask_s = 0.5
 """
 
 
-def bench_of(text: str, *, period_s: float | None = None) -> tuple[Bench, dict[str, Measured]]:
+def bench_of(
+    text: str, *, period_s: float | None = None, slot: int = 5, study: int = 0
+) -> tuple[Bench, dict[str, Measured]]:
     described = parsed(NODE + text, "node")
     ask = Ask({}, (0, 1))
-    timeline = lay_out(described.node, described.workloads["train"], ask, When(1000 * NS), seed=5)
-    bench = Bench(timeline, ask, 5, period_s)
+    timeline = lay_out(described.node, described.workloads["train"], ask, When(1000 * NS), seed=slot)
+    bench = Bench(timeline, ask, slot, period_s, study)
     return bench, {each.meter: each for each in measure(bench, described.meters)}
 
 
@@ -70,6 +72,52 @@ def test_meters_read_their_points() -> None:
     rise = np.interp([a, b], cpu.t0_ns, cpu.values[:, 0])
     assert cpu.stream.scope == "cpu:0"
     assert rise[1] - rise[0] == pytest.approx(bench.timeline.energy("cpu:0", a, b), rel=0.01)
+
+
+GAINS = """
+[meters.nvml]
+family = "nvml"
+ask_s = 0.5
+gain_sd = 0.03
+[meters.pdu]
+family = "snmp"
+ask_s = 2
+gain_sd = 0.03
+options = { outlets = [1, 2] }
+[meters.pdu2]
+family = "snmp"
+ask_s = 2
+gain_sd = 0.03
+options = { outlets = [1, 2] }
+"""
+
+
+def gains_of(**seeds: int) -> dict[str, float]:
+    """Return by how much each device is off what it would show without an error of gain."""
+    _, found = bench_of(GAINS, **seeds)
+    _, plain = bench_of(GAINS.replace("0.03", "0.0"), **seeds)
+    gains = {}
+    for name, measured in found.items():
+        for rows, true in zip(measured.rows, plain[name].rows, strict=True):
+            names = [c.name for c in rows.stream.channels]
+            shown = [name for name in ("power_instant_w", "power_w") if name in names]
+            if shown:
+                k = names.index(shown[0])
+                gains[f"{name}/{rows.stream.scope}"] = float(rows.values[:, k].sum() / true.values[:, k].sum()) - 1
+    return gains
+
+
+def test_every_device_has_its_own_gain_that_is_the_same_in_all_slots_of_a_study() -> None:
+    first, again, other = gains_of(study=1), gains_of(study=1, slot=6), gains_of(study=2)
+    assert len(first) == 2 + 2 + 2
+    assert len({round(gain, 3) for gain in first.values()}) == len(first)
+    assert again == {device: pytest.approx(gain, abs=2e-3) for device, gain in first.items()}
+    assert sum(abs(other[device] - gain) > 4e-3 for device, gain in first.items()) >= len(first) - 1
+    drawn = [gain for study in range(12) for gain in gains_of(study=study).values()]
+    assert 0.02 < float(np.std(drawn)) < 0.04
+    bench, _ = bench_of(GAINS, study=1)
+    both = [bench.gain("pdu", parsed(NODE + GAINS, "node").meters["pdu"], f"outlet:pdu.{n}") for n in (1, 2)]
+    assert gain_of(bench, "pdu", parsed(NODE + GAINS, "node").meters["pdu"]) == pytest.approx(sum(both) / 2)
 
 
 def test_a_silent_meter_leaves_a_gap() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joulelab.analysis.coarse import Coarse
 from joulelab.analysis.periodic import unseen_share, within
 from joulelab.analysis.power import GAP_FACTOR, Bounds, PowerCurve, source_of, unseen_u
 from joulelab.analysis.series import Readings, usual_step
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %
 HIDES_ALL_S = 0.5  # in half a second power may go anywhere and come back unseen, in a tenth of it a tenth of the way
 COARSE = 0.3  # a count of more than 30 % of what is used in one update
-COUNTS = 8  # so many counts, or readings, before and after an edge tell the power there
 CLEAN = 0.15  # a step known to within 15 % of its period gives a usable power of its own
 
 
@@ -180,7 +180,7 @@ class CounterCurve:
     def at(self, t_ns: int) -> tuple[float, float]:
         """Return C(t) in J and its standard uncertainty from the edge alone."""
         if t_ns not in self._found:  # where one phase ends the next begins
-            self._found[t_ns] = self._between_counts(t_ns) if self.is_coarse else self._between_steps(t_ns)
+            self._found[t_ns] = self._coarse.at(t_ns) if self.is_coarse else self._between_steps(t_ns)
         return self._found[t_ns]
 
     def _between_steps(self, t_ns: int) -> tuple[float, float]:
@@ -203,60 +203,9 @@ class CounterCurve:
             watts = max(watts, float(self.power.readings.value.mean()))
         return quantum > COARSE * max(watts * tick, 1e-9) and quantum > 1.0
 
-    def _between_counts(self, t_ns: int) -> tuple[float, float]:
-        """Return C(t) of a coarse counter: anything from what it shows to one count more, as old as its update.
-
-        Between two readings the power goes from that before them to that after, where both are known.
-        """
-        r, quantum = self.readings, self.spec.accuracy.quantum
-        tick = self.spec.update_s or 0.0
-        k = max(int(np.searchsorted(r.t1_ns, t_ns, side="right")) - 1, 0)
-        late = (t_ns - self._middle_ns(k)) * 1e-9 + tick / 2
-        before, after = self._rate(k, -1), self._rate(min(k + 1, len(r) - 1), 1)
-        known = [rate for rate in (before, after) if rate is not None] or [(self._usual_w, 0.0)]
-        low, high = min(w - blur for w, blur in known), max(w + blur for w, blur in known)
-        if len(known) < 2:
-            low, high = self.bounds.low, max(high, self._usual_w)  # nobody read what was beyond
-        low, high = self.bounds.widened(max(low, self.bounds.low), min(high, self._highest_w))
-        value, unsure = self._usual_w * late, abs(late) * (high - low)
-        if late >= 0 and k + 1 < len(r):
-            value, unsure = self._on_the_way(k, late, (low, high), [w for w, _ in known])
-        # So that the interval of two edges reaches just to one count, which they cannot be off by more than.
-        u = math.hypot(quantum / math.sqrt(8), (unsure + high * tick) / math.sqrt(12))
-        return float(self._unwrapped(slice(k, k + 1))[0]) + quantum / 2 + value, u
-
-    def _middle_ns(self, k: int) -> float:
-        return (int(self.readings.t0_ns[k]) + int(self.readings.t1_ns[k])) / 2
-
-    def _rate(self, k: int, step: int) -> tuple[float, float] | None:
-        """Return the power (W) before or after a reading of a coarse counter and how far it may be off, if any is."""
-        last = min(max(k + COUNTS * step, 0), len(self.readings) - 1)
-        if last == k:
-            return None
-        quantum, found = self.spec.accuracy.quantum, (0.0, 0.0)
-        values = self._unwrapped(slice(min(k, last), max(k, last) + 1))[::step]
-        for n in range(1, values.size):
-            rise = abs(float(values[n] - values[0]))
-            span = abs(self._middle_ns(k + n * step) - self._middle_ns(k)) * 1e-9
-            found = rise / span, quantum / span
-            if rise >= COUNTS * quantum:
-                break
-        return found
-
-    def _on_the_way(self, k: int, late: float, powers: tuple[float, float], rates: list[float]) -> tuple[float, float]:
-        """Return the energy (J) since reading k, and the width of what it may be, from this and the next reading."""
-        quantum, (low, high) = self.spec.accuracy.quantum, powers
-        span = (self._middle_ns(k + 1) - self._middle_ns(k)) * 1e-9
-        here, there = self._unwrapped(slice(k, k + 2))
-        rise, rest = float(there - here), max(span - late, 0.0)
-        floor = max(low * late, rise - quantum - high * rest)
-        ceiling = max(min(high * late, rise + quantum - low * rest), floor)
-        guess = rise / span * late
-        if len(rates) > 1 and min(rates) < rise / span < max(rates):
-            turn = span * (rise / span - rates[1]) / (rates[0] - rates[1])
-            guess = rates[0] * min(late, turn) + rates[1] * max(late - turn, 0.0)
-        value = min(max(guess, floor), ceiling)
-        return value, 2 * max(ceiling - value, value - floor)
+    @cached_property
+    def _coarse(self) -> Coarse:
+        return Coarse(self.readings, self.spec, self.bounds, self._unwrapped, self._highest_w)
 
     def _outside(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float]:
         """Extrapolate where no step was seen beyond the edge: from idle to the power near it."""

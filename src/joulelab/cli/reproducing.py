@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.core.version import __version__
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from joulelab.report.papers.told import Told
     from joulelab.study.drive import Told as News
     from joulelab.study.folder import Study
+    from joulelab.study.matrix import PlannedCell
     from joulelab.study.slots import Slot
     from joulelab.twins.nodefile import Description
 
-EXAMPLE = "cooling.inlet_c=35"  # a change that every twin takes
+KNOWING = "knowing"  # the word in a twin's sources for a number that was chosen with a published figure in mind
 PICTURES = (".svg", ".png", ".pdf")
 DONE = "done"
+LOCAL = "local"
 JOB = "job"  # the scope of what a cluster accounts for
 LINE_S = 10.0  # so often a line says how far a study is, where there is no terminal
 
@@ -159,14 +161,25 @@ def _told(asked: Asked, paper: Paper, study: Study, *, twins: Mapping[str, Descr
         seed=study.seed,
         slots=planned,
         left=planned - len(runs),
-        ran_s=sum(time_s for _, _, time_s in runs),
+        ran_s=sum(run.time_s for run in runs),
         took_s=0.0,
         changes=[change.typed for change in asked.changes],
-        covered=covered([(energies, true) for energies, true, _ in runs], study.data.get("scope")),
+        assumed=chosen_knowing(twins),
+        covered=covered([(run.cell, run.energies, run.true) for run in runs], study.data.get("scope")),
         meters=paper.meters(study),
         tables=paper.tables(study),
         then=_then(paper, file, study, shows=asked.keep and not asked.changes),
     )
+
+
+def chosen_knowing(twins: Mapping[str, Description]) -> list[str]:
+    """Return the twins' numbers that were chosen knowing what was published, as their files say; by twin if several."""
+    return [
+        key if len(twins) == 1 else f"{name}:{key}"
+        for name, described in twins.items()
+        for key, source in described.sources.items()
+        if KNOWING in source.lower()
+    ]
 
 
 def shown(path: Path) -> str:
@@ -237,8 +250,17 @@ def _planned(file: Path) -> int:
     return len(plan.cells) * plan.repeats
 
 
-def _trials(study: Study) -> Iterator[tuple[Mapping[str, Quantity], Mapping[str, float], float]]:
-    """Return energies as they were found and as they are (J, by scope), and the time (s) of each slot that is done."""
+class _Run(NamedTuple):
+    """Hold a slot's cell in words, its energies as they were found and as they are (J, by scope), and its time (s)."""
+
+    cell: str
+    energies: Mapping[str, Quantity]
+    true: Mapping[str, float]
+    time_s: float
+
+
+def _trials(study: Study) -> Iterator[_Run]:
+    """Return what each slot that is done has found, and what is true."""
     from joulelab.study.trial import trial_of
     from joulelab.study.virtual import read_truth
 
@@ -247,9 +269,18 @@ def _trials(study: Study) -> Iterator[tuple[Mapping[str, Quantity], Mapping[str,
         if slot.state.value != DONE:
             continue
         trial, true = trial_of(slot), read_truth(slot.folder)["energy_j"]
-        cell = cells.get(slot.folder.parent.name)
+        key = slot.folder.parent.name
+        cell = cells.get(key)
         point = "" if cell is None else points.get(cell.workload.node_type, "")
-        yield trial.energies, true | ({JOB: true[point]} if point in true else {}), trial.time_s
+        true |= {JOB: true[point]} if point in true else {}
+        yield _Run(key if cell is None else _worded(cell), trial.energies, true, trial.time_s)
+
+
+def _worded(cell: PlannedCell) -> str:
+    """Return a cell in words, which no other cell of its study has: workload, kind of node, knobs."""
+    of = cell.workload
+    parts = [of.name, "" if of.node_type == LOCAL else of.node_type, cell.shown if cell.knobs else ""]
+    return ", ".join(part for part in parts if part) or cell.key
 
 
 def _accounted(study: Study) -> dict[str, str]:
@@ -272,7 +303,7 @@ def _then(paper: Paper, file: Path, study: Study, *, shows: bool) -> list[tuple[
     report = f"joulelab study report {shown(file)}{twins} --studies {shown(study.folder.parent)}"
     return [
         *([("every cell", report)] if shows else []),
-        ("other physics", f"joulelab reproduce {paper.name} --set {EXAMPLE}"),
+        ("other physics", f"joulelab reproduce {paper.name} --set {paper.example}"),
         ("real hardware", f"joulelab study run {shown(file)}"),
     ]
 

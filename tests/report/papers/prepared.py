@@ -38,5 +38,6 @@ def told(**more: Any) -> Told:
     table = Table("batches", "Batches", ("batch", "energy"), (("512", "123 kWh"),), records=({"batch": 512},))
     given: dict[str, Any] = {"paper": paper(), "figures": figures(), "twins": {"one": "8 GPUs"}, "seed": 7}
     given |= {"slots": 680, "ran_s": 90_000.0, "took_s": 42.0, "new": 680, "tables": [table], "folder": "here"}
-    given |= {"covered": Covered(680, 679, 6120, 6100, 0.012, 0.009), "meters": ["The PDU costs 3 %."]}
+    held = Covered(680, 679, 6120, 6100, 0.012, 0.009, 68, 67, ("train, cap 100 W", 9, 10))
+    given |= {"covered": held, "meters": ["The PDU costs 3 %."], "assumed": ["cooling.fan_max_w", "host"]}
     return Told(**{**given, "files": ["here/figures.csv"], "then": [("next", "joulelab ls")], **more})

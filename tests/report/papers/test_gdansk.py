@@ -12,6 +12,7 @@ from joulelab.analysis.cells import Cell, Trial
 from joulelab.analysis.terms import Quantity
 from joulelab.report.papers import find, gdansk
 from joulelab.report.papers.gdansk_pictures import pictures_of
+from joulelab.report.papers.gdansk_runs import EDS15, METRICS, Swept, cap_of, judged
 from joulelab.report.papers.judged import count, marked
 from joulelab.report.papers.published import leaves, published
 from joulelab.study.file import read_study
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 NODE = (resources.files("joulelab.twins") / "nodes" / "gdansk-rtx6000.toml").read_text("utf-8")
 CAPS = range(100, 261, 10)
+# Ten repeats that differ by half a percent, and whose mean is right.
+SCATTER = [0.005 * z for z in (-1.55, -1.0, -0.66, -0.38, -0.12, 0.12, 0.38, 0.66, 1.0, 1.55)]
 EMPTY: Mapping[str, Any] = {"name": "none", "seed": 1, "scope": "node.ac", "reference": {"cap": 260}}
 SMALL = """
 name = "small"
@@ -53,8 +56,11 @@ def node(**changes: Any) -> Description:
     return parsed(NODE, "gdansk-rtx6000", changes)
 
 
-def modelled(described: Description, caps: Sequence[int] = CAPS) -> gdansk.Swept:
-    """Return what a study would give on a node whose runs do not scatter, and whose meters are perfect."""
+def modelled(described: Description, caps: Sequence[int] = CAPS, scatter: Sequence[float] = SCATTER) -> Swept:
+    """Return what a study would give on a node whose runs scatter around the truth alike, and whose meters are perfect.
+
+    `scatter` are the shares by which time and energy of each repeat lie off.
+    """
     model = replace(described.workloads["xception-birds"], time_scatter=0.0, power_scatter=0.0)
     cells = []
     for gpus in (1, 2, 4, 8):
@@ -64,9 +70,9 @@ def modelled(described: Description, caps: Sequence[int] = CAPS) -> gdansk.Swept
             spans = [span for span in run.spans if span.name == "epoch"]
             time_s = sum(span.end_ns - span.start_ns for span in spans) / 1e9
             energy = sum(run.energy("node.ac", span.start_ns, span.end_ns) for span in spans)
-            trial = Trial(Quantity(energy), time_s, meter="analyzer")
-            cells.append(Cell(f"{gpus}-{cap}", {"cap": float(cap), "gpus": gpus}, (trial,)))
-    return gdansk.judged(cells)
+            trials = [Trial(Quantity(energy * (1 + z)), time_s * (1 + z), meter="analyzer") for z in scatter]
+            cells.append(Cell(f"{gpus}-{cap}", {"cap": float(cap), "gpus": gpus}, tuple(trials)))
+    return judged(cells)
 
 
 def by_id(figures: Sequence[Figure]) -> dict[str, Figure]:
@@ -74,12 +80,12 @@ def by_id(figures: Sequence[Figure]) -> dict[str, Figure]:
 
 
 @pytest.fixture(scope="module")
-def ideal() -> gdansk.Swept:
+def ideal() -> Swept:
     return modelled(node())
 
 
 @pytest.fixture(scope="module")
-def truth(ideal: gdansk.Swept) -> list[Figure]:
+def truth(ideal: Swept) -> list[Figure]:
     return marked(gdansk.figures_of(ideal, published("gdansk")), node().calibrated)
 
 
@@ -105,6 +111,49 @@ def test_most_predictions_and_all_findings_hold_without_scatter(truth: list[Figu
     assert count(truth, "finding").share == 1.0
 
 
+def test_similar_gains_are_those_that_the_repeats_cannot_tell_apart(ideal: Swept) -> None:
+    found = by_id(gdansk.figures_of(ideal, published("gdansk")))
+    gains = {cap_of(c): c.eds_gain[1.5].value for c in ideal.line(8)}
+    low, high = (found[f"gdansk.eds_k1.5.{end}_w"].reproduced for end in ("low", "high"))
+    assert isinstance(low, float)
+    assert isinstance(high, float)
+    assert low < max(gains, key=lambda cap: gains[cap]) < high
+    # Repeats that scatter four times as much tell fewer caps apart, those that hardly do tell all.
+    wide = by_id(gdansk.figures_of(modelled(node(), CAPS, [4 * z for z in SCATTER]), published("gdansk")))
+    assert wide["gdansk.eds_k1.5.low_w"].reproduced < low  # type: ignore[operator]
+    assert wide["gdansk.eds_k1.5.high_w"].reproduced > high  # type: ignore[operator]
+    sharp = modelled(node(), CAPS, [z / 100 for z in SCATTER])
+    assert [cap_of(c) for c in sharp.alike(EDS15)] == [max(gains, key=lambda cap: gains[cap])]
+
+
+def test_best_caps_count_as_the_same_where_they_cannot_be_told_apart() -> None:
+    # Best by energy is 140 W here, one step below what is allowed; 150 W can only be told apart if repeats agree.
+    near = node(gpu={"slowdown": [0.032, 4.0]})
+    loose = by_id(gdansk.figures_of(modelled(near), published("gdansk")))
+    sharp = by_id(gdansk.figures_of(modelled(near, CAPS, [z / 100 for z in SCATTER]), published("gdansk")))
+    name = "gdansk.finding.caps"
+    assert "energy 140 W (not told apart: 150 W); " in loose[name].detail
+    assert loose[name].reproduced is True
+    assert "energy 140 W; " in sharp[name].detail
+    assert sharp[name].reproduced is False
+    assert "cannot tell apart" in sharp[name].note
+    # The figure is strict: it misses either way, and says what else it might be.
+    assert [each["gdansk.best.energy.cap_w"].verdict for each in (loose, sharp)] == ["miss", "miss"]
+    assert "150 W cannot be told apart" in loose["gdansk.best.energy.cap_w"].note
+
+
+def test_with_fewer_gpus_every_goal_but_energy_is_judged_by_a_rule_that_is_told(ideal: Swept) -> None:
+    finding = by_id(gdansk.figures_of(ideal, published("gdansk")))["gdansk.finding.fewer"]
+    assert finding.reproduced is True
+    for metric in METRICS:
+        few, whole = max(ideal.gain(metric, n) or 0.0 for n in (1, 2, 4)), ideal.gain(metric) or 0.0
+        assert f"{metric.label} {few:.1f} % of {whole:.1f} %" in finding.detail
+    assert "at least half of what a goal gains on 8" in finding.detail
+    # Without a host, GPUs that idle cost little: four gain as much as eight.
+    bare = node(host={"idle_w": 1.0, "max_w": 1.0}, gpu={"idle_w": 1.0})
+    assert by_id(gdansk.figures_of(modelled(bare), published("gdansk")))["gdansk.finding.fewer"].reproduced is False
+
+
 def test_every_number_of_the_paper_is_a_figure(truth: list[Figure]) -> None:
     keys = ["best", "eds_k1_5_flat_range_w", "energy_gain_by_gpus_pct", "derived_170w"]
     keys += [f"{name}_{cap}w" for name in ("time_s", "speedup") for cap in (170, 260)]
@@ -114,7 +163,7 @@ def test_every_number_of_the_paper_is_a_figure(truth: list[Figure]) -> None:
     assert all(number in shown for number in printed)
 
 
-def test_no_published_number_is_in_what_is_reproduced(ideal: gdansk.Swept, truth: list[Figure]) -> None:
+def test_no_published_number_is_in_what_is_reproduced(ideal: Swept, truth: list[Figure]) -> None:
     others = copy.deepcopy(published("gdansk"))
     for row in others["best"]:
         row[1:] = [row[1] * 3 + 1, row[2] * 3 + 1]
@@ -144,7 +193,7 @@ def test_reproduced_figures_follow_the_twins_physics(
     assert other[moves].reproduced != pytest.approx(before[moves].reproduced, rel=0.02)
 
 
-def test_pictures_are_those_of_the_paper(ideal: gdansk.Swept, tmp_path: Path) -> None:
+def test_pictures_are_those_of_the_paper(ideal: Swept, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert ideal.summary is not None
     files = pictures_of(ideal.summary, tmp_path, all_gpus=8, caps=(260, 170), formats=("svg",))
@@ -154,6 +203,8 @@ def test_pictures_are_those_of_the_paper(ideal: gdansk.Swept, tmp_path: Path) ->
     assert all(f">{count} GPUs<" in text[0] for count in (2, 4, 8))
     assert ">k = 1.5<" in text[3]
     assert ">cap 170 W<" in text[5]
+    # No cap makes a training faster: none is marked as best by time.
+    assert ["Star: best" in each for each in text] == [True, False, True, True, True, False]
 
 
 def test_findings_can_fail() -> None:
@@ -206,7 +257,7 @@ def test_figures_come_from_runs(run: Study) -> None:
     assert any("GPUs alone" in text for text in said)
 
 
-def modelled_small() -> gdansk.Swept:
+def modelled_small() -> Swept:
     short = node(workloads={"xception-birds": {"parameters": {"images": 1000}}})
     return modelled(short, (170, 260))
 

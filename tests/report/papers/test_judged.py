@@ -123,7 +123,10 @@ def test_the_text_has_everything_and_fits(width: int) -> None:
         "3 of 5 predictions",
         "1 of 2 hold",
         "the true energy lies within the stated uncertainty in 679 of 680 runs (the widest is ± 1.2 %",
+        "in at least 95 % of the runs of 67 of 68 cells, in 9 of 10 of the worst (train, cap 100 W)",
         "in 6100 of 6120",
+        "assumed 2 numbers of the twin were chosen knowing what was published: cooling.fan_max_w, host; joulelab twin",
+        "--show one tells where each is from",
         "The PDU costs 3 %.",
         "123 kWh",
         "p.quality_pct: needs the data",
@@ -147,7 +150,8 @@ def test_what_was_there_already_and_what_is_left_is_said() -> None:
 
 def test_markdown_and_latex_have_the_same_rows() -> None:
     markdown, latex = text.told_markdown(told()), text.told_latex(told())
-    for part in ("MISS", "4680 W", "+1.5 ", "Batches", "123 kWh", "savings grow", "679 of 680 runs"):
+    knowing = "assumed: 2 numbers of the twin were chosen knowing what was published"
+    for part in ("MISS", "4680 W", "+1.5 ", "Batches", "123 kWh", "savings grow", "679 of 680 runs", knowing):
         assert part in markdown, part
         assert part in latex, part
     assert r"$4750 \pm 48$ W" in latex
@@ -162,6 +166,8 @@ def test_csv_and_json_have_every_figure_in_full() -> None:
     plain = json.loads(json.dumps(told().to_json(), allow_nan=False))
     assert [f["id"] for f in plain["figures"]] == [f.id for f in figures()]
     assert plain["counts"]["predicted"] == {"hits": 3, "misses": 1, "unjudged": 1}
+    assert plain["assumed"] == ["cooling.fan_max_w", "host"]
+    assert plain["covered"]["worst_cell"] == {"cell": "train, cap 100 W", "inside": 9, "slots": 10}
     assert plain["tables"][0]["records"] == [{"batch": 512}]
     assert tables.table_csv(told().tables[0]) == "batch\n512\n"
 
@@ -171,16 +177,52 @@ def test_the_truth_is_held_against_the_interval_of_what_is_judged() -> None:
         return {"node.ac": Quantity(wall, {"gain": 5.0}), "gpu:0": Quantity(100.0, {"gain": 1.0}), "x": Quantity(1.0)}
 
     true = {"node.ac": 1000.0, "gpu:0": 101.0}
-    found = covered([(energies(1010.0), true), (energies(1011.0), true), ({"x": Quantity(1.0)}, true)], "node.ac")
+    slots = [("a", energies(1010.0), true), ("b", energies(1011.0), true), ("c", {"x": Quantity(1.0)}, true)]
+    found = covered(slots, "node.ac")
     assert (found.slots, found.inside, found.scopes, found.scopes_inside) == (2, 1, 4, 3)
     assert found.widest == pytest.approx(0.010)
     assert found.farthest == pytest.approx(0.011)
-    by_gpu = covered([(energies(1011.0), true)], "gpu:0")
+    assert (found.cells, found.cells_inside, found.worst) == (2, 1, ("b", 0, 1))
+    by_gpu = covered([("a", energies(1011.0), true)], "gpu:0")
     assert (by_gpu.slots, by_gpu.inside) == (1, 1)
     # Nothing chosen: what is nearest to the wall.
-    assert covered([(energies(1011.0), true)]).inside == 0
+    assert covered([("a", energies(1011.0), true)]).inside == 0
     unknown = {"node.ac": Quantity(1000.0, {}, known=False)}
-    assert covered([(unknown, true)]).slots == 0
+    assert covered([("a", unknown, true)]).slots == 0
+
+
+def test_a_short_job_that_is_missed_is_not_hidden_by_the_others() -> None:
+    def slots(cell: str, inside: int, of: int) -> list[tuple[str, dict[str, Quantity], dict[str, float]]]:
+        offs = [0.0] * inside + [20.0] * (of - inside)
+        return [(cell, {"node.ac": Quantity(1000.0 + off, {"gain": 5.0})}, {"node.ac": 1000.0}) for off in offs]
+
+    found = covered([*slots("long", 95, 100), *slots("short", 1, 5), *slots("other", 94, 100)])
+    assert (found.slots, found.inside) == (205, 190)
+    assert (found.cells, found.cells_inside, found.worst) == (3, 1, ("short", 1, 5))
+    assert "in at least 95 % of the runs of 1 of 3 cells, in 1 of 5 of the worst (short)" in say.coverage(found)
+    every = say.coverage(covered(slots("long", 3, 3)))
+    assert every.endswith("; in at least 95 % of the runs of 1 of 1 cells")
+    # One run each: cells are runs, which are counted already.
+    assert "cells" not in say.coverage(covered([*slots("a", 1, 1), *slots("b", 0, 1)]))
+
+
+@pytest.mark.parametrize(
+    ("twins", "chosen", "said"),
+    [
+        (["one"], [], ""),
+        (
+            ["one"],
+            ["host"],
+            "1 number of the twin was chosen knowing what was published: host; joulelab twin --show one",
+        ),
+        (["a", "b"], ["a:x", "b:y"], "2 numbers of the twins were chosen knowing what was published: a:x, b:y; "),
+        (["a", "b"], ["a:x"], "joulelab twin --show NODE tells where each is from"),
+    ],
+)
+def test_what_was_chosen_knowing_is_told(twins: list[str], chosen: list[str], said: str) -> None:
+    found = told(twins=dict.fromkeys(twins, ""), assumed=chosen)
+    assert said in say.assumed(found)
+    assert bool(say.assumed(found)) == ("assumed" in dict(text.heading(found))) == bool(chosen)
 
 
 def test_papers_are_found_by_their_module() -> None:

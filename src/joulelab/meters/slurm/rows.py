@@ -187,10 +187,16 @@ def _doubts(component: Component, taken: AccountingRow, sampling: Sampling) -> l
         doubts.append(
             f"for {open_s:.0f} s of {_seconds(taken):.0f} s no step ran: that energy is not in the sum of steps"
         )
-    if _seconds(taken) < 2 * sampling.frequency_s:
-        looks = f"the meter is looked at every {sampling.frequency_s:g} s: the edges are wide"
-        doubts.append(f"it lasted {_seconds(taken):.0f} s and {looks}")
+    if too_short(_seconds(taken), sampling):
+        looks = f"the meter is looked at every {sampling.frequency_s:g} s"
+        wide = "the edges are too wide to say how far its energy is off, and no interval is stated"
+        doubts.append(f"it lasted {_seconds(taken):.0f} s and {looks}: {wide}")
     return doubts
+
+
+def too_short(seconds: float, sampling: Sampling) -> bool:
+    """Return whether a row is below two looks at the meter: how far its energy is off cannot be told then."""
+    return seconds < 2 * sampling.frequency_s
 
 
 def overlap_s(steps: Sequence[AccountingRow]) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS
 from joulelab.core.errors import ReadFailed
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
-from joulelab.meters.slurm.rows import UNKNOWN
+from joulelab.meters.slurm.rows import UNKNOWN, too_short
 from joulelab.meters.wall import feeds_of, stated
 from joulelab.transports.slurm import node_names
 
@@ -35,13 +35,21 @@ def stream_of(
 
 
 def _accuracy(joules: int | None, span_s: float, sampling: Sampling, config: Mapping[str, Any]) -> Accuracy:
-    """Return the accuracy of a total: gain of the meter, and as its step the energy of one look at usual power."""
-    watts = (joules or 0) / span_s
-    accuracy = stated(config, sampling.plugin.accuracy(1.0 + watts * sampling.edge_s))
+    """Return the accuracy of a total: gain of the meter, and as its step the energy of one look while the job worked.
+
+    A look's time may be missing from the total, with idle time in its place: the power at work may be as much as the
+    total over the rest of the time. Of a job below two looks that rest is next to nothing, and no interval is stated.
+    """
+    mean = (joules or 0) / span_s
+    working = (joules or 0) / max(span_s - sampling.edge_s, sampling.edge_s)
+    accuracy = stated(config, sampling.plugin.accuracy(1.0 + working * sampling.edge_s))
+    if too_short(span_s, sampling):
+        why = f"it lasted {span_s:.0f} s, below two looks of {sampling.frequency_s:g} s at the meter"
+        accuracy = replace(accuracy, source="unknown", reference=why)
     if not accuracy.offset:
         return accuracy
     # An offset is in W of a node: for an energy it is a share of the power.
-    return replace(accuracy, offset=0.0, gain=accuracy.gain + (accuracy.offset / watts if watts else 0.0))
+    return replace(accuracy, offset=0.0, gain=accuracy.gain + (accuracy.offset / mean if mean else 0.0))
 
 
 def fetched_of(

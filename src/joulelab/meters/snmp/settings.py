@@ -25,6 +25,7 @@ CONFIG = wall.COMMON | {
     "vendor": "whose tables to read, where finding it fails: a name as joulelab doctor lists them",
     "outlets": "outlets that feed the node, by number or name; none: the whole unit",
     "units": "units of a chain to read as a whole, by number; none: all",
+    "energy": "read energy counters too (true); false: power alone, and energy is made of its readings",
     "phases": "read phases, banks, input and battery too (true)",
     "timestamps": "use the device's own time of each reading, in whole seconds (false)",
     "update_s": "how often the device refreshes its values, in s (1)",
@@ -47,6 +48,7 @@ class Settings:
     vendor: str | None
     outlets: tuple[int | str, ...]
     units: tuple[int | str, ...]
+    energy: bool
     phases: bool
     timestamps: bool
     period_s: float
@@ -92,6 +94,7 @@ def settings(config: Mapping[str, Any]) -> Settings:
         vendor,
         outlets,
         units,
+        _flag(label, config, "energy", default=True),
         _flag(label, config, "phases", default=True),
         _flag(label, config, "timestamps", default=False),
         seconds(label, config, "period_s", 1.0),

@@ -121,7 +121,10 @@ class Planner:
         bound = self._present(level, chosen)
         for row in chosen:
             if not any(b.column.name in ENERGY for b in bound[row.index]):
-                why = "the device shows neither its power nor its energy"
+                unread = (
+                    "neither its power nor its energy" if self._settings.energy else "no power, and energy is false"
+                )
+                why = f"the device shows {unread}"
                 raise Unavailable(f"{kind} {row} is not metered", where=where, why=why, next=_others(offered, row))
         single = kind == "unit" and len(chosen) == 1
         for row, piece in zip(chosen, _pieces(chosen, offered), strict=True):
@@ -173,6 +176,8 @@ class Planner:
     def _present(self, level: Level, chosen: Sequence[Row]) -> dict[str, list[Bound]]:
         """Return the channels that show a number now: what is missing or unknown at opening, the device has not."""
         bound = bind(self._session, self._source, level, chosen)
+        if not self._settings.energy:
+            bound = {index: [one for one in many if one.column.name != "energy_j"] for index, many in bound.items()}
         every = [one for many in bound.values() for one in many]
         values = self._session.get([one.oid for one in every]) if every else []
         shown = {one.oid for one, value in zip(every, values, strict=True) if self._shows(one, value)}

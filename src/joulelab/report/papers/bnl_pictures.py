@@ -9,20 +9,26 @@ from joulelab.report.figures import COLOURS, FORMATS, STYLE, save
 from joulelab.report.papers.bnl_runs import course
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
     from joulelab.report.papers.bnl_runs import Course
     from joulelab.study.folder import Study
 
 NOTE = "Node: at the PDU, once a minute. GPU load: by NVML, mean of all. In virtual time, on the node's twin."
+TESTS = (
+    " The twin tests after each epoch, with 100 images on each GPU: more than it trains with in batches of 512 "
+    "(peaks), less than in batches of 4096 (dips). Deeper dips are its pauses between epochs."
+)
 LABELS = {"resnet-512": "ResNet-152, batch 512", "resnet-4096": "ResNet-152, batch 4096", "llava": "LLaVA, batch 128"}
-PANELS = (("1-resnet", "ResNet-152 on CIFAR-10", ("resnet-512", "resnet-4096")), ("2-llava", "Llama2-13b", ("llava",)))
-LOAD, LINE = "#E69F00", "#444444"
+FILES = (("1-resnet", NOTE + TESTS, ("resnet-512", "resnet-4096")), ("2-llava", NOTE, ("llava",)))
+POWER, LOAD, LINE = COLOURS[0], "#E69F00", "#444444"
 KW = 1000.0
-SMOOTH_S = 300.0  # load is shown as a mean over this
+MINUTE_H = 1 / 60
+SMOOTH_MIN = 5  # load is shown as a mean over so many minutes
 
 
 def pictures_of(
@@ -38,52 +44,51 @@ def pictures_of(
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     with mpl.rc_context(STYLE):
-        for file, title, names in PANELS:
+        for file, note, names in FILES:
             courses = {name: found for name in names if (found := course(study, name)) is not None}
             if courses:
-                figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-                _draw(figure.subplots(), title, courses, rated_w, burn_w)
-                written += save(figure, NOTE, folder / file, formats)
+                figure = Figure(figsize=(6.4, 0.8 + 3.0 * len(courses)), layout="constrained")
+                panels = figure.subplots(len(courses), 1, squeeze=False)[:, 0]
+                for axes, (name, found) in zip(panels, courses.items(), strict=True):
+                    _draw(axes, LABELS[name], found, rated_w, burn_w)
+                written += save(figure, note, folder / file, formats)
     return written
 
 
-def _draw(axes: Axes, title: str, courses: Mapping[str, Course], rated_w: float, burn_w: float | None) -> None:
-    for k, (name, found) in enumerate(courses.items()):
-        axes.plot(found.power_h, found.power_kw, color=COLOURS[k], linewidth=0.8, label=LABELS[name])
-    axes.axhline(rated_w / KW, color=LINE, linestyle="--", linewidth=1, label="node, rated")
+def _draw(axes: Axes, title: str, found: Course, rated_w: float, burn_w: float | None) -> None:
+    """Draw one run in a panel of its own: one line would hide another's."""
+    lines = axes.plot(found.power_h, found.power_kw, color=POWER, linewidth=0.8, label="node, power")
+    lines.append(axes.axhline(rated_w / KW, color=LINE, linestyle="--", linewidth=1, label="node, rated"))
     if burn_w is not None:
-        axes.axhline(burn_w / KW, color=LINE, linestyle=":", linewidth=1.4, label="node, burn control")
+        shown = "node, burn control (median)"
+        lines.append(axes.axhline(burn_w / KW, color=LINE, linestyle=":", linewidth=1.4, label=shown))
     axes.set_xlabel("time, h")
     axes.set_ylabel("power of the node, kW")
+    axes.set_xlim(left=0)
     axes.set_ylim(0, 1.1 * rated_w / KW)
     axes.set_title(title, loc="left", fontsize=10)
-    _draw_load(axes, courses)
-    lines = [line for each in axes.figure.axes for line in each.get_lines()]
-    shown = {str(line.get_label()): line for line in lines}
-    axes.legend(list(shown.values()), list(shown), fontsize=8, ncols=2, loc="lower right", framealpha=0.9)
+    lines += _draw_load(axes, found)
+    axes.legend(handles=lines, fontsize=8, ncols=2, loc="lower right", framealpha=0.9)
 
 
-def _draw_load(axes: Axes, courses: Mapping[str, Course]) -> None:
-    """Draw the load of the GPUs on an axis of its own; of several runs each, in dashes of its own."""
-    if not any(found.load_h.size for found in courses.values()):
-        return
+def _draw_load(axes: Axes, found: Course) -> list[Line2D]:
+    """Draw the load of the GPUs on an axis of its own; return its lines."""
+    if not found.load_h.size:
+        return []
     second = axes.twinx()
-    for k, (name, found) in enumerate(courses.items()):
-        label = "GPU load" if len(courses) == 1 else f"GPU load, {LABELS[name].rpartition(', ')[2]}"
-        hours, load = _smoothed(found)
-        second.plot(hours, load, color=LOAD, linewidth=1, linestyle=("-", "-.")[k % 2], label=label)
+    hours, load = _smoothed(found)
+    lines = second.plot(hours, load, color=LOAD, linewidth=1.2, label=f"GPU load, mean over {SMOOTH_MIN} min")
     second.set_ylim(0, 110)
-    second.set_ylabel("mean load of the GPUs, %")
+    second.set_ylabel(f"load of the GPUs,\nmean over {SMOOTH_MIN} min, %")
     second.grid(visible=False)
     second.spines["right"].set_visible(True)
-    axes.set_zorder(second.get_zorder() + 1)
-    axes.patch.set_visible(False)
+    return lines
 
 
 def _smoothed(found: Course) -> tuple[list[float], list[float]]:
     """Return means of the load over stretches of a few minutes: epochs come faster than a line can show."""
     hours, load = found.load_h, found.load_pct
     step_h = float(hours[-1] - hours[0]) / max(len(hours) - 1, 1) if hours.size else 0.0
-    count = max(round(SMOOTH_S / 3600 / step_h), 1) if step_h else 1
+    count = max(round(SMOOTH_MIN * MINUTE_H / step_h), 1) if step_h else 1
     blocks = range(0, len(hours), count)
     return [float(hours[k : k + count].mean()) for k in blocks], [float(load[k : k + count].mean()) for k in blocks]

@@ -2,126 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import CellMetrics, Summary, summarise
 from joulelab.analysis.products import ONE
 from joulelab.report.papers import Paper, Table
+from joulelab.report.papers.gdansk_findings import findings
 from joulelab.report.papers.gdansk_pictures import pictures_of
-from joulelab.report.papers.judged import NONE, POINTS, SHARE, STEP, Figure
-from joulelab.study.results import gather
+from joulelab.report.papers.gdansk_runs import ALL, CAPPED_W, COUNTS, DEFAULT_W, EDS15, METRICS, Swept, cap_of, swept
+from joulelab.report.papers.judged import POINTS, SHARE, STEP, Figure
 from joulelab.study.virtual import read_truth
 from joulelab.study.virtual.truth import FILE as TRUTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from joulelab.analysis.cells import Cell
     from joulelab.analysis.terms import Quantity
+    from joulelab.report.papers.gdansk_runs import Metric
     from joulelab.report.papers.judged import Kind, Tolerance
     from joulelab.study.folder import Study
 
-DEFAULT_W, CAPPED_W = 260, 170
-COUNTS, ALL = (1, 2, 4, 8), 8
-# Gains by EDS(1.5) within so many points of the best are called similar. The paper does not say what it means by that;
-# chosen knowing the curve of the twin: with half a point the range would begin at 190 W, a miss.
-SIMILAR = 1.0
-FEWER = "with 1, 2 or 4 GPUs no goal but energy gains notably"  # less than half of what it gains on all
 SLOWED = "the twin's slowest GPU holds up the others, and time under a cap follows one law fitted on other trainings"
 BUSY = "the node's power beside its GPUs is taken to be the same for any number of them"
+SIMILAR = (
+    "the paper does not say what it calls similar; here it is what the repeats cannot tell apart from the best, and "
+    "that is few caps: ten repeats tell gains apart that differ by about half a point"
+)
 WHY = {
+    "gdansk.eds_k1.5.low_w": SIMILAR,
+    "gdansk.eds_k1.5.high_w": SIMILAR,
     "gdansk.energy_gain.1": f"{BUSY}; with one it is smaller, and its cap saves a larger share",
     "gdansk.energy_gain.2": BUSY,
     "gdansk.energy_gain.4": BUSY,
-    "gdansk.best.energy.cap_w": f"the gain is flat around its best; {SLOWED}",
     "gdansk.time_s.170w.1": SLOWED,
     "gdansk.time_s.170w.2": SLOWED,
     "gdansk.speedup.260w.4": "one part that GPUs share and one that they do not is all the model has of scaling",
 }
-
-
-class _Metric(NamedTuple):
-    """Name a metric of the paper's table 1, its goal, and its gain in a cell."""
-
-    name: str
-    label: str
-    goal: Goal
-    gain: Callable[[CellMetrics], Quantity | None]
-    kind: Kind = "predicted"
-
-
-METRICS = (
-    _Metric("energy", "energy", Goal("energy"), lambda c: c.gain),
-    _Metric("gain_minus_loss", "gain minus loss", Goal("gain-loss"), lambda c: c.gain_minus_loss),
-    _Metric("edp", "EDP", Goal("edp"), lambda c: c.edp_gain),
-    _Metric("eds_k1.5", "EDS(1.5)", Goal("eds", 1.5), lambda c: c.eds_gain.get(1.5)),
-    # By algebra half of gain minus loss: the same cap, and half of its gain.
-    _Metric("eds_k2.0", "EDS(2)", Goal("eds", 2.0), lambda c: c.eds_gain.get(2.0), "identity"),
-)
-EDS15 = METRICS[3]
-
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """Hold what a study gave, by cap (W) and number of GPUs; nothing where it has not run."""
-
-    summary: Summary | None
-
-    def cell(self, cap_w: float, gpus: int) -> CellMetrics | None:
-        """Return a cell that has run."""
-        return next((c for c in self.line(gpus) if c.knobs.get("cap") == cap_w), None)
-
-    def line(self, gpus: int) -> list[CellMetrics]:
-        """Return the cells with so many GPUs that have run, by cap."""
-        cells = () if self.summary is None else self.summary.cells
-        found = [c for c in cells if c.knobs.get("gpus") == gpus and c.time is not None]
-        return sorted(found, key=lambda c: float(c.knobs["cap"]))
-
-    def best(self, metric: _Metric, gpus: int = ALL) -> CellMetrics | None:
-        """Return the best cell of so many GPUs by a metric."""
-        lines = () if self.summary is None else self.summary.lines
-        for line in lines:
-            if self.summary is not None and line.knobs.get("gpus") == gpus:
-                found = self.summary.best_for(metric.goal, line.key)
-                return None if found is None else self.summary.cell(found.cell)
-        return None
-
-    def gain(self, metric: _Metric, gpus: int = ALL) -> float | None:
-        """Return what a metric gains at its best, in percent."""
-        cell = self.best(metric, gpus)
-        return None if cell is None else _percent(metric.gain(cell))
-
-    def speedup(self, cap_w: float, gpus: int) -> Quantity | None:
-        """Return the speed-up of so many GPUs over one at a cap."""
-        for scaling in () if self.summary is None else self.summary.scaling:
-            points = {p.gpus: p.speedup for p in scaling.points}
-            if scaling.knobs.get("cap") == cap_w and 1 in points:
-                return points.get(gpus)
-        return None
-
-
-def swept(study: Study) -> Swept:
-    """Work out every metric of a study's cells, as for any study; once for what is there."""
-    stamps = [file.stat().st_mtime_ns for file in study.folder.glob("cells/*/r*/trial.json")]
-    known = study.folder, len(stamps), max(stamps, default=0)
-    if known not in _SWEPT:
-        _SWEPT.clear()
-        _SWEPT[known] = judged(gather(study, scope=study.data["scope"]).cells)
-    return _SWEPT[known]
-
-
-_SWEPT: dict[tuple[Path, int, int], Swept] = {}  # of the last study that was asked for
-
-
-def judged(cells: Sequence[Cell]) -> Swept:
-    """Compare cells with those at the default cap by every metric; nothing where none of these has run."""
-    if not any(c.trials and c.knobs.get("cap") == DEFAULT_W for c in cells):
-        return Swept(None)
-    return Swept(summarise(cells, goals=[m.goal for m in METRICS], reference={"cap": DEFAULT_W}))
 
 
 def figures(study: Study, published: Mapping[str, Any]) -> list[Figure]:
@@ -138,7 +56,7 @@ def figures_of(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
         *_times(found, published),
         *_speedups(found, published),
         *_ratios(found, published),
-        *_findings(found),
+        *findings(found),
     ]
     return [f if f.verdict != "miss" else replace(f, note=WHY.get(f.id, f.note)) for f in made]
 
@@ -155,17 +73,26 @@ def _best(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
             _figure(f"{known}.gain_pct", f"{label}: gain", row[1], _times_hundred(gain), "%", POINTS, metric.kind),
             Figure(
                 id=f"{known}.cap_w", label=f"{label}: cap", published=row[2], unit="W", tolerance=STEP,
-                reproduced=None if cell is None else float(cell.knobs["cap"]), kind=metric.kind,
+                reproduced=None if cell is None else cap_of(cell), kind=metric.kind,
             ),
         ]  # fmt: skip
+        if made[-1].verdict == "miss":
+            made[-1] = replace(made[-1], note=_why_cap(found, metric))
     return made
 
 
+def _why_cap(found: Swept, metric: Metric) -> str:
+    """Return why a best cap may lie off: chance, where others cannot be told apart from it, and the law of time."""
+    others = sorted({cap_of(c) for c in found.alike(metric)} - {cap_of(c) for c in [found.best(metric)] if c})
+    caps = ", ".join(f"{cap:g}" for cap in others)
+    flat = f"the gain is flat there, {caps} W cannot be told apart from it by the repeats; " if others else ""
+    return f"{flat}{SLOWED}"
+
+
 def _flat(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
-    """Return the lowest and the highest cap whose gain by EDS(1.5) is similar to the best."""
+    """Return the lowest and the highest cap whose gain by EDS(1.5) cannot be told apart from the best."""
     low, high = published["eds_k1_5_flat_range_w"]
-    gains = {float(c.knobs["cap"]): q.value * 100 for c in found.line(ALL) if (q := EDS15.gain(c)) is not None}
-    similar = [cap for cap, gain in gains.items() if gain >= max(gains.values()) - SIMILAR]
+    similar = [cap_of(cell) for cell in found.alike(EDS15)]
     ends = (("low", low, min, "lowest"), ("high", high, max, "highest"))
     return [
         Figure(
@@ -226,34 +153,6 @@ def _ratios(found: Swept, published: Mapping[str, Any]) -> list[Figure]:
     ]
 
 
-def _findings(found: Swept) -> list[Figure]:
-    gains = [found.gain(METRICS[0], count) for count in COUNTS]
-    known = [g for g in gains if g is not None]
-    whole = len(known) == len(COUNTS)
-    caps = [float(cell.knobs["cap"]) for m in METRICS if (cell := found.best(m)) is not None]
-    fast, slow = found.speedup(DEFAULT_W, ALL), found.speedup(CAPPED_W, ALL)
-    few = {m.label: [found.gain(m, n) for n in COUNTS] for m in METRICS[1:3]}
-    fewer = None if not whole else all(max(_numbers(g[:-1])) < (g[-1] or 0.0) / 2 for g in few.values())
-    said = ", ".join(f"{name} {max(_numbers(g[:-1])):.1f} %, 8: {g[-1]:.1f} %" for name, g in few.items() if whole)
-    return [
-        _finding("growth", "more GPUs at work, more energy is saved by a cap",
-                 known == sorted(set(known)) if whole else None, " < ".join(f"{g:.1f} %" for g in known)),
-        _finding("caps", "on 8 GPUs a cap of 160 to 200 W is best for every goal, within one step",
-                 min(caps) >= 150 and max(caps) <= 210 if caps else None, ", ".join(f"{c:g} W" for c in caps)),
-        _finding("fewer", FEWER, fewer, said),
-        _finding("scaling", "under the cap training scales a little better to 8 GPUs",
-                 None if fast is None or slow is None else slow.value > fast.value,
-                 "" if fast is None or slow is None else f"{slow.value:.2f} at 170 W, {fast.value:.2f} at 260 W"),
-    ]  # fmt: skip
-
-
-def _finding(name: str, text: str, holds: bool | None, detail: str) -> Figure:
-    return Figure(
-        id=f"gdansk.finding.{name}", label=text, published=text, reproduced=holds, tolerance=NONE, kind="finding",
-        detail=detail,
-    )  # fmt: skip
-
-
 def _figure(
     name: str,
     label: str,
@@ -269,20 +168,12 @@ def _figure(
     )  # fmt: skip
 
 
-def _numbers(values: Sequence[float | None]) -> list[float]:
-    return [v for v in values if v is not None]
-
-
 def _gpus(count: int) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def _times_hundred(share: Quantity | None) -> Quantity | None:
     return None if share is None else share.scaled(100)
-
-
-def _percent(share: Quantity | None) -> float | None:
-    return None if share is None else share.value * 100
 
 
 def tables(study: Study) -> list[Table]:
@@ -295,7 +186,7 @@ def tables(study: Study) -> list[Table]:
             continue
         wide = "" if gain.expanded is None else f" ± {gain.expanded * 100:.2f}"
         rows.append((metric.label, f"{gain.value * 100:.2f}{wide}", f"{cell.knobs['cap']:g}"))
-        records.append({"metric": metric.name, "gain": gain.value, "cap_w": float(cell.knobs["cap"])})
+        records.append({"metric": metric.name, "gain": gain.value, "cap_w": cap_of(cell)})
     heads = ("metric", f"gain over {DEFAULT_W} W, %", "cap, W")
     note = "Of the twin. The gain by EDS(2) is by algebra half of gain minus loss."
     title = "Table 1: best caps on 8 GPUs"

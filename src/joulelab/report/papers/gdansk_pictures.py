@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from joulelab.report.figure_curves import Curve, Panel, panels_of
+from joulelab.report.figure_curves import MARKS, Curve, Panel, panels_of
 from joulelab.report.figures import FORMATS, draw_panels
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.metrics import Summary
 
+REFERENCE = "Square: reference."
 TWIN = "In virtual time, on the twin of the paper's node."
 
 
@@ -25,7 +26,7 @@ def pictures_of(
     key = f"gpus={all_gpus}"
     wanted = [
         _titled(_counted(panels.get("energy-gain")), "2-energy-decrease", "Energy saved by the cap"),
-        _titled(_of(panels.get("time-loss"), key), "3-time-increase", f"Time lost by the cap, {all_gpus} GPUs"),
+        _titled(_plain(_of(panels.get("time-loss"), key)), "3-time-increase", f"Time lost by the cap, {all_gpus} GPUs"),
         _titled(_of(panels.get("edp"), key), "4-edp", f"Energy-delay product, {all_gpus} GPUs"),
         _eds(panels.get("eds-1.5"), panels.get("eds-2"), key, all_gpus),
         _titled(
@@ -56,6 +57,14 @@ def _of(panel: Panel | None, key: str) -> Panel | None:
     if panel is None:
         return None
     return replace(panel, curves=tuple(replace(c, label="") for c in panel.curves if key in c.label.split()))
+
+
+def _plain(panel: Panel | None) -> Panel | None:
+    """Return a panel without a best: no cap makes a training faster, so which one is fastest is chance."""
+    if panel is None:
+        return None
+    curves = tuple(replace(c, best=None, tied=()) for c in panel.curves)
+    return replace(panel, curves=curves, note=panel.note.replace(MARKS, REFERENCE))
 
 
 def _eds(first: Panel | None, second: Panel | None, key: str, gpus: int) -> Panel | None:

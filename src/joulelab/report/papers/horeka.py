@@ -217,4 +217,5 @@ PAPER = Paper(
     pictures=pictures,
     tables=tables,
     meters=meters,
+    example="horeka-green:gpu.idle_w=40",
 )

@@ -54,10 +54,11 @@ def print_told(console: Console, told: Told) -> None:
 
 
 def heading(told: Told) -> list[tuple[str, str]]:
-    """Return on what it ran, and how long that took."""
+    """Return on what it ran, which of its numbers were chosen knowing what was published, and how long it took."""
     facts = [("twin", f"{name}: {title}" if title else name) for name, title in told.twins.items()]
     changed = f"{', '.join(told.changes)}: it is not the calibrated twin any more"
-    return [*facts, *([("changed", changed)] if told.changes else []), ("ran", say.ran(told))]
+    chosen = [("assumed", text)] if (text := say.assumed(told)) else []
+    return [*facts, *([("changed", changed)] if told.changes else []), *chosen, ("ran", say.ran(told))]
 
 
 def summary(told: Told) -> list[tuple[str, str]]:

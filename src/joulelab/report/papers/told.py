@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from joulelab.report import format as fmt
-from joulelab.report.papers.covered import Covered
+from joulelab.report.papers.covered import ENOUGH, Covered
 from joulelab.report.papers.judged import count, misses, of_kind
 from joulelab.report.papers.tables import allowed, deviation, number, records, reproduced
 
@@ -28,7 +28,8 @@ class Told:
     """Hold one paper's reproduction: its figures, the twins it ran on, times (s), and files.
 
     `twins` are titles by name, `changes` what was set by hand; `ran_s` is the time that the runs took in virtual time,
-    `took_s` that of this call; `left` are slots without a result.
+    `took_s` that of this call; `left` are slots without a result. `assumed` names the twins' numbers that were chosen
+    knowing what was published.
     """
 
     paper: Paper
@@ -41,6 +42,7 @@ class Told:
     left: int = 0
     new: int = 0
     changes: Sequence[str] = ()
+    assumed: Sequence[str] = ()
     covered: Covered = field(default_factory=Covered)
     meters: Sequence[str] = ()
     tables: Sequence[Table] = ()
@@ -56,6 +58,7 @@ class Told:
             "title": self.paper.title,
             "twins": dict(self.twins),
             "changes": list(self.changes),
+            "assumed": list(self.assumed),
             "seed": self.seed,
             "slots": self.slots,
             "slots_left": self.left,
@@ -81,6 +84,17 @@ def ran(told: Told) -> str:
     there = told.slots - told.left - told.new
     before = "" if not there else "; all were there already" if not told.new else f"; {there} were there already"
     return f"{runs} of together {fmt.duration(told.ran_s)}, in virtual time: {took}, seed {told.seed}{before}"
+
+
+def assumed(told: Told) -> str:
+    """Return which of the twins' numbers were chosen knowing a published figure; empty where none was."""
+    many = len(told.assumed)
+    if not many:
+        return ""
+    node = next(iter(told.twins)) if len(told.twins) == 1 else "NODE"
+    of = f"{many} number{'' if many == 1 else 's'} of the twin{'' if len(told.twins) == 1 else 's'}"
+    chosen = f"{of} {'was' if many == 1 else 'were'} chosen knowing what was published: {', '.join(told.assumed)}"
+    return f"{chosen}; joulelab twin --show {node} tells where each is from"
 
 
 def counted(figures: Sequence[Figure]) -> str:
@@ -123,14 +137,23 @@ def notes(figures: Sequence[Figure]) -> list[str]:
 
 
 def coverage(found: Covered) -> str:
-    """Return in how many slots the true energy lies within the stated uncertainty."""
+    """Return in how many slots, and in how many cells, the true energy lies within the stated uncertainty."""
     if not found.slots:
         return "no run tells its true energy"
     width = f"the widest is ± {fmt.percent(found.widest, signed=False)}"
     text = f"the true energy lies within the stated uncertainty in {found.inside} of {found.slots} runs"
     farthest = f"the largest error {fmt.percent(found.farthest, signed=False)}"
     more = f"; of every scope that was read, in {found.scopes_inside} of {found.scopes}"
-    return f"{text} ({width}, {farthest}){more if found.scopes > found.slots else ''}"
+    return f"{text} ({width}, {farthest}){_by_cell(found)}{more if found.scopes > found.slots else ''}"
+
+
+def _by_cell(found: Covered) -> str:
+    """Return the coverage by cell; empty where each has one run, which is counted already."""
+    if found.cells == found.slots:
+        return ""
+    text = f"; in at least {100 * ENOUGH:g} % of the runs of {found.cells_inside} of {found.cells} cells"
+    name, inside, slots = found.worst
+    return text if inside == slots else f"{text}, in {inside} of {slots} of the worst ({name})"
 
 
 def together(all_told: Sequence[Told]) -> str:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from joulelab.twins.progress import Ask
     from joulelab.twins.timeline import Timeline
 
+_GAINS = 1 << 41  # the stream of noise that instruments are drawn from
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -41,12 +43,16 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Hold a slot's truth, what it asked for, and the seed of its draws; `period_s` is the study's own, if any."""
+    """Hold a slot's truth, what it asked for, and the seed of its draws; `period_s` is the study's own, if any.
+
+    `study_seed` is that of all slots of a study: which instruments stand there is drawn by it.
+    """
 
     timeline: Timeline
     ask: Ask
     seed: int
     period_s: float | None = None
+    study_seed: int = 0
 
     def draw(self, *what: object) -> float:
         """Return a number from 0 to 1 that is the same for the same slot and things."""
@@ -61,9 +67,15 @@ class Bench:
         """Return the time (ns) from which an instrument updates: its updates have nothing to do with the run's."""
         return self.timeline.begin_ns - round(self.draw(name, "updates") * period_s * NS)
 
-    def gain(self, name: str, mounted: Mounted) -> float:
-        """Return by how much an instrument is wrong in every run: by its flaws, and by what such instruments vary."""
-        drawn = float(normal(self.timeline.node.seed, _stream(name), 0)[0]) if mounted.gain_sd else 0.0
+    def gain(self, name: str, mounted: Mounted, device: str) -> float:
+        """Return by how much an instrument is wrong in every run: by its flaws, and by what such instruments vary.
+
+        Each `device` that a meter reads (gpu:0, outlet:pdu.1, node.ac) is an instrument of its own.
+        """
+        if not mounted.gain_sd:
+            return mounted.flaws.gain_error
+        text = f"{self.timeline.node.seed}/{self.study_seed}/{name}/{device}"
+        drawn = float(normal(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]), _GAINS, 0)[0])
         return mounted.flaws.gain_error + mounted.gain_sd * drawn
 
 
@@ -76,10 +88,6 @@ def draw(seed: int, *what: object) -> float:
 def number_of(name: str) -> int:
     """Return a small number for an instrument's name, for the noise of its own."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:2])
-
-
-def _stream(name: str) -> int:
-    return (1 << 41) + number_of(name)
 
 
 def own_steps(flaws: PanelFlaws, stream: Stream) -> PanelFlaws:

@@ -85,7 +85,8 @@ class _Job:
         self.start_ns = timeline.begin_ns // NS * NS
         self.end_ns = -(-timeline.close_ns // NS) * NS
         period_s = frequency_of(mounted)
-        changes: dict[str, Any] = {"period_s": period_s, "quantum_j": 1.0, "gain_error": bench.gain(name, mounted)}
+        gain = bench.gain(name, mounted, mounted.point)
+        changes: dict[str, Any] = {"period_s": period_s, "quantum_j": 1.0, "gain_error": gain}
         flaws = replace(mounted.flaws, **changes)
         at, since = np.array([self.start_ns, self.end_ns]), bench.since(name, period_s) - round(period_s * NS)
         before, after = instrument.panel_j(timeline.curve(mounted.point), flaws, at, start_ns=since)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
@@ -81,6 +82,12 @@ def _rapl(bench: Bench, name: str, mounted: Mounted) -> Measured:
             streams.append(rapl.stream_of(one, (period_s, RAPL_STEP_S), cpu, platform=False))
     mounted = replace(mounted, flaws=flaws)
     return panels.polled(bench, name, mounted, streams, [stream.scope for stream in streams])
+
+
+def gain_of(bench: Bench, name: str, mounted: Mounted) -> float:
+    """Return by how much a node's meter is wrong as a whole: the mean over its outlets, which share alike."""
+    outlets = snmp.streams_of(_entry(name, mounted)) if mounted.family == "snmp" else ()
+    return fmean(bench.gain(name, mounted, device) for device in [one.scope for one in outlets] or [mounted.point])
 
 
 READERS: Mapping[str, Reader] = {

@@ -60,7 +60,7 @@ class _Shown:
 
     def __init__(self, bench: Bench, name: str, mounted: Mounted, flaws: PanelFlaws, start_ns: int) -> None:
         self._bench, self._name, self._mounted, self._start = bench, name, mounted, start_ns
-        self._flaws = replace(flaws, gain_error=bench.gain(name, mounted))
+        self._flaws = flaws
 
     def measured(self, streams: Sequence[Stream], at: Ints, t0: Ints, t1: Ints, places: Sequence[str] = ()) -> Measured:
         """Return the rows of each stream; requests without an answer are gaps."""
@@ -86,7 +86,8 @@ class _Shown:
         return share / count, curve
 
     def _rows(self, stream: Stream, source: tuple[float, Curve], number: int, at: Ints) -> Floats:
-        flaws, start, seed = own_steps(self._flaws, stream), self._start, self._bench.seed
+        gain = self._bench.gain(self._name, self._mounted, stream.scope)
+        flaws, start, seed = own_steps(replace(self._flaws, gain_error=gain), stream), self._start, self._bench.seed
         watts = instrument.panel_w(source, flaws, at, start_ns=start, seed=seed, number=number)
         shown: Mapping[str, Callable[[], Any]] = {
             "power_w": lambda: watts,

@@ -135,7 +135,8 @@ def _bench(of: _Setting, slot: str) -> Bench:
     idle_s = (IDLE_S if of.settings.idle_s is None else of.settings.idle_s) + lead_s
     tail_s = max(JOB_TAIL_S if cluster.mounted_on(of.meters) else TAIL_S, 1.2 * slow_s)
     when = When(start_of(of.study, of.cell, slot), idle_s, tail_s)
-    return Bench(lay_out(of.described.node, model, ask, when, seed), ask, seed, of.settings.period_s)
+    timeline = lay_out(of.described.node, model, ask, when, seed)
+    return Bench(timeline, ask, seed, of.settings.period_s, of.study.seed)
 
 
 def _place(run: Path, folder: Path) -> None:

@@ -7,9 +7,12 @@ again. A part that fails does not stop the others; the exit code is then 1. Ctrl
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
+import json
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -25,15 +28,20 @@ from joulelab.core.errors import JoulelabError
 from joulelab.twins.servers import nvml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
-WIDTH, LABEL = 100, 10
+LEAST, MOST, LABEL = 60, 100, 10  # columns
 BLANK = "\N{NO-BREAK SPACE}"
 PARTS = ("measure", "sweep", "reproduce")
 # A part that takes longer has failed; one that was told to end gets so long for it (s).
 PART_S, END_S = 900.0, 20.0
+# So long a part may import what it needs before it is ended because nobody reads it: it can then end in good order (s).
+START_S = 2.0
+LOAD_S = 12.0
+# How `joulelab run` ends where one of its meters is not there.
+NO_SUCH_METER = "exit code 125"
 # The servers of the twin's node-level meters, what each needs, and the entry that reads it.
 SERVERS = {
     "bmc": ("pyghmi", "bmc"),
@@ -43,18 +51,23 @@ SERVERS = {
 }
 
 
+def width() -> int:
+    """Return how wide to print: as the terminal, but neither too narrow to read nor too wide; in columns."""
+    return min(max(shutil.get_terminal_size((MOST, 24)).columns, LEAST), MOST)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Hold a part: what it shows, and the programs that show it, each of which runs the next one.
 
-    `missing` is why it cannot be shown here, `instead` a part to show where this one fails.
+    `missing` is why it cannot be shown here; `instead` finds a part to show where this one fails, by how it failed.
     """
 
     name: str
     title: str
     programs: tuple[str, ...]
     missing: str | None = None
-    instead: Part | None = None
+    instead: Callable[[str], Part | None] | None = None
 
     @property
     def words(self) -> list[str]:
@@ -68,7 +81,7 @@ class Part:
         for k, program in enumerate(self.programs):
             text = program + (f"{BLANK}--" if k < len(self.programs) - 1 else "")
             kept = re.sub(r"(--[a-z-]+) (?!-)", rf"\1{BLANK}", text)  # an option and its value stay together
-            wrapped = textwrap.wrap(kept, WIDTH - 6, break_on_hyphens=False, subsequent_indent="    ")
+            wrapped = textwrap.wrap(kept, width() - 6, break_on_hyphens=False, subsequent_indent="    ")
             lines += [f"    {line.replace(BLANK, ' ')}" for line in wrapped]
         return "$ " + " \\\n".join(lines).lstrip()
 
@@ -80,6 +93,12 @@ class Here:
     nvml: bool = True
     servers: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def twin(self) -> str:
+        """Return the command that serves the simulated node."""
+        serve = f" --serve {','.join(self.servers)}" if self.servers else ""
+        return f"joulelab twin --gpus 8 --gpu-model h100{serve}"
 
     @classmethod
     def look(cls) -> Here:
@@ -99,8 +118,8 @@ class Here:
         return here
 
 
-def parts(here: Here, results: str) -> list[Part]:
-    """Return all parts in their order; their results go to a folder.
+def parts(here: Here, results: str, load_s: float = LOAD_S) -> list[Part]:
+    """Return all parts in their order; their results go to a folder. `load_s`: the load that is measured, in s.
 
     The meters are named, so that none of this machine is read, whatever its joulelab.toml says.
     """
@@ -110,28 +129,47 @@ def parts(here: Here, results: str) -> list[Part]:
         f"joulelab sweep --studies {results} --name caps --cap 140,170,200,260 --repeat 2 {own} --no-figures",
         "python -m joulelab.twins.job --gpus 8 --work 150 --speed 23",
     )
-    gdansk = (f"joulelab reproduce gdansk --no-keep --studies {results}",)  # its runs would be 1.2 GB
+    gdansk = (f"joulelab reproduce gdansk --no-keep --studies {results}",)  # its runs would be 240 MB
     without = None if here.nvml else "caps are set by NVML, which the twin has only with a C compiler"
     return [
-        measure(here, results),
+        measure(here, results, load_s),
         Part("sweep", "set four power caps on 8 simulated RTX 6000, by NVML; find the best", sweep, without),
         Part("reproduce", "repeat the Gdansk study (17 caps x 4 GPU counts x 10) in virtual time", gdansk),
     ]
 
 
-def measure(here: Here, results: str) -> Part:
-    """Return the part that measures; where it fails with the PDU by SNMP (snmpd may not start), it is tried without."""
+def measure(here: Here, results: str, load_s: float) -> Part:
+    """Return the part that measures; where a server did not start, it is tried once more without that one."""
     meters = [*(["nvml"] if here.nvml else []), "rapl", *(SERVERS[name][1] for name in here.servers)]
-    serve = f" --serve {','.join(here.servers)}" if here.servers else ""
     read = " ".join(f"--meter {name}" for name in meters)
     programs = (
-        f"joulelab twin --gpus 8 --gpu-model h100{serve}",
+        here.twin,
         f"joulelab run --runs {results}/runs --name demo --idle 2s --tail 2s {read}",
-        "python examples/cpu_load.py 12",
+        f"python examples/cpu_load.py {load_s:g}",
     )
-    fewer = replace(here, servers=[name for name in here.servers if name != "pdu"])
-    instead = measure(fewer, results) if fewer.servers != here.servers else None
-    return Part("measure", "measure a real CPU load; a simulated node with 8 H100 follows it", programs, None, instead)
+    title = "measure a real CPU load; a simulated node with 8 H100 follows it"
+
+    def with_fewer(why: str) -> Part | None:
+        if why != NO_SUCH_METER or not here.servers:
+            return None
+        lacking = not_served(here)
+        for name, reason in lacking.items():
+            say("without", f"{name}: {reason}")
+        fewer = replace(here, servers=[name for name in here.servers if name not in lacking])
+        return replace(measure(fewer, results, load_s), instead=None)
+
+    return Part("measure", title, programs, None, with_fewer)
+
+
+def not_served(here: Here) -> dict[str, str]:
+    """Start the twin once more, for no time, to see which servers do not start, and why."""
+    try:
+        words = [*shlex.split(here.twin), "--for", "0", "--json"]
+        done = subprocess.run(words, env=environment(), capture_output=True, timeout=END_S * 3, check=True)
+        told: dict[str, str] = json.loads(done.stdout)["not_served"]
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
+        return dict.fromkeys(here.servers, f"the twin cannot be asked ({type(error).__name__})")
+    return {name: why for name, why in told.items() if name in here.servers}
 
 
 class Shown:
@@ -148,7 +186,10 @@ class Shown:
         self._end()
 
     def run(self, part: Part, environ: Mapping[str, str], limit_s: float = PART_S) -> str | None:
-        """Run a part; return what went wrong."""
+        """Run a part; return what went wrong. Raises BrokenPipeError where nobody reads what we print."""
+        if is_unread():
+            raise BrokenPipeError
+        began = time.monotonic()
         # A session of its own: Ctrl-C reaches us alone, and we pass it on, whether a terminal or a process sent it.
         try:
             child = subprocess.Popen(
@@ -156,11 +197,13 @@ class Shown:
             )
         except OSError as error:
             return f"{part.words[0]}: {error.strerror}"
-        self._until, self._child = time.monotonic() + limit_s, child
+        self._until, self._child = began + limit_s, child
         if self.signal is not None:
             self._end()
         while child.poll() is None and time.monotonic() < self._until:
             time.sleep(0.02)
+            if self.signal is None and time.monotonic() > began + START_S and is_unread():
+                self.note(signal.SIGPIPE, None)
         self._child = None
         if child.poll() is not None:
             return None if child.returncode == 0 else f"exit code {child.returncode}"
@@ -174,17 +217,25 @@ class Shown:
             os.killpg(self._child.pid, signal.SIGINT)
 
 
+def is_unread() -> bool:
+    """Return whether what we print goes to a pipe that nobody reads any more (`| head -1`)."""
+    with contextlib.suppress(OSError, ValueError):
+        asked = select.poll()
+        asked.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in asked.poll(0))
+    return False
+
+
 def say(label: str, text: str) -> None:
     """Print a labelled line, wrapped beside its label."""
-    indent = " " * LABEL
-    print(
-        textwrap.fill(text, WIDTH, initial_indent=f"{label:<{LABEL}}", subsequent_indent=indent, break_on_hyphens=False)
-    )
+    lines = textwrap.wrap(text, width() - LABEL, break_on_hyphens=False, break_long_words=False)
+    for k, line in enumerate(lines):
+        print(f"{'' if k else label:<{LABEL}}{line}")
 
 
 def rule(text: str) -> None:
     """Print a line that parts what comes from what was before."""
-    print(f"\n── {text} ".ljust(WIDTH, "─"))
+    print(f"\n── {text} ".ljust(width() + 1, "─"))
 
 
 def show(chosen: Sequence[Part], shown: Shown, environ: Mapping[str, str], results: str) -> int:
@@ -216,8 +267,12 @@ def attempt(part: Part, shown: Shown, environ: Mapping[str, str]) -> str | None:
     why = None if shown.signal is not None else shown.run(part, environ)
     if why is None or shown.signal is not None or part.instead is None:
         return why
-    say("failed", f"{part.name}: {why}; again with less\n")
-    return attempt(part.instead, shown, environ)
+    less = part.instead(why)
+    if less is None or shown.signal is not None:
+        return why
+    say("failed", f"{part.name}: {why}; again with what is there")
+    print()
+    return attempt(less, shown, environ)
 
 
 def conclude(results: str) -> None:
@@ -234,13 +289,23 @@ def conclude(results: str) -> None:
             for name in made
             if name == "caps"
         ),
-        ("joulelab reproduce gdansk --set gpu.idle_w=30", "the study with another GPU"),
+        ("joulelab reproduce gdansk --set gpu.idle_w=30", "with another GPU"),
         ("joulelab twin 8xh100", "a node for any tool"),
-        ("joulelab meters", "what this machine can measure"),
-        ("joulelab run -- python train.py", "measure your own work"),
+        ("joulelab meters", "what can be read here"),
+        ("joulelab run -- python train.py", "your own work"),
     ]
+    print("\n".join(beside(hints)))
+
+
+def beside(hints: Sequence[tuple[str, str]]) -> list[str]:
+    """Return lines of commands with remarks in one column; the remark of a long command comes on the next line."""
+    room = width() - LABEL - 3 - max(len(why) for _, why in hints)
+    column = max((len(command) for command, _ in hints if len(command) <= room), default=0)
+    lines = []
     for command, why in hints:
-        print(f"{' ' * LABEL}{command:<46} # {why}")
+        first, rest = (command, ()) if len(command) <= column else ("", (command,))
+        lines += [*rest, f"{first:<{column}} # {why}"]
+    return [" " * LABEL + line for line in lines]
 
 
 def fresh(parent: Path) -> str:
@@ -256,27 +321,55 @@ def fresh(parent: Path) -> str:
             return str(folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder)
 
 
-def main() -> int:
-    """Show the parts that are asked for, all unless told otherwise; return the exit code."""
+def environment() -> dict[str, str]:
+    """Return what the parts see: our programs, the width, and no settings of joulelab."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("JOULELAB_")}
+    return environ | {"PATH": path, "COLUMNS": str(width())}
+
+
+def arguments() -> argparse.Namespace:
+    """Return what was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=ROOT / "joulelab-demo", help="folder for results")
+    parser.add_argument(
+        "--load", type=float, default=LOAD_S, metavar="SECONDS", help="how long the CPUs work in part 1"
+    )
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=", ".join(PARTS))
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Show the parts that are asked for, all unless told otherwise; return the exit code."""
+    given = arguments()
     shown = Shown()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, shown.note)
+    try:
+        results = fresh(given.results.absolute())
+    except OSError as error:
+        print(f"demo: no folder for results in {given.results} ({error.strerror}); choose --results", file=sys.stderr)
+        return 2
     here = Here.look()
     for what, why in here.left_out.items():
         say("without", f"{what}: {why}")
-    results = fresh(given.results.absolute())
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("JOULELAB_")}
-    environ |= {"PATH": path, "COLUMNS": str(min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))}
-    chosen = [part for part in parts(here, results) if part.name in (given.parts or PARTS)]
-    return show(chosen, shown, environ, results)
+    if os.getloadavg()[0] > len(os.sched_getaffinity(0)):
+        say("note", "this machine is busy: net of idle will be wide")
+    chosen = [part for part in parts(here, results, given.load) if part.name in (given.parts or PARTS)]
+    return show(chosen, shown, environment(), results)
+
+
+def piped() -> int:
+    """Show all this, and end where nobody reads it any more; what ran has ended before we print again."""
+    try:
+        return main()
+    except BrokenPipeError:
+        print("demo: ended, and all that was started: nobody reads what it prints", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
 
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    sys.exit(main())
+    sys.exit(piped())

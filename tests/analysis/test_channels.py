@@ -139,3 +139,28 @@ def test_names_tell_channels_of_all_hosts_apart(folder):
         folder.add("nvml", gpu(0, given=replace(NVML, shared="")), T, 400 * T, np.full(T.size, 400.0), host=host)
     assert len({s.best.curve.name for s in load(folder)}) == 2
     assert RAPL.shared
+
+
+def test_what_is_read_again_counts_once_at_the_time_it_is_of(folder):
+    """A meter that is asked ten times a second, shows a value a second, and says how old it is."""
+    age = Spec("age_s", "age", "s")
+    stream = replace(power("node.ac"), channels=(*power("node.ac").channels, age))
+    since = np.round(T % 1.0, 1) % 1.0
+    late = np.random.default_rng(1).uniform(0, 0.004, T.size)  # how long the answer took
+    folder.add("plug", stream, T, 500 + 10 * np.round(T - since), since + late)
+    (scope,) = load(folder)
+    found = scope.best.readings
+    assert found.value.tolist() == [500.0 + 10 * k for k in range(10)]
+    assert (found.t0_ns - ns(0)) / 1e9 == pytest.approx(np.arange(10), abs=0.005)
+    assert scope.best.update_s == 0.0, "when it was refreshed is known"
+
+
+def test_new_values_are_all_kept_in_the_order_of_their_times(folder):
+    stream = replace(power("node.ac"), channels=(*power("node.ac").channels, Spec("age_s", "age", "s")))
+    back = np.where(np.arange(T.size) == 50, 0.55, 0.0)  # one answer comes from before others
+    back[3] = np.nan  # and of one nobody knows how old it is
+    folder.add("plug", stream, T, 100 + T, back)
+    found = load(folder)[0].best.readings
+    assert len(found) == T.size - 1
+    assert np.diff(found.t0_ns).min() > 0
+    assert found.value[43:46] == pytest.approx([104.4, 105.0, 104.5])

@@ -99,6 +99,56 @@ def test_a_coarse_counter_that_was_read_once():
     assert found.energy(ns(5.0), ns(15.0)).value == pytest.approx(0.0, abs=36_000.0)
 
 
+def shown(t, times, powers, *, quantum, age_s=0.0):
+    """Return what a coarse counter shows of powers (W) that begin at times, each value `age_s` old."""
+    joules = np.concatenate(([0.0], np.cumsum(np.diff(times) * powers[:-1])))
+    at = np.asarray(t) - age_s
+    k = np.clip(np.searchsorted(times, at, side="right") - 1, 0, None)
+    return np.floor((joules[k] + powers[k] * (at - times[k])) / quantum) * quantum
+
+
+def test_what_is_likely_between_two_readings_of_a_coarse_counter_is_not_all_that_can_be():
+    """Idle before and busy after: most likely it began once, but it may have begun, paused and begun again."""
+    times = np.array([0, 6000, 6150, 6450, 12_150, 12_450, 12_600], dtype=float)
+    powers = np.array([300, 2000, 300, 2000, 300, 2000, 300], dtype=float)
+    t = np.arange(0.0, 20_000, 600.0)
+    c = curve(t, shown(t, times, powers, quantum=3600.0), counter_spec(1.0, quantum=3600.0))
+    found = c.energy(ns(6150), ns(12_450))
+    true = 300.0 * 600 + 2000.0 * 5700
+    assert found.value - true > 450e3, "each edge is off by all of its range, both to the same side"
+    assert abs(found.value - true) <= found.expanded
+
+
+def test_several_counts_of_a_coarse_counter_tell_the_power_around_an_edge():
+    """One count and a half between readings: a single rise says it to two thirds, eight counts to an eighth."""
+    t = np.arange(0.0, 12_000, 300.0)
+    c = curve(t, np.floor(180.0 * t / 36_000.0) * 36_000.0, counter_spec(1.0, quantum=36_000.0))
+    for a in (4600.0, 4650.0, 4700.0):
+        found = c.energy(ns(a), ns(a + 3000.0))
+        assert abs(found.value - 180.0 * 3000) <= found.expanded
+        assert found.expanded < 1.2 * 36_000
+
+
+def test_what_a_coarse_counter_does_not_yet_show_may_be_a_whole_update_at_the_highest_power():
+    """A burst of one update lies around a reading that is nearly one update old, and the edge after it."""
+    times, powers = np.array([0.0, 99.9, 100.9]), np.array([100.0, 3000.0, 100.0])
+    t = np.arange(0.0, 200.0, 1.0)
+    spec = counter_spec(1.0, quantum=500.0, limits=(0.0, 3000.0))
+    c = curve(t, shown(t, times, powers, quantum=500.0, age_s=0.999), spec)
+    found = c.energy(ns(50.0), ns(100.8))
+    true = 100.0 * 49.9 + 3000.0 * 0.9
+    assert abs(found.value - true) > 1500.0
+    assert abs(found.value - true) <= found.expanded
+
+
+def test_after_the_last_reading_of_a_coarse_counter_power_may_have_fallen():
+    t = np.arange(0.0, 601.0, 20.0)
+    c = curve(t, np.floor(1000.0 * t / 3600.0) * 3600.0, counter_spec(1.0, quantum=3600.0))
+    found = c.energy(ns(100.0), ns(700.0))
+    for since_w in (0.0, 1000.0):
+        assert abs(found.value - 500e3 - 100 * since_w) <= found.expanded
+
+
 # Ticks.
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.virtual import stamps
 
+from joulelab.analysis import periodic
 from joulelab.analysis.periodic import LONGEST, repeat_period_s, unseen_share, within
 
 
@@ -134,3 +135,17 @@ def test_steps_of_other_phases_say_nothing_about_this_one():
     all_of_them = stamps([1.0, 2.0, 3.0, 4.0])
     assert list(within(all_of_them, int(stamps(2.0)), int(stamps(3.0)))) == list(stamps([2.0, 3.0]))
     assert within(None, 0, 1) is None
+
+
+def test_the_same_steps_are_looked_at_once_and_little_is_kept(monkeypatch):
+    looked, real = [], periodic._in_step
+    monkeypatch.setattr(periodic, "_in_step", lambda *given: looked.append(1) or real(*given))
+    monkeypatch.setattr(periodic, "_KEPT", {})
+    monkeypatch.setattr(periodic, "KEPT", 3)
+    asked = [steps(period) for period in (0.3, 0.137, 0.211, 0.3001)]
+    shares = [[unseen_share(0.25, GRID, each.copy()) for _ in range(8)] for each in asked]
+    assert [len(set(s)) for s in shares] == [1] * 4
+    assert len(looked) == 4
+    assert len(periodic._KEPT) == 1, "full, it began anew"
+    assert unseen_share(0.25, GRID, asked[0]) == shares[0][0] != unseen_share(0.5, GRID, asked[0])
+    assert max(len(digest) for _, _, digest in periodic._KEPT) == 16

@@ -53,10 +53,11 @@ class Place:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("JOULELAB_")}
         return clean | {"TMPDIR": str(self.folder), "DEMO_MARK": self.mark, "NO_COLOR": "1", "TERM": "dumb"}
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, columns: int = 100, **streams: Any) -> subprocess.Popen[str]:
         words = (sys.executable, str(SCRIPT), "--results", str(self.folder / "results"), *words)
-        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return subprocess.Popen(words, env=self.environment, start_new_session=True, **pipes)
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | streams
+        environ = self.environment | {"COLUMNS": str(columns)}
+        return subprocess.Popen(words, env=environ, start_new_session=True, **pipes)
 
     def left(self) -> list[str]:
         """Return what is still there: processes, and folders of twins."""
@@ -96,8 +97,8 @@ def wait_for(condition: Any, seconds: float = 60) -> bool:
     return bool(condition())
 
 
-def is_wide(text: str) -> list[str]:
-    return [line for line in text.splitlines() if len(line) > demo.WIDTH and "joulelab: " not in line]
+def is_wide(text: str, columns: int = 100) -> list[str]:
+    return [line for line in text.splitlines() if len(line) > columns and "joulelab: " not in line]
 
 
 def check_measured(text: str, here: Any) -> None:
@@ -110,7 +111,7 @@ def check_measured(text: str, here: Any) -> None:
 
 
 def test_a_load_is_measured_by_all_meters_of_the_node_in_one_table(place: Place) -> None:
-    ran = place.start("measure")
+    ran = place.start("measure", "--load", "3")
     text, _ = ran.communicate(timeout=110)
     assert ran.returncode == 0, text
     check_measured(text, demo.Here.look())
@@ -174,17 +175,39 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(tmp_path: Path, capfd: p
 
 def test_what_is_to_be_tried_instead_is_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     less = demo.Part("less", "a title", ("echo with less",))
-    assert (
-        demo.show([demo.Part("more", "a title", ("false",), instead=less)], demo.Shown(), os.environ, str(tmp_path))
-        == 0
-    )
+    asked: list[str] = []
+    more = demo.Part("more", "a title", ("false",), instead=lambda why: asked.append(why) or less)
+    assert demo.show([more], demo.Shown(), os.environ, str(tmp_path)) == 0
     text = capfd.readouterr().out
-    assert "failed    more: exit code 1; again with less" in text
+    assert asked == ["exit code 1"]
+    assert "failed    more: exit code 1; again with what is there" in text
     assert "\nwith less" in text
-    every = demo.parts(demo.Here(servers=list(demo.SERVERS)), "out")[0]
-    assert "pdu1" in every.typed
-    assert "pdu" not in every.instead.typed
-    assert every.instead.instead is None
+    none = demo.Part("none", "a title", ("false",), instead=lambda _: None)
+    assert demo.show([none], demo.Shown(), os.environ, str(tmp_path)) == 1
+
+
+def test_a_server_that_does_not_start_is_told_and_left_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pymodbus.py").write_text("raise ImportError('libgone.so: cannot open shared object file')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    every = demo.parts(demo.Here(servers=["redfish", "modbus"]), "out")[0]
+    assert "--meter redfish --meter modbus1" in every.typed
+    assert every.instead("exit code 1") is None  # what was measured failed by itself
+    less = every.instead(demo.NO_SUCH_METER)
+    said = capfd.readouterr()
+    assert re.search(r"^without   modbus: .*libgone\.so", said.out, re.MULTILINE), said.out
+    assert "Traceback" not in said.out + said.err
+    assert "redfish:" not in said.out
+    assert "modbus" not in less.typed
+    assert "--serve redfish " in less.typed
+    assert "--meter rapl --meter redfish -- python" in " ".join(less.words)
+    assert less.instead is None
+
+
+def test_a_meter_that_is_not_there_ends_a_run_as_the_demo_expects(place: Place) -> None:
+    part = demo.Part("run", "a title", (f"joulelab run --runs {place.folder} --meter gone", "true"))
+    assert demo.Shown().run(part, place.environment | demo.environment()) == demo.NO_SUCH_METER
 
 
 def test_a_part_that_hangs_is_ended_with_all_it_started(place: Place) -> None:
@@ -223,6 +246,91 @@ def test_commands_can_be_typed_as_they_are_shown() -> None:
         assert typed.stdout.split("\n")[:-1] == part.words
 
 
+def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("no folder")
+    ran = Place(tmp_path).start("measure")
+    text, _ = ran.communicate(timeout=30)
+    assert ran.returncode == 2
+    assert text == f"demo: no folder for results in {tmp_path}/results (Not a directory); choose --results\n"
+
+
+def test_nothing_runs_on_once_nobody_reads(place: Place) -> None:
+    ran = place.start("reproduce", stderr=subprocess.PIPE)
+    assert ran.stdout is not None
+    assert ran.stderr is not None
+    while "$ joulelab reproduce" not in ran.stdout.readline():
+        pass
+    assert wait_for(lambda: len(place.processes()) > 1)
+    ran.stdout.close()
+    with ran.stderr:
+        said = ran.stderr.read()
+    assert ran.wait(30) == 128 + signal.SIGPIPE
+    assert said.endswith("demo: ended, and all that was started: nobody reads what it prints\n")
+    assert "Traceback" not in said
+    assert place.is_left_clean(), place.left()
+
+
+@pytest.mark.parametrize(("columns", "used"), [(200, 100), (80, 80), (20, 60)])
+def test_lines_are_as_wide_as_the_terminal(
+    columns: int, used: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    demo.rule("a title")
+    assert len(capsys.readouterr().out.strip()) == used
+    assert demo.environment()["COLUMNS"] == str(used)
+    typed = "\n".join(part.typed for part in demo.parts(demo.Here(servers=list(demo.SERVERS)), "joulelab-demo/1"))
+    assert not is_wide(typed, used)
+    assert used == 100 or is_wide(typed, used // 2)
+    demo.say("label", "word " * 60)
+    assert not is_wide(capsys.readouterr().out, used)
+
+
+def test_remarks_stand_in_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = demo.beside([("short", "one"), ("somewhat longer", "two"), ("x" * 80, "three")])
+    assert len({line.index("#") for line in lines if "#" in line}) == 1
+    assert [line.split() for line in lines[-2:]] == [["x" * 80], ["#", "three"]]
+    assert lines[0] == f"{'':10}{'short':<15} # one"
+
+
+@pytest.mark.parametrize(("load", "told"), [(1e6, True), (0.0, False)])
+def test_a_busy_machine_is_told(
+    load: float, told: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--results", str(tmp_path)])
+    monkeypatch.setattr(demo, "show", lambda *_: 0)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert demo.main() == 0
+    assert ("this machine is busy: net of idle will be wide" in capsys.readouterr().out) is told
+
+
+def test_what_a_run_says_comes_next_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from joulelab.cli.show import command
+
+    monkeypatch.delenv("JOULELAB_RUNS", raising=False)
+    kept = next(path for path in (ROOT / "examples" / "runs").iterdir() if (path / "run.json").exists())
+    store = tmp_path / "joulelab-runs"
+    elsewhere = tmp_path / "my runs" / kept.name
+    shutil.copytree(kept, elsewhere)
+    shutil.copytree(kept, store / kept.name)
+    monkeypatch.chdir(tmp_path)
+    by_path = f"joulelab show 'my runs/{kept.name}' --budget"
+    for given, expected in (
+        (f"my runs/{kept.name}", by_path),
+        (f"joulelab-runs/{kept.name}", f"joulelab show {kept.name} --budget"),
+        (kept.name, f"joulelab show {kept.name} --budget"),
+    ):
+        shown = CliRunner().invoke(command, [given])
+        assert expected in shown.output
+        typed = re.search(r"^next +joulelab show (.*) \|", shown.output, re.MULTILINE)
+        assert typed is not None
+        again = CliRunner().invoke(command, typed[1])
+        assert "uncertainty, %" in again.output
+
+
 def test_each_demo_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert demo.fresh(tmp_path / "a") == str(tmp_path / "a" / "1")
     assert demo.fresh(tmp_path / "a") == str(tmp_path / "a" / "2")
@@ -237,3 +345,4 @@ def test_make_demo_installs_what_its_servers_need() -> None:
     needed = " ".join(word for extra in named[1].split(",") for word in extras[extra])
     assert all(library in needed for library, _ in demo.SERVERS.values())
     assert "matplotlib" in needed
+    assert "pyvisa-py" in needed  # for `joulelab twin gdansk-rtx6000`, which is typed next

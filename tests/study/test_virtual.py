@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tests.study.virtual_study import METERS, NODE, write
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.store.folder import read_end, read_meta
 from joulelab.store.run import open_run
+from joulelab.study.check import check_plan
 from joulelab.study.drive import plan as planned
 from joulelab.study.executors import twin as executor
 from joulelab.study.file import read_study
@@ -22,6 +24,7 @@ from joulelab.study.results import gather
 from joulelab.study.slots import State
 from joulelab.study.trial import trial_of
 from joulelab.study.virtual import read_truth, replaced, run_twin_study
+from joulelab.study.virtual.refused import WORDS, remarks
 from joulelab.twins.nodefile import parsed
 
 if TYPE_CHECKING:
@@ -164,7 +167,7 @@ def _workers(pid: int) -> Iterator[int]:
 def test_a_killed_run_leaves_no_workers_and_goes_on_when_called_again(tmp_path: Path) -> None:
     write(tmp_path, repeats=8)
     process = subprocess.Popen(_study_run(tmp_path), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    done = tmp_path / "st" / "tiny-twin" / "cells"
+    done = tmp_path / "st" / "tiny-node" / "cells"
     until = time.monotonic() + 60
     while time.monotonic() < until and len(list(done.glob("*/r*/trial.json"))) < 3:
         time.sleep(0.05)
@@ -197,7 +200,82 @@ def test_a_worker_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         run_twin_study(write(tmp_path, repeats=1), str(tmp_path / "node.toml"), tmp_path / "out")
 
 
-def test_a_slot_that_fails_stops_the_study_with_its_error(tmp_path: Path) -> None:
+def test_a_slot_that_fails_stops_the_study_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, repeats=1, meters=METERS.replace("current_a = 5", 'current_a = "much"'))
+    monkeypatch.setattr("joulelab.study.check.check_plan", lambda *_: [])  # it would be refused before
     with pytest.raises(JoulelabError, match="current_a is 'much'"):
         run_twin_study(file, str(tmp_path / "node.toml"), tmp_path / "out")
+    assert (tmp_path / "out").exists()
+
+
+def checked(folder: Path, node: str = NODE + METERS, more: str = "", command: str = "train") -> list[str]:
+    """Return what a plan on a twin is warned of."""
+    file = write(folder, caps="[150]")
+    (folder / "node.toml").write_text(node)
+    file.write_text(file.read_text().replace('"train"', f'"{command}"') + more)
+    return check_plan(replaced(read_study(file).plan, str(folder / "node.toml")), {})
+
+
+def test_what_the_model_does_not_have_is_refused_and_what_has_no_effect_is_told(tmp_path: Path) -> None:
+    command, knobs = "train {image} {mode}", 'image = [1, 512]\nmode = ["a", "b"]\n'
+    with pytest.raises(ConfigError) as told:
+        checked(tmp_path, more=knobs, command=command)
+    first, second = str(told.value).splitlines()
+    assert re.search(r"study\.toml:12: .*no parameter 'image'.*\[workloads\.train\].*did you mean 'images'", first)
+    assert "no parameter 'mode'" in second
+    declared = (NODE + METERS).replace("images = 3000", "images = 3000, image = 1, mode = 1")
+    assert checked(tmp_path, declared, knobs, command) == [
+        WORDS,
+        "train: without effect in the twin's model: image, mode.",
+    ]
+    with pytest.raises(ConfigError, match=r"images is 'many' \(the twin's model takes a number"):
+        checked(tmp_path, more='images = ["many"]\n', command="train {images}")
+    assert checked(tmp_path) == []
+
+
+def test_parameters_of_a_reference_workload_pass_with_a_note(tmp_path: Path) -> None:
+    node = (NODE + METERS).replace("workloads.train", "workloads.burn")
+    file = write(tmp_path, caps="[150]")
+    text = file.read_text().replace('command = "train"', 'reference = "burn"\nparameters = { device = "cuda" }')
+    file.write_text(text)
+    plan = replaced(read_study(file).plan, parsed(node, "node"))
+    assert check_plan(plan, {}) == ["train: without effect in the twin's model: device."]
+    assert remarks(plan) == ["train: without effect in the twin's model: device."]
+
+
+def test_cpus_that_have_the_rates_of_a_gpu_are_told(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    file.write_text(file.read_text().partition("[knobs]")[0] + '[nodes.c]\nuses = "cpu"\n')
+    node = NODE + METERS
+    (note,) = check_plan(replaced(read_study(file).plan, parsed(node, "node")), {})
+    assert "train on c uses no GPU" in note
+    own = node.replace('name = "epoch"', 'name = "epoch"\non = "cpu"')
+    assert check_plan(replaced(read_study(file).plan, parsed(own, "node")), {}) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('samples = "images"', 'samples = "imags"', r"node file node \[workloads\.train\] stage 'epoch'.*'imags'"),
+        ("images = 3000", "images = 1e14", r"stage 'epoch': the run would take .* at most 1e\+09 s"),
+        ("images = 3000", "images = -3", "images is -3"),
+        ("epochs = 2", "epochs = 1e8", r"1e\+08 pieces \(at most 1,000,000"),
+        ("flutter_s = 1.5", "flutter_s = 1e-7", "stage 'epoch': the run would have .* pieces"),
+        ("rate = 150", "rate = 1e-3", "the meter wall would be read too often"),
+        ("current_a = 5", 'current_a = "much"', r"node file node \[meters\.wall\]: current_a is 'much'"),
+        ("current_a = 5", "curent_a = 5", r"\[meters\.wall\].*did you mean 'current_a'"),
+        ("ask_s = 0.1", "ask_s = 1e-6", r"\[meters\.nvml\]: ask_s is 1e-06"),
+        ("[meters.nvml]", '[meters.j]\nfamily = "slurm"\noptions = { frequency_s = "x" }\n[meters.nvml]', r"meters\.j"),
+        (
+            "[meters.nvml]",
+            '[meters.j]\nfamily = "slurm"\noptions = { frequency_s = 0 }\n[meters.nvml]',
+            "frequency_s is 0",
+        ),
+    ],
+)
+def test_plan_refuses_what_run_would(tmp_path: Path, old: str, new: str, says: str) -> None:
+    node = NODE + METERS
+    node = node.replace("flutter = 0.05\n", "").replace("images = 3000", "images = 6000") if "rate" in old else node
+    assert old in node
+    with pytest.raises(ConfigError, match=says):
+        checked(tmp_path, node.replace(old, new))

@@ -172,3 +172,25 @@ def test_what_a_cluster_accounts_comes_by_the_code_of_real_ones(tmp_path: Path) 
     assert len(jobs) == 4
     assert State.DONE == "done"
     assert study.name == "tiny"
+
+
+def test_gpus_show_clock_and_heat_as_a_served_twin_does() -> None:
+    described = parsed(NODE + '[meters.nvml]\nfamily = "nvml"\n', "node")
+    ask = Ask({}, (0,), {0: 120.0})
+    timeline = lay_out(described.node, described.workloads["train"], ask, When(1000 * NS), seed=1)
+    (nvml,) = measure(Bench(timeline, ask, 1), described.meters)
+    for gpu in (0, 1):
+        (rows,) = (r for r in nvml.rows if r.stream.scope == f"gpu:{gpu}" and r.stream.table == "state")
+        at = {c.name: rows.values[:, k] for k, c in enumerate(rows.stream.channels)}
+        board, (_, given) = described.node.board(gpu), timeline.curve(f"gpu:{gpu}")
+        wanted = timeline.wanted_w(gpu, rows.t0_ns)
+        mhz = board.sm_mhz(wanted, given.watts(rows.t0_ns), timeline.load(gpu, rows.t0_ns))
+        assert at["sm_clock_hz"] == pytest.approx(1e6 * mhz, abs=0.51e6)
+        mean_w = (given.joules(rows.t0_ns) - given.joules(rows.t0_ns - 5 * NS)) / 5
+        assert at["temperature_c"] == pytest.approx(board.celsius(mean_w), abs=0.51)
+        held = (wanted > 120.0) & (gpu == 0)
+        assert ((at["throttle"] == 4) == held).all()
+        assert held.any() == (gpu == 0)
+        assert (mhz[held] < board.sm_max_mhz).all()
+        assert set(mhz[~held]) <= {board.sm_max_mhz, board.sm_idle_mhz}
+        assert at["sm_clock_hz"][0] == at["sm_clock_hz"][-1] == 1e6 * board.sm_idle_mhz

@@ -75,8 +75,22 @@ def test_all_tables_are_read() -> None:
         ("[meters.m]\nfamily = 'x'\npoint = 'node.acc'", r"did you mean 'node\.ac'"),
         ("[meters.m]\nfamily = 'x'\npoint = 'gpu:9'", "no point 'gpu:9'"),
         ("[meters.m]\nfamily = 'x'\nflaws = { perod_s = 1 }", "did you mean 'period_s'"),
-        ("[meters.m]\nfamily = 'x'\nflaws = { period_s = -1 }", "at least 0"),
+        ("[meters.m]\nfamily = 'x'\nflaws = { period_s = -1 }", "period_s is -1, negative"),
         ("[meters.m]\nfamily = 'x'\nask_s = 'often'", r"\[meters\.m\]"),
+        ("[meters.m]\nfamily = 'x'\nask_s = 0", r"meters\.m\.ask_s is 0, not above 0"),
+        (WORKLOAD.replace("seconds = 1", "seconds = inf"), r"workloads\.a\.stages 1\.seconds is inf, not a finite"),
+        (WORKLOAD.replace("seconds = 1", "seconds = nan"), "seconds is nan, not a finite"),
+        (WORKLOAD.replace("seconds = 1", "seconds = 1e300"), r"seconds is 1e\+300, more than 1e\+09 s"),
+        (WORKLOAD.replace("seconds = 1", "seconds = -1"), "seconds is -1, negative"),
+        (WORKLOAD.replace("{}", "{ images = 1e23 }"), r"parameters\.images is 1e\+23, more than 1e\+15"),
+        (WORKLOAD.replace("epochs = 1", f"epochs = 1{400 * '0'}"), "epochs is inf"),
+        (WORKLOAD + "epohc = { rate = 2 }", "no stage 'epohc'"),
+        ("[host]\nmax_w = 1e9", r"host\.max_w is 1e\+09, more than 1e\+06 W"),
+        ("[host]\nidle_w = -100", r"host\.idle_w is -100, negative"),
+        ("[[gpu]]\ncount = 0", r"\[\[gpu\]\] 0: count is 0, not a whole number from 1 to 64"),
+        ("[[gpu]]\ncount = 100000", "count is 100000"),
+        ("[[gpu]]\ncount = 40\n[[gpu]]\ncount = 40", "80 in all, more than 64 GPUs"),
+        ("[[gpu]]\nmodel = 'rtx600'", r"\[\[gpu\]\] 0: there is no GPU model 'rtx600'; did you mean 'rtx6000'"),
         ("calibrated = 'x.y'", "not a list"),
         ("calibrated = [3]", "not a text"),
         ("[sources]\nx = 3", r"\[sources\]"),
@@ -88,6 +102,19 @@ def test_what_is_wrong_is_named(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as raised:
         nodefile.parsed(text, "here.toml")
     assert "here.toml" in str(raised.value)
+
+
+def test_numbers_that_may_be_negative_or_endless_are_taken() -> None:
+    flaws = "flaws = { gain_error = -0.01, offset_w = -2, phase_s = -0.1, silent_at_s = 1, silent_for_s = inf }"
+    found = nodefile.parsed(f"seed = -3\n[cooling]\ninlet_c = -5\n[meters.m]\nfamily = 'x'\n{flaws}", "t")
+    assert found.meters["m"].flaws.offset_w == -2
+    assert found.node.cooling.inlet_c == -5
+
+
+def test_a_stage_that_there_is_not_is_told_with_those_that_there_are() -> None:
+    text = WORKLOAD + "name = 'epoch'"
+    with pytest.raises(ConfigError, match=r"no stage 'epohc'.*did you mean 'epoch'"):
+        nodefile.parsed(text, "t", {"workloads": {"a": {"stages": {"epohc": {"seconds": 3}}}}})
 
 
 def test_changes_go_into_tables_and_into_each_of_a_list() -> None:

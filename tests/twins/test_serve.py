@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
 from joulelab.twins import nodefile, profile
 from joulelab.twins.flaws import Counter
 from joulelab.twins.model import H100, Node
 from joulelab.twins.serve import TwinServer
+from joulelab.twins.servers.process import outside
 from joulelab.twins.truth import Truth
 
 if TYPE_CHECKING:
@@ -248,3 +250,58 @@ def test_a_signal_ends_it_cleanly(library: Path, tmp_path: Path, inner: list[str
         child.send_signal(signal.SIGTERM)
         assert child.wait(20) == (128 + signal.SIGTERM if inner else 0)
     assert list(tmp_path.iterdir()) == []
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, folder: Path, module: str, text: str) -> None:
+    """Put a module before that of the same name, for all that is started."""
+    (folder / f"{module}.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+@pytest.mark.parametrize(
+    ("server", "module", "text", "kind", "said"),
+    [
+        ("modbus", "pymodbus", "raise ImportError('libgone.so: no such file')", Unavailable, "did not start .*libgone"),
+        ("redfish", "ssl", "raise ImportError(\"No module named '_ssl'\")", Unavailable, "did not start .*_ssl"),
+        ("redfish", "ssl", "import gone_library", MissingDependency, "needs gone_library .*; pip install gone_library"),
+        ("pdu", "secrets", "import gone_library", MissingDependency, r"pip install 'joulelab\[snmp\]'"),
+        ("analyzer", "socketserver", "raise SystemExit", Unavailable, "no answer .*server.log"),
+    ],
+)
+def test_a_server_that_cannot_start_says_why_in_one_line(
+    server: str,
+    module: str,
+    text: str,
+    kind: type[Exception],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    broken(monkeypatch, tmp_path, module, text)
+    with TwinServer(SMALL, directory=tmp_path, library=no_compiler, wall={server: {}}) as twin:
+        assert twin.wall is not None
+        assert isinstance(twin.wall.missing[server], kind)
+        told = str(twin.wall.missing[server])
+        log = twin.wall.servers[server].log.read_text()
+    assert re.search(rf"^twin {server}: .*{said}", told), told
+    assert "\n" not in told
+    assert ("Traceback" in log) is (text != "raise SystemExit")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_servers_keep_the_libraries_of_the_user_but_not_those_of_twins(tmp_path: Path) -> None:
+    (tmp_path / "truth").touch()
+    inherited = {"LD_LIBRARY_PATH": f"/opt/a:{tmp_path}/lib:/opt/b", "JOULELAB_TWIN": "x", "HOME": "/h"}
+    assert outside(inherited) == {"LD_LIBRARY_PATH": "/opt/a:/opt/b", "HOME": "/h"}
+    assert outside({"LD_LIBRARY_PATH": f"{tmp_path}/lib"}) == {}
+    assert outside({}) == {}
+
+
+def test_a_server_gets_the_library_path_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/needed")
+    with TwinServer(SMALL, directory=tmp_path, library=no_compiler, wall={"analyzer": {}}) as twin:
+        assert twin.wall is not None
+        assert not twin.wall.missing
+        pid = twin.wall.servers["analyzer"].pid
+        assert b"LD_LIBRARY_PATH=/opt/needed\0" in Path(f"/proc/{pid}/environ").read_bytes()

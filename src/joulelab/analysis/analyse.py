@@ -118,6 +118,7 @@ def _told(run: Run, end: dict[str, Any]) -> dict[str, Any]:
         "outcome": str(end.get("outcome", run.state)),
         "exit_code": end.get("exit_code"),
         "signal": end.get("signal"),
+        "twin": str((run.meta.get("twin") or {}).get("name", "")),
     }
 
 

@@ -86,14 +86,14 @@ class Coarse:
 
     def _on_the_way(self, k: int, late: float, powers: tuple[float, float], rates: list[float]) -> tuple[float, float]:
         """Return the energy (J) since reading k, and the width of what it may be, from this and the next reading."""
-        quantum, (low, high) = self.spec.accuracy.quantum, powers
+        quantum, (low, high), tick = self.spec.accuracy.quantum, powers, self.spec.update_s or 0.0
         span = (self._middle_ns(k + 1) - self._middle_ns(k)) * 1e-9
         here, there = self.unwrapped(slice(k, k + 2))
         rise, rest = float(there - here), max(span - late, 0.0)
         if not low * span - quantum <= rise <= high * span + quantum:
             low, high, rates = self.bounds.low, self.bounds.high, []  # something short, which may have gone anywhere
         floor = max(low * late, rise - quantum - high * rest) if rest else rise - quantum
-        ceiling = max(min(high * late, rise + quantum - low * rest) if late else 0.0, floor)
+        ceiling = max(min(high * late, rise + quantum - low * rest) if late > tick / 2 else 0.0, floor)
         guess = (floor + ceiling) / 2
         if len(rates) > 1 and min(rates) < rise / span < max(rates):
             turn = span * (rise / span - rates[1]) / (rates[0] - rates[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,8 @@ HOLE = 10.0  # a pause of so many usual steps: what lies before says nothing abo
 BINS = 48  # parts of a cycle that are told apart
 CELLS = 1 << 18  # periods times steps that are worked out at once
 GRID_DRIFT = 0.005  # a sensor keeps its period within half a percent of what is said of it
+KEPT = 512  # shares that are kept, by a digest of the steps: devices that are alike ask for the same phases again
+_KEPT: dict[tuple[float, float, bytes], float] = {}
 
 
 def repeat_period_s(t_s: Floats, value: Floats, step_s: float) -> float | None:
@@ -64,16 +66,21 @@ def unseen_share(seen: float, grid_s: float, steps_ns: Ints | None = None) -> fl
         return 0.0
     if grid_s <= 0:
         return hidden
-    return hidden if steps_ns is None else min(hidden, _worst(seen, grid_s, steps_ns.tobytes()))
+    return hidden if steps_ns is None else min(hidden, _worst(seen, grid_s, steps_ns))
 
 
-@lru_cache(maxsize=512)  # devices that are alike ask for the same stretches of the same steps
-def _worst(seen: float, grid_s: float, packed: bytes) -> float:
+def _worst(seen: float, grid_s: float, steps_ns: Ints) -> float:
     """Return the largest share of the processes whose steps follow each other, 1 where none has enough of them."""
-    steps_ns = np.frombuffer(packed, np.int64)
-    sources = np.split(steps_ns, np.flatnonzero(np.diff(steps_ns) < 0) + 1)
-    shares = [_in_step(s, max(seen, 1 / BINS), grid_s * 1e9) for s in sources if s.size >= FEWEST_STEPS]
-    return max(shares, default=1.0)
+    key = seen, grid_s, blake2b(steps_ns.tobytes(), digest_size=16).digest()
+    found = _KEPT.get(key)
+    if found is None:
+        sources = np.split(steps_ns, np.flatnonzero(np.diff(steps_ns) < 0) + 1)
+        shares = [_in_step(s, max(seen, 1 / BINS), grid_s * 1e9) for s in sources if s.size >= FEWEST_STEPS]
+        found = max(shares, default=1.0)
+        if len(_KEPT) >= KEPT:
+            _KEPT.clear()
+        _KEPT[key] = found
+    return found
 
 
 def _in_step(steps_ns: Ints, seen: float, grid_ns: float) -> float:

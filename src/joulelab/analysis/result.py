@@ -147,7 +147,10 @@ class PhaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Hold everything that is printed of a run; `stretches` are steps that follow each other, together."""
+    """Hold everything that is printed of a run; `stretches` are steps that follow each other, together.
+
+    `twin` names the twin that a run of virtual time is of: nothing of it was measured.
+    """
 
     run: str
     name: str | None
@@ -175,6 +178,7 @@ class Result:
     caps: tuple[CapResult, ...] = ()
     facts: dict[str, Fact] = field(default_factory=dict)
     stretches: tuple[PhaseResult, ...] = ()
+    twin: str = ""
 
     @property
     def duration_s(self) -> float:

@@ -55,6 +55,8 @@ def _print(found: Comparison) -> None:
     console = make_console(sys.stdout)
     for label, run in (("A", found.a), ("B", found.b)):
         console.print(Text(fmt.shortened(f"{label}  {run.run}  {_title(run)}", console.width)))
+        if run.twin:
+            console.print(Text(f"   {fmt.simulated([run.twin])}"))
     console.print()
     alike = _print_figures(console, found)
     if found.facts:

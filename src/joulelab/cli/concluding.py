@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.cli.options import print_json, say
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from joulelab.analysis.metrics import Summary
     from joulelab.study.folder import Plan, Study
     from joulelab.study.results import Results
+
+RESULTS = "results.csv"
 
 
 def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary]:
@@ -32,7 +37,28 @@ def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary
     goals = [Goal.parse(text) for text in data["goals"]]
     reference = {name: results.watts.get((name, value), value) for name, value in data["reference"].items()}
     kinds = [data["per"]] if data.get("per") else list(dict.fromkeys(pattern.name for pattern in work))
-    return results, summarise(results.cells, goals=goals, reference=reference or None, per=kinds)
+    summary = summarise(results.cells, goals=goals, reference=reference or None, per=kinds)
+    said = simulated(study)
+    if said:
+        from joulelab.study.virtual.refused import remarks
+
+        notes = (f"{said[0].upper()}{said[1:]}: nothing was measured there.", *(remarks(plan) if plan else ()))
+        summary = replace(summary, notes=(*notes, *summary.notes))
+    return results, summary
+
+
+def simulated(study: Study) -> str:
+    """Return which twins a study is of, empty where all of it is measured."""
+    from joulelab.report.format import simulated as told
+    from joulelab.study.virtual.twin import twins_of
+
+    nodes = study.nodes
+    twins = twins_of(nodes)
+    real = [name for name in nodes if name not in twins]
+    names = list(dict.fromkeys(twins.values()))
+    if real:
+        names = [f"{twin} ({node})" for node, twin in twins.items()]
+    return told(names) if twins else ""
 
 
 def show(study: Study, results: Results, summary: Summary, *, as_json: bool, figures: bool | None) -> None:
@@ -58,16 +84,20 @@ def print_report(
     """Print the tables of a study in one of several forms; `interval` puts 95 % intervals behind ±."""
     from joulelab.report import paper
 
+    said = simulated(study)
     shown: dict[str, Any] = {"spread": "interval" if interval else "deviation", "scope": study.data["scope"]}
     if form == "json":
-        told = {"study": study.name, "folder": str(study.folder), "files": [str(file) for file in files]}
-        told |= {"paper": paper.paper_json(summary, **shown)["tables"]}
+        told: dict[str, Any] = {"study": study.name, "folder": str(study.folder)}
+        told |= {"files": [str(file) for file in files]}
+        told |= {"twin": twins_by_node(study), "paper": paper.paper_json(summary, **shown)["tables"]}
         print_json({**told, **summary.to_json(), "notes": [*summary.notes, *results.notes], "slots": results.rows})
     elif form == "text":
         from joulelab.report.console import make_console
         from joulelab.report.study import print_study
 
         console = make_console(sys.stdout)
+        if said:
+            console.print(f"{study.name} · {said}", markup=False, highlight=False)
         paper.print_paper(console, summary, **shown)
         print_study(console, summary)
         sys.stdout.flush()
@@ -75,14 +105,36 @@ def print_report(
             say(note)
         tell_written(files)
     elif form == "csv":
-        sys.stdout.write(paper.statistics_csv(summary))
+        sys.stdout.write(_with_twins(study, paper.statistics_csv(summary)))
     else:
         from joulelab.report.study_text import study_latex, study_markdown
 
         first, second = (
             (paper.paper_markdown, study_markdown) if form == "markdown" else (paper.paper_latex, study_latex)
         )
-        sys.stdout.write(f"{first(summary, **shown)}\n{second(summary)}")
+        head = f"{'% ' if form == 'latex' else ''}{said}\n\n" if said else ""
+        sys.stdout.write(f"{head}{first(summary, **shown)}\n{second(summary)}")
+
+
+def twins_by_node(study: Study) -> dict[str, str] | None:
+    """Return the twins of a study by node type, None where all of it is measured."""
+    from joulelab.study.virtual.twin import twins_of
+
+    return twins_of(study.nodes) or None
+
+
+def _with_twins(study: Study, text: str) -> str:
+    """Return CSV whose rows are of cells with a last column that names the twin of each, where there are twins."""
+    twins = twins_by_node(study)
+    if not twins:
+        return text
+    of = {key: twins.get(cell.workload.node_type, "") for key, cell in study.cells().items()}
+    heads, *rows = csv.reader(io.StringIO(text))
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*heads, "twin"])
+    writer.writerows([*row, of.get(row[0].partition(":")[0], "")] for row in rows)
+    return file.getvalue()
 
 
 def tell_written(files: list[Path]) -> None:
@@ -103,10 +155,14 @@ def write(study: Study, results: Results, summary: Summary, *, figures: bool | N
     from joulelab.report.study_csv import SCALING, cells_csv, scaling_csv
     from joulelab.study.results import slots_csv
 
-    made = {"results.csv": cells_csv(summary), "slots.csv": slots_csv(results.rows)}
+    if (study.folder / RESULTS).exists() and not any(cell.trials for cell in results.cells):
+        say(f"nothing of this has run: {study.folder / RESULTS} and the files beside it stay as they are")
+        return []
+    made = {RESULTS: cells_csv(summary), "slots.csv": slots_csv(results.rows)}
     made |= {"statistics.csv": statistics_csv(summary)}
     made |= {"pairs.csv": pairs_csv(summary)} if summary.pairs else {}
     made |= {SCALING: scaling_csv(summary)} if summary.scaling else {}
+    made = {name: text if name == "pairs.csv" else _with_twins(study, text) for name, text in made.items()}
     for name in {"pairs.csv", SCALING} - set(made):  # of an earlier report that had some
         with contextlib.suppress(OSError):
             (study.folder / name).unlink()

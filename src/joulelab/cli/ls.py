@@ -101,6 +101,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
     if row["problem"]:
         return row["run"], "", "", "", "damaged", row["problem"]
     words = (f"{row['name']}: " if row["name"] else "") + shlex.join(row["command"])
+    words = f"simulated (twin {row['twin']}): {words}" if row.get("twin") else words
     took = fmt.duration(row["duration_s"])
     return row["run"], _age(row["start_utc"]), took, _energy(row), _end(row), words
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -110,9 +111,11 @@ def json_option(function: F) -> F:
 
 
 def handle(run: Path) -> str:
-    """Return how a run is named in commands: by its id, or by its path where the store was given by hand."""
-    source = click.get_current_context().get_parameter_source("runs")
-    return str(run) if source is not None and source.name == "COMMANDLINE" else run.name
+    """Return how a run is named in commands: by its id, or by its path where it is not in the usual store."""
+    context = click.get_current_context()
+    by_hand = context.get_parameter_source("runs") is click.core.ParameterSource.COMMANDLINE
+    usual = not by_hand and run.parent.resolve() == Path(context.params["runs"]).resolve()
+    return run.name if usual else shlex.quote(str(run))
 
 
 def say(text: str) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
 from joulelab.core.errors import ConfigError, MissingDependency
@@ -18,7 +19,6 @@ from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from rich.progress import Progress
 
@@ -37,6 +37,7 @@ PICTURES = (".svg", ".png", ".pdf")
 DONE = "done"
 LOCAL = "local"
 JOB = "job"  # the scope of what a cluster accounts for
+CODE = ("analysis", "meters", "store", "study", "twins")  # what decides what runs on a twin give
 LINE_S = 10.0  # so often a line says how far a study is, where there is no terminal
 
 
@@ -210,10 +211,15 @@ def check_nodes(papers: Sequence[str], changes: Sequence[Change]) -> None:
 
 
 def digest(file: Path, paper: Paper, twins: Mapping[str, Twin], seed: int | None) -> str:
-    """Return what tells apart results that must not be mixed: study, twins with their changes, seed, version."""
+    """Return what tells apart results that must not be mixed: study, twins with their changes, seed, version, code."""
     nodes = {node: [twins[name].text, twins[name].changes] for node, name in paper.twins.items()}
     plain = json.dumps([file.read_text("utf-8"), nodes, seed, __version__], sort_keys=True, default=str)
-    return hashlib.sha256(plain.encode()).hexdigest()[:8]
+    made = hashlib.sha256(plain.encode())
+    package = Path(str(resources.files("joulelab")))
+    for part in CODE:
+        for source in sorted((package / part).rglob("*.py")):
+            made.update(source.read_bytes())
+    return made.hexdigest()[:8]
 
 
 def need_matplotlib() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,7 +16,7 @@ from joulelab.cli.options import json_option, print_json, say, studies_option
 from joulelab.study.nodes import LOCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from joulelab.study.file import StudyFile
     from joulelab.study.folder import Study
@@ -42,7 +43,7 @@ def file_argument(function: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         metavar="NODE",
         help="Run on a node's twin in virtual time: its name or file; NODETYPE=NODE for one node type. The study is "
-        "NAME-twin then.",
+        "NAME-NODE then.",
     )
     return named(twins(studies_option(json_option(function))))
 
@@ -60,9 +61,9 @@ def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: boo
     from joulelab.core.errors import JoulelabError
     from joulelab.study.folder import FILE
 
-    found = _read(file, twins)
+    found = _read(file, twins, studies)
     if (studies.absolute() / found.name / FILE).exists():
-        _open(found, studies)  # that of another file is refused
+        _open(found, studies, twins)  # that of another file is refused
     show_plan(studies.absolute() / found.name, found.name, found.plan, seed=found.drawn, as_json=as_json)
     if no_check:
         return
@@ -98,7 +99,7 @@ def run_command(
     from joulelab.cli.driving import FAILED_CODE, agreed, drive, tell_end, tell_failed
     from joulelab.study.folder import FILE, join_study
 
-    found = _read(file, twins)
+    found = _read(file, twins, studies)
     _check(found)
     if not agreed(found.plan, yes=yes):
         ctx.exit(FAILED_CODE)
@@ -122,8 +123,8 @@ def status_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: b
     """Show what is done, what runs and with which power, what failed and why, and what is left."""
     from joulelab.cli.study_status import print_status, status_of
 
-    found = _read(file, twins)
-    study = _open(found, studies)
+    found = _read(file, twins, studies)
+    study = _open(found, studies, twins)
     told = status_of(study, found.plan, _slots(study, found))
     if as_json:
         print_json(told)
@@ -151,8 +152,8 @@ def report_command(
     """
     from joulelab.cli.concluding import print_report, summarised, write
 
-    found = _read(file, twins)
-    study = _open(found, studies)
+    found = _read(file, twins, studies)
+    study = _open(found, studies, twins)
     _account(_slots(study, found))
     results, summary = summarised(study, found.plan)
     files = write(study, results, summary, figures=figures)
@@ -160,37 +161,63 @@ def report_command(
     sys.stdout.flush()
 
 
-def _read(file: Path, twins: tuple[str, ...]) -> StudyFile:
-    """Read a study file, with its node types on twins where that is asked for. Raises ConfigError."""
+def _read(file: Path, twins: tuple[str, ...], studies: Path) -> StudyFile:
+    """Read a study file, with its node types on twins where that is asked for: then they are in the study's name.
+
+    Raises ConfigError.
+    """
     from joulelab.study.file import read_study
 
     found = read_study(file)
     if not twins:
         return found
-    from joulelab.study.virtual import replaced
+    from joulelab.study.virtual import replaced, twins_of
 
     pairs = [text.rpartition("=") for text in twins]
     alone = [node for name, _, node in pairs if not name]
     given = {name: node for name, _, node in pairs if name}
     every = dict.fromkeys(found.plan.nodes, alone[-1]) if alone else {}
-    return replace(found, name=f"{found.name}-twin", plan=replaced(found.plan, {**every, **given}))
+    plan = replaced(found.plan, {**every, **given})
+    named = twins_of({name: plan.nodes[name] for name in {**every, **given}})
+    name = "-".join([found.name, *dict.fromkeys(named.values())])
+    if not (studies / name).exists() and _is_on(studies / f"{found.name}-twin", twins_of(plan.nodes)):
+        name = f"{found.name}-twin"
+    return replace(found, name=name, plan=plan)
+
+
+def _is_on(folder: Path, twins: Mapping[str, str]) -> bool:
+    """Return whether a folder is a study on these twins: one of `joulelab reproduce`, which has its own name for it."""
+    from joulelab.study.folder import FILE, open_study
+    from joulelab.study.virtual import twins_of
+
+    return (folder / FILE).exists() and twins_of(open_study(folder).nodes) == twins
+
+
+def _typed(found: StudyFile, twins: tuple[str, ...]) -> str:
+    """Return the command that runs a study, as it is typed."""
+    return shlex.join(["joulelab", "study", "run", str(found.path), *(w for twin in twins for w in ("--twin", twin))])
 
 
 def _check(found: StudyFile) -> None:
+    from joulelab.report.format import simulated
     from joulelab.study.check import check_plan
+    from joulelab.study.virtual.twin import twins_of
 
+    twins = twins_of(found.plan.nodes)
+    if twins:
+        say(simulated(list(dict.fromkeys(twins.values()))))
     for warning in check_plan(found.plan, os.environ):
         say(warning)
 
 
-def _open(found: StudyFile, studies: Path) -> Study:
+def _open(found: StudyFile, studies: Path, twins: tuple[str, ...]) -> Study:
     """Open the study of a file, judged as the file says now. Raises StoreError where it has not run."""
     from joulelab.core.errors import StoreError
     from joulelab.study.folder import FILE, check_same, described, open_study
 
     folder = studies.absolute() / found.name
     if not (folder / FILE).exists():
-        raise StoreError("the study has not run yet", where=str(folder), next=f"joulelab study run {found.path}")
+        raise StoreError("the study has not run yet", where=str(folder), next=_typed(found, twins))
     study = open_study(folder)
     check_same(folder, study.data, found.plan, None)
     study.data |= described(found.name, found.plan, None, study.data)

@@ -29,6 +29,7 @@ def status_of(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]
     """Return how a study stands as plain data."""
     from joulelab.study.expected import Expected
     from joulelab.study.now import power_now
+    from joulelab.study.virtual.twin import twins_of
 
     cells = {cell.key: cell for cell in plan.cells}
     states = Counter(slot.state.value for slot in slots)
@@ -42,6 +43,7 @@ def status_of(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]
     return {
         "study": study.name,
         "folder": str(study.folder),
+        "twin": twins_of(plan.nodes) or None,
         "slots": dict(states),
         "left_s": None if rest.unknown == rest.slots else rest.time_s,
         "left": expected_text(rest, plan),
@@ -93,6 +95,8 @@ def print_status(told: Mapping[str, Any]) -> None:
     total = sum(told["slots"].values())
     words = [f"{told['slots'][state]} {_word(state)}" for state in STATES if told["slots"].get(state)]
     click.echo(f"{told['study']}: {total} slots: {', '.join(words)}{told['left']}")
+    if told["twin"]:
+        click.echo(f"  {fmt.simulated(list(dict.fromkeys(told['twin'].values())))}")
     for slot in told["running"]:
         power = "" if slot["power_w"] is None else f", {fmt.rough(slot['power_w'], 'W')} now"
         job = f", job {slot['job']}" if slot["job"] else ""

@@ -38,6 +38,7 @@ LISTED = (
     "command",
     "labels",
     "facts",
+    "twin",
 )
 
 

@@ -88,9 +88,18 @@ class Comparison:
         names = dict.fromkeys([*(n for n in ("data",) if n in {**self.a.facts, **self.b.facts}), *self.a.facts])
         return {name: (self.a.facts.get(name), self.b.facts.get(name)) for name in {**names, **self.b.facts}}
 
+    @property
+    def twins(self) -> dict[str, str]:
+        """Return the twins that A and B ran on in virtual time, empty for runs that were measured."""
+        return {"A": self.a.twin, "B": self.b.twin}
+
     def notes(self) -> list[str]:
         """Return what has to be known beside the figures."""
         said = []
+        twins = self.twins
+        if len(set(twins.values())) > 1:
+            each = (f"{run} {fmt.simulated([twin]) if twin else 'measured'}" for run, twin in twins.items())
+            said.append(f"! Not alike: {'; '.join(each)}.")
         data = self.facts.get("data", (None, None))
         if data[0] != data[1]:
             each = (f"{run} {'does not tell' if d is None else fmt.fact(d)}" for run, d in zip("AB", data, strict=True))
@@ -121,6 +130,7 @@ class Comparison:
         return {
             "a": self.a.run,
             "b": self.b.run,
+            "twin": {"a": self.a.twin, "b": self.b.twin},
             "same_devices": self.same_devices,
             "lines": [line.to_json() for line in self.lines],
             "verdict": self.verdict(),

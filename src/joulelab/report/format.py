@@ -226,6 +226,11 @@ def in_the_middle(text: str, width: int) -> str:
     return f"{flat[: max(width - 1 - end, 0)]}…{flat[len(flat) - end :]}"
 
 
+def simulated(twins: Sequence[str]) -> str:
+    """Return what has to be said of figures that come from twins in virtual time."""
+    return f"simulated: twin{'s' if len(twins) > 1 else ''} {', '.join(map(printable, twins))}, virtual time"
+
+
 def span(scopes: Sequence[str]) -> str:
     """Return a short list of scopes: `gpu:0-7, cpu:0`, `outlet:pdu1.3,4`."""
     numbers: dict[str, list[int]] = {}

@@ -71,6 +71,8 @@ def print_result(
     name = handle or result.run
     titled = f" · {result.name}" if result.name else ""
     console.rule(Text(f"joulelab · {result.run}{titled}"), align="left", style="dim")
+    if result.twin:
+        console.print(Text(fmt.simulated([result.twin])))
     console.print(Text(headline(result), style="bold"), soft_wrap=True)
     unseen = unseen_line(result)
     if unseen:

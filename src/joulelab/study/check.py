@@ -30,13 +30,13 @@ def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     nodes = plan.nodes or {LOCAL: NodeType()}
     refusals = Refusals(plan.file)
     virtual = [cell for cell in plan.cells if nodes[cell.workload.node_type].executor == TWIN]
-    _check_workloads(plan, [cell for cell in plan.cells if cell not in virtual], refusals)
-    if virtual:
-        _check_virtual(plan, virtual, refusals)
-    if len(virtual) < len(plan.cells) or not virtual:
+    real = [cell for cell in plan.cells if nodes[cell.workload.node_type].executor != TWIN]
+    _check_workloads(plan, real, refusals)
+    warnings = _check_virtual(plan, virtual, refusals) if virtual else []
+    if real or not virtual:
         with refusals.taken():
             run_options(plan.settings, environ, Path())
-    warnings = _check_elsewhere(nodes, environ, refusals)
+    warnings += _check_elsewhere(nodes, environ, refusals)
     here = {name: node for name, node in nodes.items() if node.executor == LOCAL}
     local = [cell for cell in plan.cells if cell.workload.node_type in here]
     if local:
@@ -51,11 +51,11 @@ def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     return warnings
 
 
-def _check_virtual(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) -> None:
-    """Refuse workloads, GPUs, caps and meters that a twin does not have."""
+def _check_virtual(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) -> list[str]:
+    """Refuse workloads, parameters, GPUs, caps and meters that a twin does not have; return what it omits."""
     from joulelab.study.virtual.refused import check_cells
 
-    check_cells(plan, cells, refusals)
+    return check_cells(plan, cells, refusals)
 
 
 def _check_workloads(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from joulelab.core.errors import ConfigError
+from joulelab.twins import bounds
 from joulelab.twins.noise import normal
 from joulelab.twins.progress import Ask, Model, Step, steps
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from joulelab.twins.curve import Floats, Ints
     from joulelab.twins.model import Node
 
@@ -65,12 +69,22 @@ class Course:
         return np.asarray(more * (one.idle_w + dynamic * self._factor * warm))
 
 
+def pieces_of(done: list[Step], widths: Sequence[float]) -> list[int]:
+    """Return into how many pieces each step is cut, by how long it takes (s). Raises ConfigError for too many."""
+    counts = [
+        wide / step.stage.flutter_s if step.stage.flutter else 1.0 for step, wide in zip(done, widths, strict=True)
+    ]
+    most = max(range(len(done)), key=counts.__getitem__)
+    bounds.check_run(sum(widths), sum(counts), f"stage {done[most].stage.name!r}")
+    return [max(1, int(count)) for count in counts]
+
+
 def _cut(done: list[Step], edges: Floats, warm_up_s: float) -> tuple[Floats, Ints]:
     """Return the begins (s) of all pieces, and the step of each: what flutters or gets warm is cut into several."""
     begins, which = [], []
-    for k, step in enumerate(done):
+    counts = pieces_of(done, [float(b - a) for a, b in pairwise(edges)])
+    for k, count in enumerate(counts):
         wide = float(edges[k + 1] - edges[k])
-        count = max(1, int(wide / step.stage.flutter_s)) if step.stage.flutter else 1
         begins.append(edges[k] + wide / count * np.arange(count))
         which.append(np.full(count, k, dtype=np.int64))
     cuts, of = np.concatenate(begins), np.concatenate(which)

@@ -77,12 +77,9 @@ def folder_of(truth: Truth) -> Path:
 
 
 def clocked_w(truth: Truth, gpu: int, full_w: float) -> float:
-    """Return what a GPU wants now (W): its dynamic power goes with the square of a locked clock."""
+    """Return what a GPU wants now (W), with the clock that is locked, if one is."""
     locked = truth.locked_mhz(gpu)
-    if locked is None:
-        return full_w
-    idle_w = truth.node.range_w(f"gpu:{gpu}")[0]
-    return idle_w + (full_w - idle_w) * min(locked / truth.node.gpus[gpu].sm_max_mhz, 1.0) ** 2
+    return full_w if locked is None else truth.node.board(gpu).clocked_w(full_w, locked)
 
 
 class Board:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 MIB = 1 << 20
+FULL_RPM = 13_000.0
+COOLING_S = 5.0  # what is warm, and fans that cool it, are shown as the mean power of so long has them
+CLOCK_POWER = 2.0  # dynamic power goes with this power of the clock: between that of a fixed voltage, 1, and 3
 _FAN_KNOTS = 26
 _SPREAD = 1 << 32  # the stream of draws for the spread; those of the sensors are the GPUs' numbers
 
@@ -87,6 +90,25 @@ class Gpu:
         """Return by how much work takes longer at a share of the power that it wants."""
         a, k = self.slowdown
         return 1.0 if share >= 1 else 1 + a * (math.pow(share, -k) - 1)
+
+    def clocked_w(self, wanted_w: float, mhz: float) -> float:
+        """Return what it draws (W) at a clock that is held down (MHz), if it wants so much at full clock."""
+        return self.idle_w + (wanted_w - self.idle_w) * min(mhz / self.sm_max_mhz, 1.0) ** CLOCK_POWER
+
+    def sm_mhz(self, wanted_w: Floats | float, given_w: Floats | float, busy: Floats | float) -> Floats:
+        """Return the SM clock (MHz) at which it draws what a cap leaves of what it wants; at rest without a load.
+
+        The C library has the same, and a test holds them equal; so with `celsius`.
+        """
+        left = np.maximum(np.subtract(given_w, self.idle_w), 0.0) / np.maximum(np.subtract(wanted_w, self.idle_w), 1e-9)
+        share = np.where(np.less(given_w, wanted_w), np.minimum(left, 1.0), 1.0)
+        mhz = np.maximum(self.sm_max_mhz * share ** (1 / CLOCK_POWER), self.sm_idle_mhz)
+        return np.where(np.greater(busy, 0), mhz, float(self.sm_idle_mhz))
+
+    def celsius(self, mean_w: Floats | float) -> Floats:
+        """Return its temperature (degrees Celsius) after it drew so much on average for `COOLING_S`."""
+        share = np.clip(np.subtract(mean_w, self.idle_w) / (self.max_w - self.idle_w), 0.0, 1.0)
+        return np.asarray(self.idle_c + (self.max_c - self.idle_c) * share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +183,10 @@ class Cooling:
     def speed(self, fans_w: float) -> float:
         """Return the speed of the fans, as a share of the full one, at which they draw some power (W)."""
         return math.cbrt(min(fans_w / self.fan_max_w, 1.0)) if self.fan_max_w else 0.0
+
+    def rpm(self, fans_w: float) -> float:
+        """Return the speed of the fans (rpm) at which they draw some power (W)."""
+        return FULL_RPM * self.speed(fans_w)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +289,12 @@ class Node:
     def factor(self, gpu: int) -> float:
         """Return by how much one GPU draws more than its model says."""
         return max(0.5, 1 + self.spread * float(normal(self.seed, _SPREAD, gpu)[0]))
+
+    def board(self, gpu: int) -> Gpu:
+        """Return one GPU as it was built: its powers with the spread, its caps as they are."""
+        one, factor = self.gpus[gpu], self.factor(gpu)
+        active_w = None if one.active_w is None else one.active_w * factor
+        return replace(one, idle_w=one.idle_w * factor, max_w=one.max_w * factor, active_w=active_w)
 
     def to_dc(self) -> tuple[Floats, Floats]:
         """Return powers (W) of all leaves together and of the node with its fans, linear in between."""

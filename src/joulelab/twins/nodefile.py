@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from joulelab.core.errors import ConfigError
-from joulelab.twins import points
+from joulelab.twins import bounds, points
 from joulelab.twins.flaws import Flaws
 from joulelab.twins.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, preset
 from joulelab.twins.mounted import Mounted
@@ -84,12 +84,16 @@ def parsed(text: str, where: str, changes: Mapping[str, Any] | None = None) -> D
     except tomllib.TOMLDecodeError as error:
         raise ConfigError("not a TOML file", where=where, why=str(error)) from None
     _only(table, (*_PLAIN, *_ABOUT, *_PARTS, "gpu", "profiles", "powercap", "workloads", "meters"), where)
+    bounds.check(table, where)
     changed: dict[str, Any] = {key: table[key] for key in _PLAIN if key in table}
     for name, kind in _PARTS.items():
         if name in table:
             changed[name] = build(kind(), _table(table[name], f"{where} [{name}]"), f"{where} [{name}]")
     if "gpu" in table:
         changed["gpus"] = tuple(_gpus(table["gpu"], where))
+        if len(changed["gpus"]) > bounds.MOST_GPUS:
+            what = f"count is {len(changed['gpus'])} in all, more than {bounds.MOST_GPUS} GPUs"
+            raise ConfigError(what, where=f"{where} [[gpu]]")
     node = build(Node(), changed, where)
     profiles = _table(table.get("profiles", {}), f"{where} [profiles]")
     return Description(
@@ -125,8 +129,19 @@ def _model(name: str, entry: Any, where: str) -> Model:
     _only(options, ("stages", *Model.__dataclass_fields__), here)
     if not isinstance(stages, list) or not stages:
         raise ConfigError("stages are given as [[workloads.NAME.stages]]", where=here)
+    _only_stages(stages, here)
     made = tuple(build(Stage(), _table(each, here), f"{here} stage {k + 1}") for k, each in enumerate(stages))
     return build(Model(stages=made, parameters={}), options, here)
+
+
+def _only_stages(stages: list[Any], here: str) -> None:
+    """Refuse a change of a stage that there is not: it comes as a table inside each of them. Raises ConfigError."""
+    names = [str(each.get("name", "")) for each in stages if isinstance(each, dict)]
+    for each in (each for each in stages if isinstance(each, dict)):
+        wrong = next((key for key, value in each.items() if isinstance(value, dict)), None)
+        if wrong is not None:
+            then = nearest(wrong, {name for name in names if name})
+            raise ConfigError(f"there is no stage {wrong!r}", where=here, next=then)
 
 
 def _meter(node: Node, name: str, entry: Any, where: str) -> Mounted:
@@ -151,9 +166,13 @@ def _gpus(entries: Any, where: str) -> Iterable[Gpu]:
         options = dict(_table(entry, here))
         _only(options, ("model", "count", *Gpu.__dataclass_fields__), here)
         model, count = options.pop("model", "h100"), options.pop("count", 1)
-        if type(count) is not int or count < 0:
-            raise ConfigError(f"count is {count!r}, not a whole number", where=here)
-        base = preset(_text(model, here))
+        if type(count) is not int or not 1 <= count <= bounds.MOST_GPUS:
+            what = f"count is {count!r}, not a whole number from 1 to {bounds.MOST_GPUS}"
+            raise ConfigError(what, where=here, next="gpu = [] for a node without GPUs")
+        try:
+            base = preset(_text(model, here))
+        except ConfigError as error:
+            raise ConfigError(error.what, where=here, next=error.next) from None
         if "flaws" in options:
             options["flaws"] = build(base.flaws, _table(options["flaws"], f"{here} flaws"), f"{here} flaws")
         yield from [build(base, options, here)] * count

@@ -12,14 +12,17 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
+from joulelab.twins import bounds
+from joulelab.twins.names import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from joulelab.twins.model import Node
 
 Each = Literal["run", "epoch"]
 Number = float | str  # a text names one of the workload's parameters
+NAMING = ("seconds", "samples", "copies", "batch")  # keys of a stage that may do so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +59,11 @@ class Stage:
     flutter_s: float = 20.0
 
     def __post_init__(self) -> None:
-        numbers = [getattr(self, f.name) for f in fields(self)]
-        if not all(n >= 0 for n in numbers if isinstance(n, float | int)):
-            raise ConfigError("a number is negative", where=f"stage {self.name!r}")
+        numbers = {f.name: getattr(self, f.name) for f in fields(self)}
+        wrong = next((key for key, n in numbers.items() if isinstance(n, float | int) and not 0 <= n < math.inf), None)
+        if wrong is not None:
+            what = f"{wrong} is {numbers[wrong]:g}, negative or not finite"
+            raise ConfigError(what, where=f"stage {self.name!r}")
         if max(self.busy, self.intensity, self.awake, self.cpu, self.memory) > 1 or self.flutter_s <= 0:
             raise ConfigError("loads lie between 0 and 1, flutter_s above 0", where=f"stage {self.name!r}")
 
@@ -106,12 +111,16 @@ def steps(node: Node, model: Model, ask: Ask) -> list[Step]:
     there = [stage for stage in model.stages if stage.on in ("", device) and _holds(stage, known)]
     chosen = [_resolved(stage, known) for stage in there]
     epochs = round(_number(model.epochs, known, "epochs"))
+    bounds.check_run(0.0, epochs * max(sum(stage.each == "epoch" for stage in chosen), 1), f"{epochs} epochs")
     within = [k for k, stage in enumerate(chosen) if stage.each == "epoch"]
     first, last = (within[0], within[-1] + 1) if within else (len(chosen), len(chosen))
     order: list[tuple[Stage, int | None]] = [(stage, None) for stage in chosen[:first]]
     order += [(stage, n) for n in range(1, epochs + 1) for stage in chosen[first:last]]
     order += [(stage, None) for stage in chosen[last:]]
     each = {id(stage): step_of(node, stage, ask) for stage in chosen}
+    longest = max(each.values(), key=lambda step: step.seconds, default=None)
+    if longest is not None:
+        bounds.check_run(longest.seconds, 0.0, f"stage {longest.stage.name!r}")
     made = [replace(each[id(stage)], epoch=n) for stage, n in order]
     return [step for step in made if step.seconds > 0]
 
@@ -126,7 +135,8 @@ def step_of(node: Node, stage: Stage, ask: Ask) -> Step:
     if samples and stage.host_rate:
         seconds += samples / stage.host_rate
     if samples and batch:
-        seconds += math.ceil(samples / batch) * stage.step_s
+        count_of = samples / batch
+        seconds += (math.ceil(count_of) if count_of < bounds.MOST else count_of) * stage.step_s
     if samples and stage.rate:
         seconds += samples / (stage.rate * count) * stretch(node, stage.busy, occupied, ask)
     done = samples if stage.rate else 0.0  # what the host alone handles is done by another stage
@@ -151,22 +161,38 @@ def _holds(stage: Stage, known: Mapping[str, float]) -> bool:
 
 
 def _resolved(stage: Stage, known: Mapping[str, float]) -> Stage:
-    return replace(
-        stage,
-        seconds=_number(stage.seconds, known, stage.name),
-        samples=_number(stage.samples, known, stage.name),
-        copies=_number(stage.copies, known, stage.name),
-        batch=_number(stage.batch, known, stage.name),
-    )
+    seconds, samples, copies, batch = (_number(getattr(stage, key), known, stage.name) for key in NAMING)
+    return replace(stage, seconds=seconds, samples=samples, copies=copies, batch=batch)
 
 
 def _number(value: Number, known: Mapping[str, Any], where: str) -> float:
     if not isinstance(value, str):
         return float(value)
     try:
-        return float(known[value])
+        number = float(known[value])
     except (KeyError, TypeError, ValueError):
         listed: Sequence[str] = sorted(known)
         raise ConfigError(
             f"the workload has no number {value!r}", where=f"stage {where!r}", next=f"parameters: {', '.join(listed)}"
         ) from None
+    if not 0 <= number <= bounds.MOST:
+        raise ConfigError(f"{value} is {number:g}, not from 0 to {bounds.MOST:g}", where=f"stage {where!r}")
+    return number
+
+
+def names_used(model: Model) -> set[str]:
+    """Return the parameters that a model's time and power depend on."""
+    named = [getattr(stage, key) for stage in model.stages for key in NAMING]
+    found = {text for text in named if isinstance(text, str)} | {stage.when.removeprefix("!") for stage in model.stages}
+    if isinstance(model.epochs, str) and any(stage.each == "epoch" for stage in model.stages):
+        found.add(model.epochs)
+    return found - {""}
+
+
+def check_names(model: Model, names: Iterable[str], where: str) -> None:
+    """Refuse parameters that a model does not have, with the nearest that it has. Raises ConfigError."""
+    known = names_used(model) | set(model.parameters)
+    wrong = next((name for name in names if name not in known), None)
+    if wrong is not None:
+        then = nearest(wrong, known) if known else 'give numbers of its stages a name, as in samples = "images"'
+        raise ConfigError(f"the model of the workload has no parameter {wrong!r}", where=where, next=then)

@@ -15,7 +15,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.twins.course import Course
 from joulelab.twins.jobs import LEAD_S, Asked, Board, Done, clocked_w
 from joulelab.twins.names import nearest
-from joulelab.twins.progress import Ask, Model, Step, step_of
+from joulelab.twins.progress import Ask, Model, Step, check_names, names_used, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -73,9 +73,13 @@ class Staged:
         """Take a twin and a workload; caps are those in force. Raises ConfigError where the twin takes no jobs."""
         if not scale > 0:
             raise ConfigError(f"scale is {scale}, not above 0", where="job")
+        check_names(model, ask.parameters, "job")
         self._truth, self._scale, self._stop = truth, scale, stop
         self._ask = ask
         self._course = Course(truth.node, model, replace(ask, caps=self._limits_w()), seed)
+        idle = [name for name in ask.parameters if name not in names_used(model)]
+        if idle:
+            say(f"without effect in the model of the workload: {', '.join(idle)}")
         self._marks = Marks(self._course, report, phase, say)
         self._wanted = {gpu: self._course.watts(f"gpu:{gpu}") for gpu in ask.gpus}
         self._widths = [float(width) for width in _differences(self._course)]

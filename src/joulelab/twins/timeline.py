@@ -32,6 +32,19 @@ class Span:
     samples: float
 
 
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """Hold what the GPUs do from each time (ns) on: the share of it that kernels run, the power (W) without caps."""
+
+    t_ns: Ints
+    busy: Floats
+    watts: dict[int, Floats]
+
+    def at(self, values: Floats, t_ns: Ints) -> Floats:
+        """Return those of some values, one for each of these times, that hold at other times (ns)."""
+        return values[np.maximum(np.searchsorted(self.t_ns, t_ns, side="right") - 1, 0)]
+
+
 class Timeline:
     """Hold what truly happens from `begin_ns` (idle) over `start_ns` to `end_ns` (the workload) to `close_ns` (idle).
 
@@ -44,13 +57,13 @@ class Timeline:
         leaves: dict[str, Curve],
         times: tuple[int, int, int, int],
         spans: list[Span],
-        busy: tuple[Ints, Floats],
+        wants: Wants,
         used: tuple[int, ...],
     ) -> None:
         self.node, self.spans, self.used = node, spans, used
         self.begin_ns, self.start_ns, self.end_ns, self.close_ns = times
         self._leaves = leaves
-        self._busy = busy
+        self._wants = wants
         self._made: dict[str, Curve] = {}
 
     def curve(self, point: str) -> tuple[float, Curve]:
@@ -72,8 +85,11 @@ class Timeline:
         """Return the share of time that kernels run on a GPU, at each time."""
         if gpu not in self.used:
             return np.zeros(len(t_ns))
-        since, busy = self._busy
-        return busy[np.maximum(np.searchsorted(since, t_ns, side="right") - 1, 0)]
+        return self._wants.at(self._wants.busy, t_ns)
+
+    def wanted_w(self, gpu: int, t_ns: Ints) -> Floats:
+        """Return what a GPU would draw without a cap (W), at each time."""
+        return self._wants.at(self._wants.watts[gpu], t_ns)
 
     def energy(self, point: str, a_ns: int, b_ns: int) -> float:
         """Return the true energy (J) of a point from a to b."""
@@ -97,22 +113,29 @@ def lay_out(node: Node, model: Model, ask: Ask, when: When, seed: int) -> Timeli
     begin, end = when.start_ns - round(when.idle_s * NS), int(marks[-1])
     at_ns = when.start_ns + np.rint(course.begins * NS).astype(np.int64)
     t_ns = np.concatenate([[begin], at_ns, [end]])
-    leaves = {leaf: _curve(t_ns, _watts(node, leaf, course, ask)) for leaf in node.leaves()}
+    wanted = {leaf: _wanted_w(node, leaf, course) for leaf in node.leaves()}
+    leaves = {leaf: _curve(t_ns, _under_cap(node, leaf, watts, ask)) for leaf, watts in wanted.items()}
     spans = [
         Span(step.stage.name, step.epoch, int(marks[k]), int(marks[k + 1]), step.samples)
         for k, step in enumerate(course.steps)
     ]
     times = (begin, when.start_ns, end, end + round(when.tail_s * NS))
-    return Timeline(node, leaves, times, spans, (t_ns, np.concatenate([[0.0], course.busy, [0.0]])), ask.gpus)
+    busy = np.concatenate([[0.0], course.busy, [0.0]])
+    wants = Wants(t_ns, busy, {gpu: wanted[f"gpu:{gpu}"] for gpu in range(len(node.gpus))})
+    return Timeline(node, leaves, times, spans, wants, ask.gpus)
 
 
-def _watts(node: Node, leaf: str, course: Course, ask: Ask) -> Floats:
-    """Return the power of a leaf (W) under its cap: idle, each piece of the run, idle."""
-    watts, idle_w = course.watts(leaf), node.range_w(leaf)[0]
+def _wanted_w(node: Node, leaf: str, course: Course) -> Floats:
+    """Return what a leaf wants (W): idle, each piece of the run, idle."""
+    idle_w = node.range_w(leaf)[0]
+    return np.concatenate([[idle_w], course.watts(leaf), [idle_w]])
+
+
+def _under_cap(node: Node, leaf: str, watts: Floats, ask: Ask) -> Floats:
     kind, _, number = leaf.partition(":")
-    if kind == "gpu":
-        watts = np.minimum(watts, (ask.caps or {}).get(int(number), node.gpus[int(number)].default_cap_w))
-    return np.concatenate([[idle_w], watts, [idle_w]])
+    if kind != "gpu":
+        return watts
+    return np.minimum(watts, (ask.caps or {}).get(int(number), node.gpus[int(number)].default_cap_w))
 
 
 def _curve(t_ns: Ints, watts: Floats) -> Curve:

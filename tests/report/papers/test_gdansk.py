@@ -10,7 +10,7 @@ import pytest
 
 from joulelab.analysis.cells import Cell, Trial
 from joulelab.analysis.terms import Quantity
-from joulelab.report.papers import find, gdansk
+from joulelab.report.papers import find, gdansk, gdansk_pictures
 from joulelab.report.papers.gdansk_pictures import pictures_of
 from joulelab.report.papers.gdansk_runs import EDS15, METRICS, Swept, cap_of, judged
 from joulelab.report.papers.judged import count, marked
@@ -25,6 +25,7 @@ from joulelab.twins.timeline import When, lay_out
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from joulelab.report.figure_curves import Panel
     from joulelab.report.papers.judged import Figure
     from joulelab.twins.nodefile import Description
 
@@ -203,8 +204,23 @@ def test_pictures_are_those_of_the_paper(ideal: Swept, tmp_path: Path) -> None:
     assert all(f">{count} GPUs<" in text[0] for count in (2, 4, 8))
     assert ">k = 1.5<" in text[3]
     assert ">cap 170 W<" in text[5]
-    # No cap makes a training faster: none is marked as best by time.
-    assert ["Star: best" in each for each in text] == [True, False, True, True, True, False]
+
+
+def test_no_cap_is_marked_as_best_by_time(ideal: Swept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn: list[Panel] = []
+
+    def keep(panels: list[Panel], *_: Any, **__: Any) -> list[Path]:
+        drawn.extend(panels)
+        return []
+
+    monkeypatch.setattr(gdansk_pictures, "draw_panels", keep)
+    assert ideal.summary is not None
+    pictures_of(ideal.summary, tmp_path, all_gpus=8, caps=(260, 170))
+    starred = {p.name: any(c.best is not None or c.tied for c in p.curves) for p in drawn}
+    assert starred == {p.name: p.name not in ("3-time-increase", "7-training-times") for p in drawn}
+    assert starred == {p.name: "Star: best" in p.note for p in drawn}
+    (time,) = next(p.curves for p in drawn if p.name == "3-time-increase")
+    assert time.reference is not None
 
 
 def test_findings_can_fail() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from joulelab.report.papers import find, horeka
-from joulelab.report.papers.horeka_meters import costs, errors
+from joulelab.report.papers.horeka_meters import accounted_otherwise, costs, errors
 from joulelab.report.papers.horeka_pictures import pictures_of, thinned
 from joulelab.report.papers.horeka_runs import Profile, Ran, profiles, ran
 from joulelab.report.papers.judged import count, marked
@@ -21,6 +21,8 @@ from joulelab.study.file import read_study
 from joulelab.study.folder import Study
 from joulelab.study.virtual import read_truth, run_twin_study
 from joulelab.study.virtual.ask import ask_of, model_of
+from joulelab.study.virtual.bench import Bench
+from joulelab.study.virtual.cluster import counted_j
 from joulelab.study.virtual.twin import replaced
 from joulelab.twins.nodefile import Description, parsed
 from joulelab.twins.progress import Ask
@@ -57,6 +59,9 @@ reference = "lstm-load"
 parameters = { epochs = 3, copies = 0 }
 nodes = ["gpu"]
 """
+
+
+PREDICT = {"epochs": 0.0}
 
 
 def node(name: str, **changes: Any) -> Description:
@@ -108,6 +113,9 @@ def test_most_predictions_and_all_findings_hold_without_scatter(truth: list[Figu
     assert count(truth, "finding").share == 1.0
     missed = [f for f in truth if f.verdict == "miss" and f.kind == "predicted"]
     assert all(f.note for f in missed)
+    near = {f"horeka.{name}" for name in horeka.NEAR}
+    assert all(f.verdict == "hit" for f in truth if f.id in near)  # that the reason given for them is true
+    assert not near & {f.id for f in missed}
 
 
 def test_idle_power_of_the_node_is_as_calibrated() -> None:
@@ -233,9 +241,48 @@ def test_sampling_costs_short_jobs_more_and_has_a_sign(run: Study) -> None:
     off = {name: errors(timeline, 30) for name, timeline in lays.items()}
     assert off["predict"].mean() < 5 * off["train"].mean() < 0
     assert off["predict"].std() > 5 * off["train"].std()
-    said = horeka.meters(run)
-    assert len(said) == 1
-    assert "a look every 30 s" in said[0]
+    (said,) = horeka.meters(run)
+    assert "as on this twin with a look every 10 s: energy is off by -" in said
+    assert all(f"% every {period} s" in said for period in (1, 30, 60))
+    assert [c.period_s for c in found.values() if c.own] == [10]
+    told = accounted_otherwise(list(found.values()), "health-predict")
+    for each in found.values():
+        watts = f"{each.counted_w:.0f} ± {each.spread * each.power_w:.0f} W"
+        assert (f"{watts} of " if each.own else f"{watts} every {each.period_s:g} s") in told
+    assert accounted_otherwise([], "health-predict") == ""
+
+
+@pytest.mark.parametrize("look_s", [10, 30])
+def test_jobs_of_the_study_are_accounted_as_the_table_says(look_s: int) -> None:
+    """Before a job the node is at rest, also where no idle time is asked for: the bias of a short job is in its row."""
+    green, ask = (
+        node("green", meters={"slurm": {"gain_sd": 0.0, "options": {"frequency_s": look_s}}}),
+        Ask(PREDICT, (0,)),
+    )
+    off, table = [], []
+    for seed in range(60):
+        one = lay_out(green.node, green.workloads["vgg19bn-xray"], ask, When(10**15, 0.0, 1.0), seed)
+        a, b = one.start_ns, one.end_ns
+        counted = counted_j(Bench(one, ask, seed), "slurm", green.meters["slurm"], a, b)
+        off.append(counted / one.energy("node.dc", a, b) - 1)
+        rested = lay_out(green.node, green.workloads["vgg19bn-xray"], ask, When(10**15, 60.0), seed)
+        table += [*errors(rested, look_s)] if seed < 10 else []
+    assert np.mean(off) == pytest.approx(np.mean(table), abs=3 * np.std(table) / 60**0.5)
+    assert np.mean(off) < -0.0022 * look_s
+    assert np.std(off) == pytest.approx(np.std(table), rel=0.3)
+
+
+def test_a_miss_of_the_short_job_is_explained_by_the_table(run: Study) -> None:
+    others = copy.deepcopy(published("horeka"))
+    others["rows"] = [
+        [*row[:5], 300.0 if row[1:3] == ["predict", "gpu"] else row[5], *row[6:]] for row in others["rows"]
+    ]
+    figures = by_id(horeka.figures(run, others))
+    short, long = figures["health.predict.gpu.mean_w"], figures["energy.predict.gpu.mean_w"]
+    assert (short.verdict, long.verdict) == ("miss", "miss")
+    assert "every 10 s on this twin" in short.note
+    assert "awake all the time" in short.note
+    assert "on this twin" not in long.note
 
 
 def test_profiles_show_work_between_idle_stretches(run: Study, tmp_path: Path) -> None:

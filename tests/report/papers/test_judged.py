@@ -216,7 +216,7 @@ def test_a_short_job_that_is_missed_is_not_hidden_by_the_others() -> None:
             "1 number of the twin was chosen knowing what was published: host; joulelab twin --show one",
         ),
         (["a", "b"], ["a:x", "b:y"], "2 numbers of the twins were chosen knowing what was published: a:x, b:y; "),
-        (["a", "b"], ["a:x"], "joulelab twin --show NODE tells where each is from"),
+        (["a", "b"], ["a:x"], "joulelab twin --show NODE tells where it is from"),
     ],
 )
 def test_what_was_chosen_knowing_is_told(twins: list[str], chosen: list[str], said: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +11,7 @@ from joulelab.core.clock import NS
 from joulelab.report.papers import Table
 from joulelab.report.papers.horeka_runs import done
 from joulelab.study.nodes import TWIN
+from joulelab.study.virtual import cluster
 from joulelab.study.virtual.ask import ask_of, model_of
 from joulelab.study.virtual.slot import seed_of
 from joulelab.study.virtual.twin import description_of
@@ -29,21 +30,30 @@ if TYPE_CHECKING:
 
 POINT = "node.dc"
 PERIODS_S = (1, 10, 30, 60)
-USUAL_S = 30
 JOBS = (("health-predict", "gpu"), ("health-train", "gpu"))  # the shortest job of the paper, and a training
 RUNS, LOOKS = 10, 24  # runs of a job with scatter of their own; times at which the looks may fall in each
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Hold what looking at a job every `period_s` gets wrong: relative errors of its energy over runs and looks."""
+    """Hold what looking at a job every `period_s` gets wrong: relative errors of its energy over runs and looks.
+
+    `power_w` is the job's true mean power; `own` says that the twin's accounting looks as often as that.
+    """
 
     workload: str
     time_s: float
-    period_s: int
+    power_w: float
+    period_s: float
     mean: float
     spread: float
     worst: float
+    own: bool = False
+
+    @property
+    def counted_w(self) -> float:
+        """Return the mean power (W) that is accounted on average."""
+        return self.power_w * (1 + self.mean)
 
 
 def costs(study: Study) -> list[Cost]:
@@ -51,37 +61,43 @@ def costs(study: Study) -> list[Cost]:
     found = []
     for workload, node in JOBS:
         ran = done(study, workload, node)
-        laid = _laid(study, ran[0][0]) if ran else []
+        laid, own_s = _laid(study, ran[0][0]) if ran else ([], 0.0)
         if laid:
-            time_s = float(np.mean([(t.end_ns - t.start_ns) / NS for t in laid]))
-            found += [_cost(workload, time_s, period, laid) for period in PERIODS_S]
+            periods = sorted({*map(float, PERIODS_S), own_s} - {0.0})
+            found += [replace(_cost(workload, period, laid), own=period == own_s) for period in periods]
     return found
 
 
-def _laid(study: Study, cell: PlannedCell) -> list[Timeline]:
-    """Return some runs of a job as the twin has them, each with idle time before it."""
+def _laid(study: Study, cell: PlannedCell) -> tuple[list[Timeline], float]:
+    """Return some runs of a job as the twin has them, each after idle time, and how often its accounting looks (s)."""
     node = study.nodes.get(cell.workload.node_type)
     if node is None or node.executor != TWIN:
-        return []
+        return [], 0.0
     described = description_of(node)
     _, model = model_of(described, cell)
-    ask, when = ask_of(described, node, cell), When(NS * 10**6, idle_s=float(max(PERIODS_S)))
-    return [lay_out(described.node, model, ask, when, seed_of(study, cell, f"r{k + 1:02d}")) for k in range(RUNS)]
+    mounted = cluster.mounted_on(described.meters)
+    own_s = cluster.frequency_of(mounted[1]) if mounted else 0.0
+    ask, when = ask_of(described, node, cell), When(NS * 10**6, idle_s=max(*PERIODS_S, own_s))
+    seeds = [seed_of(study, cell, f"r{k + 1:02d}") for k in range(RUNS)]
+    return [lay_out(described.node, model, ask, when, seed) for seed in seeds], own_s
 
 
-def _cost(workload: str, time_s: float, period_s: int, laid: list[Timeline]) -> Cost:
+def _cost(workload: str, period_s: float, laid: list[Timeline]) -> Cost:
     off = np.concatenate([errors(timeline, period_s) for timeline in laid])
-    return Cost(workload, time_s, period_s, float(off.mean()), float(off.std()), float(np.abs(off).max()))
+    times_s = [(t.end_ns - t.start_ns) / NS for t in laid]
+    power_w = float(np.mean([t.energy(POINT, t.start_ns, t.end_ns) / s for t, s in zip(laid, times_s, strict=True)]))
+    mean, spread, worst = float(off.mean()), float(off.std()), float(np.abs(off).max())
+    return Cost(workload, float(np.mean(times_s)), power_w, period_s, mean, spread, worst)
 
 
-def errors(timeline: Timeline, period_s: int) -> Floats:
+def errors(timeline: Timeline, period_s: float) -> Floats:
     """Return by what share the accounted energy is off, for looks that fall anywhere.
 
     It is what the node took between the last look before the job's start and the last before its end.
     """
     a, b = timeline.start_ns, timeline.end_ns
     true = timeline.energy(POINT, a, b)
-    flaws = PanelFlaws(period_s=float(period_s), quantum_j=1.0)
+    flaws = PanelFlaws(period_s=period_s, quantum_j=1.0)
     edges = np.array([a, b], dtype=np.int64)
     off = []
     for look in range(LOOKS):
@@ -92,23 +108,44 @@ def errors(timeline: Timeline, period_s: int) -> Floats:
 
 
 def sentences(found: list[Cost]) -> list[str]:
-    """Say what the usual period costs each job, beside other periods."""
+    """Say what the accounting of the twin costs each job, and what others would."""
     said = []
     for name in dict.fromkeys(each.workload for each in found):
-        own = {each.period_s: each for each in found if each.workload == name}
-        at = own[USUAL_S]
-        others = ", ".join(
-            f"{100 * each.mean:+.2f} ± {100 * each.spread:.2f} % every {each.period_s} s"
-            for each in own.values()
-            if each.period_s != USUAL_S
-        )
+        costs = [each for each in found if each.workload == name]
+        own = next((each for each in costs if each.own), None)
+        others = ", ".join(f"{_off(each)} every {each.period_s:g} s" for each in costs if not each.own)
+        head = f"{name} on a GPU ({costs[0].time_s:.0f} s)"
+        if own is None:
+            said.append(f"{head}: the twin has no accounting of a cluster; one would be off by {others}.")
+            continue
         said.append(
-            f"{name} on a GPU ({at.time_s:.0f} s), accounted with a look every {USUAL_S} s: energy is off by "
-            f"{100 * at.mean:+.2f} ± {100 * at.spread:.2f} % (mean and standard deviation over runs and where looks "
-            f"fall; at worst {100 * at.worst:.1f} %): idle time before the job counts in place of its end. "
-            f"It would be {others}."
+            f"{head}, accounted as on this twin with a look every {own.period_s:g} s: energy is off by {_off(own)} "
+            f"(mean and standard deviation over runs and where looks fall; at worst {100 * own.worst:.1f} %): idle "
+            f"time before the job counts in place of its end. It would be {others}."
         )
     return said
+
+
+def _off(cost: Cost) -> str:
+    return f"{100 * cost.mean:+.2f} ± {100 * cost.spread:.2f} %"
+
+
+def accounted_otherwise(found: list[Cost], workload: str) -> str:
+    """Say what mean power would be accounted for a job with other looks, on average; empty where nothing is known."""
+    costs = [each for each in found if each.workload == workload]
+    own = next((each for each in costs if each.own), None)
+    if own is None:
+        return ""
+    others = ", ".join(f"{_watts(each)} every {each.period_s:g} s" for each in costs if not each.own)
+    return (
+        f"what is accounted of so short a job depends on how often that looks: every {own.period_s:g} s on this twin, "
+        f"which makes {_watts(own)} of {own.power_w:.0f} W (mean and deviation of single runs); it would be {others}; "
+        "what HoreKa has set is not printed"
+    )
+
+
+def _watts(cost: Cost) -> str:
+    return f"{cost.counted_w:.0f} ± {cost.spread * cost.power_w:.0f} W"
 
 
 def cost_table(found: list[Cost]) -> Table | None:
@@ -116,15 +153,15 @@ def cost_table(found: list[Cost]) -> Table | None:
     if not found:
         return None
     rows = tuple(
-        (c.workload, f"{c.time_s:.0f} s", f"{c.period_s} s", f"{100 * c.mean:+.2f}", f"{100 * c.spread:.2f}",
-         f"{100 * c.worst:.1f}")
+        (c.workload, f"{c.time_s:.0f} s", f"{c.period_s:g} s{' *' if c.own else ''}", f"{100 * c.mean:+.2f}",
+         f"{100 * c.spread:.2f}", f"{100 * c.worst:.1f}", f"{c.counted_w:.0f}")
         for c in found
     )  # fmt: skip
     records = tuple(
-        {"workload": c.workload, "time_s": c.time_s, "period_s": c.period_s, "mean_error": c.mean, "spread": c.spread,
-         "worst": c.worst}
+        {"workload": c.workload, "time_s": c.time_s, "power_w": c.power_w, "period_s": c.period_s, "own": c.own,
+         "mean_error": c.mean, "spread": c.spread, "worst": c.worst, "counted_w": c.counted_w}
         for c in found
     )  # fmt: skip
-    heads = ("job, on a GPU", "runtime", "a look every", "error of energy, %", "deviation, %", "at worst, %")
-    note = "By the twin's own integral, over runs with scatter and over where the looks fall."
+    heads = ("job, on a GPU", "runtime", "a look every", "error of energy, %", "deviation, %", "at worst, %", "mean, W")
+    note = "By the twin's own integral, over runs with scatter and over where the looks fall. *: as the twin's cluster."
     return Table("accounting", "What the accounting's sampling costs", heads, rows, note, records)

@@ -94,7 +94,7 @@ def assumed(told: Told) -> str:
     node = next(iter(told.twins)) if len(told.twins) == 1 else "NODE"
     of = f"{many} number{'' if many == 1 else 's'} of the twin{'' if len(told.twins) == 1 else 's'}"
     chosen = f"{of} {'was' if many == 1 else 'were'} chosen knowing what was published: {', '.join(told.assumed)}"
-    return f"{chosen}; joulelab twin --show {node} tells where each is from"
+    return f"{chosen}; joulelab twin --show {node} tells where {'it' if many == 1 else 'each'} is from"
 
 
 def counted(figures: Sequence[Figure]) -> str:

@@ -36,12 +36,7 @@ def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], stu
 
 
 def check(nodes: Mapping[str, NodeType], environ: Mapping[str, str]) -> list[str]:  # noqa: ARG001
-    """Look at the twins of a study before anything runs. Raises ConfigError."""
-    from joulelab.study.virtual.measure import check_meters
-    from joulelab.study.virtual.twin import description_of
-
-    for node in nodes.values():
-        check_meters(description_of(node).meters)
+    """Warn of nothing: twins are looked at together with their cells."""
     return []
 
 
@@ -49,7 +44,7 @@ class _Worker:
     """Hold one worker process, and the slots that it has been given, in their order."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        command = [sys.executable, "-P", "-W", "ignore", "-m", WORKER]
+        command = [sys.executable, "-P", "-m", WORKER]
         self._errors: IO[bytes] = open(os.memfd_create("errors"), "r+b", buffering=0)  # noqa: SIM115
         pipe = subprocess.PIPE
         try:

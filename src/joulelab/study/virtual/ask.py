@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
 from joulelab.meters import nearest
-from joulelab.twins.progress import Ask
+from joulelab.twins.progress import Ask, check_names, names_used
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FLAGS = {"true": 1.0, "false": 0.0}
 UNKNOWN = ("clock", "cpu_cap")
+OWN = ("cap", "gpus", *UNKNOWN)  # knobs of joulelab's own
+SPECIAL = ("preset",)  # what it stands for is looked up
 
 
 def model_of(described: Description, cell: PlannedCell) -> tuple[str, Model]:
@@ -76,10 +78,54 @@ def _caps(node: Node, gpus: tuple[int, ...], cell: PlannedCell) -> dict[int, flo
     return caps
 
 
+def said_of(cell: PlannedCell) -> dict[str, str]:
+    """Return what a study says for the workload of a cell: its parameters; of a command, knobs but joulelab's own."""
+    if not cell.workload.kind:
+        return {name: str(value.value) for name, value in cell.knobs.items() if name not in OWN}
+    words = [word for word in cell.argv()[1:] if "=" in word and not word.startswith("--")]
+    return dict(word.split("=", 1) for word in words)
+
+
+def without_effect(cell: PlannedCell, model: Model, folder: Path) -> tuple[list[str], dict[str, ConfigError]]:
+    """Return what a study says for a workload that it has as a parameter, but that the model does not depend on.
+
+    And, by name, what is wrong: what neither has, and what the model depends on and is no number. `folder` is that of
+    the study file.
+    """
+    said, used = said_of(cell), names_used(model)
+    own, wrong = _own_parameters(cell, list(said), folder), {}
+    for name, text in said.items():
+        if name in used and not _numbers({name: text}):
+            wrong[name] = ConfigError(f"{name} is {text!r}", where=name, why="the twin's model takes a number for it")
+        try:
+            check_names(model, [] if name in own else [name], name)
+        except ConfigError as error:
+            wrong[name] = error
+    return [name for name in said if name not in used and name not in (*SPECIAL, *wrong)], wrong
+
+
+def _own_parameters(cell: PlannedCell, names: list[str], folder: Path) -> set[str]:
+    """Return the parameters that the real workload has, of a notebook which of these; none where nobody can tell."""
+    if cell.workload.kind == "reference":
+        from joulelab import workloads
+
+        return {*workloads.find(cell.argv()[0]).PARAMETERS, *SPECIAL}
+    own: set[str] = set()
+    if cell.workload.kind == "notebook":
+        from joulelab.workloads import cells, notebook
+
+        with contextlib.suppress(ConfigError):
+            loaded = notebook.load(folder / cell.argv()[0])
+            for name in names:
+                with contextlib.suppress(ConfigError):
+                    cells.check(loaded, [name], where=name)
+                    own.add(name)
+    return own
+
+
 def _parameters(cell: PlannedCell, model: Model) -> dict[str, float]:
     """Return the workload's numbers: its defaults where the twin does not know better, what the study says first."""
-    words = cell.argv()[1:]
-    given = dict(word.split("=", 1) for word in words if "=" in word) if cell.workload.kind else {}
+    given = said_of(cell) if cell.workload.kind else {}
     usual: Mapping[str, str] = {}
     if cell.workload.kind == "reference":
         from joulelab import workloads

@@ -76,6 +76,24 @@ def account(folder: Path, run: Path, job: str, bench: Bench, meter: tuple[str, M
     return fill_in([slot], {}, slurm=Slurm(run=row.answer, where="twin"), now=lambda: row.end_ns + LATER_NS)
 
 
+def counted_j(bench: Bench, name: str, mounted: Mounted, start_ns: int, end_ns: int) -> int:
+    """Return what the counter rose by (J) from its last look before a job's start to its last before the end.
+
+    Before the run the node was at rest, as it is after it.
+    """
+    timeline, period_s, gain = bench.timeline, frequency_of(mounted), bench.gain(name, mounted, mounted.point)
+    changes: dict[str, Any] = {"period_s": period_s, "quantum_j": 1.0, "gain_error": gain}
+    flaws = replace(mounted.flaws, **changes)
+    period_ns = round(period_s * NS)
+    since = bench.since(name, period_s) - period_ns
+    share, curve = timeline.curve(mounted.point)
+    before, after = instrument.panel_j((share, curve), flaws, np.array([start_ns, end_ns]), start_ns=since)
+    early_s = max(timeline.begin_ns - since - (start_ns - since) // period_ns * period_ns, 0) / NS
+    first_w, last_w = share * curve.watts(np.array([timeline.begin_ns, timeline.close_ns]))
+    # The curve goes on before its begin as it began: at work, where no idle time was asked for.
+    return int(after - before - (first_w - min(first_w, last_w)) * early_s * (1 + gain))
+
+
 class _Job:
     """Hold what sacct would say of one job."""
 
@@ -84,13 +102,7 @@ class _Job:
         self._job, self._node, self._mounted = job, timeline.node.name, mounted
         self.start_ns = timeline.begin_ns // NS * NS
         self.end_ns = -(-timeline.close_ns // NS) * NS
-        period_s = frequency_of(mounted)
-        gain = bench.gain(name, mounted, mounted.point)
-        changes: dict[str, Any] = {"period_s": period_s, "quantum_j": 1.0, "gain_error": gain}
-        flaws = replace(mounted.flaws, **changes)
-        at, since = np.array([self.start_ns, self.end_ns]), bench.since(name, period_s) - round(period_s * NS)
-        before, after = instrument.panel_j(timeline.curve(mounted.point), flaws, at, start_ns=since)
-        self._joules = int(after - before)
+        self._joules = counted_j(bench, name, mounted, self.start_ns, self.end_ns)
 
     def answer(self, words: Sequence[str], _: float) -> Answer:
         """Answer one of Slurm's programs."""

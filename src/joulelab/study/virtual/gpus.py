@@ -13,6 +13,7 @@ from joulelab.meters.settings import check_keys, devices, seconds
 from joulelab.study.virtual.bench import Measured, Rows
 from joulelab.transports.nvml import Gpu
 from joulelab.twins import instrument
+from joulelab.twins.model import COOLING_S
 
 if TYPE_CHECKING:
     from joulelab.core.spec import Stream
@@ -70,7 +71,7 @@ def _powers(bench: Bench, name: str, stream: Stream, gpu: int, gain: float) -> R
 
 def _states(bench: Bench, stream: Stream, gpu: int) -> Rows:
     """Return the state of one GPU, in the order of `nvml.STATE`."""
-    one, timeline = bench.timeline.node.gpus[gpu], bench.timeline
+    one, timeline = bench.timeline.node.board(gpu), bench.timeline
     t0 = bench.times(stream.period_s, 1e-9 * READ_NS * (gpu + 8))
     _, curve = timeline.curve(f"gpu:{gpu}")
     load = timeline.load(gpu, t0)
@@ -78,15 +79,16 @@ def _states(bench: Bench, stream: Stream, gpu: int) -> Rows:
     values = np.empty((len(t0), len(nvml.STATE)))
     inside = (t0 >= timeline.start_ns) & (t0 < timeline.end_ns) & (gpu in timeline.used)
     share = np.clip((watts - one.idle_w) / (one.max_w - one.idle_w), 0.0, 1.0)
-    limited = inside & (watts >= cap * (1 - 1e-9))
+    wanted = timeline.wanted_w(gpu, t0)
+    warming = (curve.joules(t0) - curve.joules(t0 - round(COOLING_S * NS))) / COOLING_S
+    limited = inside & (wanted > watts)
     columns: list[Floats | float] = [
         load,
         0.6 * load * share,
         np.where(inside, HELD * one.memory_bytes, IDLE_MIB * (1 << 20)),
-        1e6 * np.where(inside, np.where(limited, one.sm_max_mhz * (cap / one.max_w) ** (1 / 3), one.sm_max_mhz),
-                       one.sm_idle_mhz),
-        1e6 * np.where(inside, one.memory_max_mhz, one.memory_idle_mhz),
-        np.rint(one.idle_c + share * (one.max_c - one.idle_c)),
+        1e6 * np.rint(one.sm_mhz(wanted, watts, load)),
+        1e6 * np.where(load > 0, one.memory_max_mhz, one.memory_idle_mhz),
+        np.rint(one.celsius(warming)),
         cap,
         cap,
         np.where(limited, SW_POWER_CAP, 0.0),

@@ -1,7 +1,8 @@
 """Write a slot's run folder as the recorder would: run.json, events, marks, journals, end.json.
 
-It is made beside its place and moved there whole, so nothing needs to be put on the disk file by file: what a power
-loss empties is not done, and is made again.
+It is made beside its place and moved there whole, so a process that is killed leaves nothing half done. Nothing is
+forced to the disk, which would take longer than all else. After a power loss a slot whose end.json is empty is made
+again; one whose journals are, and whose end.json is not, counts as done: remove its folder, or the study's.
 """
 
 from __future__ import annotations

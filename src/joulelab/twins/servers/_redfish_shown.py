@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from joulelab.twins.truth import Truth
 
 KWH_J = 3.6e6
-FULL_RPM = 13_000
 VENDORS = (
     "generic", "sensors", "hgx", "dell", "dell-old", "hpe", "hpe-unmetered", "lenovo", "fujitsu", "inspur", "huawei",
     "supermicro",
@@ -98,5 +97,4 @@ class Shown:
 
     def fan_rpm(self, number: int) -> int:
         """Return a fan's speed."""
-        share = self.truth.node.cooling.speed(self.truth.power("fans", monotonic_ns()))
-        return round(FULL_RPM * share) + 20 * number
+        return round(self.truth.node.cooling.rpm(self.truth.power("fans", monotonic_ns()))) + 20 * number

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.twins.model import COOLING_S
 from joulelab.twins.panel import Panel, PanelFlaws
 from joulelab.twins.servers import _bmc_sdr as sdr
 from joulelab.twins.servers.process import Served, run
@@ -30,8 +31,6 @@ DCMI, XCC = 0x2C, 0x3A
 XCC_REQUEST = b"\x04\x02"
 XCC_SAMPLES = 100  # that the newer form sums
 FORMS = ("energy", "power", "none")
-COOLING_S = 5.0  # fans and temperatures follow the mean power of this stretch
-FULL_RPM = 13_000
 # Lengths that no answer of this BMC has: what is garbled can be told from a reading.
 _NONSENSE = (1, *range(5, 14), *range(20, 36))
 
@@ -219,11 +218,11 @@ class Bmc:
 
     def _fan(self, number: int) -> Callable[[], float]:
         cooling = self._truth.node.cooling
-        return lambda: FULL_RPM * cooling.speed(self._mean_w("fans")) + 60.0 * (number % 3)
+        return lambda: cooling.rpm(self._mean_w("fans")) + 60.0 * (number % 3)
 
     def _card(self, index: int) -> Callable[[], float]:
-        gpu = self._truth.node.gpus[index]
-        return lambda: gpu.idle_c + (gpu.max_c - gpu.idle_c) * min(self._mean_w(f"gpu:{index}") / gpu.max_w, 1.0)
+        board = self._truth.node.board(index)
+        return lambda: float(board.celsius(self._mean_w(f"gpu:{index}")))
 
 
 def _step(reach_w: float) -> int:

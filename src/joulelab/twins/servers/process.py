@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 PACKAGE = "joulelab.twins.servers"
 START_S = 15.0
 STOP_S = 5.0
+LOG = "server.log"  # in the server's directory: what it says on standard error
+# Which of our extras brings the libraries of a server and of the meter that reads it.
+_EXTRAS = {"analyzer": "analyzer", "bmc": "ipmi", "modbus": "modbus", "pdu": "snmp", "plug": "mqtt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,25 @@ def run(serve: Callable[..., AbstractContextManager[Served]], flaws: PanelFlaws)
         print(json.dumps({kind: said}), flush=True)  # noqa: T201
 
 
+def outside(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the twins in it: their libraries are left out, all others stay on the path."""
+    environ = {key: value for key, value in inherited.items() if key != "JOULELAB_TWIN"}
+    folders = environ.pop("LD_LIBRARY_PATH", "").split(":")
+    if kept := ":".join(folder for folder in folders if not _is_of_twin(folder)):
+        environ["LD_LIBRARY_PATH"] = kept
+    return environ
+
+
+def _is_of_twin(folder: str) -> bool:
+    """Return whether a folder of libraries is one that a twin made: its truth lies beside it."""
+    return bool(folder) and (Path(folder).parent / "truth").is_file()
+
+
 class ServerProcess:
     """Start a server module by name (`pdu`), and stop it by its pid at the end of the block.
 
-    `served` is what it serves. `kill()` and `start()` make it die and return, on the same port.
+    `served` is what it serves, `log` the file with what it says on standard error. `kill()` and `start()` make it die
+    and return, on the same port.
     """
 
     def __init__(
@@ -77,6 +96,7 @@ class ServerProcess:
         self.name = name
         self._order = {"truth": str(truth), "directory": str(directory), "flaws": dict(flaws or {}), "port": port}
         self._process: subprocess.Popen[str] | None = None
+        self.log = directory / LOG
         self.served = Served({})
 
     def __enter__(self) -> Self:
@@ -94,10 +114,17 @@ class ServerProcess:
     def begin(self) -> None:
         """Start the process without waiting for it."""
         words = [sys.executable, "-m", f"{PACKAGE}.{self.name}"]
-        environ = {k: v for k, v in os.environ.items() if k not in ("JOULELAB_TWIN", "LD_LIBRARY_PATH")}
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ, start_new_session=True
-        )
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("w") as log:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=outside(os.environ),
+                start_new_session=True,
+            )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(self._order) + "\n")
@@ -109,7 +136,8 @@ class ServerProcess:
         answer = self._answer()
         if "served" not in answer:
             self.stop()
-            said = answer.get("missing") or answer.get("failed") or {"what": "it did not start", "why": "", "next": ""}
+            answer = answer or self._diagnosed()
+            said = answer.get("missing") or answer["failed"]
             kind = MissingDependency if "missing" in answer else Unavailable
             raise kind(said["what"], where=f"twin {self.name}", why=said["why"], next=said["next"])
         self.served = Served(**answer["served"])
@@ -132,6 +160,19 @@ class ServerProcess:
         except ValueError:
             return {}
         return answer if isinstance(answer, dict) else {}
+
+    def _diagnosed(self) -> dict[str, Any]:
+        """Return why it said nothing, as it would have said it: the error that its log ends with."""
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|NotFound)\b", line)]
+        why = (errors or lines or [f"no answer within {START_S:.0f} s, and no word why"])[-1]
+        lacking = re.search(r"No module named '(\w+)", why)
+        if lacking is not None and lacking[1] not in sys.stdlib_module_names:
+            extra = _EXTRAS.get(self.name)
+            install = f"pip install 'joulelab[{extra}]'" if extra else f"pip install {lacking[1]}"
+            return {"missing": {"what": f"it needs {lacking[1]}", "why": why, "next": install}}
+        more = f"while the twin runs, more is in {self.log}"
+        return {"failed": {"what": "it did not start", "why": why, "next": more}}
 
     def kill(self) -> None:
         """Kill it, as a power cut does."""

@@ -42,15 +42,18 @@ NO_ENGINE(nvmlDeviceGetDecoderUtilization)
 NO_ENGINE(nvmlDeviceGetJpgUtilization)
 NO_ENGINE(nvmlDeviceGetOfaUtilization)
 
-/* A cap slows the SM clock by the share of dynamic power that it takes away. */
+/* Clock and temperature are those of Gpu.sm_mhz and Gpu.celsius in twins/model.py, and change with them.
+   Under a cap the SM clock is that at which the dynamic power, which goes with its square, is what is left. */
 static unsigned sm_mhz(const struct gpu *gpu, int64_t now) {
     double wanted = true_watts(gpu, now, 0), given = true_watts(gpu, now, 1);
     double mhz = load_percent(gpu, now) ? gpu->sm_max_mhz : gpu->sm_idle_mhz;
-    if (given < wanted && wanted > gpu->idle_w)
-        mhz = gpu->sm_idle_mhz + (mhz - gpu->sm_idle_mhz) * fmax(0, given - gpu->idle_w) / (wanted - gpu->idle_w);
+    if (given < wanted) {
+        double left = fmax(0, given - gpu->idle_w) / fmax(wanted - gpu->idle_w, 1e-9);
+        mhz = fmax(gpu->sm_idle_mhz, mhz * sqrt(fmin(1, left)));
+    }
     const struct state *state = &gpu->state;
     if (state->sm_lock_max_mhz) mhz = fmax(state->sm_lock_min_mhz, fmin(state->sm_lock_max_mhz, mhz));
-    return (unsigned)fmin(mhz, state->sm_application_mhz);
+    return (unsigned)lround(fmin(mhz, state->sm_application_mhz));
 }
 
 static unsigned memory_mhz(const struct gpu *gpu, int64_t now) {
@@ -137,7 +140,8 @@ GIVE(nvmlDeviceGetPowerState, unsigned, 1, gpu->fans && !load_percent(gpu, now) 
 static double celsius(const struct gpu *gpu, int64_t now) {
     const int64_t window = 5000 * MILLISECOND;
     double watts = true_joules(gpu, now - window, now, 1) / ((double)window / 1e9);
-    return gpu->idle_c + (gpu->max_c - gpu->idle_c) * fmax(0, watts - gpu->idle_w) / (gpu->max_w - gpu->idle_w);
+    double share = fmin(1, fmax(0, (watts - gpu->idle_w) / (gpu->max_w - gpu->idle_w)));
+    return gpu->idle_c + (gpu->max_c - gpu->idle_c) * share;
 }
 
 API result nvmlDeviceGetTemperature(device d, unsigned sensor, unsigned *out) {

@@ -169,7 +169,9 @@ def not_served(here: Here) -> dict[str, str]:
         told: dict[str, str] = json.loads(done.stdout)["not_served"]
     except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
         return dict.fromkeys(here.servers, f"the twin cannot be asked ({type(error).__name__})")
-    return {name: why for name, why in told.items() if name in here.servers}
+    # Its log went with that twin: the error says enough.
+    kept = {name: re.sub(r"; while the twin runs, .*", "", why) for name, why in told.items() if name in here.servers}
+    return {name: why.removeprefix(f"twin {name}: ") for name, why in kept.items()}
 
 
 class Shown:

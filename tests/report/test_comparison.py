@@ -35,6 +35,15 @@ def test_gain_cancels_on_the_same_devices(runs: Path) -> None:
     assert ONE_RUN_EACH in found.notes()
 
 
+def test_what_was_measured_and_what_was_simulated_is_told_apart(runs: Path) -> None:
+    a = result_of(make_run(runs, gpu_w=300.0))
+    b = replace(a, twin="mine")
+    assert not any("simulated" in note for note in compare(a, a).notes())
+    assert compare(a, b).notes()[0] == "! Not alike: A measured; B simulated: twin mine, virtual time."
+    assert not any("simulated" in note for note in compare(b, b).notes())  # the head says it of both
+    assert compare(a, b).to_json()["twin"] == {"a": "", "b": "mine"}
+
+
 def test_on_other_devices_nothing_cancels(runs: Path) -> None:
     a = result_of(make_run(runs, gpu_w=300.0, cpus=0))
     b = result_of(make_run(runs, gpu_w=305.0, cpus=0))

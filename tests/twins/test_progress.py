@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from joulelab.core.errors import ConfigError
+from joulelab.twins.course import Course
 from joulelab.twins.model import RTX6000, Node
-from joulelab.twins.progress import Ask, Model, Stage, steps, stretch
+from joulelab.twins.progress import Ask, Model, Stage, check_names, names_used, steps, stretch
 
 NODE = Node(gpus=(RTX6000,) * 4, spread=0.0)
 EPOCH = Stage(name="epoch", each="epoch", samples="images", rate=100.0, busy=1.0, intensity=1.0)
@@ -77,6 +79,31 @@ def test_a_stage_may_depend_on_a_parameter() -> None:
     here, there = Stage(name="a", seconds=1, when="memory"), Stage(name="b", seconds=1, when="!memory")
     for memory, name in ((1, "a"), (0, "b")):
         assert [step.stage.name for step in steps(NODE, model(here, there), Ask({"memory": memory}))] == [name]
+
+
+def test_a_model_knows_what_it_depends_on() -> None:
+    found = model(replace(EPOCH, batch="batch"), Stage(when="!memory", seconds=1.0), workers=4)
+    assert names_used(found) == {"epochs", "images", "batch", "memory"}
+    assert names_used(model(Stage(seconds=3.0))) == set()  # nothing comes in epochs
+    check_names(found, ["workers", "memory"], "job")
+    with pytest.raises(ConfigError, match=r"job.*no parameter 'image'.*did you mean 'images'"):
+        check_names(found, ["workers", "image"], "job")
+
+
+def test_a_run_that_is_too_long_or_too_fine_is_refused() -> None:
+    for images in (-1.0, float("inf"), float("nan"), 1e16):
+        with pytest.raises(ConfigError, match=f"images is {re.escape(format(images, 'g'))}, not from 0 to"):
+            steps(NODE, model(EPOCH), Ask({"images": images}, (0,)))
+    with pytest.raises(ConfigError, match=r"stage 'epoch': the run would take 1e\+10 s"):
+        steps(NODE, model(EPOCH), Ask({"images": 1e12}, (0,)))
+    with pytest.raises(ConfigError, match=r"1e\+08 pieces \(at most 1,000,000"):
+        steps(NODE, model(EPOCH), Ask({"epochs": 1e8}, (0,)))
+    tiny = replace(EPOCH, batch=5e-324, step_s=1.0)
+    with pytest.raises(ConfigError, match="would take inf s"):
+        steps(NODE, model(tiny), Ask({}, (0,)))
+    with pytest.raises(ConfigError, match="stage 'epoch': the run would have"):
+        Course(NODE, model(replace(EPOCH, flutter=0.1, flutter_s=1e-300)), Ask({}, (0,)), 1)
+    assert len(Course(NODE, model(replace(EPOCH, flutter=0.1, flutter_s=1e-3)), Ask({}, (0,)), 1).begins) > 10_000
 
 
 def test_what_is_wrong_is_explained() -> None:

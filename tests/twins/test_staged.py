@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -122,6 +123,15 @@ def run(truth: Truth, ask: Ask, *, scale: float = SCALE, seed: int = 3, stop: St
     done = Staged(truth, BIRDS, ask, scale=scale, seed=seed, **options).run()
     seen.begin_ns, seen.end_ns, seen.stages = done.begin_ns, done.end_ns, done.steps
     return seen
+
+
+def test_parameters_that_the_model_does_not_have_are_refused(truth: Truth) -> None:
+    with pytest.raises(ConfigError, match="job: the model of the workload has no parameter 'foo'"):
+        run(truth, Ask({"foo": 1.0}, (0,)))
+    with pytest.raises(ConfigError, match="images is inf"):
+        run(truth, Ask({"images": math.inf}, (0,)))
+    with pytest.raises(ConfigError, match="scale is inf"):
+        run(truth, Ask({}, (0,)), scale=math.inf)
 
 
 def same(truth: Truth, seen: Seen, virtual: Timeline) -> None:

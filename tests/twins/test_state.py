@@ -1,4 +1,4 @@
-"""Clock, temperature and fans go with the power by one model: the C library, the BMCs and virtual time show the same."""
+"""Clock, temperature and fans go with power by one model: the C library, the BMCs and virtual time show the same."""
 
 from __future__ import annotations
 

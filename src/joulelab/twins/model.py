@@ -93,7 +93,7 @@ class Gpu:
 
     def clocked_w(self, wanted_w: float, mhz: float) -> float:
         """Return what it draws (W) at a clock that is held down (MHz), if it wants so much at full clock."""
-        return self.idle_w + (wanted_w - self.idle_w) * min(mhz / self.sm_max_mhz, 1.0) ** CLOCK_POWER
+        return self.idle_w + (wanted_w - self.idle_w) * math.pow(min(mhz / self.sm_max_mhz, 1.0), CLOCK_POWER)
 
     def sm_mhz(self, wanted_w: Floats | float, given_w: Floats | float, busy: Floats | float) -> Floats:
         """Return the SM clock (MHz) at which it draws what a cap leaves of what it wants; at rest without a load.

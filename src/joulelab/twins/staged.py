@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TICK_S: Final = 0.02
 # What begins is written this much ahead, so that short stages follow each other exactly.
 AHEAD_S: Final = 0.1
+MOST_SCALE: Final = 1e6
 
 
 def keep(truth: Path, workloads: Mapping[str, Model]) -> None:
@@ -71,8 +72,8 @@ class Staged:
         stop: Stop,
     ) -> None:
         """Take a twin and a workload; caps are those in force. Raises ConfigError where the twin takes no jobs."""
-        if not scale > 0:
-            raise ConfigError(f"scale is {scale}, not above 0", where="job")
+        if not 0 < scale <= MOST_SCALE:
+            raise ConfigError(f"scale is {scale}, not above 0 and at most {MOST_SCALE:g}", where="job")
         check_names(model, ask.parameters, "job")
         self._truth, self._scale, self._stop = truth, scale, stop
         self._ask = ask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.meters import nearest
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 WORDS = "Only knobs and parameters reach the twin's model; the words of the command do not."
 MOST_READINGS = 20_000_000  # of one meter in a slot: 23 days at 10 Hz
 LEAST_S = 1e-4  # between two readings
+ANALYZER = "analyzer"  # it tells every update of its own
 # What meters are tried on: a run of a second.
 TRIED = Model(stages=(Stage(seconds=1.0),), epochs=1, parameters={})
 
@@ -82,19 +83,24 @@ def _read(described: Description, meters: Mapping[str, Mounted]) -> None:
     timeline = lay_out(described.node, TRIED, Ask({}), When(0, 1.0, 1.0), 0)
     for name, mounted in meters.items():
         where = f"[meters.{name}]"
-        key = "frequency_s" if mounted.family == cluster.FAMILY else "period_s"
-        period = mounted.options.get(key, mounted.ask_s)
-        if isinstance(period, (int, float)) and not LEAST_S <= period < math.inf:
-            key = key if key in mounted.options else "ask_s"
-            raise ConfigError(f"{key} is {period:g}", where=where, why=f"it is at least {LEAST_S:g} s")
+        for key, period in _periods(mounted).items():
+            if isinstance(period, (int, float)) and not LEAST_S <= period < math.inf:
+                raise ConfigError(f"{key} is {period:g}", where=where, why=f"it is at least {LEAST_S:g} s")
         try:
             cluster.frequency_of(mounted)
             measure(Bench(timeline, Ask({}), 0), {name: mounted})
         except JoulelabError as error:
             error.where = where
             raise
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ArithmeticError) as error:
             raise ConfigError("its options cannot be taken", where=where, why=str(error)) from None
+
+
+def _periods(mounted: Mounted) -> dict[str, Any]:
+    """Return all that says how often a meter is read, in s, by key: what is given, and numbers only if they are."""
+    options = {key: mounted.options[key] for key in ("period_s", "frequency_s") if key in mounted.options}
+    own = {"flaws.period_s": mounted.flaws.period_s} if mounted.family == ANALYZER else {}
+    return {"ask_s": mounted.ask_s, **options, **own}
 
 
 def _problems(
@@ -137,7 +143,8 @@ def _lay_out(described: Description, model: Model, ask: Ask) -> float:
 def _check_readings(meters: Mapping[str, Mounted], settings: Settings, took_s: float) -> None:
     """Refuse a run with more readings than there is memory for. Raises ConfigError."""
     for name, mounted in meters.items():
-        readings = took_s / min(mounted.ask_s, settings.period_s or mounted.ask_s)
+        periods = [settings.period_s, *_periods(mounted).values()]
+        readings = took_s / min(each for each in periods if isinstance(each, (int, float)))
         if mounted.family != cluster.FAMILY and readings > MOST_READINGS:
             why = f"{readings:.3g} readings in {took_s:.3g} s, {MOST_READINGS:,} are the most"
             then = f"a longer ask_s in [meters.{name}], or less work"

@@ -144,8 +144,8 @@ def sentences(found: list[Cost]) -> list[str]:
         )
     if found:
         said.append(
-            f"The PDU's own gain is off by {100 * found[0].gain:+.2f} % in this study. It is in all medians, maxima and "
-            "energies that are printed and in the powers above, not in the errors of energy above: these are what "
+            f"The PDU's own gain is off by {100 * found[0].gain:+.2f} % in this study. It is in all medians, maxima "
+            "and energies that are printed and in the powers above, not in the errors of energy above: these are what "
             "reading seldom adds."
         )
     return said

@@ -74,8 +74,7 @@ def print_result(
     if result.twin:
         console.print(Text(fmt.simulated([result.twin])))
     console.print(Text(headline(result), style="bold"), soft_wrap=True)
-    unseen = unseen_line(result)
-    if unseen:
+    if unseen := unseen_line(result):
         console.print(Text(unseen))
     console.print(Text(story(result, console.width)))
     if result.scopes:

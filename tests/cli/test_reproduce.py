@@ -199,7 +199,8 @@ def test_nothing_that_was_published_gets_into_what_is_reproduced(paper: str, tmp
     assert first.covered.inside >= 0.9 * first.slots
 
 
-@pytest.mark.parametrize("paper", names())
+# That of bnl is also the default, which moves gdansk's: its long runs add nothing here.
+@pytest.mark.parametrize("paper", [name for name in names() if name != "bnl"])
 def test_the_change_that_is_suggested_moves_figures(paper: str, tmp_path: Path, asked: Asked) -> None:
     file = shortened(paper, tmp_path)
     head, first, *_ = re.split(r"(?m)^(?=\[workloads\.)", file.read_text())

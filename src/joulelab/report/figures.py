@@ -51,6 +51,17 @@ def draw(summary: Summary, folder: Path, *, formats: Sequence[str] = FORMATS) ->
     return written
 
 
+def plotting() -> tuple[Any, type[Figure]]:
+    """Return matplotlib and its Figure, loaded when first drawn with. Raises MissingDependency."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        install = 'pip install "joulelab[figures]"'
+        raise MissingDependency("figures need matplotlib, which is not installed", next=install) from None
+    return mpl, Figure
+
+
 def draw_panels(
     panels: Sequence[Panel], folder: Path, *, formats: Sequence[str] = FORMATS, together: str = ""
 ) -> list[Path]:
@@ -58,12 +69,7 @@ def draw_panels(
 
     Raises MissingDependency.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
-        install = 'pip install "joulelab[figures]"'
-        raise MissingDependency("figures need matplotlib, which is not installed", next=install) from None
+    mpl, Figure = plotting()  # noqa: N806 - a class
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     with mpl.rc_context(STYLE):

@@ -9,7 +9,7 @@ from joulelab.report.papers import Paper, Table
 from joulelab.report.papers.bnl_meters import PERIODS_S, costs, sentences
 from joulelab.report.papers.bnl_pictures import LABELS, pictures_of
 from joulelab.report.papers.bnl_runs import HOUR_S, KWH, Ran, ran
-from joulelab.report.papers.judged import NONE, POINTS, SHARE, Figure
+from joulelab.report.papers.judged import POINTS, SHARE, Figure, finding
 from joulelab.report.papers.published import published as printed
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _rack(found: Mapping[str, Ran], published: Mapping[str, Any]) -> list[Figure
     said = "" if left is None else f"{100 * left:.1f} % are left, {100 * designed:.1f} % by design with {nodes}"
     return [
         _figure("rack_margin_published", label, published, left, "", name="rack.margin"),
-        _finding("rack", published["rack_conclusion"], None if left is None else left >= designed, said),
+        finding("bnl.finding.rack", published["rack_conclusion"], None if left is None else left >= designed, said),
     ]
 
 
@@ -164,22 +164,15 @@ def _findings(found: Mapping[str, Ran], published: Mapping[str, Any]) -> list[Fi
     whole = len(known) == len(order)
     near = None if llava is None or burn is None else 0 <= burn - llava <= NEAR * burn
     return [
-        _finding("batch", "a larger batch draws more power, and takes less energy for the same training", batch,
-                 "" if batch is None else f"{large:.0f} and {small:.0f} W, {second:.1f} and {first:.1f} kWh"),
-        _finding("nameplate", "no run comes near the nameplate, not even a burn of GPUs and host",
+        finding("bnl.finding.batch", "a larger batch draws more power, and takes less energy for the same training",
+                batch, "" if batch is None else f"{large:.0f} and {small:.0f} W, {second:.1f} and {first:.1f} kWh"),
+        finding("bnl.finding.nameplate", "no run comes near the nameplate, not even a burn of GPUs and host",
                  None if most is None else most < (1 - NEAR) * rated, "" if most is None else f"{most:.0f} W"),
-        _finding("burn", "training a large model draws nearly what a burn does", near,
+        finding("bnl.finding.burn", "training a large model draws nearly what a burn does", near,
                  "" if near is None else f"{llava:.0f} and {burn:.0f} W"),
-        _finding("order", "power rises from the small batch over the large one and LLaVA to the burn",
+        finding("bnl.finding.order", "power rises from the small batch over the large one and LLaVA to the burn",
                  known == sorted(set(known)) if whole else None, ", ".join(f"{w:.0f} W" for w in known)),
     ]  # fmt: skip
-
-
-def _finding(name: str, text: str, holds: bool | None, detail: str) -> Figure:
-    return Figure(
-        id=f"bnl.finding.{name}", label=text, published=text, reproduced=holds, tolerance=NONE, kind="finding",
-        detail=detail,
-    )  # fmt: skip
 
 
 def _most(found: Mapping[str, Ran]) -> float | None:

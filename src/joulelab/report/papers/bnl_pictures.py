@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.core.errors import MissingDependency
-from joulelab.report.figures import COLOURS, FORMATS, STYLE, save
+from joulelab.report.figures import COLOURS, FORMATS, STYLE, plotting, save
 from joulelab.report.papers.bnl_runs import course
 
 if TYPE_CHECKING:
@@ -35,12 +34,7 @@ def pictures_of(
     study: Study, folder: Path, *, rated_w: float, burn_w: float | None, formats: Sequence[str] = FORMATS
 ) -> list[Path]:
     """Write the paper's two figures with what has run; return the files. Raises MissingDependency."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
-        install = 'pip install "joulelab[figures]"'
-        raise MissingDependency("figures need matplotlib, which is not installed", next=install) from None
+    mpl, Figure = plotting()  # noqa: N806 - a class
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     with mpl.rc_context(STYLE):

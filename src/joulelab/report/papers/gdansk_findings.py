@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulelab.report.papers.gdansk_runs import ALL, CAPPED_W, COUNTS, DEFAULT_W, METRICS, cap_of
-from joulelab.report.papers.judged import NONE, Figure
+from joulelab.report.papers.judged import finding
 
 if TYPE_CHECKING:
     from joulelab.report.papers.gdansk_runs import Metric, Swept
+    from joulelab.report.papers.judged import Figure
 
 STEP_W = 10
 CAPS = "on 8 GPUs a cap of 160 to 200 W is best for every goal, within one step"
@@ -73,7 +74,4 @@ def _scaling(found: Swept) -> Figure:
 
 
 def _finding(name: str, text: str, holds: bool | None, detail: str) -> Figure:
-    return Figure(
-        id=f"gdansk.finding.{name}", label=text, published=text, reproduced=holds, tolerance=NONE, kind="finding",
-        detail=detail, note=NOTES.get(name, "") if holds is False else "",
-    )  # fmt: skip
+    return finding(f"gdansk.finding.{name}", text, holds, detail, NOTES.get(name, ""))

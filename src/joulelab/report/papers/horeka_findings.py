@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulelab.report.papers.judged import NONE, Figure
+from joulelab.report.papers.judged import finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from joulelab.report.papers.horeka_runs import Ran
+    from joulelab.report.papers.judged import Figure
 
 GPU, MIX, ONLY = "gpu", "cpu-mix", "cpu-only"
 ROWS = ("energy-train", "energy-predict", "health-train", "health-predict")
@@ -23,16 +24,14 @@ NAMES = ("idle-gpus", "faster", "factor-86", "predict", "most", "twice", "notebo
 def findings(found: Mapping[tuple[str, str], Ran], published: Mapping[str, Any]) -> list[Figure]:
     """Return each finding of the paper, in its words, and whether the study's numbers bear it out."""
     judged = (
-        _idle_gpus(found), _faster(found), _factor(found), _predict(found), _most(found), _twice(found),
-        _notebook(found), _images(found),
+        _times(found, "energy-train", (MIX, ONLY), 1.7, 1.0), _times(found, "energy-train", (ONLY, GPU), 4.0, 7.4),
+        _times(found, "health-train", (ONLY, GPU), 86, 184), _predict(found), _most(found), _twice(found),
+        _notebook(found), _times(found, "health-predict", (ONLY, GPU), 4.5, 6.6),
     )  # fmt: skip
     return [
-        Figure(
-            id=f"horeka.finding.{name}", label=text, published=text, reproduced=holds, tolerance=NONE, kind="finding",
-            detail=said,
-        )
+        finding(f"horeka.finding.{name}", text, holds, said)
         for name, text, (holds, said) in zip(NAMES, published["findings"], judged, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _ratios(found: Mapping[tuple[str, str], Ran], workload: str, over: str, under: str) -> tuple[float, float] | None:
@@ -45,30 +44,18 @@ def _near(value: float, named: float) -> bool:
     return abs(value / named - 1) <= ABOUT
 
 
-def _idle_gpus(found: Mapping[tuple[str, str], Ran]) -> Said:
-    ratios = _ratios(found, "energy-train", MIX, ONLY)
+def _times(
+    found: Mapping[tuple[str, str], Ran], workload: str, nodes: tuple[str, str], energy: float, time: float
+) -> Said:
+    """Say whether one setup takes about so many times the energy and the runtime of another."""
+    ratios = _ratios(found, workload, *nodes)
     if ratios is None:
         return None, ""
-    holds = _near(ratios[0], 1.7) and _near(ratios[1], 1.0)
-    return holds, f"{ratios[0]:.2f} times the energy, {ratios[1]:.3f} times the runtime"
-
-
-def _faster(found: Mapping[tuple[str, str], Ran]) -> Said:
-    ratios = _ratios(found, "energy-train", ONLY, GPU)
-    if ratios is None:
-        return None, ""
-    return _near(ratios[1], 7.4) and _near(
-        ratios[0], 4.0
-    ), f"{ratios[1]:.1f} times faster, 1/{ratios[0]:.1f} of the energy"
-
-
-def _factor(found: Mapping[tuple[str, str], Ran]) -> Said:
-    ratios = _ratios(found, "health-train", ONLY, GPU)
-    if ratios is None:
-        return None, ""
-    return _near(ratios[0], 86) and _near(
-        ratios[1], 184
-    ), f"{ratios[0]:.1f} times the energy, {ratios[1]:.0f} the runtime"
+    holds = _near(ratios[0], energy) and _near(ratios[1], time)
+    return (
+        holds,
+        f"{nodes[0]} takes {ratios[0]:.3g} times the energy and {ratios[1]:.3g} times the runtime of {nodes[1]}",
+    )
 
 
 def _predict(found: Mapping[tuple[str, str], Ran]) -> Said:
@@ -105,12 +92,3 @@ def _notebook(found: Mapping[tuple[str, str], Ran]) -> Said:
         parts.append((case, book.energy_j / job.energy_j, book.time_s / job.time_s))
     said = "; ".join(f"{case} {energy:.2f} times the energy, {time:.2f} the runtime" for case, energy, time in parts)
     return all(_near(energy, 1) and _near(time, 1) for _, energy, time in parts), said
-
-
-def _images(found: Mapping[tuple[str, str], Ran]) -> Said:
-    ratios = _ratios(found, "health-predict", ONLY, GPU)
-    if ratios is None:
-        return None, ""
-    return _near(ratios[0], 4.5) and _near(
-        ratios[1], 6.6
-    ), f"{ratios[0]:.2f} times the energy, {ratios[1]:.2f} the runtime"

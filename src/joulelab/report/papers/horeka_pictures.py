@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.core.errors import MissingDependency
-from joulelab.report.figures import COLOURS, FORMATS, STYLE, save
+from joulelab.report.figures import COLOURS, FORMATS, STYLE, plotting, save
 from joulelab.report.papers.horeka_runs import profiles
 
 if TYPE_CHECKING:
@@ -28,12 +27,7 @@ MOST_POINTS = 4000  # a run of two days has more readings than a picture has col
 
 def pictures_of(study: Study, folder: Path, *, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure for each use case that has run; return the files. Raises MissingDependency."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
-        install = 'pip install "joulelab[figures]"'
-        raise MissingDependency("figures need matplotlib, which is not installed", next=install) from None
+    mpl, Figure = plotting()  # noqa: N806 - a class
     written: list[Path] = []
     with mpl.rc_context(STYLE):
         for case, file in FILES:

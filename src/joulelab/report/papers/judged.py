@@ -141,3 +141,11 @@ def count(figures: Sequence[Figure], kind: Kind) -> Count:
     """Count the verdicts of the figures of a kind."""
     found = Counter(figure.verdict for figure in of_kind(figures, kind))
     return Count(found["hit"], found["miss"], found[""])
+
+
+def finding(name: str, text: str, holds: bool | None, detail: str, note: str = "") -> Figure:
+    """Return what a paper says in words, and whether it holds here; `note` says why not."""
+    return Figure(
+        id=name, label=text, published=text, reproduced=holds, tolerance=NONE, kind="finding", detail=detail,
+        note=note if holds is False else "",
+    )  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -19,10 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.control.setting import Limits, Opened, Setting
+from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Refused, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from joulelab.control.client import Caps
 
 LOWEST, HIGHEST, DEFAULT = 100.0, 400.0, 350.0
 
@@ -164,6 +168,19 @@ def wait_for(condition: Any, *, within_s: float = 30.0) -> Any:
                 return value
         time.sleep(0.02)
     raise AssertionError("it did not happen")
+
+
+def hear(caps: Caps, event: str, within_s: float = 30.0) -> list[dict[str, Any]]:
+    """Serve a client's keeper until an event comes; return it and those before it. Fails where it does not come."""
+    heard: list[dict[str, Any]] = []
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        left_s = min(1.0, max(0.0, (caps.due_ns - monotonic_ns()) / 1e9))
+        select.select(caps.fds, (), (), left_s)
+        heard += caps.serve()
+        if any(e["event"] == event for e in heard):
+            return heard
+    raise AssertionError(f"{event} did not come: {heard}")
 
 
 BECOME = """

@@ -3,20 +3,18 @@ from __future__ import annotations
 import json
 import os
 import resource
-import select
 import signal
 import sys
 import threading
 import time
 
 import pytest
-from tests.control.fake import wait_for
+from tests.control.fake import hear, wait_for
 
 from joulelab.control import client
 from joulelab.control.client import Caps, Wish, restore
 from joulelab.control.leftover import has_leftovers
 from joulelab.control.state import State
-from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused
 from joulelab.core.process import start_ticks
 
@@ -25,19 +23,6 @@ TWO = [Wish("gpu:0", 170.0), Wish("gpu:1", 0.5, "share")]
 
 def keeper_of(caps):
     return caps._link.pid
-
-
-def hear(caps, event, within_s=30.0):
-    """Serve until an event comes; return it and those before it."""
-    heard = []
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        left_s = min(1.0, max(0.0, (caps.due_ns - monotonic_ns()) / 1e9))
-        select.select(caps.fds, (), (), left_s)
-        heard += caps.serve()
-        if any(e["event"] == event for e in heard):
-            return heard
-    raise AssertionError(f"{event} did not come: {heard}")
 
 
 def test_nothing_is_started_before_it_is_needed(environ):

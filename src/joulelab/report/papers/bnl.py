@@ -167,11 +167,11 @@ def _findings(found: Mapping[str, Ran], published: Mapping[str, Any]) -> list[Fi
         finding("bnl.finding.batch", "a larger batch draws more power, and takes less energy for the same training",
                 batch, "" if batch is None else f"{large:.0f} and {small:.0f} W, {second:.1f} and {first:.1f} kWh"),
         finding("bnl.finding.nameplate", "no run comes near the nameplate, not even a burn of GPUs and host",
-                 None if most is None else most < (1 - NEAR) * rated, "" if most is None else f"{most:.0f} W"),
+                None if most is None else most < (1 - NEAR) * rated, "" if most is None else f"{most:.0f} W"),
         finding("bnl.finding.burn", "training a large model draws nearly what a burn does", near,
-                 "" if near is None else f"{llava:.0f} and {burn:.0f} W"),
+                "" if near is None else f"{llava:.0f} and {burn:.0f} W"),
         finding("bnl.finding.order", "power rises from the small batch over the large one and LLaVA to the burn",
-                 known == sorted(set(known)) if whole else None, ", ".join(f"{w:.0f} W" for w in known)),
+                known == sorted(set(known)) if whole else None, ", ".join(f"{w:.0f} W" for w in known)),
     ]  # fmt: skip
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 GPU, MIX, ONLY = "gpu", "cpu-mix", "cpu-only"
 ROWS = ("energy-train", "energy-predict", "health-train", "health-predict")
 ABOUT = 0.1  # factors that a finding names are about the same within this
-# Energies within this are called comparable: the paper's own differ by 21 %. Chosen knowing that the twin's differ by 26 %
-# without scatter: with a quarter the finding would fail.
+# Energies within this are called comparable: the paper's own differ by 21 %. Chosen knowing that the twin's differ by
+# 26 % without scatter: with a quarter the finding would fail.
 COMPARABLE = 1 / 3
 
 Said = tuple[bool | None, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -98,6 +99,10 @@ def ranks() -> None:
     if first:
         found = {"alone": str(alone.measurement.run)}
         (Path(os.environ["SCRATCH"]) / "found.json").write_text(json.dumps(found))
+    # Models go first: one that still holds the group when it is destroyed may wait for ever, for a thread that
+    # waits for Python's lock.
+    del last
+    gc.collect()
     torch.distributed.destroy_process_group()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import gc
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -129,6 +130,7 @@ def join(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> I
     try:
         yield ranks
     finally:
+        gc.collect()  # a model that holds the group when it is destroyed waits, with Python's lock, for threads that need it
         dist.destroy_process_group()
 
 

@@ -1,0 +1,1 @@
+"""Charts: what lies where (`model`), and how it is drawn in a page (`svg`)."""

@@ -1,0 +1,1 @@
+"""What other programs ask for: the dashboard (`joulelab serve`) and the exporter of a node (`joulelab agent`)."""

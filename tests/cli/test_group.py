@@ -197,3 +197,16 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["ls"])
     assert ended.value.code == 130
+
+
+def test_an_interrupt_while_it_loads_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "joulelab.cli.group":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "joulelab.cli.group", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as left:
+        main(["ls"])
+    assert left.value.code == 130

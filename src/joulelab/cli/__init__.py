@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from joulelab.supervisor.spawn import Spawned
 
 
+INTERRUPTED_CODE = 130
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     words = sys.argv[1:] if argv is None else list(argv)
@@ -31,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         from joulelab.cli.group import run_commands
 
         sys.exit(run_commands(words, early))
+    except KeyboardInterrupt:  # what takes it, and says so, was just being loaded
+        sys.exit(INTERRUPTED_CODE)
     finally:
         for spawned in early:  # nobody took it: the command line was wrong
             _end(spawned)

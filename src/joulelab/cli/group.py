@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from joulelab.cli import INTERRUPTED_CODE
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.version import __version__
 
@@ -43,7 +44,7 @@ OWN_FAILURE = 125
 RUNNING = ("run", "cap")
 # What a command of a group says by the context's `meta` if it is one of those.
 RUNS_WORKLOAD = "joulelab.runs_workload"
-SIGPIPE_CODE, INTERRUPTED_CODE = 141, 130
+SIGPIPE_CODE = 141
 
 
 class Commands(click.Group):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 WIDE = 0.2  # an interval of more than 20 % is said in percent too, so that nobody overlooks it
+NEAR_NOTHING = 0.001  # of its uncertainty: such a value has no digits of its own to show
 MOST_DIGITS = 6
 PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E", 21: "Z"}
 PREFIXED = ("FLOP",)  # kinds of work that are units: their amounts have SI prefixes
@@ -64,7 +65,7 @@ def interval(value: float, expanded: float | None) -> str:
         return f"{plain(value)} ± ?"
     if expanded == 0:
         return f"{plain(value)} ± 0"
-    if is_wide(value, expanded) and value:
+    if is_wide(value, expanded) and abs(value) > NEAR_NOTHING * expanded:
         return f"{plain(value, 3)} ± {plain(expanded, 2)}"  # the estimate is usually better than its bound
     return _even(value, expanded)
 

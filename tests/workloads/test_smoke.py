@@ -24,8 +24,13 @@ NEEDS = {"llava15-13b": "transformers", "llm-infer": "transformers", "lstm-noteb
 # Workloads that are trained; what they tell is the same.
 TRAINED = [name for name in workloads.names() if {"ranks", "epochs"} <= set(workloads.find(name).PARAMETERS)]
 OTHERS = [name for name in workloads.names() if name not in TRAINED]
-# Two ranks show all that one does but the start without torchrun, which is the same for all: one workload shows it.
-SINGLE = [pytest.param(name, 1, marks=[] if name == "lstm-load" else pytest.mark.long) for name in TRAINED]
+# Each is trained once: with two ranks where that is a way of its own (copies of the model, parts of it), else with one.
+TWO_RANKS = ("resnet152-cifar10", "llava15-13b")
+TRAININGS = [
+    pytest.param(name, ranks, marks=[] if (ranks == 2) == (name in TWO_RANKS) else pytest.mark.long)
+    for name in TRAINED
+    for ranks in (1, 2)
+]
 # The preset trains this one for 15 s; a few steps show the same.
 FEWER = {"resnet152-cifar10": ("max_steps=12",)}
 PHASES = ["set-up", "warm-up", "epoch 1", "predict", "save"]
@@ -88,7 +93,7 @@ def check_energy(result: dict) -> None:
     assert 0 < sum(p["energy"]["measured"]["value"] for p in phases) <= whole * 1.001
 
 
-@pytest.mark.parametrize(("name", "ranks"), [*SINGLE, *((name, 2) for name in TRAINED)])
+@pytest.mark.parametrize(("name", "ranks"), TRAININGS)
 def test_trainings(node, tmp_path, name, ranks):
     pytest.importorskip(NEEDS.get(name, "torch"))
     result, printed = measured(node, tmp_path, name, f"ranks={ranks}", *FEWER.get(name, ()))

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start thousands of processes: each would compile all that it imports where the environment forbids to keep it.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all check collected format benchmarks install system clean
+.PHONY: demo screenshots test test-all check collected format benchmarks install system clean
 
 # About a minute, on a simulated node; the installation comes the first time only. Results go to joulelab-demo/.
 demo: $(VENV)/installed-demo
@@ -76,6 +76,10 @@ PACKAGES := gcc libc6-dev snmpd snmp ipmitool freeipmi-tools mosquitto prometheu
   stress-ng dataset-fashion-mnist chromium
 system:
 	@tests/install-packages $(PACKAGES)
+
+# The pictures of README and docs, of twins; needs chromium.
+screenshots: install-dev system
+	@$(BIN)/python -m tests.docs.screenshots
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

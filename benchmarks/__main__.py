@@ -15,8 +15,12 @@ SHORT = {
     "pdus": ["--seconds", "10"],
     "wall": ["--virtual", "--seeds", "20"],
     "tune": [],
+    "report": ["--epochs", "10"],
     "callbacks": ["--steps", "60", "--repeats", "10", "--seconds", "15"],
+    "agent": ["--seconds", "10"],
+    "fleet": ["--nodes", "100"],
     "studies": ["--cells", "2500", "--done", "225", "--runs", "1000"],
+    "dashboard": ["--runs", "1000"],
 }
 
 

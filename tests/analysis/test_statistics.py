@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.analysis.virtual import ns, readings
 
-from joulelab.analysis.statistics import coverage, power_statistics, weighted_percentiles
+from joulelab.analysis.statistics import MANY, coverage, power_statistics, weighted_percentiles
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.integers(1, 50)), min_size=1, max_size=30), st.integers(1, 99))
@@ -27,6 +27,18 @@ def test_percentiles_rise_and_stay_inside(values):
     assert found == sorted(found)
     assert found[0] == min(values)
     assert found[-1] == max(values)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-9, 300.0])
+def test_percentiles_of_many_are_those_of_all_of_them_in_order(spread):
+    rng = np.random.default_rng(3)
+    value = 100 + spread * np.round(rng.gamma(0.5, 1.0, MANY + 1), 2)  # many are equal, and most are low
+    weight = rng.integers(1, 9, value.size).astype(float)
+    percent = (0.0, 5.0, 50.0, 95.0, 99.0, 99.99, 100.0)
+    order = np.argsort(value, kind="stable")
+    reached = np.cumsum(weight[order])
+    expected = [value[order][np.searchsorted(reached, p / 100 * reached[-1])] for p in percent]
+    assert weighted_percentiles(value, weight, percent) == expected
 
 
 def test_readings_that_were_polled_quickly_weigh_little():

@@ -60,6 +60,9 @@ def test_labels_and_matchers():
 def test_presets_are_whole(preset):
     for row in PRESETS[preset]:
         query = parse_query(row, "node.ac", preset)
+        if preset == "joulelab":  # the agents state it themselves
+            assert query.gain == 0
+            continue
         assert query.reference
         assert 0 < query.gain < 0.1
         assert query.kind in ("power", "counter")

@@ -28,11 +28,14 @@ def _texts(path: Path) -> str:
 
 @pytest.mark.no_cover  # other figures trace the same
 def test_every_figure_is_drawn_with_units_and_the_coverage_factor(tmp_path: Path) -> None:
-    drawn = draw(summarise(sweep(gpus=(1, 8), caps=(100, 180, 260), n=3), goals=GOALS), tmp_path, formats=["svg"])
+    drawn = draw(
+        summarise(sweep(gpus=(1, 8), caps=(100, 180, 260), n=3), goals=GOALS), tmp_path, formats=["svg"], said="Said."
+    )
     assert {p.name for p in drawn} == {f"{n}.svg" for n in (*NAMES, "pareto", "scaling")}
     for path in drawn:
         said = _texts(path)
         assert "k = 2" in said
+        assert said.count("Said.") == 1
         if path.stem == "scaling":
             assert "speed-up" in said
             assert "efficiency, %" in said

@@ -159,7 +159,7 @@ def test_a_node_that_comes_with_joulelab_says_where_its_numbers_are_from(name: s
     known = roots(found)
     for key in found.sources:
         root, _, rest = key.partition(".")
-        assert root in {*known, "workloads", "spread", "seed", "packages"}, key
+        assert root in {*known, "workloads", "spread", "seed", "packages", "rated_w"}, key
         assert not rest or rest.partition(".")[0] in known.get(root, {rest.partition(".")[0]}), key
     for workload, model in found.workloads.items():
         for gpus in ((), tuple(range(len(found.node.gpus)))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,6 +70,7 @@ class Cumulative:
     t: Floats
     energy: Floats
     step_s: float
+    _smooth: dict[float, tuple[Floats, Floats]] = field(default_factory=dict, compare=False, repr=False)
 
     def at(self, t: Floats) -> Floats:
         """Return the energy used up to each time, in J."""
@@ -84,8 +85,10 @@ class Cumulative:
     def smoothed(self, width: float) -> tuple[Floats, Floats]:
         """Return times (s) and the mean powers (W) over windows around them, between which those are linear."""
         wide = max(width, self.step_s)
-        t = np.sort(np.concatenate((self.t - wide / 2, self.t + wide / 2)))
-        return t, (self.at(t + wide / 2) - self.at(t - wide / 2)) / wide
+        if wide not in self._smooth:  # cords of a node have windows alike
+            t = np.sort(np.concatenate((self.t - wide / 2, self.t + wide / 2)), kind="stable")
+            self._smooth[wide] = t, (self.at(t + wide / 2) - self.at(t - wide / 2)) / wide
+        return self._smooth[wide]
 
 
 def cumulative(channel: Channel, base_ns: int) -> Cumulative:
@@ -99,6 +102,21 @@ def cumulative(channel: Channel, base_ns: int) -> Cumulative:
     t = middles(readings, base_ns) - shift_s(channel)
     steps = np.diff(t) * (readings.value[1:] + readings.value[:-1]) / 2
     return Cumulative(base_ns, t, np.concatenate(([0.0], np.cumsum(steps))), channel.step_s)
+
+
+class Sums:
+    """Add channels, and keep each sum: a node's meters are compared with it, guided by it, less it they are rest."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, ...], tuple[list[Channel], Cumulative]] = {}
+
+    def of(self, channels: list[Channel]) -> Cumulative:
+        """Return several channels together, where all of them were read."""
+        key = tuple(sorted(map(id, channels)))  # they are held here, so that no other gets one's number
+        if key not in self._found:
+            base = min(int(c.readings.t0_ns[0]) for c in channels)
+            self._found[key] = channels, summed(channels, base)
+        return self._found[key][1]
 
 
 def summed(channels: list[Channel], base_ns: int) -> Cumulative:

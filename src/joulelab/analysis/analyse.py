@@ -16,13 +16,15 @@ from joulelab.analysis.channels import Channel, ScopeChannels, energy_bearing, l
 from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.gaps import gaps_of
-from joulelab.analysis.joining import join
+from joulelab.analysis.joining import Joined, join
+from joulelab.analysis.nameplate import rated_of
 from joulelab.analysis.phases import Phase, Work, facts_of, phases_of, stretches
 from joulelab.analysis.result import GroupResult, PhaseResult, Reading, Result, ScopeResult
 from joulelab.analysis.series import Readings
-from joulelab.analysis.statistics import PowerStatistics, power_statistics
+from joulelab.analysis.statistics import TICKS_PER_POWER, PowerStatistics, power_statistics
 from joulelab.analysis.sums import SumCurve
 from joulelab.analysis.terms import Quantity, total
+from joulelab.analysis.unsure import unsure_of, with_unsure
 from joulelab.core.scope import family
 
 if TYPE_CHECKING:
@@ -34,16 +36,16 @@ if TYPE_CHECKING:
 MOST_PHASES = 500  # phases whose energy is worked out, steps last; the rest is listed by time only
 MOST_STRETCHES = 2000  # the same for stretches of steps, which are few unless something else is done every few steps
 MOST_STEPS, STRETCH = 24_000, 960  # stamps of work that are looked at for each process, in stretches of so many
-TICKS_PER_POWER = 50  # steps of a counter over which its rise is taken as a power: one step more or less is 2 %
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Hold the workload's interval in monotonic ns, and that of the idle stretch before it."""
+    """Hold the workload's interval in mono ns, that of the idle stretch before it, and how far off its ends are."""
 
     start_ns: int
     end_ns: int
     idle: tuple[int, int] | None
+    unsure: tuple[int, int] = (0, 0)
 
 
 def analyse(run: Run) -> Result:
@@ -63,7 +65,7 @@ def analyse_phase(run: Run, start_ns: int, end_ns: int) -> Result:
 def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]]) -> Result:
     """Return the result of an interval of a run."""
     a, b = interval.start_ns, interval.end_ns
-    joined = join(load_channels(run, interval.idle), a, b)
+    joined = joined_of(run, interval)
     scopes = joined.scopes
     marks = run.marks()
     phases, work = phases_of(marks, a, b)
@@ -72,7 +74,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     results = tuple(accounted(s, a, b) if s.host in told else _scope(s, interval, steps) for s in scopes)
     accounts = compare_accounts(scopes, told, a, interval.idle)
     compared = (*comparisons(results), *accounts.comparisons)
-    groups, ratios = breakdown(results, scopes, (b - a) * 1e-9, a, b)
+    groups, ratios = breakdown(results, scopes, (b - a) * 1e-9, a, b, joined.sums)
     gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or _ended(events)
     told_facts = facts_of(marks, b, str(meta.get("host", "")))
@@ -103,7 +105,13 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         ratios=ratios,
         caps=caps_of(events),
         facts=told_facts,
+        rated=rated_of(run, results, events, (b - a) * 1e-9),
     )
+
+
+def joined_of(run: Run, interval: Interval) -> Joined:
+    """Return the channels of a run, read and joined for the workload of an interval; asked again, the same."""
+    return run.kept(interval, lambda: join(load_channels(run, interval.idle), interval.start_ns, interval.end_ns))
 
 
 def _told(run: Run, end: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +146,7 @@ def interval_of(run: Run, events: list[dict[str, Any]]) -> Interval:
     stop = end.get("end_ns") or finished
     if stop is None:
         stop = max([int(e["t"]) for e in events if "t" in e] + [_last_stamp(run), int(start)])
-    return Interval(int(start), int(stop), idle)
+    return Interval(int(start), int(stop), idle, unsure_of(events))
 
 
 def _last_stamp(run: Run) -> int:
@@ -167,7 +175,7 @@ def _steps(work: Work) -> Ints | None:
 def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> ScopeResult:
     a, b = interval.start_ns, interval.end_ns
     best, span = scope.best, max((b - a) * 1e-9, 1e-9)
-    energy = best.energy(a, b, steps)
+    energy = with_unsure(best.energy(a, b, steps), best.edge_u, a, b, interval.unsure)
     shown = scope.power()
     idle_w = net = None
     if interval.idle is not None:
@@ -186,7 +194,10 @@ def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> Scop
         statistics=_statistics(shown or best, a, b),
         net=net,
         idle_w=idle_w,
-        others=tuple(_reading(c, c.energy(a, b, steps), a, b) for c in scope.channels[1:]),
+        others=tuple(
+            _reading(c, with_unsure(c.energy(a, b, steps), c.edge_u, a, b, interval.unsure), a, b)
+            for c in scope.channels[1:]
+        ),
     )
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from joulelab.analysis.alignment import means, summed
+from joulelab.analysis.alignment import Sums, means
 from joulelab.analysis.result import GroupResult, ScopeResult
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import power_statistics
 from joulelab.analysis.terms import Quantity, total
-from joulelab.core.scope import CORDS, ancestors, family, parent, roots
+from joulelab.core.scope import CORDS, ancestors, family, order, parent, roots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,18 +23,65 @@ if TYPE_CHECKING:
 PARTS = ("gpu", "cpu", "dram")
 
 
-def _counted(scopes: tuple[ScopeResult, ...]) -> tuple[ScopeResult, ...]:
+class Placed(Protocol):
+    """Tell where something was measured, and whether it is an estimate: a scope's channels, or its result."""
+
+    @property
+    def scope(self) -> str:
+        """Return the scope."""
+
+    @property
+    def host(self) -> str:
+        """Return the host."""
+
+    @property
+    def parent(self) -> str | None:
+        """Return the scope that contains it."""
+
+    @property
+    def estimate(self) -> bool:
+        """Return whether nothing of it was measured."""
+
+
+P = TypeVar("P", bound=Placed)
+
+
+def stacked(scopes: Sequence[P]) -> list[tuple[P, list[P]]]:
+    """Return what everything measured is the sum of, each with the parts inside that are subtracted for its rest.
+
+    A part that nothing measured contains stands for itself and has none.
+    """
+    keys = {f"{s.host}/{s.scope}": s for s in _counted(scopes)}
+    tree, summed = _tree(keys), _summed(keys)
+    found = []
+    for key in roots(summed, tree):
+        inside = {k: s for k, s in summed.items() if key in ancestors(k, tree) and family(s.scope) in PARTS}
+        inner = [inside[k] for k in roots(inside, tree)] if family(keys[key].scope) not in PARTS else []
+        found.append((keys[key], sorted(inner, key=_place)))
+    return sorted(found, key=lambda pair: _place(pair[0]))
+
+
+def _place(scope: Placed) -> tuple[str, tuple[int, str, list[int], str]]:
+    return scope.host, order(scope.scope)
+
+
+def _counted(scopes: Sequence[P]) -> tuple[P, ...]:
     """Leave out estimates of what was measured as well."""
-    measured = {(s.host, family(s.scope)) for s in scopes if not s.reading.estimate}
-    return tuple(s for s in scopes if not s.reading.estimate or (s.host, family(s.scope)) not in measured)
+    measured = {(s.host, family(s.scope)) for s in scopes if not s.estimate}
+    return tuple(s for s in scopes if not s.estimate or (s.host, family(s.scope)) not in measured)
 
 
 def breakdown(
-    results: tuple[ScopeResult, ...], channels: Sequence[ScopeChannels], span: float, a_ns: int, b_ns: int
+    results: tuple[ScopeResult, ...],
+    channels: Sequence[ScopeChannels],
+    span: float,
+    a_ns: int,
+    b_ns: int,
+    sums: Sums | None = None,
 ) -> tuple[tuple[GroupResult, ...], dict[str, Quantity]]:
     """Return sums by family and over all, what nodes used beyond their parts, and how efficient supplies were.
 
-    `span` (s) is the length of [a, b].
+    `span` (s) is the length of [a, b]; `sums` keeps what parts are together.
     """
     scopes = _counted(results)
     keys = {f"{s.host}/{s.scope}": s for s in scopes}
@@ -51,7 +98,7 @@ def breakdown(
     summed = _summed(keys)
     if summed:
         groups.append(_group("measured", top(summed), span))
-    known = {(c.host, c.scope): c for c in channels}
+    known, together = {(c.host, c.scope): c for c in channels}, sums or Sums()
     several = len({s.host for s in scopes if family(s.scope) != "job"}) > 1
     ratios: dict[str, Quantity] = {}
     for key, node in keys.items():
@@ -60,7 +107,7 @@ def breakdown(
         inside = {k: s for k, s in summed.items() if key in ancestors(k, tree) and family(s.scope) in PARTS}
         inner = top(inside)
         if inner:
-            groups.append(_rest(node, inner, span, rest_statistics(known, node, inner, a_ns, b_ns)))
+            groups.append(_rest(node, inner, span, rest_statistics(known, node, inner, (a_ns, b_ns), together)))
         direct = keys.get(f"{node.host}/node.dc")
         if node.scope == "node.ac" and direct is not None and node.energy.value > 0:
             loss = node.energy - direct.energy
@@ -71,21 +118,21 @@ def breakdown(
     return tuple(groups), ratios
 
 
-def _summed(keys: dict[str, ScopeResult]) -> dict[str, ScopeResult]:
+def _summed(keys: dict[str, P]) -> dict[str, P]:
     """Return what goes into the sum over all: psys, loose cords and what was accounted would count things twice."""
     # A job is whole nodes: where anything of them is measured it stands beside, in no sum; beside guesses it counts.
     jobs = {k: s for k, s in keys.items() if family(s.scope) == "job"}
-    read = any(not s.reading.estimate for k, s in keys.items() if k not in jobs)
+    read = any(not s.estimate for k, s in keys.items() if k not in jobs)
     keys = {k: s for k, s in keys.items() if k not in jobs} if read or not jobs else jobs
     # What psys covers is up to the board's maker: where packages are measured it stands beside them, in no sum.
-    hosts = {s.host for s in keys.values() if family(s.scope) == "cpu" and not s.reading.estimate}
+    hosts = {s.host for s in keys.values() if family(s.scope) == "cpu" and not s.estimate}
     summed = {k: s for k, s in keys.items() if family(s.scope) != "psys" or s.host not in hosts}
     # Cords that make no whole hold some of what is measured inside: alone they stand for themselves, else in no sum.
     others = {s.host for s in summed.values() if family(s.scope) not in CORDS}
     return {k: s for k, s in summed.items() if family(s.scope) not in CORDS or s.host not in others}
 
 
-def _tree(keys: dict[str, ScopeResult]) -> dict[str, str | None]:
+def _tree(keys: dict[str, P]) -> dict[str, str | None]:
     """Return what contains each scope, completed by containers that were not measured: node.ac holds a GPU anyway."""
     tree = {k: f"{s.host}/{s.parent}" if s.parent else None for k, s in keys.items()}
     racks = [k for k, s in keys.items() if family(s.scope) == "rack"]
@@ -121,13 +168,13 @@ def _rest(node: ScopeResult, inner: list[ScopeResult], span: float, statistics: 
     return GroupResult(f"rest of {node.scope}", names, energy, mean, None, estimate, statistics, hosts)
 
 
-def rest_over_time(node: ScopeChannels, inner: Sequence[ScopeChannels]) -> Readings | None:
+def rest_over_time(node: ScopeChannels, inner: Sequence[ScopeChannels], sums: Sums) -> Readings | None:
     """Return a node's power less that of its parts (W), at the readings of the node's power; None where it has none."""
     power = node.power()
     if power is None or not inner:
         return None
-    base = int(power.readings.t0_ns[0])
-    parts = summed([s.best for s in inner], base)
+    parts = sums.of([s.best for s in inner])
+    base = parts.base_ns
     shown = means(power, base)
     inside = (shown.middle - shown.width / 2 >= parts.t[0]) & (shown.middle + shown.width / 2 <= parts.t[-1])
     if not inside.any():
@@ -138,12 +185,16 @@ def rest_over_time(node: ScopeChannels, inner: Sequence[ScopeChannels]) -> Readi
 
 
 def rest_statistics(
-    known: dict[tuple[str, str], ScopeChannels], node: ScopeResult, inner: list[ScopeResult], a_ns: int, b_ns: int
+    known: dict[tuple[str, str], ScopeChannels],
+    node: ScopeResult,
+    inner: list[ScopeResult],
+    over: tuple[int, int],
+    sums: Sums,
 ) -> PowerStatistics | None:
-    """Return statistics of a node's rest (W) in [a, b]."""
+    """Return statistics of a node's rest (W) over [a, b]."""
     whole = known[node.host, node.scope]
-    rest = rest_over_time(whole, [known[s.host, s.scope] for s in inner])
+    rest = rest_over_time(whole, [known[s.host, s.scope] for s in inner], sums)
     shown = whole.power()
     if rest is None or shown is None:
         return None
-    return power_statistics(rest, a_ns, b_ns, window_s=shown.spec.window_s, step_s=shown.step_s)
+    return power_statistics(rest, *over, window_s=shown.spec.window_s, step_s=shown.step_s)

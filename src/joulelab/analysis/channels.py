@@ -72,15 +72,18 @@ class Channel:
         if self.clock_s is None:
             return replace(found, known=False)
         # In place of what a guide has of it: the meters of a host have one clock.
-        ends = {f"clock:{self.host}:{a_ns}": -self._clock_u(a_ns), f"clock:{self.host}:{b_ns}": self._clock_u(b_ns)}
+        off_ns = math.ceil(self.clock_s * 1e9)
+        edges = (-self.edge_u(a_ns, off_ns), self.edge_u(b_ns, off_ns))
+        ends = {f"clock:{self.host}:{a_ns}": edges[0], f"clock:{self.host}:{b_ns}": edges[1]}
         return replace(found, terms={**found.terms, **ends})
 
-    def _clock_u(self, t_ns: int) -> float:
-        """Return what an edge at t is worth that may lie as far to either side as the clock may be off (J)."""
+    def edge_u(self, t_ns: int, off_ns: int) -> float:
+        """Return what an edge at t is worth that may lie so far to either side (J)."""
+        if self.members:  # they are cut at the same time
+            return sum(member.edge_u(t_ns, off_ns) for member in self.members)
         curve = self.curve.slow if isinstance(self.curve, (GuidedCurve, WatchedCurve)) else self.curve
         curve = curve.plain if isinstance(curve, DoubtedCurve) else curve
         assert isinstance(curve, (CounterCurve, PowerCurve))  # a sum has members
-        off_ns = math.ceil((self.clock_s or 0.0) * 1e9)
         before, here, after = (float(curve.at(t)[0]) for t in (t_ns - off_ns, t_ns, t_ns + off_ns))
         return max(abs(after - here), abs(here - before)) / math.sqrt(3)
 
@@ -100,6 +103,11 @@ class ScopeChannels:
         """Return the channel to believe."""
         return self.channels[0]
 
+    @property
+    def estimate(self) -> bool:
+        """Return whether it is an estimate, not a measurement."""
+        return self.best.spec.estimate
+
     def power(self) -> Channel | None:
         """Return the channel whose readings show power best: measured, and with the shortest window."""
         powers = [c for c in self.channels if c.spec.kind == "power"]
@@ -108,7 +116,7 @@ class ScopeChannels:
 
 def load_channels(run: Run, idle: tuple[int, int] | None = None) -> list[ScopeChannels]:
     """Read every energy-bearing channel of a run; `idle` is an interval (ns) whose power bounds what was unseen."""
-    state = _state(run)
+    state = states_of(run)
     found: dict[tuple[str, str], list[Channel]] = {}
     parents: dict[tuple[str, str], str | None] = {}
     for table in run.tables():
@@ -122,7 +130,7 @@ def load_channels(run: Run, idle: tuple[int, int] | None = None) -> list[ScopeCh
     return sorted(scopes, key=lambda s: (s.host, order(s.scope)))
 
 
-def _state(run: Run) -> dict[tuple[str, str], dict[str, Readings]]:
+def states_of(run: Run) -> dict[tuple[str, str], dict[str, Readings]]:
     """Return the slow channels by scope: load, caps, clocks, temperature."""
     state: dict[tuple[str, str], dict[str, Readings]] = {}
     for table in run.tables():

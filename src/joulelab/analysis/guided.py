@@ -82,7 +82,7 @@ class GuidedCurve:
         """Fit; raise ValueError where the fast ones do not explain the slow readings, or these sample them unfairly."""
         self.slow = slow
         self.readings = slow.readings
-        self._guide = guide
+        self.guide = guide
         values, inside = guide.means(slow)
         if inside.sum() < FEWEST:
             raise ValueError(f"only {inside.sum()} readings beside the fast ones")
@@ -91,14 +91,14 @@ class GuidedCurve:
             raise ValueError("the slow readings are no fair sample of what the fast ones saw")
         self.offset_w, self.slope, slope_u = _fit(values[inside], slow.readings.value[inside])
         self.slope_u = math.hypot(slope_u, SLOPE_U * self.slope)
-        self._rest = _like(slow, slow.readings.value - self.offset_w - self.slope * values)
+        self.rest = _like(slow, slow.readings.value - self.offset_w - self.slope * values)
         self._sampled = _like(slow, values)
 
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms."""
         span, shared = (b_ns - a_ns) * 1e-9, self.slow.spec.accuracy.shared or self.slow.name
-        fast = self._guide.energy(a_ns, b_ns)
-        rest = self._rest.energy(a_ns, b_ns, steps_ns=steps_ns).without("gain", "offset", "quantum", "unseen")
+        fast = self.guide.energy(a_ns, b_ns)
+        rest = self.rest.energy(a_ns, b_ns, steps_ns=steps_ns).without("gain", "offset", "quantum", "unseen")
         plain = self.slow.energy(a_ns, b_ns, steps_ns=steps_ns)
         value = self.offset_w * span + self.slope * fast.value + rest.value
         terms = {s: u for s, u in plain.terms.items() if s.startswith(("gain:", "offset:", "quantum:", "unseen:"))}

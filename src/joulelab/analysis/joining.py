@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.alignment import REPEATS, Cumulative, Lag, cumulative, estimate, means, summed, varies
+from joulelab.analysis.alignment import REPEATS, Cumulative, Lag, Sums, cumulative, estimate, means, varies
 from joulelab.analysis.channels import Channel, ScopeChannels
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.guided import DoubtedCurve, Guide, GuidedCurve, WatchedCurve
@@ -28,11 +28,15 @@ COVERED = 0.98  # share of a record that the fast ones must have seen to guide
 
 @dataclass(frozen=True)
 class Joined:
-    """Hold the scopes after joining, the lags that were looked for, and sums that lack a part, in words."""
+    """Hold the scopes after joining, the lags that were looked for, and sums that lack a part, in words.
+
+    `sums` keeps what parts of nodes are together.
+    """
 
     scopes: list[ScopeChannels]
     lags: list[Lag] = field(default_factory=list)
     incomplete: list[str] = field(default_factory=list)
+    sums: Sums = field(default_factory=Sums)
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,13 @@ class _Fast:
     channels: list[Channel]
     curve: Cumulative
     known: dict[tuple[int, int], Quantity] = field(default_factory=dict)
+    seen: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def coverage(self, a_ns: int, b_ns: int) -> float:
+        """Return the share of [a, b] with readings of all."""
+        if (a_ns, b_ns) not in self.seen:
+            self.seen[a_ns, b_ns] = min(c.coverage(a_ns, b_ns) for c in self.channels)
+        return self.seen[a_ns, b_ns]
 
     def energy(self, a_ns: int, b_ns: int) -> Quantity:
         """Return the energy of [a, b] in J; every slow meter asks for the same stretches."""
@@ -53,7 +64,8 @@ class _Fast:
 def join(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> Joined:
     """Join the channels of a run whose workload ran in [a, b]."""
     lags: list[Lag] = []
-    fast = {host: _fast([s for s in scopes if s.host == host]) for host in {s.host for s in scopes}}
+    together = Sums()
+    fast = {host: _fast([s for s in scopes if s.host == host], together) for host in {s.host for s in scopes}}
     aligned = [_aligned(s, fast[s.host], lags) for s in scopes]
     doubted = {(g.host, g.meter, g.stream) for g in lags if g.doubted}
     timed = {(g.host, g.meter, g.stream) for g in lags if g.applied or g.why == NO_LAG or g.why.startswith(REPEATS)}
@@ -64,18 +76,17 @@ def join(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> Joined:
         known = found.get((host, scope)) or ScopeChannels(scope, host, parent(scope, None), ())
         found[host, scope] = replace(known, channels=(*known.channels, *channels))
     ranked = (_ranked(s, a_ns, b_ns) for s in found.values())
-    return Joined(sorted(ranked, key=lambda s: (s.host, order(s.scope))), lags, incomplete)
+    return Joined(sorted(ranked, key=lambda s: (s.host, order(s.scope))), lags, incomplete, together)
 
 
-def _fast(scopes: list[ScopeChannels]) -> _Fast | None:
+def _fast(scopes: list[ScopeChannels], sums: Sums) -> _Fast | None:
     """Return a host's GPUs, packages and memory together, None where there are none."""
     inside = {s.scope: s for s in scopes if family(s.scope) in INSIDE and not s.best.spec.estimate}
     tree = {name: s.parent for name, s in inside.items()}
     channels = [inside[name].best for name in roots(inside, tree)]
     if not channels or not any(family(s.scope) in AROUND for s in scopes):
         return None
-    base = min(int(c.readings.t0_ns[0]) for c in channels)
-    curve = summed(channels, base)
+    curve = sums.of(channels)
     return _Fast(channels, curve) if curve.t[-1] > curve.t[0] else None
 
 
@@ -150,7 +161,7 @@ def _guided(
     """
     if fast is None or family(scope.scope) not in AROUND:
         return scope
-    covered = min(c.coverage(*workload) for c in fast.channels) >= COVERED
+    covered = fast.coverage(*workload) >= COVERED
     channels = []
     for channel in scope.channels:
         stream = (channel.host, channel.meter, channel.stream.name)

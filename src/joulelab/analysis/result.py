@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.analysis.gaps import Gap
+from joulelab.analysis.rated import RatedResult
 from joulelab.analysis.statistics import PowerStatistics
 from joulelab.analysis.terms import Quantity
 from joulelab.analysis.work import kinds_with_figure
@@ -64,6 +65,11 @@ class ScopeResult:
     def energy(self) -> Quantity:
         """Return the energy in J."""
         return self.reading.energy
+
+    @property
+    def estimate(self) -> bool:
+        """Return whether it is an estimate, not a measurement."""
+        return self.reading.estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +155,8 @@ class PhaseResult:
 class Result:
     """Hold everything that is printed of a run; `stretches` are steps that follow each other, together.
 
-    `twin` names the twin that a run of virtual time is of: nothing of it was measured.
+    `twin` names the twin that a run of virtual time is of: nothing of it was measured. `rated` is what runtime x rated
+    power would have said.
     """
 
     run: str
@@ -179,6 +186,7 @@ class Result:
     facts: dict[str, Fact] = field(default_factory=dict)
     stretches: tuple[PhaseResult, ...] = ()
     twin: str = ""
+    rated: RatedResult = field(default_factory=RatedResult)
 
     @property
     def duration_s(self) -> float:
@@ -226,6 +234,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, PhaseResult):
         fields = {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
         return fields | {"rates": _plain(value.rates)}
+    if isinstance(value, RatedResult):
+        return _plain(value.to_json())
     if isinstance(value, (PowerStatistics, Gap, Check)):
         return _plain(asdict(value))
     if hasattr(value, "__dataclass_fields__"):

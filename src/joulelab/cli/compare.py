@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -15,10 +14,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from joulelab.analysis.result import Result
-    from joulelab.report.comparison import Comparison, Line
+    from joulelab.report.comparison import Comparison
 
-MOST_OF_NAME, LEAST_OF_FACT = 24, 24  # letters
+LEAST_OF_FACT = 24  # letters
 ALIKE, NOT_APART = "≈", "cannot be told apart"
 
 
@@ -32,6 +30,7 @@ def command(a: str, b: str, as_json: bool, runs: Path) -> None:
 
     Runs are named as for `joulelab show`; B is the last one unless named.
     """
+    from joulelab.cli.busy import busy
     from joulelab.report.cache import result_of
     from joulelab.report.comparison import compare
     from joulelab.store.folder import find_run
@@ -39,7 +38,8 @@ def command(a: str, b: str, as_json: bool, runs: Path) -> None:
     first, second = find_run(runs, a), find_run(runs, b)
     if first.resolve() == second.resolve():
         raise click.UsageError(f"both are run {first.name}; name two, see `joulelab ls`")
-    found = compare(result_of(first), result_of(second))
+    with busy(f"reading {first.name} and {second.name}"):
+        found = compare(result_of(first), result_of(second))
     if as_json:
         print_json(found.to_json())
         return
@@ -50,11 +50,12 @@ def _print(found: Comparison) -> None:
     from rich.text import Text
 
     from joulelab.report import format as fmt
+    from joulelab.report.comparison_rows import run_title
     from joulelab.report.console import make_console
 
     console = make_console(sys.stdout)
     for label, run in (("A", found.a), ("B", found.b)):
-        console.print(Text(fmt.shortened(f"{label}  {run.run}  {_title(run)}", console.width)))
+        console.print(Text(fmt.shortened(f"{label}  {run.run}  {run_title(run)}", console.width)))
         if run.twin:
             console.print(Text(f"   {fmt.simulated([run.twin])}"))
     console.print()
@@ -70,19 +71,16 @@ def _print(found: Comparison) -> None:
 
 def _print_figures(console: Console, found: Comparison) -> bool:
     """Print the figures, in several tables where one is too wide; return whether some have a mark for a verdict."""
-    from joulelab.report import format as fmt
+    from joulelab.report.comparison_rows import figure_rows
     from joulelab.report.study import fits, fitting, print_table
     from joulelab.report.study_rows import Column
 
-    lines = found.lines
-    ratios = [line.ratio for line in lines]
-    changes = [fmt.NOTHING if r is None else fmt.change(r.value - 1, r.expanded) for r in ratios]
-    said = ["" if line.difference is not False or line.unit in ("s", "") else line.verdict() for line in lines]
-    values = [_values(line) for line in lines]
+    rows = figure_rows(found)
+    changes, said = [row.change for row in rows], [row.verdict for row in rows]
     columns = [
-        Column("", tuple(line.name for line in lines)),
-        Column("A", tuple(a for a, _ in values)),
-        Column("B", tuple(b for _, b in values)),
+        Column("", tuple(row.name for row in rows)),
+        Column("A", tuple(row.a for row in rows)),
+        Column("B", tuple(row.b for row in rows)),
         Column("B / A - 1", tuple(changes)),
     ]
     verdicts = [Column("", tuple(said))] if any(said) else []
@@ -99,34 +97,8 @@ def _print_figures(console: Console, found: Comparison) -> bool:
 
 def _print_facts(console: Console, found: Comparison) -> None:
     """Print what the workloads told of themselves; texts that there is no room for are cut in their middle."""
-    from joulelab.report import format as fmt
     from joulelab.report.columns import GAP, print_columns
+    from joulelab.report.comparison_rows import MOST_OF_NAME, fact_rows
 
     room = max((console.width - MOST_OF_NAME - 2 * GAP) // 2, LEAST_OF_FACT)
-    rows = []
-    for name, told in found.facts.items():
-        write = fmt.data if name == "data" else fmt.fact
-        texts = (fmt.NOTHING if v is None else write(v, room) for v in told)
-        rows.append((fmt.in_the_middle(name, MOST_OF_NAME), *texts))
-    print_columns(console.file, ("fact", "A", "B"), rows, left=(0, 1, 2))
-
-
-def _title(run: Result) -> str:
-    return f"{run.name}: {shlex.join(run.command)}" if run.name else shlex.join(run.command)
-
-
-def _values(line: Line) -> tuple[str, str]:
-    from joulelab.report import format as fmt
-
-    if line.unit == "s":
-        return fmt.duration(line.a.value), fmt.duration(line.b.value)
-    if not line.unit:
-        return fmt.rate(line.a.value), fmt.rate(line.b.value)
-    largest = [v for q in (line.a, line.b) for v in (q.value, q.expanded)]
-    factor, unit = fmt.column(largest, line.unit)
-    mark = "~" if line.estimate else ""
-
-    def text(value: float, expanded: float | None) -> str:
-        return f"{mark}{fmt.interval(value / factor, None if expanded is None else expanded / factor)} {unit}"
-
-    return text(line.a.value, line.a.expanded), text(line.b.value, line.b.expanded)
+    print_columns(console.file, ("fact", "A", "B"), fact_rows(found, room), left=(0, 1, 2))

@@ -1,4 +1,4 @@
-"""Work out what a study gave, write its files, and print its tables; for `sweep` and `study`."""
+"""Write the files of a study, and print its tables; for `sweep` and `study`."""
 
 from __future__ import annotations
 
@@ -7,58 +7,19 @@ import csv
 import io
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.cli.options import print_json, say
+from joulelab.report.study_summary import simulated, twins_by_node
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.metrics import Summary
-    from joulelab.study.folder import Plan, Study
+    from joulelab.study.folder import Study
     from joulelab.study.results import Results
 
 RESULTS = "results.csv"
-
-
-def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary]:
-    """Work out everything from the study's folder; of a study file its own cells only."""
-    from joulelab.analysis.goal import Goal
-    from joulelab.analysis.metrics import summarise
-    from joulelab.study.results import gather
-    from joulelab.study.work import WorkPattern
-
-    data = study.data
-    work = [WorkPattern.from_json(each) for each in data["work"]]
-    planned = {cell.key: cell for cell in plan.cells} if plan else {}
-    cells = planned if plan is not None and plan.file is not None else None
-    results = gather(study, scope=data["scope"], work=work, planned=planned, cells=cells)
-    goals = [Goal.parse(text) for text in data["goals"]]
-    reference = {name: results.watts.get((name, value), value) for name, value in data["reference"].items()}
-    kinds = [data["per"]] if data.get("per") else list(dict.fromkeys(pattern.name for pattern in work))
-    summary = summarise(results.cells, goals=goals, reference=reference or None, per=kinds)
-    said = simulated(study)
-    if said:
-        from joulelab.study.virtual.refused import remarks
-
-        notes = (f"{said[0].upper()}{said[1:]}: nothing was measured there.", *(remarks(plan) if plan else ()))
-        summary = replace(summary, notes=(*notes, *summary.notes))
-    return results, summary
-
-
-def simulated(study: Study) -> str:
-    """Return which twins a study is of, empty where all of it is measured."""
-    from joulelab.report.format import simulated as told
-    from joulelab.study.virtual.twin import twins_of
-
-    nodes = study.nodes
-    twins = twins_of(nodes)
-    real = [name for name in nodes if name not in twins]
-    names = list(dict.fromkeys(twins.values()))
-    if real:
-        names = [f"{twin} ({node})" for node, twin in twins.items()]
-    return told(names) if twins else ""
 
 
 def show(study: Study, results: Results, summary: Summary, *, as_json: bool, figures: bool | None) -> None:
@@ -114,13 +75,6 @@ def print_report(
         )
         head = f"{'% ' if form == 'latex' else ''}{said}\n\n" if said else ""
         sys.stdout.write(f"{head}{first(summary, **shown)}\n{second(summary)}")
-
-
-def twins_by_node(study: Study) -> dict[str, str] | None:
-    """Return the twins of a study by node type, None where all of it is measured."""
-    from joulelab.study.virtual.twin import twins_of
-
-    return twins_of(study.nodes) or None
 
 
 def _with_twins(study: Study, text: str) -> str:
@@ -192,7 +146,8 @@ def _draw(study: Study, summary: Summary, *, asked: bool) -> list[Path]:
     try:
         from joulelab.report.figures import draw
 
-        draw(summary, study.folder / "figures")
+        said = simulated(study)
+        draw(summary, study.folder / "figures", said=f"{said[:1].upper()}{said[1:]}." if said else "")
     except MissingDependency as error:
         if asked:
             raise

@@ -44,6 +44,7 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
 
     Names are those of entries of the configuration or of kinds of meters; without any, all that a run would read.
     """
+    from joulelab.cli.busy import busy
     from joulelab.cli.entries import TOGETHER, configuration
     from joulelab.report.console import make_console
 
@@ -57,11 +58,14 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
         found.append(report)
         if not as_json:
             _print(console, report)
-    with ThreadPoolExecutor(TOGETHER) as pool:
+    with busy(f"reading {len(entries)} configured meters", len(entries)) as step, ThreadPoolExecutor(TOGETHER) as pool:
+        outside = []
         for report in pool.map(lambda entry: examine_entry(entry, seconds or OUTSIDE_S), entries):
-            found.append(report)
-            if not as_json:
-                _print(console, report)
+            outside.append(report)
+            step()
+    found += outside
+    for report in () if as_json else outside:
+        _print(console, report)
     if as_json:
         print_json(found)
     elif not any(r["status"] == "open" and r["power"] for r in found) and not names:

@@ -40,19 +40,22 @@ def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path
     One file per table, and metadata.json with everything else. CSV and JSON have times in UTC and in seconds since
     the command started; Parquet has them as they were recorded, in ns of the monotonic clock.
     """
+    from joulelab.cli.busy import busy
     from joulelab.report.cache import results_of
     from joulelab.store.export import export
     from joulelab.store.folder import find_run, write_json_atomic
     from joulelab.store.run import open_run
 
     path = find_run(runs, run)
-    results = results_of(path)
+    with busy(f"reading {path.name}"):
+        results = results_of(path)
     with open_run(path) as opened:
         if str(output) == "-":
             _to_stdout(opened, to)
             return
         folder = output or Path(f"{path.name}-{to}")
-        files = export(opened, to, folder)
+        with busy(f"writing {folder}"):
+            files = export(opened, to, folder)
     write_json_atomic(folder / "results.json", results["result"])
     files = [*files, folder / "results.json"]
     if as_json:

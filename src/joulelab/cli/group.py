@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 COMMANDS = {
     "run": "Measure a command.",
     "show": "Show what a run used, live or ended.",
+    "watch": "Watch a run that goes on, or this node: power, energy so far, GPUs, meters.",
     "ls": "List the runs of a store.",
     "compare": "Compare two runs, with the interval of the difference.",
+    "report": "Make a page of a run, of several runs or of a study: one file that works offline.",
+    "figure": "Draw pictures of a run, of several runs or of a study, for papers.",
     "mark": "Mark a phase or work done, from a script that is measured.",
     "cap": "Run a command under power caps, measured; afterwards the caps are what they were before.",
     "sweep": "Run a command under every cap, GPU count and setting; tell the best.",
@@ -31,14 +34,16 @@ COMMANDS = {
     "tune": "Find the best cap for a command with few trials, and say what it saves and what finding it cost.",
     "meters": "Show what can be measured here, and what to do about the rest.",
     "doctor": "Read each meter for a few seconds and say how good it is.",
+    "serve": "Show runs and studies in the browser.",
     "twin": "Serve a simulated node that NVML and RAPL tools take for a real one.",
     "export": "Write the samples of a run as CSV, Parquet or JSON.",
     "query": "Answer SQL over all runs.",
     "import": "Make a run of what was measured elsewhere.",
+    "agent": "Export this node's meters to Prometheus until SIGTERM or Ctrl-C.",
     "capd": "Set caps for the users and groups that a configuration names.",
 }
 # These do not put back caps that were left behind: they deal with that themselves, or see another machine.
-LOOK_AWAY = ("cap", "capd", "mark", "twin")
+LOOK_AWAY = ("agent", "cap", "capd", "mark", "twin")
 OWN_FAILURE = 125
 # Their exit code is the workload's, so their own failures have one that is seldom a workload's.
 RUNNING = ("run", "cap")

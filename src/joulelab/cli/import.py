@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from pathlib import Path
@@ -27,7 +28,8 @@ joulelab import csv smi.csv --preset nvidia-smi --zone Europe/Berlin
 joulelab import wandb events.csv
 joulelab import slurm 123456
 joulelab import slurm 123456 --into RUN
-joulelab import prometheus --entry NAME --from 2024-05-01T12:00Z --to 2024-05-01T13:00Z
+joulelab import prometheus 123456 --entry NAME
+joulelab import prometheus address=http://monitor:9090 --node n1,n2 --from 2024-05-01T12:00Z --to 2024-05-01T13:00Z
 """
 
 
@@ -44,6 +46,7 @@ joulelab import prometheus --entry NAME --from 2024-05-01T12:00Z --to 2024-05-01
 @click.option("--entry", "entries", multiple=True, metavar="NAME", help="Ask this entry of joulelab.toml as well.")
 @click.option("--idle", nargs=2, metavar="FROM TO", help="Stretch in which nothing ran.")
 @click.option("--phase", "phases", nargs=3, multiple=True, metavar="NAME FROM TO", help="Name a stretch of the run.")
+@click.option("--node", "nodes", metavar="NAME,...", help="Nodes whose series are asked for (prometheus).")
 @click.option("--host", default="", metavar="NAME", help="Node that was measured.")
 @click.option("--name", metavar="NAME", help="Name of the run; with --into, of what is added.")
 @click.option("--into", metavar="RUN", help="Add what Slurm accounted to this run, beside its own meters.")
@@ -80,7 +83,12 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
         name=options["name"],
         labels=dict(options["labels"]),
     )
-    _show(import_archives(runs, _asked(source, what, options), wanted), as_json=as_json)
+    from joulelab.cli.busy import busy
+
+    asked = _asked(source, what, options)
+    with busy(f"reading what {source} has"):
+        imported = import_archives(runs, asked, wanted)
+    _show(imported, as_json=as_json)
 
 
 def _attached(source: str, what: Sequence[str], runs: Path, options: dict[str, Any]) -> Imported:
@@ -106,6 +114,8 @@ def _asked(source: str, what: Sequence[str], options: dict[str, Any]) -> list[As
 
     subjects = [w for w in what if "=" not in w or Path(w).exists()]
     settings = dict(_setting(w) for w in what if w not in subjects)
+    if options["nodes"] is not None and source != "prometheus":
+        raise ConfigError("--node is for prometheus", next="leave it out; --host names the node of a file")
     host = options["host"] or socket.gethostname()
     entries = [entry_asked(n, os.environ, host, named=options["config"]) for n in options["entries"]]
     if len(subjects) > 1:
@@ -121,10 +131,28 @@ def _asked(source: str, what: Sequence[str], options: dict[str, Any]) -> list[As
         if not subjects:
             raise ConfigError("no job is given", next="joulelab import slurm JOBID")
         return [typed_asked("slurm", "slurm", {"job": subjects[0], **settings}, os.environ), *entries]
-    if subjects:
-        raise ConfigError(f"{subjects[0]!r} is no KEY=VALUE", next="joulelab import prometheus address=... --from --to")
-    typed = [typed_asked("prometheus", "prometheus", settings, os.environ)] if settings or not entries else []
-    return [*typed, *entries]
+    return _of_servers(subjects, settings, entries, options["nodes"])
+
+
+def _of_servers(
+    subjects: Sequence[str], settings: dict[str, Any], entries: Sequence[Asked], nodes: str | None
+) -> list[Asked]:
+    """Return the servers to ask: for a job of theirs, for some nodes, or as they are."""
+    from dataclasses import replace
+
+    from joulelab.supervisor.imports import typed_asked
+
+    if subjects and not re.fullmatch(r"\d+([_+]\w+)?", subjects[0]):
+        advice = "joulelab import prometheus JOBID, or address=... --from --to"
+        raise ConfigError(f"{subjects[0]!r} is no KEY=VALUE, and no job", next=advice)
+    more: dict[str, Any] = {"job": subjects[0]} if subjects else {}
+    if nodes is not None:
+        more["nodes"] = [name.strip() for name in nodes.split(",") if name.strip()]
+    if settings.keys().isdisjoint(("preset", "queries")):
+        settings = {"preset": "joulelab", **settings} if "address" in settings else settings
+    typed = [typed_asked("prometheus", "prometheus", settings | more, os.environ)] if settings or not entries else []
+    asked = [replace(e, settings={**e.settings, **more}) if e.meter == "prometheus" else e for e in entries]
+    return [*typed, *asked]
 
 
 def _file_settings(source: str, path: str, options: dict[str, Any], typed: dict[str, Any]) -> dict[str, Any]:
@@ -181,16 +209,22 @@ def _when(text: str, zone: ZoneInfo | None, where: str) -> int:
 
 
 def _show(imported: Imported, *, as_json: bool) -> None:
+    from joulelab.cli.busy import busy
     from joulelab.report.cache import result_of, results_of, write_cache
 
     if as_json:
-        extra = {"folder": str(imported.run), "problems": list(imported.problems)}
-        print_json(results_of(imported.run)["result"] | extra)
+        extra = {"folder": str(imported.run), "problems": list(imported.problems), "told": list(imported.told)}
+        with busy("working out its energies"):
+            results = results_of(imported.run)
+        print_json(results["result"] | extra)
         return
     from joulelab.report.console import make_console
     from joulelab.report.table import print_result
 
-    result = result_of(imported.run)
+    for text in imported.told:
+        click.echo(text)
+    with busy("working out its energies"):
+        result = result_of(imported.run)
     named = handle(imported.run)
     if result.energy is None:  # what a run says then is about meters of this machine
         click.echo("imported, without any energy: none of the sources gave a power or an energy for that interval")

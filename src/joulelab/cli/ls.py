@@ -30,11 +30,16 @@ def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
 
     The newest comes last.
     """
+    from joulelab.cli.busy import busy
     from joulelab.store.folder import list_runs
 
     known = list_runs(runs)
     shown = known if every else known[-count:]
-    rows = [_row(path) for path in shown]
+    rows = []
+    with busy(f"reading {len(shown)} runs", len(shown)) as step:
+        for path in shown:
+            rows.append(_row(path))
+            step()
     if as_json:
         print_json(rows)
         return
@@ -97,36 +102,19 @@ def _room(heads: list[str], cells: list[list[str]], width: int) -> int:
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
     from joulelab.report import format as fmt
+    from joulelab.report.listed import end_text, energy_text
 
     if row["problem"]:
         return row["run"], "", "", "", "damaged", row["problem"]
     words = (f"{row['name']}: " if row["name"] else "") + shlex.join(row["command"])
     words = f"simulated (twin {row['twin']}): {words}" if row.get("twin") else words
     took = fmt.duration(row["duration_s"])
-    return row["run"], _age(row["start_utc"]), took, _energy(row), _end(row), words
+    return row["run"], _age(row["start_utc"]), took, energy_text(row), end_text(row), words
 
 
 def _data(row: Mapping[str, Any]) -> str:
     """Return what a run says it worked on, empty where it does not."""
     return str((row.get("facts") or {}).get("data", ""))
-
-
-def _energy(row: Mapping[str, Any]) -> str:
-    from joulelab.report import format as fmt
-
-    energy = row["energy"]
-    if energy is None:
-        return "no meter"
-    value, expanded = float(energy["value"]), energy["expanded"]
-    factor, unit = fmt.column([value, expanded], "J")
-    text = fmt.interval(value / factor, None if expanded is None else expanded / factor)
-    return f"{'~' if row['estimate'] else ''}{text} {unit}"
-
-
-def _end(row: Mapping[str, Any]) -> str:
-    if row["outcome"] == "exit":
-        return f"exit {row['exit_code']}"
-    return f"signal {row['signal']}" if row["outcome"] == "signal" else str(row["outcome"])
 
 
 def _age(start_utc: str) -> str:

@@ -55,7 +55,11 @@ def command(
     given += [f"--{adding['level']}"] if adding["level"] else []
     if given:
         raise click.UsageError(f"{given[0]} is for --add METER")
-    rows = _rows(_configuration(config), names)
+    from joulelab.cli.busy import busy
+
+    settings = _configuration(config)
+    with busy("looking for meters"):
+        rows = _rows(settings, names)
     if as_json:
         print_json([_plain(row) for row in rows])
         return

@@ -28,10 +28,12 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json exclude each other")
+    from joulelab.cli.busy import busy
     from joulelab.report.cache import query_rows, seal_ended
     from joulelab.store.query import query
 
-    columns, rows = query(runs, sql, results=query_rows, prepare=seal_ended)
+    with busy("asking all runs"):
+        columns, rows = query(runs, sql, results=query_rows, prepare=seal_ended)
     if as_json:
         print_json([dict(zip(columns, map(_plain, row), strict=True)) for row in rows])
     elif as_csv:

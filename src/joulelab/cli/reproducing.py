@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
+from joulelab.cli.busy import busy
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.core.version import __version__
 from joulelab.report import format as fmt
@@ -79,7 +80,8 @@ def reproduce(
     given = {node: twins[name].given() for node, name in paper.twins.items()}
     with Advancing(sys.stderr, tell) as news:
         study = run_twin_study(file, given, folder, seed=asked.seed, tell=news)
-    told = _told(asked, paper, study, twins={name: twin.description() for name, twin in twins.items()}, file=file)
+    with busy(f"working out the figures of {paper.name}"):
+        told = _told(asked, paper, study, twins={name: twin.description() for name, twin in twins.items()}, file=file)
     there = told.slots - told.left
     told = replace(told, new=there - before, took_s=time.monotonic() - began)
     files = _write(asked, told, study, tell)

@@ -31,17 +31,21 @@ def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, ru
 
     RUN is an id, the beginning of one, a name, a path, or `last`.
     """
+    from joulelab.cli.busy import busy
     from joulelab.report.cache import result_of, results_of, write_cache
     from joulelab.store.folder import find_run
 
     path = find_run(runs, run)
     if as_json:
-        print_json(results_of(path)["result"] | {"folder": str(path)})
+        with busy(f"reading {path.name}"):
+            results = results_of(path)
+        print_json(results["result"] | {"folder": str(path)})
         return
     from joulelab.report.console import make_console
     from joulelab.report.table import print_result
 
-    result = result_of(path)
+    with busy(f"reading {path.name}"):
+        result = result_of(path)
     print_result(
         make_console(sys.stdout),
         result,

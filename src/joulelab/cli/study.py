@@ -61,9 +61,9 @@ def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: boo
     from joulelab.core.errors import JoulelabError
     from joulelab.study.folder import FILE
 
-    found = _read(file, twins, studies)
+    found = read_named(file, twins, studies)
     if (studies.absolute() / found.name / FILE).exists():
-        _open(found, studies, twins)  # that of another file is refused
+        open_named(found, studies, twins)  # that of another file is refused
     show_plan(studies.absolute() / found.name, found.name, found.plan, seed=found.drawn, as_json=as_json)
     if no_check:
         return
@@ -95,11 +95,13 @@ def run_command(
 
     Interrupted at any point it continues at the next call; slots that are done are never run again.
     """
-    from joulelab.cli.concluding import print_report, summarised, write
+    from joulelab.cli.busy import busy
+    from joulelab.cli.concluding import print_report, write
     from joulelab.cli.driving import FAILED_CODE, agreed, drive, tell_end, tell_failed
+    from joulelab.report.study_summary import summarised
     from joulelab.study.folder import FILE, join_study
 
-    found = _read(file, twins, studies)
+    found = read_named(file, twins, studies)
     _check(found)
     if not agreed(found.plan, yes=yes):
         ctx.exit(FAILED_CODE)
@@ -111,8 +113,9 @@ def run_command(
     code = tell_end(outcome)
     if code is not None:
         ctx.exit(code)
-    results, summary = summarised(study, found.plan)
-    files = write(study, results, summary, figures=figures)
+    with busy(f"reading the runs of {study.name}"):
+        results, summary = summarised(study, found.plan)
+        files = write(study, results, summary, figures=figures)
     print_report(study, results, summary, form="json" if as_json else "text", interval=False, files=files)
     ctx.exit(tell_failed(outcome))
 
@@ -121,11 +124,13 @@ def run_command(
 @file_argument
 def status_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool) -> None:
     """Show what is done, what runs and with which power, what failed and why, and what is left."""
+    from joulelab.cli.busy import busy
     from joulelab.cli.study_status import print_status, status_of
 
-    found = _read(file, twins, studies)
-    study = _open(found, studies, twins)
-    told = status_of(study, found.plan, _slots(study, found))
+    found = read_named(file, twins, studies)
+    study = open_named(found, studies, twins)
+    with busy(f"reading the runs of {study.name}"):
+        told = status_of(study, found.plan, _slots(study, found))
     if as_json:
         print_json(told)
     else:
@@ -150,18 +155,21 @@ def report_command(
 
     Tables as papers print them, statistics, comparisons; files are written beside the cells. Nothing is run.
     """
-    from joulelab.cli.concluding import print_report, summarised, write
+    from joulelab.cli.busy import busy
+    from joulelab.cli.concluding import print_report, write
+    from joulelab.report.study_summary import summarised
 
-    found = _read(file, twins, studies)
-    study = _open(found, studies, twins)
-    _account(_slots(study, found))
-    results, summary = summarised(study, found.plan)
-    files = write(study, results, summary, figures=figures)
+    found = read_named(file, twins, studies)
+    study = open_named(found, studies, twins)
+    with busy(f"reading the runs of {study.name}"):
+        _account(_slots(study, found))
+        results, summary = summarised(study, found.plan)
+        files = write(study, results, summary, figures=figures)
     print_report(study, results, summary, form="json" if as_json else form, interval=interval, files=files)
     sys.stdout.flush()
 
 
-def _read(file: Path, twins: tuple[str, ...], studies: Path) -> StudyFile:
+def read_named(file: Path, twins: tuple[str, ...], studies: Path) -> StudyFile:
     """Read a study file, with its node types on twins where that is asked for: then they are in the study's name.
 
     Raises ConfigError.
@@ -210,7 +218,7 @@ def _check(found: StudyFile) -> None:
         say(warning)
 
 
-def _open(found: StudyFile, studies: Path, twins: tuple[str, ...]) -> Study:
+def open_named(found: StudyFile, studies: Path, twins: tuple[str, ...]) -> Study:
     """Open the study of a file, judged as the file says now. Raises StoreError where it has not run."""
     from joulelab.core.errors import StoreError
     from joulelab.study.folder import FILE, check_same, described, open_study

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.concluding import show, summarised
+from joulelab.cli.concluding import show
 from joulelab.cli.options import Duration, Pair, config_option, json_option, say, studies_option
 from joulelab.core.errors import ConfigError
 
@@ -198,7 +198,9 @@ def _write(plan: Plan, given: Mapping[str, Any]) -> int:
 
 
 def _sweep(plan: Plan, wanted: Wanted) -> int:
+    from joulelab.cli.busy import busy
     from joulelab.cli.driving import FAILED_CODE, agreed, drive, tell_end, tell_failed
+    from joulelab.report.study_summary import summarised
     from joulelab.study.check import check_plan
     from joulelab.study.folder import join_study
 
@@ -215,12 +217,15 @@ def _sweep(plan: Plan, wanted: Wanted) -> int:
     code = tell_end(outcome)
     if code is not None:
         return code
-    results, summary = summarised(study, plan)
+    with busy(f"reading the runs of {study.name}"):
+        results, summary = summarised(study, plan)
     show(study, results, summary, as_json=wanted.as_json, figures=wanted.figures)
     return tell_failed(outcome)
 
 
 def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
+    from joulelab.cli.busy import busy
+    from joulelab.report.study_summary import summarised
     from joulelab.study.folder import check_name, default_name, open_study
 
     if not words and not given["name"]:
@@ -235,7 +240,8 @@ def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
 
         chosen["work"] = [WorkPattern.parse(text, add=given["work_sum"]).to_json() for text in given["work"]]
     study.data |= {key: value for key, value in chosen.items() if value}
-    results, summary = summarised(study)
+    with busy(f"reading the runs of {study.name}"):
+        results, summary = summarised(study)
     show(study, results, summary, as_json=given["as_json"], figures=given["figures"])
     return 0
 

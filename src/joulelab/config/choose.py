@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Chosen:
     """Hold the meters of a run as a plan takes them (with secrets), None for the usual ones, and `also` on top.
 
-    `entries` are those of the configuration among them; `problems` concern entries that had to be left out.
+    `entries` are those of the configuration among them; `problems` concern entries that had to be left out. `node` is
+    what the configuration says of the node's power (`rated_w`, `planned_w`).
     """
 
     meters: list[dict[str, Any]] | None = field(default=None, repr=False)
@@ -27,6 +28,7 @@ class Chosen:
     entries: list[Entry] = field(default_factory=list)
     problems: list[ConfigError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    node: dict[str, float] = field(default_factory=dict)
 
     def take(self, entry: Entry, environ: Mapping[str, str]) -> None:
         """Add an entry, its secrets resolved, or what is wrong with it."""
@@ -56,7 +58,7 @@ def choose(
             raise _archived(name)
     live = [e for e in config.entries if e.live and not _is_named(e, without)]
     entries = [e for e in live if not wanted or _is_named(e, wanted)]
-    chosen = Chosen()
+    chosen = Chosen(node=dict(config.node))
     for entry in entries:
         chosen.take(entry, environ)
     taken = {e.meter for e in config.entries if e.usual} | set(config.off)

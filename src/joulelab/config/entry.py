@@ -62,12 +62,15 @@ class Entry:
 class Config:
     """Hold the merged configuration. `run` are defaults of a run; `off` are usual meters that are switched off.
 
+    `node` holds `rated_w` and `planned_w` of this host, `supply` the watts that may be drawn by scope, where given.
     `tables` are all entries as they stand in the files, also those that are not for this host.
     What is wrong stands in `problems`, and what is concerned is left out of the rest; `warnings` are words.
     """
 
     entries: list[Entry] = field(default_factory=list)
     run: dict[str, float] = field(default_factory=dict)
+    node: dict[str, float] = field(default_factory=dict)
+    supply: dict[str, float] = field(default_factory=dict)
     off: list[str] = field(default_factory=list)
     tables: dict[str, Table] = field(default_factory=dict, repr=False)
     files: list[Path] = field(default_factory=list)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-TOP = ("meters", "run")
+TOP = ("meters", "run", "node", "supply")
 RUN = ("period_s", "idle_s", "tail_s")
 
 
@@ -27,7 +27,7 @@ def load(
     from joulelab.config.check import add, count_cords
 
     for file in files:
-        _read(file, config)
+        _read(file, config, host)
     for table in config.tables.values():
         try:
             add(config, table, host)
@@ -53,8 +53,9 @@ def parse(file: Path) -> tuple[dict[str, Any], str]:
         raise ConfigError("not a TOML file", where=str(file), why=str(error), next="correct that line") from None
 
 
-def _read(file: Path, config: Config) -> None:
+def _read(file: Path, config: Config, host: str) -> None:
     from joulelab.config.lines import line_of, top_line_of
+    from joulelab.config.watts import read_node, read_supply
     from joulelab.meters import nearest
 
     try:
@@ -68,6 +69,8 @@ def _read(file: Path, config: Config) -> None:
             where, then = str(Source(file, top_line_of(text, key))), nearest(key, list(TOP))
             config.problems.append(ConfigError(f"unknown table or key {key!r}", where=where, next=then))
     _read_run(file, content.get("run", {}), text, config)
+    read_node(file, content.get("node", {}), text, host, config)
+    read_supply(file, content.get("supply", {}), text, config)
     entries = content.get("meters", {})
     for name, values in entries.items() if isinstance(entries, dict) else [("NAME", entries)]:
         if not isinstance(values, dict):

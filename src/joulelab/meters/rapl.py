@@ -173,7 +173,8 @@ class RaplMeter:
         except MeterError as error:
             self._missing.append(Missing(f"{scope} cap", error.what, error.why or ""))
             return
-        self._streams.append(Stream(name, "state", scope, period_s, (CAP,), parent, device=zone.path.name))
+        cap = replace(CAP, limits=(limit.lowest_w, limit.highest_w)) if limit.highest_w > 0 else CAP
+        self._streams.append(Stream(name, "state", scope, period_s, (cap,), parent, device=zone.path.name))
 
 
 def stream_of(zone: Zone, times_s: tuple[float, float], cpu: CpuFacts, *, platform: bool) -> Stream:

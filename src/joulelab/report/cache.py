@@ -86,10 +86,16 @@ def write_cache(run: Path, result: Result) -> dict[str, Any]:
     return data
 
 
+def cached_rows(run: Path) -> dict[str, Any] | None:
+    """Return what lists and queries tell of a run, None where there is no cache of it or the run has changed since."""
+    found = _valid(run, ROWS)
+    return found if found is not None and "listed" in found and "facts" in found else None
+
+
 def rows_of(run: Path) -> dict[str, Any]:
     """Return what lists and queries tell of a run: `listed`, and rows of the views. Raises JoulelabError."""
-    found = _valid(run, ROWS)
-    if found is not None and "listed" in found and "facts" in found:
+    found = cached_rows(run)
+    if found is not None:
         return found
     results = results_of(run)
     with contextlib.suppress(OSError):

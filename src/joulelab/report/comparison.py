@@ -153,28 +153,28 @@ def compare(a: Result, b: Result) -> Comparison:
     whole_a, whole_b = _wholes(a, b)
     if whole_a and whole_b:
         estimate = whole_a.estimate or whole_b.estimate
-        lines.append(_line("energy", "J", whole_a.energy, whole_b.energy, keep, estimate=estimate))
+        lines.append(line_of("energy", "J", whole_a.energy, whole_b.energy, keep, estimate=estimate))
     for group in a.groups:
         other = b.group(group.name)
         if group.name != "measured" and other is not None:
             estimate = group.estimate or other.estimate
-            lines.append(_line(f"  {group.name}", "J", group.energy, other.energy, keep, estimate=estimate))
+            lines.append(line_of(f"  {group.name}", "J", group.energy, other.energy, keep, estimate=estimate))
     if whole_a and whole_b and whole_a.net and whole_b.net:
-        lines.append(_line("net of idle", "J", whole_a.net, whole_b.net, keep))
-    lines.append(_line("time", "s", Quantity(a.duration_s), Quantity(b.duration_s), ()))
+        lines.append(line_of("net of idle", "J", whole_a.net, whole_b.net, keep))
+    lines.append(line_of("time", "s", Quantity(a.duration_s), Quantity(b.duration_s), ()))
     if whole_a and whole_b:
         estimate = whole_a.estimate or whole_b.estimate
-        lines.append(_line("mean power", "W", whole_a.mean_w, whole_b.mean_w, keep, estimate=estimate))
+        lines.append(line_of("mean power", "W", whole_a.mean_w, whole_b.mean_w, keep, estimate=estimate))
     per_a, per_b = (_per_work(r, whole) for r, whole in ((a, whole_a), (b, whole_b)))
     lines += [
-        _line(f"per {n.removesuffix('s')}", "J", per_a[n], per_b[n], keep)
+        line_of(f"per {n.removesuffix('s')}", "J", per_a[n], per_b[n], keep)
         for n in _kinds(a, b)
         if n in per_a and n in per_b
     ]
     timed = a.duration_s > 0 and b.duration_s > 0
     for name in (n for n in _kinds(a, b) if timed and b.work.get(n)):
         per_s = Quantity(a.work[name] / a.duration_s), Quantity(b.work[name] / b.duration_s)
-        lines.append(_line(f"{name}/s", "", *per_s, ()))
+        lines.append(line_of(f"{name}/s", "", *per_s, ()))
     return Comparison(a, b, tuple(lines), same)
 
 
@@ -231,7 +231,8 @@ def devices(result: Result) -> frozenset[tuple[str, ...]]:
     )
 
 
-def _line(name: str, unit: str, a: Quantity, b: Quantity, keep: tuple[str, ...], *, estimate: bool = False) -> Line:
+def line_of(name: str, unit: str, a: Quantity, b: Quantity, keep: tuple[str, ...], *, estimate: bool = False) -> Line:
+    """Return two quantities side by side; terms whose names begin as in `keep` are of both, and cancel."""
     ratio = None
     if a.value > 0 and b.value > 0:
         # Errors of two runs are their own, but for the gain of a meter that measured both.

@@ -6,6 +6,7 @@ matplotlib is imported when called, and nothing of pyplot: no window, no state t
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ STYLE: Any = {
     "axes.grid": True,
     "grid.color": "#dddddd",
     "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "svg.fonttype": "none",
@@ -40,12 +42,20 @@ STYLE: Any = {
 }
 NOTE_WIDTH = 105
 MOST_LABELS = 12
+LABEL_WIDE, LABEL_HIGH = 0.2, 0.045  # room that a name takes, as a share of the axes
 
 
-def draw(summary: Summary, folder: Path, *, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write every figure that the study has data for into a folder; return the files. Raises MissingDependency."""
-    pareto, scaling = pareto_of(summary), scaling_panels(summary)
-    written = draw_panels([*panels_of(summary), *([pareto] if pareto else [])], folder, formats=formats)
+def draw(summary: Summary, folder: Path, *, formats: Sequence[str] = FORMATS, said: str = "") -> list[Path]:
+    """Write every figure that the study has data for into a folder, `said` below each; return the files.
+
+    Raises MissingDependency.
+    """
+    pareto = pareto_of(summary)
+    panels, scaling = (
+        [replace(panel, note=f"{said} {panel.note}".strip()) for panel in of]
+        for of in ([*panels_of(summary), *([pareto] if pareto else [])], scaling_panels(summary))
+    )
+    written = draw_panels(panels, folder, formats=formats)
     if scaling:
         written += draw_panels(scaling, folder, formats=formats, together="scaling")
     return written
@@ -76,11 +86,11 @@ def draw_panels(
         if together:
             figure = Figure(figsize=(3.4 * len(panels), 3.6), layout="constrained")
             for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-                _draw_panel(axes, panel)
+                draw_panel(axes, panel)
             return save(figure, panels[0].note, folder / together, formats)
         for panel in panels:
             figure = Figure(figsize=(6.4, 4.4), layout="constrained")
-            _draw_panel(figure.subplots(), panel)
+            draw_panel(figure.subplots(), panel)
             written += save(figure, panel.note, folder / panel.name, formats)
     return written
 
@@ -99,7 +109,8 @@ def save(figure: Figure, note: str, stem: Path, formats: Sequence[str]) -> list[
     return paths
 
 
-def _draw_panel(axes: Axes, panel: Panel) -> None:
+def draw_panel(axes: Axes, panel: Panel) -> None:
+    """Draw curves, marks and a front over one pair of axes."""
     for k, curve in enumerate(panel.curves):
         _draw_curve(axes, curve, k, joined=panel.joined)
     if panel.name == "pareto":
@@ -152,5 +163,18 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
     for points in [list(chain.from_iterable(each))] if panel.one_front else each:
         ordered = sorted(points)
         axes.plot([p[0] for p in ordered], [p[1] for p in ordered], color="black", linewidth=1.4, zorder=1.5)
-        for x, y, name in ordered[:: max(-(-len(ordered) // MOST_LABELS), 1)]:
+        for x, y, name in _apart(axes, ordered)[:MOST_LABELS]:
             axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
+
+
+def _apart(axes: Axes, points: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
+    """Return the points whose names do not lie on each other: the ends of the front first."""
+    axes.autoscale_view()
+    kept: list[tuple[float, float, str]] = []
+    places: list[tuple[float, float]] = []
+    for point in [*points[:1], *points[-1:], *points[1:-1]]:
+        x, y = axes.transAxes.inverted().transform(axes.transData.transform(point[:2]))
+        if all(abs(x - a) > LABEL_WIDE or abs(y - b) > LABEL_HIGH for a, b in places):
+            kept.append(point)
+            places.append((x, y))
+    return kept

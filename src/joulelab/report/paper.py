@@ -42,7 +42,7 @@ def print_paper(
 ) -> None:
     """Print the tables and how cells compare with the reference; `every` shows all pairs."""
     for table in paper_tables(summary, spread=spread, scope=scope):
-        columns = _columns(table)
+        columns = columns_of(table)
         whole = fits(columns, console.width)
         _print(console, table.title, columns if whole else [_one_label(table), *columns[len(table.labels) :]])
         console.print()
@@ -69,7 +69,7 @@ def paper_markdown(
     """Return the tables, captions and comparisons in Markdown."""
     parts = []
     for table in paper_tables(summary, spread=spread, scope=scope):
-        parts += [f"**{escaped(table.title)}**", markdown_table(_columns(table)), escaped(table.caption)]
+        parts += [f"**{escaped(table.title)}**", markdown_table(columns_of(table)), escaped(table.caption)]
     for title, columns in pair_tables(summary, every=every):
         parts += [f"**{escaped(title)}**", markdown_table(columns)]
     return "\n\n".join([*parts, *(escaped(note) for note in pair_notes(summary))]) + "\n"
@@ -80,7 +80,7 @@ def paper_latex(
 ) -> str:
     """Return the tables, captions and comparisons in LaTeX (booktabs)."""
     tables = [
-        latex_table(f"{table.title}. {table.caption}", _columns(table), left=len(table.labels), rules=_blocks(table))
+        latex_table(f"{table.title}. {table.caption}", columns_of(table), left=len(table.labels), rules=_blocks(table))
         for table in paper_tables(summary, spread=spread, scope=scope)
     ]
     tables += [latex_table(title, columns, left=1) for title, columns in pair_tables(summary, every=every)]
@@ -152,7 +152,7 @@ def _print(console: Console, title: str, columns: list[Column], left: Collection
         print_table(console, [label, *fit], left=left)
 
 
-def _columns(table: PaperTable) -> list[Column]:
+def columns_of(table: PaperTable) -> list[Column]:
     """Return the columns as they are printed: a label that stays the same is said once."""
     columns = []
     for k, name in enumerate(table.labels):

@@ -78,7 +78,21 @@ def energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
     sums = [g for g in result.groups if g.name in ("measured", "supply loss") or g.name.startswith("rest ")]
     if len(shown) == 1 and len(sums) == 1:
         return shown
-    return shown + [_group_row(g, g.name) for g in sums]
+    return shown + _sum_rows(sums, every=every)
+
+
+def _sum_rows(sums: list[GroupResult], *, every: bool) -> list[EnergyRow]:
+    """Return sums over scopes; those of many nodes, such as what each used beyond its parts, as one."""
+    shown: list[EnergyRow] = []
+    for name in dict.fromkeys(g.name for g in sums):
+        alike = [g for g in sums if g.name == name]
+        if every or len(alike) <= MOST_MEMBERS:
+            shown += [_group_row(g, f"{g.hosts[0]}/{name}" if len(alike) > 1 and g.hosts else name) for g in alike]
+            continue
+        energy, mean_w = total(g.energy for g in alike), total(g.mean_w for g in alike)
+        estimate = any(g.estimate for g in alike)
+        shown.append(EnergyRow(f"{name} ({len(alike)})", energy, mean_w, None, None, None, estimate, total=True))
+    return shown
 
 
 def _is_inner(s: ScopeResult, result: Result) -> bool:

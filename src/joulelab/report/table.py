@@ -86,7 +86,7 @@ def print_result(
             console.print(Text(f"and {hidden_phases(result)} more names: joulelab show {name} --phases"))
     console.print()
     print_facts(console, unbroken(fact_lines(result) + work_lines(result)) + cap_lines(result))
-    print_facts(console, joined_lines(result) + load_lines(result))
+    print_facts(console, joined_lines(result) + load_lines(result) + rated_lines(result))
     doubts = [("problem", text) for text in problems] + check_facts(result)
     print_facts(console, doubts, styles=STYLE)
     print_facts(console, missing_lines(result))
@@ -143,6 +143,11 @@ def story(result: Result, width: int) -> str:
     end = f" · {ending(result)}"
     room = max(width - len(covers) - len(end), 20)
     return f"{covers}{fmt.shortened(shlex.join(result.command), room)}{end}"
+
+
+def rated_lines(result: Result) -> list[tuple[str, str]]:
+    """Return what runtime x rated power would have said, where that is known."""
+    return [("estimate", result.rated.told())] if result.rated.ratio is not None else []
 
 
 def ending(result: Result) -> str:

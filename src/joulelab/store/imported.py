@@ -51,6 +51,7 @@ class Import:
     """Describe a run to be made: its parts, its interval (UTC, ns), the idle stretch and phases, and words for it.
 
     `about` goes into `run.json` as `imported`: source, file, hash. `host` is the node of streams that name none.
+    `unsure_s` is how far begin and end of the interval may be off, to either side.
     """
 
     parts: Sequence[Part]
@@ -64,6 +65,7 @@ class Import:
     idle: tuple[int, int] | None = None
     phases: Sequence[Stretch] = ()
     version: str | None = None
+    unsure_s: tuple[float, float] = (0.0, 0.0)
 
 
 def import_run(runs: Path, what: Import) -> Path:
@@ -135,6 +137,9 @@ def _opening(what: Import) -> Iterator[dict[str, Any]]:
     if what.idle is not None:
         since, to = what.idle
         yield {"t": since, "event": "idle", "from": since, "to": to}
+    if any(what.unsure_s):
+        begin_s, end_s = what.unsure_s
+        yield {"t": what.start_ns, "event": "interval-unsure", "begin_s": begin_s, "end_s": end_s}
 
 
 def _marks(phases: Sequence[Stretch]) -> list[dict[str, Any]]:

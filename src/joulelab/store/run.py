@@ -56,6 +56,7 @@ class Run:
         self._whole: dict[tuple[str, str, str], dict[str, Series]] = {}
         self._look: list[tuple[str, int, int]] = []
         self._joints: dict[str, Joint | None] | None = None
+        self._kept: tuple[object, Any] | None = None
         self._con = LateDatabase()
 
     def __enter__(self) -> Self:
@@ -68,6 +69,7 @@ class Run:
 
     def close(self) -> None:
         """Release what readers hold; a run that is used again opens it again."""
+        self._kept = None
         self._con.close()
 
     @property
@@ -94,12 +96,21 @@ class Run:
             self._loaded.clear()
             self._whole.clear()
             self._joints = None
+            self._kept = None
         return [TableInfo(t.host, t.meter, t.table, t.streams, t.rows) for t in self._tables() if t.segments]
 
     def series(self, info: TableInfo, stream: str, *, channels: Sequence[str] | None = None) -> Series:
         """Read one stream in time order, all its channels or those named; raise StoreError for unknown names."""
         wanted = _wanted(info, stream, channels)
         return self._retry(lambda: self._read((info.host, info.meter, info.table), stream, wanted))
+
+    def kept(self, key: object, make: Callable[[], T]) -> T:
+        """Return the last thing that was made of this run under a key, or make it, where files have changed since."""
+        self.tables()
+        if self._kept is None or self._kept[0] != key:
+            self._kept = key, make()
+        found: T = self._kept[1]
+        return found
 
     def events(self) -> list[Line]:
         """Return what recorder and supervisor noted, in order of `t` per host, with `host` and `source` (the file)."""
@@ -191,7 +202,8 @@ class Run:
         return replace(series, t0_ns=joint.moved(series.t0_ns), t1_ns=joint.moved(series.t1_ns))
 
     def _tables(self) -> Iterator[Table]:
-        for folder in sorted(host_dirs(self.path), key=lambda p: self.hosts.index(p.name)):
+        first = self.meta.get("host")
+        for folder in sorted(host_dirs(self.path), key=lambda p: (p.name != first, p.name)):
             for meter, table in table_names(folder):
                 yield self._table(folder.name, meter, table)
 

@@ -71,16 +71,18 @@ def seal(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROWS) -
         return SealReport((), ((path.name, "still recording"),))
     sealed: list[str] = []
     left: list[tuple[str, str]] = []
-    for folder in host_dirs(path):
-        if not any(folder.glob("*.journal")) and not any(folder.glob(f"{TEMPORARY}*")):
-            continue
-        try:
-            with _locked(folder, wait=wait), connect(memory_limit="2GB", threads=2) as con:
-                _seal_host(folder, con, chunk_rows, sealed, left)
-        except BlockingIOError:
-            left.append((folder.name, "being sealed by another process"))
-        except OSError as error:
-            left.append((folder.name, str(error.strerror)))
+    folders = [f for f in host_dirs(path) if any(f.glob("*.journal")) or any(f.glob(f"{TEMPORARY}*"))]
+    if not folders:
+        return SealReport((), ())
+    with connect(memory_limit="2GB", threads=2) as con:  # one for all: on a run of many nodes it is most of the time
+        for folder in folders:
+            try:
+                with _locked(folder, wait=wait):
+                    _seal_host(folder, con, chunk_rows, sealed, left)
+            except BlockingIOError:
+                left.append((folder.name, "being sealed by another process"))
+            except OSError as error:
+                left.append((folder.name, str(error.strerror)))
     return SealReport(tuple(sealed), tuple(left))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from joulelab.store.table import Database, Segment, Table, chunks, named, quoted, row_type
+from joulelab.store.table import Database, Segment, Table, chunks, named, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,25 +51,18 @@ def read_streams(table: Table, con: Database) -> dict[str, Series]:
     """Read all streams of a table with all channels; raise FileNotFoundError where a journal was sealed."""
     columns = list(table.columns)
     names = [s.name for s in table.streams]
-    kind = row_type(columns)
-    parts: list[tuple[npt.NDArray[np.void], int]] = []
-    if table.parquet is not None:
-        parts += _sealed_rows(table, names, kind, con)
+    parts = _sealed_rows(table, names, con) if table.parquet is not None else []
     for segment in table.journals:
         own = np.array([names.index(s.name) for s in segment.header.streams], np.int64)
         for rows, sound in chunks(segment):
-            copied = np.empty(int(sound.sum()), kind)
-            for column in kind.names or ():
-                copied[column] = rows[column][sound] if column in (rows.dtype.names or ()) else np.nan
+            copied = {column: rows[column][sound] for column in rows.dtype.names or ()}
             copied["stream"] = own[copied["stream"]]
             parts.append((copied, segment.header.segment))
     return {name: _one_stream(parts, index, columns) for index, name in enumerate(names)}
 
 
-def _sealed_rows(
-    table: Table, names: Sequence[str], kind: np.dtype[np.void], con: Database
-) -> list[tuple[npt.NDArray[np.void], int]]:
-    """Return the rows of each sealed segment, with streams by number."""
+def _sealed_rows(table: Table, names: Sequence[str], con: Database) -> list[tuple[dict[str, Any], int]]:
+    """Return the columns of each sealed segment, with streams by number."""
     assert table.parquet is not None
     found = []
     for sealed in (s for s in table.segments if s.path is None):
@@ -77,23 +70,26 @@ def _sealed_rows(
         what = f"list_position($names, stream) AS number, {picked} FROM read_parquet({quoted(table.parquet)})"
         sql = f"SELECT {what} WHERE segment = $segment"
         data = con.execute(sql, {"names": list(names), "segment": sealed.header.segment}).fetchnumpy()
-        rows = np.empty(len(data["t0_ns"]), kind)
-        rows["stream"] = np.asarray(data["number"], np.int64) - 1
-        for column in (kind.names or ())[1:]:
-            # NULL = not read; numpy would show what happens to lie under the mask.
-            rows[column] = np.ma.filled(data[column], np.nan) if column in data else np.nan
-        found.append((rows, sealed.header.segment))
+        # NULL = not read; numpy would show what happens to lie under the mask.
+        columns = {column: np.ma.filled(data[column], np.nan) for column in sealed.header.columns}
+        times = {"t0_ns": np.asarray(data["t0_ns"], np.int64), "t1_ns": np.asarray(data["t1_ns"], np.int64)}
+        number = np.asarray(data["number"], np.int64) - 1
+        found.append(({"stream": number, **times, **columns}, sealed.header.segment))
     return found
 
 
-def _one_stream(parts: Sequence[tuple[npt.NDArray[np.void], int]], index: int, columns: Sequence[str]) -> Series:
-    mine = [(rows[rows["stream"] == index], segment) for rows, segment in parts]
-    numbers = [np.full(len(rows), segment, np.int32) for rows, segment in mine]
+def _one_stream(parts: Sequence[tuple[dict[str, Any], int]], index: int, columns: Sequence[str]) -> Series:
+    mine = [(rows, np.flatnonzero(rows["stream"] == index), segment) for rows, segment in parts]
+    numbers = [np.full(at.size, segment, np.int32) for _, at, segment in mine]
+
+    def column(name: str) -> list[Any]:
+        return [rows[name][at] if name in rows else np.full(at.size, np.nan) for rows, at, _ in mine]
+
     return _in_order(
         Series(
-            _joined([rows["t0_ns"] for rows, _ in mine], np.int64),
-            _joined([rows["t1_ns"] for rows, _ in mine], np.int64),
-            {c: _joined([rows[c] for rows, _ in mine], np.float64) for c in columns},
+            _joined(column("t0_ns"), np.int64),
+            _joined(column("t1_ns"), np.int64),
+            {c: _joined(column(c), np.float64) for c in columns},
             _joined(numbers, np.int32),
         )
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.cells import Cell, Trial
 from joulelab.analysis.lines import knob_column
 from joulelab.analysis.quality import DATA
+from joulelab.analysis.terms import total
 from joulelab.core.errors import ConfigError, JoulelabError, StoreError
 from joulelab.core.scope import family
 from joulelab.store.documents import read_document
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
+    from joulelab.analysis.terms import Quantity
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.work import WorkPattern
@@ -28,17 +30,33 @@ if TYPE_CHECKING:
 MOST_NAMED = 3
 
 
+@dataclass(frozen=True, slots=True)
+class RatedTrial:
+    """Hold the rated power (W) of the devices of some families in a run, what they used (J) and how long it took (s).
+
+    `meter` names what measured them.
+    """
+
+    families: tuple[str, ...]
+    watts: float
+    used: Quantity
+    time_s: float
+    meter: str
+
+
 @dataclass(slots=True)
 class Results:
     """Hold what a study has so far: cells with their trials, a row per slot, and notes on what is missing.
 
-    `watts` are the caps that were typed as shares of the default, by knob and share, where a study has both.
+    `watts` are the caps that were typed as shares of the default, by knob and share, where a study has both. `rated`
+    are the trials by cell of which runtime x rated power can be said.
     """
 
     cells: list[Cell] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     watts: dict[tuple[str, float], float] = field(default_factory=dict)
+    rated: dict[str, list[RatedTrial]] = field(default_factory=dict)
 
 
 def gather(
@@ -106,6 +124,7 @@ class _Gathering:
             if folder.name.startswith("r"):
                 for phase in phases:
                     self._take(trials[phase], found, phase, whole, folder)
+                    self._rate(key if phase is None else f"{key}:{phase}", found, phase)
         warmup = sum(folder.name.startswith("w") for folder in folders)
         if folders or always:
             for phase, own in trials.items():
@@ -127,6 +146,20 @@ class _Gathering:
             self._lacking.append(f"phase {phase} in {folder.relative_to(self._study.folder)}")
             return
         trials.append(whole if phase is None else _part(whole, found, self._scope, phase))
+
+    def _rate(self, key: str, found: SlotTrial, phase: str | None) -> None:
+        """Keep the rated power of a trial, or of a phase of it: of the scope that counts, or of all it is known of."""
+        part = found.phases.get(phase) if phase is not None else None
+        if phase is not None and part is None:
+            return
+        energies, time_s = (found.energies, found.time_s) if part is None else (part.energies, part.time_s)
+        known = {name: watts for name, watts in found.rated.items() if name in energies}
+        if self._scope in known:
+            known = {self._scope: known[self._scope]}
+        if known and time_s > 0:
+            used, meter = total(energies[name] for name in known), "; ".join(found.meters.get(n, "") for n in known)
+            made = RatedTrial(tuple(known), sum(known.values()), used, time_s, meter)
+            self.results.rated.setdefault(key, []).append(made)
 
     def _amounts(self, cell: PlannedCell, folder: Path) -> dict[str, float]:
         own = [pattern for pattern in self._work if pattern.workload in (None, cell.workload.name)]

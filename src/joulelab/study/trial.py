@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from joulelab.study.slots import Slot
 
 FILE = "trial.json"
-SCHEMA = 4
-READ = (3, SCHEMA)  # before the fourth no run told facts
+SCHEMA = 5
+READ = (3, 4, SCHEMA)  # before the fourth no run told facts, before the fifth none its rated power
 MEASURED, LOAD = "measured", "load"
 FEWEST_READINGS = 3  # so often a GPU's load must have been read before it is said to have done nothing
 CAP_CHECKS = ("cap", "cap not enforced")  # where one of these fails, a cap was not in force
@@ -57,7 +57,8 @@ class SlotTrial:
     that were measured by the same, gain errors cancel. `doubts` are the run's own, `uncapped` those by which a cap was
     not in force. `caps` are the watts that were asked for by scope, `busiest` the highest load (share of one) of each
     GPU whose load was read often enough; None before that was looked for. `phases` are energy, time and work by name,
-    all phases of a name together, but steps. `facts` are what the workload told of itself.
+    all phases of a name together, but steps. `facts` are what the workload told of itself. `rated` is the rated power
+    (W) of all devices of a family together, of those that it is known of: what runtime x rated power is made of.
     """
 
     run: str
@@ -73,6 +74,7 @@ class SlotTrial:
     busiest: Mapping[str, float] | None = None
     phases: Mapping[str, PhaseTrial] = field(default_factory=dict)
     facts: Mapping[str, Fact] = field(default_factory=dict)
+    rated: Mapping[str, float] = field(default_factory=dict)
 
     def energy(self, scope: str | None = None) -> Quantity | None:
         """Return the energy of a scope or group, of everything measured unless one is named."""
@@ -128,6 +130,7 @@ class SlotTrial:
             "busiest": None if self.busiest is None else dict(self.busiest),
             "phases": {name: phase.to_json() for name, phase in self.phases.items()},
             "facts": {n: str(v) if isinstance(v, float) and not math.isfinite(v) else v for n, v in self.facts.items()},
+            "rated": dict(self.rated),
         }
 
 
@@ -154,7 +157,19 @@ def from_result(result: Result) -> SlotTrial:
         caps={cap.scope: cap.asked for cap in result.caps if cap.unit == "W"},
         phases=_phases(result),
         facts=dict(result.facts),
+        rated=_rated(result),
     )
+
+
+def _rated(result: Result) -> dict[str, float]:
+    """Return the rated power of the families that it is known of as a whole."""
+    lacking = {family(scope.rpartition("/")[2]) for scope in result.rated.unknown}
+    found: dict[str, float] = {}
+    for device in result.rated.devices:
+        name = family(device.scope)
+        if name not in lacking:
+            found[name] = found.get(name, 0.0) + device.watts
+    return found
 
 
 def _phases(result: Result) -> dict[str, PhaseTrial]:
@@ -262,6 +277,7 @@ def _kept(slot: Slot) -> SlotTrial | None:
         busiest=data["busiest"],
         phases={name: PhaseTrial.from_json(phase) for name, phase in data["phases"].items()},
         facts=data.get("facts", {}),
+        rated=data.get("rated", {}),
     )
 
 

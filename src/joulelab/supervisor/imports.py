@@ -51,10 +51,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Hold the run that was made, and what is to be told about its sources."""
+    """Hold the run that was made, what is wrong with its sources, and what was found by itself (`told`)."""
 
     run: Path
     problems: Sequence[str]
+    told: Sequence[str] = ()
 
 
 def entry_asked(name: str, environ: Mapping[str, str], host: str, *, named: Path | None = None) -> Asked:
@@ -90,7 +91,7 @@ def import_archives(runs: Path, asked: Sequence[Asked], wanted: Wanted) -> Impor
         if wanted.idle is not None:
             since, until = min(since, wanted.idle[0]), max(until, wanted.idle[1])
         names = meter_names(one.label for one in asked)
-        parts = [Part(name, list(a.fetch(since, until))) for name, a in zip(names, archives, strict=True)]
+        parts = _parts([(name, a.fetch(since, until)) for name, a in zip(names, archives, strict=True)])
         if not any(len(f.rows) for part in parts for f in part.streams):
             raise ReadFailed("there is no reading in that interval", where=wanted.source, next="give --from and --to")
         about: dict[str, Any] = {"source": wanted.source, "archives": [*_about(asked, names, archives)]}
@@ -102,22 +103,45 @@ def import_archives(runs: Path, asked: Sequence[Asked], wanted: Wanted) -> Impor
             command=wanted.command,
             host=wanted.host,
             name=wanted.name or next((str(a["name"]) for a in about["archives"] if a.get("name")), None),
-            labels=wanted.labels,
+            labels={**_labels(archives), **wanted.labels},
             idle=wanted.idle,
             phases=phases,
             version=__version__,
+            unsure_s=_unsure_s(archives, wanted),
         )
         run = import_run(runs, what)
+        told = [str(text) for a in archives for text in getattr(a, "told", ())]
     from joulelab.store.seal import seal
 
     seal(run, wait=True)
-    return Imported(run, problems_of([f for part in parts for f in part.streams]))
+    return Imported(run, problems_of([f for part in parts for f in part.streams]), list(dict.fromkeys(told)))
 
 
 def problems_of(fetched: Sequence[Fetched]) -> list[str]:
     """Return what archives tell about themselves, each once."""
     told = [str(e.get("what", "")) for f in fetched for e in f.events if e.get("event") == "problem"]
     return list(dict.fromkeys(told))
+
+
+def _parts(fetched: Sequence[tuple[str, Sequence[Fetched]]]) -> list[Part]:
+    """Return what archives gave by meter: their own, or those that they tell apart."""
+    found: dict[tuple[str, str], list[Fetched]] = {}
+    for name, streams in fetched:
+        for one in streams:
+            found.setdefault((name, one.meter), []).append(one)
+    names = meter_names(meter or name for name, meter in found)
+    return [Part(name, streams) for name, streams in zip(names, found.values(), strict=True)]
+
+
+def _labels(archives: Sequence[Archive]) -> dict[str, str]:
+    return {str(k): str(v) for a in archives for k, v in getattr(a, "labels", {}).items()}
+
+
+def _unsure_s(archives: Sequence[Archive], wanted: Wanted) -> tuple[float, float]:
+    """Return how far begin and end may be off (s): not at all where they were asked for."""
+    own = next((a for a in archives if getattr(a, "interval", None) is not None), None)
+    begin_s, end_s = getattr(own, "unsure_s", (0.0, 0.0))
+    return (begin_s if wanted.start_ns is None else 0.0), (end_s if wanted.end_ns is None else 0.0)
 
 
 def _opened(asked: Asked, stack: contextlib.ExitStack) -> Archive:

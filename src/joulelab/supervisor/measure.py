@@ -200,7 +200,9 @@ def _chosen(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) ->
             wanted.append(name)
         except ConfigError as problem:
             _log.warning("this is not measured: %s", problem)
-    chosen = choose(config, os.environ, wanted) if wanted or meters is None else Chosen(meters=[])
+    chosen = (
+        choose(config, os.environ, wanted) if wanted or meters is None else Chosen(meters=[], node=dict(config.node))
+    )
     for said in (*chosen.problems, *chosen.warnings):
         _log.warning("configuration: %s", said)
     given = [dict(m) for m in meters or () if not isinstance(m, str)]

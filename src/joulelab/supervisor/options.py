@@ -76,7 +76,7 @@ class RunOptions:
     is late, after `nodes_s` if those of other nodes are; a recorder is killed if it has not flushed `flush_s` after the
     tail. `caps` are set before the workload starts and put back after it. `preload` names modules that the caller will
     need then, to be imported meanwhile. `chosen_by` are the file and the names by which meters were chosen: other nodes
-    choose theirs so.
+    choose theirs so. `node` is what the configuration says of the node's power (`rated_w`, `planned_w`, in W).
     """
 
     runs: Path
@@ -101,6 +101,7 @@ class RunOptions:
     seal_from_s: float = 60.0
     preload: Sequence[str] = ()
     chosen_by: Mapping[str, Any] | None = None
+    node: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `run.json` keeps of the options."""
@@ -109,6 +110,7 @@ class RunOptions:
         chosen["meters"] = None if self.meters is None else [m["meter"] for m in self.meters]
         chosen["configured"] = [dict(entry) for entry in self.configured]
         chosen["caps"] = [{"device": w.device, "value": w.value, "unit": w.unit} for w in self.caps]
+        chosen |= {"node": dict(self.node)} if self.node else {}
         return chosen | {"estimate": any(m["meter"] == "estimate" for m in self.also)}
 
     def reading(
@@ -128,12 +130,11 @@ class RunOptions:
             path = None if file is None else str(file.absolute())
             by = {"file": path, "wanted": list(wanted), "without": list(without)}
         if not chosen.entries:
-            return replace(self, meters=chosen.meters, chosen_by=by)
+            return replace(self, meters=chosen.meters, chosen_by=by, node=chosen.node)
         named = [{"name": e.name, "meter": e.meter, "feeds": e.feeds} for e in chosen.entries]
         also = [*self.also, *chosen.also]
-        return replace(
-            self, meters=chosen.meters, also=also, configured=named, open_s=OPEN_S, ready_s=READY_S, chosen_by=by
-        )
+        read = replace(self, meters=chosen.meters, also=also, configured=named, chosen_by=by, node=chosen.node)
+        return replace(read, open_s=OPEN_S, ready_s=READY_S)
 
     def offers(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return what the environment offers to meters."""

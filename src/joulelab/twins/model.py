@@ -266,7 +266,10 @@ def preset(name: str) -> Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Describe a node. `spread` is the relative standard deviation of power between equal GPUs, drawn from `seed`."""
+    """Describe a node. `spread` is the relative standard deviation of power between equal GPUs, drawn from `seed`.
+
+    `rated_w` is what its nameplate says, 0 where that is not known: those who estimate go by it, the model does not.
+    """
 
     name: str = "twin"
     gpus: tuple[Gpu, ...] = (H100,) * 8
@@ -279,6 +282,7 @@ class Node:
     psys: bool = False
     spread: float = 0.02
     seed: int = 1
+    rated_w: float = 0.0
 
     def leaves(self) -> list[str]:
         """Return the names of all leaves, from GPU to host."""

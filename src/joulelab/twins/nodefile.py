@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PARTS: Mapping[str, type] = {"cpu": Cpu, "dram": Dram, "host": Host, "cooling": Cooling, "supply": Supply}
-_PLAIN = ("name", "packages", "psys", "spread", "seed")
+_PLAIN = ("name", "packages", "psys", "rated_w", "spread", "seed")
 _ABOUT = ("title", "calibrated", "sources")
 
 

@@ -96,7 +96,9 @@ class TwinServer:
                 )
                 self.environment["JOULELAB_POWERCAP"] = str(self.powercap.root)
             if self._wall:
-                self.wall = stack.enter_context(Wall(path, self.directory, self._wall, self._wall))
+                self.wall = stack.enter_context(
+                    Wall(path, self.directory, self._wall, self._wall, rated_w=self._node.rated_w)
+                )
                 self.environment |= self.wall.environment
             self.driver = self._driver()
             if self.driver is not None:

@@ -31,6 +31,7 @@ class Wall:
     """Serve instruments of a truth file from the beginning of the block to its end.
 
     `missing` says why a server is not there; `environment` is what to export. `flaws` go by server.
+    `rated_w` is what the node's nameplate says, 0 where it says nothing.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Wall:
         directory: Path,
         wanted: Iterable[str] | None = None,
         flaws: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        rated_w: float = 0.0,
     ) -> None:
         chosen = names() if wanted is None else list(wanted)
         for name in (*chosen, *(flaws or {})):
             if name not in names():
                 raise ConfigError(f"there is no server {name!r}", where="twin", next=nearest(name, names()))
-        self._directory = directory
+        self._directory, self._rated_w = directory, rated_w
         self.servers = {
             name: ServerProcess(name, truth, directory / name, flaws=(flaws or {}).get(name)) for name in chosen
         }
@@ -71,6 +74,8 @@ class Wall:
 
     def _write(self) -> None:
         lines = ["# The meters of a twin on this machine."]
+        if self._rated_w:
+            lines += ["", "[node]", f"rated_w = {self._rated_w}"]
         for server in self.servers.values():
             self.environment |= server.served.environment
             for name, entry in server.served.entries.items():

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core import scope as scopes
 from joulelab.core.clock import NS, monotonic_ns, utc_now_ns
 from joulelab.core.errors import MeterError, ReadFailed
-from joulelab.core.spec import Fetched
 from joulelab.meters.prometheus import doctor
+from joulelab.meters.prometheus.agent import asked_of_agents
 from joulelab.meters.prometheus.api import nothing_found
+from joulelab.meters.prometheus.archive import PrometheusArchive
 from joulelab.meters.prometheus.query import selectors
-from joulelab.meters.prometheus.setup import (
-    CONFIG,
-    SECRETS,
-    Settings,
-    api_of,
-    check_settings,
-    grouped,
-    settings_of,
-    stream_of,
-)
+from joulelab.meters.prometheus.readings import interval_s, known, si_of, streams_of
+from joulelab.meters.prometheus.setup import CONFIG, SECRETS, Settings, api_of, check_settings, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from joulelab.core.errors import JoulelabError
     from joulelab.core.spec import Archive, Meter, Stream
     from joulelab.meters.prometheus.api import Api, Sample, Series
     from joulelab.meters.prometheus.query import Query
-    from joulelab.meters.prometheus.setup import Group, Key
+    from joulelab.meters.prometheus.setup import Key
 
-SUMMARY = "Any PromQL as a channel; DCGM, IPMI, SNMP, RAPL, Kepler, Scaphandre exporters (Prometheus, VictoriaMetrics)"
+SUMMARY = (
+    "Any PromQL as a channel; our agents, DCGM, IPMI, SNMP, RAPL, Kepler, Scaphandre (Prometheus, VictoriaMetrics)"
+)
 PRIVILEGE = "read access to the server's HTTP API"
 TRIED = "Debian's prometheus and victoria-metrics with the simulated node's exporters; not on hardware"
 DEFAULT = False
@@ -51,9 +43,8 @@ __all__ = [
     "open_archive",
     "open_meter",
 ]
-# A sample is looked for so far outside of an interval.
-MARGIN_S = 300.0
 DAY_S = 86_400.0
+ARCHIVE_S = 60.0  # nobody waits for a reading: a server may take long over an hour of a thousand nodes
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -74,7 +65,7 @@ def open_meter(config: Mapping[str, Any]) -> Meter:
 
 def open_archive(config: Mapping[str, Any]) -> Archive:
     """Prepare to ask for past intervals. Raises ConfigError, MissingDependency."""
-    asked = settings_of(config)
+    asked = settings_of({"timeout_s": ARCHIVE_S, **config})
     return PrometheusArchive(asked, api_of(asked))
 
 
@@ -96,9 +87,10 @@ class PrometheusMeter:
         empty = [q for q, series in zip(asked.queries, found, strict=True) if not series]
         if empty and (not asked.preset or len(empty) == len(asked.queries)):
             raise self._nothing(empty[0], now)
-        scrape_s = _interval_s(found)
+        scrape_s = interval_s(found)
         period_s = float(asked.config.get("period_s") or min(max(scrape_s, 0.1), 60.0))
-        self._groups = {s.name: (g, s) for g, s in _streams(asked, found, period_s, live=True)}
+        agents = asked_of_agents(api, asked, now - round(asked.lookback_s * NS), now)
+        self._groups = {s.name: (g, s) for g, s in streams_of(asked, found, period_s, agents, live=True)}
         self._latest: list[dict[Key, Sample]] = []
         self._failure: MeterError | None = None
         self._taken: set[str] = set(self._groups)
@@ -153,79 +145,8 @@ class PrometheusMeter:
     def _recent(self, query: Query, now: int) -> Series:
         since = now - round(self._asked.lookback_s * NS)
         if query.plain:
-            return _known(self._api.raw(query.query, since, now))
-        return _known(self._api.stepped(query.query, since, now, self._asked.step_ms(1.0)))
-
-
-class PrometheusArchive:
-    """Fetch the samples of an interval as they were scraped."""
-
-    def __init__(self, asked: Settings, api: Api) -> None:
-        self._asked, self._api = asked, api
-
-    def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:
-        """Return one stream per scope and host, with the nearest samples outside. Raises MeterError, ConfigError."""
-        asked, margin = self._asked, round(MARGIN_S * NS)
-        since, until = start_utc_ns - margin, end_utc_ns + margin
-        found = [self._series(query, since, until) for query in asked.queries]
-        empty = [q for q, series in zip(asked.queries, found, strict=True) if not series]
-        if empty and (not asked.preset or len(empty) == len(asked.queries)):
-            raise nothing_found(self._api, empty[0].query, start_utc_ns, end_utc_ns)
-        result = []
-        for group, stream in _streams(asked, found, _interval_s(found), live=False):
-            rows, problems = _rows(asked, group, found)
-            events = [{"t": start_utc_ns, "event": "problem", "what": f"{stream.name}: {what}"} for what in problems]
-            result.append(Fetched(stream, _within(rows, start_utc_ns, end_utc_ns), group.host, events))
-        return result
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._api.close()
-
-    def _series(self, query: Query, since: int, until: int) -> Series:
-        if query.plain:
-            return _known(self._api.raw(query.query, since, until))
-        return _known(self._api.stepped(query.query, since, until, self._asked.step_ms(15.0)))
-
-
-def _streams(
-    asked: Settings, found: Sequence[Series], period_s: float, *, live: bool
-) -> Iterator[tuple[Group, Stream]]:
-    groups = grouped(asked, found)
-    cords = {"outlet": sum(scopes.family(g.scope) == "outlet" for g in groups if g.host == groups[0].host)}
-    for group in groups:
-        yield group, stream_of(asked, group, cords, period_s, live=live)
-
-
-def _rows(
-    asked: Settings, group: Group, found: Sequence[Series]
-) -> tuple[list[tuple[int, int, list[float]]], list[str]]:
-    """Return rows in order of time, and what was left out."""
-    rows: dict[tuple[int, int], list[float]] = {}
-    invalid = stale = 0
-    for column, (number, key) in enumerate(group.members.values()):
-        query = asked.queries[number]
-        for sample in found[number][key]:
-            if sample.t1 - sample.t0 > asked.stale_s * NS:
-                stale += 1
-                continue
-            value = _si(query, sample.value)
-            if value is None:
-                invalid += 1
-                continue
-            rows.setdefault((sample.t0, sample.t1), [math.nan] * len(group.members))[column] = value
-    problems = [f"{invalid} samples are no readings (NaN, infinite, or 0 for none)"] if invalid else []
-    if stale:
-        problems.append(f"{stale} values left out: samples behind them lie more than {asked.stale_s:g} s apart")
-    ordered = sorted(rows.items(), key=lambda item: (item[0][1], item[0][0]))
-    return [(t0, t1, values) for (t0, t1), values in ordered], problems
-
-
-def _within(rows: list[tuple[int, int, list[float]]], start: int, end: int) -> list[tuple[int, int, list[float]]]:
-    """Return the rows of an interval and the nearest on either side."""
-    before = [row for row in rows if row[1] < start][-1:]
-    after = [row for row in rows if row[1] > end][:1]
-    return [*before, *(row for row in rows if start <= row[1] <= end), *after]
+            return known(self._api.raw(query.query, since, now))
+        return known(self._api.stepped(query.query, since, now, self._asked.step_ms(1.0)))
 
 
 def _newest(query: Query, series: Series) -> dict[Key, Sample]:
@@ -233,31 +154,8 @@ def _newest(query: Query, series: Series) -> dict[Key, Sample]:
     found: dict[Key, Sample] = {}
     for key, samples in series.items():
         for sample in reversed(samples):
-            value = _si(query, sample.value)
+            value = si_of(query, sample.value)
             if value is not None:
                 found[key] = sample._replace(value=value)
                 break
     return found
-
-
-def _si(query: Query, value: float) -> float | None:
-    """Return a value in SI, None for what is no reading."""
-    if not math.isfinite(value) or (query.zero_is_gap and value == 0):
-        return None
-    return value * query.factor
-
-
-def _known(series: Series) -> Series:
-    """Return the series that have samples."""
-    return {key: samples for key, samples in series.items() if samples}
-
-
-def _interval_s(found: Sequence[Series]) -> float:
-    """Return how often samples come, in s."""
-    gaps = [
-        (after.t1 - before.t1) / NS
-        for series in found
-        for samples in series.values()
-        for before, after in pairwise(samples[-200:])
-    ]
-    return median(gaps) if gaps else 15.0

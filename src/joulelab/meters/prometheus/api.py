@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import lt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from joulelab.core.clock import NS, monotonic_ns
@@ -68,21 +69,20 @@ def _labels(metric: Any) -> tuple[tuple[str, str], ...]:
 def _samples(values: Any) -> list[Sample]:
     if not isinstance(values, list):
         raise TypeError("values are no list")
-    found: list[Sample] = []
-    for pair in values:
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise ValueError("a sample is no pair")
-        at, text = pair
-        if isinstance(at, bool) or not isinstance(at, int | float) or not isinstance(text, str):
-            raise TypeError("a sample is not a time and a text")
-        t = round(at * 1000) * MS
-        if not 0 < t < 1 << 62 or (found and t <= found[-1].t1):
-            raise ValueError("times are not in order")
-        value = float(text)
-        if "_" in text:
-            raise ValueError("a value has an underscore")
-        found.append(Sample(t, t, value if math.isfinite(value) else math.nan))
-    return found
+    if not all(type(pair) is list and len(pair) == 2 for pair in values):
+        raise ValueError("a sample is no pair")
+    if not {type(at) for at, _ in values} <= {int, float} or not {type(text) for _, text in values} <= {str}:
+        raise TypeError("a sample is not a time and a text")
+    times = [round(at * 1000) * MS for at, _ in values]
+    if times and not (times[0] > 0 and times[-1] < 1 << 62 and all(map(lt, times, times[1:]))):
+        raise ValueError("times are not in order")
+    texts = [text for _, text in values]
+    numbers = list(map(float, texts))
+    if "_" in "".join(texts):
+        raise ValueError("a value has an underscore")
+    if not all(map(math.isfinite, numbers)):
+        numbers = [number if math.isfinite(number) else math.nan for number in numbers]
+    return list(map(Sample, times, times, numbers))
 
 
 class Api:
@@ -112,11 +112,10 @@ class Api:
         A server evaluates an expression with the last samples of up to 5 minutes; asked more often than they come,
         it repeats them. The times of the samples of all its selectors tell which steps are repeats.
         """
-        page = step_ms * POINTS
         inside = selectors(expression)
 
         def at(what: str) -> Series:
-            return self._paged(start_ns, end_ns, page, lambda a, b: self._range_page(what, a, b, step_ms))
+            return self.evaluated(what, start_ns, end_ns, step_ms)
 
         values = at(expression)
         if not inside:
@@ -125,6 +124,11 @@ class Api:
         oldest = [at(f"min(timestamp({one}))") for one in inside]
         last, first = _joined(newest, max), _joined(oldest, min)
         return {key: _fresh(samples, first, last) for key, samples in values.items()}
+
+    def evaluated(self, expression: str, start_ns: int, end_ns: int, step_ms: int) -> Series:
+        """Return an expression at steps, as the server gives it."""
+        page = step_ms * POINTS
+        return self._paged(start_ns, end_ns, page, lambda a, b: self._range_page(expression, a, b, step_ms))
 
     def names(self) -> list[str]:
         """Return the names of all metrics of the server."""
@@ -152,7 +156,8 @@ class Api:
                 continue
             for key, samples in part.items():
                 kept = whole.setdefault(key, [])
-                kept += [s for s in samples if not kept or s.t1 > kept[-1].t1]
+                last = kept[-1].t1 if kept else 0
+                kept += samples if samples and samples[0].t1 > last else [s for s in samples if s.t1 > last]
             at = until + 1
         return whole
 

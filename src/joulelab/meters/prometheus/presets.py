@@ -10,6 +10,9 @@ _RAPL = "Intel publishes none; 5 % taken, as for RAPL read on the node itself"
 _KEPLER = "RAPL behind it: 5 % taken; Kepler renews every 5 s unless told otherwise"
 _SCAPHANDRE = "RAPL behind it, so processors and memory and not the node: 5 % taken"
 _PDU = "1 % taken for PDUs; the value is in the MIB's raw scale, which a module of snmp_exporter may have changed"
+_COUNTED = "a counter of the device, kept by the node's agent; its accuracy is what the agent states"
+_AGENT = "its accuracy is what the agent states"
+_INTEGRATED = "powers that the node's agent read and added up; its accuracy is what the agent states"
 _CPU = "cpu"  # all sockets together: what the exporter sums
 
 PRESETS: dict[str, list[dict[str, Any]]] = {
@@ -59,4 +62,21 @@ PRESETS: dict[str, list[dict[str, Any]]] = {
         {"query": "scaph_host_power_microwatts", "scope": _CPU, "unit": "uW", "update_s": 2.0, "window_s": 2.0,
          "gain": 0.05, "reference": _SCAPHANDRE, "parent": "node.dc"},
     ],
+    # What `joulelab agent` shows of its node: scopes, meters and devices are labels.
+    "joulelab": [
+        {"query": 'joulelab_energy_joules_total{source="counter"}', "scope": "{scope}", "unit": "J",
+         "meter": "{meter}", "reference": _COUNTED},
+        {"query": 'joulelab_energy_joules_total{source="integrated"}', "scope": "{scope}", "unit": "J",
+         "meter": "{meter}", "reference": _INTEGRATED},
+        {"query": "joulelab_power_watts", "scope": "{scope}", "unit": "W", "meter": "{meter}", "reference": _AGENT},
+        {"query": 'joulelab_load_ratio{scope!="host"}', "scope": "{scope}", "unit": "1", "name": "load",
+         "meter": "{meter}"},
+        {"query": 'joulelab_load_ratio{scope="host"}', "scope": "{scope}", "unit": "1", "name": "busy",
+         "meter": "{meter}"},
+        {"query": "joulelab_temperature_celsius", "scope": "{scope}", "unit": "degC", "meter": "{meter}"},
+        {"query": "joulelab_cap_watts", "scope": "{scope}", "unit": "W", "kind": "state", "name": "cap_enforced_w",
+         "meter": "{meter}"},
+    ],
 }  # fmt: skip
+# The presets whose series say themselves which node they are of.
+HOSTS = {"joulelab": "{instance}"}

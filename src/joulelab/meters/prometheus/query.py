@@ -42,7 +42,8 @@ class Query:
     """Describe one channel: PromQL, the scope of each of its series ({label} is filled in), unit, and what is known.
 
     `update_s` is how often the instrument behind the exporter renews the value, `window_s` what it averages over.
-    `zero_is_gap`: 0 stands for no reading. `group` joins channels of one exporter into one stream.
+    `zero_is_gap`: 0 stands for no reading. `group` joins channels of one exporter into one stream. `meter` names the
+    instrument that a series is of where one exporter has several ({label} is filled in).
     """
 
     query: str
@@ -59,6 +60,7 @@ class Query:
     reference: str = ""
     parent: str = ""
     zero_is_gap: bool = False
+    meter: str = ""
     group: str = ""
 
     @property
@@ -87,6 +89,7 @@ _KEYS = {
     "reference": "where that is known from",
     "parent": "the scope that contains it",
     "zero_is_gap": "true where 0 stands for no reading",
+    "meter": "the instrument that a series is of, where an exporter has several: {meter}",
 }
 _NUMBERS = ("scale", "modulus", "update_s", "window_s", "quantum", "gain")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -11,7 +13,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.meters import nearest, wall
 from joulelab.meters.prometheus.api import Api
-from joulelab.meters.prometheus.presets import PRESETS
+from joulelab.meters.prometheus.presets import HOSTS, PRESETS
 from joulelab.meters.prometheus.query import UNITS, Query, filled, narrowed, parse_query
 from joulelab.meters.settings import check_keys, seconds, text
 from joulelab.transports.http import Auth, HttpClient, plain_fingerprint
@@ -37,9 +39,14 @@ CONFIG = wall.COMMON | {
     "update_s": "how often the instrument behind the exporter renews its value, if you know better",
     "modulus_j": "where the counters wrap, in J (RAPL: max_energy_range_uj / 1e6)",
     "host": "the node that a series is of, by its labels: {instance}; for imports of several nodes",
+    "nodes": "only these nodes (of host), for imports",
+    "job": "a Slurm job that the agents saw: its nodes and its interval, for imports",
+    "search_days": "how far back a job is looked for (31)",
 }
 SECRETS = ("password", "token")
 LIMIT_B = 64_000_000
+# Channels that meters of a node have as well: called the same, they are shown the same.
+QUANTITIES = {"load": "utilisation", "busy": "CPU load", "cap_enforced_w": "cap"}
 Key = tuple[tuple[str, str], ...]
 
 
@@ -56,6 +63,36 @@ class Settings:
     timeout_s: float
     step_s: float | None
     host: str
+    match: str = ""
+    nodes: tuple[str, ...] = ()
+    job: str = ""
+    search_days: float = 31.0
+
+    def host_of(self, labels: Mapping[str, str], where: str) -> str:
+        """Return the node that a series is of: without its port. Raises ConfigError for a label that it lacks."""
+        named = filled(self.host, labels, where)
+        return named[1:].partition("]")[0] if named.startswith("[") else named.partition(":")[0]
+
+    def is_wanted(self, host: str) -> bool:
+        """Return whether a node is one of those that are asked for."""
+        return not self.nodes or any(self.is_node(host, node) for node in self.nodes)
+
+    @staticmethod
+    def is_node(host: str, node: str) -> bool:
+        """Return whether a host is a node that may be named without its domain."""
+        return host == node or host.startswith(f"{node}.")
+
+    def only(self, nodes: Sequence[str]) -> Settings:
+        """Return settings that ask for some nodes only: in the selectors where the host is one label."""
+        label = re.fullmatch(r"\{(\w+)\}", self.host)
+        if not nodes or label is None:
+            return replace(self, nodes=tuple(nodes))
+        listed = "|".join(re.escape(node) for node in nodes)
+        found = f"{label[1]}=~" + json.dumps(f"\\[?(?:{listed})(?:[].:].*)?")
+        # An expression that somebody wrote may hold selectors anywhere: what it gives is sorted out afterwards.
+        queries = tuple(replace(q, query=_narrowed(q, found)) if q.plain or self.preset else q for q in self.queries)
+        match = f"{self.match}, {found}" if self.match else found
+        return replace(self, nodes=tuple(nodes), queries=queries, match=match)
 
     def step_ms(self, default_s: float) -> int:
         """Return the step of expressions in ms."""
@@ -69,7 +106,9 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     preset = text(label, config, "preset")
     _base_url(config)
     _auth(config)
-    return Settings(
+    job, nodes = _text_of(config, "job"), _nodes(config)
+    host = text(label, config, "host") or HOSTS.get(preset or "", "{instance}" if job or nodes else "")
+    asked = Settings(
         label,
         config,
         tuple(_queries(config, preset, f"meter {label}")),
@@ -78,8 +117,29 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
         seconds(label, config, "stale_s", 60.0),
         seconds(label, config, "timeout_s", 5.0),
         seconds(label, config, "step_s", 1.0) if "step_s" in config else None,
-        text(label, config, "host") or "",
+        host,
+        text(label, config, "match") or "",
+        job=job,
+        search_days=seconds(label, config, "search_days", 31.0),
     )
+    return asked.only(nodes)
+
+
+def _text_of(config: Mapping[str, Any], key: str) -> str:
+    """Return a text that may be written as a number: a job's id."""
+    given = config.get(key, "")
+    if isinstance(given, int) and not isinstance(given, bool):
+        return str(given)
+    return text(wall.label_of(config), config, key) or ""
+
+
+def _nodes(config: Mapping[str, Any]) -> list[str]:
+    given = config.get("nodes", [])
+    listed = given.split(",") if isinstance(given, str) else given
+    if not isinstance(listed, list) or not all(isinstance(node, str) and node.strip() for node in listed):
+        where = f"meter {wall.label_of(config)}"
+        raise ConfigError(f"nodes is {given!r}", where=where, next='give names: nodes = ["node01", "node02"]')
+    return [node.strip() for node in listed]
 
 
 def check_settings(config: Mapping[str, Any]) -> None:
@@ -191,25 +251,34 @@ def _narrowed(query: Query, match: str) -> str:
 
 @dataclass(slots=True)
 class Group:
-    """Hold the series that make one stream: by channel, the query's number and the series' labels."""
+    """Hold the series that make one stream: by channel, the query's number and the series' labels.
+
+    An agent tells the `gain` of its meter, how long a value may be old (`update_s`), and the times of scrapes (ns) at
+    which the meter had not been read for long (`stale`); `notes` say what was left out for that.
+    """
 
     scope: str
     parent: str
     host: str
+    meter: str = ""
     members: dict[str, tuple[int, Key]] = field(default_factory=dict)
+    gain: float | None = None
+    update_s: float | None = None
+    stale: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
 def grouped(asked: Settings, found: Sequence[Series]) -> list[Group]:
     """Return the streams that the series of all queries make. Raises ConfigError where two series are one scope."""
-    groups: dict[tuple[str, str, str], Group] = {}
+    groups: dict[tuple[str, ...], Group] = {}
     where = f"meter {asked.label}"
     for number, (query, series) in enumerate(zip(asked.queries, found, strict=True)):
         for key in sorted(series):
             labels = {"label": asked.label} | dict(key)
             scope = filled(query.scope, labels, where)
-            host = filled(asked.host, labels, where).partition(":")[0]
+            host, meter = asked.host_of(labels, where), filled(query.meter, labels, where)
             parent = filled(query.parent, labels, where)
-            group = groups.setdefault((query.group, host, scope), Group(scope, parent, host))
+            group = groups.setdefault((query.group, host, meter, scope), Group(scope, parent, host, meter))
             if query.name in group.members:
                 other, taken = group.members[query.name]
                 if other == number or not asked.preset:
@@ -226,21 +295,22 @@ def _twice(where: str, scope: str, one: Mapping[str, str], two: Mapping[str, str
     return ConfigError(f"two series are both {scope}", where=where, why=f"they differ in {shown}", next=advice)
 
 
-def stream_of(asked: Settings, group: Group, names: Mapping[str, int], period_s: float, *, live: bool) -> Stream:
-    """Return the stream of a group; `names` counts those that cords of one scope have."""
+def stream_of(asked: Settings, group: Group, cords: int, period_s: float, *, live: bool) -> Stream:
+    """Return the stream of a group; `cords` are those of its node, 0 where they are not to be added up."""
     queries = {name: asked.queries[number] for name, (number, _) in group.members.items()}
-    channels = [_spec(asked, query, group.scope, live=live) for query in queries.values()]
+    channels = [_spec(asked, query, group, live=live) for query in queries.values()]
     if live:
         channels.append(Spec("age_s", "age", "s"))
     table = "_".join(sorted(name.rpartition("_")[0] or name for name in queries))
     feeds, parts = "", 0
-    if scopes.family(group.scope) == "outlet":
+    if scopes.family(group.scope) == "outlet" and cords:
         feeds = wall.feeds_of(asked.config, "node.ac")
-        parts = max(int(asked.config.get("parts") or 1), names.get("outlet", 1))
+        parts = max(int(asked.config.get("parts") or 1), cords)
     told = next(iter(queries.values()))
     how = "raw samples" if all(q.plain for q in queries.values()) else "an expression, evaluated at steps"
+    several = f"{told.group}" if not asked.preset and len(asked.queries) > 1 else group.meter if live else ""
     return Stream(
-        f"{group.scope} {told.group}" if not asked.preset and len(asked.queries) > 1 else group.scope,
+        f"{group.scope} {several}".rstrip(),
         table,
         group.scope,
         period_s,
@@ -254,24 +324,26 @@ def stream_of(asked: Settings, group: Group, names: Mapping[str, int], period_s:
 
 
 def _device(labels: Mapping[str, str]) -> str:
-    return next((labels[k] for k in ("UUID", "uuid", "instance") if labels.get(k)), "")
+    return next((labels[k] for k in ("UUID", "uuid", "device", "instance") if labels.get(k)), "")
 
 
-def _spec(asked: Settings, query: Query, scope: str, *, live: bool) -> Spec:
+def _spec(asked: Settings, query: Query, group: Group, *, live: bool) -> Spec:
     si, _, quantity, _ = UNITS[query.unit]
+    update_s = query.update_s if group.update_s is None or "update_s" in asked.config else group.update_s
     if query.kind == "state":
-        return Spec(query.name, quantity, si, update_s=query.update_s)
+        return Spec(query.name, QUANTITIES.get(query.name, quantity), si, update_s=update_s)
     modulus = None if query.modulus is None else query.modulus * query.factor
     if query.kind == "counter" and "modulus_j" in asked.config:
         modulus = seconds(asked.label, asked.config, "modulus_j", 1.0)
     reference = query.reference or "the entry states none"
     if not query.plain:
         reference += "; evaluated at steps, times are those of the samples behind it"
+    gain = query.gain or None if group.gain is None else group.gain
     default = Accuracy(
-        "assumed" if query.gain else "unknown",
-        query.gain,
+        "unknown" if gain is None else "assumed",
+        gain or 0.0,
         quantum=query.quantum * query.factor,
-        shared=f"{asked.label}:{scopes.family(scope)}",
+        shared=f"{group.meter or asked.label}:{scopes.family(group.scope)}",
         reference=reference,
     )
     accuracy = wall.stated(asked.config, default)
@@ -282,10 +354,10 @@ def _spec(asked: Settings, query: Query, scope: str, *, live: bool) -> Spec:
         quantity,
         si,
         query.kind,
-        query.update_s,
+        update_s,
         query.window_s if query.kind == "power" else None,
         modulus=modulus,
         accuracy=accuracy,
         # When a sample was scraped is known; how old the value was by then is not.
-        lag_s=query.update_s if live else 0.0,
+        lag_s=update_s if live else 0.0,
     )

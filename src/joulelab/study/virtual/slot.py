@@ -119,7 +119,12 @@ def _measured(of: _Setting, folder: Path) -> tuple[Path, Bench, dict[str, Any]]:
         labels=labels_of(of.study, of.cell, folder),
         command=[*of.cell.argv()],
         host=of.described.node.name,
-        twin={"name": options.get("twin"), "described": options.get("described"), "seed": bench.seed},
+        twin={
+            "name": options.get("twin"),
+            "described": options.get("described"),
+            "seed": bench.seed,
+            "rated_w": of.described.node.rated_w or None,
+        },
         options={"period_s": of.settings.period_s, "idle_s": of.settings.idle_s},
     )
     run = write_run(folder / PREPARED, about, bench.timeline, measure(bench, of.meters), gpus.held(bench))

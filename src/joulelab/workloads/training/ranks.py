@@ -130,7 +130,7 @@ def join(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> I
     try:
         yield ranks
     finally:
-        gc.collect()  # a model that holds the group when it is destroyed waits, with Python's lock, for threads that need it
+        gc.collect()  # a model that holds the group when it goes waits, with Python's lock, for threads that want it
         dist.destroy_process_group()
 
 

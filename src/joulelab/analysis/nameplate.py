@@ -1,0 +1,86 @@
+"""Find the rated power of what a run measured.
+
+It is what the run recorded of its devices: a GPU's default power limit or the highest that it takes, the limit that a
+CPU package is built for, and what the configuration says of the node. Where a node's own is known, it stands for all
+that is in it; else its devices do. What is not known is said so, never guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from joulelab.analysis.breakdown import stacked
+from joulelab.analysis.channels import energy_bearing
+from joulelab.analysis.rated import Rated, RatedResult
+from joulelab.analysis.terms import total
+from joulelab.core.scope import family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from joulelab.analysis.result import ScopeResult
+    from joulelab.analysis.terms import Quantity
+    from joulelab.core.spec import Spec, Stream
+    from joulelab.store.run import Run
+
+NODES = ("node.ac", "node.dc")
+DEFAULT, HIGHEST, BUILT = "default power limit", "highest power limit", "rated limit of powercap"
+GIVEN, TWIN = "rated_w of joulelab.toml", "nameplate of the twin"
+
+
+def rated_of(
+    run: Run, scopes: Sequence[ScopeResult], events: Iterable[Mapping[str, Any]], duration_s: float
+) -> RatedResult:
+    """Return what rated power says of a run whose scopes are these."""
+    watts = _recorded(run, events)
+    several = len({s.host for s in scopes}) > 1
+    devices: list[Rated] = []
+    used: list[Quantity] = []
+    unknown: list[str] = []
+    for outer, inner in stacked([s for s in scopes if not s.estimate and family(s.scope) != "job"]):
+        members = [outer] if (outer.host, outer.scope) in watts else inner or [outer]
+        for s in members:
+            found = watts.get((s.host, s.scope))
+            if found is None:
+                unknown.append(f"{s.host}/{s.scope}" if several else s.scope)
+            else:
+                devices.append(found)
+                used.append(s.energy)
+        if members is inner:
+            unknown.append(f"{outer.host}/{outer.scope}" if several else outer.scope)
+    return RatedResult(tuple(devices), duration_s, total(used) if used else None, tuple(unknown))
+
+
+def _recorded(run: Run, events: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Rated]:
+    """Return the rated power of what a run recorded it of, by host and scope."""
+    found: dict[tuple[str, str], Rated] = {}
+    for table in run.tables():
+        for stream in table.streams:
+            rated = _of_stream(stream)
+            if rated is not None:
+                found[table.host, stream.scope] = Rated(table.host, stream.scope, *rated)
+    for event in events:
+        key = (str(event.get("host", "")), str(event.get("scope", "")))
+        default = event.get("default")
+        if event.get("event") == "cap-set" and event.get("unit") == "W" and isinstance(default, (int, float)):
+            found[key] = Rated(*key, float(default), DEFAULT)
+    host = str(run.meta.get("host", ""))
+    for told, source in ((run.meta.get("twin"), TWIN), ((run.meta.get("options") or {}).get("node"), GIVEN)):
+        given = told.get("rated_w") if isinstance(told, dict) else None
+        if isinstance(given, (int, float)) and given > 0:
+            found |= {(host, scope): Rated(host, scope, float(given), source) for scope in NODES}
+    return found
+
+
+def _of_stream(stream: Stream) -> tuple[float, str] | None:
+    """Return the rated power (W) that a stream tells, and what it is; a package's is the limit of its cap."""
+    kind = family(stream.scope)
+    if kind == "gpu":
+        return _highest(energy_bearing(stream), HIGHEST)
+    return _highest([c for c in stream.channels if c.quantity == "cap"], BUILT) if kind == "cpu" else None
+
+
+def _highest(specs: Iterable[Spec], source: str) -> tuple[float, str] | None:
+    highest = max((c.limits[1] for c in specs if c.limits is not None and not c.estimate), default=0.0)
+    return (highest, source) if 0 < highest < math.inf else None

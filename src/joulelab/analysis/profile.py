@@ -1,0 +1,237 @@
+"""Make power over time of a run: every trace on one grid of buckets, with coarser levels for a look from afar.
+
+Means come from the curves that the energies come from, so that what is drawn adds up to what is printed; lows and
+highs are those of the readings, so that no peak is lost at any level. Stretches without readings are NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from joulelab.analysis.accounting import accounts_of
+from joulelab.analysis.alignment import middles
+from joulelab.analysis.analyse import Interval, interval_of, joined_of
+from joulelab.analysis.breakdown import rest_over_time, stacked
+from joulelab.analysis.channels import states_of
+from joulelab.analysis.profile_grid import Buckets, Grid, grid_of, levels_of
+from joulelab.analysis.profile_lines import Edges, Shown, power_of, shown_of, within_extremes
+from joulelab.core.scope import FAMILIES, family, order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from joulelab.analysis.alignment import Sums
+    from joulelab.analysis.channels import Channel, ScopeChannels
+    from joulelab.analysis.series import Floats, Readings
+    from joulelab.store.run import Run
+
+Role = Literal["stack", "whole", "scope", "other", "load", "cap", "temperature"]
+
+MOST_VALUES = 560_000  # in all traces and levels: 3 MB as base64 of 32 bits each
+MOST_SCOPES = 40  # single scopes; of more, the lowest and the highest of each family
+AROUND_S = 600.0  # of a record before and after the workload, or as long as that
+# What is shown of a device's state: by the first name that it has, and what it is multiplied with.
+STATES: tuple[tuple[Role, str, float, tuple[str, ...]], ...] = (
+    ("load", "%", 100.0, ("load", "busy")),
+    ("cap", "W", 1.0, ("cap_enforced_w", "cap_requested_w")),
+    ("temperature", "degC", 1.0, ("temperature_c",)),
+)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Hold one trace: its levels, the finest first. Stacked traces add up to everything measured, `whole`."""
+
+    id: str
+    label: str
+    role: Role
+    unit: str
+    levels: tuple[Buckets, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Hold a run's power over time; `zero_ns` is the workload's start, `raw_s` the shortest step of a meter."""
+
+    grid: Grid
+    zero_ns: int
+    duration_s: float
+    raw_s: float
+    traces: tuple[Trace, ...]
+
+    def trace(self, ident: str) -> Trace | None:
+        """Return a trace by its id, None where there is none."""
+        return next((t for t in self.traces if t.id == ident), None)
+
+
+def profile_of(
+    run: Run, *, buckets: int | None = None, start_ns: int | None = None, end_ns: int | None = None
+) -> Profile | None:
+    """Return power over time of a run, or of [start, end] of it on one level; None where no power was measured.
+
+    `buckets` is the most that the finest level has; without it, as many as a page can hold.
+    """
+    events = list(run.events())
+    interval = interval_of(run, events)
+    told = accounts_of(events)
+    joined = joined_of(run, interval)
+    scopes = [s for s in joined.scopes if s.host not in told]
+    if not scopes:
+        return None
+    draw = _Draw(scopes, states_of(run), joined.sums)
+    raw_s = min(c.step_s for s in scopes for c in s.channels)
+    duration_s = (interval.end_ns - interval.start_ns) * 1e-9
+    most = buckets or max(MOST_VALUES // (4 * len(draw.plan)), 1)
+    if start_ns is not None or end_ns is not None:
+        first, last = _record(scopes, interval)
+        since = first if start_ns is None else (start_ns - interval.start_ns) * 1e-9
+        until = last if end_ns is None else (end_ns - interval.start_ns) * 1e-9
+        step = max((until - since) / most, raw_s)
+        grid = Grid(since, step, max(round((until - since) / step), 1))
+    else:
+        grid = grid_of(*_record(scopes, interval), duration_s, raw_s=raw_s, most=most)
+    edges = Edges(interval.start_ns, interval.end_ns, grid.edges())
+    traces = tuple(
+        Trace(ident, label, role, unit, levels_of(make(edges), grid.levels))
+        for ident, label, role, unit, make in draw.plan
+    )
+    return Profile(grid, interval.start_ns, duration_s, raw_s, traces)
+
+
+def _record(scopes: Sequence[ScopeChannels], interval: Interval) -> tuple[float, float]:
+    """Return from when to when there are readings (s from the workload's start), the workload included."""
+    a, b = interval.start_ns, interval.end_ns
+    around = max(AROUND_S, (b - a) * 1e-9)
+    first = min(int(c.readings.t0_ns[0]) for s in scopes for c in s.channels)
+    last = max(int(c.readings.t1_ns[-1]) for s in scopes for c in s.channels)
+    duration = (b - a) * 1e-9
+    return max(min((first - a) * 1e-9, 0.0), -around), min(max((last - a) * 1e-9, duration), duration + around)
+
+
+Planned = tuple[str, str, Role, str, "Callable[[Edges], Buckets]"]
+
+
+class _Draw:
+    """Plan the traces of a run; each is worked out once it is known over which buckets."""
+
+    def __init__(
+        self, scopes: Sequence[ScopeChannels], states: dict[tuple[str, str], dict[str, Readings]], sums: Sums
+    ) -> None:
+        self._scopes = scopes
+        self._sums = sums
+        self._several = len({s.host for s in scopes}) > 1
+        self._energies: dict[int, Floats] = {}
+        self._stack = stacked(scopes)
+        parts: dict[str, list[ScopeChannels]] = {}
+        for outer, inner in self._stack:
+            for scope in inner or [outer]:
+                parts.setdefault(family(scope.scope), []).append(scope)
+        self._parts = parts
+        self.plan: list[Planned] = [*self._stacked(), *self._single(), *self._others(), *_states(states)]
+
+    def _stacked(self) -> Iterator[Planned]:
+        for name in sorted(self._parts, key=lambda n: FAMILIES.index(n) if n in FAMILIES else len(FAMILIES)):
+            members = self._parts[name]
+            label = f"{name} ({len(members)})" if len(members) > 1 else name
+            yield name, label, "stack", "W", partial(self._sum, scopes=members)
+        outer = [(whole, inner) for whole, inner in self._stack if inner]
+        if outer:
+            yield "rest", f"rest of {_names(w for w, _ in outer)}", "stack", "W", partial(self._rest, outer=outer)
+            tops = [whole for whole, _ in self._stack]
+            yield "whole", _names(tops), "whole", "W", partial(self._sum, scopes=tops)
+
+    def _single(self) -> Iterator[Planned]:
+        alone = {id(members[0]) for members in self._parts.values() if len(members) == 1}
+        alone |= {id(whole) for whole, inner in self._stack if inner} if len(self._stack) == 1 else set()
+        members = [s for s in self._scopes if id(s) not in alone]
+        if len(members) > MOST_SCOPES:
+            members = _extremes(members)
+        for scope in sorted(members, key=lambda s: (order(s.scope), s.host)):
+            name = self._name(scope)
+            yield f"scope:{name}", name, "scope", "W", partial(self._sum, scopes=[scope])
+
+    def _others(self) -> Iterator[Planned]:
+        """Plan the other meters of scopes that are not one of many."""
+        for scope in self._scopes if len(self._scopes) <= MOST_SCOPES else ():
+            seen = {scope.best.meter}
+            for channel in scope.channels[1:]:
+                if channel.meter not in seen:
+                    seen.add(channel.meter)
+                    name = f"{self._name(scope)} by {channel.meter}"
+                    yield f"other:{name}", name, "other", "W", partial(self._other, channel=channel)
+
+    def _name(self, scope: ScopeChannels) -> str:
+        return f"{scope.host}/{scope.scope}" if self._several else scope.scope
+
+    def _energy(self, edges: Edges, channel: Channel) -> Floats:
+        if id(channel) not in self._energies:
+            self._energies[id(channel)] = edges.energy(channel)
+        return self._energies[id(channel)]
+
+    def _sum(self, edges: Edges, scopes: Sequence[ScopeChannels]) -> Buckets:
+        energy: Floats = np.sum([self._energy(edges, s.best) for s in scopes], axis=0)
+        return _powers(edges, energy, [power_of(s, edges.zero_ns) for s in scopes])
+
+    def _other(self, edges: Edges, channel: Channel) -> Buckets:
+        return _powers(edges, self._energy(edges, channel), [shown_of(channel, edges.zero_ns)])
+
+    def _rest(self, edges: Edges, outer: Sequence[tuple[ScopeChannels, list[ScopeChannels]]]) -> Buckets:
+        energy = np.zeros(edges.t.size - 1)
+        shown: list[Shown] = []
+        for whole, inner in outer:
+            energy = energy + self._energy(edges, whole.best)
+            energy = energy - np.sum([self._energy(edges, s.best) for s in inner], axis=0)
+            rest = rest_over_time(whole, inner, self._sums)
+            shown.append(Shown.none() if rest is None else Shown(middles(rest, edges.zero_ns), rest.value))
+        return _powers(edges, energy, shown)
+
+
+def _powers(edges: Edges, energy: Floats, shown: Sequence[Shown]) -> Buckets:
+    return within_extremes(energy / np.diff(edges.t), *edges.extremes(shown))
+
+
+def _names(scopes: Iterator[ScopeChannels] | Sequence[ScopeChannels]) -> str:
+    names = [s.scope for s in scopes]
+    found = list(dict.fromkeys(family(n) if len(names) > 1 else n for n in names))
+    return " + ".join(found) + (f" ({len(names)})" if len(names) > len(found) else "")
+
+
+def _extremes(scopes: Sequence[ScopeChannels]) -> list[ScopeChannels]:
+    """Return those of each family that used least and most over all that was read."""
+    by: dict[str, list[tuple[float, int, ScopeChannels]]] = {}
+    for number, scope in enumerate(scopes):
+        power = scope.power() or scope.best
+        used = float(power.readings.value.mean()) if power.spec.kind == "power" else float(power.readings.value[-1])
+        by.setdefault(family(scope.scope), []).append((used, number, scope))
+    return [pick(members)[2] for members in by.values() for pick in ((min, max) if len(members) > 1 else (min,))]
+
+
+def _states(states: dict[tuple[str, str], dict[str, Readings]]) -> Iterator[Planned]:
+    """Plan load, caps and temperature: devices of a family together."""
+    for role, unit, factor, names in STATES:
+        by: dict[str, list[Readings]] = {}
+        for (_, scope), found in sorted(states.items(), key=lambda item: (item[0][0], order(item[0][1]))):
+            readings = next((found[n] for n in names if n in found and len(found[n])), None)
+            if readings is not None and scope != "workload":
+                by.setdefault(family(scope), []).append(readings)
+        for name, members in by.items():
+            label = f"{name} {role}" + (f" ({len(members)})" if len(members) > 1 else "")
+            make = partial(_together, members=members, role=role, factor=factor)
+            yield f"{role}:{name}", label, role, unit, make
+
+
+def _together(edges: Edges, members: Sequence[Readings], role: Role, factor: float) -> Buckets:
+    """Return several devices together: caps added; of loads and temperatures the mean, the lowest and the highest."""
+    found = [edges.state(readings, factor) for readings in members]
+    low, high = np.array([b.low for b in found]), np.array([b.high for b in found])
+    mean = np.array([b.mean for b in found])
+    if role == "cap":
+        return Buckets(mean.sum(axis=0), low.sum(axis=0), high.sum(axis=0))
+    there = (~np.isnan(mean)).sum(axis=0)
+    sums = np.where(np.isnan(mean), 0.0, mean).sum(axis=0)
+    means = np.divide(sums, there, out=np.full(there.size, np.nan), where=there > 0)
+    return Buckets(means, np.fmin.reduce(low), np.fmax.reduce(high))

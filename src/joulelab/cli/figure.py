@@ -1,0 +1,170 @@
+"""Draw pictures for papers: `joulelab figure KIND [TARGET...] --to pdf`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulelab.cli.options import json_option, print_json, runs_option, studies_option
+from joulelab.core.errors import ConfigError, JoulelabError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.cli.report import Target
+    from joulelab.report.pictures import Picture
+
+FORMATS = ("pdf", "svg", "png")
+ALL, LIST = "all", "list"
+WIDTHS = {"column": 3.4, "page": 7.0}  # inches, as most journals have them
+NARROWEST, WIDEST = 2.0, 20.0
+EXAMPLES = """\b
+joulelab figure list last
+joulelab figure power last --to pdf
+joulelab figure overlay A B --to pdf --width column
+joulelab figure edp gdansk --to svg --to png
+joulelab figure all STUDY -o figures
+"""
+
+
+class Width(click.ParamType[float]):
+    """Take a width: `column`, `page`, or inches."""
+
+    name = "width"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return inches."""
+        if value in WIDTHS:
+            return WIDTHS[value]
+        try:
+            inches = float(str(value).removesuffix("in"))
+        except ValueError:
+            self.fail(f"{value!r} is no width; give column, page or inches", param, ctx)
+        if not NARROWEST <= inches <= WIDEST:
+            self.fail(f"{value} is not between {NARROWEST:g} and {WIDEST:g} inches", param, ctx)
+        return inches
+
+
+@click.command("figure", epilog=EXAMPLES)
+@click.argument("kind", metavar="KIND|all|list")
+@click.argument("targets", nargs=-1, metavar="[TARGET]...")
+@click.option(
+    "--to",
+    "formats",
+    type=click.Choice(FORMATS),
+    multiple=True,
+    help="Format, several times for several.  [default: pdf]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE|DIR",
+    help="Where to write it.  [default: NAME-KIND.pdf]",
+)
+@click.option(
+    "--width", type=Width(), default="6.4", show_default=True, metavar="column|page|IN", help="Width of the picture."
+)
+@json_option
+@runs_option
+@studies_option
+def command(
+    kind: str,
+    targets: tuple[str, ...],
+    formats: tuple[str, ...],
+    output: Path | None,
+    width: float,
+    as_json: bool,
+    runs: Path,
+    studies: Path,
+) -> None:
+    """Draw pictures of a run, of several runs or of a study, for papers.
+
+    TARGET is named as for `joulelab report`: a run (the last one unless named), several runs, or a study. KIND is
+    one of what `joulelab figure list TARGET` names: power, energy, phases, ...; `all` draws every one.
+    """
+    from joulelab.cli.busy import busy
+    from joulelab.cli.report import find_target
+
+    target = find_target(targets or ("last",), runs, studies)
+    with busy(f"reading {target.name}"):
+        found, said = pictures_of(target)
+    if kind == LIST:
+        _list(found, as_json=as_json)
+        return
+    chosen = found if kind == ALL else [picture for picture in found if picture.kind == kind]
+    if not chosen:
+        _refuse(kind, found, target)
+    with busy("drawing", total=len(chosen)) as step:
+        from joulelab.report.pictures import write
+
+        written: list[Path] = []
+        for picture in chosen:
+            stem, of = _place(target, picture, output, formats, several=kind == ALL)
+            stem.parent.mkdir(parents=True, exist_ok=True)
+            written += write(picture, stem, of, width_in=width, said=said)
+            step()
+    if as_json:
+        print_json({"files": [str(file) for file in written], "kind": target.kind})
+        return
+    for file in written:
+        click.echo(str(file))
+
+
+def pictures_of(target: Target) -> tuple[list[Picture], str]:
+    """Return the pictures that a target has, and what has to be said of all of them. Raises JoulelabError."""
+    from joulelab.report import pictures
+    from joulelab.report.page.make import looked_at, report_of_runs
+
+    if target.study is not None:
+        from joulelab.report.study_summary import simulated, summarised
+
+        said = simulated(target.study)
+        _, summary = summarised(target.study, target.plan)
+        return pictures.pictures_of_study(summary), f"{said[:1].upper()}{said[1:]}." if said else ""
+    looked = [looked_at(path) for path in target.runs]
+    results, profiles = [result for result, _ in looked], [profile for _, profile in looked]
+    said = pictures.told_of([result.twin for result in results])
+    if len(results) == 1:
+        return pictures.pictures_of_run(results[0], profiles[0], target.runs[0]), said
+    drawn = pictures.pictures_in(report_of_runs(target.runs).parts)
+    return [*pictures.pictures_of_runs(results, profiles), *drawn], said
+
+
+def _list(found: Sequence[Picture], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"kinds": [{"kind": picture.kind, "title": picture.title} for picture in found]})
+        return
+    width = max((len(picture.kind) for picture in found), default=0)
+    for picture in found:
+        click.echo(f"{picture.kind:<{width}}  {picture.title}".rstrip())
+
+
+def _refuse(kind: str, found: Sequence[Picture], target: Target) -> None:
+    kinds = [picture.kind for picture in found]
+    if not kinds:
+        why = "no power was measured" if target.study is None else "none of its cells has run"
+        raise JoulelabError(f"there is nothing to draw of {target.name}", why=why, next="joulelab meters")
+    import difflib
+
+    near = difflib.get_close_matches(kind, kinds, n=1)
+    advice = f"did you mean {near[0]}?" if near else "joulelab figure list TARGET"
+    raise ConfigError(f"there is no picture {kind!r}", where=target.name, why=f"it has {', '.join(kinds)}", next=advice)
+
+
+def _place(
+    target: Target, picture: Picture, output: Path | None, formats: tuple[str, ...], *, several: bool
+) -> tuple[Path, tuple[str, ...]]:
+    """Return the file without its format, and the formats. Raises UsageError."""
+    if output is None:
+        return Path(f"{target.name}-{picture.kind}"), formats or FORMATS[:1]
+    if several or output.is_dir():
+        return output / picture.kind, formats or FORMATS[:1]
+    ending = output.suffix.removeprefix(".")
+    if ending in FORMATS and set(formats) <= {ending}:
+        return output.with_suffix(""), (ending,)
+    if ending in FORMATS:
+        raise click.UsageError(f"{output} is not {' and '.join(formats)}; name it without .{ending}")
+    return output, formats or FORMATS[:1]

@@ -1,0 +1,103 @@
+"""Write power over time as data for the browser's chart: each level of each trace as base64 of 32-bit floats. Pure."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joulelab.analysis.profile_grid import COARSER
+from joulelab.analysis.terms import total
+from joulelab.core.text import printable
+from joulelab.report import format as fmt
+
+if TYPE_CHECKING:
+    from joulelab.analysis.profile import Profile, Trace
+    from joulelab.analysis.result import PhaseResult, Result
+    from joulelab.analysis.series import Floats
+
+SHOWN = ("stack", "whole", "load")
+MOST_PHASES, MOST_GAPS = 400, 200  # that a chart can show; the outer phases and the longest gaps first
+
+
+def profile_json(profile: Profile, result: Result) -> dict[str, Any]:
+    """Return a profile with what is drawn into it: phases, gaps, and lines for rated, idle and mean power.
+
+    Bucket k of level l covers from_s + k * steps_s[l] on, in s from the workload's start; NaN = no reading there.
+    """
+    grid = profile.grid
+    levels = profile.traces[0].levels
+    return {
+        "start_utc": result.start_utc,
+        "duration_s": profile.duration_s,
+        "from_s": grid.from_s,
+        "to_s": grid.to_s,
+        "finest_s": grid.step_s,
+        "raw_s": profile.raw_s,
+        "steps_s": [grid.step_s * COARSER**level for level in range(len(levels))],
+        "counts": [int(level.mean.size) for level in levels],
+        "series": [_series(trace) for trace in profile.traces],
+        "lines": lines_of(result),
+        "phases": _phases(result),
+        "gaps": _gaps(result, profile),
+    }
+
+
+def _series(trace: Trace) -> dict[str, Any]:
+    return {
+        "id": printable(trace.id),
+        "label": printable(trace.label),
+        "role": trace.role,
+        "unit": trace.unit,
+        "shown": trace.role in SHOWN,
+        "mean": [packed(level.mean) for level in trace.levels],
+        "low": [packed(level.low) for level in trace.levels],
+        "high": [packed(level.high) for level in trace.levels],
+    }
+
+
+def packed(values: Floats) -> str:
+    """Return values as base64 of little-endian 32-bit floats."""
+    return base64.b64encode(values.astype(np.dtype("<f4")).tobytes()).decode("ascii")
+
+
+def lines_of(result: Result) -> list[dict[str, Any]]:
+    """Return the powers (W) that are drawn as lines over everything measured: rated, mean of the workload, idle."""
+    lines: list[dict[str, Any]] = []
+    whole = result.group("measured")
+    if whole is None:
+        return lines
+    if result.rated.devices:
+        part = f" ({result.rated.families})" if result.rated.unknown else ""
+        lines.append({"label": f"rated: {result.rated.power_told()}{part}", "w": result.rated.watts, "kind": "rated"})
+    lines.append({"label": f"mean: {fmt.watts(whole.mean_w.value)}", "w": whole.mean_w.value, "kind": "mean"})
+    known = {(s.host, s.scope): s.idle_w for s in result.scopes}
+    idle = [known.get(key) for key in zip(whole.hosts, whole.scopes, strict=True)]
+    found = [w for w in idle if w is not None]
+    if found and len(found) == len(idle):
+        watts = total(found).value
+        lines.append({"label": f"idle: {fmt.watts(watts)}", "w": watts, "kind": "idle"})
+    return lines
+
+
+def _phases(result: Result) -> list[dict[str, Any]]:
+    ranked: list[PhaseResult] = sorted(result.phases, key=lambda p: (p.last is not None, p.depth))[:MOST_PHASES]
+    return [
+        {"title": printable(p.title), "from_s": p.start_s, "to_s": p.start_s + p.duration_s, "depth": p.depth}
+        for p in sorted(ranked, key=lambda p: (p.start_s, p.depth))
+    ]
+
+
+def _gaps(result: Result, profile: Profile) -> list[dict[str, Any]]:
+    end_ns = profile.zero_ns + round(profile.grid.to_s * 1e9)
+    spans = [(g, end_ns if g.to_ns is None else g.to_ns) for g in result.gaps]
+    longest = sorted(spans, key=lambda pair: pair[0].from_ns - pair[1])[:MOST_GAPS]
+    return [
+        {
+            "label": printable(f"{g.meter} {g.stream}: {g.reason}" if g.reason else f"{g.meter} {g.stream}"),
+            "from_s": (g.from_ns - profile.zero_ns) * 1e-9,
+            "to_s": (until - profile.zero_ns) * 1e-9,
+        }
+        for g, until in sorted(longest, key=lambda pair: pair[0].from_ns)
+    ]

@@ -1,0 +1,71 @@
+"""Set up the tables of a study's page: as papers print them, cells two by two, every line of cells. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulelab.report import study_rows as rows
+from joulelab.report.page.blocks import Block, Fold, Heading, Lines, Part, Table, Text
+from joulelab.report.page.tables import Grid, Row
+from joulelab.report.paper import columns_of
+from joulelab.report.paper_pairs import pair_notes, pair_tables
+from joulelab.report.paper_rows import paper_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from joulelab.analysis.lines import Line
+    from joulelab.analysis.metrics import Summary
+    from joulelab.report.study_rows import Column
+
+MOST_LINES = 8  # lines of cells whose tables stand open
+
+
+def grid_of_columns(columns: Sequence[Column], *, left: int = 1, bold: Collection[int] = ()) -> Grid:
+    """Return columns as a table of a page; the first `left` are words, rows in `bold` are marked."""
+    heads = tuple(column.head.replace("\n", " ") for column in columns)
+    made = []
+    for k, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
+        made.append(Row(tuple(text.replace("\n", " ") for text in cells), "total" if k in bold else ""))
+    return Grid(heads, tuple(made), frozenset(range(left)))
+
+
+def paper_part(summary: Summary, scope: str | None) -> Part | None:
+    """Return the tables as papers print them, with their captions, and how cells compare with the reference."""
+    blocks: list[Block] = []
+    for table in paper_tables(summary, scope=scope):
+        grid = grid_of_columns(columns_of(table), left=len(table.labels))
+        blocks += [Table(grid, table.title), Text(table.caption, "muted")]
+    pairs = [Table(grid_of_columns(columns), title) for title, columns in pair_tables(summary)]
+    if pairs:
+        notes = Lines(tuple(("note", note) for note in pair_notes(summary)), "notes")
+        blocks += [Heading("Cells against their reference"), *pairs, notes]
+    return Part("paper", "Tables as papers print them", tuple(blocks)) if blocks else None
+
+
+def cell_part(summary: Summary) -> Part | None:
+    """Return a table of every line of cells with all its metrics."""
+    made = [block for line in summary.lines if (block := _line(summary, line))]
+    if not made:
+        return None
+    if len(made) > MOST_LINES:
+        return Part("cells", "Every cell", (Fold(f"{len(made)} lines of cells", tuple(b for of in made for b in of)),))
+    return Part("cells", "Every cell", tuple(block for of in made for block in of))
+
+
+def _line(summary: Summary, line: Line) -> list[Block]:
+    label = rows.label_column(summary, line)
+    best = {b.cell for b in rows.best_of_line(summary, line)}
+    bold = [k for k, key in enumerate(line.cells) if key in best]
+    title = rows.line_title(summary, line)
+    mark = rows.best_column(summary, line)
+    measured = [label, *rows.measured_columns(summary, line), *([mark] if any(mark.cells) else [])]
+    blocks: list[Block] = [
+        Heading(title),
+        Table(grid_of_columns(measured, bold=bold), f"{title}: measured", hidden=True),
+    ]
+    compared = rows.compared_columns(summary, line)
+    if compared:
+        grid = grid_of_columns([label, *compared], bold=bold)
+        blocks.append(Table(grid, "gains and losses against the reference, in percent"))
+    return blocks

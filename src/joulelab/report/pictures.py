@@ -1,0 +1,158 @@
+"""Find the pictures of a run, of several runs and of a study, and write them for papers: what pages show, printed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from joulelab.report import format as fmt
+from joulelab.report.charts import printed
+from joulelab.report.figure_curves import Panel, panels_of, pareto_of, scaling_panels
+from joulelab.report.figures import STYLE, draw_panel, plotting, save
+from joulelab.report.heat import heats_of
+from joulelab.report.page.blocks import Columns, Drawing, Fold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from joulelab.analysis.metrics import Summary
+    from joulelab.analysis.profile import Profile
+    from joulelab.analysis.result import Result
+    from joulelab.report.page.blocks import Block, Part
+
+WIDTH_IN, HIGH_IN, PANEL_IN = 6.4, 4.4, 4.0
+POWER, OVERLAY, FRACTION = "power", "overlay", "fraction"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Hold a picture by its kind: what it shows, how high it is (inches), and how it is drawn.
+
+    `draw` puts it into a figure and returns the note below it.
+    """
+
+    kind: str
+    title: str
+    height_in: float
+    draw: Callable[[Figure], str]
+
+
+def pictures_of_run(result: Result, profile: Profile | None, folder: Path) -> list[Picture]:
+    """Return power over time, then what else the page of a run shows."""
+    from joulelab.report.page.run import run_parts
+
+    found = []
+    if profile is not None:
+        from joulelab.report.charts.printed_power import draw_power
+
+        high = HIGH_IN + (0.6 if any(t.role == "load" for t in profile.traces) else 0.0)
+        found.append(Picture(POWER, "Power over time", high, lambda figure: draw_power(figure, profile, result)))
+    return [*found, *pictures_in(run_parts(result, folder, profile))]
+
+
+def pictures_of_runs(results: Sequence[Result], profiles: Sequence[Profile | None]) -> list[Picture]:
+    """Return the power of several runs over each other, by time and by fraction of runtime."""
+    from joulelab.report.charts.printed_power import draw_overlay
+    from joulelab.report.several_rows import labels_of
+
+    labels = labels_of(results)
+    there = [(p, r, label) for p, r, label in zip(profiles, results, labels, strict=True) if p is not None]
+    if not there:
+        return []
+
+    def drawn(figure: Figure, *, fraction: bool) -> str:
+        shown, of, named = zip(*there, strict=True)
+        return draw_overlay(figure.subplots(), shown, of, named, fraction=fraction)
+
+    return [
+        Picture(OVERLAY, "Power over time", PANEL_IN, lambda figure: drawn(figure, fraction=False)),
+        Picture(FRACTION, "Power over the fraction of runtime", PANEL_IN, lambda figure: drawn(figure, fraction=True)),
+    ]
+
+
+def pictures_of_study(summary: Summary) -> list[Picture]:
+    """Return every metric against the knobs, the Pareto front, maps and scaling; apart for what has nothing in common.
+
+    Their kinds are those of `study report`; where there are several workloads or phases, each after its own.
+    """
+    from joulelab.report.page.study_charts import groups_of, named_within, zoomed
+
+    groups = groups_of(summary)
+    found: list[tuple[str, printed.Chart | Panel]] = []
+    for name, group in groups:
+        before = f"{_slug(name)}-" if len(groups) > 1 else ""
+        front = pareto_of(group)
+        near = zoomed(front) if front else None
+        panels = [(panel.name, panel) for panel in panels_of(group)]
+        panels += [(kind, panel) for kind, panel in (("pareto", front), ("pareto-near", near)) if panel]
+        found += [(f"{before}{kind}", named_within(panel, name)) for kind, panel in panels]
+    found += [(f"map-{heat.name}", heat) for heat in heats_of(summary)]
+    found += [(f"scaling-{panel.name}", panel) for panel in scaling_panels(summary)]
+    return _numbered(found)
+
+
+def pictures_in(parts: Iterable[Part]) -> list[Picture]:
+    """Return the charts of a report, named after the part that they are in."""
+    return _numbered([(part.id, chart) for part in parts for block in part.blocks for chart in _charts(block)])
+
+
+def _numbered(charts: Sequence[tuple[str, printed.Chart | Panel]]) -> list[Picture]:
+    """Return pictures whose kinds differ: the second of a name ends in -2."""
+    found: list[Picture] = []
+    seen: dict[str, int] = {}
+    for kind, chart in charts:
+        seen[kind] = seen.get(kind, 0) + 1
+        found.append(_picture(kind if seen[kind] == 1 else f"{kind}-{seen[kind]}", chart))
+    return found
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _charts(block: Block) -> Iterator[printed.Chart | Panel]:
+    if isinstance(block, Drawing):
+        yield block.chart
+    elif isinstance(block, Columns | Fold):
+        for inner in block.blocks:
+            yield from _charts(inner)
+
+
+def _picture(name: str, chart: printed.Chart | Panel) -> Picture:
+    if isinstance(chart, Panel):
+        panel = chart
+
+        def lines(figure: Figure) -> str:
+            draw_panel(figure.subplots(), panel)
+            return panel.note
+
+        return Picture(name, chart.title or chart.y_label, PANEL_IN, lines)
+    other = chart
+    return Picture(name, chart.title, printed.height_of(chart), lambda figure: printed.draw(figure.subplots(), other))
+
+
+def write(
+    picture: Picture, stem: Path, formats: Sequence[str], *, width_in: float = WIDTH_IN, said: str = ""
+) -> list[Path]:
+    """Write a picture as STEM.FORMAT in each format; return the files. `said` stands before its note.
+
+    Raises MissingDependency.
+    """
+    mpl, Figure = plotting()  # noqa: N806 - a class
+    small = width_in < 0.7 * WIDTH_IN
+    with mpl.rc_context({**STYLE, **({"font.size": 8, "axes.titlesize": 8} if small else {})}):
+        # A narrow picture keeps the height that its rows and names need.
+        figure = Figure(figsize=(width_in, picture.height_in * (0.8 if small else 1.0)), layout="constrained")
+        note = picture.draw(figure)
+        return save(figure, f"{said} {note}".strip(), stem, formats)
+
+
+def told_of(twins: Sequence[str]) -> str:
+    """Return what a picture of simulated runs has to say, empty for measured ones."""
+    names = list(dict.fromkeys(t for t in twins if t))
+    said = fmt.simulated(names) if names else ""
+    return f"{said[:1].upper()}{said[1:]}." if said else ""

@@ -1,0 +1,274 @@
+"""Draw a run that goes on: as a screen that fits any terminal, or as one line. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from joulelab.report import format as fmt
+from joulelab.report.table import cell, shown_work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.report.watch_view import GpuRow, MeterLine, PhaseLine, PowerRow, View
+
+BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+LEAST_SPARK = 6
+MOST_LABEL = 18
+MOST_TITLE = 40  # letters of a phase's name in a line
+SUM, TROUBLE, FAINT, CURVE = "bold", "bold red", "dim", "green"
+FOOT = "q quits; each curve goes from 0 to its own highest"
+STATES = {"killed": "joulelab was killed", "closed": "ended"}
+
+
+def spark(powers: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
+    """Return the last powers as bars from 0 to their highest; a blank where nothing was read."""
+    levels = ASCII if ascii_only else BLOCKS
+    shown = list(powers)[-width:] if width > 0 else []
+    top = max((w for w in shown if w > 0), default=0.0)
+    scale, most = len(levels) / top if top else 0.0, len(levels) - 1
+    bars = [" " if math.isnan(w) else levels[min(int(w * scale), most)] if w > 0 else levels[0] for w in shown]
+    return "".join(bars).rjust(width)
+
+
+def screen(view: View, width: int, height: int | None = None, *, ascii_only: bool = False) -> list[Text]:
+    """Return the lines of a whole screen, none wider than it and no more than fit; all of it without a height."""
+    head, width = heading(view, width), max(width, 1)
+    room = 10_000 if height is None else max(height - len(head) - 1, 0)
+    power = power_lines(view.rows, width, ascii_only=ascii_only)
+    meters = meter_lines(view.meters, width, 10_000)
+    gpus = len(view.gpus) + 1 if view.gpus else 0
+    wanted = {"power": len(power), "meters": len(meters), "phases": len(view.phases), "gpus": gpus}
+    given = _shared(wanted, room)
+    parts = [
+        power[: given["power"]],
+        phase_lines(view.phases, width, given["phases"]),
+        gpu_lines(view.gpus, width, given["gpus"], ascii_only=ascii_only),
+        meter_lines(view.meters, width, given["meters"]),
+    ]
+    parts = [part for part in parts if part]
+    spare = room - sum(map(len, parts))
+    lines = list(head)
+    for part in parts:
+        lines += [Text()] if spare > 0 else []
+        spare -= 1
+        lines += part
+    if height is not None:
+        lines = [*lines[: height - 1], Text(FOOT, style=FAINT)] if height > 1 else lines[:height]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines
+
+
+def _shared(wanted: dict[str, int], room: int) -> dict[str, int]:
+    """Give each part its least first, then what is left to one after the other."""
+    least = {"power": 3, "meters": 1, "phases": 2, "gpus": 4}
+    given = dict.fromkeys(wanted, 0)
+    for bound in (least, wanted):
+        for name in ("power", "phases", "gpus", "meters"):
+            more = min(min(bound[name], wanted[name]) - given[name], room)
+            given[name] += max(more, 0)
+            room -= max(more, 0)
+    return given
+
+
+def heading(view: View, width: int) -> list[Text]:
+    """Return what is watched, the power now, the energy so far, and what has to be said."""
+    title = "this node" if view.own else view.run + (f" · {fmt.fact(view.name)}" if view.name else "")
+    lines = [Text(f"joulelab watch · {_going(view)} · {title}", style=SUM), Text(summary(view), style=SUM)]
+    told = [p for p in (_hosts(view), _busy(view), _work(view)) if p]
+    if not view.own:
+        told.insert(1, fmt.shortened(view.command, max(width - sum(map(len, told)) - 3 * len(told), 12)))
+    lines.append(Text(" · ".join(told)))
+    if not view.rows and view.meters:
+        lines.append(Text("-> joulelab doctor"))
+    return lines + [Text(fmt.shortened(note, width)) for note in view.notes]
+
+
+def summary(view: View) -> str:
+    """Return the one line that matters: power now, energy so far with its interval, and of which time."""
+    if not view.rows:
+        return "no power meter can be read here" if view.meters else "no reading yet"
+    power = f"{'~' if view.estimate else ''}{fmt.watts(view.now_w)} now"
+    return " · ".join([power, *_used(view)])
+
+
+def _used(view: View) -> list[str]:
+    if view.energy is None:
+        return []
+    used = fmt.quantity(view.energy.value, view.energy.expanded, "J", estimate=view.estimate)
+    return [f"{used} in the first {fmt.duration(view.energy_s)}"]
+
+
+def _going(view: View) -> str:
+    if view.state != "live":
+        return STATES.get(view.state, view.state)
+    return "not begun" if view.elapsed_s is None else fmt.roughly(max(view.elapsed_s, 0.0))
+
+
+def line(view: View, most: int = 6) -> str:
+    """Return everything in one line, for files and pipes."""
+    time = "-" if view.elapsed_s is None else f"{view.elapsed_s:.1f} s"
+    parts = [f"{time:>9}", fmt.watts(view.now_w) if view.rows else "no power meter"]
+    parts += [
+        f"{r.label} {fmt.watts(r.now_w)}" for r in view.rows[:most] if len(view.rows) > 1 and not math.isnan(r.now_w)
+    ]
+    parts += _used(view)
+    parts += [f"in {fmt.in_the_middle(p.title, MOST_TITLE)}" for p in [p for p in view.phases if p.is_open][-1:]]
+    parts += [f"{m.name} {m.state}" for m in view.meters if m.state in ("silent", "failing")]
+    return "  ".join(parts)
+
+
+def power_lines(rows: Sequence[PowerRow], width: int, *, ascii_only: bool = False) -> list[Text]:
+    """Return power by family with curves, and the energy so far."""
+    if not rows:
+        return []
+    watts, power = fmt.column([w for r in rows for w in (r.now_w, r.peak_w)], "W")
+    joules, unit = fmt.column([r.energy.value for r in rows if r.energy is not None], "J")
+    energies = any(r.energy is not None for r in rows)
+    table = [["", f"now, {power}", "peak", *([f"energy, {unit}"] if energies else [])]]
+    for r in rows:
+        mark = "~" if r.estimate else ""
+        cells = [r.label, mark + _watts(r.now_w / watts), mark + _watts(r.peak_w / watts)]
+        table.append([*cells, *([cell(r.energy, joules, estimate=r.estimate)] if energies else [])])
+    styles = ["", *(SUM if r.total else "" for r in rows)]
+    return _table(table, width, [(), *(r.powers for r in rows)], styles, optional=(2, 3), ascii_only=ascii_only)
+
+
+def gpu_lines(gpus: Sequence[GpuRow], width: int, most: int, *, ascii_only: bool = False) -> list[Text]:
+    """Return a table of GPUs in so many lines: of too many those with the highest and the lowest power."""
+    if not gpus or most < 2:
+        return []
+    shown, left = list(gpus), 0
+    if len(gpus) > most - 1:
+        room = max(most - 2, 1)
+        ranked = sorted(gpus, key=lambda g: -g.power.now_w if not math.isnan(g.power.now_w) else math.inf)
+        chosen = {id(g) for g in (*ranked[: (room + 1) // 2], *ranked[len(ranked) - room // 2 :])}
+        shown = [g for g in ranked if id(g) in chosen]
+        left = len(gpus) - len(shown)
+    table = [["GPU", "W", "cap", "load", "memory", "temp", "clock"]]
+    for g in shown:
+        clock = fmt.NOTHING if math.isnan(g.clock_hz) else f"{g.clock_hz / 1e6:.0f} MHz"
+        heat = fmt.NOTHING if math.isnan(g.temperature_c) else f"{g.temperature_c:.0f} °C"
+        memory = fmt.NOTHING if math.isnan(g.memory_b) else fmt.size(g.memory_b)
+        load = fmt.NOTHING if math.isnan(g.load) else f"{g.load:.0%}"
+        cap = fmt.NOTHING if math.isnan(g.cap_w) else f"{g.cap_w:.0f}"
+        table.append([g.label, _watts(g.power.now_w), cap, load, memory, heat, clock])
+    curves = [(), *(g.power.powers for g in shown)]
+    lines = _table(table, width, curves, [""] * len(table), optional=(6, 4, 2, 5), ascii_only=ascii_only)
+    if left and most > 2:
+        lines.append(Text(f"{left} of {len(gpus)} GPUs are not shown: those with power between these", style=FAINT))
+    return lines
+
+
+def phase_lines(phases: Sequence[PhaseLine], width: int, most: int) -> list[Text]:
+    """Return phases in so many lines: those that go on before those that have ended."""
+    if not phases or most < 1:
+        return []
+    ranked = sorted(range(len(phases)), key=lambda k: (not phases[k].is_open, -k))
+    shown = [phases[k] for k in sorted(ranked[:most])]
+    titles = [("  " * p.depth + p.title) for p in shown]
+    room = min(max(width - 44, 12), max(map(cell_len, titles)) + 2)
+    lines: list[Text] = []
+    for title, p in zip(titles, shown, strict=True):
+        cut = set_cell_size(fmt.in_the_middle(title, room) if cell_len(title) > room else title, room)
+        used = "" if p.energy is None else "  " + fmt.quantity(p.energy.value, p.energy.expanded, "J")
+        going = " (open)" if p.is_open else ""
+        text = f"{'phase' if not lines else '':<8}{cut}{fmt.duration(p.seconds):>12}{used}{going}"
+        lines.append(Text(text, style=SUM if p.is_open else ""))
+    return lines
+
+
+def meter_lines(meters: Sequence[MeterLine], width: int, most: int) -> list[Text]:
+    """Return how the meters get on in so many lines: troubles first, each in one of its own; then the others."""
+    if most < 1:
+        return []
+    lines = []
+    for m in [m for m in meters if m.state != "ok"]:
+        since = "" if math.isnan(m.age_s) else f" for {fmt.roughly(m.age_s)}"
+        text = f"{m.name} is {m.state}{since}" + (f": {m.why}" if m.why else "")
+        lines.append(Text(fmt.shortened(text, width), style=TROUBLE if m.state != "absent" else ""))
+    fine = [m for m in meters if m.state == "ok"]
+    others = _each(fine, width)
+    if len(lines) + len(others) > most and fine:
+        others = [Text(_together(fine))]
+    if len(lines) + len(others) > most:
+        more = len(lines) + len(others) - most
+        lines = [*lines[: max(most - 1, 0)], Text(f"and {more + 1} more lines on meters", style=TROUBLE)]
+        return lines[:most]
+    return [*lines, *others]
+
+
+def _each(meters: Sequence[MeterLine], width: int) -> list[Text]:
+    lines, text = [], "read    "
+    for k, m in enumerate(meters):
+        counts = ((m.gaps, "gaps"), (m.missed, "missed"), (m.late, "late"))
+        extra = [f"{count} {name}" for count, name in counts if count]
+        part = f"{m.name} {m.age_s:.1f} s" + (f" ({', '.join(extra)})" if extra else "")
+        part += ", " if k < len(meters) - 1 else " ago"
+        if cell_len(text) + cell_len(part) > width and k:
+            lines.append(Text(text.rstrip()))
+            text = " " * 8
+        text += part
+    return [*lines, Text(text)] if meters else []
+
+
+def _together(meters: Sequence[MeterLine]) -> str:
+    """Return how meters get on that have no trouble, in one line."""
+    oldest = max(meters, key=lambda m: m.age_s)
+    counts = [(sum(m.gaps for m in meters), "gaps"), (sum(m.missed + m.late for m in meters), "late")]
+    extra = "".join(f", {count} {name}" for count, name in counts if count)
+    return f"read    {len(meters)} meters, {oldest.name} last: {oldest.age_s:.1f} s ago{extra}"
+
+
+def _table(
+    rows: list[list[str]],
+    width: int,
+    curves: Sequence[Sequence[float]],
+    styles: Sequence[str],
+    *,
+    optional: Sequence[int],
+    ascii_only: bool,
+) -> list[Text]:
+    """Return rows in columns, the curve last; where they are too wide the `optional` columns go, one by one."""
+    columns = list(range(len(rows[0])))
+    label = min(max(cell_len(row[0]) for row in rows), MOST_LABEL)
+    sizes = [label, *(max(cell_len(row[k]) for row in rows) for k in columns[1:])]
+    for gone in optional:
+        if sum(sizes[k] + 2 for k in columns) + LEAST_SPARK <= width:
+            break
+        columns = [k for k in columns if k != gone] if gone in columns else columns
+    left = width - sum(sizes[k] + 2 for k in columns)
+    lines = []
+    for row, curve, style in zip(rows, curves, styles, strict=True):
+        name = row[0] if cell_len(row[0]) <= label else fmt.in_the_middle(row[0], label)
+        text = Text(set_cell_size(name, label), style=style)
+        for k in columns[1:]:
+            text.append(f"  {row[k]:>{sizes[k]}}")
+        if curve and left >= LEAST_SPARK:
+            text.append("  " + spark(curve, min(left, len(curve)), ascii_only=ascii_only), style=CURVE)
+        lines.append(text)
+    lines[0].stylize(FAINT)
+    return lines
+
+
+def _watts(value: float) -> str:
+    return fmt.plain(value) if math.isfinite(value) else fmt.NOTHING
+
+
+def _hosts(view: View) -> str:
+    if len(view.hosts) == 1:
+        return fmt.fact(view.hosts[0])
+    return f"{len(view.hosts)} hosts"
+
+
+def _busy(view: View) -> str:
+    return "" if math.isnan(view.busy) else f"CPUs {view.busy:.0%} busy"
+
+
+def _work(view: View) -> str:
+    return ", ".join(fmt.work(view.work[kind], fmt.fact(kind)) for kind in shown_work(view.work))

@@ -1,0 +1,1 @@
+"""Export a node's meters to Prometheus: `joulelab agent`. See README.md here."""

@@ -1,0 +1,204 @@
+// What the lists do by themselves: search while typing, renew, pick runs, keys. Without scripts the same are forms and links.
+(() => {
+'use strict';
+
+const RENEW_MS = 2000, TYPING_MS = 140, MOST_PICKED = 6, KEY = 'joulelab-picked';
+const list = document.getElementById('list');
+if (!list) return;
+document.documentElement.classList.add('scripted');
+const filters = document.getElementById('filters');
+const bar = document.getElementById('picked');
+let asked = 0;       // requests are numbered: an answer that comes late is not shown
+const choices = new Map();
+let at = null;       // the row that keys are at, by its run
+let lost = 0;
+let shown = '';      // the list as the server wrote it: what the browser made of it may differ
+
+// Picked runs stay over pages and searches, in this tab.
+const picked = new Set(read());
+function read() {
+  try { return JSON.parse(sessionStorage.getItem(KEY) || '[]').filter(id => typeof id === 'string'); } catch (e) { return []; }
+}
+function keep() {
+  try { sessionStorage.setItem(KEY, JSON.stringify([...picked])); } catch (e) { /* for this page only */ }
+}
+
+function showPicked() {
+  if (!bar) return;
+  for (const box of list.querySelectorAll('input[name="run"]')) {
+    box.checked = picked.has(box.value);
+    box.disabled = !box.checked && picked.size >= MOST_PICKED;
+  }
+  const count = document.getElementById('picked-count');
+  const words = picked.size ? `${picked.size} picked${picked.size < 2 ? ', one more to compare' : ''}` : `Pick 2 to ${MOST_PICKED} runs to compare them.`;
+  if (count.textContent !== words) count.textContent = words;
+  bar.classList.toggle('some', picked.size > 0);
+  bar.querySelector('.primary').disabled = picked.size < 2;
+  bar.querySelector('.unpick').hidden = !picked.size;
+}
+
+function compare() {
+  if (picked.size < 2) return;
+  location.href = '/compare?' + new URLSearchParams([...picked].map(id => ['run', id]));
+}
+
+function rows() { return [...list.querySelectorAll('tbody tr[data-run]')]; }
+
+function mark() {
+  for (const row of rows()) row.classList.toggle('at', row.dataset.run === at);
+}
+
+/** Put the answer's list where ours stands; focus, picks and the marked row stay. */
+function show(text, user) {
+  const fresh = new DOMParser().parseFromString(text, 'text/html');
+  const next = fresh.getElementById('list');
+  if (!next) return false;
+  if (next.innerHTML !== shown) {
+    const before = new Set(rows().map(row => row.dataset.run));
+    const focus = document.activeElement;
+    const held = list.contains(focus) ? focus.closest('tr') && focus.closest('tr').dataset.run : null;
+    const kind = held && focus.tagName;
+    const scroll = list.querySelector('.scroll');
+    const left = scroll ? scroll.scrollLeft : 0;
+    shown = next.innerHTML;
+    list.replaceChildren(...next.childNodes);
+    for (const row of rows()) if (!user && before.size && !before.has(row.dataset.run)) row.classList.add('new');
+    if (left && list.querySelector('.scroll')) list.querySelector('.scroll').scrollLeft = left;
+    if (held) {
+      const row = rows().find(each => each.dataset.run === held);
+      const twin = row && row.querySelector(kind === 'INPUT' ? 'input' : 'a.open');
+      if (twin) twin.focus({preventScroll: true});
+    }
+    showPicked();
+    mark();
+  }
+  if (filters) renewFilters(fresh);
+  return true;
+}
+
+/** Choices grow while runs are read and arrive; one that is open is left alone. */
+function renewFilters(fresh) {
+  const clear = filters.querySelector('.clear'), other = fresh.querySelector('#filters .clear');
+  if (clear && other) clear.hidden = other.hidden;
+  for (const select of filters.querySelectorAll('select')) {
+    const twin = fresh.getElementById(select.id);
+    if (!twin || document.activeElement === select || twin.innerHTML === choices.get(select)) continue;
+    const value = select.value;
+    choices.set(select, twin.innerHTML);
+    select.replaceChildren(...twin.childNodes);
+    select.value = value;
+  }
+}
+
+async function load(address, user) {
+  const number = ++asked;
+  try {
+    const answer = await fetch(address, {headers: {'Accept': 'text/html'}});
+    if (answer.redirected && new URL(answer.url).pathname === '/login') { location.href = '/login'; return; }
+    if (number !== asked) return;
+    if (answer.ok) show(await answer.text(), user);
+    lost = 0;
+  } catch (gone) { lost += 1; }
+  if (list.firstElementChild) list.firstElementChild.classList.toggle('lost', lost > 1);
+}
+
+function address() {
+  const pairs = [...new FormData(filters)].filter(([, value]) => String(value).trim() !== '');
+  const text = new URLSearchParams(pairs).toString();
+  return text ? `/?${text}` : '/';
+}
+
+let typing = 0;
+function search(wait) {
+  clearTimeout(typing);
+  typing = setTimeout(() => {
+    history.replaceState(null, '', address());
+    load(location.href, true);
+  }, wait);
+}
+
+if (filters) {
+  filters.addEventListener('input', event => search(event.target.type === 'search' ? TYPING_MS : 0));
+  filters.addEventListener('submit', event => { event.preventDefault(); search(0); });
+}
+
+/** Follow links within the list, to another order or page, without leaving. */
+list.addEventListener('click', event => {
+  const link = event.target.closest('a');
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  if (link.pathname !== location.pathname || !(link.closest('thead') || link.closest('.pager') || link.closest('.count'))) return;
+  event.preventDefault();
+  history.pushState(null, '', link.href);
+  const params = new URLSearchParams(link.search);
+  for (const name of ['sort', 'order', 'study']) set(name, params.get(name) || '');
+  load(link.href, true).then(() => { if (link.closest('.pager')) scrollTo({top: 0}); });
+});
+
+function set(name, value) {
+  let field = filters && filters.elements[name];
+  if (!filters || (!field && !value)) return;
+  if (!field) {
+    field = Object.assign(document.createElement('input'), {type: 'hidden', name});
+    filters.append(field);
+  }
+  field.value = value;
+}
+addEventListener('popstate', () => location.reload());
+
+list.addEventListener('change', event => {
+  if (event.target.name !== 'run') return;
+  if (event.target.checked) picked.add(event.target.value); else picked.delete(event.target.value);
+  keep();
+  showPicked();
+});
+
+if (bar) {
+  bar.addEventListener('submit', event => { event.preventDefault(); compare(); });
+  bar.querySelector('.unpick').addEventListener('click', () => { picked.clear(); keep(); showPicked(); });
+}
+
+function step(by) {
+  const all = rows();
+  if (!all.length) return;
+  const now = all.findIndex(row => row.dataset.run === at);
+  const row = all[now < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(Math.max(now + by, 0), all.length - 1)];
+  at = row.dataset.run;
+  mark();
+  row.querySelector('a.open').focus({preventScroll: true});
+  row.scrollIntoView({block: 'nearest'});
+}
+
+addEventListener('keydown', event => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const into = event.target.closest('input:not([type="checkbox"]), select, textarea');
+  if (into) {
+    if (event.key === 'Escape') { event.preventDefault(); into.blur(); }  // browsers would empty the field, and say nothing
+    if (event.key === 'ArrowDown' && into.type === 'search') { event.preventDefault(); step(1); }
+    return;
+  }
+  const acts = {
+    '/': () => filters && filters.elements.q.focus(),
+    'j': () => step(1),
+    'k': () => step(-1),
+    'c': compare,
+    'x': () => {
+      const row = rows().find(each => each.dataset.run === at);
+      const box = row && row.querySelector('input[name="run"]');
+      if (box && !box.disabled) box.click();
+    },
+  };
+  if (!(event.key in acts)) return;
+  event.preventDefault();
+  acts[event.key]();
+});
+
+async function renew() {
+  if (!document.hidden) await load(location.href, false);
+  setTimeout(renew, RENEW_MS);
+}
+
+shown = list.innerHTML;
+if (filters) for (const select of filters.querySelectorAll('select')) choices.set(select, select.innerHTML);
+showPicked();
+setTimeout(renew, RENEW_MS);
+})();

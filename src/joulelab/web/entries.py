@@ -1,0 +1,258 @@
+"""Read the little that lists tell of a run: quickly, from its cache, and without leaving the store."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import math
+import os
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from joulelab.core.errors import JoulelabError, StoreError
+from joulelab.report.cache import cached_rows, rows_of
+from joulelab.store.documents import read_document
+from joulelab.store.folder import RunState, read_end, read_meta, run_state
+
+# What is named before the program that does the work.
+LAUNCHERS = ("python", "bash", "sh", "env", "srun", "mpirun", "mpiexec", "torchrun", "accelerate", "nice", "time", "uv")
+MOST_DEPTH = 4  # folders below a run: hosts, and their marks
+MOST_TEXT = 4000  # letters of a run that are searched
+MOST_SAID = 300
+NOT_YET = "reading"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """Hold one run of a list. Energy is {value, expanded} in J, times in s; `told` says that all of it is known.
+
+    `status` is one word: live, ok, failed, killed, broken, or reading. `study`, `cell` and `slot` are empty for runs
+    that are not of a study.
+    """
+
+    id: str
+    path: Path
+    status: str = NOT_YET
+    study: str = ""
+    cell: str = ""
+    slot: str = ""
+    name: str = ""
+    command: tuple[str, ...] = ()
+    workload: str = ""
+    hosts: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+    start_utc: str = ""
+    duration_s: float | None = None
+    energy: dict[str, float | None] | None = None
+    estimate: bool = False
+    outcome: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    twin: str = ""
+    problem: str = ""
+    told: bool = False
+    text: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for the API; where the run lies is not part of it."""
+        left_out = ("path", "told", "text", "command", "hosts")
+        plain = {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in left_out}
+        return plain | {"command": list(self.command), "hosts": list(self.hosts)}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Say where a run lies, and which slot it is of; `root` is what nothing may lead out of."""
+
+    id: str
+    path: Path
+    root: Path
+    study: str = ""
+    cell: str = ""
+    slot: str = ""
+
+    def names(self) -> dict[str, Any]:
+        """Return what an entry has from here."""
+        return {key: getattr(self, key) for key in ("id", "path", "study", "cell", "slot")}
+
+
+def stub(place: Place) -> Entry:
+    """Return what the name of a run tells of it, until it is read."""
+    stamp = place.path.name
+    start = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}T{stamp[9:11]}:{stamp[11:13]}:{stamp[13:15]}+00:00"
+    return Entry(**place.names(), start_utc=start, text=f"{place.id} {place.study}".lower())
+
+
+def quick_entry(place: Place) -> Entry:
+    """Return a run as its cache tells it; without a cache what it knew at its start, and `told` False."""
+    try:
+        check_inside(place)
+        rows = cached_rows(place.path)
+        return _entry(place, rows) if rows is not None else _begun(place)
+    except Exception as error:  # noqa: BLE001 one run that cannot be read must not hide the others
+        return broken(place, error)
+
+
+def full_entry(place: Place) -> Entry:
+    """Return a run, worked out where its cache does not tell it."""
+    try:
+        check_inside(place)
+        return _entry(place, rows_of(place.path))
+    except Exception as error:  # noqa: BLE001 as above
+        return broken(place, error)
+
+
+def broken(place: Place, error: Exception) -> Entry:
+    """Return a run that cannot be read, with the reason."""
+    begun = stub(place)
+    said = problem_text(error, place.root)
+    return Entry(
+        **place.names(),
+        status="broken",
+        start_utc=begun.start_utc,
+        problem=said,
+        told=True,
+        text=f"{begun.text} {said.lower()}",
+    )
+
+
+def problem_text(error: Exception, root: Path) -> str:
+    """Return what is wrong in one line, without where on this machine it is."""
+    if isinstance(error, JoulelabError):
+        text = f"{error.what} ({error.why})" if error.why else error.what
+    elif isinstance(error, OSError):
+        text = f"{type(error).__name__}: {error.strerror}"
+    else:
+        text = f"{type(error).__name__}: {error}"
+    return text.replace(str(root), "...")[:MOST_SAID]
+
+
+def check_inside(place: Place) -> None:
+    """Refuse a run that has a link which leads out of its store. Raises StoreError, OSError."""
+    folders = [(str(place.path), 0)]
+    if place.path.is_symlink():
+        _check_link(str(place.path), place.root)
+    while folders:
+        folder, depth = folders.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    _check_link(entry.path, place.root)
+                elif depth < MOST_DEPTH and entry.is_dir(follow_symlinks=False):
+                    folders.append((entry.path, depth + 1))
+
+
+def _check_link(path: str, root: Path) -> None:
+    if not Path(os.path.realpath(path)).is_relative_to(root):
+        raise StoreError("a link in it leads out of the store", why="such links are not followed")
+
+
+def _entry(place: Place, rows: dict[str, Any]) -> Entry:
+    listed: dict[str, Any] = rows["listed"]
+    hosts = tuple(dict.fromkeys(str(row["host"]) for row in rows["energies"] if row.get("host")))
+    energy = listed["energy"]
+    known: dict[str, Any] = {
+        "name": str(listed["name"] or ""),
+        "command": tuple(map(str, listed["command"])),
+        "labels": {str(k): str(v) for k, v in (listed["labels"] or {}).items()},
+        "hosts": hosts or _host(place.path),
+    }
+    facts = listed.get("facts") or {}
+    return Entry(
+        **place.names(),
+        **known,
+        status=_status(listed),
+        workload=_workload(known, facts),
+        start_utc=_time(listed["start_utc"]) or stub(place).start_utc,
+        duration_s=_number(listed["duration_s"]),
+        energy=None if energy is None else {"value": _number(energy["value"]), "expanded": _number(energy["expanded"])},
+        estimate=bool(listed["estimate"]),
+        outcome=str(listed["outcome"] or ""),
+        exit_code=listed["exit_code"],
+        signal=listed["signal"],
+        twin=str(listed.get("twin") or ""),
+        told=listed["state"] != RunState.LIVE,
+        text=_text(place, known, facts),
+    )
+
+
+def _begun(place: Place) -> Entry:
+    meta, end = read_meta(place.path), read_end(place.path) or {}
+    state = run_state(place.path, meta)
+    known: dict[str, Any] = {
+        "name": str(meta.get("name") or ""),
+        "command": tuple(map(str, meta["command"])),
+        "labels": {str(k): str(v) for k, v in (meta.get("labels") or {}).items()},
+        "hosts": (str(meta["host"]),),
+    }
+    listed = {"state": state, **{key: end.get(key) for key in ("outcome", "exit_code", "signal")}}
+    ended: dict[str, Any] = {
+        "outcome": str(end.get("outcome") or ""),
+        "exit_code": end.get("exit_code"),
+        "signal": end.get("signal"),
+    }
+    return Entry(
+        **place.names(),
+        **known,
+        **ended,
+        status=_status(listed),
+        workload=_workload(known, {}),
+        start_utc=stub(place).start_utc,
+        text=_text(place, known, {}),
+    )
+
+
+def _number(value: Any) -> float | None:
+    """Return a number of a file that anybody may have written. Raises ValueError, TypeError for what is none."""
+    found = None if value is None else float(value)
+    if found is not None and not math.isfinite(found):
+        raise ValueError("a number is not finite")
+    return found
+
+
+def _time(text: Any) -> str:
+    """Return a time of such a file. Raises ValueError, TypeError for what is none."""
+    return dt.datetime.fromisoformat(text).astimezone(dt.UTC).isoformat(timespec="milliseconds") if text else ""
+
+
+def _host(run: Path) -> tuple[str, ...]:
+    with contextlib.suppress(StoreError):
+        host = read_document(f"{run}/run.json").get("host")
+        return (str(host),) if host else ()
+    return ()
+
+
+def _status(listed: dict[str, Any]) -> str:
+    state = RunState(listed["state"])
+    if state is not RunState.CLOSED:
+        return state.value
+    return "ok" if listed["outcome"] == "exit" and listed["exit_code"] == 0 else "failed"
+
+
+def _workload(known: dict[str, Any], facts: dict[str, Any]) -> str:
+    return str(known["labels"].get("workload") or facts.get("workload") or program(known["command"]))
+
+
+def program(command: tuple[str, ...]) -> str:
+    """Return what a command runs, without interpreters and paths: `train.py`, `joulelab.workloads.resnet`."""
+    module = False
+    for word in command:
+        if module:
+            return word
+        stem = word.rpartition("/")[2]
+        if word == "-m":
+            module = True
+        elif word.startswith("-") or "=" in word or stem.rstrip("0123456789.") in LAUNCHERS:
+            continue
+        else:
+            return stem
+    return command[0].rpartition("/")[2] if command else ""
+
+
+def _text(place: Place, known: dict[str, Any], facts: dict[str, Any]) -> str:
+    words = [place.id, place.study, known["name"], _workload(known, facts), *known["hosts"]]
+    words += [f"{key}={value}" for key, value in known["labels"].items()]
+    words += [str(facts.get("data", "")), shlex.join(known["command"])]
+    return " ".join(words).lower()[:MOST_TEXT]

@@ -1,0 +1,103 @@
+"""Write what every page of the dashboard has, and those that only say something: the login, and what went wrong."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+from joulelab.core.text import printable
+from joulelab.report import format as fmt
+from joulelab.report.page.document import served
+from joulelab.report.page.html import Html, joined, tag
+from joulelab.report.page.parts import Page, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_SHOWN = 160  # letters of a name or command that are sent; the rest is cut
+# What is as it should be is no badge.
+BADGES = {"ok": "muted", "reading": "muted", "open": "muted", "done": "badge good", "live": "badge live"}
+BADGES |= {"failed": "badge bad", "killed": "badge warn", "broken": "badge bad"}
+WORDS = {"ok": "ended", "open": "not finished"}
+
+
+def short(text: str, most: int = MOST_SHOWN) -> str:
+    """Return a text of others in one line that does nothing and is not too long."""
+    return fmt.shortened(text, most)
+
+
+def when(utc: str) -> str:
+    """Return a time as people read it: `2026-11-16 10:50`."""
+    return utc[:16].replace("T", " ") if utc else fmt.NOTHING
+
+
+def age(utc: str, now: dt.datetime) -> str:
+    """Return how long ago a time was, roughly: `5 min ago`."""
+    try:
+        seconds = (now - dt.datetime.fromisoformat(utc)).total_seconds()
+    except ValueError:
+        return ""
+    for length, unit in ((365.25 * 86400, "y"), (86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit} ago"
+    return "just now"
+
+
+def navigation(current: str, *, token: bool = False, more: Sequence[tuple[str, str]] = ()) -> Html:
+    """Return the links on top of every page."""
+    links = [("/", "Runs"), ("/studies", "Studies"), *more]
+    made = [tag("a", text, href=href, aria_current="page" if text == current else None) for href, text in links]
+    out = tag("form", tag("button", "Log out", type="submit"), method="post", action="/logout", class_="logout")
+    return joined(
+        (tag("nav", tag("span", "joulelab", class_="brand"), *made, aria_label="Dashboard"), out if token else None)
+    )
+
+
+def document(page: Page, nav: Html) -> str:
+    """Return a page of the dashboard with its style and script."""
+    text = served(page, base="", navigation=nav)
+    extra = joined(
+        (
+            tag("link", rel="icon", type="image/svg+xml", href="/static/icon.svg"),
+            tag("link", rel="stylesheet", href="/static/dashboard.css"),
+            tag("script", src="/static/dashboard.js", defer=True),
+        ),
+        "\n",
+    )
+    return text.replace("</head>", f"{extra}\n</head>", 1)
+
+
+def login_page(*, wrong: str = "") -> str:
+    """Return the page that asks for the token."""
+    said = tag("p", wrong, class_="note bad", role="alert") if wrong else None
+    field = tag(
+        "label",
+        "Token",
+        tag(
+            "input",
+            type="password",
+            name_="token",
+            required=True,
+            autocomplete="current-password",
+            autofocus=True,
+            maxlength="400",
+        ),
+    )
+    form = tag(
+        "form",
+        field,
+        tag("button", "Log in", type="submit", class_="primary"),
+        method="post",
+        action="/login",
+        class_="filters",
+    )
+    where = tag("p", "It was printed where ", tag("code", "joulelab serve"), " was started.", class_="muted")
+    page = Page("Log in", "", (Section("login", "It needs a token", joined((said, form, where))),))
+    return document(page, Html(""))
+
+
+def message_page(title: str, text: str, *, token: bool = False, links: Sequence[tuple[str, str]] = ()) -> str:
+    """Return a page that says what is wrong, with ways on."""
+    listed = tag("ul", *(tag("li", tag("a", short(word), href=href)) for href, word in links)) if links else None
+    body = joined((tag("p", printable(text)), listed, tag("p", tag("a", "All runs", href="/"))))
+    return document(Page(title, "", (Section("what", "What happened", body),)), navigation("", token=token))

@@ -1,0 +1,131 @@
+"""Do what takes long beside the list: few at a time, in threads, the same thing once, and some of it kept."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from joulelab.core.errors import JoulelabError
+from joulelab.report.cache import fingerprint, seal_ended
+from joulelab.store.run import open_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+    from pathlib import Path
+
+    from joulelab.analysis.result import Result
+
+T = TypeVar("T")
+AT_ONCE = 2
+MOST_WAITING = 100
+MOST_BYTES = 96_000_000
+MOST_RUNS = 4  # opened for zooming
+RENEW_S, RENEW_SHARE = 2.0, 3.0  # what is of something live is made anew after so long, or so many times what it took
+
+
+class Busy(JoulelabError):
+    """Report that more is asked for than can be done."""
+
+
+class Heavy:
+    """Run functions in threads, few at once; who asks for what is being made already gets the same."""
+
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._turns = asyncio.Semaphore(at_once)
+        self._going: dict[Hashable, asyncio.Task[Any]] = {}
+
+    async def do(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` returns. Raises what it raises, and Busy where too many wait."""
+        task = self._going.get(key)
+        if task is None:
+            if len(self._going) >= MOST_WAITING:
+                raise Busy("the server is busy", next="try again in a moment")
+            task = asyncio.ensure_future(self._turn(make))
+            self._going[key] = task
+            task.add_done_callback(lambda _: self._going.pop(key, None))
+        result: T = await asyncio.shield(task)
+        return result
+
+    async def _turn(self, make: Callable[[], T]) -> T:
+        async with self._turns:
+            return await asyncio.to_thread(make)
+
+
+class Kept:
+    """Keep what was made as long as what it is of stays the same; the oldest go when it is too much."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most_bytes
+        self._lock = threading.Lock()
+        self._pages: OrderedDict[Hashable, tuple[object, float, float, bytes]] = OrderedDict()
+
+    def get(self, key: Hashable, state: object, make: Callable[[], tuple[bytes, bool]]) -> bytes:
+        """Return what `make` made when things were in this state: bytes, and whether they are of something live."""
+        with self._lock:
+            found = self._pages.get(key)
+            if found is not None and (found[0] == state or time.monotonic() < found[1]):
+                self._pages.move_to_end(key)
+                return found[3]
+        begin = time.monotonic()
+        made, live = make()
+        took = time.monotonic() - begin
+        until = time.monotonic() + max(RENEW_S, RENEW_SHARE * took) if live else 0.0
+        # Caches written meanwhile are no part of a fingerprint; a seal is, and then it is made once more.
+        with self._lock:
+            self._pages[key] = (None if live else state, until, took, made)
+            while sum(len(page[3]) for page in self._pages.values()) > self._most and len(self._pages) > 1:
+                self._pages.popitem(last=False)
+        return made
+
+
+class Opened:
+    """Hold a run that is open, and its result as long as its files are the same."""
+
+    def __init__(self, path: Path) -> None:
+        seal_ended(path)
+        self.run = open_run(path)
+        self.lock = threading.Lock()
+        self._of = ""
+        self._result: Result | None = None
+
+    def result(self) -> Result:
+        """Return the run's result. Raises JoulelabError."""
+        from joulelab.analysis.analyse import analyse
+
+        now = fingerprint(self.run.path)
+        if self._result is None or now != self._of:
+            self.run.tables()  # what a live run has written since is seen
+            self._result, self._of = analyse(self.run), now
+        return self._result
+
+
+class OpenRuns:
+    """Keep a few runs open, so that zooming does not read them again."""
+
+    def __init__(self, most: int = MOST_RUNS) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[Path, Opened] = OrderedDict()
+
+    def use(self, path: Path, what: Callable[[Opened], T]) -> T:
+        """Return what a function makes of an opened run; one at a time for each. Raises JoulelabError."""
+        with self._lock:
+            found = self._runs.pop(path, None) or Opened(path)
+            self._runs[path] = found
+            gone = [self._runs.popitem(last=False)[1] for _ in range(len(self._runs) - self._most)]
+        for old in gone:
+            with old.lock:
+                old.run.close()
+        with found.lock:
+            return what(found)
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            for opened in self._runs.values():
+                with opened.lock:
+                    opened.run.close()
+            self._runs.clear()

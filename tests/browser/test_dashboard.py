@@ -1,0 +1,133 @@
+"""The dashboard in a real browser: click through, search, compare, live updating, keys, long names, dark and light."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.report.synthetic import make_run
+from tests.web.conftest import HOSTILE, Stores, fill, started
+
+from joulelab.web.security import Doors
+from joulelab.web.server import in_background
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Page
+
+    from joulelab.web.index import Index
+
+TOKEN = "a-token-for-the-browser-42"
+WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+ROWS = "#list tbody tr[data-run]"
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return fill(tmp_path_factory.mktemp("browsed"))
+
+
+@pytest.fixture(scope="module")
+def served(stores: Stores) -> Iterator[tuple[str, Index]]:
+    with in_background(stores.runs, stores.studies, Doors()) as (server, index):
+        index.settled()
+        yield server.url, index
+
+
+def test_search_pick_and_compare(
+    served: tuple[str, Index], stores: Stores, open_page: Callable[..., Page], axe: Callable[..., list[str]]
+) -> None:
+    page: Any = open_page()
+    page.goto(served[0])
+    assert page.locator(ROWS).count() == 13
+    assert axe(page) == []
+    page.keyboard.press("/")
+    page.keyboard.type("resnet")
+    page.wait_for_function(f"() => document.querySelectorAll('{ROWS}').length === 2")
+    assert page.url.endswith("/?q=resnet")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    assert "1 picked" in page.locator("#picked").inner_text()
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    assert page.locator("tr.at").get_attribute("data-run") == stores.ids["second"]
+    page.get_by_label("Search").fill("")  # what is picked stays over searches
+    page.wait_for_function(f"() => document.querySelectorAll('{ROWS}').length === 13")
+    page.get_by_role("link", name="energy").click()
+    page.wait_for_url("**sort=energy*")
+    assert page.locator("input[name=run]:checked").count() == 2
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/compare?run=*")
+    assert "compared" in page.locator("h1").inner_text()
+    page.get_by_role("link", name=stores.ids["first"]).first.click()
+    page.wait_for_url(f"**/runs/{stores.ids['first']}")
+    page.locator("figure.profile canvas").first.wait_for()
+    page.get_by_role("link", name="Runs").click()
+    page.wait_for_url(served[0])
+    page.get_by_label("Status").select_option("killed")
+    page.wait_for_function(f"() => document.querySelectorAll('{ROWS}').length === 1")
+    page.get_by_label("Search").fill("no such thing")
+    page.get_by_text("Nothing matches").wait_for()
+    assert page.said == []
+
+
+def test_hostile_and_long_names_do_no_harm_in_any_size(
+    served: tuple[str, Index], stores: Stores, open_page: Callable[..., Page], axe: Callable[..., list[str]]
+) -> None:
+    for width, scheme in ((360, "dark"), (1400, "light")):
+        page: Any = open_page(width=width, scheme=scheme)
+        page.goto(f"{served[0]}?study=*")
+        assert page.locator(ROWS).count() == 15
+        assert page.evaluate(WIDER) <= 0
+        tallest = page.evaluate(f"() => Math.max(...[...document.querySelectorAll('{ROWS}')].map(r => r.offsetHeight))")
+        assert tallest < (130 if width == 360 else 70)
+        assert page.get_by_text(HOSTILE[:20]).count() >= 1
+        assert axe(page) == []
+        page.goto(f"{served[0]}studies")
+        assert page.evaluate(WIDER) <= 0
+        assert axe(page) == []
+        page.goto(f"{served[0]}runs/{stores.ids['hostile']}")
+        assert page.evaluate("() => document.querySelectorAll('img, svg[onload]').length") == 0
+        assert page.said == []
+
+
+def test_the_list_and_a_live_run_move_by_themselves(
+    served: tuple[str, Index], stores: Stores, open_page: Callable[..., Page]
+) -> None:
+    listed: Any = open_page()
+    listed.goto(served[0])
+    live: Any = open_page()
+    asked: list[str] = []
+    live.on("request", lambda request: asked.append(request.url))
+    live.goto(f"{served[0]}runs/{stores.ids['live']}")
+    listed.locator(f"tr[data-run='{stores.ids['second']}'] a.open").focus()
+    new = make_run(stores.runs, name="arrived", seconds=1.0, gpus=1, cpus=0, started=started(0.1))
+    listed.get_by_text("arrived").wait_for(timeout=8000)
+    held = "() => document.activeElement.closest('tr').dataset.run"
+    assert listed.evaluate(held) == stores.ids["second"]  # the focus stays where it was
+    shutil.rmtree(new)
+    listed.wait_for_function("() => !document.getElementById('list').textContent.includes('arrived')", timeout=8000)
+    live.wait_for_timeout(500)
+    assert [url for url in asked if re.search(r"/power(\?|$)", url)]
+    assert listed.said == live.said == []
+
+
+def test_the_token_is_asked_for(stores: Stores, open_page: Callable[..., Page], axe: Callable[..., list[str]]) -> None:
+    with in_background(stores.runs, None, Doors(token=TOKEN)) as (server, _):
+        page: Any = open_page(scheme="dark")
+        page.goto(server.url)
+        assert page.url.endswith("/login")
+        assert axe(page) == []
+        page.get_by_role("textbox", name="Token").fill("wrong")
+        page.keyboard.press("Enter")
+        page.get_by_text("That is not the token").wait_for()
+        page.get_by_role("textbox", name="Token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        page.locator(ROWS).first.wait_for()
+        assert page.evaluate("() => document.cookie") == ""
+        page.get_by_role("button", name="Log out").click()
+        page.wait_for_url("**/login")

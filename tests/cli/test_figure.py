@@ -1,0 +1,70 @@
+"""`joulelab figure`: kinds are listed, files are where they were asked for, what is wrong is said."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.report.synthetic import make_run
+
+from joulelab.cli.group import run_commands
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("matplotlib")
+KINDS = {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs", name="first")
+    make_run(tmp_path / "runs", name="second", gpu_w=200.0)
+    return tmp_path / "runs"
+
+
+def figure(*words: str) -> int:
+    return run_commands(["figure", *words, "--runs", "runs"], [])
+
+
+def test_files_are_written_in_every_format_and_where_asked(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert figure("list", "first", "--json") == 0
+    kinds = [each["kind"] for each in json.loads(capsys.readouterr().out)["kinds"]]
+    assert kinds[0] == "power"
+    assert figure("energy", "first", "--to", "svg", "--to", "png") == 0
+    written = capsys.readouterr().out.split()
+    assert [name.rpartition(".")[2] for name in written] == ["svg", "png"]
+    assert all((runs.parent / name).read_bytes().startswith(KINDS[name[-3:]]) for name in written)
+    assert figure("energy", "first", "-o", "here/mine.pdf", "--width", "column") == 0
+    assert (runs.parent / "here" / "mine.pdf").read_bytes().startswith(KINDS["pdf"])
+    assert figure("overlay", "first", "second", "-o", "here", "--json") == 0
+    assert json.loads(capsys.readouterr().out.partition("\n")[2]) == {
+        "files": ["here/overlay.pdf"],
+        "kind": "comparison",
+    }
+
+
+@pytest.mark.usefixtures("runs")
+def test_what_cannot_be_drawn_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert figure("powr", "first") == 2
+    said = capsys.readouterr().err
+    assert "there is no picture 'powr'" in said
+    assert "did you mean power?" in said
+    assert figure("power", "first", "-o", "a.png", "--to", "svg") == 2
+    assert "a.png is not svg" in capsys.readouterr().err
+    for width, why in (("wide", "no width"), ("0.1", "not between")):
+        assert figure("power", "first", "--width", width) == 2
+        assert why in capsys.readouterr().err
+    assert figure("power", "third") == 1
+    assert "no run 'third'" in capsys.readouterr().err
+
+
+def test_a_run_without_meters_has_nothing_to_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs", gpus=0, cpus=0, name="dark")
+    assert figure("power", "dark") == 1
+    assert "no power was measured" in capsys.readouterr().err

@@ -1,0 +1,143 @@
+"""`joulelab report`: what it is of, where it is written, what it never writes over."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.report.synthetic import make_run
+from tests.study.virtual_study import write
+
+from joulelab.cli.report import MOST_RUNS, OWN
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Call
+
+
+def test_the_last_run_is_reported_into_a_file_named_after_it(call: Call, runs: Path, tmp_path: Path) -> None:
+    make_run(runs, name="first")
+    run = make_run(runs, name="second", started={**_later(), "utc_ns": 1_700_000_100 * 10**9})
+    said = call("report")
+    file = tmp_path / f"joulelab-report-{run.name}.html"
+    assert said.stdout == f"{file.name}\n"
+    text = file.read_text()
+    assert text.startswith("<!doctype html>")
+    assert "second" in text
+    assert OWN["html"] in text[:4096]
+    assert not list(tmp_path.glob(".joulelab*"))
+    call("report")  # its own report is renewed
+    assert "first" in call("report", "first", "-o", "-").stdout
+
+
+def _later() -> dict[str, object]:
+    from tests.report.synthetic import STARTED
+
+    return dict(STARTED)
+
+
+def test_two_runs_are_compared_and_more_set_beside_each_other(call: Call, runs: Path, tmp_path: Path) -> None:
+    paths = [make_run(runs, name=f"run-{k}", gpu_w=300 - 20 * k) for k in range(3)]
+    ids = [path.name for path in paths]
+    told = json.loads(call("report", ids[0], ids[1], "--json").stdout)
+    assert told["kind"] == "comparison"
+    assert told["runs"] == ids[:2]
+    text = (tmp_path / f"joulelab-report-{ids[0]}-{ids[1]}.html").read_text()
+    assert told["bytes"] == len(text.encode())
+    assert "run-0 and run-1 compared" in text
+    assert call("report", *ids).stdout == f"joulelab-report-{ids[0]}-{ids[1]}-and-1-more.html\n"
+    compared = call("report", ids[0], paths[1], "--to", "md", "-o", "-").stdout
+    assert compared.startswith(f"{OWN['md']}\n# run-0 and run-1 compared\n")
+    verdict = call("compare", ids[0], ids[1]).stdout
+    assert next(line for line in compared.splitlines() if line.startswith("B uses")) in verdict
+
+
+def test_what_is_no_report_is_not_written_over(call: Call, runs: Path, tmp_path: Path) -> None:
+    run = make_run(runs)
+    for to, name in (("html", f"joulelab-report-{run.name}.html"), ("md", "notes.md")):
+        mine = tmp_path / name
+        mine.write_text("mine")
+        refused = call("report", "--to", to, *(("-o", mine) if to == "md" else ()), code=2)
+        assert "it is not written over" in refused.stderr
+        assert mine.read_text() == "mine"
+        call("report", "--to", to, *(("-o", mine) if to == "md" else ()), "--force")
+        assert OWN[to] in mine.read_text()
+        call("report", "--to", to, *(("-o", mine) if to == "md" else ()))
+    (tmp_path / "dangling").symlink_to(tmp_path / "elsewhere")
+    assert "it is not written over" in call("report", "-o", "dangling", code=2).stderr
+    assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / "pages").mkdir()
+    assert call("report", "-o", "pages").stdout == f"pages/joulelab-report-{run.name}.html\n"
+    assert "cannot be written" in call("report", "-o", tmp_path / "no" / "such.html", code=2).stderr
+
+
+def test_wrong_targets_are_refused_with_what_to_do(call: Call, runs: Path, tmp_path: Path) -> None:
+    run = make_run(runs)
+    assert "joulelab ls" in call("report", "nothing-like-it", code=1).stderr
+    assert "named twice" in call("report", run.name, run, code=2).output
+    assert "name at most" in call("report", *[run.name] * (MOST_RUNS + 1), code=2).stderr
+    assert "--open" in call("report", "-o", "-", "--open", code=2).output
+    assert "--json" in call("report", "-o", "-", "--json", code=2).output
+    assert "leave it out" in call("report", run.name, "--twin", "x", code=2).stderr
+    assert "a study is not compared" in call("report", run.name, "study.toml", code=2).stderr
+    assert call("report", "x" * 5000, code=1).stderr
+    assert not list(tmp_path.glob("joulelab-report*"))
+
+
+def test_a_study_is_named_by_its_name_folder_or_file(call: Call, tmp_path: Path, runs: Path) -> None:
+    write(tmp_path, repeats=1, caps="[150]")
+    words = ("--twin", "node.toml", "--studies", "st")
+    assert "has not run yet" in call("report", "study.toml", *words, code=1).stderr
+    call("study", "run", "study.toml", *words, "--no-figures")
+    folder = tmp_path / "st" / "tiny-node"
+    assert call("report", "tiny-node", "--studies", "st").stdout == "joulelab-report-tiny-node.html\n"
+    page = (tmp_path / "joulelab-report-tiny-node.html").read_text()
+    assert "simulated: twin node, virtual time" in page
+    assert "Runtime x rated power says" in page
+    told = json.loads(call("report", folder, "--json", "-o", "b.html").stdout)
+    assert told | {"bytes": 0} == {
+        "report": "b.html", "kind": "study", "format": "html", "bytes": 0, "study": "tiny-node", "folder": str(folder),
+    }  # fmt: skip
+    assert call("report", "study.toml", *words, "--to", "md").stdout == "joulelab-report-tiny-node.md\n"
+    text = (tmp_path / "joulelab-report-tiny-node.md").read_text()
+    table = call("study", "report", "study.toml", *words, "--no-figures", "--format", "csv").stdout
+    assert len(table.splitlines()) == 3
+    assert "gpus=2" in text
+    run = next(folder.glob("cells/*/r01/2*"))
+    assert call("report", run).stdout == f"joulelab-report-{run.name}.html\n"
+    assert not runs.exists()
+
+
+def test_it_is_opened_in_the_browser(call: Call, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(runs)
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: bool(opened.append(address)) or len(opened) == 1)
+    call("report", "-o", "a b.html", "--open")
+    assert opened == [(tmp_path / "a b.html").as_uri()]
+    assert "open a b.html yourself" in call("report", "-o", "a b.html", "--open").stderr
+
+
+def test_a_run_that_goes_on_has_a_report(call: Call, runs: Path) -> None:
+    run = make_run(runs, state="live")
+    assert "live" in call("report", run.name, "-o", "-").stdout
+    assert not (run / "results.json").exists()
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pathlib import Path as Where
+
+    from joulelab.cli.report import _write
+
+    def full(self: Where, text: str, encoding: str) -> None:
+        with self.open("w", encoding=encoding) as file:
+            file.write(text[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Where, "write_text", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        _write(tmp_path / "report.html", "x" * 100)
+    assert list(tmp_path.iterdir()) == []

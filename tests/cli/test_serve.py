@@ -1,0 +1,148 @@
+"""`joulelab serve`: what it prints, refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from joulelab.cli import serve
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Call
+
+TOKEN = "a-token-of-my-own-choice"
+
+
+def start(*words: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "joulelab", "serve", *map(str, words), "--port", "0"]
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+
+
+def address(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.search(r"https?://\S+", line)
+    assert found, line
+    return found[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path)
+    try:
+        url = address(process)
+        assert url.startswith("http://127.0.0.1:")
+        assert httpx.get(url).status_code == 200
+        process.send_signal(number)
+        out, err = process.communicate(timeout=15)
+    finally:
+        process.kill()
+    assert process.returncode in (0, 130, -number)
+    assert "Traceback" not in err
+    assert "whoever is logged in on this machine" in err
+    assert "token" not in out
+
+
+def test_elsewhere_it_makes_a_token_and_says_what_lacks(tmp_path: Path) -> None:
+    process = start(tmp_path, "--host", "0.0.0.0", "--json")
+    try:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        url, token = told["url"].replace("0.0.0.0", "127.0.0.1"), told["token"]
+        assert told["runs"] == str(tmp_path)
+        assert len(token) >= 32
+        assert httpx.get(f"{url}api/runs").status_code == 401
+        assert httpx.get(f"{url}api/runs", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+        process.terminate()
+        _, err = process.communicate(timeout=15)
+    finally:
+        process.kill()
+    assert "without TLS" in err
+    assert token not in err
+
+
+def test_with_a_certificate_it_is_https(tmp_path: Path) -> None:
+    cert, key, file = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "token"
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    subprocess.run(
+        [*made, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
+        check=True,
+        capture_output=True,
+    )
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    process = start(tmp_path, "--tls-cert", cert, "--tls-key", key, "--token-file", file)
+    try:
+        url = address(process)
+        assert url.startswith("https://")
+        import ssl
+
+        trusted = ssl.create_default_context(cafile=str(cert))
+        entered = httpx.post(f"{url}login", data={"token": TOKEN}, verify=trusted)
+        assert "Secure" in entered.headers["set-cookie"]
+        process.terminate()
+        out, err = process.communicate(timeout=15)
+    finally:
+        process.kill()
+    assert TOKEN not in out + err
+    assert "without TLS" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nowhere",), "no such folder"),
+        ((".", "--token", "short"), "no good token"),
+        ((".", "--token", TOKEN, "--token-file", "f"), "given twice"),
+        ((".", "--tls-cert", "c.pem"), "go together"),
+        ((".", "--tls-cert", "c.pem", "--tls-key", "k.pem"), "certificate cannot be used"),
+        ((".", "--token-file", "none"), "cannot be read"),
+        ((".", "--host", "no.such.host.invalid", "--token", TOKEN), "no such address"),
+        ((".", "--studies", "none"), "no such folder"),
+    ],
+)
+def test_what_cannot_be_is_refused(call: Call, words: tuple[str, ...], said: str) -> None:
+    assert said in call("serve", *words, "--port", "0", code=2).output
+
+
+def test_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("JOULELAB_RUNS", raising=False)
+    runs, studies = tmp_path / "p" / "joulelab-runs", tmp_path / "p" / "joulelab-studies"
+    runs.mkdir(parents=True)
+    assert serve._stores(tmp_path / "p", None) == (runs, studies)
+    assert serve._stores(runs, None) == (runs, studies)
+    assert serve._stores(runs, runs) == (runs, runs)
+    assert [str(path) for path in serve._stores(None, None)] == ["joulelab-runs", "joulelab-studies"]
+    monkeypatch.setenv("JOULELAB_RUNS", str(runs))
+    assert serve._stores(None, None)[0] == runs
+    with pytest.raises(ConfigError):
+        serve._stores(tmp_path / "q", None)
+
+
+def test_what_is_missing_is_named(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert 'pip install "joulelab[dashboard]"' in call("serve", tmp_path, code=1).output

@@ -1,0 +1,153 @@
+"""Make the pictures of the documents anew: `make screenshots`. They show twins, and say so; a minute or two."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.browser.conftest import CHROMIUM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Browser
+
+ROOT = Path(__file__).parents[2]
+IMAGES = ROOT / "docs" / "images"
+JOULELAB = [sys.executable, "-m", "joulelab"]
+WIDE, HIGH = 1280, 860
+COLUMNS = 88
+WATCHED_S = 24  # what the terminal view has seen when it is shown
+TERMINAL = (
+    "<html><body style='margin:0;background:#16181d;display:inline-block'>"
+    "<pre style='font:15px/1.25 DejaVu Sans Mono,monospace;color:#d7dae0;padding:18px 22px;margin:0'>{code}</pre>"
+    "</body></html>"
+)
+
+
+def joulelab(*words: str | Path) -> str:
+    """Run a command of ours and return what it printed."""
+    done = subprocess.run([*JOULELAB, *map(str, words)], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def studies(folder: Path) -> None:
+    """Run the papers' studies on their twins, into a store of studies."""
+    for name, twins in (("gdansk", ["gdansk-rtx6000"]), ("bnl", ["bnl-h100"])):
+        chosen = [word for twin in twins for word in ("--twin", twin)]
+        joulelab("study", "run", ROOT / "studies" / f"{name}.toml", *chosen, "--studies", folder)
+
+
+def runs_of(study: Path, *caps: str) -> list[Path]:
+    """Return the first run of each cell of a study, those whose command has all of these words."""
+    found = []
+    for slot in sorted(study.glob("cells/*/r01")):
+        run = next((p.parent for p in slot.glob("*/run.json")), None)
+        if run is not None and all(cap in (run / "run.json").read_text() for cap in caps):
+            found.append(run)
+    return found
+
+
+@contextmanager
+def dashboard(runs: Path, store: Path) -> Iterator[str]:
+    """Serve both stores; give the address."""
+    command = [*JOULELAB, "serve", str(runs), "--studies", str(store), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        try:
+            assert server.stdout is not None
+            line = next(line for line in server.stdout if "http://" in line)
+            yield next(word for word in line.split() if word.startswith("http://")).rstrip(".,")
+        finally:
+            server.terminate()
+
+
+def picture(browser: Browser, address: str, name: str, *, scheme: str = "light", scroll: str = "") -> None:
+    """Take a picture of a page as it is first seen, or from an element on."""
+    page = browser.new_page(viewport={"width": WIDE, "height": HIGH}, color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto(address)
+    page.wait_for_timeout(1500)
+    page.wait_for_function("() => !document.body.innerText.includes('still being read')", timeout=240_000)
+    if scroll:
+        page.locator(scroll).first.evaluate("element => element.scrollIntoView()")
+        page.wait_for_timeout(300)
+    page.screenshot(path=IMAGES / f"{name}.png")
+    page.close()
+
+
+def until(there: Callable[[], bool], most_s: float = 90.0) -> None:
+    """Wait for something. Raises TimeoutError."""
+    end = time.monotonic() + most_s
+    while not there():
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.2)
+
+
+def terminal(browser: Browser, folder: Path) -> None:
+    """Take a picture of `joulelab watch` beside a simulated training."""
+    from rich.console import Console
+    from rich.text import Text
+
+    job = [sys.executable, "-m", "joulelab.twins.job", "--workload", "resnet152-cifar10", "--scale", "0.02"]
+    store = folder / "live"
+    run = [*JOULELAB, "run", "-q", "--runs", str(store), "--name", "resnet152", "--", *job]
+    with subprocess.Popen(
+        [*JOULELAB, "twin", "bnl-h100", "--", *run], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as going:
+        try:
+            until(lambda: any((run / "run.json").exists() for run in store.glob("2*")))
+            time.sleep(WATCHED_S)
+            environ = os.environ | {"COLUMNS": str(COLUMNS), "FORCE_COLOR": "1"}
+            command = [*JOULELAB, "watch", "--once", "--runs", str(store)]
+            seen = subprocess.run(command, check=True, capture_output=True, text=True, env=environ).stdout
+        finally:
+            going.terminate()
+    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115 - ours until the end
+    console.print(Text.from_ansi(seen))
+    page = browser.new_page(viewport={"width": WIDE, "height": HIGH}, device_scale_factor=1)
+    page.set_content(console.export_html(code_format=TERMINAL, inline_styles=True))
+    page.locator("body").screenshot(path=IMAGES / "watch.png")
+    page.close()
+
+
+def main() -> None:
+    """Make all of them."""
+    from playwright.sync_api import sync_playwright
+
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if found is None:
+        sys.exit("no chromium here: apt install chromium")
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as started:
+        folder = Path(name)
+        store, runs = folder / "studies", folder / "runs"
+        studies(store)
+        runs.mkdir()
+        trainings = [run for study in sorted(store.iterdir()) for run in runs_of(study)[:12]]
+        for run in trainings:
+            shutil.copytree(run, runs / run.name)
+        small, large = (runs_of(store / "bnl-bnl-h100", word)[0] for word in ("batch=512", "batch=4096"))
+        report, comparison, study = (folder / f"{n}.html" for n in ("run", "comparison", "study"))
+        joulelab("report", small, "-o", report)
+        joulelab("report", small, large, "-o", comparison)
+        joulelab("report", store / "gdansk-gdansk-rtx6000", "-o", study)
+        browser = started.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        picture(browser, report.as_uri(), "report-run", scroll="#power")
+        picture(browser, comparison.as_uri(), "report-comparison", scheme="dark")
+        picture(browser, study.as_uri(), "report-study", scroll="#metrics")
+        with dashboard(runs, store) as address:
+            picture(browser, address, "dashboard")
+        terminal(browser, folder)
+        browser.close()
+    print(*sorted(path.relative_to(ROOT) for path in IMAGES.glob("*.png")), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Pages of two and of more runs: the figures of `compare`, what is different, and nothing that others wrote runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+from markdown_it import MarkdownIt
+from tests.report.page.reading import Reader
+from tests.report.synthetic import epochs, make_run
+
+from joulelab.report import format as fmt
+from joulelab.report.cache import result_of
+from joulelab.report.comparison import ONE_RUN_EACH, compare
+from joulelab.report.comparison_rows import differing_labels, figure_rows, phase_pairs, runs_title
+from joulelab.report.page.comparison import comparison_report
+from joulelab.report.page.document import offline
+from joulelab.report.page.make import looked_at, page_of_run, page_of_runs, report_of_runs
+from joulelab.report.page.overlay import MOST
+from joulelab.report.page.several import several_report
+from joulelab.report.several_rows import labels_of, several_columns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.report.page.parts import Page
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\"'`|*\u202e\n## x"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    runs = tmp_path_factory.mktemp("both")
+    a = make_run(runs, gpu_w=300.0, marks=epochs(3, 10.0), labels={"cap": "300", "who": "me"})
+    b = make_run(runs, gpu_w=240.0, seconds=12.0, marks=epochs(2, 12.0), labels={"cap": "240", "who": "me"})
+    return [a, b]
+
+
+def _well_formed(page: Page) -> None:
+    for section in page.sections:
+        ET.fromstring(f"<div>{section.body}</div>")
+
+
+def test_the_page_has_the_figures_of_the_comparison(both: list[Path]) -> None:
+    page = page_of_runs(both)
+    _well_formed(page)
+    read = Reader(offline(page))
+    found = compare(*(result_of(path) for path in both))
+    for row in figure_rows(found):
+        told = [cell for cell in (row.name.strip(), row.a, row.b, row.change, row.verdict) if cell]
+        assert [cell for cell in read.row(row.name.strip()) if cell] == told
+    assert f"{found.verdict()}." in " ".join(read.by_class["verdict"])
+    ids = [section.id for section in page.sections]
+    assert ids == ["verdict", "power", "figures", "phases", "estimate", "notes", "again"]
+    assert ONE_RUN_EACH in page.sections[5].body
+
+
+def test_both_profiles_are_drawn_over_each_other(both: list[Path]) -> None:
+    page = page_of_runs(both)
+    data = page.data["profiles"]
+    assert data["labels"] == ["A", "B"]
+    assert [round(p["duration_s"]) for p in data["profiles"]] == [10, 12]
+    json.dumps(page.data, allow_nan=False)
+    power = page.sections[1].body
+    assert 'data-mode="overlay"' in power
+    assert 'data-source="profiles"' in power
+
+
+def test_phases_stand_side_by_side_and_those_of_one_run_alone(both: list[Path]) -> None:
+    found = compare(*(result_of(path) for path in both))
+    pairs = {p.label: p for p in phase_pairs(found)}
+    assert list(pairs) == ["train", "epoch 1", "epoch 2", "epoch 3"]
+    assert pairs["epoch 3"].time[1] == pairs["epoch 3"].energy[1] == pairs["epoch 3"].change == fmt.NOTHING
+    assert pairs["epoch 1"].time == ("3.333 s", "6.000 s")
+    assert pairs["epoch 1"].depth == 1
+    value, _, wide = pairs["epoch 1"].change.removesuffix(" %").partition(" ± ")
+    assert float(value) == pytest.approx(100 * (6 * (2 * 240 + 90)) / (10 / 3 * (2 * 300 + 90)) - 100, abs=float(wide))
+    elsewhere = {p.label: p for p in phase_pairs(replace(found, same_devices=False))}["epoch 1"].change
+    assert float(elsewhere.removesuffix(" %").partition(" ± ")[2]) > 1.5 * float(wide)  # by the same meters: cancelled
+    assert [p.label for p in phase_pairs(compare(found.b, found.a))][-1] == "epoch 3"
+
+
+def test_what_rated_power_would_have_said_is_told_of_each(both: list[Path]) -> None:
+    results = [result_of(path) for path in both]
+    estimate = next(s for s in page_of_runs(both).sections if s.id == "estimate")
+    text = re.sub("<[^>]+>", "", estimate.body)
+    for result in results:
+        assert result.rated.ratio is not None
+        assert fmt.printable(result.rated.told()) in text.replace("&#x27;", "'")
+
+
+def test_labels_that_differ_are_told_and_names_that_do_not_are_not_the_title(both: list[Path]) -> None:
+    results = [result_of(path) for path in both]
+    assert differing_labels(results) == ["cap=300", "cap=240"]
+    named = [replace(r, name="same") for r in results]
+    assert runs_title(named) == f"same: {both[0].name} and {both[1].name}"
+    assert runs_title([named[0], replace(named[1], name="other")]) == "same and other"
+    assert "cap=240" in offline(page_of_runs(both))
+    alike = [replace(r, labels={}) for r in results]
+    report = comparison_report(compare(*alike), both, [None, None])
+    assert ">labels<" not in report.page().sections[0].body
+
+
+def test_nothing_that_others_wrote_does_anything(runs: Path) -> None:
+    paths = [
+        make_run(
+            runs,
+            name=HOSTILE,
+            command=["x", HOSTILE],
+            labels={"a": f"{HOSTILE}{k}"},
+            marks=epochs(2, 10.0, name=HOSTILE),
+        )
+        for k in range(3)
+    ]
+    for chosen in (paths[:2], paths):
+        report = report_of_runs(chosen)
+        text = offline(report.page())
+        _well_formed(report.page())
+        read = Reader(text)
+        assert "img" not in read.tags
+        assert not {name for name in read.attributes if name.startswith("on")}
+        assert "style" not in read.attributes
+        assert "\u202e" not in text
+        assert "\n## x" not in report.markdown()
+        rendered = MarkdownIt("commonmark", {"html": True}).enable("table").render(report.markdown())
+        assert "img" not in Reader(rendered).tags
+
+
+def test_runs_without_meters_have_a_page_too(runs: Path) -> None:
+    a, b = make_run(runs, gpus=0, cpus=0), make_run(runs)
+    report = report_of_runs([a, b])
+    _well_formed(report.page())
+    assert "The energies cannot be compared" in report.markdown()
+    assert "No power was read in A." in report.markdown()
+    neither = report_of_runs([a, make_run(runs, gpus=0, cpus=0)])
+    assert neither.data == {}
+    assert "No power was read in A, B." in neither.markdown()
+
+
+def test_a_live_run_makes_a_live_page(runs: Path) -> None:
+    a, b = make_run(runs), make_run(runs, state="live")
+    assert page_of_runs([a, b]).live
+    assert page_of_run(b).live
+    assert not page_of_runs([a, make_run(runs)]).live
+    assert not (b / "results.json").exists()
+
+
+def test_runs_of_twins_say_so(both: list[Path]) -> None:
+    a, b = (replace(result_of(path), twin="mine") for path in both)
+    page = comparison_report(compare(a, b), both, [None, None]).page()
+    assert "simulated: twin mine, virtual time" in page.subtitle
+    assert page.sections[0].body.count("simulated: twin mine") == 2
+    page = several_report([a, b, a], [*both, both[0]], [None] * 3).page()
+    assert "simulated: twin mine, virtual time" in page.subtitle
+
+
+def test_runs_are_links_where_they_have_pages(both: list[Path], runs: Path) -> None:
+    more = [*both, make_run(runs)]
+    for chosen in (both, more):
+        linked = page_of_runs(chosen, link=lambda path: f"/runs/{path.name}" if path != both[1] else None)
+        assert f'<a href="/runs/{both[0].name}">{both[0].name}</a>' in linked.sections[0].body
+        assert f"/runs/{both[1].name}" not in linked.sections[0].body
+        assert "<a " not in page_of_runs(chosen).sections[0].body
+
+
+def test_several_runs_stand_beside_each_other_against_the_first(runs: Path) -> None:
+    paths = [make_run(runs, gpu_w=w) for w in (300.0, 270.0, 300.0)] + [make_run(runs, gpus=0, cpus=0)]
+    report = report_of_runs(paths)
+    _well_formed(report.page())
+    results = [result_of(path) for path in paths]
+    columns = {c.head: c.cells for c in several_columns(results)}
+    against = compare(results[0], results[1]).line("energy")
+    assert against is not None
+    assert against.ratio is not None
+    assert columns["energy against A"][1] == fmt.change(against.ratio.value - 1, against.ratio.expanded)
+    assert columns["energy, kJ"][3] == columns["energy against A"][3] == fmt.NOTHING
+    assert columns[""][2] == "cannot be told apart"
+    rows = {row[0]: row for row in Reader(offline(report.page())).rows}
+    assert columns["energy, kJ"][1] in rows["B"]
+    text = report.markdown()
+    assert "No power was read in D." in text
+    assert text.count(f"joulelab report {' '.join(p.name for p in paths)}") == 1
+    nothing = several_report([results[3]] * 3, [paths[3]] * 3, [None] * 3)
+    assert "No power meter was read in any of them." in nothing.markdown()
+
+
+def test_more_profiles_than_can_be_told_apart_are_not_drawn(runs: Path) -> None:
+    path = make_run(runs, gpus=1, cpus=0)
+    result, profile = looked_at(path)
+    many = MOST + 2
+    report = several_report([result] * many, [path] * many, [profile] * many)
+    assert len(report.data["profiles"]["profiles"]) == MOST
+    assert f"The first {MOST} of {many} runs are drawn." in report.markdown()
+    assert labels_of([result] * 28)[25:] == ("Z", "27", "28")

@@ -1,0 +1,109 @@
+"""Power over time as the browser gets it: every number comes back, and nothing of a run's text breaks it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.analysis.folders import Folder, gpu
+from tests.analysis.nodes import END, START, T, busy, node
+from tests.analysis.virtual import ns
+
+from joulelab.analysis.analyse import analyse
+from joulelab.analysis.gaps import Gap
+from joulelab.analysis.profile import profile_of
+from joulelab.report.page.html import json_script
+from joulelab.report.page.profile import MOST_GAPS, MOST_PHASES, lines_of, profile_json
+
+HOSTILE = "</script><b>\u202e\x1b[2J"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = node(Folder(tmp_path_factory.mktemp("runs")), ac=1400.0)
+    folder.event(START - 0.5, "idle", **{"from": ns(0.5), "to": ns(START - 0.5)})
+    folder.marks("1", {"t": ns(6), "mark": "begin", "id": "a", "name": HOSTILE}, {"t": ns(8), "mark": "end", "id": "a"})
+    run = folder.close(START, END).open()
+    return analyse(run), profile_of(run)
+
+
+def unpacked(text):
+    return np.frombuffer(base64.b64decode(text), np.dtype("<f4"))
+
+
+def test_every_level_of_every_trace_comes_back(made):
+    result, profile = made
+    data = json.loads(json.dumps(profile_json(profile, result), allow_nan=False))
+    assert set(data) == {
+        "start_utc", "duration_s", "from_s", "to_s", "finest_s", "raw_s", "steps_s", "counts", "series", "lines",
+        "phases", "gaps",
+    }  # fmt: skip
+    assert data["finest_s"] == data["steps_s"][0] == profile.grid.step_s
+    assert data["to_s"] == pytest.approx(data["from_s"] + data["counts"][0] * data["finest_s"])
+    for given, trace in zip(data["series"], profile.traces, strict=True):
+        assert (given["id"], given["role"], given["unit"]) == (trace.id, trace.role, trace.unit)
+        assert given["shown"] == (trace.role in ("stack", "whole", "load"))
+        for level, buckets in enumerate(trace.levels):
+            for what in ("mean", "low", "high"):
+                found = unpacked(given[what][level])
+                assert found.size == data["counts"][level]
+                assert np.array_equal(found, getattr(buckets, what).astype(np.float32), equal_nan=True)
+
+
+def test_a_long_run_has_steps_that_fit_its_counts(tmp_path):
+    t = np.arange(0, 900, 0.1)
+    folder = Folder(tmp_path).add("nvml", gpu(0), t, 300 * t, np.full(t.size, 300.0))
+    run = folder.close(0.0, 899.0).open()
+    data = profile_json(profile_of(run), analyse(run))
+    assert len(data["counts"]) == 4
+    for step, count in zip(data["steps_s"], data["counts"], strict=True):
+        assert step * count == pytest.approx(data["to_s"] - data["from_s"])
+
+
+def test_rated_mean_and_idle_power_are_lines(made):
+    result, _ = made
+    found = {line["kind"]: (line["label"], line["w"]) for line in lines_of(result)}
+    assert found["rated"] == ("rated: 2 x 700 W (gpu)", 1400.0)
+    assert found["mean"][1] == pytest.approx(result.group("measured").mean_w.value)
+    assert found["idle"] == ("idle: 200.0 W", pytest.approx(200.0))
+
+
+def test_lines_that_are_not_known_are_left_out(tmp_path):
+    folder = Folder(tmp_path).add("nvml", gpu(0), T, *busy(50.0, 400.0))
+    result = analyse(folder.close(START, END).open())
+    assert [line["kind"] for line in lines_of(result)] == ["rated", "mean"]
+    assert lines_of(replace(result, groups=())) == []
+    none = replace(result, rated=type(result.rated)())
+    assert [line["kind"] for line in lines_of(none)] == ["mean"]
+    known = replace(result.rated, unknown=())
+    assert lines_of(replace(result, rated=known))[0]["label"] == "rated: 700 W"
+
+
+def test_hostile_names_cannot_break_out(made):
+    result, profile = made
+    gaps = (Gap("pdu", HOSTILE, ns(6), ns(7), HOSTILE), Gap("pdu", "x", ns(8), None, ""))
+    data = profile_json(profile, replace(result, gaps=gaps))
+    assert data["phases"][0]["title"].isprintable()
+    assert (data["phases"][0]["from_s"], data["phases"][0]["to_s"]) == (pytest.approx(1.0), pytest.approx(3.0))
+    assert all(gap["label"].isprintable() for gap in data["gaps"])
+    assert data["gaps"][1] == {
+        "label": "pdu x", "from_s": pytest.approx(3.0), "to_s": pytest.approx(profile.grid.to_s),
+    }  # fmt: skip
+    assert "</script>" not in json_script("power", data).removesuffix("</script>")
+
+
+def test_of_very_many_phases_and_gaps_the_outer_and_the_long_ones_are_kept(made):
+    result, profile = made
+    (phase,) = result.phases
+    steps = tuple(
+        replace(phase, title=f"step {k}", n=k, last=k, depth=1, start_s=k / 100) for k in range(2 * MOST_PHASES)
+    )
+    gaps = tuple(Gap("pdu", str(k), ns(5), ns(5 + k / 1000), "") for k in range(2 * MOST_GAPS))
+    data = profile_json(profile, replace(result, phases=(*steps, phase), gaps=gaps))
+    assert len(data["phases"]) == MOST_PHASES
+    assert sum(p["depth"] == 0 for p in data["phases"]) == 1
+    assert [p["from_s"] for p in data["phases"]] == sorted(p["from_s"] for p in data["phases"])
+    assert {gap["label"] for gap in data["gaps"]} == {f"pdu {k}" for k in range(MOST_GAPS, 2 * MOST_GAPS)}

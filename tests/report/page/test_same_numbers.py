@@ -1,0 +1,170 @@
+"""The page, the Markdown, the JSON and the terminal say the same figures: those of `report.format`, from one result."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.report.page.reading import Reader
+from tests.study.virtual_study import METERS, write
+
+from joulelab.analysis.profile import profile_of
+from joulelab.analysis.terms import total
+from joulelab.report import format as fmt
+from joulelab.report.cache import result_of
+from joulelab.report.charts.of_run import parts_of
+from joulelab.report.console import make_console
+from joulelab.report.page.document import offline
+from joulelab.report.page.markdown_run import run_markdown
+from joulelab.report.page.run import run_page
+from joulelab.report.table import headline, print_result
+from joulelab.store.run import open_run
+from joulelab.study.virtual import run_twin_study
+
+if TYPE_CHECKING:
+    from joulelab.analysis.result import Result
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "schema-1" / "20231114-221320-aaaa"
+MORE = """
+[meters.inlet]
+family = "modbus"
+ask_s = 1
+options = { profile = "sdm630" }
+[meters.bmc]
+family = "ipmi"
+options = { sources = ["dcmi"] }
+[meters.rapl]
+family = "rapl"
+ask_s = 0.5
+"""
+OWN = {"99 %", "known from", "correlation", "reason", "fact"}  # heads of tables that the terminal has not
+FACTORS = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "mJ": 1e-3, "W": 1.0, "kW": 1e3}
+
+
+class Told:
+    """Hold one run as each of the four tells it."""
+
+    def __init__(self, path: Path) -> None:
+        self.result: Result = result_of(path)
+        with open_run(path) as run:
+            self.profile = profile_of(run)
+        self.page = run_page(self.result, path, self.profile)
+        self.html = Reader(offline(self.page))
+        self.markdown = run_markdown(self.result, path, self.profile)
+        self.json: dict[str, Any] = json.loads(json.dumps(self.result.to_json()))
+        out = io.StringIO()
+        print_result(make_console(out, width=2000), self.result, path, every_scope=True, every_phase=True, budget=True)
+        short = io.StringIO()
+        print_result(make_console(short, width=2000), self.result, path)
+        self.terminal = short.getvalue() + out.getvalue()
+
+    def rows(self) -> set[tuple[str, ...]]:
+        """Return the rows of the terminal's tables, without their empty cells."""
+        lines = [re.split(r"\s{2,}", line.strip()) for line in self.terminal.splitlines()]
+        return {tuple(cell for cell in line if cell) for line in lines}
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    folder = tmp_path_factory.mktemp("twin")
+    file = write(folder, meters=METERS + MORE, repeats=1, caps="[150]")
+    study = run_twin_study(file, str(folder / "node.toml"), folder / "out")
+    return Told(next(iter(sorted(study.folder.rglob("run.json")))).parent)
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    return Told(Path(shutil.copytree(GOLDEN, tmp_path_factory.mktemp("golden") / GOLDEN.name)))
+
+
+@pytest.fixture(params=["golden", "rich"])
+def told(request: pytest.FixtureRequest) -> Told:
+    found: Told = request.getfixturevalue(request.param)
+    return found
+
+
+def unit_of(heads: list[str], name: str) -> float:
+    return FACTORS[next(h for h in heads if h.startswith(f"{name}, ")).partition(", ")[2]]
+
+
+def interval(quantity: dict[str, Any] | None, factor: float) -> str:
+    if quantity is None:
+        return fmt.NOTHING
+    wide = quantity["expanded"]
+    return fmt.interval(quantity["value"] / factor, None if wide is None else wide / factor)
+
+
+def test_every_row_of_the_tables_is_the_terminals(told: Told) -> None:
+    terminal = told.rows()
+    compared = 0
+    for heads, *rows in told.html.tables:
+        if OWN & set(heads):
+            continue
+        for row in rows:
+            assert tuple(cell.strip() for cell in row if cell.strip()) in terminal, (heads, row)
+            compared += 1
+    assert compared >= len(told.result.scopes) + len(told.result.phases)
+
+
+def test_every_figure_of_the_energy_table_is_the_jsons(told: Told) -> None:
+    heads, *rows = next(table for table in told.html.tables if any(h.startswith("energy, ") for h in table[0]))
+    joules, watts = unit_of(heads, "energy"), unit_of(heads, "mean")
+    scopes = {scope["scope"]: scope | {"energy": scope["reading"]["energy"]} for scope in told.json["scopes"]}
+    groups = {group["name"]: group for group in told.json["groups"]}
+    assert {"measured", *(s for s in scopes if s.startswith("gpu:"))} <= {row[0] for row in rows}
+    for label, *cells in rows:
+        told_of = scopes.get(label) or groups[re.sub(r" \(\d+\)$", "", label)]
+        statistics = told_of["statistics"] or {}
+        powers = [told_of["mean_w"]["value"], statistics.get("median"), statistics.get("maximum")]
+        expected = [interval(told_of["energy"], joules)]
+        expected += [fmt.NOTHING if w is None else fmt.plain(w / watts) for w in powers]
+        expected += [interval(told_of["net"], joules)] if len(heads) > 5 else []
+        assert cells == expected, label
+
+
+def test_the_first_figures_are_those_of_the_headline_and_the_json(told: Told) -> None:
+    energy = told.json["energy"]
+    cards = told.html.by_class["value"]
+    assert cards[0] == fmt.quantity(energy["value"], energy["expanded"], "J")
+    assert cards[1] == fmt.duration(told.json["duration_s"])
+    assert f"{cards[0]} in {cards[1]}, {cards[2]} on average" == headline(told.result)
+    assert headline(told.result) in told.terminal
+    assert told.html.by_class["name"][:3] == ["energy", "time", "mean power"]
+
+
+def test_charts_say_what_the_tables_say(rich: Told) -> None:
+    charts = " ".join(rich.html.by_class["label"])
+    heads = next(row for row in rich.html.rows if any(h.startswith("energy, ") for h in row))
+    unit = next(h for h in heads if h.startswith("energy, ")).partition(", ")[2]
+    for scope in ("gpu:0", "gpu:1", "measured"):
+        assert rich.html.row(scope)[1] in charts
+    assert f"{rich.html.row('measured')[1]} {unit}" in charts
+
+
+def test_the_stack_adds_up_to_what_was_measured(told: Told) -> None:
+    energy = told.result.energy
+    assert energy is not None
+    parts = parts_of(told.result)
+    assert sum(q.value for q in parts.values()) == pytest.approx(energy.value, rel=1e-9)
+    assert total(parts.values()).expanded == pytest.approx(energy.expanded, rel=1e-6)
+
+
+def test_rated_power_is_told_once(rich: Told) -> None:
+    told = rich.json["rated"]["told"]
+    assert told in " ".join(rich.html.by_class["said"])
+    assert told in rich.terminal
+
+
+def test_markdown_has_the_rows_of_the_page(told: Told) -> None:
+    cells = re.compile(r"(?<!\\)\|")
+    lines = [line for line in told.markdown.splitlines() if line.startswith("|")]
+    plain = {
+        tuple(re.sub(r"\\(.)", r"\1", c).strip().strip("*").strip() for c in cells.split(line)[1:-1]) for line in lines
+    }
+    for row in told.html.rows:
+        assert tuple(cell.strip() for cell in row) in plain, row

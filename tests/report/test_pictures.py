@@ -1,0 +1,98 @@
+"""Pictures for papers: they show what the pages show, with the same figures, and say what is simulated."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.analysis.studies import sweep
+from tests.report.synthetic import epochs, make_run
+
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.metrics import summarise
+from joulelab.report import format as fmt
+from joulelab.report import pictures
+from joulelab.report.page.make import looked_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.report.pictures import Picture
+
+pytest.importorskip("matplotlib")
+
+
+def texts(path: Path) -> str:
+    return " ".join(" ".join(e.itertext()) for e in ET.parse(path).iter() if e.tag.endswith("}text"))
+
+
+def drawn(found: list[Picture], kind: str, folder: Path, said: str = "") -> str:
+    picture = next(p for p in found if p.kind == kind)
+    [file] = pictures.write(picture, folder / kind, ["svg"], said=said)
+    return texts(file)
+
+
+@pytest.mark.no_cover
+def test_a_run_is_drawn_with_its_phases_lines_and_figures(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs", idle=True, marks=epochs(3, 10.0), name="one")
+    result, profile = looked_at(run)
+    found = pictures.pictures_of_run(result, profile, run)
+    kinds = [p.kind for p in found]
+    assert kinds[0] == "power"
+    assert {"energy", "phases", "distribution", "uncertainty"} <= set(kinds)
+    assert len(set(kinds)) == len(kinds)
+    power = drawn(found, "power", tmp_path, "Simulated: twin x, virtual time.")
+    for word in (
+        "gpu (2)",
+        "train",
+        "idle: ",
+        "mean: ",
+        "time, s",
+        "power, W",
+        "Simulated: twin x",
+        "mean over 100 ms",
+    ):
+        assert word in power, word
+    assert result.energy is not None
+    whole = fmt.quantity(result.energy.value, result.energy.expanded, "J")
+    assert whole in drawn(found, "energy", tmp_path)
+    assert "each epoch" in drawn(found, "phases", tmp_path).lower()
+
+
+@pytest.mark.no_cover
+def test_runs_are_drawn_over_each_other_by_time_and_by_fraction(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / "runs", seconds=s, gpu_w=w, name=n) for s, w, n in ((10.0, 300.0, "a"), (5.0, 200.0, "b"))
+    ]
+    looked = [looked_at(run) for run in runs]
+    found = pictures.pictures_of_runs([r for r, _ in looked], [p for _, p in looked])
+    assert [p.kind for p in found] == ["overlay", "fraction"]
+    assert "time, s" in drawn(found, "overlay", tmp_path)
+    said = drawn(found, "fraction", tmp_path)
+    assert "fraction of runtime" in said
+    assert "A: a" in said
+    assert "B: b" in said
+    nothing = make_run(tmp_path / "runs", gpus=0, cpus=0)
+    result, profile = looked_at(nothing)
+    assert profile is None
+    assert pictures.pictures_of_runs([result], [profile]) == []
+    assert "power" not in [p.kind for p in pictures.pictures_of_run(result, profile, nothing)]
+
+
+@pytest.mark.no_cover
+def test_a_study_has_metrics_front_maps_and_scaling(tmp_path: Path) -> None:
+    summary = summarise(sweep(gpus=(1, 8), caps=(100, 180, 260), n=3), goals=[Goal.parse("edp")])
+    found = pictures.pictures_of_study(summary)
+    kinds = [p.kind for p in found]
+    assert {"energy", "time", "edp", "gain-minus-loss", "pareto", "map-energy", "scaling-speed-up"} <= set(kinds)
+    said = drawn(found, "map-energy", tmp_path)
+    assert "100 W" in said
+    assert "GPUs" in said
+    assert "★" in said
+    assert "Black line: Pareto front" in drawn(found, "pareto", tmp_path)
+
+
+def test_what_is_simulated_is_said_once() -> None:
+    assert pictures.told_of(["", ""]) == ""
+    assert pictures.told_of(["bnl-h100", "", "bnl-h100"]) == "Simulated: twin bnl-h100, virtual time."

@@ -1,0 +1,177 @@
+"""Jobs of the node are found in control groups of both versions, or by squeue, and get the energy of their time."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from tests.slurm.cluster import Cluster, Machine, missing
+
+from joulelab.core.clock import NS
+from joulelab.core.errors import Unavailable
+from joulelab.transports.slurm import Answer
+from joulelab.web.agent.jobs import Groups, Job, Jobs, Queue
+from joulelab.web.agent.ledger import LINGER_NS, MOST_JOBS, Ledger
+
+LINES = "123|ann|physics|gpu|2026-11-16T10:00:00\n124|bob|(null)|gpu|N/A\nslurm_load error|x\n"
+
+
+class Fake:
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    def __call__(self, words, timeout_s):
+        self.asked.append(words)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if isinstance(answer, Answer) else Answer(0, answer, "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "system.slice/slurmstepd.scope",
+        "system.slice/n1_slurmstepd.scope",
+        "memory/slurm/uid_1000",
+        "cpu/slurm_n1/uid_7",
+    ],
+)
+def test_jobs_are_found_in_control_groups(tmp_path, path):
+    folder = tmp_path / path
+    folder.mkdir(parents=True)
+    run = Fake(LINES)
+    jobs = Jobs(Groups(tmp_path), Queue("n1", run=run))
+    jobs.look(0.0)
+    assert (jobs.by, jobs.now, run.asked) == ("cgroup", {}, [])
+    for name in ("job_123", "job_0", "job_12x", "system"):
+        (folder / name).mkdir()
+    jobs.look(2.0)
+    assert jobs.now["123"].user == "ann"
+    assert jobs.now["123"].start_utc_ns == 1794823200 * NS
+    assert list(jobs.now) == ["123"]
+    for t in range(3, 40):
+        jobs.look(float(t))
+    assert len(run.asked) == 1, "squeue is asked once for a new job"
+    assert "--nodelist=n1" in run.asked[0]
+    (folder / "job_123").rmdir()
+    jobs.look(50.0)
+    assert jobs.now == {}
+
+
+def test_a_job_that_the_controller_does_not_tell_about_has_its_number(tmp_path):
+    folder = tmp_path / "system.slice/slurmstepd.scope/job_9"
+    folder.mkdir(parents=True)
+    run = Fake(Answer(1, "", "slurm_load_jobs error: Unable to contact slurm controller"))
+    jobs = Jobs(Groups(tmp_path), Queue("n1", run=run))
+    for t in range(40):
+        jobs.look(float(t))
+    assert jobs.now == {"9": Job("9")}
+    assert len(run.asked) == 3, "and is asked again only every quarter of a minute"
+
+
+def test_squeue_is_asked_seldom_where_there_are_no_groups(tmp_path):
+    (tmp_path / "system.slice/slurmd.service").mkdir(parents=True)  # not where jobs are
+    busy = Answer(1, "", "slurm_load_jobs error: Socket timed out on send/recv operation")
+    run = Fake(LINES, busy, "")
+    jobs = Jobs(Groups(tmp_path), Queue("n1", run=run))
+    jobs.look(0.0)
+    assert (jobs.by, sorted(jobs.now)) == ("squeue", ["123", "124"])
+    jobs.look(29.0)
+    assert len(run.asked) == 1
+    jobs.look(30.0)
+    assert sorted(jobs.now) == ["123", "124"], "a controller that is busy says nothing about jobs"
+    jobs.look(61.0)
+    assert jobs.now == {}
+
+
+def test_without_slurm_nothing_is_asked_again_soon(tmp_path):
+    run = Fake(Unavailable("Slurm is not installed"))
+    jobs = Jobs(Groups(tmp_path), Queue("n1", run=run))
+    for t in range(200):
+        jobs.look(float(t))
+    assert (jobs.by, len(run.asked)) == ("", 1)
+
+
+def test_a_node_that_slurm_does_not_know_is_told(tmp_path):
+    jobs = Jobs(Groups(tmp_path), Queue("n1", run=Fake(Answer(1, "", "squeue: error: Invalid node name n1"))))
+    jobs.look(0.0)
+    assert jobs.by == ""
+    assert jobs.problem.endswith("--slurm-node")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(missing()), reason=missing() or "all is there")
+def test_jobs_of_a_real_slurm(monkeypatch):
+    folder = Path(tempfile.mkdtemp(prefix="joulelab-agent-"))
+    folder.chmod(0o755)
+    (folder / "feed").mkdir()
+    try:
+        with Cluster(folder / "slurm", folder / "feed", {"n1": Machine("none"), "n2": Machine("none")}) as cluster:
+            monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+            number = cluster.submit("sleep 60", "--nodelist=n1")
+            cluster.submit("sleep 60", "--nodelist=n2")
+            jobs = Jobs(Groups(folder), Queue("n1"))
+            for t in range(30):
+                jobs.look(30.0 * t)
+                if jobs.now:
+                    break
+                time.sleep(0.3)
+            (job,) = jobs.now.values()
+            assert (job.number, job.partition) == (number, "main")
+            assert job.start_utc_ns is not None
+            assert abs(job.start_utc_ns - time.clock_gettime_ns(time.CLOCK_REALTIME)) < 30 * NS
+            with pytest.raises(Unavailable, match="does not know this node"):
+                Queue("n3").jobs()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+KEY = ("node.ac", "pdu")
+
+
+def test_a_job_gets_the_energy_of_its_time():
+    ledger, utc = Ledger(), 1000 * NS
+    for t in range(10):
+        ledger.take(t * NS, utc + t * NS, {KEY: 100.0 * t}, {})
+    job = Job("7", start_utc_ns=utc + 5 * NS)  # noticed at 10, as squeue tells it late
+    for t in range(10, 20):
+        ledger.take(t * NS, utc + t * NS, {KEY: 100.0 * t}, {"7": job})
+    assert ledger.accounts["7"].energy_j == {KEY: 1400.0}
+    assert ledger.accounts["7"].shared_s == 0.0
+    ledger.take(20 * NS, utc, {KEY: 2000.0}, {"7": job, "8": Job("8")})
+    ledger.take(21 * NS, utc, {KEY: 2100.0}, {"7": job, "8": Job("8")})
+    assert ledger.accounts["8"].energy_j == {KEY: 200.0}  # since the last moment without it
+    assert ledger.accounts["7"].shared_s == 2.0
+    ledger.take(22 * NS, utc, {KEY: 2200.0}, {"8": Job("8")})
+    ledger.take(23 * NS, utc, {KEY: 2300.0}, {"8": Job("8")})
+    assert ledger.accounts["7"].energy_j == {KEY: 1600.0}, "after its end nothing is added"
+    assert ledger.accounts["7"].ended_ns == 22 * NS
+    ledger.take(23 * NS + LINGER_NS, utc, {KEY: 9e9}, {})
+    assert sorted(ledger.accounts) == ["8"], "it is shown for a while, so that its last value is scraped"
+
+
+def test_a_job_older_than_the_agent_gets_what_the_agent_saw():
+    ledger = Ledger()
+    ledger.take(NS, 10**6 * NS, {KEY: 0.0}, {"7": Job("7", start_utc_ns=0)})
+    ledger.take(2 * NS, 10**6 * NS, {KEY: 100.0, ("rack", "x"): 5.0}, {"7": Job("7", start_utc_ns=0)})
+    assert ledger.accounts["7"].energy_j == {KEY: 100.0, ("rack", "x"): 5.0}
+
+
+def test_a_requeued_job_begins_anew():
+    ledger = Ledger()
+    for t, jobs in ((1, {"7": Job("7")}), (2, {"7": Job("7")}), (3, {}), (4, {"7": Job("7")}), (5, {"7": Job("7")})):
+        ledger.take(t * NS, 0, {KEY: 100.0 * t}, jobs)
+    assert ledger.accounts["7"].energy_j == {KEY: 200.0}
+    assert not ledger.accounts["7"].ended_ns
+
+
+def test_ten_thousand_short_jobs_are_not_all_kept():
+    ledger = Ledger()
+    for t in range(2 * MOST_JOBS):
+        ledger.take(t * NS // 10, 0, {KEY: float(t)}, {str(t + 1): Job(str(t + 1))})
+    assert len(ledger.accounts) == MOST_JOBS
+    assert str(2 * MOST_JOBS) in ledger.accounts

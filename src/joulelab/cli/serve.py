@@ -62,12 +62,7 @@ def command(
     DIR is a store of runs (JOULELAB_RUNS), or a folder with joulelab-runs and joulelab-studies in it. Nothing can be
     changed from there. Ctrl-C ends it.
     """
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        install = 'pip install "joulelab[dashboard]"'
-        raise MissingDependency(f"the dashboard needs {error.name}, which is not installed", next=install) from None
+    _check_installed()
     from joulelab.web import security, server
     from joulelab.web.index import Index
 
@@ -86,6 +81,15 @@ def command(
             server.run(listening, served)
     finally:
         listening.close()
+
+
+def _check_installed() -> None:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError as error:
+        install = 'pip install "joulelab[dashboard]"'
+        raise MissingDependency(f"the dashboard needs {error.name}, which is not installed", next=install) from None
 
 
 def _stores(folder: Path | None, studies: Path | None) -> tuple[Path, Path | None]:

@@ -137,12 +137,12 @@ class Events:
                 self._take(line)
 
     def _take(self, line: Line) -> None:
-        kind, t = line.get("event"), line["t"]
+        kind, t = line.get("event"), int(line["t"])
         meter = str(line.get("meter", ""))
         if kind == "workload":
-            self.start_ns = int(line.get("start_ns", t))
+            self.start_ns = int(line.get("start_ns") or t)
         elif kind == "workload-end":
-            self.end_ns = int(line.get("end_ns", t))
+            self.end_ns = int(line.get("end_ns") or t)
         elif kind == "clock" and "utc_ns" in line:
             self.pair = int(line["mono_ns"]), int(line["utc_ns"])
         elif kind in ("meter", "late", "gap", "gap-end") and meter:

@@ -11,8 +11,8 @@ from tests.analysis.horeka import JUPYTER, PHASES, PUBLISHED, ROWS, USES, key
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import Summary, summarise
 from joulelab.analysis.pairs import Pair, compare
-from joulelab.report.paper import paper_latex, paper_markdown
-from joulelab.report.paper_rows import paper_tables
+from joulelab.report.study.paper import paper_latex, paper_markdown
+from joulelab.report.study.paper_rows import paper_tables
 
 
 @pytest.fixture(scope="module")

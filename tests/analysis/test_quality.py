@@ -15,10 +15,10 @@ from tests.analysis.studies import by_cap
 from joulelab.analysis.metrics import summarise
 from joulelab.analysis.quality import data_of, figures_of, quality_of, quality_text
 from joulelab.report.console import make_console
-from joulelab.report.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
-from joulelab.report.study import print_study
-from joulelab.report.study_csv import cells_csv
-from joulelab.report.study_text import study_latex, study_markdown
+from joulelab.report.study.csv_text import cells_csv
+from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
+from joulelab.report.study.table import print_study
+from joulelab.report.study.text import study_latex, study_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

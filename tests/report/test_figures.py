@@ -12,8 +12,8 @@ from tests.analysis.studies import by_cap, cell, sweep, trial
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import Cell, summarise
 from joulelab.report import figures
-from joulelab.report.figure_curves import HALF, NO_BARS, panels_of, pareto_of, scaling_panels
 from joulelab.report.figures import draw
+from joulelab.report.study.curves import HALF, NO_BARS, panels_of, pareto_of, scaling_panels
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from joulelab.cli.options import print_json, say
-from joulelab.report.study_summary import simulated, twins_by_node
+from joulelab.report.study.summary import simulated, twins_by_node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ def show(study: Study, results: Results, summary: Summary, *, as_json: bool, fig
         print_json({**told, **summary.to_json(), "notes": [*summary.notes, *results.notes], "slots": results.rows})
         return
     from joulelab.report.console import make_console
-    from joulelab.report.study import print_study
+    from joulelab.report.study.table import print_study
 
     print_study(make_console(sys.stdout), summary)
     sys.stdout.flush()
@@ -43,7 +43,7 @@ def print_report(
     study: Study, results: Results, summary: Summary, *, form: str, interval: bool, files: list[Path]
 ) -> None:
     """Print the tables of a study in one of several forms; `interval` puts 95 % intervals behind ±."""
-    from joulelab.report import paper
+    from joulelab.report.study import paper
 
     said = simulated(study)
     shown: dict[str, Any] = {"spread": "interval" if interval else "deviation", "scope": study.data["scope"]}
@@ -54,7 +54,7 @@ def print_report(
         print_json({**told, **summary.to_json(), "notes": [*summary.notes, *results.notes], "slots": results.rows})
     elif form == "text":
         from joulelab.report.console import make_console
-        from joulelab.report.study import print_study
+        from joulelab.report.study.table import print_study
 
         console = make_console(sys.stdout)
         if said:
@@ -68,7 +68,7 @@ def print_report(
     elif form == "csv":
         sys.stdout.write(_with_twins(study, paper.statistics_csv(summary)))
     else:
-        from joulelab.report.study_text import study_latex, study_markdown
+        from joulelab.report.study.text import study_latex, study_markdown
 
         first, second = (
             (paper.paper_markdown, study_markdown) if form == "markdown" else (paper.paper_latex, study_latex)
@@ -105,8 +105,8 @@ def write(study: Study, results: Results, summary: Summary, *, figures: bool | N
 
     Raises MissingDependency for figures that were asked for.
     """
-    from joulelab.report.paper import pairs_csv, statistics_csv
-    from joulelab.report.study_csv import SCALING, cells_csv, scaling_csv
+    from joulelab.report.study.csv_text import SCALING, cells_csv, scaling_csv
+    from joulelab.report.study.paper import pairs_csv, statistics_csv
     from joulelab.study.results import slots_csv
 
     if (study.folder / RESULTS).exists() and not any(cell.trials for cell in results.cells):

@@ -98,7 +98,7 @@ def run_command(
     from joulelab.cli.busy import busy
     from joulelab.cli.concluding import print_report, write
     from joulelab.cli.driving import FAILED_CODE, agreed, drive, tell_end, tell_failed
-    from joulelab.report.study_summary import summarised
+    from joulelab.report.study.summary import summarised
     from joulelab.study.folder import FILE, join_study
 
     found = read_named(file, twins, studies)
@@ -157,7 +157,7 @@ def report_command(
     """
     from joulelab.cli.busy import busy
     from joulelab.cli.concluding import print_report, write
-    from joulelab.report.study_summary import summarised
+    from joulelab.report.study.summary import summarised
 
     found = read_named(file, twins, studies)
     study = open_named(found, studies, twins)

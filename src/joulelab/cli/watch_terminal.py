@@ -36,7 +36,11 @@ class Waiter:
         if threading.current_thread() is threading.main_thread():
             self._woken = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             self._undo.append(lambda: signal.set_wakeup_fd(self._woken))
-            taken: dict[signal.Signals, Any] = {signal.SIGTERM: _leave, signal.SIGHUP: _leave, signal.SIGWINCH: self._resize}
+            taken: dict[signal.Signals, Any] = {
+                signal.SIGTERM: _leave,
+                signal.SIGHUP: _leave,
+                signal.SIGWINCH: self._resize,
+            }
             for number, handler in taken.items():
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     found = signal.signal(number, handler)

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import MissingDependency
-from joulelab.report.figure_curves import panels_of, pareto_of, scaling_panels
+from joulelab.report.study.curves import panels_of, pareto_of, scaling_panels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from joulelab.analysis.metrics import Summary
-    from joulelab.report.figure_curves import Curve, Panel
+    from joulelab.report.study.curves import Curve, Panel
 
 # Okabe and Ito's colours, told apart by people with any kind of colour vision; markers and dashes say it again.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

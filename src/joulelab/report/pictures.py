@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
 from joulelab.report.charts import printed
-from joulelab.report.figure_curves import Panel, panels_of, pareto_of, scaling_panels
 from joulelab.report.figures import STYLE, draw_panel, plotting, save
-from joulelab.report.heat import heats_of
 from joulelab.report.page.blocks import Columns, Drawing, Fold
+from joulelab.report.study.curves import Panel, panels_of, pareto_of, scaling_panels
+from joulelab.report.study.heat import heats_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -19,14 +19,14 @@ from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import Summary, summarise
 from joulelab.analysis.terms import Quantity
 from joulelab.report import format as fmt
-from joulelab.report import study_rows as rows
 from joulelab.report.page.document import offline
 from joulelab.report.page.make import page_of_run, page_of_study, report_of_study
 from joulelab.report.page.study import study_report
 from joulelab.report.page.study_slots import states_text
-from joulelab.report.paper_rows import paper_tables
-from joulelab.report.study_rated import estimate_columns, estimate_text, estimates_of
-from joulelab.report.study_summary import summarised
+from joulelab.report.study import rows
+from joulelab.report.study.paper_rows import paper_tables
+from joulelab.report.study.rated import estimate_columns, estimate_text, estimates_of
+from joulelab.report.study.summary import summarised
 from joulelab.study.folder import Settings, Study, open_study
 from joulelab.study.results import RatedTrial, Results, gather
 

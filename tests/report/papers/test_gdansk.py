@@ -25,8 +25,8 @@ from joulelab.twins.timeline import When, lay_out
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.report.figure_curves import Panel
     from joulelab.report.papers.judged import Figure
+    from joulelab.report.study.curves import Panel
     from joulelab.twins.nodefile import Description
 
 ROOT = Path(__file__).parents[3]

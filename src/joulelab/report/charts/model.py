@@ -1,7 +1,7 @@
 """Hold what charts show, apart from how they are drawn: values, intervals, what is written beside them. Pure.
 
 Values are in the unit of the axis; texts come from `report.format`, so that a chart says what its table says. Lines
-and points over an axis are `Panel` and `Curve` of `report.figure_curves`.
+and points over an axis are `Panel` and `Curve` of `report.study.curves`.
 """
 
 from __future__ import annotations

@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 from joulelab.analysis.lines import knob_text
 from joulelab.report import format as fmt
-from joulelab.report import study_rows as rows
 from joulelab.report.page.blocks import Block, Cards, Columns, Commands, Fold, Heading, Lines, Part, Table, Text
 from joulelab.report.page.study_charts import front_part, groups_of, map_part, metric_part, scaling_part
 from joulelab.report.page.study_slots import slot_part, states_text
 from joulelab.report.page.study_tables import cell_part, paper_part
 from joulelab.report.page.tables import Grid, Row
 from joulelab.report.page.written import Report
-from joulelab.report.study import COVERAGE
-from joulelab.report.study_rated import NOTE, estimate_columns, estimate_text, estimates_of
-from joulelab.report.study_summary import simulated
+from joulelab.report.study import rows
+from joulelab.report.study.rated import NOTE, estimate_columns, estimate_text, estimates_of
+from joulelab.report.study.summary import simulated
+from joulelab.report.study.table import COVERAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.metrics import Summary
     from joulelab.report.page.make import Link
-    from joulelab.report.study_rated import CellEstimate
+    from joulelab.report.study.rated import CellEstimate
     from joulelab.study.folder import Study
     from joulelab.study.results import Results
 

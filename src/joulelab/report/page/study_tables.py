@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.report import study_rows as rows
 from joulelab.report.page.blocks import Block, Fold, Heading, Lines, Part, Table, Text
 from joulelab.report.page.tables import Grid, Row
-from joulelab.report.paper import columns_of
-from joulelab.report.paper_pairs import pair_notes, pair_tables
-from joulelab.report.paper_rows import paper_tables
+from joulelab.report.study import rows
+from joulelab.report.study.paper import columns_of
+from joulelab.report.study.paper_pairs import pair_notes, pair_tables
+from joulelab.report.study.paper_rows import paper_tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from joulelab.analysis.lines import Line
     from joulelab.analysis.metrics import Summary
-    from joulelab.report.study_rows import Column
+    from joulelab.report.study.rows import Column
 
 MOST_LINES = 8  # lines of cells whose tables stand open
 

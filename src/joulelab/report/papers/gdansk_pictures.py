@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from joulelab.report.figure_curves import MARKS, Curve, Panel, panels_of
 from joulelab.report.figures import FORMATS, draw_panels
+from joulelab.report.study.curves import MARKS, Curve, Panel, panels_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.report import format as fmt
 from joulelab.report.papers.judged import of_kind
-from joulelab.report.study_csv import as_csv
-from joulelab.report.study_rows import Column
+from joulelab.report.study.csv_text import as_csv
+from joulelab.report.study.rows import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

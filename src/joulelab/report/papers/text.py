@@ -11,9 +11,9 @@ from joulelab.report.console import print_facts
 from joulelab.report.papers import told as say
 from joulelab.report.papers.judged import count
 from joulelab.report.papers.tables import sections, table_columns
-from joulelab.report.study import fits, fitting, print_table
-from joulelab.report.study_rows import Column
-from joulelab.report.study_text import escaped, latex_table, markdown_table, tex
+from joulelab.report.study.rows import Column
+from joulelab.report.study.table import fits, fitting, print_table
+from joulelab.report.study.text import escaped, latex_table, markdown_table, tex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from joulelab.analysis.lines import knob_value
 from joulelab.analysis.quality import figures_of
 from joulelab.analysis.repeats import UNITS, sample_of
 from joulelab.report import format as fmt
-from joulelab.report.study_rows import unnamed
+from joulelab.report.study.rows import unnamed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

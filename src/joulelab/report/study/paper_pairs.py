@@ -8,8 +8,8 @@ from joulelab.analysis.lines import AXES, knob_text, knob_value
 from joulelab.analysis.pairs import MOST_REPEATS
 from joulelab.analysis.repeats import UNITS
 from joulelab.report import format as fmt
-from joulelab.report.paper_rows import TABLE
-from joulelab.report.study_rows import Column
+from joulelab.report.study.paper_rows import TABLE
+from joulelab.report.study.rows import Column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

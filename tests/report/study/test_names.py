@@ -16,12 +16,12 @@ from tests.analysis.studies import by_cap, cell, trial
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import Summary, summarise
 from joulelab.report.console import make_console
-from joulelab.report.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
-from joulelab.report.paper_pairs import pair_tables
-from joulelab.report.paper_rows import paper_tables
-from joulelab.report.study import print_study
-from joulelab.report.study_csv import cells_csv, scaling_csv
-from joulelab.report.study_text import study_latex, study_markdown
+from joulelab.report.study.csv_text import cells_csv, scaling_csv
+from joulelab.report.study.paper import pairs_csv, paper_json, paper_latex, paper_markdown, print_paper, statistics_csv
+from joulelab.report.study.paper_pairs import pair_tables
+from joulelab.report.study.paper_rows import paper_tables
+from joulelab.report.study.table import print_study
+from joulelab.report.study.text import study_latex, study_markdown
 
 if TYPE_CHECKING:
     from joulelab.analysis.cells import Cell

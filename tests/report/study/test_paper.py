@@ -18,7 +18,8 @@ from joulelab.analysis.metrics import Summary, summarise
 from joulelab.analysis.repeats import Sample
 from joulelab.analysis.terms import Quantity
 from joulelab.report.console import make_console
-from joulelab.report.paper import (
+from joulelab.report.study.csv_text import cells_csv
+from joulelab.report.study.paper import (
     pairs_csv,
     paper_json,
     paper_latex,
@@ -26,13 +27,12 @@ from joulelab.report.paper import (
     print_paper,
     statistics_csv,
 )
-from joulelab.report.paper_pairs import pair_tables
-from joulelab.report.paper_rows import clock, paper_tables
-from joulelab.report.study import print_study
-from joulelab.report.study_csv import cells_csv
+from joulelab.report.study.paper_pairs import pair_tables
+from joulelab.report.study.paper_rows import clock, paper_tables
+from joulelab.report.study.table import print_study
 
 if TYPE_CHECKING:
-    from joulelab.report.paper_rows import Spread
+    from joulelab.report.study.paper_rows import Spread
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from joulelab.report import study_rows as rows
-from joulelab.report.study import COVERAGE
+from joulelab.report.study import rows
+from joulelab.report.study.table import COVERAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from joulelab.analysis.metrics import Summary
-    from joulelab.report.study_rows import Column
+    from joulelab.report.study.rows import Column
 
 APART = re.compile(r"~?[-\d. ]+( ± (< )?[\d. ]+)?[!† ]*")  # a figure, its thousands set apart
 SPECIAL = {

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from joulelab.report import study_rows as rows
 from joulelab.report.columns import print_columns
 from joulelab.report.console import print_facts
+from joulelab.report.study import rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.lines import Line
     from joulelab.analysis.metrics import Summary
-    from joulelab.report.study_rows import Column
+    from joulelab.report.study.rows import Column
 
 COVERAGE = "Intervals are expanded uncertainties (k = 2). * is what the others are compared with."
 GAP = 2

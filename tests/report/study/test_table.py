@@ -15,9 +15,9 @@ from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import Cell, Summary, summarise
 from joulelab.analysis.study_notes import HALF
 from joulelab.report.console import make_console
-from joulelab.report.study import print_study
-from joulelab.report.study_csv import cells_csv, scaling_csv
-from joulelab.report.study_text import study_latex, study_markdown
+from joulelab.report.study.csv_text import cells_csv, scaling_csv
+from joulelab.report.study.table import print_study
+from joulelab.report.study.text import study_latex, study_markdown
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from joulelab.analysis.choice import best_of
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.lines import knob_text, knob_value, level, scale
 from joulelab.report import format as fmt
-from joulelab.report.study_rows import UNCAPPED, short_name, shown_scaling
+from joulelab.report.study.rows import UNCAPPED, short_name, shown_scaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,11 +15,11 @@ from joulelab.analysis.analyse import analyse
 from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.report.watch import gpu_lines, line, meter_lines, screen, spark, summary
-from joulelab.report.watch_ends import HISTORY, Ends
-from joulelab.report.watch_energy import Energies
-from joulelab.report.watch_marks import Events, Lines, Marks
-from joulelab.report.watch_view import MeterLine, View, Watched, _starts, shown_phases
+from joulelab.report.watch.ends import HISTORY, Ends
+from joulelab.report.watch.energy import Energies
+from joulelab.report.watch.marks import Events, Lines, Marks
+from joulelab.report.watch.screen import gpu_lines, line, meter_lines, screen, spark, summary
+from joulelab.report.watch.view import MeterLine, View, Watched, _starts, shown_phases
 from joulelab.store.journal import JournalWriter, journal_path, pack_row
 from joulelab.store.run import open_run
 

@@ -11,12 +11,12 @@ from joulelab.analysis.lines import knob_text
 from joulelab.analysis.quality import data_doubt, figures_of
 from joulelab.analysis.repeats import sample_of
 from joulelab.report.console import print_facts
-from joulelab.report.paper_pairs import pair_notes, pair_tables
-from joulelab.report.paper_rows import paper_tables
-from joulelab.report.study import fits, fitting, print_table
-from joulelab.report.study_csv import as_csv, knob_columns
-from joulelab.report.study_rows import Column
-from joulelab.report.study_text import escaped, latex_table, markdown_table, tex
+from joulelab.report.study.csv_text import as_csv, knob_columns
+from joulelab.report.study.paper_pairs import pair_notes, pair_tables
+from joulelab.report.study.paper_rows import paper_tables
+from joulelab.report.study.rows import Column
+from joulelab.report.study.table import fits, fitting, print_table
+from joulelab.report.study.text import escaped, latex_table, markdown_table, tex
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.metrics import Summary
     from joulelab.analysis.repeats import Sample
-    from joulelab.report.paper_rows import PaperTable, Spread
+    from joulelab.report.study.paper_rows import PaperTable, Spread
 
 SCHEMA = 1
 WIDE = 100  # from this on the difference is shown, even if names then take two lines

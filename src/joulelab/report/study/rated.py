@@ -10,7 +10,7 @@ from joulelab.analysis.lines import knob_text
 from joulelab.analysis.rated import HOW
 from joulelab.analysis.terms import Quantity
 from joulelab.report import format as fmt
-from joulelab.report.study_rows import Column, unnamed
+from joulelab.report.study.rows import Column, unnamed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

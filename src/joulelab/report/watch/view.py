@@ -15,9 +15,9 @@ from joulelab.core.errors import StoreError
 from joulelab.core.scope import CORDS, family, order, roots
 from joulelab.core.text import printable
 from joulelab.report.rows import INNER
-from joulelab.report.watch_ends import Ends, Scope
-from joulelab.report.watch_energy import SHARE, Energies
-from joulelab.report.watch_marks import Events, Marks
+from joulelab.report.watch.ends import Ends, Scope
+from joulelab.report.watch.energy import SHARE, Energies
+from joulelab.report.watch.marks import Events, Marks
 from joulelab.store.folder import host_dirs, read_meta, run_state
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from joulelab.analysis.goal import Goal
 from joulelab.analysis.lines import APART, AXES, knob_text, knob_value, level
 from joulelab.report import format as fmt
 from joulelab.report.charts.heat import Heat, Tile
-from joulelab.report.figure_curves import AXIS_NAMES
-from joulelab.report.study_rows import ESTIMATE, UNCAPPED
+from joulelab.report.study.curves import AXIS_NAMES
+from joulelab.report.study.rows import ESTIMATE, UNCAPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -14,7 +14,7 @@ from joulelab.report.table import cell, shown_work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.report.watch_view import GpuRow, MeterLine, PhaseLine, PowerRow, View
+    from joulelab.report.watch.view import GpuRow, MeterLine, PhaseLine, PowerRow, View
 
 BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 LEAST_SPARK = 6

@@ -22,7 +22,7 @@ T = TypeVar("T")
 AT_ONCE = 2
 MOST_WAITING = 100
 MOST_BYTES = 96_000_000
-MOST_RUNS = 4  # opened for zooming
+MOST_RUNS, MOST_ROWS = 4, 15_000_000  # opened for zooming: a row is some 80 bytes as long as its run is open
 RENEW_S, RENEW_SHARE = 2.0, 3.0  # what is of something live is made anew after so long, or so many times what it took
 
 
@@ -88,6 +88,7 @@ class Opened:
         seal_ended(path)
         self.run = open_run(path)
         self.lock = threading.Lock()
+        self.rows = sum(table.rows for table in self.run.tables())
         self._of = ""
         self._result: Result | None = None
 
@@ -105,8 +106,8 @@ class Opened:
 class OpenRuns:
     """Keep a few runs open, so that zooming does not read them again."""
 
-    def __init__(self, most: int = MOST_RUNS) -> None:
-        self._most = most
+    def __init__(self, most: int = MOST_RUNS, most_rows: int = MOST_ROWS) -> None:
+        self._most, self._most_rows = most, most_rows
         self._lock = threading.Lock()
         self._runs: OrderedDict[Path, Opened] = OrderedDict()
 
@@ -115,12 +116,17 @@ class OpenRuns:
         with self._lock:
             found = self._runs.pop(path, None) or Opened(path)
             self._runs[path] = found
-            gone = [self._runs.popitem(last=False)[1] for _ in range(len(self._runs) - self._most)]
+            gone = []
+            while len(self._runs) > 1 and (len(self._runs) > self._most or self._rows() > self._most_rows):
+                gone.append(self._runs.popitem(last=False)[1])
         for old in gone:
             with old.lock:
                 old.run.close()
         with found.lock:
             return what(found)
+
+    def _rows(self) -> int:
+        return sum(opened.rows for opened in self._runs.values())
 
     def close(self) -> None:
         """Close all."""

@@ -116,7 +116,7 @@ def command(
 def pictures_of(target: Target) -> tuple[list[Picture], str]:
     """Return the pictures that a target has, and what has to be said of all of them. Raises JoulelabError."""
     from joulelab.report import pictures
-    from joulelab.report.page.make import looked_at, report_of_runs
+    from joulelab.report.page.make import looked_at, report_on
 
     if target.study is not None:
         from joulelab.report.study.summary import simulated, summarised
@@ -129,7 +129,7 @@ def pictures_of(target: Target) -> tuple[list[Picture], str]:
     said = pictures.told_of([result.twin for result in results])
     if len(results) == 1:
         return pictures.pictures_of_run(results[0], profiles[0], target.runs[0]), said
-    drawn = pictures.pictures_in(report_of_runs(target.runs).parts)
+    drawn = pictures.pictures_in(report_on(looked, target.runs).parts)
     return [*pictures.pictures_of_runs(results, profiles), *drawn], said
 
 

@@ -12,6 +12,7 @@ from joulelab.analysis.quality import DATA, QUALITY, quality_of
 from joulelab.analysis.work import done_in, kinds_with_figure
 from joulelab.core.scope import order
 from joulelab.report import format as fmt
+from joulelab.report import rated
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
 from joulelab.report.caps import cap_lines
 from joulelab.report.console import BLANK, LABEL, STYLE, make_table, print_facts
@@ -147,7 +148,7 @@ def story(result: Result, width: int) -> str:
 
 def rated_lines(result: Result) -> list[tuple[str, str]]:
     """Return what runtime x rated power would have said, where that is known."""
-    return [("estimate", result.rated.told())] if result.rated.ratio is not None else []
+    return [("estimate", rated.told(result.rated))] if result.rated.ratio is not None else []
 
 
 def ending(result: Result) -> str:

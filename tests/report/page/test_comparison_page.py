@@ -14,6 +14,7 @@ from tests.report.page.reading import Reader
 from tests.report.synthetic import epochs, make_run
 
 from joulelab.report import format as fmt
+from joulelab.report import rated
 from joulelab.report.cache import result_of
 from joulelab.report.comparison import ONE_RUN_EACH, compare
 from joulelab.report.comparison_rows import differing_labels, figure_rows, phase_pairs, runs_title
@@ -95,7 +96,7 @@ def test_what_rated_power_would_have_said_is_told_of_each(both: list[Path]) -> N
     text = re.sub("<[^>]+>", "", estimate.body)
     for result in results:
         assert result.rated.ratio is not None
-        assert fmt.printable(result.rated.told()) in text.replace("&#x27;", "'")
+        assert fmt.printable(rated.told(result.rated)) in text.replace("&#x27;", "'")
 
 
 def test_labels_that_differ_are_told_and_names_that_do_not_are_not_the_title(both: list[Path]) -> None:

@@ -16,6 +16,7 @@ from tests.study.virtual_study import METERS, write
 from joulelab.analysis.profile import profile_of
 from joulelab.analysis.terms import total
 from joulelab.report import format as fmt
+from joulelab.report import rated
 from joulelab.report.cache import result_of
 from joulelab.report.charts.of_run import parts_of
 from joulelab.report.console import make_console
@@ -155,7 +156,8 @@ def test_the_stack_adds_up_to_what_was_measured(told: Told) -> None:
 
 
 def test_rated_power_is_told_once(rich: Told) -> None:
-    told = rich.json["rated"]["told"]
+    told = rated.told(rich.result.rated)
+    assert fmt.interval(rich.json["rated"]["ratio"]["value"], rich.json["rated"]["ratio"]["expanded"]) in told
     assert told in " ".join(rich.html.by_class["said"])
     assert told in rich.terminal
 

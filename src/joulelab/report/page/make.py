@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from joulelab.study.folder import Plan, Study
 
     Link = Callable[[Path], str | None]
+    Looked = tuple[Result, Profile | None]
 
 
 def page_of_run(path: Path, *, handle: str | None = None, raw: str | None = None, live: str | None = None) -> Page:
@@ -56,12 +57,16 @@ def page_of_study(folder: Path, plan: Plan | None = None, *, link: Link | None =
 
 def report_of_runs(paths: Sequence[Path], *, link: Link | None = None) -> Report:
     """Return the report that compares two runs, or sets more of them beside each other. Raises JoulelabError."""
+    return report_on([looked_at(path) for path in paths], paths, link=link)
+
+
+def report_on(looked: Sequence[Looked], paths: Sequence[Path], *, link: Link | None = None) -> Report:
+    """Return the same of runs that were looked at."""
     from joulelab.report.comparison import compare
     from joulelab.report.page.comparison import comparison_report
     from joulelab.report.page.several import several_report
 
-    found = [looked_at(path) for path in paths]
-    results, profiles = [result for result, _ in found], [profile for _, profile in found]
+    results, profiles = [result for result, _ in looked], [profile for _, profile in looked]
     if len(results) == 2:
         return comparison_report(compare(*results), paths, profiles, link=link)
     return several_report(results, paths, profiles, link=link)
@@ -76,7 +81,7 @@ def report_of_study(study: Study, plan: Plan | None = None, *, link: Link | None
     return study_report(study, results, summary, link=link)
 
 
-def looked_at(path: Path) -> tuple[Result, Profile | None]:
+def looked_at(path: Path) -> Looked:
     """Return the result of a run and its power over time, None where there is none. Raises JoulelabError."""
     from joulelab.analysis.analyse import analyse
     from joulelab.analysis.profile import profile_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from joulelab.report import format as fmt
+from joulelab.report import rated
 from joulelab.report.page.blocks import Block, Drawn, Lines, Part, Text
 from joulelab.report.page.document import profile_figure
 from joulelab.report.page.html import Html, tag
@@ -61,7 +62,7 @@ def run_link(run: Result, path: Path, link: Link | None) -> Html | str:
 
 def estimate_part(results: Sequence[Result], labels: Sequence[str]) -> Part:
     """Return what runtime x rated power would have said of each run."""
-    told = tuple((label, run.rated.told()) for label, run in zip(labels, results, strict=True))
+    told = tuple((label, rated.told(run.rated)) for label, run in zip(labels, results, strict=True))
     return Part("estimate", "Runtime x rated power", (Text(ESTIMATE), Lines(told)))
 
 

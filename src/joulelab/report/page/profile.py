@@ -11,6 +11,7 @@ from joulelab.analysis.profile_grid import COARSER
 from joulelab.analysis.terms import total
 from joulelab.core.text import printable
 from joulelab.report import format as fmt
+from joulelab.report.rated import power_told
 
 if TYPE_CHECKING:
     from joulelab.analysis.profile import Profile, Trace
@@ -70,7 +71,7 @@ def lines_of(result: Result) -> list[dict[str, Any]]:
         return lines
     if result.rated.devices:
         part = f" ({result.rated.families})" if result.rated.unknown else ""
-        lines.append({"label": f"rated: {result.rated.power_told()}{part}", "w": result.rated.watts, "kind": "rated"})
+        lines.append({"label": f"rated: {power_told(result.rated)}{part}", "w": result.rated.watts, "kind": "rated"})
     lines.append({"label": f"mean: {fmt.watts(whole.mean_w.value)}", "w": whole.mean_w.value, "kind": "mean"})
     known = {(s.host, s.scope): s.idle_w for s in result.scopes}
     idle = [known.get(key) for key in zip(whole.hosts, whole.scopes, strict=True)]

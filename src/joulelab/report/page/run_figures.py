@@ -21,6 +21,7 @@ from joulelab.report.charts.of_run import (
 )
 from joulelab.report.page.blocks import Columns, Drawing, Fold, Lines, Table, Text
 from joulelab.report.page.tables import Grid, Row, grid_of
+from joulelab.report.rated import told as rated_text
 from joulelab.report.rows import energy_rows, hidden_phases, phase_rows
 from joulelab.report.table import budget_table, energy_table, measured_by_lines, phase_table
 
@@ -98,7 +99,7 @@ def rated(result: Result) -> tuple[Block, ...]:
     blocks: list[Block] = []
     if (chart := rated_of(result)) is not None:
         blocks.append(Drawing(chart, f"Of {told.families}. {INTERVALS}"))
-    text = told.told()
+    text = rated_text(told)
     blocks.append(Text(f"{text[:1].upper()}{text[1:]}."))
     if told.ratio is not None:
         blocks.append(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import Cell, Trial, means
 from joulelab.analysis.lines import knob_text
-from joulelab.analysis.rated import HOW
 from joulelab.analysis.terms import Quantity
 from joulelab.report import format as fmt
+from joulelab.report.rated import HOW, times
 from joulelab.report.study.rows import Column, unnamed
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def estimate_text(estimates: Sequence[CellEstimate], summary: Summary) -> str:
     if not estimates:
         return f"Unknown: no run recorded the rated power of what was measured; {HOW}."
     ranked = sorted(estimates, key=lambda each: each.ratio.value)
-    low, high = (_times(each.ratio) for each in (ranked[0], ranked[-1]))
+    low, high = (times(each.ratio) for each in (ranked[0], ranked[-1]))
     of = f"{len(estimates)} cell{'s' if len(estimates) > 1 else ''}"
     lacking = sum(cell.compared is not None for cell in summary.cells) - len(estimates)
     without = f"; of {lacking} more it is unknown" if lacking > 0 else ""
@@ -83,7 +83,7 @@ def estimate_columns(estimates: Sequence[CellEstimate], summary: Summary) -> lis
         Column(f"rated, {power}", tuple(fmt.plain(e.watts / watts) for e in estimates)),
         Column(f"estimate, {unit}", tuple(fmt.plain(e.energy_j / energy) for e in estimates)),
         Column(f"used, {unit}", tuple(_used(e.used, energy) for e in estimates)),
-        Column("ratio", tuple(_times(e.ratio) for e in estimates)),
+        Column("ratio", tuple(times(e.ratio) for e in estimates)),
     ]
     told = tuple(" + ".join(e.families) for e in estimates)
     return [*columns, Column("of", told)]
@@ -91,7 +91,3 @@ def estimate_columns(estimates: Sequence[CellEstimate], summary: Summary) -> lis
 
 def _used(q: Quantity, factor: float) -> str:
     return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
-
-
-def _times(q: Quantity) -> str:
-    return fmt.interval(q.value, q.expanded)

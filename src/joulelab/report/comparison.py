@@ -93,36 +93,45 @@ class Comparison:
         """Return the twins that A and B ran on in virtual time, empty for runs that were measured."""
         return {"A": self.a.twin, "B": self.b.twin}
 
-    def notes(self) -> list[str]:
-        """Return what has to be known beside the figures."""
+    def doubts(self, first: str = "A", second: str = "B") -> list[str]:
+        """Return why the two may not be comparable; `first` and `second` are what they are called there."""
         said = []
-        twins = self.twins
+        wholes = self.a.group("measured"), self.b.group("measured")
+        if wholes[0] and wholes[1] and _families(wholes[0]) != _families(wholes[1]) and common(self.a, self.b):
+            what = " + ".join(common(self.a, self.b))
+            said.append(
+                f"{first} and {second} were not measured at the same points; compared is what both have: {what}."
+            )
+        twins = dict(zip((first, second), self.twins.values(), strict=True))
         if len(set(twins.values())) > 1:
             each = (f"{run} {fmt.simulated([twin]) if twin else 'measured'}" for run, twin in twins.items())
             said.append(f"! Not alike: {'; '.join(each)}.")
         data = self.facts.get("data", (None, None))
         if data[0] != data[1]:
-            each = (f"{run} {'does not tell' if d is None else fmt.fact(d)}" for run, d in zip("AB", data, strict=True))
-            said.append(f"! A and B did not work on the same data: {', '.join(each)}; differences may come from that.")
+            told = ("does not tell" if d is None else fmt.fact(d) for d in data)
+            each = (f"{run} {text}" for run, text in zip((first, second), told, strict=True))
+            what = f"! {first} and {second} did not work on the same data: {', '.join(each)}"
+            said.append(f"{what}; differences may come from that.")
+        for label, run in ((first, self.a), (second, self.b)):
+            worst = [c for c in run.checks if c.status == "failed"]
+            said += [f"{label} failed a check: {c.name}: {c.message}" for c in worst[:3]]
+        return said
+
+    def notes(self) -> list[str]:
+        """Return what has to be known beside the figures."""
+        said = self.doubts()
         if any(line.ratio is not None and line.unit == "J" for line in self.lines):
             said.append(
                 "Both were measured by the same devices: their gain error is common and cancels in the ratio."
                 if self.same_devices
                 else "Different devices were measured: nothing cancels in the ratio."
             )
-        wholes = self.a.group("measured"), self.b.group("measured")
-        if wholes[0] and wholes[1] and _families(wholes[0]) != _families(wholes[1]) and common(self.a, self.b):
-            what = " + ".join(common(self.a, self.b))
-            said.insert(0, f"A and B were not measured at the same points; compared is what both have: {what}.")
         energy = self.line("energy")
         if energy is not None and energy.ratio is not None and "unseen" in energy.ratio.budget():
             known = energy.ratio.without("unseen")
             change = fmt.change(known.value - 1, known.expanded)
             said.append(f"If no load is in step with the sensors (see `unseen` of each run), B / A - 1 = {change}.")
         said.append(ONE_RUN_EACH)
-        for label, run in (("A", self.a), ("B", self.b)):
-            worst = [c for c in run.checks if c.status == "failed"]
-            said += [f"{label} failed a check: {c.name}: {c.message}" for c in worst[:3]]
         return said
 
     def to_json(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from joulelab.report import rated
 from joulelab.report.cache import result_of
 from joulelab.report.comparison import ONE_RUN_EACH, compare
 from joulelab.report.comparison_rows import differing_labels, figure_rows, phase_pairs, runs_title
+from joulelab.report.page.blocks import Text
 from joulelab.report.page.comparison import comparison_report
 from joulelab.report.page.document import offline
 from joulelab.report.page.make import looked_at, page_of_run, page_of_runs, report_of_runs
@@ -202,3 +203,11 @@ def test_more_profiles_than_can_be_told_apart_are_not_drawn(runs: Path) -> None:
     assert len(report.data["profiles"]["profiles"]) == MOST
     assert f"The first {MOST} of {many} runs are drawn." in report.markdown()
     assert labels_of([result] * 28)[25:] == ("Z", "27", "28")
+
+
+def test_what_makes_runs_doubtful_to_compare_stands_beside_the_first_figures(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, name="a"), make_run(tmp_path, name="b"), make_run(tmp_path, gpus=0, name="c")]
+    two, three = (report_of_runs(paths).parts[0].blocks for paths in ((runs[0], runs[2]), runs))
+    assert Text("A and B were not measured at the same points; compared is what both have: cpu.", "note warn") in two
+    assert Text("A and C were not measured at the same points; compared is what both have: cpu.", "note warn") in three
+    assert not [b for b in three if isinstance(b, Text) and "A and B" in b.said]

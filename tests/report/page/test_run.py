@@ -249,7 +249,8 @@ def test_blocks_say_the_same_in_html_and_markdown() -> None:
         Lines((("note", "a doubt\n-> joulelab doctor"), ("note", "another"))),
         Columns((Text("left"), Text("right"))),
         Commands(("echo `x`", "echo ```y```")),
-        Fold("more", (Heading("Inside"),)),
+        Fold("more", (Heading("Inside"), Text("of it"))),
+        Fold("seen only", (Heading("Nowhere"), Drawn(Html("<i></i>")))),
         Drawn(Html("<figure></figure>"), "a picture"),
         Drawn(Html("<b></b>")),
     ]
@@ -264,6 +265,8 @@ def test_blocks_say_the_same_in_html_and_markdown() -> None:
     assert "````\necho" in text
     assert "a picture" in text
     assert "a picture" not in html
+    assert "seen only" not in text
+    assert "Nowhere" not in text
 
 
 def test_a_node_is_its_devices_its_rest_and_what_its_supply_lost(runs: Path) -> None:

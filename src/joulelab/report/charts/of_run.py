@@ -165,7 +165,13 @@ def rated_of(result: Result) -> Bars | None:
     used = told.measured
     factor, unit = fmt.column([used.value, told.energy_j], "J")
     bars = (
-        Bar("measured", used.value / factor, _reach(used, factor), f"{_written(used, factor)} {unit}", 0),
+        Bar(
+            f"measured ({told.families})",
+            used.value / factor,
+            _reach(used, factor),
+            f"{_written(used, factor)} {unit}",
+            0,
+        ),
         Bar("runtime x rated", told.energy_j / factor, None, f"{fmt.plain(told.energy_j / factor, 3)} {unit}", 5),
     )
     return Bars("Measured, and by rated power", _told(bars), f"energy, {unit}", bars)

@@ -157,8 +157,17 @@ def _card(name: str, value: str, about: str) -> Html:
 
 
 def markdown_of(blocks: Iterable[Block]) -> str:
-    """Return blocks as Markdown, a blank line between them."""
-    return "\n".join(text for block in blocks if (text := _markdown(block)))
+    """Return blocks as Markdown, a blank line between them; headings of what only a page can show are left out."""
+    texts: list[str] = []
+    heading = ""
+    for block in blocks:
+        text = _markdown(block)
+        if isinstance(block, Heading):
+            heading = text
+        elif text:
+            texts += [heading, text] if heading else [text]
+            heading = ""
+    return "\n".join(texts)
 
 
 def _markdown(block: Block) -> str:
@@ -176,7 +185,8 @@ def _markdown(block: Block) -> str:
         case Commands(typed):
             return _fenced(typed)
         case Fold(summary, inner):
-            return f"{in_markdown(summary)}:\n\n{markdown_of(inner)}"
+            inside = markdown_of(inner)
+            return f"{in_markdown(summary)}:\n\n{inside}" if inside else ""
         case Heading(said):
             return f"### {in_markdown(said)}\n"
         case Drawing() | Drawn(_, ""):

@@ -9,7 +9,7 @@ from joulelab.report import comparison_rows as rows
 from joulelab.report import format as fmt
 from joulelab.report.charts.model import Bar, Bars
 from joulelab.report.page.blocks import Block, Commands, Drawing, Lines, Part, Table, Text
-from joulelab.report.page.overlay import estimate_part, live, power_part, run_link
+from joulelab.report.page.overlay import doubted, estimate_part, live, power_part, run_link
 from joulelab.report.page.tables import Grid, Row
 from joulelab.report.page.written import Report
 
@@ -38,7 +38,11 @@ def comparison_report(
     results = (found.a, found.b)
     power, data = power_part(results, profiles, LABELS)
     parts = [
-        Part("verdict", "Verdict", (Text(f"{found.verdict()}.", "verdict"), _runs(found, paths, link))),
+        Part(
+            "verdict",
+            "Verdict",
+            (Text(f"{found.verdict()}.", "verdict"), *doubted(found.doubts()), _runs(found, paths, link)),
+        ),
         power,
         Part("figures", "Figures", (_figures(found), *_energies(found), *_changes(found))),
         *_phases(found),

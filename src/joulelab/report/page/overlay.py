@@ -66,6 +66,11 @@ def estimate_part(results: Sequence[Result], labels: Sequence[str]) -> Part:
     return Part("estimate", "Runtime x rated power", (Text(ESTIMATE), Lines(told)))
 
 
+def doubted(said: Sequence[str]) -> list[Block]:
+    """Return what makes a comparison doubtful, where nobody overlooks it."""
+    return [Text(text, "note warn") for text in dict.fromkeys(said)]
+
+
 def live(results: Sequence[Result]) -> bool:
     """Return whether one of the runs goes on."""
     return any(run.state == "live" for run in results)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
 from joulelab.report.charts.model import Bar, Bars
-from joulelab.report.comparison import ONE_RUN_EACH
+from joulelab.report.comparison import ONE_RUN_EACH, compare
 from joulelab.report.comparison_rows import differing_labels, run_title
 from joulelab.report.page.blocks import Block, Commands, Drawing, Part, Table, Text
-from joulelab.report.page.overlay import estimate_part, live, power_part, run_link
+from joulelab.report.page.overlay import doubted, estimate_part, live, power_part, run_link
 from joulelab.report.page.tables import Grid, Row
 from joulelab.report.page.written import Report
 from joulelab.report.several_rows import labels_of, several_columns
@@ -30,8 +30,10 @@ def several_report(
     """Return the report on several runs; `paths` are their folders, `link` gives addresses of their own pages."""
     labels = labels_of(results)
     power, data = power_part(results, profiles, labels)
+    others = zip(labels[1:], results[1:], strict=True)
+    doubts = [text for label, run in others for text in compare(results[0], run).doubts(labels[0], label)]
     parts = (
-        Part("runs", "Runs", (_table(results, paths, labels, link), Text(ONE_RUN_EACH))),
+        Part("runs", "Runs", (*doubted(doubts), _table(results, paths, labels, link), Text(ONE_RUN_EACH))),
         power,
         Part("energy", "Energy", (_energies(results, labels),)),
         estimate_part(results, labels),

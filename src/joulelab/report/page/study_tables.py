@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from joulelab.report.study.rows import Column
 
 MOST_LINES = 8  # lines of cells whose tables stand open
+TWO_WAYS = (
+    "Here each cell counts by its own repeats, and p is corrected for the number of pairs; the best cells go by the "
+    "scatter of their whole line, each by itself. So a cell may be told apart there and not here."
+)
 
 
 def grid_of_columns(columns: Sequence[Column], *, left: int = 1, bold: Collection[int] = ()) -> Grid:
@@ -39,7 +43,7 @@ def paper_part(summary: Summary, scope: str | None) -> Part | None:
     pairs = [Table(grid_of_columns(columns), title) for title, columns in pair_tables(summary)]
     if pairs:
         notes = Lines(tuple(("note", note) for note in pair_notes(summary)), "notes")
-        blocks += [Heading("Cells against their reference"), *pairs, notes]
+        blocks += [Heading("Cells against their reference"), *pairs, notes, Text(TWO_WAYS, "muted")]
     return Part("paper", "Tables as papers print them", tuple(blocks)) if blocks else None
 
 

@@ -161,7 +161,7 @@ def _place(
     if output is None:
         return Path(f"{target.name}-{picture.kind}"), formats or FORMATS[:1]
     if several or output.is_dir():
-        return output / picture.kind, formats or FORMATS[:1]
+        return output / f"{target.name}-{picture.kind}", formats or FORMATS[:1]
     ending = output.suffix.removeprefix(".")
     if ending in FORMATS and set(formats) <= {ending}:
         return output.with_suffix(""), (ending,)

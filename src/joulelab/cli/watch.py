@@ -175,7 +175,7 @@ class _Shown:
         while True:
             view = self._last = watched.look(self.notes, energy=not soon)
             soon = False
-            if view.state == "live" or self.once:
+            if view.state == "live":  # of one that has ended its result says all
                 self._print(view)
             if view.state != "live" or self.once or waiter.quit:
                 return view

@@ -47,6 +47,23 @@ def test_files_are_written_in_every_format_and_where_asked(runs: Path, capsys: p
     assert file.endswith("-overlay.pdf")
 
 
+def test_only_pictures_of_ours_are_written_over(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.pdf", "a.svg", "a.png"):
+        assert figure("energy", "first", "-o", name) == 0
+        assert figure("energy", "second", "-o", name) == 0
+    foreign = runs.parent / "b.png"
+    foreign.write_bytes(b"mine")
+    assert figure("energy", "first", "-o", "b.png") == 2
+    assert "no picture of joulelab's" in capsys.readouterr().err
+    assert foreign.read_bytes() == b"mine"
+    assert figure("energy", "first", "-o", "b.png", "--force") == 0
+    assert foreign.read_bytes().startswith(KINDS["png"])
+    assert figure("energy", "first", "-o", "b.png/c.pdf") == 2
+    assert "the folder cannot be made" in capsys.readouterr().err
+    assert figure("energy", "first", "-o", "-") == 2
+    assert not [path for path in runs.parent.iterdir() if path.name.startswith(".")]
+
+
 @pytest.mark.usefixtures("runs")
 def test_what_cannot_be_drawn_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert figure("powr", "first") == 2

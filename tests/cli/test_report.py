@@ -130,14 +130,14 @@ def test_a_run_that_goes_on_has_a_report(call: Call, runs: Path) -> None:
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pathlib import Path as Where
 
-    from joulelab.cli.report import _write
+    from joulelab.cli.own_files import write_whole
 
-    def full(self: Where, text: str, encoding: str) -> None:
-        with self.open("w", encoding=encoding) as file:
-            file.write(text[:10])
+    def full(self: Where, data: bytes) -> None:
+        with self.open("wb") as file:
+            file.write(data[:10])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Where, "write_text", full)
+    monkeypatch.setattr(Where, "write_bytes", full)
     with pytest.raises(ConfigError, match="No space left"):
-        _write(tmp_path / "report.html", "x" * 100)
+        write_whole(tmp_path / "report.html", b"x" * 100, what="report")
     assert list(tmp_path.iterdir()) == []

@@ -49,7 +49,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signal
         out, err = process.communicate(timeout=15)
     finally:
         process.kill()
-    assert process.returncode in (0, 130, -number)
+    assert process.returncode == 0
     assert "Traceback" not in err
     assert "whoever is logged in on this machine" in err
     assert "token" not in out

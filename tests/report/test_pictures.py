@@ -29,7 +29,8 @@ def texts(path: Path) -> str:
 
 def drawn(found: list[Picture], kind: str, folder: Path, said: str = "") -> str:
     picture = next(p for p in found if p.kind == kind)
-    [file] = pictures.write(picture, folder / kind, ["svg"], said=said)
+    file = folder / f"{kind}.svg"
+    file.write_bytes(pictures.made(picture, ["svg"], said=said)["svg"])
     return texts(file)
 
 

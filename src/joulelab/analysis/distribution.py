@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.series import Floats
 
 BINS = 48
+SAME = 1e-6  # what differs by less than this share is one value
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def distribution_of(mean: Floats, high: Floats, step_s: float) -> Distribution |
     if values.size == 0:
         return None
     low, top = float(values.min()), float(values.max())
-    room = 0.5 if low == top else 0.0
+    room = 0.5 if top - low <= SAME * abs(top) else 0.0
     counts, edges = np.histogram(values, bins=1 if room else BINS, range=(low - room, top + room))
     median, p95 = weighted_percentiles(values, np.ones(values.size), (50, 95))
     peaks = high[there]

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from joulelab.web.agent.traps import TrapListener
 
 FILES = {"unit": "joulelab-agent.service", "alerts": "alerts.yml", "grafana": "grafana.json"}
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Address(click.ParamType[tuple[str, int]]):
@@ -175,6 +174,8 @@ def _addresses(chosen: Chosen) -> dict[str, str]:
 
 
 def _announce(collector: Collector, server: ScrapeServer, traps: TrapListener | None, as_json: bool) -> None:
+    from joulelab.web.security import is_loopback
+
     host, port = server.address
     shown = f"[{host}]" if ":" in host else host
     url = f"{server.scheme}://{shown}:{port}/metrics"
@@ -186,7 +187,7 @@ def _announce(collector: Collector, server: ScrapeServer, traps: TrapListener | 
         if traps is not None:
             click.echo(f"joulelab agent: SNMP traps on {traps.address[0]}:{traps.address[1]}")
     sys.stdout.flush()
-    if host not in LOOPBACK:
+    if not is_loopback(host):
         how = "" if server.scheme == "https" else ", unencrypted"
         _say(f"whoever reaches {shown}:{port} can read power, load and the names of jobs and users{how}")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.options import json_option, print_json, runs_option, studies_option
+from joulelab.cli.own_files import check_own, write_whole
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("pdf", "svg", "png")
 ALL, LIST = "all", "list"
+MAKER = b"joulelab"  # what our pictures have in them
 WIDTHS = {"column": 3.4, "page": 7.0}  # inches, as most journals have them
 NARROWEST, WIDEST = 2.0, 20.0
 EXAMPLES = """\b
@@ -67,6 +69,7 @@ class Width(click.ParamType[float]):
 @click.option(
     "--width", type=Width(), default="6.4", show_default=True, metavar="column|page|IN", help="Width of the picture."
 )
+@click.option("--force", is_flag=True, help="Write over a file that is no picture of joulelab's.")
 @json_option
 @runs_option
 @studies_option
@@ -76,6 +79,7 @@ def command(
     formats: tuple[str, ...],
     output: Path | None,
     width: float,
+    force: bool,
     as_json: bool,
     runs: Path,
     studies: Path,
@@ -97,14 +101,17 @@ def command(
     chosen = found if kind == ALL else [picture for picture in found if picture.kind == kind]
     if not chosen:
         _refuse(kind, found, target)
+    places = [_place(target, picture, output, formats, several=kind == ALL) for picture in chosen]
+    for stem, of in places:
+        for each in of:
+            check_own(_file(stem, each), MAKER, what="picture", force=force)
     with busy("drawing", total=len(chosen)) as step:
-        from joulelab.report.pictures import write
+        from joulelab.report.pictures import made
 
         written: list[Path] = []
-        for picture in chosen:
-            stem, of = _place(target, picture, output, formats, several=kind == ALL)
-            stem.parent.mkdir(parents=True, exist_ok=True)
-            written += write(picture, stem, of, width_in=width, said=said)
+        for picture, (stem, of) in zip(chosen, places, strict=True):
+            for each, data in made(picture, of, width_in=width, said=said).items():
+                written.append(_write(_file(stem, each), data))
             step()
     if as_json:
         print_json({"files": [str(file) for file in written], "kind": target.kind})
@@ -154,10 +161,25 @@ def _refuse(kind: str, found: Sequence[Picture], target: Target) -> None:
     raise ConfigError(f"there is no picture {kind!r}", where=target.name, why=f"it has {', '.join(kinds)}", next=advice)
 
 
+def _file(stem: Path, kind: str) -> Path:
+    return stem.with_name(f"{stem.name}.{kind}")
+
+
+def _write(file: Path, data: bytes) -> Path:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("the folder cannot be made", where=str(file.parent), why=error.strerror) from None
+    write_whole(file, data, what="picture")
+    return file
+
+
 def _place(
     target: Target, picture: Picture, output: Path | None, formats: tuple[str, ...], *, several: bool
 ) -> tuple[Path, tuple[str, ...]]:
     """Return the file without its format, and the formats. Raises UsageError."""
+    if str(output) == "-":
+        raise click.UsageError("pictures are written to files; name one with -o")
     if output is None:
         return Path(f"{target.name}-{picture.kind}"), formats or FORMATS[:1]
     if several or output.is_dir():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.options import json_option, print_json, runs_option, say, studies_option
+from joulelab.cli.own_files import check_own, write_whole
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from joulelab.study.folder import Plan, Study
 
 OWN = {"html": '<meta name="generator" content="joulelab">', "md": "<!-- made by joulelab report -->"}
-HEAD_BYTES = 4096  # within these a file says that it is ours
 MOST_NAMED = 2  # runs whose ids are in the name of a file
 MOST_RUNS = 26  # that one page sets beside each other
 MOST_OF_NAME = 80  # letters of a file's name that are made of ids and names
@@ -91,13 +90,13 @@ def command(
     target = find_target(targets or ("last",), runs, studies, twins)
     file = None if to_stdout else _file(target, to, output)
     if file is not None:
-        _check_own(file, to, force=force)
+        check_own(file, OWN[to].encode(), what="report", force=force)
     text = _made(target, to)
     if file is None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    _write(file, text)
+    write_whole(file, text.encode(), what="report")
     if as_json:
         told = {"report": str(file), "kind": target.kind, "format": to, "bytes": len(text.encode())}
         print_json(told | _told(target))
@@ -198,33 +197,6 @@ def _file(target: Target, to: str, output: Path | None) -> Path:
     if output is None:
         return Path(usual)
     return output / usual if output.is_dir() else output
-
-
-def _check_own(file: Path, to: str, *, force: bool) -> None:
-    """Refuse to write over what is no report of ours. Raises ConfigError."""
-    if force or not os.path.lexists(file):
-        return
-    why = "there is a file that is no report of joulelab's"
-    try:
-        with file.open("rb") as opened:
-            if OWN[to].encode() in opened.read(HEAD_BYTES):
-                return
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-    raise ConfigError("it is not written over", where=str(file), why=why, next="name another with -o, or add --force")
-
-
-def _write(file: Path, text: str) -> None:
-    """Write a file whole or not at all. Raises ConfigError."""
-    part = file.with_name(f".{file.name[-MOST_OF_NAME:]}.{os.getpid()}")
-    try:
-        try:
-            part.write_text(text, encoding="utf-8")
-            part.replace(file)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError("the report cannot be written", where=str(file), why=error.strerror, next="set -o") from error
 
 
 def _told(target: Target) -> dict[str, Any]:

@@ -5,6 +5,7 @@ matplotlib is imported when called, and nothing of pyplot: no window, no state t
 
 from __future__ import annotations
 
+import io
 import textwrap
 from dataclasses import replace
 from itertools import chain
@@ -41,6 +42,7 @@ STYLE: Any = {
     "pdf.fonttype": 42,
 }
 NOTE_WIDTH = 105
+MAKER = "joulelab"  # in every file
 MOST_LABELS = 12
 LABEL_WIDE, LABEL_HIGH = 0.2, 0.045  # room that a name takes, as a share of the axes
 
@@ -97,16 +99,31 @@ def draw_panels(
 
 def save(figure: Figure, note: str, stem: Path, formats: Sequence[str]) -> list[Path]:
     """Write a figure with its note below it, in each format; return the files."""
-    # The note is part of the figure: a bar without its coverage factor says nothing.
-    width = round(NOTE_WIDTH * figure.get_figwidth() / 6.4)
-    figure.supxlabel("\n".join(textwrap.wrap(note, width)), fontsize=7, color="#444444", x=0.01, ha="left")
     paths = []
+    annotate(figure, note)
     for kind in formats:
         path = stem.with_name(f"{stem.name}.{kind}")
-        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-        figure.savefig(path, format=kind, dpi=200, metadata=undated)
+        path.write_bytes(rendered(figure, kind))
         paths.append(path)
     return paths
+
+
+def annotate(figure: Figure, note: str) -> None:
+    """Put a note below a figure, as a part of it: a bar without its coverage factor says nothing."""
+    width = round(NOTE_WIDTH * figure.get_figwidth() / 6.4)
+    figure.supxlabel("\n".join(textwrap.wrap(note, width)), fontsize=7, color="#444444", x=0.01, ha="left")
+
+
+def rendered(figure: Figure, kind: str) -> bytes:
+    """Return a figure as a file of that format, which says that it is ours and not when it was made."""
+    about = {
+        "svg": {"Date": None, "Creator": MAKER},
+        "pdf": {"CreationDate": None, "Creator": MAKER},
+        "png": {"Software": MAKER},
+    }
+    held = io.BytesIO()
+    figure.savefig(held, format=kind, dpi=200, metadata=about.get(kind))
+    return held.getvalue()
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
 from joulelab.report.charts import printed
-from joulelab.report.figures import STYLE, draw_panel, plotting, save
+from joulelab.report.figures import STYLE, annotate, draw_panel, plotting, rendered
 from joulelab.report.page.blocks import Columns, Drawing, Fold
 from joulelab.report.study.curves import Panel, panels_of, pareto_of, scaling_panels
 from joulelab.report.study.heat import heats_of
@@ -30,14 +30,14 @@ POWER, OVERLAY, FRACTION = "power", "overlay", "fraction"
 
 @dataclass(frozen=True)
 class Picture:
-    """Hold a picture by its kind: what it shows, how high it is (inches), and how it is drawn.
+    """Hold a picture by its kind: what it shows, how high it is for a width (inches), and how it is drawn.
 
     `draw` puts it into a figure and returns the note below it.
     """
 
     kind: str
     title: str
-    height_in: float
+    height_in: Callable[[float], float]
     draw: Callable[[Figure], str]
 
 
@@ -50,7 +50,9 @@ def pictures_of_run(result: Result, profile: Profile | None, folder: Path) -> li
         from joulelab.report.charts.printed_power import draw_power
 
         high = HIGH_IN + (0.6 if any(t.role == "load" for t in profile.traces) else 0.0)
-        found.append(Picture(POWER, "Power over time", high, lambda figure: draw_power(figure, profile, result)))
+        found.append(
+            Picture(POWER, "Power over time", lambda _: high, lambda figure: draw_power(figure, profile, result))
+        )
     return [*found, *pictures_in(run_parts(result, folder, profile))]
 
 
@@ -69,8 +71,8 @@ def pictures_of_runs(results: Sequence[Result], profiles: Sequence[Profile | Non
         return draw_overlay(figure.subplots(), shown, of, named, fraction=fraction)
 
     return [
-        Picture(OVERLAY, "Power over time", PANEL_IN, lambda figure: drawn(figure, fraction=False)),
-        Picture(FRACTION, "Power over the fraction of runtime", PANEL_IN, lambda figure: drawn(figure, fraction=True)),
+        Picture(OVERLAY, "Power over time", _panel, lambda figure: drawn(figure, fraction=False)),
+        Picture(FRACTION, "Power over the fraction of runtime", _panel, lambda figure: drawn(figure, fraction=True)),
     ]
 
 
@@ -130,25 +132,29 @@ def _picture(name: str, chart: printed.Chart | Panel) -> Picture:
             draw_panel(figure.subplots(), panel)
             return panel.note
 
-        return Picture(name, chart.title or chart.y_label, PANEL_IN, lines)
+        return Picture(name, chart.title or chart.y_label, _panel, lines)
     other = chart
-    return Picture(name, chart.title, printed.height_of(chart), lambda figure: printed.draw(figure.subplots(), other))
+    return Picture(
+        name,
+        chart.title,
+        lambda width: printed.height_of(other, width),
+        lambda figure: printed.draw(figure.subplots(), other),
+    )
 
 
-def write(
-    picture: Picture, stem: Path, formats: Sequence[str], *, width_in: float = WIDTH_IN, said: str = ""
-) -> list[Path]:
-    """Write a picture as STEM.FORMAT in each format; return the files. `said` stands before its note.
-
-    Raises MissingDependency.
-    """
+def made(picture: Picture, formats: Sequence[str], *, width_in: float = WIDTH_IN, said: str = "") -> dict[str, bytes]:
+    """Return a picture as a file of each format. `said` stands before its note. Raises MissingDependency."""
     mpl, Figure = plotting()  # noqa: N806 - a class
-    small = width_in < 0.7 * WIDTH_IN
-    with mpl.rc_context({**STYLE, **({"font.size": 8, "axes.titlesize": 8} if small else {})}):
-        # A narrow picture keeps the height that its rows and names need.
-        figure = Figure(figsize=(width_in, picture.height_in * (0.8 if small else 1.0)), layout="constrained")
-        note = picture.draw(figure)
-        return save(figure, f"{said} {note}".strip(), stem, formats)
+    sizes = {"font.size": 8, "axes.titlesize": 9} if width_in < 0.7 * WIDTH_IN else {"axes.titlesize": 10}
+    with mpl.rc_context({**STYLE, **sizes}):
+        figure = Figure(figsize=(width_in, picture.height_in(width_in)), layout="constrained")
+        annotate(figure, f"{said} {picture.draw(figure)}".strip())
+        return {kind: rendered(figure, kind) for kind in formats}
+
+
+def _panel(width_in: float) -> float:
+    """Return the height (inches) of what has one pair of axes and nothing that needs more."""
+    return PANEL_IN * (0.8 if width_in < 0.7 * WIDTH_IN else 1.0)
 
 
 def told_of(twins: Sequence[str]) -> str:

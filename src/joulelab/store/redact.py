@@ -41,6 +41,8 @@ _HARMLESS = re.compile(
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SECRET_NAME = re.compile(rf"(?:^|[-_.]){_WORDS}(?:$|[-_.](?!file$|path$|dir$))", re.IGNORECASE)
+# PGPASSWORD, DBPASS, MYTOKEN: variables that programs read secrets from have no mark between words.
+_VARIABLE = re.compile(r"[A-Z0-9_]*(?:PASSWORD|PASSWD|PASSPHRASE|(?<!BY)(?<!COM)PASS|SECRET|TOKEN)")
 _KEY_VALUE = re.compile(r"(?P<key>-{0,2}[A-Za-z_][\w.\-]*)(?P<sep>=|:=?\s*)(?P<value>.+)", re.DOTALL)
 _INLINE = re.compile(
     rf"(?P<key>[\w.\-]*{_WORDS}[\w.\-]*[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'}}]+)", re.IGNORECASE
@@ -80,7 +82,7 @@ def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def is_secret_name(name: str) -> bool:
     """Return whether an option or variable of that name holds a secret."""
     bare = _CAMEL.sub("_", name.lstrip("-"))
-    return bool(_SECRET_NAME.search(bare)) and not _HARMLESS.search(bare)
+    return bool(_SECRET_NAME.search(bare) or _VARIABLE.fullmatch(name)) and not _HARMLESS.search(bare)
 
 
 def _is_flag(argument: str) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
+from joulelab.report import format as fmt
 from joulelab.report.charts.heat import Heat
 from joulelab.report.charts.model import Bars, Histogram, Stack
 from joulelab.report.figures import COLOURS
@@ -18,11 +20,16 @@ GREY, DARK = "#777777", "#222222"
 MARKS = {"best": ("*", 10.0), "tied": ("o", 6.0), "reference": ("s", 6.0)}
 ROW_IN, AROUND_IN, UPRIGHT_IN = 0.28, 1.3, 3.4  # height of a row, of what is around them, of charts without rows
 MOST_TICKS = 24
+KEY_IN, KEY_HIGH_IN = 1.6, 0.16  # that a key of a legend takes
+KEY_LETTERS_PER_IN, LETTERS_PER_IN = 16, 7  # of keys, of titles
 BARS_SAY = "Bars: expanded uncertainty, k = 2."
 
 
-def height_of(chart: Chart) -> float:
-    """Return how high (inches) a chart has to be."""
+def height_of(chart: Chart, width_in: float) -> float:
+    """Return how high (inches) a chart of that width has to be."""
+    if isinstance(chart, Stack):
+        keyed = -(-len(chart.keys) // _columns(width_in))
+        return AROUND_IN + ROW_IN * len(chart.rows) + KEY_HIGH_IN * keyed
     if isinstance(chart, Heat):
         return AROUND_IN + 0.36 * len(chart.rows)
     if isinstance(chart, Histogram) or (isinstance(chart, Bars) and chart.upright):
@@ -33,7 +40,8 @@ def height_of(chart: Chart) -> float:
 def draw(axes: Axes, chart: Chart) -> str:
     """Draw a chart; return the note that belongs below it."""
     if chart.title:
-        axes.set_title(chart.title, loc="left", fontsize=10)
+        letters = int(axes.figure.get_window_extent().width / axes.figure.dpi * LETTERS_PER_IN)
+        axes.set_title("\n".join(textwrap.wrap(chart.title, letters)), loc="left")
     if isinstance(chart, Heat):
         return _heat(axes, chart)
     if isinstance(chart, Histogram):
@@ -93,7 +101,7 @@ def _stack(axes: Axes, chart: Stack) -> str:
     axes.invert_yaxis()
     axes.set_xlabel(chart.label)
     axes.margins(x=0.2)
-    axes.legend(fontsize=7, ncols=min(len(keyed), 4), loc="lower center", bbox_to_anchor=(0.5, 1.12), frameon=False)
+    keys(axes.figure)
     return BARS_SAY if any(row.expanded for row in chart.rows) else ""
 
 
@@ -124,6 +132,19 @@ def _heat(axes: Axes, chart: Heat) -> str:
     axes.set_ylabel(chart.y_label)
     axes.grid(visible=False)
     return f"{chart.note} Star: best. Ring: not told apart from it. Square: reference.".strip()
+
+
+def keys(figure: Any) -> None:
+    """Name everything that is drawn above the picture, in as many columns as there is room for."""
+    found = [axes.get_legend_handles_labels() for axes in figure.axes]
+    handles, labels = ([each for pair in found for each in pair[k]] for k in (0, 1))
+    columns = _columns(figure.get_figwidth())
+    labels = [fmt.shortened(label, int(figure.get_figwidth() / columns * KEY_LETTERS_PER_IN)) for label in labels]
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, fontsize=7, frameon=False)
+
+
+def _columns(width_in: float) -> int:
+    return max(int(width_in / KEY_IN), 1)
 
 
 def _names(place: Any, names: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from joulelab.core.text import printable
 from joulelab.report import format as fmt
+from joulelab.report.charts.printed import keys
 from joulelab.report.figures import COLOURS, DASHES
 from joulelab.report.page.profile import lines_of
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 MOST_POINTS = 1500  # more than a printed line can show
 LINES = {"rated": ("#D55E00", "--"), "mean": ("#222222", ":"), "idle": ("#777777", "-.")}
 MOST_NAMES = 12
+LETTERS_PER_IN, LEAST_LETTERS = 12, 4  # of names of phases
 BAND = "Grey: lowest and highest reading."
 
 
@@ -42,13 +44,12 @@ def draw_power(figure: Figure, profile: Profile, result: Result) -> str:
     _phases(axes, result, unit_s)
     axes.set_ylabel(f"power, {watts}")
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=7, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.1), frameon=False)
     for k, trace in enumerate(loads):
         below.stairs(trace.levels[level].mean, edges, color=COLOURS[k], label=trace.label, baseline=None)
     if loads:
         below.set_ylabel("load, %")
         below.set_ylim(0, 105)
-        below.legend(fontsize=7, framealpha=0.8)
+    keys(figure)
     below.set_xlabel(f"time, {unit}")
     below.set_xlim(edges[0], edges[-1])
     step = _edges(profile, level)
@@ -124,14 +125,17 @@ def _phases(axes: Axes, result: Result, unit_s: float) -> None:
     """Shade every other of the outer phases, and name them where there is room."""
     outer = [p for p in result.phases if p.depth == 0 and p.duration_s > 0]
     named = outer if len(outer) <= MOST_NAMES else []
+    figure: Any = axes.figure
+    letters = figure.get_figwidth() * LETTERS_PER_IN  # that fit side by side
     for k, phase in enumerate(outer):
         a, b = phase.start_s / unit_s, (phase.start_s + phase.duration_s) / unit_s
         axes.axvspan(a, b, color="#000000", alpha=0.08 if k % 2 else 0.03, linewidth=0, zorder=0)
     for phase in named:
         middle = (phase.start_s + phase.duration_s / 2) / unit_s
-        if phase.duration_s > 0.04 * result.duration_s:
+        room = int(letters * phase.duration_s / result.duration_s)
+        if room >= LEAST_LETTERS:
             where: Any = axes.get_xaxis_transform()
-            title = fmt.shortened(phase.title, 16)
+            title = fmt.shortened(phase.title, room)
             axes.text(middle, 1.01, title, transform=where, ha="center", va="bottom", fontsize=7)
 
 

@@ -1,0 +1,42 @@
+"""Write files for the user: never over one that is not ours, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_BYTES = 32_000_000  # in which a file says that it is ours
+
+
+def check_own(file: Path, mark: bytes, *, what: str, force: bool) -> None:
+    """Refuse to write over what has not our mark in it; `what` is what it would be then. Raises ConfigError."""
+    if force or not os.path.lexists(file):
+        return
+    why = f"there is a file that is no {what} of joulelab's"
+    try:
+        with file.open("rb") as opened:
+            if mark in opened.read(MOST_BYTES):
+                return
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+    raise ConfigError("it is not written over", where=str(file), why=why, next="name another with -o, or add --force")
+
+
+def write_whole(file: Path, data: bytes, *, what: str) -> None:
+    """Write a file whole or not at all. Raises ConfigError."""
+    part = file.with_name(f".{file.name[-80:]}.{os.getpid()}")
+    try:
+        try:
+            part.write_bytes(data)
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the {what} cannot be written", where=str(file), why=error.strerror, next="set -o"
+        ) from error

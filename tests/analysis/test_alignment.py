@@ -104,13 +104,3 @@ def test_a_counter_tells_mean_powers_between_its_steps():
     found = means(channel(CounterCurve(readings(t, 300 * np.floor(t)), counter_spec(1.0), name="c")), 0)
     assert found.value == pytest.approx(300.0)
     assert found.width == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("window", [0.0, 0.35, 1.0, 5.0])
-def test_smoothed_powers_are_the_means_over_the_window(window):
-    """What is faster for windows that are all alike gives what each of them gives by itself."""
-    rng = np.random.default_rng(4)
-    t = np.cumsum(rng.uniform(0.05, 0.4, 300))
-    fast = Cumulative(0, t, np.cumsum(rng.uniform(0, 200, 300)), 0.2)
-    middle = rng.uniform(t[0] + 3, t[-1] - 3, 200)
-    assert np.interp(middle, *fast.smoothed(window)) == pytest.approx(fast.means(middle, np.full(200, window)))

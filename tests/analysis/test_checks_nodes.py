@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.analysis.doubts import END, START, T, checks, only, steady
-from tests.analysis.folders import Folder, counter, power
+from tests.analysis.doubts import END, SECONDS, START, T, checks, only, steady
+from tests.analysis.folders import Folder, counter, gpu, power, state
+from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse
+from joulelab.core.spec import Accuracy
 
 HOLE = (T <= 7.0) | (T >= 13.0)
 ABSENT = "of the job, but without readings of power, so its energy is in no sum"
@@ -123,3 +126,41 @@ def test_a_short_hole_costs_little(tmp_path):
     folder = second(Folder(tmp_path), power("gpu:0"), (T <= 9.5) | (T >= 10.0))
     (found,) = (s.energy for s in analyse(folder.close(START, END).open()).scopes)
     assert found.budget()["gap"] < 0.05 * found.value
+
+
+def test_doubts_about_scopes_name_the_host_where_there_are_several(folder):
+    second(folder, power("node.ac"), HOLE)
+    folder.add("nvml", gpu(0), T, 300 * T, np.full(T.size, 300.0), host="node2")
+    folder.add("nvml", state(0, "throttle"), SECONDS, np.full(SECONDS.size, 0x8), host="node2")
+    for host, pid in (("node1", 11), ("node2", 12)):
+        event = {"t": ns(6.0), "event": "process", "scope": "gpu:0", "pids": [pid]}
+        problem = {"t": ns(6.0), "event": "problem", "meter": "nvml", "stream": "gpu:0", "what": "odd"}
+        text = "".join(json.dumps(line) + "\n" for line in (event, problem, {**problem, "stream": "", "what": "all"}))
+        (folder.path / host / "events.0.jsonl").write_text(text)
+    folder.close(START, END)
+    found = analyse(folder.open()).checks
+    said = {name: [c.message for c in found if c.name == name] for name in {c.name for c in found}}
+    assert [m.partition(": ")[0] for m in said["gaps"]] == ["node2/node.ac"]
+    assert said["throttled"] == ["node2/gpu:0: held back by hardware slowdown in 100% of the readings"]
+    strangers = "processes that are not the workload's were there"
+    assert said["other processes"] == [f"node1/gpu:0: {strangers} (11)", f"node2/gpu:0: {strangers} (12)"]
+    assert said["source"] == ["node1/nvml: odd", "nvml: all", "node2/nvml: odd", "nvml: all"]
+
+
+def test_many_scopes_of_several_hosts_are_not_all_named(folder):
+    unknown = Accuracy("unknown")
+    for host in ("node1", "node2", "node3"):
+        for scope in ("cpu:0", "cpu:1"):
+            folder.add("rapl", counter(scope, given=unknown), T, 100 * T, host=host)
+    (message,) = (m for _, m, _ in checks(folder, "accuracy"))
+    assert message.startswith("node1/cpu:0, node1/cpu:1, node2/cpu:0 and 3 more: nobody states")
+
+
+def test_a_node_that_was_lost_is_a_gap_and_no_short_run(folder):
+    slow = power("node.ac")
+    slow = replace(slow, period_s=2.0, channels=(replace(slow.channels[0], update_s=2.0, window_s=2.0),))
+    at = np.arange(0, 9, 2.0)
+    folder.add("bmc", slow, at, 500 + 400 * (np.arange(at.size) % 2), host="node2")
+    folder.close(START, END, outcome="imported")
+    assert [m.partition(": ")[0] for _, m, _ in checks(folder, "gaps")] == ["node2/node.ac"]
+    assert not checks(folder, "too short")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
 from tests.analysis.folders import Folder, counter, power, state
 from tests.analysis.nodes import END, START, T, busy, node
@@ -108,3 +111,32 @@ def test_json_has_all_of_it(tmp_path):
     assert told["devices"][0] == {
         "host": "node1", "scope": "gpu:0", "rated_w": 700.0, "source": "highest power limit",
     }  # fmt: skip
+
+
+def test_every_node_of_a_job_counts_by_its_own_rating(tmp_path):
+    """Each tells it where it was recorded; of one that does not it is unknown."""
+    folder = Folder(tmp_path, options={"node": {"rated_w": 2800.0}})
+    for host in ("node1", "node2", "node3"):
+        folder.add("bmc", power("node.ac"), T, busy(200.0, 600.0)[1], host=host)
+    told = {"t": 0, "event": "rated", "scope": "node.ac"}
+    lines = [json.dumps({**told, "watts": watts}) + "\n" for watts in (1400.0, "many", 0.0, math.inf)]
+    (folder.path / "node2" / "events.node.jsonl").write_text("".join(lines))
+    found = rated(folder)
+    assert [(d.host, d.watts, d.source) for d in found.devices] == [
+        ("node1", 2800.0, "rated_w of joulelab.toml"),
+        ("node2", 1400.0, "rated_w of joulelab.toml"),
+    ]
+    assert found.unknown == ("node3/node.ac",)
+
+
+@pytest.mark.parametrize(("hidden", "counted"), [([1], [0]), ([], [0, 1]), ([0, 1], [0, 1])])
+def test_a_gpu_that_the_workload_was_not_shown_is_in_neither_side(tmp_path, hidden, counted):
+    """Where it was shown none at all, nothing tells which it used."""
+    folder = node(Folder(tmp_path))
+    whole = rated(node(Folder(tmp_path / "whole")))
+    folder.event(0.5, "devices", meter="nvml", gpus=[{"scope": f"gpu:{k}", "visible": k not in hidden} for k in (0, 1)])
+    found = rated(folder)
+    assert [d.scope for d in found.devices] == [f"gpu:{k}" for k in counted]
+    assert found.unused == tuple(f"gpu:{k}" for k in (0, 1) if k not in counted)
+    assert found.measured.value == pytest.approx(whole.measured.value * len(counted) / 2, rel=1e-3)
+    assert found.to_json()["unused"] == list(found.unused)

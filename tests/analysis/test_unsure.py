@@ -26,6 +26,22 @@ def test_events_tell_how_far_the_ends_may_be_off() -> None:
     assert unsure_of([{"t": 0, "event": "clock"}]) == (0, 0)
 
 
+def test_an_interval_that_is_not_known_is_a_check_of_the_run(tmp_path: Path) -> None:
+    spec = Spec("power_w", "power", "W", "power", 1.0, 1.0, accuracy=Accuracy("assumed", 0.01))
+    doubts = [
+        {"t": 1010 * NS, "event": "interval-doubt", "status": status, "what": f"job 7: {status}", "next": "ask"}
+        for status in ("failed", "warning", "note", "strange")
+    ]
+    rows = [(t * NS, t * NS, (100.0,)) for t in range(1000, 1201)]
+    streams = [Fetched(Stream("node.ac", "power", "node.ac", 1.0, (spec,)), rows, "n1", doubts)]
+    with open_run(import_run(tmp_path, Import([Part("bmc", streams)], 1010 * NS, 1190 * NS, {}, ["x"]))) as run:
+        result = analyse(run)
+    found = [c for c in result.checks if c.name == "interval"]
+    assert [c.status for c in found] == ["failed", "warning", "note", "warning"]
+    assert (found[0].message, found[0].next) == ("job 7: failed", "ask")
+    assert result.to_json()["checks"]
+
+
 def test_an_end_is_worth_what_was_drawn_around_it() -> None:
     energy = Quantity(1000.0, {"gain:x": 3.0})
     assert with_unsure(energy, lambda t, off: 1 / 0, 0, 10, (0, 0)) is energy

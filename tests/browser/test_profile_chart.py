@@ -206,7 +206,13 @@ def test_older_browsers(shown: Callable[..., Page]) -> None:
 
 def test_overlay(shown: Callable[..., Page], axe: Callable[..., list[str]]) -> None:
     first, second = profile(100.0, 1.0, gpus=2), profile(300.0, 1.0, gpus=2, scale=0.5, noise=1)
-    page = shown({"profiles": [first, second], "labels": ["A", "B " + HOSTILE]}, overlay=True)
+    first["series"][4] |= {"id": "whole"}  # one has meters inside: the same wall by another name
+    common = [
+        {"label": "everything measured (node.ac)", "ids": ["whole", "node.ac"], "told": "All. A: 1 W."},
+        {"label": "gpu (2)", "ids": ["gpu", "gpu"], "told": "Of GPUs " + HOSTILE},
+    ]
+    labels = ["A", "B " + HOSTILE]
+    page = shown({"profiles": [first, second], "labels": labels, "common": common}, overlay=True)
     by_time = picture(page)
     page.get_by_role("button", name="by share of runtime").click()
     assert picture(page) != by_time
@@ -217,11 +223,24 @@ def test_overlay(shown: Callable[..., Page], axe: Callable[..., list[str]]) -> N
     page.get_by_role("button", name="by time").click()
     page.mouse.move(0, 0)
     assert picture(page) == by_time
+    page.hover(".over", position={"x": 100, "y": 100})
+    settle(page)
+    assert "no reading" not in page.inner_text(".tip")
+    page.mouse.move(0, 0)
     page.select_option(".profile select", label="gpu (2)")
     assert picture(page) != by_time
+    assert page.inner_text(".profile .summary") == "Of GPUs " + HOSTILE
+    assert page.get_attribute(".profile canvas", "aria-label") == "Of GPUs " + HOSTILE
     page.get_by_role("button", name="A", exact=True).click()
     assert axe(page) == []
     assert page.evaluate("() => [document.images.length, window.broken]") == [0, None]
+
+
+def test_an_overlay_of_runs_that_have_nothing_in_common(shown: Callable[..., Page]) -> None:
+    data = {"profiles": [profile(100.0, 1.0), profile(100.0, 1.0)], "labels": ["A", "B"], "common": []}
+    page = shown(data, overlay=True)
+    assert page.inner_text(".profile select").strip() == "nothing in common"
+    assert page.is_disabled(".profile select")
 
 
 def test_names_do_nothing(shown: Callable[..., Page]) -> None:

@@ -159,6 +159,36 @@ def test_scrapes_that_fail_are_gaps(call: Call, tmp_path: Path) -> None:
     assert broken["energy"]["expanded"] > whole["energy"]["expanded"]
 
 
+def test_what_was_not_seen_of_a_job_is_said_in_the_run(call: Call, tmp_path: Path) -> None:
+    """Telemetry begins while the job runs, ends for one node before it does, and tells what nodes are rated at."""
+    fleet = Fleet(Plan(3, begin_ns(SPAN_S), SPAN_S, job_nodes=3, job_s=480.0, seed=5))
+    begin = fleet.jobs[0].start_ns // 1_000_000
+    with timeseries.victoria(tmp_path) as address:
+        for number, scraped in enumerate(fleet.telemetry()):
+            scraped.add("joulelab_rated_watts", np.full(scraped.t_ms.size, 9000.0 + number), scope="node.ac")
+            seen = without(scraped, 0, begin + 200_000)
+            put(address, without(seen, begin + 300_000, 10**15) if number == 1 else seen)
+        flush(address)
+        printed = call("import", "prometheus", JOB, f"address={address}").stdout
+        found = json.loads(call("import", "prometheus", JOB, f"address={address}", "--json").stdout)
+    said = "job 4711: it may have begun before "
+    lost = "job 4711: telemetry of node0002 ends up to "
+    assert "(begin unknown, end known to " in found["told"][0]
+    failed = [c["message"] for c in found["checks"] if c["name"] == "interval" and c["status"] == "failed"]
+    assert [m[: len(s)] for m, s in zip(failed, (said, lost), strict=True)] == [said, lost]
+    assert set(failed) <= set(found["problems"])
+    shown = " ".join(call("show", Path(found["folder"]).name).stdout.split())
+    for text in (" ".join(printed.split()), shown):
+        assert "it may have begun before" in text
+        assert "the energy is of the telemetry only" in text
+        assert "gpu:0-7, node.ac of node0002: " in text
+        assert "the run is short for" not in text
+    rated = found["rated"]
+    assert [(d["host"], d["rated_w"]) for d in rated["devices"]] == [(f"node000{n + 1}", 9000.0 + n) for n in range(3)]
+    assert rated["unknown"] == []
+    assert rated["ratio"]["value"] > 1
+
+
 def without(scraped: Scraped, since_ms: int, until_ms: int) -> Scraped:
     """Return what is left where no scrape came through for a while."""
     left = Scraped(scraped.name, scraped.t_ms)

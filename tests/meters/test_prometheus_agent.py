@@ -141,3 +141,22 @@ def test_other_exporters_tell_nothing_of_that():
 def test_nodes_are_names(nodes):
     with pytest.raises(ConfigError, match="nodes is"):
         asked(nodes=nodes)
+
+
+def test_what_a_node_is_rated_at_is_told_once_for_each():
+    def rated(node):
+        return (("instance", f"{node}:9797"), ("scope", "node.ac"))
+
+    server = Server(
+        joulelab_power_watts={
+            at("node.ac", "bmc", instance=f"{node}:9797"): lambda t: 100.0 for node in ("n1", "n2", "n3")
+        }
+        | powers(("gpu:0", "nvml")),
+        joulelab_rated_watts={
+            rated("n1"): lambda t: 10_200.0 if t < 1100 else 10_300.0,
+            rated("n2"): lambda t: 5000.0,
+            rated("n3"): lambda t: float("nan"),
+        },
+    )
+    told = [(f.host, e["scope"], e["watts"]) for f in fetched(server) for e in f.events if e["event"] == "rated"]
+    assert told == [("n1", "node.ac", 10_300.0), ("n2", "node.ac", 5000.0)]

@@ -24,15 +24,19 @@ class Server:
         self.stays: dict[str, list[tuple[float, float]]] = {node: [(BEGIN, END)] for node in offsets}
         self.lost: set[tuple[str, float]] = set()
         self.late: dict[str, float] = {}  # how much later an agent knows of what comes and goes
+        self.told: dict[str, float] = {}  # and how late it says that may be
+        self.since: dict[str, float] = {}  # from when and up to when a node is scraped
+        self.up_to: dict[str, float] = {}
 
     def scrapes(self, node: str) -> list[float]:
         first = int((BEGIN - 7200) / SCRAPE)
         times = [self.offsets[node] + SCRAPE * k for k in range(first, int(self.until / SCRAPE) + 1)]
-        return [t for t in times if t <= self.until and (node, t) not in self.lost]
+        since, until = self.since.get(node, 0.0), self.up_to.get(node, self.until)
+        return [t for t in times if since <= t <= until and (node, t) not in self.lost]
 
-    def series(self, node: str, times: list[float], **labels: str) -> tuple[Any, list[Sample]]:
+    def series(self, node: str, times: list[float], value: float = 1.0, **labels: str) -> tuple[Any, list[Sample]]:
         key = tuple(sorted({"instance": f"{node}:9797", **labels}.items()))
-        return key, [Sample(round(t * NS), round(t * NS), 1.0) for t in times]
+        return key, [Sample(round(t * NS), round(t * NS), value) for t in times]
 
     def raw(self, selector: str, start_ns: int, end_ns: int) -> Series:
         found: Series = {}
@@ -41,6 +45,8 @@ class Server:
             if selector.startswith("joulelab_slurm_job_info"):
                 times = [t for t in times if any(a <= t - self.late.get(node, 0.0) <= b for a, b in self.stays[node])]
                 key, samples = self.series(node, times, slurm_job="7", user="ada", account="physics", partition=node)
+            elif selector.startswith("joulelab_slurm_job_lag_seconds"):
+                key, samples = self.series(node, times if node in self.told else [], self.told.get(node, 0.0))
             elif not self.build:
                 continue
             else:
@@ -110,7 +116,8 @@ def test_a_lost_scrape_is_no_scrape_without_the_job():
 def test_agents_that_tell_nothing_else():
     job = found(Server({"n1": 5.0}, build=False))
     assert job.unsure_s == pytest.approx(((15 + LOOKED_S) / 2,) * 2)
-    assert job.notes == ()
+    assert [(d.status, d.side) for d in job.doubts] == [("warning", "")]
+    assert "when n1 was scraped is not known (no joulelab_build_info)" in job.notes[0]
 
 
 def test_nodes_that_come_later_or_go_before_are_told():
@@ -120,7 +127,12 @@ def test_nodes_that_come_later_or_go_before_are_told():
     job = found(server)
     assert abs(job.start_ns / NS - BEGIN) <= job.unsure_s[0]
     assert abs(job.end_ns / NS - END) <= job.unsure_s[1]
-    assert job.notes == ("1 nodes show it later than the others", "1 nodes show it no longer before its end")
+    used = "what they used meanwhile is in the energy"
+    assert job.notes == (
+        f"n2 showed it only later than the others (up to 302 s); {used}",
+        f"n3 showed it no longer before its end (up to 298 s); {used}",
+    )
+    assert [(d.status, d.side) for d in job.doubts] == [("warning", "begin"), ("warning", "end")]
 
 
 def test_of_two_executions_the_last():
@@ -132,9 +144,62 @@ def test_of_two_executions_the_last():
 
 
 def test_one_that_may_still_run():
-    job = found(Server({"n1": 5.0}, until=END - 100))
+    server = Server({"n1": 5.0}, until=END - 100)
+    job = found(server)
     assert "it may still run" in job.notes[0]
     assert END - 130 < job.end_ns / NS <= END - 100
+    assert (job.unsure_s[1], job.doubts[0].status, job.doubts[0].side) == (None, "failed", "end")
+    assert "begin known to 9 s, end unknown" in job.told()[0]
+    now = find_job(server, asked(), 0, round((END - 90) * NS))  # type: ignore[arg-type]
+    assert [(d.status, d.next) for d in now.doubts] == [("warning", "")], "it was there a moment ago"
+
+
+def test_one_that_began_before_the_telemetry_did():
+    """Nobody saw a node without it: its begin is not known, and nothing is claimed of it."""
+    server = Server({"n1": 5.0, "n2": 7.0})
+    server.since = dict.fromkeys(server.offsets, BEGIN + 200)
+    job = found(server)
+    assert job.start_ns / NS == 100_205
+    assert job.unsure_s[0] is None
+    assert job.unsure_s[1] == pytest.approx((13 + LOOKED_S) / 2)
+    assert "(begin unknown, end known to 8 s, scraped every 15 s)" in job.told()[0]
+    (event,) = job.events()
+    assert (event["event"], event["status"], event["side"]) == ("interval-doubt", "failed", "begin")
+    assert event["what"] == (
+        "job 7: it may have begun before 1970-01-02T03:50:05Z: no scrape without it is known before, "
+        "so the energy is of the telemetry only, from then"
+    )
+    assert event["what"] == job.told()[1]
+    assert "import slurm 7" in event["next"]
+    server.until = END - 100
+    assert "(begin and end unknown, " in found(server).told()[0]
+    assert found(server).facts()["unsure_s"] == [None, None]
+
+
+def test_nodes_that_are_lost_meanwhile():
+    server = Server({"n1": 5.0, "n2": 7.0, "n3": 9.0, "n4": 11.0, "n5": 12.0, "n6": 13.0})
+    server.since = {"n2": BEGIN + 300}
+    server.up_to = dict.fromkeys(("n3", "n4", "n5", "n6"), END - 900) | {"n2": END - 20}
+    job = found(server)
+    assert abs(job.start_ns / NS - BEGIN) <= job.unsure_s[0]
+    assert abs(job.end_ns / NS - END) <= job.unsure_s[1]
+    left = "of the others: what they used beyond it is filled in, not measured"
+    assert [(d.what, d.status, d.side) for d in job.doubts] == [
+        (f"telemetry of n2 begins up to 311 s after the first {left}", "failed", "begin"),
+        (f"telemetry of n3, n4, n5 and 1 more ends up to 896 s before the last {left}", "failed", "end"),
+    ]
+
+
+def test_agents_that_ask_squeue_know_of_it_later():
+    """What they state is believed, within reason; the wider bound counts in the interval."""
+    server = Server({"n1": 5.0})
+    server.late, server.told = {"n1": 30.0}, {"n1": 33.0}
+    job = found(server)
+    assert job.unsure_s == pytest.approx(((15 + 33) / 2,) * 2)
+    assert abs(job.start_ns / NS - BEGIN) <= job.unsure_s[0]
+    assert abs(job.end_ns / NS - END) <= job.unsure_s[1]
+    server.told = {"n1": 1e9}
+    assert found(server).unsure_s == pytest.approx(((15 + LOOKED_S) / 2,) * 2)
 
 
 def test_one_that_nobody_showed():

@@ -33,6 +33,12 @@ def test_what_is_not_known_is_said_with_how_to_tell_it() -> None:
     assert " times what gpu used (" in told(made(700.0, measured=Quantity(1e5), unknown=("cpu:0",)))
 
 
+def test_what_the_workload_was_not_shown_is_named() -> None:
+    rated = RatedResult((Rated("node1", "gpu:0", 260.0, "told"),), 600.0, Quantity(78e3), unused=("gpu:1",))
+    words = "2.000 ± 0 times what gpu used (told; without gpu:1, not shown to the workload)"
+    assert told(rated) == f"260 W x 10.0 min = 156 kJ: {words}"
+
+
 @pytest.mark.parametrize(
     ("result", "words"),
     [

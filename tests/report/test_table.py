@@ -231,6 +231,21 @@ def test_equal_checks_of_several_scopes_become_one_line() -> None:
     assert lines[3].message == "gpu:0-3: held back by power cap in 33% of the readings"
 
 
+def test_checks_of_several_hosts_name_them_shortly() -> None:
+    def gap(place: str) -> Check:
+        return Check("gaps", "failed", f"{place}: 52% of the time without readings")
+
+    one = check_lines([gap(f"n1/{scope}") for scope in ("gpu:0", "gpu:1", "gpu:2", "node.ac")])
+    assert [c.message for c in one] == ["gpu:0-2, node.ac of n1: 52% of the time without readings"]
+    many = check_lines([gap(f"n{n}/gpu:{g}") for n in range(1, 65) for g in range(8)] + [gap("n1/node.ac")])
+    assert [c.message for c in many] == [
+        "gpu:0-7, node.ac of n1; gpu:0-7 of n2, n3, n4 and 60 more: 52% of the time without readings"
+    ]
+    assert check_lines([gap("n2/node.ac")])[0].message.startswith("n2/node.ac: 52%")
+    parts = check_lines([gap("gpu:0/mig:1"), gap("gpu:0/mig:2")])
+    assert parts[0].message.startswith("gpu:0/mig:1,2: "), "a part of a device is no host"
+
+
 def test_commands_are_not_wrapped() -> None:
     out = io.StringIO()
     command = "-> " + "sudo chmod a+r /sys/class/powercap/intel-rapl*/energy_uj " * 3

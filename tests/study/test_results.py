@@ -15,7 +15,7 @@ from joulelab.study import trial
 from joulelab.study.folder import Plan, join_study
 from joulelab.study.matrix import PlannedCell, Workload
 from joulelab.study.nodes import NodeType
-from joulelab.study.results import gather, slots_csv
+from joulelab.study.results import _rated_of, gather, slots_csv
 from joulelab.study.slots import State, look
 from joulelab.study.trial import PhaseTrial, SlotTrial, trial_of
 from joulelab.study.work import WorkPattern
@@ -280,3 +280,26 @@ def test_a_pattern_may_be_for_one_workload_only(tmp_path: Path) -> None:
     assert WorkPattern.from_json(pattern.to_json()) == pattern
     found = {cell.knobs["workload"]: cell.trials[0].work for cell in gather(study, cells=cells, work=[pattern]).cells}
     assert found == {"v": {"steps": 5.0}, "w": {"steps": 5.0, "tokens": 7.0}}
+
+
+def rated_trial(**more: Any) -> SlotTrial:
+    energies = {
+        "gpu:0": Quantity(900.0),
+        "gpu:1": Quantity(100.0),
+        "gpu": Quantity(1000.0),
+        "node.ac": Quantity(3000.0),
+    }
+    given = {"run": "r", "time_s": 10.0, "start_utc": "", "energies": energies, "work": {}, "meters": {}}
+    return SlotTrial(**{**given, "rated": {"gpu:0": 260.0, "gpu:1": 250.0, "node.ac": 1500.0}, **more})
+
+
+def test_rated_power_is_compared_with_what_the_same_devices_used() -> None:
+    found = rated_trial()
+    assert _rated_of(found, found.energies, ()) == {"gpu": {"gpu": 510.0}, "node.ac": {"node.ac": 1500.0}}
+    assert _rated_of(found, found.energies, ["gpu:1"]) == {"gpu": {"gpu:0": 260.0}, "node.ac": {"node.ac": 1500.0}}
+    assert _rated_of(found, found.energies, ["gpu:0", "gpu:1"]) == {"node.ac": {"node.ac": 1500.0}}
+    hidden = rated_trial(rated={"gpu:0": 260.0})  # the run itself knows that the other was not shown
+    assert _rated_of(hidden, found.energies, ()) == {"gpu": {"gpu:0": 260.0}}
+    phase = {"gpu": Quantity(500.0), "measured": Quantity(500.0)}
+    assert _rated_of(found, phase, ()) == {"gpu": {"gpu": 510.0}}
+    assert _rated_of(found, phase, ["gpu:1"]) == {}, "of a phase no single GPU's energy is known"

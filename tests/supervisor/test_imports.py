@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.store.run import open_run
 from joulelab.supervisor.imports import Asked, Wanted, entry_asked, import_archives, typed_asked
 
 if TYPE_CHECKING:
@@ -71,3 +73,23 @@ def test_entries_are_found_and_paths_are_beside_their_file(tmp_path: Path, log: 
     assert (found.meter, found.label, found.settings["path"]) == ("file", "dcim", str(log))
     with pytest.raises(ConfigError, match="did you mean 'dcim'"):
         entry_asked("dcmi", {}, "here", named=config)
+
+
+def test_what_is_not_known_of_the_interval_is_in_the_run(tmp_path: Path, log: Path) -> None:
+    (tmp_path / "fake.py").write_text(
+        "class A:\n    interval = (1714564800 * 10**9, 1714564801 * 10**9)\n"
+        "    doubts = [{'event': 'interval-doubt', 'side': s, 'status': t, 'what': w, 'next': ''} for s, t, w in"
+        " (('begin', 'failed', 'B'), ('end', 'warning', 'E'), ('', 'note', 'N'))]\n"
+        "    def fetch(self, a, b):\n        return []\n    def close(self):\n        pass\n"
+        "def open_archive(config):\n    return A()\n"
+    )
+    fake = Asked(str(tmp_path / "fake.py"), "fake", {})
+    given = [{}, {"start_ns": 1714564800 * NS}, {"end_ns": 1714564801 * NS}]
+    for more, left, problems in zip(given, ("BEN", "EN", "BN"), (["B", "E"], ["E"], ["B"]), strict=True):
+        done = import_archives(tmp_path / "runs", [fake, asked(log)], replace(WANTED, **more))
+        with open_run(done.run) as run:
+            told = [e["what"] for e in run.events() if e["event"] == "interval-doubt"]
+        assert told == list(left), "who gives a begin or an end knows it"
+        assert [p for p in done.problems if len(p) == 1] == problems
+    with pytest.raises(ReadFailed, match="no reading in that interval"):
+        import_archives(tmp_path / "runs", [fake], WANTED)

@@ -162,7 +162,7 @@ def test_it_ends_without_a_plan(task: Task) -> None:
 
 def test_each_node_reads_the_meters_that_are_configured_for_it(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
-    config.write_text('[meters.mine]\nmeter = "estimate"\nnode = "n2"\ncpu_w = 50\n')
+    config.write_text('[node]\nrated_w = 1400\n[meters.mine]\nmeter = "estimate"\nnode = "n2"\ncpu_w = 50\n')
     task = Task(tmp_path)
     own = {
         "configured": [{"name": "other", "meter": "estimate", "feeds": ""}],
@@ -175,6 +175,7 @@ def test_each_node_reads_the_meters_that_are_configured_for_it(tmp_path: Path) -
     task.hear("ended")
     assert {e["meter"] for e in task.events("meter")} >= {"mine", "host"}
     assert "other" not in {e["meter"] for e in task.events("meter")}
+    assert [(e["scope"], e["watts"]) for e in task.events("rated")] == [("node.ac", 1400.0)]
     again = Task(tmp_path)
     again.plan(chosen_by={**by, "wanted": ["no-such-meter"]})
     assert "the configuration is not used" in again.hear("problem")["what"]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from tests.report.synthetic import STARTED, epochs, make_run
+from tests.report.synthetic import NOBODY, STARTED, epochs, make_run
 from tests.study.bench import make_study, place
 
 from joulelab.core.clock import NS
@@ -46,19 +48,23 @@ def fill(root: Path) -> Stores:
     """Make a store: two to compare, one live, one killed, one failed, one simulated, hostile ones, broken ones."""
     runs, studies = root / "joulelab-runs", root / "joulelab-studies"
     short: dict[str, Any] = {"seconds": 2.0, "gpus": 1, "cpus": 0}
+    words, labels = (
+        ["</script><script>alert(4)</script>", BIDI],
+        {"<script>alert(2)</script>": '"><svg onload=alert(3)>'},
+    )
     made = {
         "first": make_run(runs, name="resnet", labels={"batch": "64"}, started=started(1), marks=epochs(2, 2), **short),
         "second": make_run(runs, name="resnet", labels={"batch": "128"}, started=started(2), gpu_w=450.0, **short),
         "live": make_run(runs, name="going", started=started(3), state="live", **short),
-        "killed": make_run(runs, name="cut", started=started(30), state="killed", host="node1", **short),
-        "failed": make_run(runs, name="bad", started=started(31), end={"exit_code": 3}, **short),
-        "twin": make_run(runs, started=started(32), twin={"name": "h100x8"}, command=["/opt/bin/burn"], **short),
         "none": make_run(runs, name="bare", started=started(33), seconds=2.0, gpus=0, cpus=0),
     }
-    words = ["</script><script>alert(4)</script>", BIDI]
-    labels = {"<script>alert(2)</script>": '"><svg onload=alert(3)>'}
-    made["hostile"] = make_run(runs, name=HOSTILE, started=started(34), labels=labels, command=words, **short)
-    made["long"] = make_run(runs, name="x" * 3000, started=started(35), command=["python", "y" * 3000], **short)
+    made |= {
+        "killed": copied(made["live"], 30, name="cut", owner=NOBODY),
+        "failed": copied(made["second"], 31, {"exit_code": 3}, name="bad", labels={}),
+        "twin": copied(made["second"], 32, name=None, labels={}, twin={"name": "h100x8"}, command=["/opt/bin/burn"]),
+        "hostile": copied(made["second"], 34, name=HOSTILE, labels=labels, command=words),
+        "long": copied(made["second"], 35, name="x" * 3000, labels={}, command=["python", "y" * 3000]),
+    }
     made["torn"] = shutil.copytree(made["none"], runs / "20261101-000000-0001")
     (made["torn"] / "run.json").write_text('{"name": ')
     made["empty"] = runs / "20261101-000001-0002"
@@ -74,6 +80,17 @@ def fill(root: Path) -> Stores:
     return Stores(root, runs, studies, {name: path.name for name, path in made.items()})
 
 
+def copied(run: Path, hours_ago: float, end: dict[str, Any] | None = None, **meta: Any) -> Path:
+    """Copy a run beside itself, as if it had started so long ago and was of something else; making one takes longer."""
+    begun = started(hours_ago)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(begun["utc_ns"] // NS))
+    copy = shutil.copytree(run, run.parent / f"{stamp}-c0de")
+    changes = {"run.json": {"id": copy.name, "started": begun, **meta}, **({"end.json": end} if end else {})}
+    for name, change in changes.items():
+        (copy / name).write_text(json.dumps(json.loads((copy / name).read_text()) | change))
+    return copy
+
+
 def fill_study(studies: Path) -> None:
     """Make a study of three cells: one done, one failed, one to come; and one that is damaged."""
     study = make_study(studies / "sweep", "true", "{n}", knobs={"n": "1,2,3"})
@@ -81,7 +98,7 @@ def fill_study(studies: Path) -> None:
     slot = place(study.slot(keys[0], 1), {"ticks": 1}, END)
     (old,) = (path for path in slot.iterdir() if (path / "run.json").exists())
     shutil.rmtree(old)
-    make_run(slot, seconds=2.0, gpus=1, cpus=0, started=started(5), name="in a study")
+    make_run(slot, seconds=1.0, gpus=1, cpus=0, started=started(5), name="in a study")
     place(study.slot(keys[1], 1), {"ticks": 1}, END | {"exit_code": 3})
     torn = studies / "torn"
     torn.mkdir()

@@ -7,16 +7,19 @@ import os
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.report.synthetic import make_run
+from tests.study.bench import make_study, place
 from tests.web.conftest import END, started
 
 from joulelab.report.cache import rows_of
 from joulelab.store.folder import end_run, list_runs, owner
 from joulelab.web import index as index_module
+from joulelab.web import studies as studies_module
 from joulelab.web.index import Index, Snapshot
+from joulelab.web.studies import StudyLooker, _planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,6 +99,19 @@ def test_studies_and_the_runs_of_their_slots_are_found(served: Asked) -> None:
     assert snapshot.find(run.path.name) == [run]
 
 
+@pytest.mark.parametrize(
+    ("data", "planned"),
+    [
+        ({"repeats": 3, "warmup": 1}, 8),  # of a sweep all cells are there
+        ({"repeats": 3, "warmup": 1, "cells": 9}, 8),
+        ({"file": "a.toml", "cells": 5, "repeats": 2}, 10),
+        ({"file": "a.toml", "repeats": 2}, None),
+    ],
+)
+def test_slots_are_counted_before_they_are_there(data: dict[str, Any], planned: int | None) -> None:
+    assert _planned(data, 2) == planned
+
+
 def test_runs_come_change_and_go(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     with Index(runs, None) as index:
@@ -148,6 +164,107 @@ def test_a_killed_owner_is_noticed(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         until(index, lambda s: s.by_id[run.name].status == "killed" and s.by_id[run.name].told)
+
+
+def test_a_killed_owner_leaves_no_trace_and_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "LIVE_S", 1000.0)
+    process = subprocess.Popen(["sleep", "60"])
+    run = small(tmp_path, state="live", owner=owner(process.pid))
+    index = Index(tmp_path, None)
+    index.look()
+    assert index.work()
+    assert not index.work()  # not again so soon
+    process.kill()
+    process.wait()
+    index.look()
+    assert index.snapshot().by_id[run.name].status == "killed"
+    assert index.work()  # one that has ended does not wait
+    assert index.snapshot().by_id[run.name].told
+
+
+def test_what_is_asked_for_is_read_first_then_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = small(tmp_path, started=started(0))
+    for k in range(4):
+        shutil.copytree(first, tmp_path / f"20261101-00000{k}-0001")
+    names = sorted((path.name for path in tmp_path.iterdir()), reverse=True)
+    read: list[str] = []
+    index = Index(tmp_path, None)
+
+    def noted(place: Place) -> Entry:
+        if place.root != tmp_path.resolve():  # of another test's server
+            return real(place)
+        read.append(place.id)
+        if len(read) == 2:  # a page is asked for while runs are read
+            index.ask_for([index.snapshot().by_id[name] for name in names[3:]])
+        return real(place)
+
+    for name, act in (("quick_entry", index.look), ("full_entry", index.work)):
+        real = getattr(index_module, name)
+        read.clear()
+        index._asked = ()
+        monkeypatch.setattr(index_module, name, noted)
+        monkeypatch.setattr(index_module, "SHOW_S", 60.0)
+        act()
+        assert read == [names[k] for k in (0, 1, 3, 4, 2)]
+    index.ask_for(index.settled().entries)
+    assert index._asked == tuple(names[3:])  # what is known need not be read
+
+
+def test_work_comes_back_soon_for_what_has_come_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "SHOW_S", 0.0)
+    old = small(tmp_path, started=started(9))
+    older = shutil.copytree(old, tmp_path / "20261101-000000-0001")
+    index = Index(tmp_path, None)
+    index.look()
+    assert index.work()
+    new = shutil.copytree(older, tmp_path / "20261201-000000-0001")
+    index.look()
+    assert index.work()
+    told = {entry.id: entry.told for entry in index.snapshot().entries}
+    assert told == {old.name: True, new.name: True, older.name: False}
+
+
+def test_what_fails_is_told_once_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fails = {"look": 3, "work": 3}
+    index = Index(tmp_path, None)
+
+    def failing(name: str) -> Callable[[], object]:
+        real = getattr(index, name)
+
+        def act() -> object:
+            if fails[name]:
+                fails[name] -= 1
+                raise RuntimeError(f"{name} of an odd disk")
+            return real()
+
+        return act
+
+    for name in fails:
+        monkeypatch.setattr(index, name, failing(name))
+    run = small(tmp_path)
+    with index:
+        until(index, lambda s: run.name in s.by_id and s.by_id[run.name].told)
+    told = [record.exc_text or str(record.exc_info) for record in caplog.records if record.name == "joulelab.web"]
+    assert len(told) == 2
+    assert all(any(f"{name} of an odd disk" in text for text in told) for name in fails)
+
+
+def test_a_slot_that_is_made_anew_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = make_study(tmp_path / "sweep", "true", "{n}", knobs={"n": "1,2"})
+    slot = study.slot(next(iter(study.cells())), 1)
+    place(slot, {"ticks": 1}, END)
+    looks: list[Path] = []
+    look = studies_module.look
+    monkeypatch.setattr(studies_module, "look", lambda path: looks.append(path) or look(path))
+    looker = StudyLooker(tmp_path)
+    for _ in range(2):
+        assert looker.look()[0].slots == {"done": 1}
+    assert looks == [slot]
+    shutil.rmtree(slot)
+    place(slot, {"ticks": 1}, END | {"exit_code": 3})
+    assert looker.look()[0].slots == {"failed": 1}
 
 
 def test_a_folder_that_is_being_made_is_not_broken_yet(tmp_path: Path) -> None:

@@ -72,6 +72,13 @@ def test_long_names_are_cut(served: Asked) -> None:
     assert len(served.get("/?q=xxxxxxxx").text) < 20_000
 
 
+def test_what_a_page_shows_is_asked_for(served: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(served.index, "ask_for", lambda entries: shown.extend(entry.id for entry in entries))
+    served.get("/?q=resnet")
+    assert shown == [served.stores.ids["first"], served.stores.ids["second"]]
+
+
 def test_filters_work_without_scripts(served: Asked) -> None:
     def ids(query: str) -> set[str]:
         return set(re.findall(r'data-run="([^"]+)"', served.get(f"/?{query}").text))
@@ -115,7 +122,8 @@ def test_power_comes_as_fine_as_it_was_read(served: Asked) -> None:
     path = f"/api/runs/{served.stores.ids['first']}/power"
     data = served.get(f"{path}?from=0.5&to=1.5&buckets=5").json()
     assert (data["from_s"], data["to_s"], data["counts"]) == (0.5, 1.5, [5])
-    assert decoded(data, "gpu") == pytest.approx([300.0] * 5, rel=1e-3)
+    # What is drawn adds up to the energy that is printed, of which this short run leaves an edge unknown.
+    assert decoded(data, "gpu") == pytest.approx([300.0] * 5, rel=0.02)
     raw = served.get(f"{path}?from=0.5&to=1.5&buckets=20000").json()
     assert raw["counts"] == [10]
     assert raw["steps_s"] == [raw["raw_s"]]
@@ -134,6 +142,8 @@ def test_power_comes_as_fine_as_it_was_read(served: Asked) -> None:
     for query in bad:
         assert served.get(f"{path}?{query}").status_code == 400, query
     assert served.get(f"{path}?from=100&to=200&buckets=3").status_code in (200, 400)
+    going = [served.get(f"/api/runs/{served.stores.ids[name]}/power").json()["live"] for name in ("first", "live")]
+    assert going == [False, True]
     assert served.get(f"/api/runs/{served.stores.ids['none']}/power").json() is None
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shutil
 import socket
+import ssl
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,7 +18,11 @@ import pytest
 from tests.report.synthetic import make_run
 from tests.web.conftest import started
 
+from joulelab.web import app as app_module
+from joulelab.web import heavy as heavy_module
 from joulelab.web import server as server_module
+from joulelab.web.app import make_app
+from joulelab.web.index import Index
 from joulelab.web.security import MOST_WRONG, Doors
 from joulelab.web.server import in_background
 
@@ -180,12 +187,12 @@ def test_large_heads_and_garbage_are_refused(served: Asked) -> None:
     assert served.get("/").status_code == 200
 
 
-def test_two_hundred_at_once(served: Asked) -> None:
+def test_fifty_at_once(served: Asked) -> None:
     ids = served.stores.ids
-    paths = ["/", "/api/runs?q=resnet", f"/runs/{ids['first']}", f"/api/runs/{ids['second']}/power?buckets=50"] * 50
+    paths = ["/", "/api/runs?q=resnet", f"/runs/{ids['first']}", f"/api/runs/{ids['second']}/power?buckets=50"] * 12
 
     async def ask() -> list[tuple[int, float]]:
-        limits = httpx.Limits(max_connections=200)
+        limits = httpx.Limits(max_connections=50)
         async with httpx.AsyncClient(base_url=served.url, limits=limits, timeout=60) as client:
 
             async def one(path: str) -> tuple[int, float]:
@@ -257,9 +264,110 @@ def test_tokens_cannot_be_guessed_quickly(stores: Stores, capfd: pytest.CaptureF
         wrong = [client.post("/login", data={"token": f"guess-{k}"}).status_code for k in range(MOST_WRONG)]
         assert set(wrong) == {403}
         assert client.post("/login", data={"token": TOKEN}).status_code == 429
+        refused = client.get("/api/runs", headers={"authorization": f"Bearer {TOKEN}"})
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
+        assert "wait a minute" in refused.json()["error"]
+    with (
+        in_background(stores.runs, None, Doors(token=TOKEN)) as (server, _),
+        httpx.Client(base_url=server.url, timeout=20) as client,
+    ):
+        for k in range(MOST_WRONG):  # those of programs count as well
+            assert client.get("/api/runs", headers={"authorization": f"Bearer guess-{k}"}).status_code == 401
         assert client.get("/api/runs", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 429
+        assert client.post("/login", data={"token": TOKEN}).status_code == 429
     out, err = capfd.readouterr()
     assert TOKEN not in out + err
+
+
+def test_programs_are_turned_away_in_json_and_people_in_words(stores: Stores) -> None:
+    with in_background(stores.runs, None, Doors(token=TOKEN)) as (server, _):
+        for path, kind in (("api/runs", "application/json"), ("runs/x", "text/plain; charset=utf-8")):
+            answers = {
+                421: httpx.get(f"{server.url}{path}", headers={"host": "evil.example"}),
+                405: httpx.put(f"{server.url}{path}"),
+                414: httpx.get(f"{server.url}{path}?q={'y' * 9000}"),
+                403: httpx.get(f"{server.url}{path}", headers={"sec-fetch-site": "cross-site"}),
+                401: httpx.get(f"{server.url}{path}", headers={"authorization": "Bearer wrong"}),
+            }
+            for status, answer in answers.items():
+                assert (answer.status_code, answer.headers["content-type"]) == (status, kind)
+                said = answer.json()["error"] if path.startswith("api") else answer.text.strip()
+                assert re.fullmatch(r"[a-z][^\n]+", said)
+                assert answer.headers["x-content-type-options"] == "nosniff"
+        missing = httpx.get(f"{server.url}api/none", headers={"authorization": f"Bearer {TOKEN}"})
+        assert (missing.status_code, list(missing.json())) == (404, ["error"])
+
+
+def test_what_nobody_expected_is_logged_and_not_told(
+    served: Asked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("inner detail of /etc/shadow")
+
+    for module, name in ((app_module.api, "run_json"), (app_module.lists, "runs_page")):
+        monkeypatch.setattr(module, name, fails)
+    for path in (f"/api/runs/{served.stores.ids['first']}?token=abc", "/?q=abc"):
+        caplog.clear()
+        answer = served.get(path)
+        assert answer.status_code == 500
+        assert "it failed" in answer.text
+        assert "inner" not in answer.text
+        assert "RuntimeError" not in answer.text
+        (record,) = [each for each in caplog.records if each.name == "joulelab.web"]
+        assert record.getMessage() == f"GET {path.partition('?')[0]} failed"
+        assert record.exc_info is not None
+        assert "inner detail" in str(record.exc_info[1])
+    caplog.clear()
+    for path in ("/runs/none", "/?page=x", f"/api/runs/{served.stores.ids['torn']}/power"):
+        assert served.get(path).status_code >= 400
+    assert not caplog.records  # what is said in words is no surprise
+
+
+def test_too_much_at_once_is_refused_for_a_moment(served: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heavy_module, "MOST_WAITING", 0)
+    run = served.stores.ids["first"]
+    for path in (f"/runs/{run}", f"/api/runs/{run}"):
+        answer = served.get(path)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        assert "busy" in answer.text
+    assert served.get("/").status_code == 200
+
+
+def test_answers_are_packed_for_those_elsewhere(served: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, path = make_app(served.index, Doors("0.0.0.0", TOKEN)), f"/api/runs/{served.stores.ids['first']}/power"
+    passed = iter(range(1_800_000_000, 1_900_000_000, 100))
+    monkeypatch.setattr("gzip.time.time", lambda: float(next(passed)))  # the time must not be in what is packed
+
+    async def ask(client: str, path: str, **headers: str) -> httpx.Response:
+        transport = httpx.ASGITransport(app=app, client=(client, 4242))  # type: ignore[arg-type]
+        given = {"authorization": f"Bearer {TOKEN}", **{key.replace("_", "-"): text for key, text in headers.items()}}
+        async with httpx.AsyncClient(transport=transport, base_url="http://10.0.0.1") as asked:
+            return await asked.get(path, headers=given)
+
+    plain = asyncio.run(ask("127.0.0.1", path, accept_encoding="gzip"))
+    whole = asyncio.run(ask("10.0.0.9", path, accept_encoding="identity"))
+    packed = asyncio.run(ask("10.0.0.9", path, accept_encoding="gzip"))
+    assert ["content-encoding" in each.headers for each in (plain, whole, packed)] == [False, False, True]
+    assert int(packed.headers["content-length"]) < len(plain.content)
+    assert packed.content == plain.content == whole.content
+    assert packed.headers["etag"] != whole.headers["etag"] == plain.headers["etag"]
+    again = asyncio.run(ask("10.0.0.9", path, accept_encoding="gzip", if_none_match=packed.headers["etag"]))
+    assert (again.status_code, again.content) == (304, b"")
+    assert "content-encoding" not in again.headers
+    for each in (plain, whole, packed, again):
+        assert each.headers["vary"] == "cookie, accept-encoding"
+    little = asyncio.run(ask("10.0.0.9", f"/api/runs/{served.stores.ids['none']}/power", accept_encoding="gzip"))
+    assert "content-encoding" not in little.headers
+
+
+def test_old_tls_is_not_spoken(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_check_tls", lambda cert, key: None)
+    with server_module.bound("127.0.0.1", 0) as listening:
+        files = stores.root / "cert.pem", stores.root / "key.pem"
+        config = server_module.prepare(listening, Index(stores.runs, None), Doors(), files).server.config
+    assert config.ssl_context_factory is not None
+    context: Any = config.ssl_context_factory(config, SimpleNamespace)  # type: ignore[arg-type]
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 def test_a_run_that_vanishes_while_it_is_shown(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,7 +70,6 @@ class Cumulative:
     t: Floats
     energy: Floats
     step_s: float
-    _smooth: dict[float, tuple[Floats, Floats]] = field(default_factory=dict, compare=False, repr=False)
 
     def at(self, t: Floats) -> Floats:
         """Return the energy used up to each time, in J."""
@@ -82,26 +81,16 @@ class Cumulative:
         wide = np.maximum(width, self.step_s)
         return (self.at(middle + wide / 2) - self.at(middle - wide / 2)) / wide
 
-    def smoothed(self, width: float) -> tuple[Floats, Floats]:
-        """Return times (s) and the mean powers (W) over windows around them, between which those are linear."""
-        wide = max(width, self.step_s)
-        if wide not in self._smooth:  # cords of a node have windows alike
-            t = np.sort(np.concatenate((self.t - wide / 2, self.t + wide / 2)), kind="stable")
-            self._smooth[wide] = t, (self.at(t + wide / 2) - self.at(t - wide / 2)) / wide
-        return self._smooth[wide]
-
 
 def cumulative(channel: Channel, base_ns: int) -> Cumulative:
     """Return a channel as energy over time, each reading at the middle of what it stands for."""
-    curve = channel.curve
+    curve, readings = channel.curve, channel.readings
+    t = middles(readings, base_ns)
+    t -= shift_s(channel)
     if isinstance(curve, CounterCurve):
-        every = max(curve.spec.update_s or 0.0, channel.step_s)
-        t = middles(curve.readings, base_ns)
-        return Cumulative(base_ns, t - (curve.spec.update_s or 0.0) / 2, curve.unwrapped(), every)
-    readings = channel.readings
-    t = middles(readings, base_ns) - shift_s(channel)
+        return Cumulative(base_ns, t, curve.unwrapped(), _every_s(channel))
     steps = np.diff(t) * (readings.value[1:] + readings.value[:-1]) / 2
-    return Cumulative(base_ns, t, np.concatenate(([0.0], np.cumsum(steps))), channel.step_s)
+    return Cumulative(base_ns, t, np.concatenate(([0.0], np.cumsum(steps))), _every_s(channel))
 
 
 class Sums:
@@ -121,24 +110,35 @@ class Sums:
 
 def summed(channels: list[Channel], base_ns: int) -> Cumulative:
     """Return several channels together, where all of them were read."""
-    parts = [cumulative(c, base_ns) for c in channels]
-    first, last = max(p.t[0] for p in parts), min(p.t[-1] for p in parts)
-    step = max(p.step_s for p in parts)
+    ends = np.array([middles(c.readings.ends(), base_ns) - shift_s(c) for c in channels])
+    first, last = float(ends[:, 0].max()), float(ends[:, 1].min())
+    step = max(map(_every_s, channels))
     count = int(min(max((last - first) / max(step / 2, 0.02), 2), 1_000_000))
     t = np.linspace(first, max(last, first), count)
-    energy: Floats = np.sum([p.at(t) for p in parts], axis=0)
+    energy = np.zeros(count)
+    for channel in channels:  # one after the other: a day of each is 14 MB
+        energy += cumulative(channel, base_ns).at(t)
     return Cumulative(base_ns, t, energy, step)
 
 
 def middles(readings: Readings, base_ns: int) -> Floats:
     """Return the middle of each read, in s from the base."""
     doubled: Floats = ((readings.t0_ns - base_ns) + (readings.t1_ns - base_ns)).astype(np.float64)
-    return doubled * 0.5e-9
+    doubled *= 0.5e-9
+    return doubled
 
 
 def shift_s(channel: Channel) -> float:
-    """Return how far back (s) the middle of what a power reading stands for lies."""
+    """Return how far back (s) the middle of what a reading stands for lies."""
+    if isinstance(channel.curve, CounterCurve):
+        return (channel.curve.spec.update_s or 0.0) / 2
     return (channel.update_s + (channel.spec.window_s or 0.0) + channel.spec.lag_s) / 2
+
+
+def _every_s(channel: Channel) -> float:
+    """Return how often (s) a channel tells something new of itself: of a power each reading counts."""
+    counted = channel.curve.spec.update_s or 0.0 if isinstance(channel.curve, CounterCurve) else 0.0
+    return max(counted, channel.step_s)
 
 
 def means(channel: Channel, base_ns: int) -> Means:
@@ -147,7 +147,7 @@ def means(channel: Channel, base_ns: int) -> Means:
     t = middles(readings, base_ns)
     if not isinstance(curve, CounterCurve):
         return Means(t - shift_s(channel), np.full(t.size, channel.spec.window_s or 0.0), readings.value)
-    energy, back = curve.unwrapped(), (curve.spec.update_s or 0.0) / 2
+    energy, back = curve.unwrapped(), shift_s(channel)
     rises = np.concatenate(([0], np.flatnonzero(np.diff(energy) > 0) + 1))
     width = np.diff(t[rises])
     return Means((t[rises][1:] + t[rises][:-1]) / 2 - back, width, np.diff(energy[rises]) / width)
@@ -231,8 +231,6 @@ class _Fit:
         sel = found[begin : begin + MOST]
         self.middle, self.width, self.value = slow.middle[sel], slow.width[sel], slow.value[sel]
         self._fast = fast
-        alike = self.width.size > 0 and float(np.ptp(self.width)) == 0
-        self._smooth = fast.smoothed(float(self.width[0])) if alike else None
 
     def thinned(self, most: int) -> _Fit:
         """Return a fit of so many readings at most, spread over the same time."""
@@ -257,15 +255,15 @@ class _Fit:
         return lags[first:last]
 
     def _centred(self, lags: Floats) -> Floats:
-        """Return the fast means at each lag, one row a lag, less their mean."""
-        at = self.middle - lags[:, np.newaxis]
-        x: Floats = self._fast.means(at, self.width) if self._smooth is None else np.interp(at, *self._smooth)
-        x -= x.mean(axis=1, keepdims=True)
+        """Return the fast means at each lag, one column a lag, less their mean."""
+        # Neighbours in memory are neighbours in time: so they are found without a search.
+        x = self._fast.means(self.middle[:, np.newaxis] - lags, self.width[:, np.newaxis])
+        x -= x.mean(axis=0)
         return x
 
     def _left(self, lags: Floats) -> Floats:
         x, y = self._centred(lags), self.value - self.value.mean()
-        xx, xy = np.einsum("ij,ij->i", x, x), x @ y
+        xx, xy = np.einsum("ij,ij->j", x, x), y @ x
         rising = (xx > 0) & (xy > 0)
         explained = np.divide(xy * xy, xx * float(np.dot(y, y)), out=np.zeros(lags.size), where=rising)
         left: Floats = np.clip(1.0 - explained, 0.0, 1.0)
@@ -273,7 +271,7 @@ class _Fit:
 
     def _free(self, lag: float) -> float:
         """Return how many independent readings are left over; residuals that follow each other count less."""
-        x, y = self._centred(np.array([lag]))[0], self.value - self.value.mean()
+        x, y = self._centred(np.array([lag]))[:, 0], self.value - self.value.mean()
         residual = y - x * (float(np.dot(x, y)) / max(float(np.dot(x, x)), 1e-12))
         return max(independent(residual) - 3, 1.0)
 

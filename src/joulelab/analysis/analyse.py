@@ -18,6 +18,7 @@ from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.gaps import gaps_of
 from joulelab.analysis.joining import Joined, join
 from joulelab.analysis.nameplate import rated_of
+from joulelab.analysis.periodic import within
 from joulelab.analysis.phases import Phase, Work, facts_of, phases_of, stretches
 from joulelab.analysis.result import GroupResult, PhaseResult, Reading, Result, ScopeResult
 from joulelab.analysis.series import Readings
@@ -255,7 +256,8 @@ class _Energies:
         if b <= a:
             return {}
         if (a, b) not in self._found:
-            of = {key: self._known[key].best.energy(a, b, self._steps) for key in self._counted}
+            steps = within(self._steps, a, b)  # once, not by each channel
+            of = {key: self._known[key].best.energy(a, b, steps) for key in self._counted}
             self._found[a, b] = {name: total(of[key] for key in some) for name, some in self._groups.items()}
         return self._found[a, b]
 

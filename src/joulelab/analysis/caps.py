@@ -102,7 +102,9 @@ def _changed(facts: Facts, scope: ScopeChannels) -> Iterator[Check]:
     requested = facts.seen(scope, "cap_requested_w")
     if requested.size and float(np.ptp(requested)) > ROUNDING_W:
         low, high = requested.min(), requested.max()
-        yield Check("cap", "warning", f"{scope.scope}: the cap changed during the run ({low:.0f} to {high:.0f} W)")
+        yield Check(
+            "cap", "warning", f"{facts.called(scope)}: the cap changed during the run ({low:.0f} to {high:.0f} W)"
+        )
 
 
 def _kept(
@@ -123,7 +125,7 @@ def _kept(
         forgot = default is not None and abs(strange[-1] - float(default)) <= ROUNDING_W
         how = "vanished: the device fell back to its default of" if forgot else "was changed by somebody else to"
         caps = " and ".join(dict.fromkeys(f"{float(e['requested']):.0f}" for e in ours))
-        message = f"{scope.scope}: the cap of {caps} W {how} {strange[-1]:.0f} W during the run"
+        message = f"{facts.called(scope)}: the cap of {caps} W {how} {strange[-1]:.0f} W during the run"
         advice = "nvidia-smi -pm 1 keeps the driver loaded, and its caps" if forgot else STATUS
         yield Check("cap", "failed", message, advice)
 
@@ -144,7 +146,7 @@ def _enforced(facts: Facts, scope: ScopeChannels, ours: list[Mapping[str, Any]] 
         if apart.any():
             e, r = enforced[apart][-1], requested[apart][-1]
             often = "" if apart.all() else f", in {apart.mean():.0%} of the readings"
-            message = f"{scope.scope}: {e:.0f} W is enforced, {r:.0f} W was requested{often}"
+            message = f"{facts.called(scope)}: {e:.0f} W is enforced, {r:.0f} W was requested{often}"
             yield Check("cap", "warning" if ours is None else "failed", message, "nvidia-smi -q -d POWER")
     limits = enforced if enforced.size else requested
     span = (facts.end_ns - facts.start_ns) * 1e-9
@@ -152,5 +154,5 @@ def _enforced(facts: Facts, scope: ScopeChannels, ours: list[Mapping[str, Any]] 
     if limits.size and shown is not None and span > 0:
         mean = shown.energy(facts.start_ns, facts.end_ns).value / span
         if mean > ABOVE * float(limits.max()):
-            message = f"{scope.scope}: {mean:.0f} W on average above the cap of {limits.max():.0f} W"
+            message = f"{facts.called(scope)}: {mean:.0f} W on average above the cap of {limits.max():.0f} W"
             yield Check("cap not enforced", "failed", message, STATUS)

@@ -138,7 +138,7 @@ def states_of(run: Run) -> dict[tuple[str, str], dict[str, Readings]]:
             names = [c.name for c in stream.channels if c.kind == "state"]
             if not names:
                 continue
-            series = run.series(table, stream.name)
+            series = run.series(table, stream.name, channels=names)
             into = state.setdefault((table.host, stream.scope), {})
             into.update({n: Readings.of(series.t0_ns, series.t1_ns, series.values[n]) for n in names})
     return state
@@ -192,19 +192,15 @@ def _at_their_origin(series: Series, age: str, stream: Stream) -> Series:
     values = {name: value[known][order] for name, value in series.values.items()}
     # What is read again differs in its time by how long the readings took; new values come at least a period apart.
     apart = max(min(stream.period_s / 4, 0.25), 0.02) * 1e9
-    kept = list(range(t0.size))
-    if not bool((np.diff(t0) > apart).all()):
-        kept = kept[:1]
-        for k in range(1, t0.size):
-            if t0[k] - t0[kept[-1]] > apart:
-                kept.append(k)
-    return replace(
-        series,
-        t0_ns=t0[kept],
-        t1_ns=t1[kept],
-        values={name: value[kept] for name, value in values.items()},
-        segment=series.segment[known][order][kept],
-    )
+    segment = series.segment[known][order]
+    if bool((np.diff(t0) > apart).all()):
+        return replace(series, t0_ns=t0, t1_ns=t1, values=values, segment=segment)
+    kept = [0]
+    for k in range(1, t0.size):
+        if t0[k] - t0[kept[-1]] > apart:
+            kept.append(k)
+    values = {name: value[kept] for name, value in values.items()}
+    return replace(series, t0_ns=t0[kept], t1_ns=t1[kept], values=values, segment=segment[kept])
 
 
 def _readings(series: Series, name: str) -> Readings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import numpy as np
 from joulelab.analysis.accounting import Accounts
 from joulelab.analysis.caps import cap_checks
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.node_checks import node_checks
+from joulelab.analysis.device_checks import device_checks
+from joulelab.analysis.node_checks import listed, node_checks
 from joulelab.analysis.periodic import FEWEST_STEPS
 from joulelab.analysis.quality import quality_of
 from joulelab.analysis.result import Check, CheckStatus, Comparison, GroupResult, ScopeResult
+from joulelab.analysis.unsure import interval_checks
 from joulelab.core.scope import CORDS, family
 
 if TYPE_CHECKING:
@@ -25,17 +28,8 @@ if TYPE_CHECKING:
     from joulelab.analysis.phases import Fact
     from joulelab.analysis.series import Floats, Ints
 
-IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 SHORT_RUN = 0.05  # an edge that makes more than 5 % of the energy: the run is too short for its meter
 GAP_WARNING, GAP_FAILED = 0.02, 0.10
-# Bits of nvmlClocksEventReasons that mean that the device was held back: power cap, thermal, brake.
-THROTTLED = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
-    0x80: "power brake",
-}
 
 
 @dataclass(frozen=True)
@@ -59,6 +53,24 @@ class Facts:
     accounts: Accounts = field(default_factory=Accounts)
     steps: Ints | None = None
     told: Mapping[str, Fact] = field(default_factory=dict)
+
+    @cached_property
+    def several(self) -> bool:
+        """Return whether scopes of several hosts were measured, so that each has to be named with its own."""
+        return len({s.host for s in self.scopes if family(s.scope) != "job"}) > 1
+
+    def place(self, host: object, scope: object) -> str:
+        """Return a scope in words, with its host where there are several."""
+        return f"{host}/{scope}" if self.several else str(scope)
+
+    def called(self, one: ScopeChannels | ScopeResult | Comparison | Lag) -> str:
+        """Return the scope of something that was measured in words, with its host where there are several."""
+        return self.place(one.host, one.scope)
+
+    def names(self, some: Sequence[ScopeResult]) -> str:
+        """Return scopes in words; of several hosts there are too many to name all."""
+        called = [self.called(s) for s in some]
+        return listed(called) if self.several else ", ".join(called)
 
     def is_beside(self, host: object) -> bool:
         """Return whether a host is what a cluster accounted, beside meters of our own: none of our figures is its."""
@@ -90,14 +102,14 @@ def _meters(facts: Facts) -> Iterator[Check]:
     if facts.unread:
         message = f"{', '.join(facts.unread)}: fewer than two readings, so no sum holds it"
         yield Check("not read", "failed", message, "joulelab doctor")
-    estimated = [s.scope for s in facts.scopes if s.reading.estimate]
+    estimated = [s for s in facts.scopes if s.reading.estimate]
     if estimated:
         yield Check(
-            "estimate", "warning", f"{', '.join(estimated)}: load x rated power, not measured", "joulelab meters"
+            "estimate", "warning", f"{facts.names(estimated)}: load x rated power, not measured", "joulelab meters"
         )
-    unknown = [s.scope for s in facts.scopes if s.reading.accuracy == "unknown"]
+    unknown = [s for s in facts.scopes if s.reading.accuracy == "unknown"]
     if unknown:
-        yield Check("accuracy", "note", f"{', '.join(unknown)}: nobody states the accuracy, so no interval is given")
+        yield Check("accuracy", "note", f"{facts.names(unknown)}: nobody states the accuracy, so no interval is given")
 
 
 def _opening(facts: Facts) -> Iterator[Check]:
@@ -140,12 +152,13 @@ def _short(facts: Facts) -> Iterator[Check]:
     for s in facts.scopes:
         if family(s.scope) in CORDS and (s.host, s.parent) in measured:
             continue  # the sum is what counts
-        if facts.is_beside(s.host):
-            continue
+        if facts.is_beside(s.host) or 1 - s.reading.coverage > GAP_WARNING:
+            continue  # what is not read for long is a gap, and told so
         edge = s.energy.budget().get("edge", 0.0)
         if s.energy.value > 0 and 2 * edge > SHORT_RUN * s.energy.value:
             share = 2 * edge / s.energy.value
-            message = f"{s.scope}: the run is short for {s.reading.meter} ({share:.0%} of the energy lies at its edges)"
+            where = f"{share:.0%} of the energy lies at its edges"
+            message = f"{facts.called(s)}: the run is short for {s.reading.meter} ({where})"
             yield Check("too short", "warning", message, "" if facts.imported else "measure longer, or use --tail 2")
 
 
@@ -161,7 +174,7 @@ def _gaps(facts: Facts) -> Iterator[Check]:
         reasons = {g.reason for g in facts.gaps if (g.meter, g.stream) in names}
         reasons = reasons or _not_open(facts, {meter for meter, _ in names}) or {"no readings"}
         status: CheckStatus = "failed" if lost > GAP_FAILED else "warning"
-        message = f"{s.scope}: {lost:.0%} of the time without readings ({'; '.join(sorted(reasons))})"
+        message = f"{facts.called(s)}: {lost:.0%} of the time without readings ({'; '.join(sorted(reasons))})"
         yield Check("gaps", status, message, "" if facts.imported else f"joulelab doctor {s.reading.meter}")
 
 
@@ -175,7 +188,8 @@ def _unseen(facts: Facts) -> Iterator[Check]:
     hidden = [s for s in facts.scopes if s.energy.budget().get("unseen", 0.0) > 0.01 * abs(s.energy.value)]
     if not hidden:
         return
-    names = f"{hidden[0].scope}..{hidden[-1].scope}" if len(hidden) > 2 else ", ".join(s.scope for s in hidden)
+    called = [facts.called(s) for s in hidden]
+    names = f"{called[0]}..{called[-1]}" if len(hidden) > 2 else ", ".join(called)
     seen = max((2 * s.energy.without("unseen").u / s.energy.value for s in hidden if s.energy.value > 0), default=0.0)
     yield Check(
         "unseen",
@@ -208,24 +222,24 @@ def _judged(facts: Facts) -> Iterator[Check]:
 
 
 def _counters(facts: Facts) -> Iterator[Check]:
-    for scope in facts.channels:
+    for scope, called in ((s, facts.called(s)) for s in facts.channels):
         for channel in scope.channels:
             curve = channel.curve
             if channel.frozen:
                 yield Check(
                     "counter frozen",
                     "warning",
-                    f"{scope.scope}: {channel.spec.name} does not move; power is integrated instead",
+                    f"{called}: {channel.spec.name} does not move; power is integrated instead",
                 )
             if not isinstance(curve, CounterCurve):
                 continue
             if facts.during(curve.resets):
-                yield Check("counter reset", "warning", f"{scope.scope}: {channel.spec.name} was reset during the run")
+                yield Check("counter reset", "warning", f"{called}: {channel.spec.name} was reset during the run")
             if facts.during(curve.doubtful_wraps):
                 yield Check(
                     "counter wrap",
                     "warning",
-                    f"{scope.scope}: a gap is long enough for {channel.spec.name} to wrap unseen",
+                    f"{called}: a gap is long enough for {channel.spec.name} to wrap unseen",
                 )
 
 
@@ -234,7 +248,7 @@ def _agreement(facts: Facts) -> Iterator[Check]:
         if c.verdict == "differ" and c.best.energy.value > 0:
             share, both = c.difference.value / c.best.energy.value, 2 * c.difference.u / c.best.energy.value
             message = (
-                f"{c.scope}: {c.other.channel} of {c.other.meter} is {share:+.1%} off {c.best.channel} of "
+                f"{facts.called(c)}: {c.other.channel} of {c.other.meter} is {share:+.1%} off {c.best.channel} of "
                 f"{c.best.meter}, more than both together may be (±{both:.1%})"
             )
             advice = "" if facts.imported else f"joulelab doctor {c.other.meter}"
@@ -245,7 +259,8 @@ def _problems(facts: Facts) -> Iterator[Check]:
     # Those of the recording itself have been told when it ended.
     for event in (e for e in facts.named("problem") if e.get("meter")):
         status: CheckStatus = "note" if facts.is_beside(event.get("host")) else "warning"
-        yield Check("source", status, f"{event['meter']}: {event.get('what', '')}")
+        meter = facts.place(event.get("host"), event["meter"]) if event.get("stream") else event["meter"]
+        yield Check("source", status, f"{meter}: {event.get('what', '')}")
 
 
 def _accounting(facts: Facts) -> Iterator[Check]:
@@ -256,9 +271,8 @@ def _doubted(facts: Facts) -> Iterator[Check]:
     named = {(c.meter, c.stream.name): s.scope for s in facts.channels for c in s.channels if not c.members}
     for lag in facts.lags:
         if lag.doubted and (lag.meter, lag.stream) in named:
-            message = (
-                f"{lag.scope}: {lag.meter} does not follow the load of {lag.against} inside it, so it is not believed"
-            )
+            not_so = f"{lag.meter} does not follow the load of {lag.against} inside it"
+            message = f"{facts.called(lag)}: {not_so}, so it is not believed"
             yield Check("does not follow", "failed", message, "" if facts.imported else f"joulelab doctor {lag.meter}")
 
 
@@ -275,54 +289,6 @@ def _cords(facts: Facts) -> Iterator[Check]:
         yield Check("cords", "failed", message, "joulelab meters")
 
 
-def _held_back(facts: Facts) -> Iterator[Check]:
-    for scope in facts.channels:
-        inside = facts.seen(scope, "throttle").astype(np.int64)
-        for bit, name in THROTTLED.items():
-            share = float(np.mean((inside & bit) != 0)) if inside.size else 0.0
-            if share > 0.01:
-                status: CheckStatus = "note" if bit == 0x4 else "warning"
-                yield Check("throttled", status, f"{scope.scope}: held back by {name} in {share:.0%} of the readings")
-
-
-def _idle_gpus(facts: Facts) -> Iterator[Check]:
-    gpus = [(c, s) for c, s in zip(facts.channels, facts.scopes, strict=True) if s.scope.startswith("gpu:")]
-    idle = [s for c, s in gpus if (load := facts.seen(c, "load")).size and float(load.max()) < IDLE_LOAD]
-    if idle and len(idle) < len(gpus):
-        joules, whole = (sum(s.energy.value for s in some) for some in (idle, [s for _, s in gpus]))
-        message = f"{', '.join(s.scope for s in idle)}: idle all the time, {joules / whole:.0%} of the GPUs' energy"
-        yield Check("idle GPUs", "note", message, "use them, or ask for a node with fewer")
-
-
-def _hidden(facts: Facts) -> Iterator[Check]:
-    for event in facts.named("devices"):
-        hidden = [str(g.get("scope")) for g in event.get("gpus", ()) if not g.get("visible", True)]
-        if hidden:
-            message = (
-                f"{', '.join(hidden)}: hidden from the workload by CUDA_VISIBLE_DEVICES, and measured all the same"
-            )
-            yield Check("hidden GPUs", "note", message, "joulelab show RUN --json lists every scope by itself")
-
-
-def _strangers(facts: Facts) -> Iterator[Check]:
-    ours = {int(p) for e in facts.named("tree") for p in e.get("pids", ())}
-    ours |= {int(e["pid"]) for e in facts.named("workload") if "pid" in e}
-    foreign: dict[str, set[int]] = {}
-    for event in sorted(facts.named("process"), key=lambda e: int(e["t"])):
-        there = {int(p) for p in event.get("pids", ())} - ours
-        scope, t = str(event.get("scope", "")), int(event["t"])
-        if t < facts.start_ns:  # who was there last before the start is there at the start
-            foreign[scope] = there
-        elif t <= facts.end_ns:
-            foreign.setdefault(scope, set()).update(there)
-    for scope, pids in foreign.items():
-        if pids:
-            listed = ", ".join(str(p) for p in sorted(pids)[:5])
-            yield Check(
-                "other processes", "warning", f"{scope}: processes that are not the workload's were there ({listed})"
-            )
-
-
 def _idle_drift(facts: Facts) -> Iterator[Check]:
     if facts.idle is None:
         return
@@ -335,7 +301,7 @@ def _idle_drift(facts: Facts) -> Iterator[Check]:
         )
         drift = second - first
         if abs(drift.value) > max(0.05 * first.value, 1.0, 2 * drift.u):
-            message = f"{scope.scope}: idle power drifted by {drift.value:+.1f} W while it was measured"
+            message = f"{facts.called(scope)}: idle power drifted by {drift.value:+.1f} W while it was measured"
             yield Check("idle drifted", "warning", message, "wait until the node has cooled, or use a longer --idle")
 
 
@@ -362,6 +328,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     _opening,
     _ending,
     node_checks,
+    interval_checks,
     _short,
     _gaps,
     _unseen,
@@ -373,11 +340,8 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     _doubted,
     _possible,
     _problems,
-    _held_back,
     cap_checks,
-    _idle_gpus,
-    _hidden,
-    _strangers,
+    device_checks,
     _idle_drift,
     _clock,
     _late,

@@ -137,17 +137,27 @@ class CounterCurve:
         value = self.readings.value[sel]
         if self._break_at.size == 0:
             return value
-        k = np.searchsorted(self._break_at, np.arange(sel.start, sel.start + value.size), side="right")
-        return value + np.concatenate(([0.0], self._break_add))[k]
+        stop = sel.start + value.size
+        first, last = np.searchsorted(self._break_at, (sel.start, stop), side="right")
+        ends = np.concatenate(([sel.start], self._break_at[first:last], [stop]))
+        added = np.concatenate(([0.0], self._break_add))[first : last + 1]
+        unwrapped: Floats = value + np.repeat(added, np.diff(ends))
+        return unwrapped
 
     def unwrapped(self) -> Floats:
         """Return all values (J) with wraps and resets undone."""
         return self._unwrapped(slice(0, len(self.readings)))
 
     def powers(self, every_s: float) -> Readings:
-        """Return mean powers (W) between readings about `every_s` apart, each stamped with when it began."""
-        turn = (self.readings.t0_ns - self.base_ns) // max(round(every_s * 1e9), 1)
-        first = np.flatnonzero(np.diff(turn, prepend=-1))
+        """Return mean powers (W) between readings about `every_s` apart, each stamped with when it began.
+
+        Of two that come late and early less than half of that apart one is left out: a step more or less would show
+        as a peak.
+        """
+        every_ns = max(round(every_s * 1e9), 1)
+        turn = (self.readings.t0_ns - self.base_ns) // every_ns
+        first = np.concatenate(([0], np.flatnonzero(turn[1:] != turn[:-1]) + 1))
+        first = first[np.diff(self.readings.t0_ns[first], prepend=self.readings.t0_ns[0] - every_ns) >= every_ns / 2]
         t0, energy = self.readings.t0_ns[first], self.unwrapped()[first]
         watts = np.diff(energy) / (np.diff(t0) * 1e-9)
         return Readings(t0[:-1], self.readings.t1_ns[first][:-1], watts)
@@ -165,8 +175,8 @@ class CounterCurve:
         before = (r.t0_ns[sel] - self.base_ns).astype(np.float64) * 1e-9
         after = (r.t1_ns[sel] - self.base_ns).astype(np.float64) * 1e-9
         energy = self._unwrapped(sel)
-        usual = float(np.diff(before).max(initial=0.0))
-        last = np.concatenate(([before[0] - (usual if tick is None else tick)], before[:-1]))
+        back = float(np.diff(before).max(initial=0.0)) if tick is None else tick
+        last = np.concatenate(([before[0] - back], before[:-1]))
         low = last if tick is None else np.maximum(last, before - tick)
         keep = np.concatenate(([True], energy[1:] > energy[:-1]))
         if tick is not None:
@@ -244,12 +254,14 @@ class CounterCurve:
 
     def _near(self, t_ns: int, knots: Knots, k: int, but: int = -1) -> tuple[float, ...]:
         """Return powers (W) that were seen near an edge: by the power channel, and by sharp ticks but one."""
+        first = max(k - 4, 0)
+        some = slice(first, k + 6)
+        t, half, energy = knots.t[some].tolist(), knots.half[some].tolist(), knots.energy[some].tolist()
         seen: list[float] = []
-        for i in range(max(k - 4, 0), min(k + 5, knots.t.size - 1)):
-            slope = knots.slope(i, i + 1)
-            sharp = max(knots.half[i], knots.half[i + 1]) < CLEAN * (knots.t[i + 1] - knots.t[i])
-            if slope is not None and sharp and i != but:
-                seen.append(slope)
+        for i in range(len(t) - 1):
+            span = t[i + 1] - t[i]
+            if span > 0 and max(half[i], half[i + 1]) < CLEAN * span and first + i != but:
+                seen.append((energy[i + 1] - energy[i]) / span)
         whole = knots.slope(0, knots.t.size - 1)
         if whole is not None:
             seen.append(whole)

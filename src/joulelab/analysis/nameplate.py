@@ -2,7 +2,8 @@
 
 It is what the run recorded of its devices: a GPU's default power limit or the highest that it takes, the limit that a
 CPU package is built for, and what the configuration says of the node. Where a node's own is known, it stands for all
-that is in it; else its devices do. What is not known is said so, never guessed.
+that is in it; else its devices do, but for GPUs that were hidden from the workload. What is not known is said so, never
+guessed.
 """
 
 from __future__ import annotations
@@ -33,23 +34,39 @@ def rated_of(
     run: Run, scopes: Sequence[ScopeResult], events: Iterable[Mapping[str, Any]], duration_s: float
 ) -> RatedResult:
     """Return what rated power says of a run whose scopes are these."""
-    watts = _recorded(run, events)
+    told = list(events)
+    watts, hidden = _recorded(run, told), _hidden(told)
     several = len({s.host for s in scopes}) > 1
     devices: list[Rated] = []
     used: list[Quantity] = []
     unknown: list[str] = []
+    unused: list[str] = []
     for outer, inner in stacked([s for s in scopes if not s.estimate and family(s.scope) != "job"]):
         members = [outer] if (outer.host, outer.scope) in watts else inner or [outer]
         for s in members:
             found = watts.get((s.host, s.scope))
-            if found is None:
-                unknown.append(f"{s.host}/{s.scope}" if several else s.scope)
+            name = f"{s.host}/{s.scope}" if several else s.scope
+            if (s.host, s.scope.partition("/")[0]) in hidden:
+                unused.append(name)
+            elif found is None:
+                unknown.append(name)
             else:
                 devices.append(found)
                 used.append(s.energy)
         if members is inner:
             unknown.append(f"{outer.host}/{outer.scope}" if several else outer.scope)
-    return RatedResult(tuple(devices), duration_s, total(used) if used else None, tuple(unknown))
+    return RatedResult(tuple(devices), duration_s, total(used) if used else None, tuple(unknown), tuple(unused))
+
+
+def _hidden(events: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """Return the GPUs, by host and scope, that a workload was not shown that was shown others of its host."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for event in events:
+        if event.get("event") == "devices":
+            host, gpus = str(event.get("host", "")), event.get("gpus") or ()
+            hidden = {(host, str(gpu.get("scope"))) for gpu in gpus if not gpu.get("visible", True)}
+            found[host] = hidden if len(hidden) < len(gpus) else set()
+    return set().union(*found.values())
 
 
 def _recorded(run: Run, events: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Rated]:
@@ -65,12 +82,19 @@ def _recorded(run: Run, events: Iterable[Mapping[str, Any]]) -> dict[tuple[str, 
         default = event.get("default")
         if event.get("event") == "cap-set" and event.get("unit") == "W" and isinstance(default, (int, float)):
             found[key] = Rated(*key, float(default), DEFAULT)
+        if event.get("event") == "rated":  # of another node, as its own configuration says
+            found |= _of_node(key[0], event.get("watts"), GIVEN)
     host = str(run.meta.get("host", ""))
     for told, source in ((run.meta.get("twin"), TWIN), ((run.meta.get("options") or {}).get("node"), GIVEN)):
-        given = told.get("rated_w") if isinstance(told, dict) else None
-        if isinstance(given, (int, float)) and given > 0:
-            found |= {(host, scope): Rated(host, scope, float(given), source) for scope in NODES}
+        found |= _of_node(host, told.get("rated_w") if isinstance(told, dict) else None, source)
     return found
+
+
+def _of_node(host: str, given: object, source: str) -> dict[tuple[str, str], Rated]:
+    """Return what a node is rated at (W), for either side of its supplies; nothing where that is not told."""
+    if not isinstance(given, (int, float)) or not 0 < given < math.inf:
+        return {}
+    return {(host, scope): Rated(host, scope, float(given), source) for scope in NODES}
 
 
 def _of_stream(stream: Stream) -> tuple[float, str] | None:

@@ -41,7 +41,7 @@ def _absent(facts: Facts) -> Iterator[Check]:
     nodes, read = [str(n) for n in told[0].get("nodes", ())], {s.host for s in facts.channels}
     silent = [n for n in nodes if n not in read]
     if silent:
-        message = f"{_listed(silent)}: of the job, but without readings of power, so its energy is in no sum"
+        message = f"{listed(silent)}: of the job, but without readings of power, so its energy is in no sum"
         yield Check("not recorded", "failed", message, "joulelab doctor")
     count = int(told[0].get("count", 0))
     if count > len(nodes):
@@ -60,9 +60,9 @@ def _holes(facts: Facts, host: str, scopes: Sequence[ScopeChannels]) -> Iterator
         return
     lacking = [s.scope for s in scopes if not all(_counts_over(s, hole) for hole in holes)]
     ends = [f"from {(a - facts.start_ns) * 1e-9:.1f} s to {(b - facts.start_ns) * 1e-9:.1f} s" for a, b in holes]
-    where = f"{host}: nothing was read {_listed(ends)}"
+    where = f"{host}: nothing was read {listed(ends)}"
     if lacking:
-        message = f"{where}: the energy of {_listed(lacking)} there is not measured"
+        message = f"{where}: the energy of {listed(lacking)} there is not measured"
         yield Check("recorder lost", "failed", message, "measure again")
     else:
         yield Check("recorder lost", "note", f"{where}; its counters went on, so no energy is missing")
@@ -75,6 +75,7 @@ def _counts_over(scope: ScopeChannels, hole: tuple[int, int]) -> bool:
     return all(isinstance(p.curve, CounterCurve) for p in parts) and all(whole)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return names in words, of many only the first."""
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(names[:LISTED]) + more

@@ -80,6 +80,7 @@ class PowerCurve:
         self.bounds = bounds if bounds is not None else self._default_bounds()
         self._prefix = self._prefixes()
         self._found: dict[int, Floats] = {}
+        self._edges: dict[int, float] = {}
         self.period_s = self._period()
 
     def _usual_step(self) -> float:
@@ -123,6 +124,10 @@ class PowerCurve:
         doubled *= 0.5e-9
         return doubled
 
+    def _second(self, i: int) -> float:
+        """Return the mid-read time of one reading, in seconds from the base."""
+        return (int(self.readings.t0_ns[i]) + int(self.readings.t1_ns[i]) - 2 * self.base_ns) * 0.5e-9
+
     @cached_property
     def _squares_per_s(self) -> float:
         """Return the squares of hidden jumps of the whole record (J2), by its length (s)."""
@@ -144,7 +149,7 @@ class PowerCurve:
         All four are plain sums over the steps between readings, so that any interval is a difference of two prefixes.
         """
         t, p = self.seconds(sel), self.readings.value[sel]
-        step, jump = np.diff(t), np.diff(p)
+        step, jump = t[1:] - t[:-1], p[1:] - p[:-1]
         longest = GAP_FACTOR * max(self.step_s, self.update_s)
         usual = np.minimum(step, longest)
         hidden = np.maximum(np.maximum(usual, self.update_s) - self.window_s, 0.2 * np.minimum(usual, self.update_s))
@@ -169,11 +174,10 @@ class PowerCurve:
         i = max(self._before(t_ns), 0)
         block = min(i // BLOCK, self._prefix.shape[1] - 1)
         sums: Floats = self._prefix[:, block] + self._sums(slice(block * BLOCK, i + 1))
-        here, p = float(self.seconds(slice(i, i + 1))[0]), float(self.readings.value[i])
+        here, p = self._second(i), float(self.readings.value[i])
         since = (t_ns - self.base_ns) * 1e-9 + self.shift_s - here
         if i + 1 < len(self.readings) and since > 0:
-            there = float(self.seconds(slice(i + 1, i + 2))[0])
-            p += (float(self.readings.value[i + 1]) - p) * since / (there - here) / 2
+            p += (float(self.readings.value[i + 1]) - p) * since / (self._second(i + 1) - here) / 2
         sums[0] += since * p
         return sums
 
@@ -183,10 +187,9 @@ class PowerCurve:
         at = t_ns + int(self.shift_s * 1e9)
         r = self.readings
         sel = r.between(at - int(reach * 1e9), at + int(reach * 1e9))
-        wide = r.around(at, NEAR, NEAR)
-        sel = slice(min(sel.start, wide.start), max(sel.stop, wide.stop))
-        low, high = float(r.value[sel].min()), float(r.value[sel].max())
         inside = int(r.t0_ns.searchsorted(at, side="right"))
+        values = r.value[max(min(sel.start, inside - NEAR), 0) : max(sel.stop, inside + NEAR)]
+        low, high = float(values.min()), float(values.max())
         step = self.step_s
         if inside in (0, len(r)):
             low = min(low, self.bounds.low)
@@ -198,9 +201,11 @@ class PowerCurve:
 
     def edge_u(self, t_ns: int) -> float:
         """Return the standard uncertainty (J) of where the load changed around t."""
-        low, high, step = self.near(t_ns)
-        low, high = self.bounds.widened(low, high)
-        return (high - low) * (self.update_s / 2 + step / 2 + self.window_s / 4) / math.sqrt(3)
+        if t_ns not in self._edges:
+            low, high, step = self.near(t_ns)
+            low, high = self.bounds.widened(low, high)
+            self._edges[t_ns] = (high - low) * (self.update_s / 2 + step / 2 + self.window_s / 4) / math.sqrt(3)
+        return self._edges[t_ns]
 
     def _lag_term(self, a_ns: int, b_ns: int) -> float:
         """Return what an unknown age of the readings is worth (J): the same age at both edges, so it subtracts.

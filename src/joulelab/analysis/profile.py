@@ -1,32 +1,32 @@
 """Make power over time of a run: every trace on one grid of buckets, with coarser levels for a look from afar.
 
-Means come from the curves that the energies come from, so that what is drawn adds up to what is printed; lows and
-highs are those of the readings, so that no peak is lost at any level. Stretches without readings are NaN.
+Means go as the readings do and add up to the energies that are printed; lows and highs are those of the readings, so
+that no peak is lost at any level and none is made up. Stretches without readings are NaN: they are left out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from joulelab.analysis.accounting import accounts_of
-from joulelab.analysis.alignment import middles
 from joulelab.analysis.analyse import Interval, interval_of, joined_of
-from joulelab.analysis.breakdown import rest_over_time, stacked
+from joulelab.analysis.breakdown import stacked
 from joulelab.analysis.channels import states_of
+from joulelab.analysis.joining import INSIDE
 from joulelab.analysis.profile_grid import Buckets, Grid, grid_of, levels_of
-from joulelab.analysis.profile_lines import Edges, Shown, power_of, shown_of, within_extremes
-from joulelab.core.scope import FAMILIES, family, order
+from joulelab.analysis.profile_lines import Course, Edges
+from joulelab.analysis.profile_shown import extremes
+from joulelab.core.scope import FAMILIES, family, order, roots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from joulelab.analysis.alignment import Sums
-    from joulelab.analysis.channels import Channel, ScopeChannels
-    from joulelab.analysis.series import Floats, Readings
+    from joulelab.analysis.channels import ScopeChannels
+    from joulelab.analysis.series import Readings
     from joulelab.store.run import Run
 
 Role = Literal["stack", "whole", "scope", "other", "load", "cap", "temperature"]
@@ -44,7 +44,10 @@ STATES: tuple[tuple[Role, str, float, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Trace:
-    """Hold one trace: its levels, the finest first. Stacked traces add up to everything measured, `whole`."""
+    """Hold one trace: its levels, the finest first. Stacked traces add up to everything measured, `whole`.
+
+    Where one of them is all there is, it is that.
+    """
 
     id: str
     label: str
@@ -53,19 +56,37 @@ class Trace:
     levels: tuple[Buckets, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Hold from when to when (s) a scope was not read while others were that it is added to: their sum is a gap."""
+
+    name: str
+    from_s: float
+    to_s: float
+
+
 @dataclass(frozen=True)
 class Profile:
-    """Hold a run's power over time; `zero_ns` is the workload's start, `raw_s` the shortest step of a meter."""
+    """Hold a run's power over time; `zero_ns` is the workload's start, `raw_s` the shortest step of a meter.
+
+    `missing` says of several hosts which of them leave gaps in sums.
+    """
 
     grid: Grid
     zero_ns: int
     duration_s: float
     raw_s: float
     traces: tuple[Trace, ...]
+    missing: tuple[Missing, ...] = ()
 
     def trace(self, ident: str) -> Trace | None:
         """Return a trace by its id, None where there is none."""
         return next((t for t in self.traces if t.id == ident), None)
+
+    @property
+    def everything(self) -> Trace:
+        """Return everything measured: the sum that counts nothing twice, or the only part there is."""
+        return self.trace("whole") or next(t for t in self.traces if t.role == "stack")
 
 
 def profile_of(
@@ -82,7 +103,7 @@ def profile_of(
     scopes = [s for s in joined.scopes if s.host not in told]
     if not scopes:
         return None
-    draw = _Draw(scopes, states_of(run), joined.sums)
+    draw = _Draw(scopes, states_of(run))
     raw_s = min(c.step_s for s in scopes for c in s.channels)
     duration_s = (interval.end_ns - interval.start_ns) * 1e-9
     most = buckets or max(MOST_VALUES // (4 * len(draw.plan)), 1)
@@ -94,12 +115,12 @@ def profile_of(
         grid = Grid(since, step, max(round((until - since) / step), 1))
     else:
         grid = grid_of(*_record(scopes, interval), duration_s, raw_s=raw_s, most=most)
-    edges = Edges(interval.start_ns, interval.end_ns, grid.edges())
+    edges = Edges(interval.start_ns, interval.end_ns, grid.edges(), _guides(scopes))
     traces = tuple(
         Trace(ident, label, role, unit, levels_of(make(edges), grid.levels))
         for ident, label, role, unit, make in draw.plan
     )
-    return Profile(grid, interval.start_ns, duration_s, raw_s, traces)
+    return Profile(grid, interval.start_ns, duration_s, raw_s, traces, draw.missing(edges))
 
 
 def _record(scopes: Sequence[ScopeChannels], interval: Interval) -> tuple[float, float]:
@@ -118,13 +139,10 @@ Planned = tuple[str, str, Role, str, "Callable[[Edges], Buckets]"]
 class _Draw:
     """Plan the traces of a run; each is worked out once it is known over which buckets."""
 
-    def __init__(
-        self, scopes: Sequence[ScopeChannels], states: dict[tuple[str, str], dict[str, Readings]], sums: Sums
-    ) -> None:
+    def __init__(self, scopes: Sequence[ScopeChannels], states: dict[tuple[str, str], dict[str, Readings]]) -> None:
         self._scopes = scopes
-        self._sums = sums
         self._several = len({s.host for s in scopes}) > 1
-        self._energies: dict[int, Floats] = {}
+        self._courses: dict[int, Course] = {}
         self._stack = stacked(scopes)
         parts: dict[str, list[ScopeChannels]] = {}
         for outer, inner in self._stack:
@@ -141,6 +159,7 @@ class _Draw:
         outer = [(whole, inner) for whole, inner in self._stack if inner]
         if outer:
             yield "rest", f"rest of {_names(w for w, _ in outer)}", "stack", "W", partial(self._rest, outer=outer)
+        if outer or len(self._parts) > 1:
             tops = [whole for whole, _ in self._stack]
             yield "whole", _names(tops), "whole", "W", partial(self._sum, scopes=tops)
 
@@ -157,41 +176,59 @@ class _Draw:
     def _others(self) -> Iterator[Planned]:
         """Plan the other meters of scopes that are not one of many."""
         for scope in self._scopes if len(self._scopes) <= MOST_SCOPES else ():
-            seen = {scope.best.meter}
-            for channel in scope.channels[1:]:
-                if channel.meter not in seen:
-                    seen.add(channel.meter)
-                    name = f"{self._name(scope)} by {channel.meter}"
-                    yield f"other:{name}", name, "other", "W", partial(self._other, channel=channel)
+            for meter in list(dict.fromkeys(c.meter for c in scope.channels))[1:]:
+                own = replace(scope, channels=tuple(c for c in scope.channels if c.meter == meter))
+                name = f"{self._name(scope)} by {meter}"
+                yield f"other:{name}", name, "other", "W", partial(self._sum, scopes=[own])
 
     def _name(self, scope: ScopeChannels) -> str:
         return f"{scope.host}/{scope.scope}" if self._several else scope.scope
 
-    def _energy(self, edges: Edges, channel: Channel) -> Floats:
-        if id(channel) not in self._energies:
-            self._energies[id(channel)] = edges.energy(channel)
-        return self._energies[id(channel)]
+    def _course(self, edges: Edges, scope: ScopeChannels) -> Course:
+        if id(scope) not in self._courses:  # all of them are held by the plan
+            self._courses[id(scope)] = edges.course(scope)
+        return self._courses[id(scope)]
 
     def _sum(self, edges: Edges, scopes: Sequence[ScopeChannels]) -> Buckets:
-        energy: Floats = np.sum([self._energy(edges, s.best) for s in scopes], axis=0)
-        return _powers(edges, energy, [power_of(s, edges.zero_ns) for s in scopes])
-
-    def _other(self, edges: Edges, channel: Channel) -> Buckets:
-        return _powers(edges, self._energy(edges, channel), [shown_of(channel, edges.zero_ns)])
+        return edges.added([self._course(edges, s) for s in scopes])
 
     def _rest(self, edges: Edges, outer: Sequence[tuple[ScopeChannels, list[ScopeChannels]]]) -> Buckets:
-        energy = np.zeros(edges.t.size - 1)
-        shown: list[Shown] = []
+        energy, plain = np.zeros(edges.t.size - 1), np.zeros(edges.t.size - 1)
         for whole, inner in outer:
-            energy = energy + self._energy(edges, whole.best)
-            energy = energy - np.sum([self._energy(edges, s.best) for s in inner], axis=0)
-            rest = rest_over_time(whole, inner, self._sums)
-            shown.append(Shown.none() if rest is None else Shown(middles(rest, edges.zero_ns), rest.value))
-        return _powers(edges, energy, shown)
+            for sign, scope in ((1, whole), *((-1, s) for s in inner)):
+                course = self._course(edges, scope)
+                energy, plain = energy + sign * course.energy, plain + sign * course.plain
+        shown = [edges.less(whole, inner) for whole, inner in outer]
+        silent = not all(s.t.size for s in shown)
+        low, high = extremes([] if silent else shown, edges.t)
+        return edges.powers(energy, plain, low, high)
+
+    def missing(self, edges: Edges) -> tuple[Missing, ...]:
+        """Return which of several hosts' scopes leave gaps in the stack while the workload ran, and when."""
+        held = [scope for whole, inner in self._stack for scope in (whole, *inner)] if self._several else []
+        there = {id(s): ~np.isnan(self._course(edges, s).energy) for s in held}
+        some = np.logical_or.reduce(list(there.values())) if held else np.zeros(edges.t.size - 1, bool)
+        some &= (edges.t[1:] > 0) & (edges.t[:-1] < edges.duration_s)
+        found: dict[tuple[str, float, float], list[str]] = {}
+        for scope in held:
+            turns = np.flatnonzero(np.diff(np.concatenate(([False], some & ~there[id(scope)], [False])).astype(int)))
+            for first, last in turns.reshape(-1, 2):
+                span = scope.host, float(edges.t[first]), float(edges.t[last])
+                found.setdefault(span, []).append(scope.scope)
+        count = {host: sum(s.host == host for s in held) for host in {s.host for s in held}}
+        return tuple(
+            Missing(host if len(scopes) == count[host] else f"{host}/{', '.join(scopes)}", since, until)
+            for (host, since, until), scopes in found.items()
+        )
 
 
-def _powers(edges: Edges, energy: Floats, shown: Sequence[Shown]) -> Buckets:
-    return within_extremes(energy / np.diff(edges.t), *edges.extremes(shown))
+def _guides(scopes: Sequence[ScopeChannels]) -> dict[str, list[ScopeChannels]]:
+    """Return each host's GPUs, packages and memory: what slow meters around them are guided by."""
+    found: dict[str, list[ScopeChannels]] = {}
+    for host in {s.host for s in scopes}:
+        inside = {s.scope: s for s in scopes if s.host == host and family(s.scope) in INSIDE and not s.estimate}
+        found[host] = [inside[name] for name in roots(inside, {name: s.parent for name, s in inside.items()})]
+    return found
 
 
 def _names(scopes: Iterator[ScopeChannels] | Sequence[ScopeChannels]) -> str:

@@ -40,20 +40,27 @@ class Grid:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Hold mean, lowest and highest value of each bucket; NaN = no reading there."""
+    """Hold mean, lowest and highest value of each bucket; NaN = no reading there.
+
+    `seen` is the share of each that was read; without it, all of those that have a mean.
+    """
 
     mean: Floats
     low: Floats
     high: Floats
+    seen: Floats | None = None
 
     def coarser(self) -> Buckets:
-        """Return buckets of four each: the mean of the means that are there, the lowest low, the highest high."""
-        mean, low, high = (a.reshape(-1, COARSER) for a in (self.mean, self.low, self.high))
-        there = ~np.isnan(mean)
-        count = there.sum(axis=1)
-        sums = np.where(there, mean, 0.0).sum(axis=1)
-        means = np.divide(sums, count, out=np.full(count.size, np.nan), where=count > 0)
-        return Buckets(means, np.fmin.reduce(low, axis=1), np.fmax.reduce(high, axis=1))
+        """Return buckets of four each: the mean over what was read, the lowest low, the highest high.
+
+        What was read has the same integral as before: mean x share.
+        """
+        seen = (~np.isnan(self.mean)).astype(np.float64) if self.seen is None else self.seen
+        mean, low, high, share = (a.reshape(-1, COARSER) for a in (self.mean, self.low, self.high, seen))
+        weight = share.sum(axis=1)
+        sums = np.where(share > 0, mean * share, 0.0).sum(axis=1)
+        means = np.divide(sums, weight, out=np.full(weight.size, np.nan), where=weight > 0)
+        return Buckets(means, np.fmin.reduce(low, axis=1), np.fmax.reduce(high, axis=1), weight / COARSER)
 
 
 def grid_of(first_s: float, last_s: float, duration_s: float, *, raw_s: float, most: int) -> Grid:

@@ -1,7 +1,7 @@
-"""Work out channels over a grid of times: energy up to each edge, and the extremes of what was read between edges.
+"""Work out scopes over a grid of times: energy of each bucket, and the extremes of what was read in it.
 
-Energies are those of the channels' own curves, for all edges at once: exact for powers; for counters, lines between
-their steps. What that leaves of the workload's energy is spread over it, so that the buckets add up to what is printed.
+How power goes is told by what is shown of a scope; how much it is in all, by the channel that is believed. What that
+leaves of the workload's energy is spread over it, so that the buckets add up to what is printed.
 """
 
 from __future__ import annotations
@@ -13,76 +13,132 @@ import numpy as np
 
 from joulelab.analysis.alignment import means, middles
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.guided import DoubtedCurve, GuidedCurve, WatchedCurve
-from joulelab.analysis.power import GAP_FACTOR, PowerCurve
+from joulelab.analysis.guided import DoubtedCurve, GuidedCurve
+from joulelab.analysis.power import GAP_FACTOR
 from joulelab.analysis.profile_grid import Buckets
+from joulelab.analysis.profile_shown import Shown, between, extremes, shown_of
 from joulelab.analysis.series import usual_step
-from joulelab.analysis.statistics import TICKS_PER_POWER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
-    from joulelab.analysis.channels import Channel, Curve, ScopeChannels
+    from joulelab.analysis.channels import Channel, ScopeChannels
     from joulelab.analysis.series import Floats, Readings
 
-
-@dataclass(frozen=True)
-class Shown:
-    """Hold values and the times (s from the workload's start) of the middle of what each stands for."""
-
-    t: Floats
-    value: Floats
-
-    @classmethod
-    def none(cls) -> Shown:
-        """Return no values."""
-        return cls(np.empty(0), np.empty(0))
+ALIKE = 2.0  # factor by which what is shown may differ from what is believed and still be scaled to it
 
 
 @dataclass(frozen=True)
+class Course:
+    """Hold a scope over buckets: energy (J) by what is believed, and as shown; NaN where nothing was read."""
+
+    energy: Floats
+    plain: Floats
+    shown: tuple[Shown, ...]
+
+
 class Edges:
-    """Hold the edges of buckets (s from `zero_ns`, the workload's start) and when the workload ended."""
+    """Hold the edges of buckets (s from `zero_ns`, the workload's start) and when the workload ended.
 
-    zero_ns: int
-    end_ns: int
-    t: Floats
+    `fast` are the scopes of each host by which slow meters around them are guided.
+    """
 
-    @property
-    def duration_s(self) -> float:
-        """Return how long the workload took."""
-        return (self.end_ns - self.zero_ns) * 1e-9
+    def __init__(
+        self, zero_ns: int, end_ns: int, t: Floats, fast: Mapping[str, Sequence[ScopeChannels]] | None = None
+    ) -> None:
+        self.zero_ns = zero_ns
+        self.end_ns = end_ns
+        self.t = t
+        self.duration_s = (end_ns - zero_ns) * 1e-9
+        self._fast = fast or {}
+        self._at: Floats = np.append(t, (0.0, self.duration_s))
+        self._guides: dict[str, Floats] = {}
+        self._shown: dict[int, tuple[Channel, tuple[Shown, ...]]] = {}
 
-    def energy(self, channel: Channel) -> Floats:
-        """Return the energy (J) of each bucket by a channel's curve, NaN where there is no reading."""
-        a, b = self.zero_ns, self.end_ns
-        at = np.append(self.t, (0.0, self.duration_s))
-        found = self._up_to(channel.curve, at)
-        if b > a:  # what the shape between the readings leaves of the workload's energy
-            off = channel.energy(a, b).value - float(found[-1] - found[-2])
-            found = found + off * np.clip(at / self.duration_s, 0.0, 1.0)
-        energy: Floats = np.diff(found[:-2])
-        longest = GAP_FACTOR * max(channel.step_s, channel.update_s)
-        return np.where(self._seen(_times(channel, a), longest), energy, np.nan)
+    def course(self, scope: ScopeChannels) -> Course:
+        """Return a scope over the buckets."""
+        best, shown = scope.best, scope.power() or scope.best
+        up_to = self.up_to(shown, self._at)
+        seen = self._seen_of(best) & ~self._beyond(shown)
+        plain, believed = np.diff(up_to[:-2]), np.diff(self._levelled(best, shown, up_to)[:-2])
+        if (shown.meter, shown.stream.name) != (best.meter, best.stream.name):
+            # Where only the one that is believed was read it stands for itself.
+            alone = seen & ~self._seen_of(shown)
+            own = np.diff(self.up_to(best, self.t)) if alone.any() else plain
+            plain, believed = np.where(alone, own, plain), np.where(alone, own, believed)
+        return Course(np.where(seen, believed, np.nan), plain, self.shown(shown))
 
-    def _up_to(self, curve: Curve, at: Floats) -> Floats:
-        """Return C (J), less a constant, at times in s."""
+    def shown(self, channel: Channel) -> tuple[Shown, ...]:
+        """Return what is shown of a channel."""
+        if id(channel) not in self._shown:  # held here, so that no other gets its number
+            self._shown[id(channel)] = channel, shown_of(channel, self.zero_ns, self.end_ns)
+        return self._shown[id(channel)][1]
+
+    def up_to(self, channel: Channel, at: Floats) -> Floats:
+        """Return the energy (J), less a constant, that a channel shows up to times in s."""
+        curve = channel.curve
         if isinstance(curve, GuidedCurve):
-            fast = curve.guide.curve
-            back = (self.zero_ns - fast.base_ns) * 1e-9
-            guided: Floats = curve.offset_w * at + curve.slope * fast.at(at + back) + self._up_to(curve.rest, at)
+            rest = Shown(middles(curve.readings, self.zero_ns) - curve.slow.shift_s, curve.rest.readings.value)
+            guided: Floats = curve.offset_w * at + curve.slope * self._guide(channel.host, at) + rest.up_to(at)
             return guided
-        if isinstance(curve, WatchedCurve):
-            return self._up_to(curve.slow, at)
-        if isinstance(curve, DoubtedCurve):
-            return self._up_to(curve.plain, at)
-        if isinstance(curve, CounterCurve):
-            return _counted(curve, at, self.zero_ns, self.end_ns)
-        if isinstance(curve, PowerCurve):
-            return integrated(middles(curve.readings, self.zero_ns) - curve.shift_s, curve.readings.value, at)
-        parts: Floats = np.sum([self._up_to(part.curve, at) for part in curve.parts], axis=0)
-        return parts
+        parts = [shown for shown in self.shown(channel) if shown.t.size]
+        if not parts:  # nothing but what it is in all
+            flat: Floats = channel.energy(self.zero_ns, self.end_ns).value / max(self.duration_s, 1e-9) * at
+            return flat
+        found: Floats = np.sum([shown.up_to(at) for shown in parts], axis=0)
+        return found
+
+    def _guide(self, host: str, at: Floats) -> Floats:
+        """Return the energy (J) of what guides the slow meters of a host; most of these ask for the same times."""
+        if at is self._at and host in self._guides:
+            return self._guides[host]
+        found = np.zeros(at.size)
+        for scope in self._fast[host]:
+            found += self.up_to(scope.power() or scope.best, at)
+        if at is self._at:
+            self._guides[host] = found
+        return found
+
+    def _levelled(self, best: Channel, shown: Channel, up_to: Floats) -> Floats:
+        """Return what is shown up to each time with the workload's energy as believed: in proportion, else spread.
+
+        In proportion, idle stretches stay idle. What was used while nothing was read is left out on both sides.
+        """
+        since, until = self._read(best)
+        if until <= since:
+            return up_to
+        first, last = up_to[-2:] if until - since == self.duration_s else self.up_to(shown, np.array((since, until)))
+        a_ns, b_ns = (self.zero_ns + round(s * 1e9) for s in (since, until))
+        energy, seen = best.energy(a_ns, b_ns).value, float(last - first)
+        pauses = _pauses(np.clip(_times(shown, self.zero_ns), since, until), _longest(shown))
+        if shown is not best and pauses.size:
+            energy -= float(np.diff(self.up_to(best, pauses))[::2].sum())
+            seen -= float(np.diff(self.up_to(shown, pauses))[::2].sum())
+        if seen > 0 and 1 / ALIKE <= energy / seen <= ALIKE:
+            inside = np.where(self._at < since, first, np.where(self._at > until, last, up_to))
+            scaled: Floats = up_to + (energy / seen - 1) * (inside - first)
+            return scaled
+        spread: Floats = up_to + (energy - seen) * np.clip((self._at - since) / (until - since), 0.0, 1.0)
+        return spread
+
+    def _read(self, channel: Channel) -> tuple[float, float]:
+        """Return from when to when (s) of the workload a channel was read; its ends count where a reading is near."""
+        t, longest = _times(channel, self.zero_ns), _longest(channel)
+        since = 0.0 if t[0] <= longest else float(t[0])
+        return since, self.duration_s if t[-1] >= self.duration_s - longest else float(t[-1])
+
+    def _seen_of(self, channel: Channel) -> npt.NDArray[np.bool_]:
+        return self._seen(_times(channel, self.zero_ns), _longest(channel))
+
+    def _beyond(self, channel: Channel) -> npt.NDArray[np.bool_]:
+        """Return which buckets lie before the first or after the last rise of a counter, the workload's left out."""
+        knots = [shown.knots for shown in self.shown(channel) if shown.knots is not None]
+        first = max((k[0] for k in knots), default=-np.inf)
+        last = min((k[-1] for k in knots), default=np.inf)
+        found: npt.NDArray[np.bool_] = (self.t[1:] <= min(first, 0.0)) | (self.t[:-1] >= max(last, self.duration_s))
+        return found
 
     def _seen(self, t: Floats, longest_s: float) -> npt.NDArray[np.bool_]:
         """Return which buckets were read, or lie between readings that are no more than so many seconds apart."""
@@ -97,107 +153,61 @@ class Edges:
         found: npt.NDArray[np.bool_] = seen | (inside & near & outside)
         return found
 
-    def extremes(self, shown: Sequence[Shown]) -> tuple[Floats, Floats]:
-        """Return the lowest and highest value of each bucket, NaN where none is in it.
+    def added(self, courses: Sequence[Course]) -> Buckets:
+        """Return scopes together as powers (W). One of which no power is shown is in the extremes with its means."""
+        silent = [c.plain for c in courses if not any(s.t.size for s in c.shown)]
+        aside = np.sum(silent, axis=0) / np.diff(self.t) if silent else 0.0
+        low, high = extremes([s for c in courses for s in c.shown], self.t)
+        energy, plain = (np.sum(e, axis=0) for e in zip(*((c.energy, c.plain) for c in courses), strict=True))
+        return self.powers(energy, plain, low + aside, high + aside)
 
-        Several are added, at the times of the one that was read most often.
-        """
-        parts = [s for s in shown if s.t.size]
-        if len(parts) < len(shown) or not parts:
-            empty = np.full(self.t.size - 1, np.nan)
-            return empty, empty
-        base = max(parts, key=lambda s: s.t.size)
-        value = base.value
+    def powers(self, energy: Floats, plain: Floats, low: Floats, high: Floats) -> Buckets:
+        """Return energies (J) of buckets as powers (W), with the extremes of what was read in each."""
+        return with_extremes(energy / np.diff(self.t), plain / np.diff(self.t), low, high)
+
+    def less(self, whole: ScopeChannels, inner: Sequence[ScopeChannels]) -> Shown:
+        """Return a scope's readings less what its parts show over the same time (W)."""
+        channel = whole.power() or whole.best
+        shown = self.shown(channel)
+        if len(shown) > 1 or shown[0].t.size == 0:
+            return Shown.none()
+        (own,) = shown
+        parts = [s.power() or s.best for s in inner]
+        wide = max(channel.spec.window_s or 0.0, channel.step_s, *(c.step_s for c in parts))
+        begin, end = (own.t - wide / 2, own.t + wide / 2) if own.knots is None else (own.knots[:-1], own.knots[1:])
+        used = np.zeros(own.t.size)
         for part in parts:
-            if part is not base:
-                value = value + np.interp(base.t, part.t, part.value)
-        return self.of(Shown(base.t, value))
-
-    def of(self, shown: Shown) -> tuple[Floats, Floats]:
-        """Return the lowest and highest of the values whose time lies in each bucket, NaN where there is none."""
-        ends = np.searchsorted(shown.t, self.t)
-        full = np.flatnonzero(np.diff(ends))
-        low, high = np.full(self.t.size - 1, np.nan), np.full(self.t.size - 1, np.nan)
-        if full.size:
-            inside = shown.value[: ends[-1]]
-            low[full] = np.minimum.reduceat(inside, ends[full])
-            high[full] = np.maximum.reduceat(inside, ends[full])
-        return low, high
+            used += self.up_to(part, end) - self.up_to(part, begin)
+        return Shown(own.t, own.value - used / (end - begin), own.knots)
 
     def state(self, readings: Readings, factor: float = 1.0) -> Buckets:
         """Return what was read of a device, times a factor, as means over buckets with its extremes."""
-        t, value = middles(readings, self.zero_ns), readings.value * factor
-        mean = np.diff(integrated(t, value, self.t)) / np.diff(self.t)
-        longest = GAP_FACTOR * usual_step(np.diff(t)) if t.size > 1 else 0.0
-        mean = np.where(self._seen(t, longest), mean, np.nan)
-        return within_extremes(mean, *self.of(Shown(t, value)))
+        shown = Shown(middles(readings, self.zero_ns), readings.value * factor)
+        mean = np.diff(shown.up_to(self.t)) / np.diff(self.t)
+        longest = GAP_FACTOR * usual_step(np.diff(shown.t)) if shown.t.size > 1 else 0.0
+        seen = np.where(self._seen(shown.t, longest), mean, np.nan)
+        return with_extremes(seen, mean, *between(shown.t, shown.value, self.t))
 
 
-def within_extremes(mean: Floats, low: Floats, high: Floats) -> Buckets:
-    """Return buckets whose mean lies between the extremes; where nothing was read in one, they are its mean."""
+def with_extremes(mean: Floats, plain: Floats, low: Floats, high: Floats) -> Buckets:
+    """Return buckets with the lowest and highest of their readings and of what these are in the mean, `plain`."""
     there = np.where(np.isnan(mean), np.nan, 0.0)
-    return Buckets(mean, np.fmin(low, mean) + there, np.fmax(high, mean) + there)
+    return Buckets(mean, np.fmin(low, plain) + there, np.fmax(high, plain) + there)
 
 
-def integrated(t: Floats, value: Floats, at: Floats) -> Floats:
-    """Return the integral of readings, joined by lines, up to each time; beyond them the nearest one stays."""
-    if t.size == 1:
-        constant: Floats = value[0] * at
-        return constant
-    step = np.diff(t)
-    sums = np.concatenate(([0.0], np.cumsum(step * (value[1:] + value[:-1]) / 2)))
-    i = np.clip(np.searchsorted(t, at, side="right") - 1, 0, t.size - 2)
-    since = at - t[i]
-    slope = (value[i + 1] - value[i]) / step[i]
-    inside = sums[i] + since * (value[i] + slope * since / 2)
-    after = sums[-1] + (at - t[-1]) * value[-1]
-    before = (at - t[0]) * value[0]
-    return np.where(at < t[0], before, np.where(at > t[-1], after, inside))
+def _longest(channel: Channel) -> float:
+    """Return the longest pause (s) between readings that is no gap."""
+    return GAP_FACTOR * max(channel.step_s, channel.update_s)
 
 
-def _counted(curve: CounterCurve, at: Floats, a_ns: int, b_ns: int) -> Floats:
-    """Return a counter's energy (J) at times, on lines between its steps and what it is at the workload's ends."""
-    energy = curve.unwrapped()
-    rises = np.concatenate(([0], np.flatnonzero(np.diff(energy) > 0) + 1))
-    tick = curve.spec.update_s or 0.0
-    t, steps = middles(curve.readings, a_ns)[rises] - tick / 2, energy[rises]
-    ends = np.array((0.0, (b_ns - a_ns) * 1e-9))
-    known = np.array([curve.at(ns)[0] for ns in (a_ns, b_ns)])
-    near = np.searchsorted(t, ends)
-    # A step so near that it may as well have been on the other side says less than what is known of the end itself.
-    close = [k for n, end in zip(near, ends, strict=True) for k in (n - 1, n)
-             if 0 <= k < t.size and abs(t[k] - end) < tick / 2]  # fmt: skip
-    t, steps = np.delete(t, close), np.delete(steps, close)
-    place = np.searchsorted(t, ends)
-    t, steps = np.insert(t, place, ends), np.insert(steps, place, known)
-    steps = np.maximum.accumulate(steps)
-    inside = np.interp(at, t, steps)
-    first, last = (steps[1] - steps[0]) / (t[1] - t[0]), (steps[-1] - steps[-2]) / (t[-1] - t[-2])
-    found: Floats = inside + first * np.minimum(at - t[0], 0.0) + last * np.maximum(at - t[-1], 0.0)
-    return found
+def _pauses(t: Floats, longest_s: float) -> Floats:
+    """Return from when to when nothing was read, one after the other, in s."""
+    long = np.flatnonzero(np.diff(t) > longest_s)
+    return np.stack((t[long], t[long + 1]), axis=1).ravel()
 
 
 def _times(channel: Channel, base_ns: int) -> Floats:
     """Return the middles of what a channel's readings stand for, in s."""
-    curve = channel.curve
-    if isinstance(curve, (CounterCurve, DoubtedCurve)):
+    if isinstance(channel.curve, (CounterCurve, DoubtedCurve)):
         return middles(channel.readings, base_ns)
     return means(channel, base_ns).middle
-
-
-def shown_of(channel: Channel, base_ns: int) -> Shown:
-    """Return a channel as powers (W): as read, or the rises of its counter over several of its steps."""
-    curve = channel.curve.plain if isinstance(channel.curve, DoubtedCurve) else channel.curve
-    if isinstance(curve, CounterCurve):
-        every = max(channel.step_s, TICKS_PER_POWER * (channel.spec.update_s or channel.step_s))
-        powers = curve.powers(every)
-        return Shown(middles(powers, base_ns) + every / 2, powers.value)
-    if channel.members and channel.spec.kind == "counter":
-        return Shown.none()
-    shown = means(channel, base_ns)
-    return Shown(shown.middle, shown.value)
-
-
-def power_of(scope: ScopeChannels, base_ns: int) -> Shown:
-    """Return a scope's power as its statistics show it: by the channel that shows it best."""
-    return shown_of(scope.power() or scope.best, base_ns)

@@ -24,13 +24,15 @@ class RatedResult:
     """Hold what runtime x rated power says of the `devices`: energy (J), and its ratio to what they used.
 
     `measured` is what they used (J), None where nothing was measured of which the rated power is known. `unknown` are
-    the scopes that were measured and whose rated power nobody tells.
+    the scopes that were measured and whose rated power nobody tells, `unused` those that were measured and that the
+    workload was not shown: neither their rated power nor what they used is in it.
     """
 
     devices: tuple[Rated, ...] = ()
     duration_s: float = 0.0
     measured: Quantity | None = None
     unknown: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
     @property
     def watts(self) -> float:
@@ -66,4 +68,5 @@ class RatedResult:
                 {"host": d.host, "scope": d.scope, "rated_w": d.watts, "source": d.source} for d in self.devices
             ],
             "unknown": list(self.unknown),
+            "unused": list(self.unused),
         }

@@ -40,6 +40,10 @@ class Readings:
         back = round(back_s * 1e9)
         return self if back == 0 else Readings(self.t0_ns - back, self.t1_ns - back, self.value)
 
+    def ends(self) -> Readings:
+        """Return the first and the last reading."""
+        return Readings(self.t0_ns[[0, -1]], self.t1_ns[[0, -1]], self.value[[0, -1]])
+
     def __len__(self) -> int:
         return int(self.value.size)
 

@@ -45,13 +45,16 @@ def _percentiles_of_many(value: Floats, weight: Floats, percent: tuple[float, ..
     part = np.minimum(((value - low) * scale).astype(np.int64), PARTS - 1)
     reached = np.cumsum(np.bincount(part, weight, PARTS))
     found = []
+    ordered: dict[int, tuple[Floats, Floats]] = {}  # of a power that rests all lie in one part
     for wanted in np.array(percent) / 100 * reached[-1]:
         k = int(np.searchsorted(reached, wanted))
-        inside = part == k
-        order = np.argsort(value[inside], kind="stable")
-        within = np.cumsum(weight[inside][order]) + (reached[k - 1] if k else 0.0)
-        at = min(int(np.searchsorted(within, wanted)), order.size - 1)
-        found.append(float(value[inside][order[at]]))
+        if k not in ordered:
+            inside = part == k
+            some, own = value[inside], weight[inside]
+            order = np.argsort(some, kind="stable")
+            ordered[k] = some[order], np.cumsum(own[order]) + (reached[k - 1] if k else 0.0)
+        values, within = ordered[k]
+        found.append(float(values[min(int(np.searchsorted(within, wanted)), values.size - 1)]))
     return found
 
 

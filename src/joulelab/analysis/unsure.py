@@ -1,4 +1,7 @@
-"""Count that begin and end of a run are known only so well: a job was seen at scrapes, not when it began."""
+"""Count that begin and end of a run are known only so well: a job was seen at scrapes, not when it began.
+
+Where they are not known at all, or nodes were lost meanwhile, events say so, and become checks.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from joulelab.analysis.result import Check
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from joulelab.analysis.checks import Facts
+    from joulelab.analysis.result import CheckStatus
     from joulelab.analysis.terms import Quantity
 
 
@@ -16,6 +23,14 @@ def unsure_of(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
     """Return how far begin and end may be off to either side (ns), as the events tell."""
     told = next((e for e in events if e.get("event") == "interval-unsure"), {})
     return math.ceil(float(told.get("begin_s", 0.0)) * 1e9), math.ceil(float(told.get("end_s", 0.0)) * 1e9)
+
+
+def interval_checks(facts: Facts) -> Iterator[Check]:
+    """Tell what the source of a run did not know of its interval, or of nodes in it."""
+    statuses: dict[str, CheckStatus] = {"failed": "failed", "note": "note"}
+    for event in facts.named("interval-doubt"):
+        status = statuses.get(str(event.get("status")), "warning")
+        yield Check("interval", status, str(event.get("what", "")), str(event.get("next", "")))
 
 
 def with_unsure(

@@ -27,9 +27,10 @@ def told(rated: RatedResult) -> str:
     power = power_told(rated)
     power = f"({power})" if " + " in power else power
     sources = ", ".join(dict.fromkeys(device.source for device in rated.devices))
-    of = f"what {rated.families} used" if rated.unknown else "what was measured"
+    of = f"what {rated.families} used" if rated.unknown or rated.unused else "what was measured"
+    without = f"; without {_some(rated.unused)}, not shown to the workload" if rated.unused else ""
     estimate = f"{power} x {_time(rated.duration_s)} = {_energy(rated.energy_j)}"
-    return f"{estimate}: {times(ratio)} times {of} ({sources})"
+    return f"{estimate}: {times(ratio)} times {of} ({sources}{without})"
 
 
 def power_told(rated: RatedResult) -> str:

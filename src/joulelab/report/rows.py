@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_MEMBERS = 8  # a family with more members is shown as its sum and its extremes
 MOST_PHASES = 20
+MOST_HOSTS = 3
 # Parts of a package, cords of a node: shown only with all scopes, since the package or the node holds them.
 INNER = ("core", "uncore")
 
@@ -284,5 +285,23 @@ def _merged(members: list[tuple[str, Check]]) -> Check:
     if not scope:
         return replace(first, message=f"{first.message} ({len(members)} times)")
     if len({check.message.partition(": ")[2] for _, check in members}) == 1:
-        return replace(first, message=f"{span([s for s, _ in members])}: {first.message.partition(': ')[2]}")
-    return replace(first, message=f"{first.message}; alike: {span([s for s, _ in members[1:]])}")
+        return replace(first, message=f"{_places([s for s, _ in members])}: {first.message.partition(': ')[2]}")
+    return replace(first, message=f"{first.message}; alike: {_places([s for s, _ in members[1:]])}")
+
+
+def _places(scopes: Sequence[str]) -> str:
+    """Return a short list of scopes, those with a host by it: `gpu:0-7, node.ac of n1; gpu:0 of n2, n3 and 2 more`."""
+    by_host: dict[str, list[str]] = {}
+    for scope in scopes:
+        host, slash, inside = scope.partition("/")
+        known = bool(slash) and ":" not in host  # else it is a part of a device: gpu:0/mig:1
+        by_host.setdefault(host if known else "", []).append(inside if known else scope)
+    alike: dict[str, list[str]] = {}
+    for host, inner in by_host.items():
+        alike.setdefault(span(inner), []).append(host)
+    return "; ".join(some if hosts == [""] else f"{some} of {_hosts(hosts)}" for some, hosts in alike.items())
+
+
+def _hosts(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
+    return ", ".join(names[:MOST_HOSTS]) + more

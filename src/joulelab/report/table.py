@@ -124,8 +124,11 @@ def headline(result: Result) -> str:
     return f"{text} in {took}{so_far}, {fmt.watts(whole.mean_w.value)} on average"
 
 
-def unseen_line(result: Result) -> str:
-    """Return what the interval would be if nothing hid from the sensors, where that makes it much narrower."""
+def unseen_line(result: Result, see: str = "`unseen` below") -> str:
+    """Return what the interval would be if nothing hid from the sensors, where that makes it much narrower.
+
+    `see` says where more of it stands.
+    """
     energy = result.energy
     if energy is None or energy.expanded is None:
         return ""
@@ -134,7 +137,7 @@ def unseen_line(result: Result) -> str:
         return ""
     factor, unit = fmt.column([energy.value, energy.expanded], "J")
     width = fmt.interval(energy.value / factor, seen / factor).partition(" ± ")[2]
-    return f"(± {width} {unit} if no load is in step with the sensors: see `unseen` below)"
+    return f"(± {width} {unit} if no load is in step with the sensors: see {see})"
 
 
 def story(result: Result, width: int) -> str:

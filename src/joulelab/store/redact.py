@@ -45,10 +45,11 @@ _SECRET_NAME = re.compile(rf"(?:^|[-_.]){_WORDS}(?:$|[-_.](?!file$|path$|dir$))"
 _VARIABLE = re.compile(r"[A-Z0-9_]*(?:PASSWORD|PASSWD|PASSPHRASE|(?<!BY)(?<!COM)PASS|SECRET|TOKEN)")
 _KEY_VALUE = re.compile(r"(?P<key>-{0,2}[A-Za-z_][\w.\-]*)(?P<sep>=|:=?\s*)(?P<value>.+)", re.DOTALL)
 _INLINE = re.compile(
-    rf"(?P<key>[\w.\-]*{_WORDS}[\w.\-]*[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'}}]+)", re.IGNORECASE
+    rf"(?P<key>(?<![\w.\-])[\w.\-]*{_WORDS}[\w.\-]*[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'}}]+)",
+    re.IGNORECASE,
 )
 _INLINE_FLAG = re.compile(r"(?P<key>(?<!\S)--?[\w.\-]+\s+)(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"']+)")
-_URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.\-]*://)[^/\s@\"']+@")
+_URL = re.compile(r"(?P<scheme>(?<![A-Za-z+.\-])[A-Za-z][\w+.\-]*://)[^/\s@\"']+@")
 _HEADER = re.compile(r"(?P<kind>\b(?:Bearer|Basic)\s+)[\w.~+/\-]+=*", re.IGNORECASE)
 _KNOWN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_\-]{8,}|sk_(?:live|test)_\w{8,}|gh[pousr]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|glpat-[\w\-]{8,}"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Stream
 
 T = TypeVar("T")
-# Up to this many rows a table is read as a whole.
-WHOLE_ROWS = 2_000_000
+# Up to this many values (32 MB) a table is read as a whole, and kept.
+WHOLE_VALUES = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class Run:
     def _read(self, key: tuple[str, str, str], stream: str, wanted: Sequence[str]) -> Series:
         """Read a stream: of a small table all streams at once, because each reading of a file has its price."""
         table = self._table(*key)
-        if table.rows > WHOLE_ROWS:
+        if table.rows * (len(table.columns) + 2) > WHOLE_VALUES:
             return self._joined(key[0], read_series(table, stream, wanted, self._con))
         if key not in self._whole:
             whole = read_streams(table, self._con)

@@ -69,7 +69,7 @@ def _sealed_rows(table: Table, names: Sequence[str], con: Database) -> list[tupl
         picked = ", ".join(["t0_ns", "t1_ns", *map(named, sealed.header.columns)])
         what = f"list_position($names, stream) AS number, {picked} FROM read_parquet({quoted(table.parquet)})"
         sql = f"SELECT {what} WHERE segment = $segment"
-        data = con.execute(sql, {"names": list(names), "segment": sealed.header.segment}).fetchnumpy()
+        data = con.sql(sql, params={"names": list(names), "segment": sealed.header.segment}).fetchnumpy()
         # NULL = not read; numpy would show what happens to lie under the mask.
         columns = {column: np.ma.filled(data[column], np.nan) for column in sealed.header.columns}
         times = {"t0_ns": np.asarray(data["t0_ns"], np.int64), "t1_ns": np.asarray(data["t1_ns"], np.int64)}
@@ -117,7 +117,7 @@ def _from_parquet(table: Table, stream: str, columns: Sequence[str], con: Databa
     # Only the segments we know of: a reader that sealed one more meanwhile must not make us count it twice.
     which = f" AND segment IN ({', '.join(map(str, numbers))})" if table.journals else ""
     sql = f"SELECT {picked} FROM read_parquet({quoted(table.parquet)}) WHERE stream = $stream{which}"  # noqa: S608 (quoted)
-    data = con.execute(sql, {"stream": stream}).fetchnumpy()
+    data = con.sql(sql, params={"stream": stream}).fetchnumpy()
     count = len(data["t0_ns"])
     # NULL = not read; numpy would show what happens to lie under the mask.
     values = {c: np.ma.filled(data[c], np.nan) if c in data else np.full(count, np.nan) for c in columns}

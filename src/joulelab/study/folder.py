@@ -271,6 +271,7 @@ def described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any]
         "nodes": {name: node.to_json() for name, node in plan.nodes.items()},
         "timeouts": dict(plan.timeouts),
         "knobs": {knob: [v.to_json() for v in there.values()] for knob, there in knobs.items()},
+        "cells": len(plan.cells),
         "repeats": plan.repeats,
         "warmup": plan.warmup,
         "settings": plan.settings.to_json(),

@@ -124,7 +124,7 @@ class _Gathering:
             if folder.name.startswith("r"):
                 for phase in phases:
                     self._take(trials[phase], found, phase, whole, folder)
-                    self._rate(key if phase is None else f"{key}:{phase}", found, phase)
+                    self._rate(key if phase is None else f"{key}:{phase}", found, phase, whole.idle)
         warmup = sum(folder.name.startswith("w") for folder in folders)
         if folders or always:
             for phase, own in trials.items():
@@ -147,19 +147,24 @@ class _Gathering:
             return
         trials.append(whole if phase is None else _part(whole, found, self._scope, phase))
 
-    def _rate(self, key: str, found: SlotTrial, phase: str | None) -> None:
-        """Keep the rated power of a trial, or of a phase of it: of the scope that counts, or of all it is known of."""
+    def _rate(self, key: str, found: SlotTrial, phase: str | None, idle: Collection[str]) -> None:
+        """Keep the rated power of a trial, or of a phase of it: of the scope that counts, or of all it is known of.
+
+        GPUs that did nothing are in neither side of the comparison. Of a phase only families are known, and one that
+        some did nothing of is left out.
+        """
         part = found.phases.get(phase) if phase is not None else None
         if phase is not None and part is None:
             return
         energies, time_s = (found.energies, found.time_s) if part is None else (part.energies, part.time_s)
-        known = {name: watts for name, watts in found.rated.items() if name in energies}
+        known = _rated_of(found, energies, idle)
         if self._scope in known:
             known = {self._scope: known[self._scope]}
         if known and time_s > 0:
-            used, meter = total(energies[name] for name in known), "; ".join(found.meters.get(n, "") for n in known)
-            made = RatedTrial(tuple(known), sum(known.values()), used, time_s, meter)
-            self.results.rated.setdefault(key, []).append(made)
+            scopes = [scope for own in known.values() for scope in own]
+            watts = sum(w for own in known.values() for w in own.values())
+            used, meter = total(energies[scope] for scope in scopes), "; ".join(found.meters.get(n, "") for n in scopes)
+            self.results.rated.setdefault(key, []).append(RatedTrial(tuple(known), watts, used, time_s, meter))
 
     def _amounts(self, cell: PlannedCell, folder: Path) -> dict[str, float]:
         own = [pattern for pattern in self._work if pattern.workload in (None, cell.workload.name)]
@@ -171,6 +176,22 @@ class _Gathering:
     def _names(self, cell: PlannedCell) -> dict[str, Any]:
         named = {"workload": cell.workload.name, "node": cell.workload.node_type}
         return {name: named[name] for name in self._several}
+
+
+def _rated_of(found: SlotTrial, energies: Mapping[str, Quantity], idle: Collection[str]) -> dict[str, dict[str, float]]:
+    """Return by family the rated power (W) of what was used, by the names of its energies: the family's if whole."""
+    families: dict[str, dict[str, float]] = {}
+    for scope, watts in found.rated.items():
+        if scope not in idle:
+            families.setdefault(family(scope), {})[scope] = watts
+    known: dict[str, dict[str, float]] = {}
+    for name, used in families.items():
+        every = {scope for scope in found.energies if family(scope) == name and scope != name}
+        if name in energies and every <= used.keys():
+            known[name] = {name: sum(used.values())}
+        elif used.keys() <= energies.keys():
+            known[name] = used
+    return known
 
 
 def _in_one_unit(

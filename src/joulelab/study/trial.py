@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from joulelab.study.slots import Slot
 
 FILE = "trial.json"
-SCHEMA = 5
-READ = (3, 4, SCHEMA)  # before the fourth no run told facts, before the fifth none its rated power
+SCHEMA = 6
+READ = (3, 4, SCHEMA)  # before the fourth no run told facts, before the fifth none its rated power, then by family
 MEASURED, LOAD = "measured", "load"
 FEWEST_READINGS = 3  # so often a GPU's load must have been read before it is said to have done nothing
 CAP_CHECKS = ("cap", "cap not enforced")  # where one of these fails, a cap was not in force
@@ -58,7 +58,7 @@ class SlotTrial:
     not in force. `caps` are the watts that were asked for by scope, `busiest` the highest load (share of one) of each
     GPU whose load was read often enough; None before that was looked for. `phases` are energy, time and work by name,
     all phases of a name together, but steps. `facts` are what the workload told of itself. `rated` is the rated power
-    (W) of all devices of a family together, of those that it is known of: what runtime x rated power is made of.
+    (W) by scope, of the families that it is known of as a whole: what runtime x rated power is made of.
     """
 
     run: str
@@ -162,14 +162,13 @@ def from_result(result: Result) -> SlotTrial:
 
 
 def _rated(result: Result) -> dict[str, float]:
-    """Return the rated power of the families that it is known of as a whole."""
+    """Return the rated power of the devices of those families that it is known of as a whole."""
     lacking = {family(scope.rpartition("/")[2]) for scope in result.rated.unknown}
-    found: dict[str, float] = {}
-    for device in result.rated.devices:
-        name = family(device.scope)
-        if name not in lacking:
-            found[name] = found.get(name, 0.0) + device.watts
-    return found
+    return {
+        d.scope if d.host == result.host else f"{d.scope}@{d.host}": d.watts
+        for d in result.rated.devices
+        if family(d.scope) not in lacking
+    }
 
 
 def _phases(result: Result) -> dict[str, PhaseTrial]:
@@ -224,7 +223,7 @@ def trial_of(slot: Slot) -> SlotTrial:
 
 def _is_idle(busiest: float) -> bool:
     """Return whether a GPU did nothing, as the check of a run judges it."""
-    from joulelab.analysis.checks import IDLE_LOAD
+    from joulelab.analysis.device_checks import IDLE_LOAD
 
     return busiest < IDLE_LOAD
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Archive, Fetched
 
+GRAVE = ("warning", "failed")  # of what is told of an interval, what is a problem
 COMMAND_LINE = Source(Path("the command line"))
 
 
@@ -91,7 +92,9 @@ def import_archives(runs: Path, asked: Sequence[Asked], wanted: Wanted) -> Impor
         if wanted.idle is not None:
             since, until = min(since, wanted.idle[0]), max(until, wanted.idle[1])
         names = meter_names(one.label for one in asked)
-        parts = _parts([(name, a.fetch(since, until)) for name, a in zip(names, archives, strict=True)])
+        fetched = [(name, a.fetch(since, until)) for name, a in zip(names, archives, strict=True)]
+        doubts = _doubts(archives, wanted, start_ns)
+        parts = _doubted(_parts(fetched), doubts)
         if not any(len(f.rows) for part in parts for f in part.streams):
             raise ReadFailed("there is no reading in that interval", where=wanted.source, next="give --from and --to")
         about: dict[str, Any] = {"source": wanted.source, "archives": [*_about(asked, names, archives)]}
@@ -118,9 +121,27 @@ def import_archives(runs: Path, asked: Sequence[Asked], wanted: Wanted) -> Impor
 
 
 def problems_of(fetched: Sequence[Fetched]) -> list[str]:
-    """Return what archives tell about themselves, each once."""
-    told = [str(e.get("what", "")) for f in fetched for e in f.events if e.get("event") == "problem"]
-    return list(dict.fromkeys(told))
+    """Return what archives tell about themselves, and what is doubtful of the interval, each once."""
+    bad = (e for f in fetched for e in f.events if e.get("event") == "problem" or e.get("status") in GRAVE)
+    return list(dict.fromkeys(str(e.get("what", "")) for e in bad))
+
+
+def _doubts(archives: Sequence[Archive], wanted: Wanted, start_ns: int) -> list[dict[str, Any]]:
+    """Return as events what is not known of the interval, but of a begin or an end that was asked for."""
+    own = _own(archives)
+    given = {"begin": wanted.start_ns is not None, "end": wanted.end_ns is not None}
+    told = (dict(event) for event in getattr(own, "doubts", ()))
+    return [{"t": start_ns, **event} for event in told if not given.get(event.get("side", ""))]
+
+
+def _doubted(parts: list[Part], doubts: Sequence[dict[str, Any]]) -> list[Part]:
+    """Return parts with these events, which are of the run as a whole, in the first stream."""
+    place = next((k for k, part in enumerate(parts) if part.streams), None)
+    if not doubts or place is None:
+        return parts
+    first, *others = parts[place].streams
+    streams = [replace(first, events=[*doubts, *first.events]), *others]
+    return [*parts[:place], Part(parts[place].meter, streams), *parts[place + 1 :]]
 
 
 def _parts(fetched: Sequence[tuple[str, Sequence[Fetched]]]) -> list[Part]:
@@ -137,9 +158,14 @@ def _labels(archives: Sequence[Archive]) -> dict[str, str]:
     return {str(k): str(v) for a in archives for k, v in getattr(a, "labels", {}).items()}
 
 
+def _own(archives: Sequence[Archive]) -> Archive | None:
+    """Return the first archive that has an interval of its own."""
+    return next((a for a in archives if getattr(a, "interval", None) is not None), None)
+
+
 def _unsure_s(archives: Sequence[Archive], wanted: Wanted) -> tuple[float, float]:
     """Return how far begin and end may be off (s): not at all where they were asked for."""
-    own = next((a for a in archives if getattr(a, "interval", None) is not None), None)
+    own = _own(archives)
     begin_s, end_s = getattr(own, "unsure_s", (0.0, 0.0))
     return (begin_s if wanted.start_ns is None else 0.0), (end_s if wanted.end_ns is None else 0.0)
 

@@ -52,6 +52,8 @@ class Node(HostRecording):
         make_host_dir(run, host)
         self._segment = _next_segment(self._folder)
         self.events = EventLog(self._folder / "events.node.jsonl")
+        if "rated_w" in options.node:  # run.json has that of the first node only
+            self.event("rated", scope="node.ac", watts=options.node["rated_w"])
 
     @property
     def folder(self) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import hashlib
+import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -17,6 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from joulelab.core.errors import ConfigError, JoulelabError, NotARun
+from joulelab.core.text import printable
 from joulelab.report.cache import fingerprint
 from joulelab.report.page import document as pages
 from joulelab.web import api, frame, lists, study_list
@@ -36,10 +38,12 @@ if TYPE_CHECKING:
     from joulelab.web.security import App
     from joulelab.web.studies import StudyEntry
 
+_log = logging.getLogger("joulelab.web")
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 STATIC = {"page.css": "text/css", "profile.js": "text/javascript", "dashboard.css": "text/css"}
 STATIC |= {"dashboard.js": "text/javascript", "icon.svg": "image/svg+xml"}
 SMALL = 2000  # bytes that are not worth compressing
+MOST_LOGGED = 200  # letters of an address
 TITLES = {
     400: "That cannot be asked",
     404: "Not here",
@@ -63,6 +67,7 @@ class Dashboard:
         """Answer with the list of runs."""
         snapshot = self.index.snapshot()
         found = find(snapshot, parse(request.query_params.multi_items()))
+        self.index.ask_for(found.entries)
         text = lists.runs_page(snapshot, found, token=self._token, now=_now())
         return self._answer(request, text.encode(errors="replace"), HTML)
 
@@ -164,7 +169,10 @@ class Dashboard:
         return self._answer(request, asset(name), f"{STATIC[name]}; charset=utf-8", kept)
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        """Answer with what went wrong, in words; what nobody expected is not told in detail."""
+        """Answer with what went wrong, in words; what nobody expected is told in the server's log only."""
+        if not isinstance(error, (HTTPException, JoulelabError, OSError)):
+            asked = f"{request.method} {printable(request.url.path)[:MOST_LOGGED]}"  # a query may hold anything
+            _log.error("%s failed", asked, exc_info=error)
         status, text = _told(error, (self.index.runs, *filter(None, [self.index.studies])))
         headers = {"retry-after": "2"} if status == 503 else None
         if request.url.path.startswith("/api/"):
@@ -195,14 +203,11 @@ class Dashboard:
         check_inside(self._place(entry))
 
         def made() -> tuple[bytes, bool]:
-            page = page_of_run(entry.path)
             source = f"/api/runs/{entry.id}/power"
+            page = page_of_run(entry.path, raw=source, live=source)
             more = [(f"/studies/{entry.study}", entry.study)] if entry.study else []
             nav = frame.navigation("", token=self._token, more=[*more, (f"/api/runs/{entry.id}", "JSON")])
             text = frame.document(page, nav)
-            mark = '<figure class="profile" '
-            live = f'data-live="{source}" ' if page.live else ""
-            text = text.replace(mark, f'{mark}data-raw="{source}" {live}', 1)
             return text.encode(errors="replace"), page.live
 
         return self.kept.get(("run", entry.id), fingerprint(entry.path), made)
@@ -254,16 +259,19 @@ class Dashboard:
     async def _sent(self, request: Request, body: bytes, kind: str) -> Response:
         """Answer with much; it is packed for those who are not on this machine."""
         packs = "gzip" in request.headers.get("accept-encoding", "") and not is_loopback(client_of(request.scope))
+        varies = {"vary": "cookie, accept-encoding"}
         if not packs or len(body) < SMALL:
-            return self._answer(request, body, kind)
-        packed = await self.heavy.do(("packed", hash(body)), lambda: gzip.compress(body, 2))
-        return self._answer(request, packed, kind, {"content-encoding": "gzip"})
+            return self._answer(request, body, kind, varies)
+        # Without the time, or the same page would be another one each second.
+        packed = await self.heavy.do(("packed", hash(body)), lambda: gzip.compress(body, 2, mtime=0))
+        return self._answer(request, packed, kind, varies | {"content-encoding": "gzip"})
 
     def _answer(self, request: Request, body: bytes, kind: str, more: dict[str, str] | None = None) -> Response:
         """Answer with bytes, or with 304 where the asker has them already."""
         tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         headers = {**(more or {}), "etag": tag}
         if tag in request.headers.get("if-none-match", ""):
+            headers.pop("content-encoding", None)  # there is nothing packed in it
             return Response(status_code=304, headers=headers)
         return Response(body, headers=headers, media_type=kind)
 

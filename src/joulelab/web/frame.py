@@ -55,7 +55,6 @@ def navigation(current: str, *, token: bool = False, more: Sequence[tuple[str, s
 
 def document(page: Page, nav: Html) -> str:
     """Return a page of the dashboard with its style and script."""
-    text = served(page, base="", navigation=nav)
     extra = joined(
         (
             tag("link", rel="icon", type="image/svg+xml", href="/static/icon.svg"),
@@ -64,7 +63,7 @@ def document(page: Page, nav: Html) -> str:
         ),
         "\n",
     )
-    return text.replace("</head>", f"{extra}\n</head>", 1)
+    return served(page, navigation=nav, extra=extra)
 
 
 def login_page(*, wrong: str = "") -> str:

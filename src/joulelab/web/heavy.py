@@ -60,7 +60,7 @@ class Kept:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
         self._lock = threading.Lock()
-        self._pages: OrderedDict[Hashable, tuple[object, float, float, bytes]] = OrderedDict()
+        self._pages: OrderedDict[Hashable, tuple[object, float, bytes]] = OrderedDict()
 
     def get(self, key: Hashable, state: object, make: Callable[[], tuple[bytes, bool]]) -> bytes:
         """Return what `make` made when things were in this state: bytes, and whether they are of something live."""
@@ -68,15 +68,15 @@ class Kept:
             found = self._pages.get(key)
             if found is not None and (found[0] == state or time.monotonic() < found[1]):
                 self._pages.move_to_end(key)
-                return found[3]
+                return found[2]
         begin = time.monotonic()
         made, live = make()
         took = time.monotonic() - begin
         until = time.monotonic() + max(RENEW_S, RENEW_SHARE * took) if live else 0.0
         # Caches written meanwhile are no part of a fingerprint; a seal is, and then it is made once more.
         with self._lock:
-            self._pages[key] = (None if live else state, until, took, made)
-            while sum(len(page[3]) for page in self._pages.values()) > self._most and len(self._pages) > 1:
+            self._pages[key] = (None if live else state, until, made)
+            while sum(len(page[2]) for page in self._pages.values()) > self._most and len(self._pages) > 1:
                 self._pages.popitem(last=False)
         return made
 

@@ -1,10 +1,12 @@
 """Keep a list of all runs and studies in memory, and keep it fresh: what has not changed is not read again.
 
 One thread looks at the folders, another works out what has no cache yet; requests read the latest `Snapshot` only.
+Both take what a page is being asked for first, then the newest.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -17,9 +19,10 @@ from joulelab.web.entries import NOT_YET, Entry, Place, full_entry, quick_entry,
 from joulelab.web.studies import StudyEntry, StudyLooker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+_log = logging.getLogger("joulelab.web")
 LOOK_S = 1.0  # so often new and live runs are looked for
 WHOLE_S = 15.0  # so often every run is looked at
 SHOW_S = 0.2  # while many are read, the list is renewed so often
@@ -94,7 +97,10 @@ class Index:
         self._store_stamp = -1
         self._whole_at = -WHOLE_S
         self._studies_at = -WHOLE_S
+        self._asked: tuple[str, ...] = ()
+        self._waiting = 0
         self._lock = threading.Lock()
+        self._publishing = threading.Lock()
         self._over = threading.Event()
         self._work = threading.Event()
         self._ready = threading.Event()
@@ -103,8 +109,10 @@ class Index:
 
     def __enter__(self) -> Index:
         """Begin to look."""
-        for target in (self._look_on, self._work_on):
-            self._threads.append(threading.Thread(target=target, name="joulelab-index", daemon=True))
+        for act, woken in ((self._look_on, self._over), (self._work_on, self._work)):
+            self._threads.append(
+                threading.Thread(target=self._go_on, args=(act, woken), name="joulelab-index", daemon=True)
+            )
             self._threads[-1].start()
         return self
 
@@ -119,6 +127,11 @@ class Index:
         """Return the latest state; the first one is waited for, shortly."""
         self._ready.wait(timeout=2)
         return self._snapshot
+
+    def ask_for(self, entries: Iterable[Entry]) -> None:
+        """Say which runs somebody looks at: what is not known of them yet is read before that of others."""
+        if wanted := tuple(entry.id for entry in entries if not entry.told):
+            self._asked = wanted
 
     def settled(self, timeout_s: float = 30.0) -> Snapshot:
         """Wait until every run is read and worked out, and return the state: for tests and benchmarks."""
@@ -138,13 +151,13 @@ class Index:
         if whole:
             self._whole_at = now
         todo = [place for key, place in self._places.items() if self._has_changed(key, place, whole=whole)]
-        todo.sort(key=lambda place: place.path.name, reverse=True)
         if changed or todo:
             self._publish(len(todo))
         shown = time.monotonic()
-        for k, place in enumerate(todo):
+        for k, place in enumerate(self._in_turn(todo)):
             if self._over.is_set():
                 return
+            self._stamps[place.id] = _stamp(place.path)
             self._take(quick_entry(place))
             if time.monotonic() - shown > SHOW_S:
                 self._publish(len(todo) - k - 1)
@@ -153,6 +166,35 @@ class Index:
             self._publish(0)
         self._ready.set()
         self._work.set()
+
+    def work(self) -> bool:
+        """Work out runs without a cache, and live ones from time to time, for a moment; return whether there were any.
+
+        It comes back soon, so that what has come meanwhile has its turn before the many that are older.
+        """
+        until, changed = time.monotonic() + SHOW_S, False
+        for place in self._in_turn(self._unread()):
+            begin = time.monotonic()
+            entry = full_entry(place)
+            now = time.monotonic()
+            self._take(entry, due=now + max(LIVE_S, SHARE * (now - begin)))
+            changed = True
+            if self._over.is_set() or now > until:
+                break
+        if changed:
+            self._publish()
+        return changed
+
+    def _in_turn(self, places: Iterable[Place]) -> Iterator[Place]:
+        """Give places one after the other: what is asked for first, also if that is asked for only now; the newest."""
+        left = {place.id: place for place in sorted(places, key=lambda place: place.path.name)}
+        asked: tuple[str, ...] = ()
+        first: list[str] = []
+        while left:
+            if asked is not self._asked:
+                asked = self._asked
+                first = [key for key in reversed(asked) if key in left]
+            yield left.pop(first.pop()) if first else left.popitem()[1]
 
     def _find_places(self, *, whole: bool) -> bool:
         """Find out which runs there are; return whether the list or a study has changed."""
@@ -202,53 +244,57 @@ class Index:
         if stamp == self._stamps.get(key) and entry.status != NOT_YET:
             # The owner of a run may be killed without a trace in the folder.
             return entry.status == "live" and quick_entry(place).status != "live"
-        self._stamps[key] = stamp
         return True
 
-    def _take(self, entry: Entry) -> None:
-        """Keep what was read; what a live run has used so far stays until it is worked out again."""
+    def _take(self, entry: Entry, due: float | None = None) -> None:
+        """Keep what was read; what a live run has used so far stays until it is worked out again, when it is due."""
         with self._lock:
             known = self._entries.get(entry.id)
             if known is None:
                 return
+            if not entry.status == known.status == "live":
+                self._due.pop(entry.id, None)  # one that has ended does not wait as long as a live one
+            elif due is not None:
+                self._due[entry.id] = due
             if entry.problem and not _is_old(entry.path) and not (entry.path / "run.json").exists():
                 self._stamps.pop(entry.id, None)
+                self._due[entry.id] = time.monotonic() + LIVE_S
                 return
             if entry.status == "live" == known.status and entry.energy is None:
                 entry = replace(entry, energy=known.energy, duration_s=known.duration_s, start_utc=known.start_utc)
             self._entries[entry.id] = entry
 
-    def _publish(self, waiting: int) -> None:
-        with self._lock:
-            entries = list(self._entries.values())
-        self._snapshot = Snapshot(entries, self._found_studies, self._snapshot.number + 1, waiting)
+    def _publish(self, waiting: int | None = None) -> None:
+        """Show what is known; `waiting` are still to be read, as many as before unless told."""
+        with self._publishing:  # or a thread could show what it saw before the other did
+            self._waiting = self._waiting if waiting is None else waiting
+            with self._lock:
+                entries = list(self._entries.values())
+            self._snapshot = Snapshot(entries, self._found_studies, self._snapshot.number + 1, self._waiting)
         self._ready.set()
 
-    def _look_on(self) -> None:
-        while not self._over.is_set():
-            self.look()
-            self._over.wait(LOOK_S)
+    def _look_on(self) -> bool:
+        self.look()
+        return False
 
-    def _work_on(self) -> None:
-        """Work out runs without a cache, the newest first, and live ones from time to time."""
+    def _work_on(self) -> bool:
+        self._work.clear()
+        return self.work()
+
+    def _go_on(self, act: Callable[[], bool], woken: threading.Event) -> None:
+        """Act until closed, with a rest where there is nothing more to do; what fails is told once and tried again."""
+        told = ""
         while not self._over.is_set():
-            self._work.wait(LOOK_S)
-            self._work.clear()
-            shown, changed = time.monotonic(), False
-            for place in self._unread():
-                if self._over.is_set():
-                    return
-                begin = time.monotonic()
-                entry = full_entry(place)
-                took = time.monotonic() - begin
-                self._take(entry)
-                self._due[place.id] = begin + took + max(LIVE_S, SHARE * took)
-                changed = True
-                if time.monotonic() - shown > SHOW_S:
-                    self._publish(0)
-                    shown, changed = time.monotonic(), False
-            if changed:
-                self._publish(0)
+            try:
+                more = act()
+                told = ""
+            except Exception as error:  # noqa: BLE001 whatever it is, the list must not stop for good
+                more = False
+                if told != repr(error):
+                    _log.exception("the list of runs could not be renewed; it is tried again")
+                told = repr(error)
+            if not more:
+                woken.wait(LOOK_S)
 
     def _unread(self) -> list[Place]:
         now = time.monotonic()
@@ -258,8 +304,7 @@ class Index:
                 for key, entry in self._entries.items()
                 if not entry.told and entry.status != NOT_YET and self._due.get(key, 0.0) <= now
             ]
-            found = [self._places[key] for key in keys if key in self._places]
-        return sorted(found, key=lambda place: place.path.name, reverse=True)
+            return [self._places[key] for key in keys if key in self._places]
 
 
 def _stamp(path: Path) -> int:

@@ -12,6 +12,7 @@ from joulelab.report import format as fmt
 from joulelab.report.listed import end_text, energy_text
 from joulelab.report.page.html import Html, joined, tag
 from joulelab.report.page.parts import Page, Section
+from joulelab.web.api import MOST_COMPARED
 from joulelab.web.frame import BADGES, WORDS, document, navigation, short, when
 from joulelab.web.search import ALL
 
@@ -34,7 +35,6 @@ WIDTHS = Html(
     '<colgroup><col class="c-pick"><col class="c-name"><col class="c-status"><col class="c-start"><col class="c-time">'
     '<col class="c-energy"><col class="c-host"></colgroup>'
 )
-MOST_PICKED = 6
 KEYS = (
     ("/", "search"),
     ("j", "next run"),
@@ -112,7 +112,9 @@ def _made_row(entry: Entry, running: str | None) -> Html:
     """Return the row of a run. Entries are never changed, so it is made once; `running` is how long a live one runs."""
     title = short(entry.name or entry.workload or entry.id)
     below = short(shlex.join(entry.command)) if entry.command else short(entry.problem)
-    pick = tag("input", type="checkbox", name_="run", value=entry.id, aria_label=f"Pick {title}, {entry.id}")
+    pick = tag(
+        "input", type="checkbox", name_="run", form="picked", value=entry.id, aria_label=f"Pick {title}, {entry.id}"
+    )
     study = tag("a", short(entry.study, 40), href=f"/studies/{entry.study}", class_="badge") if entry.study else None
     opened = tag("a", title, href=f"/runs/{entry.id}", class_="open", title=title)
     name = (tag("span", opened, study, *_labels(entry), class_="name"), tag("span", below, class_="below", title=below))
@@ -246,16 +248,17 @@ def _picked() -> Html:
     """Return the bar for runs that are picked; it is there without scripts, too."""
     return tag(
         "form",
-        tag("span", f"Pick 2 to {MOST_PICKED} runs to compare them.", id="picked-count", role="status"),
+        tag("span", f"Pick 2 to {MOST_COMPARED} runs to compare them.", id="picked-count", role="status"),
         tag("button", "Compare", type="submit", class_="primary"),
         tag("button", "Clear", type="button", class_="unpick", hidden=True),
         method="get",
         action="/compare",
         class_="picked",
         id="picked",
+        data_most=MOST_COMPARED,
     )
 
 
 def _keys() -> Html:
     parts = [joined((tag("kbd", key), f" {what}")) for key, what in KEYS]
-    return tag("p", joined(parts, "  "), class_="keys muted", id="keys")
+    return tag("p", joined(parts, "  "), class_="keyboard muted", id="keys")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import json
 import secrets
 import socket
 import time
@@ -261,12 +262,13 @@ def _with_headers(headers: Iterable[tuple[bytes, bytes]], kept: str) -> list[tup
 
 
 async def _answer(send: Send, scope: Scope, status: int, text: str) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8")]
+    in_json = scope["path"].startswith("/api/")
+    headers = [(b"content-type", b"application/json" if in_json else b"text/plain; charset=utf-8")]
     body = b""
     if status == 303:
         headers.append((b"location", text.encode()))
     else:
-        body = f"{text}\n".encode()
+        body = json.dumps({"error": text}).encode() if in_json else f"{text}\n".encode()
     if status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="joulelab"'))
     if status == 429:

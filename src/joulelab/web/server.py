@@ -20,6 +20,7 @@ from joulelab.web.index import Index
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from types import FrameType
 
     from joulelab.web.security import Doors
 
@@ -61,6 +62,15 @@ class PatientProtocol(H11Protocol):
     def _too_slow(self) -> None:
         self._limit = None
         self.transport.abort()
+
+
+class EndingServer(uvicorn.Server):
+    """End without an error when told by a signal: uvicorn's own would die of it once everything is closed."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 uvicorn's signature
+        """Obey a signal; a second one does not wait for answers that are being sent."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
 
 @dataclass(frozen=True)
@@ -117,7 +127,7 @@ def prepare(listening: socket.socket, index: Index, doors: Doors, tls: tuple[Pat
     )
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    return Served(f"{'https' if tls else 'http'}://{shown}:{port}/", uvicorn.Server(config))
+    return Served(f"{'https' if tls else 'http'}://{shown}:{port}/", EndingServer(config))
 
 
 def _context(config: Any, make: Any) -> ssl.SSLContext:  # noqa: ARG001 uvicorn's signature

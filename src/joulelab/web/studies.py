@@ -94,7 +94,6 @@ class StudyLooker:
                     names = (folder.name, cell.name, slot.name)
                     ident = f"{run.name}@{'.'.join(names)}"
                     places.append(Place(ident, run, self._root, *names))
-        repeats, warmup = int(data.get("repeats") or 1), int(data.get("warmup") or 0)
         utc_s = int(data["created"]["utc_ns"]) / NS
         return StudyEntry(
             folder.name,
@@ -105,8 +104,7 @@ class StudyLooker:
             twins=tuple(dict.fromkeys(map(str, twins_of(study.nodes).values()))),
             cells=cells,
             slots=dict(states),
-            # The cells of a sweep are there from its start; of a study file each comes with its first slot.
-            planned=None if data.get("file") else cells * (repeats + warmup),
+            planned=_planned(data, cells),
             places=tuple(places),
         )
 
@@ -142,6 +140,16 @@ def slots_text(slots: Mapping[str, int], planned: int | None) -> str:
     done = slots.get("done", 0)
     parts = [f"{done} of {planned} done" if planned else f"{done} done"]
     return ", ".join(parts + [f"{slots[s]} {words.get(s, s)}" for s in STATES[1:] if slots.get(s)])
+
+
+def _planned(data: Mapping[str, Any], there: int) -> int | None:
+    """Return how many slots a study has in all, None where an older joulelab did not record that.
+
+    The cells of a sweep are there from its start; of a study file each comes with its first slot.
+    """
+    cells = data.get("cells") if data.get("file") else there
+    repeats, warmup = int(data.get("repeats") or 1), int(data.get("warmup") or 0)
+    return None if cells is None else int(cells) * (repeats + warmup)
 
 
 def _has(path: Path) -> bool:

@@ -22,7 +22,7 @@ from joulelab.report.page.blocks import Text
 from joulelab.report.page.comparison import comparison_report
 from joulelab.report.page.document import offline
 from joulelab.report.page.make import looked_at, page_of_run, page_of_runs, report_of_runs
-from joulelab.report.page.overlay import MOST
+from joulelab.report.page.overlay import MOST, NOTHING
 from joulelab.report.page.several import several_report
 from joulelab.report.several_rows import labels_of, several_columns
 
@@ -75,6 +75,27 @@ def test_both_profiles_are_drawn_over_each_other(both: list[Path]) -> None:
     power = page.sections[1].body
     assert 'data-mode="overlay"' in power
     assert 'data-source="profiles"' in power
+    first = data["common"][0]
+    assert first["label"].startswith("everything measured (")
+    assert first["told"] in power  # what is said is said of what is drawn
+    for one in data["common"]:
+        assert all(i in {s["id"] for s in p["series"]} for i, p in zip(one["ids"], data["profiles"], strict=True))
+        assert one["label"] in one["told"]
+    results = [result_of(path) for path in both]
+    group = next(one for one in data["common"] if one["ids"] == ["gpu", "gpu"])
+    for result in results:
+        watts = result.group("gpu").mean_w
+        assert fmt.quantity(watts.value, watts.expanded, "W") in group["told"]
+    single = next(one for one in data["common"] if one["label"] == "gpu:0")
+    watts = next(s for s in results[0].scopes if s.scope == "gpu:0").mean_w
+    assert f"A: {fmt.quantity(watts.value, watts.expanded, 'W')} for" in single["told"]
+
+
+def test_runs_that_are_measured_at_no_scope_alike_are_said_to_be(runs: Path) -> None:
+    pair = [make_run(runs, seconds=5.0, gpus=1, cpus=0), make_run(runs, seconds=5.0, gpus=0, cpus=1)]
+    page = page_of_runs(pair)
+    assert page.data["profiles"]["common"] == []
+    assert NOTHING in page.sections[1].body
 
 
 def test_phases_stand_side_by_side_and_those_of_one_run_alone(both: list[Path]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from joulelab.report.page.html import Html, escaped, joined, json_script, tag
 from joulelab.report.page.parts import Page, Section
 
-HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> & \u2028"
+HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> & \u2028 </script x <!--<script "
 
 
 class Seen(HTMLParser):
@@ -53,6 +53,8 @@ def test_attributes() -> None:
 
 def test_data_ends_no_script() -> None:
     text = json_script("data", {"name": HOSTILE})
+    inner = text.removeprefix('<script type="application/json" id="data">').removesuffix("</script>")
+    assert not {*"<>&\u2028\u2029"} & {*inner}
     seen = Seen(text)
     assert seen.tags == [("script", {"type": "application/json", "id": "data"})]
     assert json.loads("".join(seen.text)) == {"name": HOSTILE}

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.analysis.folders import Folder, gpu
+from tests.analysis.folders import Folder, gpu, power
 from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse
 from joulelab.analysis.gaps import Gap
-from joulelab.analysis.profile import profile_of
+from joulelab.analysis.profile import Missing, profile_of
 from joulelab.report.page.html import json_script
-from joulelab.report.page.profile import MOST_GAPS, MOST_PHASES, lines_of, profile_json
+from joulelab.report.page.profile import MOST_GAPS, MOST_PHASES, in_common, lines_of, profile_json
 
 HOSTILE = "</script><b>\u202e\x1b[2J"
 
@@ -107,3 +107,46 @@ def test_of_very_many_phases_and_gaps_the_outer_and_the_long_ones_are_kept(made)
     assert sum(p["depth"] == 0 for p in data["phases"]) == 1
     assert [p["from_s"] for p in data["phases"]] == sorted(p["from_s"] for p in data["phases"])
     assert {gap["label"] for gap in data["gaps"]} == {f"pdu {k}" for k in range(MOST_GAPS, 2 * MOST_GAPS)}
+
+
+def test_what_is_missing_of_one_of_several_hosts_is_a_gap_that_names_it(made):
+    result, profile = made
+    gone = replace(profile, missing=(Missing(f"node7{HOSTILE}", 1.0, 2.5),))
+    (gap,) = profile_json(gone, result)["gaps"]
+    assert gap["label"].startswith("node7")
+    assert gap["label"].isprintable()
+    assert (gap["from_s"], gap["to_s"]) == (1.0, 2.5)
+
+
+def wall(tmp_path, name, *, inside, scope="node.ac", host="node1"):
+    """Return the profile of a run that is measured at a scope, with or without a GPU inside."""
+    folder = Folder(tmp_path / name).add("bmc", power(scope), T, busy(200.0, 600.0)[1], host=host)
+    if inside:
+        folder.add("nvml", gpu(0), T, *busy(50.0, 300.0), host=host)
+    return profile_of(folder.close(START, END).open())
+
+
+def found(*profiles):
+    return [(c.label, [t.id for t in c.traces]) for c in in_common(profiles)]
+
+
+def test_runs_have_in_common_what_is_measured_whatever_else_is(tmp_path, made):
+    inside, outside = wall(tmp_path, "a", inside=True), wall(tmp_path, "b", inside=False)
+    assert found(inside, outside) == [("everything measured (node.ac)", ["whole", "node.ac"])]
+    assert found(outside, inside) == [("everything measured (node.ac)", ["node.ac", "whole"])]
+    # Of GPUs there are two in one and one in the other.
+    assert found(inside, made[1]) == [
+        ("everything measured (node.ac)", ["whole", "whole"]),
+        ("gpu", ["gpu", "gpu"]),
+        ("rest of node.ac", ["rest", "rest"]),
+    ]
+
+
+def test_where_everything_is_not_the_same_scope_the_outermost_that_all_have_comes_first(tmp_path):
+    direct = wall(tmp_path, "a", inside=True, scope="node.dc")
+    folder = Folder(tmp_path / "b").add("nvml", gpu(0), T, *busy(50.0, 300.0))
+    for scope in ("node.ac", "node.dc"):
+        folder.add("bmc", power(scope), T, busy(200.0, 600.0)[1])
+    both = profile_of(folder.close(START, END).open())
+    assert found(direct, both)[:2] == [("node.dc", ["whole", "scope:node.dc"]), ("gpu", ["gpu", "gpu"])]
+    assert found(wall(tmp_path, "c", inside=False), wall(tmp_path, "d", inside=False, scope="node.dc")) == []

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 from tests.slurm.cluster import Cluster, Machine, missing
 
-from joulelab.core.clock import NS
+from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import Unavailable
+from joulelab.recorder.plan import Plan
 from joulelab.transports.slurm import Answer
-from joulelab.web.agent.jobs import Groups, Job, Jobs, Queue
+from joulelab.web.agent.collect import Collector
+from joulelab.web.agent.jobs import POLL_S, SEEN_S, Groups, Job, Jobs, Queue
 from joulelab.web.agent.ledger import LINGER_NS, MOST_JOBS, Ledger
+from joulelab.web.agent.metrics import Metrics
 
 LINES = "123|ann|physics|gpu|2026-11-16T10:00:00\n124|bob|(null)|gpu|N/A\nslurm_load error|x\n"
 
@@ -175,3 +178,49 @@ def test_ten_thousand_short_jobs_are_not_all_kept():
         ledger.take(t * NS // 10, 0, {KEY: float(t)}, {str(t + 1): Job(str(t + 1))})
     assert len(ledger.accounts) == MOST_JOBS
     assert str(2 * MOST_JOBS) in ledger.accounts
+
+
+def test_a_stream_that_disappears_and_returns_costs_nothing_that_was_counted():
+    """A device that comes back counts from 0: what it had used before stays, what it uses from then on is added."""
+    ledger, other = Ledger(), ("gpu:0", "nvml")
+    ledger.take(0, 0, {KEY: 500.0, other: 50.0}, {})
+    running = {"7": Job("7")}
+    for t, totals, expected in (
+        (1, {KEY: 600.0, other: 60.0}, {KEY: 100.0, other: 10.0}),
+        (2, {KEY: 700.0}, {KEY: 200.0, other: 10.0}),  # it is gone, not what it used
+        (3, {KEY: 800.0, other: 5.0}, {KEY: 300.0, other: 15.0}),
+        (4, {KEY: 900.0, other: 25.0}, {KEY: 400.0, other: 35.0}),
+        (5, {}, {KEY: 400.0, other: 35.0}),
+    ):
+        ledger.take(t * NS, 0, totals, running)
+        assert ledger.accounts["7"].energy_j == expected, t
+    ledger.take(6 * NS, 0, {other: 30.0}, {"8": Job("8")})
+    assert ledger.accounts["8"].energy_j == {other: 5.0}, "what is away when a job begins is none of its"
+
+
+def test_it_is_told_how_late_jobs_are_known(tmp_path):
+    busy = Answer(1, "", "slurm_load_jobs error: Socket timed out on send/recv operation")
+    jobs = Jobs(Groups(tmp_path), Queue("n1", run=Fake(LINES, busy)))
+    assert jobs.lag_s(0.0) is None, "squeue has not answered yet"
+    jobs.look(10.0)
+    assert jobs.lag_s(11.0) == POLL_S + SEEN_S
+    jobs.look(41.0)
+    assert jobs.lag_s(90.0) == 80.0 + SEEN_S, "the controller does not answer: what was known stands"
+    (tmp_path / "system.slice/slurmstepd.scope").mkdir(parents=True)
+    jobs.look(100.0)
+    assert jobs.lag_s(100.0) == SEEN_S
+    gone = Jobs(Groups(tmp_path / "no"), Queue("n1", run=Fake(Unavailable("Slurm is not installed"))))
+    gone.look(0.0)
+    assert gone.lag_s(1.0) is None
+
+
+def test_a_scrape_shows_how_late_jobs_are_known(tmp_path):
+    jobs = Jobs(Groups(tmp_path), Queue("n1", run=Fake(LINES)))
+
+    def shown():
+        found = Metrics(Collector(Plan(Path(), "h", 1, meters=[]), jobs=jobs), {}).collect()
+        return [s.value for f in found for s in f.samples if s.name == "joulelab_slurm_job_lag_seconds"]
+
+    assert shown() == []
+    jobs.look(monotonic_ns() / NS)
+    assert shown() == [POLL_S + SEEN_S]

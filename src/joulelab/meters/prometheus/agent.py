@@ -1,7 +1,8 @@
-"""Know what joulelab's agents tell of their meters: how accurate they are, and when each was last read."""
+"""Know what joulelab's agents tell: how accurate their meters are, when each was last read, what nodes are rated at."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 PRESET = "joulelab"
 ACCURACY = "joulelab_accuracy_ratio"
+RATED = "joulelab_rated_watts"
 LAST_READ = "joulelab_meter_last_reading_timestamp_seconds"
 STATED_S = 600.0  # at begin and end of an interval it is asked for so long what is stated
 # An agent adds up powers over stretches without readings of so long, or of so many times a reading's usual age.
@@ -27,12 +29,14 @@ CARRIED_S, CARRIED = 10.0, 10.0
 class Agents:
     """Hold by host, meter and scope the gain that is stated, and by host and meter when (ns) it had been read last.
 
-    The latter by time of the scrape (ns). Nothing is known of what other exporters show.
+    The latter by time of the scrape (ns); `rated` by host and scope what the maker rates it at (W). Nothing is known of
+    what other exporters show.
     """
 
     gains: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     read: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
     stale_ns: int = 0
+    rated: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def known_of(self, groups: Sequence[Group]) -> list[Group]:
         """Return streams with what is known of each: its gain, how old its values are, what was shown too long."""
@@ -71,16 +75,26 @@ def asked_of_agents(api: Api, asked: Settings, since_ns: int, until_ns: int) -> 
         times = {s.t1: round(s.value * NS) for s in samples if 0 < s.value < 1e10}
         read.setdefault((asked.host_of(labels, where), labels.get("meter", "")), {}).update(times)
     gains: dict[tuple[str, str, str], float] = {}
-    edge_ns = min(round(STATED_S * NS), until_ns - since_ns)  # it does not change all the time
-    for labels, samples in (
-        *_series(api, asked, ACCURACY, since_ns, since_ns + edge_ns),
-        *_series(api, asked, ACCURACY, max(until_ns - edge_ns, since_ns + edge_ns), until_ns),
-    ):
+    for labels, samples in _stated(api, asked, ACCURACY, since_ns, until_ns):
         stated = [s.value for s in samples if 0 <= s.value < 1]
         if stated:
             key = asked.host_of(labels, where), labels.get("meter", ""), filled("{scope}", labels, where)
             gains[key] = max(*stated, gains.get(key, 0.0))
-    return Agents(gains, read, stale_ns)
+    rated: dict[str, dict[str, float]] = {}
+    for labels, samples in _stated(api, asked, RATED, since_ns, until_ns):
+        watts = [s.value for s in samples if 0 < s.value < math.inf]
+        rated.setdefault(asked.host_of(labels, where), {}).update({labels.get("scope", "node.ac"): w for w in watts})
+    return Agents(gains, read, stale_ns, rated)
+
+
+def _stated(
+    api: Api, asked: Settings, metric: str, since_ns: int, until_ns: int
+) -> list[tuple[dict[str, str], list[Sample]]]:
+    """Return what is stated at begin and end of an interval (ns): it does not change all the time."""
+    edge_ns = min(round(STATED_S * NS), until_ns - since_ns)
+    late_ns = max(until_ns - edge_ns, since_ns + edge_ns)
+    first = _series(api, asked, metric, since_ns, since_ns + edge_ns)
+    return [*first, *_series(api, asked, metric, late_ns, until_ns)]
 
 
 def _series(

@@ -28,8 +28,8 @@ Row = tuple[int, int, list[float]]
 class PrometheusArchive:
     """Fetch the samples of an interval as they were scraped.
 
-    Where the entry names a Slurm job, `interval`, `unsure_s`, `facts`, `labels` and `told` are of it: they are asked
-    for when first used, and raise MeterError.
+    Where the entry names a Slurm job, `interval`, `unsure_s`, `facts`, `labels`, `told` and `doubts` are of it: they
+    are asked for when first used, and raise MeterError.
     """
 
     def __init__(self, asked: Settings, api: Api) -> None:
@@ -46,7 +46,8 @@ class PrometheusArchive:
     def unsure_s(self) -> tuple[float, float]:
         """Return how far begin and end of the job may be off to either side, in s."""
         job = self._found()
-        return (0.0, 0.0) if job is None else job.unsure_s
+        begin_s, end_s = (0.0, 0.0) if job is None else job.unsure_s
+        return begin_s or 0.0, end_s or 0.0  # of an unknown one nothing is claimed: the run is of what was seen
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -66,6 +67,12 @@ class PrometheusArchive:
         job = self._found()
         return [] if job is None else job.told()
 
+    @property
+    def doubts(self) -> list[dict[str, str]]:
+        """Return what is not known of the job's interval and nodes, as events of the run."""
+        job = self._found()
+        return [] if job is None else job.events()
+
     def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:
         """Return one stream per scope and host, with the nearest samples outside. Raises MeterError, ConfigError."""
         self._found()
@@ -76,12 +83,17 @@ class PrometheusArchive:
         if empty and (not asked.preset or len(empty) == len(asked.queries)):
             raise nothing_found(self._api, empty[0].query, start_utc_ns, end_utc_ns)
         agents = asked_of_agents(self._api, asked, since, until)
-        result = []
+        result: list[Fetched] = []
         for group, stream in streams_of(asked, found, interval_s(found), agents, live=False):
             if not asked.is_wanted(group.host):
                 continue
             rows, problems = _rows(asked, group, found)
-            events = [{"t": start_utc_ns, "event": "problem", "what": f"{stream.name}: {what}"} for what in problems]
+            told = {"t": start_utc_ns, "event": "problem", "stream": stream.name}
+            events: list[dict[str, Any]] = [{**told, "what": f"{stream.name}: {what}"} for what in problems]
+            rated = {} if any(f.host == group.host for f in result) else agents.rated.get(group.host, {})
+            events += [
+                {"t": start_utc_ns, "event": "rated", "scope": scope, "watts": watts} for scope, watts in rated.items()
+            ]
             result.append(Fetched(stream, _within(rows, start_utc_ns, end_utc_ns), group.host, events, group.meter))
         return [*result[:-1], *self._with_missing(result[-1:], result, start_utc_ns)]
 

@@ -10,7 +10,7 @@ from joulelab.core.text import printable
 from joulelab.report import format as fmt
 from joulelab.report.charts.printed import keys
 from joulelab.report.figures import COLOURS, DASHES
-from joulelab.report.page.profile import lines_of
+from joulelab.report.page.profile import in_common, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from joulelab.analysis.profile import Profile, Trace
-    from joulelab.analysis.profile_grid import Buckets
     from joulelab.analysis.result import Result
     from joulelab.analysis.series import Floats
 
@@ -54,16 +53,20 @@ def draw_power(figure: Figure, profile: Profile, result: Result) -> str:
     below.set_xlim(edges[0], edges[-1])
     step = _edges(profile, level)
     each = fmt.period(round(float(step[1] - step[0]), 6))
-    band = f" {BAND}" if profile.trace("whole") or len(_stacked(profile)) == 1 else ""
-    return f"Each point is a mean over {each}.{band} Time 0: the workload's start."
+    return f"Each point is a mean over {each}. {BAND} Time 0: the workload's start."
 
 
 def draw_overlay(
     axes: Axes, profiles: Sequence[Profile], results: Sequence[Result], labels: Sequence[str], *, fraction: bool
 ) -> str:
-    """Draw everything measured of several runs over each other, by time or by fraction of runtime; return the note."""
+    """Draw several runs over each other, by time or by fraction of runtime; return the note.
+
+    Drawn is everything measured where that is the same scope, else the outermost that all have, else each for itself.
+    """
     unit_s, unit = _time(max(p.duration_s for p in profiles))
-    wholes = [_whole(p, _level(p)) for p in profiles]
+    common = next(iter(in_common(profiles)), None)
+    traces = common.traces if common else tuple(p.everything for p in profiles)
+    wholes = [trace.levels[_level(p)] for trace, p in zip(traces, profiles, strict=True)]
     factor, watts = fmt.column([float(np.nanmax(b.high, initial=0.0)) for b in wholes], "W")
     for k, (profile, whole) in enumerate(zip(profiles, wholes, strict=True)):
         edges = _edges(profile, _level(profile))
@@ -81,27 +84,16 @@ def draw_overlay(
     axes.set_ylabel(f"power, {watts}")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8, framealpha=0.8)
-    return "Everything measured of each run; shaded: lowest and highest reading."
+    of = common.label if common else "everything measured of each run, which is not the same scope"
+    return f"{printable(of[0].upper() + of[1:])}; shaded: lowest and highest reading."
 
 
 def _stacked(profile: Profile) -> list[Trace]:
     return [t for t in profile.traces if t.role == "stack"]
 
 
-def _whole(profile: Profile, level: int) -> Buckets:
-    """Return everything measured: the wall, or the only part there is, or the sum of the parts."""
-    from joulelab.analysis.profile_grid import Buckets
-
-    found = profile.trace("whole")
-    if found is not None:
-        return found.levels[level]
-    parts = [t.levels[level] for t in _stacked(profile)]
-    sums: list[Any] = [np.sum([getattr(b, key) for b in parts], axis=0) for key in ("mean", "low", "high")]
-    return Buckets(*sums)
-
-
 def _stack(axes: Axes, profile: Profile, level: int, edges: Floats) -> tuple[float, str]:
-    whole = _whole(profile, level)
+    whole = profile.everything.levels[level]
     factor, unit = fmt.column([float(np.nanmax(whole.high, initial=0.0))], "W")
     under = np.zeros(edges.size - 1)
     for k, trace in enumerate(_stacked(profile)):
@@ -110,8 +102,7 @@ def _stack(axes: Axes, profile: Profile, level: int, edges: Floats) -> tuple[flo
             over, edges, baseline=under, fill=True, color=COLOURS[k % len(COLOURS)], alpha=0.75, label=trace.label
         )
         under = over
-    if profile.trace("whole") or len(_stacked(profile)) == 1:
-        axes.stairs(whole.high / factor, edges, baseline=whole.low / factor, fill=True, color="#000000", alpha=0.25)
+    axes.stairs(whole.high / factor, edges, baseline=whole.low / factor, fill=True, color="#000000", alpha=0.25)
     return factor, unit
 
 

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 def page_of_run(path: Path, *, handle: str | None = None, raw: str | None = None, live: str | None = None) -> Page:
     """Return the page of a run, live or ended, by its folder. Raises JoulelabError.
 
-    `handle` is how commands name the run; `raw` and `live` are addresses of finer and of the newest data.
+    `handle` is how commands name the run; `raw` and `live` are addresses of finer data and, while the run goes on, of
+    the newest.
     """
     from joulelab.report.page.run import run_page
 
     result, profile = looked_at(path)
-    return run_page(result, path, profile, handle=handle, raw=raw, live=live)
+    newest = live if result.state == "live" else None
+    return run_page(result, path, profile, handle=handle, raw=raw, live=newest)
 
 
 def markdown_of_run(path: Path, *, handle: str | None = None) -> str:

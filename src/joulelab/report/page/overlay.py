@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.text import printable
 from joulelab.report import format as fmt
 from joulelab.report import rated
 from joulelab.report.page.blocks import Block, Drawn, Lines, Part, Text
 from joulelab.report.page.document import profile_figure
 from joulelab.report.page.html import Html, tag
-from joulelab.report.page.profile import profile_json
+from joulelab.report.page.profile import in_common, profile_json
 from joulelab.report.page.tables import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from joulelab.analysis.profile import Profile
+    from joulelab.analysis.profile import Profile, Trace
     from joulelab.analysis.result import Result
+    from joulelab.analysis.terms import Quantity
     from joulelab.report.page.make import Link
 
 SOURCE = "profiles"
 MOST = 6  # profiles that can be told apart over each other
+NOTHING = "Power over time: nothing was measured of all these runs alike."
 ESTIMATE = "What runtime x rated power would have said of each run, and how far that is from what was measured."
 
 
@@ -38,20 +41,41 @@ def power_part(
         said.append(Text(f"No power was read in {', '.join(without)}."))
     if not drawn:
         return Part("power", "Power over time", tuple(said)), {}
+    names = [label for _, _, label in drawn]
+    common = in_common([profile for _, profile, _ in drawn])
+    told = [
+        _told(found.label, [(name, r, t) for name, (r, *_), t in zip(names, drawn, found.traces, strict=True)])
+        for found in common
+    ]
     data = {
         "profiles": [profile_json(profile, result) for result, profile, _ in drawn],
-        "labels": [label for _, _, label in drawn],
+        "labels": names,
+        "common": [
+            {"label": printable(found.label), "ids": [printable(t.id) for t in found.traces], "told": printable(words)}
+            for found, words in zip(common, told, strict=True)
+        ],
     }
-    words = f"Power over time. {'; '.join(f'{label}: {_told(result)}' for result, _, label in drawn)}."
+    words = told[0] if told else NOTHING
     picture = Drawn(profile_figure(SOURCE, shown(words), overlay=True), words)
     return Part("power", "Power over time", (picture, *said)), {SOURCE: data}
 
 
-def _told(result: Result) -> str:
-    whole, took = result.group("measured"), fmt.duration(result.duration_s)
-    if whole is None:
-        return f"no power meter, {took}"
-    return f"{fmt.quantity(whole.mean_w.value, whole.mean_w.expanded, 'W')} for {took}"
+def _told(label: str, of: Sequence[tuple[str, Result, Trace]]) -> str:
+    """Return in words what is drawn of each run: mean power and how long."""
+    each = []
+    for name, result, trace in of:
+        mean, took = _mean(result, trace), fmt.duration(result.duration_s)
+        each.append(f"{name}: {fmt.quantity(mean.value, mean.expanded, 'W')} for {took}" if mean else f"{name}: {took}")
+    return f"Power over time of {label}. {'; '.join(each)}."
+
+
+def _mean(result: Result, trace: Trace) -> Quantity | None:
+    """Return the mean power (W) of what a trace shows, as tables have it; None where they do not have it."""
+    if trace.role == "scope":
+        names = {name: s.mean_w for s in result.scopes for name in (s.scope, f"{s.host}/{s.scope}")}
+        return names.get(trace.label)
+    group = result.group({"whole": "measured", "rest": trace.label}.get(trace.id, trace.id))
+    return group.mean_w if group else None
 
 
 def run_link(run: Result, path: Path, link: Link | None) -> Html | str:

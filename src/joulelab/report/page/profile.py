@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +16,54 @@ from joulelab.report import format as fmt
 from joulelab.report.rated import power_told
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from joulelab.analysis.profile import Profile, Trace
     from joulelab.analysis.result import PhaseResult, Result
     from joulelab.analysis.series import Floats
 
 SHOWN = ("stack", "whole", "load")
+OUTER = ("rack", "node.")  # what is drawn of several runs rather than parts of it
 MOST_PHASES, MOST_GAPS = 400, 200  # that a chart can show; the outer phases and the longest gaps first
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """Hold what several runs have in common: its name, and the trace of each of them."""
+
+    label: str
+    traces: tuple[Trace, ...]
+
+
+def in_common(profiles: Sequence[Profile]) -> list[Common]:
+    """Return what can be drawn of all these runs, by what is measured: everything first where that is the same scope.
+
+    The wall of a run with meters inside is the same as the wall of one without.
+    """
+    known = [_by_scope(profile) for profile in profiles]
+    whole = [profile.everything for profile in profiles]
+    names = list(dict.fromkeys(map(_measured, whole)))
+    found = [Common(f"everything measured ({names[0]})", tuple(whole))] if len(names) == 1 else []
+    shared = [name for name in known[0] if all(name in other for other in known) and [name] != names]
+    for name in sorted(shared, key=lambda name: not name.startswith(OUTER)):
+        traces = tuple(by[name] for by in known)
+        labels = {trace.label for trace in traces}
+        found.append(Common(labels.pop() if len(labels) == 1 else name, traces))
+    return found
+
+
+def _by_scope(profile: Profile) -> dict[str, Trace]:
+    found: dict[str, Trace] = {}
+    for role in ("whole", "stack", "scope"):
+        for trace in profile.traces:
+            if trace.role == role:
+                found.setdefault(_measured(trace), trace)
+    return found
+
+
+def _measured(trace: Trace) -> str:
+    """Return what a trace is of, however many there are."""
+    return re.sub(r" \(\d+\)$", "", trace.label)
 
 
 def profile_json(profile: Profile, result: Result) -> dict[str, Any]:
@@ -91,14 +135,15 @@ def _phases(result: Result) -> list[dict[str, Any]]:
 
 
 def _gaps(result: Result, profile: Profile) -> list[dict[str, Any]]:
+    """Return the longest gaps: those that were recorded, and what is missing of one of several hosts."""
     end_ns = profile.zero_ns + round(profile.grid.to_s * 1e9)
-    spans = [(g, end_ns if g.to_ns is None else g.to_ns) for g in result.gaps]
-    longest = sorted(spans, key=lambda pair: pair[0].from_ns - pair[1])[:MOST_GAPS]
+    spans = [(f"{m.name}: not read, so sums have a gap", m.from_s, m.to_s) for m in profile.missing]
+    for gap in result.gaps:
+        label = f"{gap.meter} {gap.stream}: {gap.reason}" if gap.reason else f"{gap.meter} {gap.stream}"
+        until = end_ns if gap.to_ns is None else gap.to_ns
+        spans.append((label, (gap.from_ns - profile.zero_ns) * 1e-9, (until - profile.zero_ns) * 1e-9))
+    longest = sorted(spans, key=lambda span: span[1] - span[2])[:MOST_GAPS]
     return [
-        {
-            "label": printable(f"{g.meter} {g.stream}: {g.reason}" if g.reason else f"{g.meter} {g.stream}"),
-            "from_s": (g.from_ns - profile.zero_ns) * 1e-9,
-            "to_s": (until - profile.zero_ns) * 1e-9,
-        }
-        for g, until in sorted(longest, key=lambda pair: pair[0].from_ns)
+        {"label": printable(label), "from_s": since, "to_s": until}
+        for label, since, until in sorted(longest, key=lambda span: span[1])
     ]

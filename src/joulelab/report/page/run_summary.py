@@ -28,8 +28,8 @@ def summary(result: Result) -> tuple[Block, ...]:
     if result.state == "live":
         blocks.append(Text("This run is still going on: figures are those so far.", "note"))
     blocks.append(Cards(_cards(result)) if result.scopes else Text(f"{headline(result)}.", "note warn"))
-    if unseen := unseen_line(result):
-        blocks.append(Text(unseen.replace("see `unseen` below", "see Uncertainty"), "muted"))
+    if unseen := unseen_line(result, "Uncertainty"):
+        blocks.append(Text(unseen, "muted"))
     blocks.append(Lines(tuple(_what(result))))
     doubts = Counter(c.status for c in check_lines(result.checks))
     if doubts["failed"] or doubts["warning"]:

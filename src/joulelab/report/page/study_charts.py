@@ -50,12 +50,11 @@ def drawn_panel(panel: Panel, group: str) -> Block:
 
     Cells that no number orders are bars below each other, with their names beside them.
     """
-    note = panel.note.replace("Black line", "Line")  # black on paper, by the theme here
     shown = named_within(panel, group)
     along_cap = panel.x_label in AXIS_NAMES.values()  # in order, with `no cap` at its end
     if panel.ticks is not None and (not panel.joined or (len(panel.curves) == 1 and not along_cap)):
-        return Drawing(bars_of(shown), note)
-    return Drawn(figure(draw_panel(shown), note, title=panel.title or panel.y_label))
+        return Drawing(bars_of(shown), panel.note)
+    return Drawn(figure(draw_panel(shown), panel.note, title=panel.title or panel.y_label))
 
 
 def bars_of(panel: Panel) -> Bars:
@@ -106,7 +105,7 @@ def front_part(summary: Summary) -> Part | None:
     blocks: list[Block] = []
     groups = groups_of(summary)
     for name, group in groups:
-        panel = pareto_of(group)
+        panel = pareto_of(group, "Line")  # its colour is that of the theme
         if panel is None or not _is_telling(panel):
             continue
         blocks += [Heading(name)] if name and len(groups) > 1 else []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BARS = "Bars: expanded uncertainty, k = 2."
 NO_BARS = "No bars: one run each, or a meter of unknown accuracy, so nothing is known of it."
 MARKS = "Star: best. Ring: not told apart from it. Square: reference."
-FRONT_MARKS = "Black line: Pareto front. Ring: behind it only within the uncertainty. Square: reference."
+FRONT_MARKS = "Pareto front. Ring: behind it only within the uncertainty. Square: reference."
 HALF = "The gain by EDS(2) is by algebra half of gain minus loss."
 AXIS_NAMES = {"cap": "power cap", "cpu_cap": "CPU power cap", "clock": "GPU clock", "gpus": "GPUs"}
 MOST_SCALINGS = 6
@@ -88,8 +88,11 @@ def panels_of(summary: Summary) -> list[Panel]:
     return [p for p in panels if p.curves]
 
 
-def pareto_of(summary: Summary) -> Panel | None:
-    """Return energy over time, with the front of all cells that can be compared; None without energies."""
+def pareto_of(summary: Summary, line_name: str = "Black line") -> Panel | None:
+    """Return energy over time, with the front of all cells that can be compared; None without energies.
+
+    `line_name` is what the note calls the front's line: black on paper.
+    """
     overall = summary.front_for()
     fronts = {line.key: overall or summary.front_for(line.key) for line in summary.lines}
     rows = [c for c in summary.cells if c.compared is not None and c.compared.energy is not None]
@@ -121,7 +124,7 @@ def pareto_of(summary: Summary) -> Panel | None:
     per = summary.lines[0].per
     of_work = f" per {per.removesuffix('s')}" if per else ""
     labels = f"time{of_work}, s", f"energy{of_work}, {unit}"
-    note, one = f"{_said(curves)} {FRONT_MARKS}", overall is not None
+    note, one = f"{_said(curves)} {line_name}: {FRONT_MARKS}", overall is not None
     return Panel("pareto", "Time and energy", *labels, tuple(curves), note, joined=False, one_front=one)
 
 

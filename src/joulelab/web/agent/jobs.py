@@ -29,6 +29,8 @@ ASK_S = 10.0
 # there are no control groups, and else once for each new job.
 POLL_S = 30.0
 AGAIN_S = 15.0
+# Control groups are looked at each second, and what is found is shown a second later at most.
+SEEN_S = 3.0
 _JOB = re.compile(r"job_([1-9]\d{0,9})", re.ASCII)
 _LONGEST = 64
 
@@ -101,6 +103,7 @@ class Jobs:
         self._groups, self._queue = groups, queue
         self._known: dict[str, Job] = {}
         self._next_s = self._looked_s = float("-inf")
+        self._told_s: float | None = None
         self._is_here = True
 
     @property
@@ -109,6 +112,14 @@ class Jobs:
         if self._groups.is_there:
             return "cgroup"
         return "squeue" if self._is_here else ""
+
+    def lag_s(self, now_s: float) -> float | None:
+        """Return how late a job that comes or goes may be noticed, in s; None where nothing is known of jobs."""
+        if self._groups.is_there:
+            return SEEN_S
+        if not self._is_here or self._told_s is None:
+            return None
+        return max(POLL_S, now_s - self._told_s) + SEEN_S
 
     def look(self, now_s: float) -> None:
         """Bring `now` up to date; what cannot be asked now is asked again later."""
@@ -129,7 +140,7 @@ class Jobs:
         self._next_s = now_s + again_s
         try:
             self._known = {job.number: job for job in self._queue.jobs()}
-            self._is_here, self.problem = True, ""
+            self._is_here, self.problem, self._told_s = True, "", now_s
         except Unavailable as error:
             self._known, self._is_here, self.problem = {}, False, str(error)
             self._next_s = now_s + 10 * POLL_S

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.clock import NS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from joulelab.web.agent.jobs import Job
 
@@ -38,20 +38,23 @@ class Ledger:
 
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
+        self._last: dict[Key, float] = {}
+        self._sums: dict[Key, float] = {}
         self._past: deque[tuple[int, dict[Key, float]]] = deque(maxlen=REMEMBERED)
 
     def take(self, now_ns: int, utc_ns: int, totals: Mapping[Key, float], jobs: Mapping[str, Job]) -> None:
         """Bring every account up to date; called about once a second."""
+        sums = self._summed(totals)
         passed_s = (now_ns - self._past[-1][0]) / NS if self._past else 0.0
         running = [a for number, a in self.accounts.items() if number in jobs and not a.ended_ns]
         for account in running:
             account.job = jobs[account.job.number]
-            account.energy_j = {key: max(total - account.base.get(key, 0.0), 0.0) for key, total in totals.items()}
+            account.energy_j |= {key: sums[key] - account.base.get(key, 0.0) for key in totals}
             account.shared_s += passed_s if len(jobs) > 1 else 0.0
         for number, job in jobs.items():
             known = self.accounts.get(number)
             if known is None or known.ended_ns:  # requeued under its number: it begins anew
-                self.accounts[number] = self._opened(job, now_ns, utc_ns, totals)
+                self.accounts[number] = self._opened(job, now_ns, utc_ns, totals.keys())
         for number, account in list(self.accounts.items()):
             if number not in jobs:
                 account.ended_ns = account.ended_ns or now_ns
@@ -59,18 +62,26 @@ class Ledger:
                     del self.accounts[number]
         for number in sorted(self.accounts, key=self._rank)[MOST_JOBS:]:
             del self.accounts[number]
-        self._past.append((now_ns, dict(totals)))
+        self._past.append((now_ns, dict(sums)))
+
+    def _summed(self, totals: Mapping[Key, float]) -> dict[Key, float]:
+        """Return sums that never fall: a stream that went away and came back may count from 0 again."""
+        for key, total in totals.items():
+            last = self._last.get(key, 0.0)
+            self._sums[key] = self._sums.get(key, 0.0) + (total - last if total >= last else total)
+            self._last[key] = total
+        return self._sums
 
     def _rank(self, number: str) -> tuple[bool, int]:
         """Sort jobs that run before those that ended, these by how long ago."""
         ended_ns = self.accounts[number].ended_ns
         return ended_ns > 0, -ended_ns
 
-    def _opened(self, job: Job, now_ns: int, utc_ns: int, totals: Mapping[Key, float]) -> Account:
+    def _opened(self, job: Job, now_ns: int, utc_ns: int, there: Iterable[Key]) -> Account:
         start_ns = now_ns if job.start_utc_ns is None else now_ns - max(utc_ns - job.start_utc_ns, 0)
         earlier = [base for t_ns, base in self._past if t_ns <= start_ns]
         # Where the job is older than what is remembered, all of that is its own.
-        base = earlier[-1] if earlier else (self._past[0][1] if self._past else dict(totals))
+        base = earlier[-1] if earlier else (self._past[0][1] if self._past else self._sums)
         account = Account(job, dict(base))
-        account.energy_j = {key: max(total - base.get(key, 0.0), 0.0) for key, total in totals.items()}
+        account.energy_j = {key: self._sums[key] - base.get(key, 0.0) for key in there}
         return account

@@ -6,6 +6,7 @@ import platform
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.version import __version__
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("slurm_job", "user", "account", "partition"),
         "A Slurm job that is on the node now; always 1.",
     ),
+    "joulelab_slurm_job_lag_seconds": (
+        "gauge",
+        (),
+        "How late the agent may notice that a job comes or goes; absent where nothing is known of jobs.",
+    ),
     "joulelab_job_energy_joules_total": (
         "counter",
         ("slurm_job", "scope", "meter"),
@@ -85,6 +91,9 @@ class Metrics:
         found = samples(self._collector.seen())
         for name, scopes in self._watts.items():
             found[name] = {(scope,): watts for scope, watts in scopes.items()}
+        jobs = self._collector.jobs
+        lag_s = None if jobs is None else jobs.lag_s(monotonic_ns() / NS)
+        found["joulelab_slurm_job_lag_seconds"] = {} if lag_s is None else {(): lag_s}
         found |= _traps(self._collector)
         found["joulelab_build_info"] = {(__version__, platform.python_version()): 1.0}
         for name, (kind, labels, told) in METRICS.items():

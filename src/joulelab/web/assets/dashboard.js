@@ -2,12 +2,13 @@
 (() => {
 'use strict';
 
-const RENEW_MS = 2000, TYPING_MS = 140, MOST_PICKED = 6, KEY = 'joulelab-picked';
+const RENEW_MS = 2000, TYPING_MS = 140, KEY = 'joulelab-picked';
 const list = document.getElementById('list');
 if (!list) return;
 document.documentElement.classList.add('scripted');
 const filters = document.getElementById('filters');
 const bar = document.getElementById('picked');
+const most = bar ? Number(bar.dataset.most) : 0;
 let asked = 0;       // requests are numbered: an answer that comes late is not shown
 const choices = new Map();
 let at = null;       // the row that keys are at, by its run
@@ -27,10 +28,10 @@ function showPicked() {
   if (!bar) return;
   for (const box of list.querySelectorAll('input[name="run"]')) {
     box.checked = picked.has(box.value);
-    box.disabled = !box.checked && picked.size >= MOST_PICKED;
+    box.disabled = !box.checked && picked.size >= most;
   }
   const count = document.getElementById('picked-count');
-  const words = picked.size ? `${picked.size} picked${picked.size < 2 ? ', one more to compare' : ''}` : `Pick 2 to ${MOST_PICKED} runs to compare them.`;
+  const words = picked.size ? `${picked.size} picked${picked.size < 2 ? ', one more to compare' : ''}` : `Pick 2 to ${most} runs to compare them.`;
   if (count.textContent !== words) count.textContent = words;
   bar.classList.toggle('some', picked.size > 0);
   bar.querySelector('.primary').disabled = picked.size < 2;

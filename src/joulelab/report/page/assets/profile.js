@@ -32,8 +32,10 @@ class Chart {
   load(given) {
     const many = this.overlay ? given.profiles : [given];
     this.tracks = many.map((one, k) => ({profile: new Profile(one), label: this.overlay ? given.labels[k] : '', scale: 1}));
-    if (this.overlay) this.chosen = this.chosen || this.common()[0][0];
-    else this.colours = coloured(this.tracks[0].profile.traces);
+    if (this.overlay) {
+      this.common = given.common || [];
+      this.chosen = this.chosen || 0;
+    } else this.colours = coloured(this.tracks[0].profile.traces);
     for (const {profile} of this.tracks) {
       for (const trace of profile.traces) if (!this.hidden.has(trace.id)) this.hidden.set(trace.id, !trace.shown);
     }
@@ -69,17 +71,19 @@ class Chart {
     this.soon();
   }
 
-  /** Return the traces that all runs have, with their names, for an overlay: the whole first. */
-  common() {
-    const [first, ...others] = this.tracks;
-    const wanted = first.profile.traces.filter(trace => trace.unit === 'W' && ['whole', 'stack'].includes(trace.role));
-    const shared = wanted.filter(trace => others.every(({profile}) => profile.byId.has(trace.id)));
-    const sorted = [...shared.filter(trace => trace.role === 'whole'), ...shared.filter(trace => trace.role !== 'whole')];
-    return sorted.length ? sorted.map(trace => [trace.id, trace.label]) : [['', 'no trace in common']];
+  /** Return the trace of a run that is laid over those of others: what is chosen of all that they have in common. */
+  laid(k) {
+    const found = this.common[this.chosen];
+    return found ? this.tracks[k].profile.byId.get(found.ids[k]) || null : null;
   }
 
-  choose(id) {
-    this.chosen = id;
+  /** Choose what is laid over each other; the words around the picture are about it. */
+  choose(number) {
+    this.chosen = number;
+    const said = this.common[number].told;
+    const caption = this.figure.querySelector('.summary, figcaption');
+    if (caption) caption.textContent = said;
+    this.parts.canvas.setAttribute('aria-label', said);
     this.outlined = null;
     this.soon();
   }
@@ -111,10 +115,10 @@ class Chart {
       const {profile} = track;
       const level = profile.steps.length - 1;
       const seen = cut(track, profile, level, this.full);
-      const whole = this.overlay ? profile.byId.get(this.chosen) : profile.traces.find(trace => trace.role === 'whole');
+      const whole = this.overlay ? this.laid(k) : profile.traces.find(trace => trace.role === 'whole');
       if (whole && this.overlay) layers.push(...lined(whole, level, seen, k, false));
       else if (whole) layers.push(...silhouette(whole, level, seen));
-      else layers.push(...stacked(profile, level, seen, profile.traces.filter(trace => trace.role === 'stack'), this.colours, false));
+      else if (!this.overlay) layers.push(...stacked(profile, level, seen, profile.traces.filter(trace => trace.role === 'stack'), this.colours, false));
     });
     this.outlined = layers;
     return layers;
@@ -297,27 +301,34 @@ class Chart {
     this.soon();
   }
 
-  /** Fetch what is new while it goes on: a view of everything grows, a part of it stays. */
+  /** Fetch what is new while it goes on: a view of everything grows, a part of it stays. Nobody looks: it waits. */
   async renew() {
-    if (!document.hidden) {
-      try {
-        const answer = await fetch(this.liveUrl);
-        if (answer.status === 404 || answer.status === 410) return;
-        if (!answer.ok) throw new Error(`the server said ${answer.status}`);
-        const given = await answer.json();
-        const followed = !this.zoomed();
-        const names = this.names();
-        this.load(given);
-        if (this.names() !== names) this.parts.top.querySelector('.legend').replaceWith(legend(this));
-        this.trouble = '';
-        if (followed) this.view = {...this.full};
-      } catch (refused) {
-        this.trouble = `not renewed: ${refused.message}`;
-      }
-      this.version = (this.version || 0) + 1;
-      this.soon();
+    if (document.hidden) {
+      document.addEventListener('visibilitychange', () => this.renew(), {once: true});
+      return;
     }
-    setTimeout(() => this.renew(), LIVE);
+    const began = performance.now();
+    let over = false;
+    try {
+      const answer = await fetch(this.liveUrl);
+      if (answer.status === 404 || answer.status === 410) return;
+      if (!answer.ok) throw new Error(`the server said ${answer.status}`);
+      const given = await answer.json();
+      if (!given) throw new Error('there is no power to show');
+      over = given.live === false;
+      const followed = !this.zoomed();
+      const names = this.names();
+      this.load(given);
+      if (this.names() !== names) this.parts.top.querySelector('.legend').replaceWith(legend(this));
+      this.trouble = '';
+      if (followed) this.view = {...this.full};
+    } catch (refused) {
+      this.trouble = `not renewed: ${refused.message}`;
+    }
+    this.version = (this.version || 0) + 1;
+    this.soon();
+    // What has ended stays as it is; a slow server is not asked more than it can bear.
+    if (!over) setTimeout(() => this.renew(), Math.max(LIVE, 10 * (performance.now() - began)));
   }
 }
 

@@ -98,7 +98,7 @@ function layersOf(chart, unit) {
     const level = profile.level((chart.view.to - chart.view.from) * track.scale, chart.plot.width);
     const seen = cut(track, profile, level, chart.view);
     if (chart.overlay) {
-      const trace = overlayTrace(chart, profile, unit);
+      const trace = overlayTrace(chart, k, unit);
       if (trace) layers.push(...lined(trace, level, seen, k, false));
     } else if (unit === 'W') layers.push(...powerLayers(chart, track, profile, level, seen));
     else {
@@ -111,9 +111,9 @@ function layersOf(chart, unit) {
 }
 
 /** Return the trace of a run that is laid over those of others. */
-function overlayTrace(chart, profile, unit) {
-  if (unit === 'W') return profile.byId.get(chart.chosen) || null;
-  return profile.traces.find(trace => trace.unit === unit && trace.role === 'load' && trace.shown) || null;
+function overlayTrace(chart, k, unit) {
+  if (unit === 'W') return chart.laid(k);
+  return chart.tracks[k].profile.traces.find(trace => trace.unit === unit && trace.role === 'load' && trace.shown) || null;
 }
 
 /** Return the horizontal lines that are shown: rated, idle, mean. */
@@ -124,8 +124,8 @@ function linesOf(chart) {
 
 /** Return which panels there are: power always, others where something of their unit is shown. */
 function panelsOf(chart) {
-  const has = unit => chart.tracks.some(({profile}) => (chart.overlay
-    ? unit === '%' && overlayTrace(chart, profile, unit)
+  const has = unit => chart.tracks.some(({profile}, k) => (chart.overlay
+    ? unit === '%' && overlayTrace(chart, k, unit)
     : profile.traces.some(trace => trace.unit === unit && chart.shows(trace.id))));
   return PANELS.filter(panel => panel.unit === 'W' || has(panel.unit));
 }

@@ -74,9 +74,11 @@ function legend(chart) {
 function overlayTools(chart) {
   const tools = made('div', 'choices');
   const choice = made('select', '', null, {'aria-label': 'Trace'});
-  for (const [id, label] of chart.common()) choice.append(made('option', '', label, {value: id}));
-  choice.value = chart.chosen;
-  choice.addEventListener('change', () => chart.choose(choice.value));
+  chart.common.forEach(({label}, number) => choice.append(made('option', '', label, {value: String(number)})));
+  if (!chart.common.length) choice.append(made('option', '', 'nothing in common', {value: '0'}));
+  choice.disabled = !chart.common.length;
+  choice.value = String(chart.chosen);
+  choice.addEventListener('change', () => chart.choose(Number(choice.value)));
   const ways = made('div', 'ways', null, {role: 'group', 'aria-label': 'Axis'});
   const buttons = [['by time', false], ['by share of runtime', true]].map(([label, fraction]) => {
     const button = made('button', 'way', label, {type: 'button', 'aria-pressed': String(chart.fraction === fraction)});
@@ -143,7 +145,7 @@ function reading(chart, at) {
     const bucket = profile.bucket(level, at * track.scale);
     step = Math.min(step, profile.steps[level]);
     const traces = chart.overlay
-      ? ['W', '%'].map(unit => overlayTrace(chart, profile, unit)).filter(Boolean)
+      ? ['W', '%'].map(unit => overlayTrace(chart, k, unit)).filter(Boolean)
       : profile.traces.filter(trace => chart.shows(trace.id));
     for (const trace of traces) {
       const value = kind => (bucket < 0 ? NaN : trace.values(kind, level)[bucket]);
@@ -157,12 +159,15 @@ function reading(chart, at) {
   return {rows, step, ...when(chart, at, step)};
 }
 
+const MOST_GAPS = 3; // that are named at a place
+
 /** Return a place of the axis in words, and the phases there. */
 function when(chart, at, step) {
   const {profile} = chart.tracks[0];
   const titles = chart.overlay ? [] : profile.phasesAt(at).map(phase => phase.title);
-  const gap = chart.overlay ? null : profile.gaps.find(one => one.from_s <= at && at <= one.to_s);
-  if (gap) titles.push(`gap: ${gap.label}`);
+  const gaps = chart.overlay ? [] : profile.gaps.filter(one => one.from_s <= at && at <= one.to_s);
+  titles.push(...gaps.slice(0, MOST_GAPS).map(gap => `gap: ${gap.label}`));
+  if (gaps.length > MOST_GAPS) titles.push(`and ${gaps.length - MOST_GAPS} more gaps`);
   if (chart.fraction) return {time: `${(at * 100).toFixed(1)} % of the runtime`, utc: '', titles};
   const time = clocked(at, Math.min(step, 1), Math.max(120, Math.abs(chart.full.to)));
   const date = new Date(profile.start + at * 1000);

@@ -160,8 +160,22 @@ def test_a_job_gets_the_energy_of_its_time():
 def test_a_job_older_than_the_agent_gets_what_the_agent_saw():
     ledger = Ledger()
     ledger.take(NS, 10**6 * NS, {KEY: 0.0}, {"7": Job("7", start_utc_ns=0)})
-    ledger.take(2 * NS, 10**6 * NS, {KEY: 100.0, ("rack", "x"): 5.0}, {"7": Job("7", start_utc_ns=0)})
-    assert ledger.accounts["7"].energy_j == {KEY: 100.0, ("rack", "x"): 5.0}
+    ledger.take(2 * NS, 10**6 * NS, {KEY: 100.0}, {"7": Job("7", start_utc_ns=0)})
+    assert ledger.accounts["7"].energy_j == {KEY: 100.0}
+
+
+def test_a_total_that_is_first_seen_while_a_job_runs_counts_from_then():
+    """Two PDUs of a node are told together once both answer: what they counted before the job is none of its."""
+    ledger, both = Ledger(), ("node.ac", "pdu1+pdu2")
+    running = {"7": Job("7")}
+    ledger.take(NS, 0, {KEY: 0.0}, {})
+    ledger.take(2 * NS, 0, {KEY: 10.0}, running)
+    ledger.take(3 * NS, 0, {KEY: 20.0, both: 240.0}, running)
+    ledger.take(4 * NS, 0, {KEY: 30.0, both: 250.0}, running)
+    assert ledger.accounts["7"].energy_j == {KEY: 30.0, both: 10.0}
+    # A job that is noticed late, and began before it was seen.
+    ledger.take(5 * NS, 5 * NS, {KEY: 40.0, both: 260.0}, {"8": Job("8", start_utc_ns=2 * NS)})
+    assert ledger.accounts["8"].energy_j == {KEY: 30.0, both: 20.0}
 
 
 def test_a_requeued_job_begins_anew():

@@ -49,7 +49,8 @@ class Ledger:
         running = [a for number, a in self.accounts.items() if number in jobs and not a.ended_ns]
         for account in running:
             account.job = jobs[account.job.number]
-            account.energy_j |= {key: sums[key] - account.base.get(key, 0.0) for key in totals}
+            # What is first seen while the job runs has counted before, nobody knows what of it for the job.
+            account.energy_j |= {key: sums[key] - account.base.setdefault(key, sums[key]) for key in totals}
             account.shared_s += passed_s if len(jobs) > 1 else 0.0
         for number, job in jobs.items():
             known = self.accounts.get(number)
@@ -81,7 +82,9 @@ class Ledger:
         start_ns = now_ns if job.start_utc_ns is None else now_ns - max(utc_ns - job.start_utc_ns, 0)
         earlier = [base for t_ns, base in self._past if t_ns <= start_ns]
         # Where the job is older than what is remembered, all of that is its own.
-        base = earlier[-1] if earlier else (self._past[0][1] if self._past else self._sums)
-        account = Account(job, dict(base))
-        account.energy_j = {key: self._sums[key] - base.get(key, 0.0) for key in there}
+        base = dict(earlier[-1] if earlier else (self._past[0][1] if self._past else self._sums))
+        account = Account(job, base)
+        for key in there:
+            first = next((sums[key] for _, sums in self._past if key in sums), self._sums[key])
+            account.energy_j[key] = self._sums[key] - base.setdefault(key, first)
         return account

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from joulelab.report.html import tag
 from joulelab.report.page.document import profile_figure
-from joulelab.report.page.html import tag
 from joulelab.report.page.parts import Page, Section
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.browser.synthetic_profile import page_of, profile
 
+from joulelab.report.html import joined, tag
 from joulelab.report.page.document import offline, script, served, stylesheet
-from joulelab.report.page.html import joined, tag
 from joulelab.report.page.parts import Page as Contents
 from joulelab.report.page.parts import Section
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.text import printable
 from joulelab.report import format as fmt
+from joulelab.report.html import Html, joined, tag
 from joulelab.report.page.document import served
-from joulelab.report.page.html import Html, joined, tag
 from joulelab.report.page.parts import Page, Section
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.text import printable
 from joulelab.report import format as fmt
+from joulelab.report.html import Html, joined, tag
 from joulelab.report.listed import end_text, energy_text
-from joulelab.report.page.html import Html, joined, tag
 from joulelab.report.page.parts import Page, Section
 from joulelab.web.api import MOST_COMPARED
 from joulelab.web.frame import BADGES, WORDS, document, navigation, short, when

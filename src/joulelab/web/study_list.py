@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
-from joulelab.report.page.html import Html, joined, tag
+from joulelab.report.html import Html, joined, tag
 from joulelab.report.page.parts import Page, Section
 from joulelab.web.frame import BADGES, WORDS, age, document, navigation, short, when
 from joulelab.web.studies import slots_text

@@ -20,7 +20,7 @@ from joulelab.report.study.curves import Curve, Panel, panels_of, pareto_of, sca
 from joulelab.report.study.heat import MOST_MAPS, heats_of
 
 if TYPE_CHECKING:
-    from joulelab.report.page.html import Html
+    from joulelab.report.html import Html
 
 HOSTILE = '<script>alert(1)</script>\u202e&"'
 

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
+from joulelab.report.html import Html, tag
 from joulelab.report.page.document import SCRIPTS, STYLES, offline, profile_figure, script, served, stylesheet
-from joulelab.report.page.html import Html, tag
 from joulelab.report.page.parts import Page, Section
 
 HOSTILE = "</title><script>alert(1)</script>\u202egnp\x1b[31m"

@@ -15,7 +15,7 @@ from tests.analysis.virtual import ns
 from joulelab.analysis.analyse import analyse
 from joulelab.analysis.gaps import Gap
 from joulelab.analysis.profile import Missing, profile_of
-from joulelab.report.page.html import json_script
+from joulelab.report.html import json_script
 from joulelab.report.page.profile import MOST_GAPS, MOST_PHASES, in_common, lines_of, profile_json
 
 HOSTILE = "</script><b>\u202e\x1b[2J"

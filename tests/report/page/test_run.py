@@ -17,6 +17,7 @@ from joulelab.analysis.terms import Quantity
 from joulelab.core.clock import NS
 from joulelab.report.cache import result_of
 from joulelab.report.charts.of_run import budget_of, epochs_of, parts_of, stack_of
+from joulelab.report.html import Html
 from joulelab.report.page.blocks import (
     Cards,
     Columns,
@@ -30,7 +31,6 @@ from joulelab.report.page.blocks import (
     markdown_of,
 )
 from joulelab.report.page.document import offline
-from joulelab.report.page.html import Html
 from joulelab.report.page.markdown_run import run_markdown
 from joulelab.report.page.run import run_page
 from joulelab.report.page.tables import Grid, Row, markdown, table

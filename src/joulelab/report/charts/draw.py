@@ -10,7 +10,7 @@ from joulelab.report.charts.svg_bars import draw_bars, draw_histogram, draw_stac
 
 if TYPE_CHECKING:
     from joulelab.report.charts.model import Chart
-    from joulelab.report.page.html import Html
+    from joulelab.report.html import Html
 
 
 def draw(chart: Chart, width: float = WIDTH) -> Html:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.text import printable
-from joulelab.report.page.html import Html, joined, tag
+from joulelab.report.html import Html, joined, tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.report.charts.model import Bar, Bars, Histogram, Stack
-    from joulelab.report.page.html import Html
+    from joulelab.report.html import Html
 
 ROW, THICK = 26.0, 16.0  # height of a line of bars, and of the bar in it
 MOST_OF_LABEL = 26  # letters of a name beside its bar

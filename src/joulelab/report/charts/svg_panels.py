@@ -27,7 +27,7 @@ from joulelab.report.charts.svg import (
     text,
     width_of,
 )
-from joulelab.report.page.html import Html, tag
+from joulelab.report.html import Html, tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.report.charts.draw import draw
 from joulelab.report.charts.svg import WIDTH
-from joulelab.report.page.html import Html, joined, tag
+from joulelab.report.html import Html, joined, tag
 from joulelab.report.page.tables import (
     commands,
     figure,

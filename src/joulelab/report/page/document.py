@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.text import printable
 from joulelab.core.version import __version__
-from joulelab.report.page.html import Html, joined, json_script, tag
+from joulelab.report.html import Html, joined, json_script, tag
 
 if TYPE_CHECKING:
     from joulelab.report.page.parts import Page, Section

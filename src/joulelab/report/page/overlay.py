@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.text import printable
 from joulelab.report import format as fmt
 from joulelab.report import rated
+from joulelab.report.html import Html, tag
 from joulelab.report.page.blocks import Block, Drawn, Lines, Part, Text
 from joulelab.report.page.document import profile_figure
-from joulelab.report.page.html import Html, tag
 from joulelab.report.page.profile import in_common, profile_json
 from joulelab.report.page.tables import shown
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from joulelab.report.page.html import Html
+    from joulelab.report.html import Html
 
 
 @dataclass(frozen=True, slots=True)

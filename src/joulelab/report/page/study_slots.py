@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from joulelab.report import format as fmt
+from joulelab.report.html import tag
 from joulelab.report.page.blocks import Block, Lines, Part, Table, Text
-from joulelab.report.page.html import tag
 from joulelab.report.page.tables import Grid, Row, shown
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.text import printable
 from joulelab.report.console import BLANK
-from joulelab.report.page.html import Html, tag
+from joulelab.report.html import Html, tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -55,6 +56,14 @@ def runs_of(study: Path, *caps: str) -> list[Path]:
     return found
 
 
+def as_one_of_its_own(run: Path) -> None:
+    """Name a copy of a slot's run as its user would have: by its workload and settings."""
+    meta = json.loads((run / "run.json").read_text())
+    kept = {k: v for k, v in meta["labels"].items() if k not in ("study", "cell", "slot", "node_type", "workload")}
+    name = " ".join([meta["labels"]["workload"], *kept.values()])
+    (run / "run.json").write_text(json.dumps({**meta, "name": name, "labels": kept}))
+
+
 @contextmanager
 def dashboard(runs: Path, store: Path) -> Iterator[str]:
     """Serve both stores; give the address."""
@@ -95,11 +104,12 @@ def terminal(browser: Browser, folder: Path) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    job = [sys.executable, "-m", "joulelab.twins.job", "--workload", "resnet152-cifar10", "--scale", "0.02"]
+    job = [sys.executable, "-m", "joulelab.twins.job", "--workload", "resnet152-cifar10"]
+    job += ["--gpus", "8", "--set", "epochs=200", "--scale", "0.01"]
     store = folder / "live"
     run = [*JOULELAB, "run", "-q", "--runs", str(store), "--name", "resnet152", "--", *job]
     with subprocess.Popen(
-        [*JOULELAB, "twin", "bnl-h100", "--", *run], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*JOULELAB, "twin", "bnl-h100", "--idle", "--", *run], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as going:
         try:
             until(lambda: any((run / "run.json").exists() for run in store.glob("2*")))
@@ -132,7 +142,8 @@ def main() -> None:
         runs.mkdir()
         trainings = [run for study in sorted(store.iterdir()) for run in runs_of(study)[:12]]
         for run in trainings:
-            shutil.copytree(run, runs / run.name)
+            as_one_of_its_own(shutil.copytree(run, runs / run.name))
+        joulelab("ls", "--runs", runs)  # works out what the list shows
         small, large = (runs_of(store / "bnl-bnl-h100", word)[0] for word in ("batch=512", "batch=4096"))
         report, comparison, study = (folder / f"{n}.html" for n in ("run", "comparison", "study"))
         joulelab("report", small, "-o", report)

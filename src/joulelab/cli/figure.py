@@ -105,19 +105,28 @@ def command(
     for stem, of in places:
         for each in of:
             check_own(_file(stem, each), MAKER, what="picture", force=force)
-    with busy("drawing", total=len(chosen)) as step:
-        from joulelab.report.pictures import made
-
-        written: list[Path] = []
-        for picture, (stem, of) in zip(chosen, places, strict=True):
-            for each, data in made(picture, of, width_in=width, said=said).items():
-                written.append(_write(_file(stem, each), data))
-            step()
+    written = _draw(chosen, places, width, said)
     if as_json:
         print_json({"files": [str(file) for file in written], "kind": target.kind})
         return
     for file in written:
         click.echo(str(file))
+
+
+def _draw(
+    chosen: Sequence[Picture], places: Sequence[tuple[Path, tuple[str, ...]]], width: float, said: str
+) -> list[Path]:
+    """Draw pictures, each to its place, and return the files. Raises ConfigError, MissingDependency."""
+    from joulelab.cli.busy import busy
+    from joulelab.report.pictures import made
+
+    written: list[Path] = []
+    with busy("drawing", total=len(chosen)) as step:
+        for picture, (stem, of) in zip(chosen, places, strict=True):
+            for each, data in made(picture, of, width_in=width, said=said).items():
+                written.append(_write(_file(stem, each), data))
+            step()
+    return written
 
 
 def pictures_of(target: Target) -> tuple[list[Picture], str]:

@@ -43,7 +43,11 @@ def model_of(truth: Path, name: str) -> Model:
     except FileNotFoundError:
         known = {}
     if name not in known:
-        advice = nearest(name, known) if known else "serve a node whose file has [workloads.NAME]: joulelab twin --list"
+        advice = (
+            nearest(name, known)
+            if known
+            else "serve a node whose file has [workloads.NAME], without a load: joulelab twin NODE --idle"
+        )
         raise ConfigError(f"this node models no workload {name!r}", where="job", next=advice)
     return known[name]
 

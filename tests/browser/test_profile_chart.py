@@ -153,6 +153,7 @@ def test_legend(shown: Callable[..., Page]) -> None:
     assert picture(page) == before
     page.get_by_text("more traces").click()
     page.get_by_role("button", name="GPU temperature").click()
+    settle(page)
     tall = page.evaluate("() => document.querySelector('canvas').height")
     page.get_by_role("button", name="GPU temperature").click()
     settle(page)

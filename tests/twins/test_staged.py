@@ -239,5 +239,5 @@ def test_as_a_process_of_its_own(truth: Truth) -> None:
 def test_what_is_wrong_is_refused(truth: Truth, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not above 0"):
         run(truth, Ask({}, (0,)), scale=0.0)
-    with pytest.raises(ConfigError, match="joulelab twin --list"):
+    with pytest.raises(ConfigError, match="joulelab twin NODE --idle"):
         staged.model_of(tmp_path / "elsewhere" / "truth", "birds")

@@ -285,6 +285,7 @@ def conclude(results: str) -> None:
     say("next", "source .venv/bin/activate, and for example")
     runs = [path.name for path in (ROOT / results / "runs").glob("*-*")]
     hints = [
+        *((f"joulelab report {results}/runs/{run} --open", "a page to look at") for run in runs[-1:]),
         *((f"joulelab show {results}/runs/{run} --budget", "what ± is made of") for run in runs[-1:]),
         *(
             (f"joulelab sweep --report --studies {results} --name {name}", "with figures")

@@ -60,8 +60,10 @@ class Receiver:
         """Call `heard`, on the loop's thread, for traps of a device. Raises MissingDependency, Denied, Unavailable."""
         addresses = frozenset(str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
         with self._lock:
-            opened = None if port in self._domains else _bound(port)
+            opened = None if port in self._domains else bound("0.0.0.0", port)  # noqa: S104 traps come from elsewhere
             try:
+                if opened is not None:
+                    opened.setblocking(False)  # noqa: FBT003
                 name = shared_loop().run(self._prepare(port, opened, login, engine), _START_S)
             except BaseException:
                 if opened is not None:
@@ -188,20 +190,21 @@ def _privacy(config: Any, priv: str) -> Any:
     return getattr(config, names[priv])
 
 
-def _bound(port: int) -> socket.socket:
-    """Return a socket on a UDP port. Raises Denied, Unavailable."""
-    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket that traps to a UDP port arrive at. Raises Denied, Unavailable."""
+    opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
     try:
-        opened.bind(("0.0.0.0", port))  # noqa: S104 traps come from elsewhere
-        opened.setblocking(False)  # noqa: FBT003
+        opened.bind((host, port))
     except PermissionError as error:
         opened.close()
-        advice = "use a port above 1023 in trap_port and on the device, or give the interpreter cap_net_bind_service"
-        raise Denied(f"traps cannot be received on port {port}", why=str(error), next=advice) from None
+        advice = (
+            "use a port above 1023 here and on the device, or give the interpreter or the unit CAP_NET_BIND_SERVICE"
+        )
+        raise Denied(f"traps cannot be received on port {port} of {host}", why=str(error), next=advice) from None
     except OSError as error:
         opened.close()
-        advice = "stop what listens there (snmptrapd), or choose another trap_port"
-        raise Unavailable(f"traps cannot be received on port {port}", why=str(error), next=advice) from None
+        advice = "stop what listens there (snmptrapd), or choose another port"
+        raise Unavailable(f"traps cannot be received on port {port} of {host}", why=str(error), next=advice) from None
     return opened
 
 

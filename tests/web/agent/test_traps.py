@@ -89,7 +89,7 @@ def test_version_three_and_noise_are_refused(listening):
 
 def test_a_port_that_is_taken_is_told(listening):
     _, _, port = listening
-    with pytest.raises(Unavailable, match=f"127.0.0.1:{port}"):
+    with pytest.raises(Unavailable, match=f"port {port} of 127.0.0.1"):
         TrapListener("127.0.0.1", port, Board(), {})
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import Denied, ReadFailed, Unavailable
+from joulelab.core.errors import ReadFailed
+from joulelab.transports.snmp_traps import bound
 from joulelab.web.agent.notification import MOST_BYTES, parse
 from joulelab.web.agent.trap_names import worded
 
@@ -95,7 +96,8 @@ class TrapListener:
 
     def __init__(self, host: str, port: int, board: Board, names: Mapping[str, str]) -> None:
         self._board, self._names = board, names
-        self._socket = _bound(host, port)
+        self._socket = bound(host, port)
+        self._socket.settimeout(1.0)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._second, self._count = 0, 0
         self._ended = False
@@ -139,20 +141,3 @@ class TrapListener:
         if found.answer:
             with contextlib.suppress(OSError):
                 self._socket.sendto(found.answer, address)
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    opened = socket.socket(family, socket.SOCK_DGRAM)
-    try:
-        opened.bind((host, port))
-    except PermissionError as error:
-        opened.close()
-        advice = "use a port above 1023 here and on the device, or AmbientCapabilities=CAP_NET_BIND_SERVICE in the unit"
-        raise Denied(f"traps cannot be received on {host}:{port}", why=str(error), next=advice) from None
-    except OSError as error:
-        opened.close()
-        advice = "stop what listens there (snmptrapd), or choose another port"
-        raise Unavailable(f"traps cannot be received on {host}:{port}", why=str(error), next=advice) from None
-    opened.settimeout(1.0)
-    return opened

@@ -115,7 +115,7 @@ def profile_of(
         grid = Grid(since, step, max(round((until - since) / step), 1))
     else:
         grid = grid_of(*_record(scopes, interval), duration_s, raw_s=raw_s, most=most)
-    edges = Edges(interval.start_ns, interval.end_ns, grid.edges(), _guides(scopes))
+    edges = Edges(interval.start_ns, interval.end_ns, grid.edges(), guides_of(scopes))
     traces = tuple(
         Trace(ident, label, role, unit, levels_of(make(edges), grid.levels))
         for ident, label, role, unit, make in draw.plan
@@ -222,7 +222,7 @@ class _Draw:
         )
 
 
-def _guides(scopes: Sequence[ScopeChannels]) -> dict[str, list[ScopeChannels]]:
+def guides_of(scopes: Sequence[ScopeChannels]) -> dict[str, list[ScopeChannels]]:
     """Return each host's GPUs, packages and memory: what slow meters around them are guided by."""
     found: dict[str, list[ScopeChannels]] = {}
     for host in {s.host for s in scopes}:

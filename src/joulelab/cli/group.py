@@ -30,6 +30,7 @@ COMMANDS = {
     "sweep": "Run a command under every cap, GPU count and setting; tell the best.",
     "study": "Run studies from files: workloads x node types x knobs, repeated.",
     "reproduce": "Run a paper's study on its twin, in virtual time; print published beside reproduced.",
+    "plan": "Plan with what was measured: racks, cost, carbon, when to run.",
     "workload": "Run the models of the studies, or your own, measured; list and describe them.",
     "tune": "Find the best cap for a command with few trials, and say what it saves and what finding it cost.",
     "meters": "Show what can be measured here, and what to do about the rest.",

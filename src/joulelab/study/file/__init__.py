@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import re
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.errors import ConfigError
+from joulelab.config.problems import Problems, Table, read_toml
 from joulelab.study.file import nodes as node_types
 from joulelab.study.file import settings, workloads
 from joulelab.study.file.cells import Matrix, finish_all, is_of
 from joulelab.study.file.knobs import Names, read_knobs, read_reference
-from joulelab.study.file.problems import A_NODE, A_WORKLOAD, TOP, Problems, Table
 from joulelab.study.folder import Plan
 
 if TYPE_CHECKING:
@@ -24,6 +21,10 @@ if TYPE_CHECKING:
     from joulelab.study.file.knobs import Draft
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.nodes import NodeType
+
+
+# Where a key belongs that stands in another table.
+TOP, A_WORKLOAD, A_NODE = "the top of the file, above the first [table]", "[workloads.NAME]", "[nodes.NAME]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,46 +45,13 @@ class StudyFile:
 
 def read_study(path: Path) -> StudyFile:
     """Read a study file and check it whole, without asking anybody. Raises ConfigError with a line per problem."""
-    text = _text(path)
-    content = _parse(path, text)
+    text, content = read_toml(path, "study file")
     problems = Problems(str(path), text)
     problems.homes |= _homes()
     top = Table(content, (), problems)
     read = _read(top, path.resolve(), text)
     problems.check()
     return read
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        near = ", ".join(sorted(file.name for file in path.parent.glob("*.toml"))[:10])
-        why = f"study files there: {near}" if near else None
-        raise ConfigError("there is no such study file", where=str(path), why=why, next="name another") from None
-    except OSError as error:
-        raise ConfigError(
-            "cannot read the study file", where=str(path), why=error.strerror, next="name a file of TOML"
-        ) from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError(
-            "not a TOML file", where=f"{path}:{line}", why="it is not UTF-8", next="save it as UTF-8"
-        ) from None
-
-
-def _parse(path: Path, text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        said = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error), re.DOTALL)
-        line = int(said[2]) if said and said[2] else text.count("\n") + 1
-        column = f", at character {said[3]}" if said and said[3] else ""
-        why = (said[1] if said else str(error)) + column
-        raise ConfigError("not TOML", where=f"{path}:{line}", why=why, next="correct that line") from None
-    except RecursionError:
-        what, why = "too deep to be a study file", "it has lists or tables in each other by the hundreds"
-        raise ConfigError(what, where=str(path), why=why, next="name a file of TOML") from None
 
 
 def _homes() -> dict[str, str]:

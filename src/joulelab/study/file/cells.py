@@ -15,9 +15,9 @@ from joulelab.study.matrix import MOST_SLOTS, Combinations, PlannedCell
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from joulelab.config.problems import Problems
     from joulelab.study.conditions import Condition
     from joulelab.study.file import knobs, workloads
-    from joulelab.study.file.problems import Problems
     from joulelab.study.matrix import Knob, Workload
     from joulelab.study.nodes import NodeType
     from joulelab.study.values import Value

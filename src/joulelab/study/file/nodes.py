@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from joulelab.config.problems import show
 from joulelab.core.duration import seconds
 from joulelab.core.errors import ConfigError
 from joulelab.study import executors
-from joulelab.study.file.problems import show
 from joulelab.study.nodes import LAUNCHES, LOCAL, SLURM, TWIN, USES, NodeType
 from joulelab.study.refusals import OF_KNOB
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.study.file.problems import Table
+    from joulelab.config.problems import Table
 
 JOB = (
     "partition", "constraint", "gpus", "nodes", "tasks", "cpus", "time", "account", "qos", "exclusive", "options",

@@ -7,12 +7,12 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from joulelab.config.problems import is_number, show
 from joulelab.core.errors import ConfigError
 from joulelab.meters import nearest
 from joulelab.study import template
 from joulelab.study.file.knobs import read_knobs
 from joulelab.study.file.nodes import NAME, NAMED
-from joulelab.study.file.problems import is_number, show
 from joulelab.study.file.settings import SHORTEST_S
 from joulelab.study.matrix import Workload
 from joulelab.study.work import WorkPattern
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
+    from joulelab.config.problems import Table
     from joulelab.study.file import knobs
-    from joulelab.study.file.problems import Table
 
 KINDS = ("command", "notebook", "reference")
 KEYS = (*KINDS, "parameters", "pause", "kernel", "phases", "nodes", "work", "work_sum", "knobs", "timeout")

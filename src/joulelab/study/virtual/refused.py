@@ -21,7 +21,7 @@ from joulelab.twins.timeline import When, lay_out
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.study.file.lines import Place
+    from joulelab.config.places import Place
     from joulelab.study.folder import Plan, Settings
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.nodes import NodeType

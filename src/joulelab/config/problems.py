@@ -1,21 +1,22 @@
-"""Collect what is wrong with a study file, to tell it all at once; and read its values by their kinds."""
+"""Read files of TOML that people write: tell all that is wrong at once, and give values by their kinds."""
 
 from __future__ import annotations
 
+import re
+import tomllib
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from joulelab.config.places import find_lines, line_of
 from joulelab.core.duration import seconds
 from joulelab.core.errors import ConfigError
 from joulelab.meters import nearest
-from joulelab.study.file.lines import find_lines, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from joulelab.study.file.lines import Place
+    from joulelab.config.places import Place
 
-# Where a key belongs that stands in another table.
-TOP, A_WORKLOAD, A_NODE = "the top of the file, above the first [table]", "[workloads.NAME]", "[nodes.NAME]"
 LONGEST = 60
 LARGEST = 1e300  # a whole number of TOML may be too large for a float
 
@@ -165,6 +166,40 @@ class Table:
 
     def _refuse(self, key: str, then: str) -> None:
         self.wrong(key, f"{key} is {show(self.values[key])}", next=then)
+
+
+def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
+    """Return the text of a file and what it says; `what` is how the file is called. Raises ConfigError."""
+    text = _text(path, what)
+    try:
+        return text, tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        said = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error), re.DOTALL)
+        line = int(said[2]) if said and said[2] else text.count("\n") + 1
+        column = f", at character {said[3]}" if said and said[3] else ""
+        why = (said[1] if said else str(error)) + column
+        raise ConfigError("not TOML", where=f"{path}:{line}", why=why, next="correct that line") from None
+    except RecursionError:
+        why = "it has lists or tables in each other by the hundreds"
+        raise ConfigError(f"too deep to be a {what}", where=str(path), why=why, next="name a file of TOML") from None
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        near = ", ".join(sorted(file.name for file in path.parent.glob("*.toml"))[:10])
+        why = f"{what}s there: {near}" if near else None
+        raise ConfigError(f"there is no such {what}", where=str(path), why=why, next="name another") from None
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the {what}", where=str(path), why=error.strerror, next="name a file of TOML"
+        ) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            "not a TOML file", where=f"{path}:{line}", why="it is not UTF-8", next="save it as UTF-8"
+        ) from None
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulelab.config.places import find_lines, line_of
 from joulelab.config.write import toml
-from joulelab.study.file.lines import find_lines, line_of
 
 TEXT = '''# name = "not this"
 name = "x"

@@ -1,0 +1,1 @@
+"""Turn measurements into decisions: racks, cost, carbon, when and in which order to run."""

@@ -1,0 +1,179 @@
+"""Read what a node drew from a run: its power over time, its energy between any two times, and what it is rated at.
+
+Every plan that begins with measurements begins here. The power of a host is that of the outermost thing measured on it,
+so nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from joulelab.analysis.accounting import accounts_of
+from joulelab.analysis.analyse import analyse, interval_of, joined_of
+from joulelab.analysis.breakdown import stacked
+from joulelab.analysis.profile import guides_of
+from joulelab.analysis.profile_lines import Edges
+from joulelab.analysis.terms import Quantity, total
+from joulelab.core.errors import ConfigError
+from joulelab.core.scope import family
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.analysis.channels import ScopeChannels
+    from joulelab.analysis.result import Result
+    from joulelab.analysis.series import Floats
+    from joulelab.store.run import Run
+
+Side = Literal["ac", "dc", "parts"]
+
+LEAST_STEP_S = 0.1  # finer readings than these are taken together
+MOST_STEPS = 2_000_000
+SYSTEMATIC = ("gain", "offset")
+PARTS = ("gpu", "cpu", "dram")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Hold the power of one host in one run: means over steps of `step_s` and the highest reading in each (W).
+
+    NaN where nothing was read. `side` is where it was measured: at the wall, behind the supplies, or only in `parts` of
+    the node. `raw_s` is how far apart the readings are, `window_s` what each of them is a mean over (0: a moment).
+    `gain` is the share by which all of them may be wrong alike (k = 2), None where nobody knows. Hosts of one `run` did
+    one job together. `parts` are the means of what was measured inside, by family: `gpu`, `cpu`, `dram`.
+    """
+
+    run: str
+    name: str
+    host: str
+    side: Side
+    scopes: tuple[str, ...]
+    start_utc_s: float
+    duration_s: float
+    step_s: float
+    raw_s: float
+    window_s: float
+    mean_w: Floats
+    high_w: Floats
+    gain: float | None
+    idle_w: Quantity | None = None
+    rated_w: float | None = None
+    rated_by: str = ""
+    twin: str = ""
+    gpus: int = 0
+    parts: Mapping[str, Floats] = field(default_factory=dict)
+
+    @property
+    def highest_w(self) -> float:
+        """Return the highest reading, in W."""
+        return float(np.nanmax(self.high_w))
+
+    @property
+    def average_w(self) -> float:
+        """Return the mean over what was read, in W."""
+        return float(np.nanmean(self.mean_w))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Hold a run for planning: its result, and what each of its hosts drew."""
+
+    result: Result
+    draws: tuple[Draw, ...]
+    _edges: tuple[int, int]
+    _scopes: tuple[ScopeChannels, ...]
+
+    @property
+    def start_utc_s(self) -> float:
+        """Return when the workload started, in s since 1970."""
+        return utc_s(self.result.start_utc)
+
+    def energies(self, at_s: Sequence[float] | Floats) -> list[Quantity]:
+        """Return the energy (J) between each two of some times (s from the workload's start), of everything measured.
+
+        They add up to that of the whole. Times outside of the workload count as its ends.
+        """
+        a, b = self._edges
+        times = np.clip(np.asarray(at_s, dtype=float), 0.0, (b - a) * 1e-9)
+        stamps = [a + round(t * 1e9) for t in times]
+        stamps = [min(t, b) for t in stamps]
+        return [
+            total(s.best.energy(since, until) for s in self._scopes) if until > since else Quantity(0.0)
+            for since, until in pairwise(stamps)
+        ]
+
+
+def utc_s(text: str) -> float:
+    """Return an ISO time as s since 1970."""
+    return dt.datetime.fromisoformat(text).timestamp()
+
+
+def measured_of(run: Run) -> Measured:
+    """Read a run for planning. Raises ConfigError where no power was measured."""
+    result = analyse(run)
+    events = list(run.events())
+    interval = interval_of(run, events)
+    told = accounts_of(events)
+    scopes = [s for s in joined_of(run, interval).scopes if s.host not in told and not s.estimate]
+    if not scopes or result.duration_s <= 0:
+        why = "there is an estimate or accounting only" if result.scopes else "no power was measured"
+        raise ConfigError(f"run {result.run} cannot be planned with", why=why, next="joulelab doctor")
+    stack = stacked(scopes)
+    a, b = interval.start_ns, interval.end_ns
+    hosts = dict.fromkeys(outer.host for outer, _ in stack)
+    guides = guides_of(scopes)
+    draws = tuple(_draw(result, host, [p for p in stack if p[0].host == host], guides, (a, b)) for host in hosts)
+    return Measured(result, draws, (a, b), tuple(outer for outer, _ in stack))
+
+
+def _draw(
+    result: Result,
+    host: str,
+    stack: Sequence[tuple[ScopeChannels, list[ScopeChannels]]],
+    guides: Mapping[str, Sequence[ScopeChannels]],
+    span: tuple[int, int],
+) -> Draw:
+    outer = [whole for whole, _ in stack]
+    shown = [s.power() or s.best for s in outer]
+    raw_s = max(c.step_s for c in shown)
+    duration_s = (span[1] - span[0]) * 1e-9
+    step_s = max(raw_s, LEAST_STEP_S, duration_s / MOST_STEPS)
+    count = max(int(duration_s / step_s), 1)
+    step_s = duration_s / count
+    edges = Edges(*span, np.linspace(0.0, duration_s, count + 1), guides)
+    whole = edges.added([edges.course(s) for s in outer])
+    inner: dict[str, list[ScopeChannels]] = {}
+    for scope, inside in stack:
+        for part in inside or [scope]:
+            if family(part.scope) in PARTS:
+                inner.setdefault(family(part.scope), []).append(part)
+    parts = {name: edges.added([edges.course(s) for s in members]).mean for name, members in inner.items()}
+    own = [s for s in result.scopes if s.host == host and s.scope in {o.scope for o in outer}]
+    energy = total(s.energy for s in own)
+    idle = [s.idle_w for s in own]
+    rated = [d for d in result.rated.devices if d.host == host]
+    families = {family(s.scope) for s in outer}
+    gpus = {s.scope for s in result.scopes if s.host == host and family(s.scope) == "gpu"}
+    return Draw(
+        run=result.run, name=result.name or "", host=host,
+        side="dc" if families == {"node.dc"} else "ac" if not families & {*PARTS, "node.dc"} else "parts",
+        scopes=tuple(s.scope for s in outer), start_utc_s=utc_s(result.start_utc), duration_s=duration_s,
+        step_s=step_s, raw_s=raw_s, window_s=max(c.spec.window_s or 0.0 for c in shown),
+        mean_w=whole.mean, high_w=np.fmax(whole.high, whole.mean), gain=_gain(energy),
+        idle_w=total(q for q in idle if q is not None) if idle and None not in idle else None,
+        rated_w=sum(d.watts for d in rated) if rated and {d.scope for d in rated} == {s.scope for s in outer} else None,
+        rated_by=rated[0].source if rated else "", twin=result.twin, gpus=len(gpus), parts=parts,
+    )  # fmt: skip
+
+
+def _gain(energy: Quantity) -> float | None:
+    """Return by which share a meter may be wrong in all of its readings alike (k = 2)."""
+    if not energy.known or energy.value <= 0:
+        return None
+    budget = energy.budget()
+    return 2 * float(np.hypot.reduce([budget.get(kind, 0.0) for kind in SYSTEMATIC])) / energy.value

@@ -1,0 +1,1 @@
+"""Say what a kWh costs and emits, and when: constants, tables, series, tariffs, services."""

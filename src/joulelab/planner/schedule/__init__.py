@@ -1,0 +1,1 @@
+"""Run a stream of jobs on a site with a power budget, in virtual time."""

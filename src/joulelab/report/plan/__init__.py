@@ -1,0 +1,1 @@
+"""Print plans: tables, pictures, statements."""

@@ -161,7 +161,7 @@ def test_a_slow_device_is_waited_for_up_to_the_limit(serve, opened):
 
 
 def test_silence_and_lost_answers(truth, serve, opened):
-    meter = opened(serve(silent_at_s=truth.seconds() + 1.0, silent_for_s=1.0) | {"timeout_s": 0.3})
+    meter = opened(serve(silent_at_s=truth.seconds() + 2.0, silent_for_s=1.0) | {"timeout_s": 0.3})
     seen, reasons = [], set()
     until = time.monotonic() + 20
     while time.monotonic() < until and (len(seen) < 2 or seen[-1] != "row"):

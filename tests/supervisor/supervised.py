@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,11 @@ def recorders_in(folder: Path) -> list[int]:
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
-            try:
-                targets = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
-            except OSError:
-                continue
+            targets = []
+            with suppress(OSError):  # it ended, or is somebody else's
+                for fd in (process / "fd").iterdir():
+                    with suppress(OSError):  # closed since it was listed
+                        targets.append(str(fd.readlink()))
             if any(t.startswith(f"{folder}/") and t.endswith(".journal") for t in targets):
                 found.append(int(process.name))
     return found

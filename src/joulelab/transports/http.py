@@ -73,13 +73,14 @@ class HttpClient:
         fingerprint: str | None = None,
         label: str = "http",
         limit_b: int = LIMIT_B,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare; nothing is sent. Raises ConfigError, MissingDependency."""
         self.base_url = base_url.rstrip("/")
         self.label = label
         self.auth = auth or Auth()
         self.timeout_s = timeout_s
-        self._limit_b = limit_b
+        self._limit_b, self._headers = limit_b, dict(headers or {})  # headers go with each request
         self._pin = None if fingerprint is None else plain_fingerprint(fingerprint, label)
         self._verify = verify
         self._token: tuple[str, str] | None = None  # the session's token, and its address
@@ -216,7 +217,7 @@ class HttpClient:
             budget.update(connect=left, read=left, write=left, pool=left)
 
         spend()
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", **self._headers}
         if self.auth.kind == "bearer":
             headers["Authorization"] = f"Bearer {self.auth.password}"
         if self._token is not None:

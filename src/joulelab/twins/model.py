@@ -148,8 +148,8 @@ class Host:
 
 CoolingKind = Literal["air", "rear-door", "direct-to-chip"]
 # What goes into water before air has to carry it off; how much harder it is to blow through a heat exchanger.
-_LIQUID: Mapping[str, float] = {"air": 0.0, "rear-door": 0.0, "direct-to-chip": 0.75}
-_DOOR: Mapping[str, float] = {"air": 1.0, "rear-door": 1.1, "direct-to-chip": 1.0}
+LIQUID: Mapping[str, float] = {"air": 0.0, "rear-door": 0.0, "direct-to-chip": 0.75}
+DOOR: Mapping[str, float] = {"air": 1.0, "rear-door": 1.1, "direct-to-chip": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +176,9 @@ class Cooling:
     def fans_w(self, heat_w: Floats, full_w: float) -> Floats:
         """Return the power of the fans (W) that carry off some heat; `full_w` is the node's own at full load."""
         reference_k = self.exhaust_c - 25.0
-        air = 1 - _LIQUID[self.kind]
+        air = 1 - LIQUID[self.kind]
         blown = air * heat_w / (self.rated_heat_w or full_w) * reference_k / (self.exhaust_c - self.inlet_c)
-        return np.clip(self.fan_max_w * _DOOR[self.kind] * blown**3, self.fan_idle_w, self.fan_max_w)
+        return np.clip(self.fan_max_w * DOOR[self.kind] * blown**3, self.fan_idle_w, self.fan_max_w)
 
     def speed(self, fans_w: float) -> float:
         """Return the speed of the fans, as a share of the full one, at which they draw some power (W)."""

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from joulelab.planner.draws import Measured
+    from joulelab.store.run import Run
+
+T = TypeVar("T")
 
 
 def measured_named(words: Sequence[str], runs: Path, studies: Path) -> list[Measured]:
     """Return what runs measured, each named once. Raises ConfigError, NotARun."""
-    from joulelab.cli.busy import busy
     from joulelab.planner.draws import measured_of
+
+    return read_named(words, runs, studies, measured_of)
+
+
+def read_named(words: Sequence[str], runs: Path, studies: Path, read: Callable[[Run], T]) -> list[T]:
+    """Return what is read of runs, each named once. Raises ConfigError, NotARun, and what reading raises."""
+    from joulelab.cli.busy import busy
     from joulelab.store.run import open_run
 
     folders = list(dict.fromkeys(path.resolve() for word in words for path in _folders(word, runs, studies)))
-    found: list[Measured] = []
+    found: list[T] = []
     with busy(f"reading {len(folders)} runs" if len(folders) > 1 else "reading the run"):
         for folder in folders:
             with open_run(folder) as run:
-                found.append(measured_of(run))
+                found.append(read(run))
     return found
 
 

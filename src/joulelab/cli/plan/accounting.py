@@ -1,0 +1,252 @@
+"""Account for runs and planned work at sites: what `plan cost` and `plan carbon` share."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from joulelab.cli.options import Amount, Pair, json_option, print_json, runs_option, studies_option
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from joulelab.planner.account.entries import Books, Job
+    from joulelab.planner.account.plan_file import AccountPlan
+    from joulelab.planner.account.sites import Purpose, Site
+    from joulelab.planner.account.work import Work
+    from joulelab.planner.draws import Measured
+    from joulelab.planner.nodes import NodeKind
+
+F = TypeVar("F", bound="Callable[..., Any]")
+FORMATS = ("pdf", "svg", "png")
+MAKER = b"joulelab"  # what our pictures have in them
+HERE = "here"  # the site that is given by options
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Hold what was typed, but for the rate."""
+
+    words: tuple[str, ...]
+    plan: Path | None
+    pue: str | None
+    at: str | None
+    only: tuple[tuple[str, str], ...]
+    works: tuple[tuple[str, float], ...]
+    nodes: int | None
+    cap_w: float | None
+    batch: float | None
+    gpus: int | None
+    rated_w: float | None
+    statement: bool
+    picture: Path | None
+    force: bool
+    as_json: bool
+    runs: Path
+    studies: Path
+
+
+def account_options(function: F) -> F:
+    """Add the options that both commands have."""
+    positive = click.FloatRange(min=0, min_open=True)
+    path = click.Path(path_type=Path)
+    for option in reversed(
+        [
+            click.argument("words", nargs=-1, metavar="[RUN]..."),
+            click.option(
+                "--only", type=Pair(), multiple=True, metavar="KEY=VALUE", help="Of these, runs of this label: gpus=2."
+            ),
+            click.option("--plan", type=path, metavar="FILE", help="Plan file with [[sites]], [[work]], [nodes.NAME]."),
+            click.option("--pue", metavar="N", help="Overhead of the building: 1.3, or 1.3±0.05 (k = 2)."),
+            click.option("--at", metavar="TIME", help="As if it started then: 2026-11-17T08:00+01:00."),
+            click.option(
+                "--work", "works", type=Amount(), multiple=True, metavar="UNIT=N",
+                help="Planned work: tokens=1e9, gpu_hours=5000, node_hours=100, runs=3.",
+            ),
+            click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Plan it on so many nodes."),
+            click.option("--cap", "cap_w", type=positive, metavar="W", help="Plan it at this cap on each GPU."),
+            click.option("--batch", type=positive, metavar="N", help="Plan it at this batch size."),
+            click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs per node, if runs do not tell."),
+            click.option("--rated", "rated_w", type=positive, metavar="W", help="Nameplate of a node."),
+            click.option("--statement", is_flag=True, help="Print a statement for a paper, as text and LaTeX."),
+            click.option("--picture", type=path, metavar="FILE", help="Draw it: .pdf, .svg or .png."),
+            click.option("--force", is_flag=True, help="Write over a file that is no picture of joulelab's."),
+            json_option,
+            runs_option,
+            studies_option,
+        ]
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def answer(purpose: Purpose, spec: str | None, given: Given) -> None:
+    """Account for what was typed, and print it. Raises ConfigError, NotARun, MissingDependency."""
+    from joulelab.planner.account.entries import books_of, time_of
+    from joulelab.planner.account.plan_file import AccountPlan, read_account_plan
+
+    if given.picture is not None:
+        _check_picture(given.picture, force=given.force)
+    plan = read_account_plan(given.plan) if given.plan is not None else AccountPlan()
+    at_s = None if given.at is None else time_of(given.at)
+    sites = _sites(plan, purpose, spec, given.pue)
+    books = books_of(_jobs(plan, given, at_s), sites, purpose, at_s=at_s)
+    if given.picture is not None:
+        _draw(books, given.picture, plan.title)
+    _print(books, given, plan.title)
+
+
+def _print(books: Books, given: Given, title: str) -> None:
+    from joulelab.report.console import make_console
+    from joulelab.report.plan.account import print_books
+
+    said = _statements(books) if given.statement else []
+    if given.as_json:
+        from joulelab.report.plan.account_json import books_data
+
+        data = books_data(books) | {"title": title, "statements": [data for _, _, data in said]}
+        print_json(data | ({"picture": str(given.picture)} if given.picture is not None else {}))
+        return
+    if not said:
+        print_books(make_console(sys.stdout), books, title)
+    for text, latex, _ in said:
+        click.echo(f"{_wrapped(text)}\n\nLaTeX:\n\n{_wrapped(latex)}\n")
+    if given.picture is not None:
+        click.echo(str(given.picture))
+
+
+def _statements(books: Books) -> list[tuple[str, str, dict[str, Any]]]:
+    from joulelab.planner.account.statement import statements_of
+    from joulelab.report.plan.account_json import statement_data
+    from joulelab.report.plan.account_statement import statement_latex, statement_text
+
+    found = []
+    for one in statements_of(books):
+        text, latex = statement_text(one), statement_latex(one)
+        found.append((text, latex, statement_data(one, text, latex)))
+    return found
+
+
+def _wrapped(text: str) -> str:
+    import textwrap
+
+    return textwrap.fill(text, 79, break_long_words=False, break_on_hyphens=False)
+
+
+def _sites(plan: AccountPlan, purpose: Purpose, spec: str | None, pue: str | None) -> list[Site]:
+    """Return the sites of the plan, with what was typed instead of what it says; one of what was typed otherwise."""
+    from joulelab.planner.account.entries import pue_of
+    from joulelab.planner.account.sites import Site
+
+    sites = list(plan.sites) or [Site(HERE)]
+    if spec is not None:
+        key = "tariff" if purpose == "cost" else "intensity"
+        sites = [replace(site, **{key: spec, "folder": Path()}) for site in sites]  # type: ignore[arg-type]
+    if pue is not None:
+        given = pue_of(pue)
+        sites = [replace(site, pue=given.value, pue_u=given.u or None) for site in sites]
+    return sites
+
+
+def _jobs(plan: AccountPlan, given: Given, at_s: float | None) -> list[Job]:
+    """Return what is accounted for: planned work where there is any, else the runs that were named."""
+    from joulelab.cli.plan.naming import measured_named
+    from joulelab.planner.account.energy import RunProfile
+    from joulelab.planner.account.entries import Job
+
+    works = [*plan.work, *_typed(given)]
+    kinds = {
+        name: (kind, measured_named(kind.runs, given.runs, given.studies))
+        for name, kind in plan.nodes.items()
+        if kind.runs
+    }
+    needed = not kinds and (not works or any(not work.runs for work in works))
+    words = given.words or (("last",) if needed else ())
+    named = _only(measured_named(words, given.runs, given.studies), given.only) if words else []
+    if works:
+        return [job for work in works for job in _planned(work, named, kinds, plan, given, at_s)]
+    if not named:
+        named = [one for _, measured in kinds.values() for one in measured]
+    return [Job(RunProfile(one, _rated(kind, given)), kind) for one in named for kind in [_kind(one, kinds, plan)]]
+
+
+def _only(measured: list[Measured], wanted: Sequence[tuple[str, str]]) -> list[Measured]:
+    """Return the runs that have all of these labels. Raises ConfigError where none has."""
+    found = [m for m in measured if all(m.result.labels.get(key) == value for key, value in wanted)]
+    if measured and not found:
+        (key, value), *_ = wanted
+        have = sorted({m.result.labels.get(key, "none") for m in measured})
+        raise ConfigError(f"no run has the label {key}={value}", why=f"{key} is {', '.join(have)}", next="name another")
+    return found
+
+
+def _typed(given: Given) -> list[Work]:
+    """Return the planned work that was typed; one run of it where only nodes, cap or batch were."""
+    from joulelab.planner.account.work import Work
+
+    other = given.nodes, given.cap_w, given.batch, given.gpus
+    works = given.works or ((("runs", 1.0),) if any(one is not None for one in other[:3]) else ())
+    for unit, amount in works:
+        if amount <= 0:
+            raise ConfigError(f"{unit}={amount:g} is no work", next="give an amount above 0")
+    return [Work(f"{amount:g} {unit}", unit, amount, (), *other) for unit, amount in works]
+
+
+def _planned(
+    work: Work,
+    named: Sequence[Measured],
+    kinds: dict[str, tuple[NodeKind, list[Measured]]],
+    plan: AccountPlan,
+    given: Given,
+    at_s: float | None,
+) -> list[Job]:
+    """Return work as planned from its own runs, from those that were named, or on each kind of node."""
+    from joulelab.cli.plan.naming import measured_named
+    from joulelab.planner.account.entries import Job
+    from joulelab.planner.account.work import plan_work
+
+    own = measured_named(work.runs, given.runs, given.studies) if work.runs else list(named)
+    bases: list[tuple[NodeKind | None, list[Measured]]] = list(kinds.values()) if not own else []
+    if own:
+        bases = [(_kind(own[0], kinds, plan), own)]
+    return [
+        Job(
+            plan_work(
+                work, measured, at_s=at_s, rated_w=_rated(kind, given), gpu_w=None if kind is None else kind.gpu_w
+            ),
+            kind,
+        )
+        for kind, measured in bases
+    ]
+
+
+def _kind(one: Measured, kinds: dict[str, tuple[NodeKind, list[Measured]]], plan: AccountPlan) -> NodeKind | None:
+    """Return the kind of node that a run was on: the one that names it, or the only one there is."""
+    for kind, measured in kinds.values():
+        if any(other.result.run == one.result.run for other in measured):
+            return kind
+    return next(iter(plan.nodes.values())) if len(plan.nodes) == 1 else None
+
+
+def _rated(kind: NodeKind | None, given: Given) -> float | None:
+    return given.rated_w if given.rated_w is not None or kind is None else kind.rated_w
+
+
+def _check_picture(file: Path, *, force: bool) -> None:
+    from joulelab.cli.own_files import check_own
+
+    if file.suffix.removeprefix(".") not in FORMATS:
+        raise ConfigError("this is no name of a picture", where=str(file), next="name it .pdf, .svg or .png")
+    check_own(file, MAKER, what="picture", force=force)
+
+
+def _draw(books: Books, file: Path, title: str) -> None:
+    from joulelab.cli.own_files import write_whole
+    from joulelab.report.plan.account_picture import books_picture
+
+    write_whole(file, books_picture(books, file.suffix.removeprefix("."), title), what="picture")

@@ -1,0 +1,186 @@
+"""Say how many nodes fit in a rack: `joulelab plan rack [RUN...] --supply 70kW --margin 27%`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulelab.cli.options import json_option, print_json, runs_option, studies_option
+from joulelab.cli.own_files import check_own, write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.planner.draws import Measured
+    from joulelab.planner.rack.decide import Decision
+    from joulelab.planner.rack.plan_file import RackPlan
+
+FORMATS = ("pdf", "svg", "png")
+MAKER = b"joulelab"
+PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6}
+EXAMPLES = """\b
+joulelab plan rack --supply 70kW --rated 10.2kW --margin 27% --nodes 5 --max 8.48kW
+joulelab plan rack last --supply 70kW --margin 27%
+joulelab plan rack STUDY --plan rack.toml --picture rack.pdf
+joulelab plan rack last --supply 70kW --margin 27% --save rack.toml
+"""
+
+
+class Watts(click.ParamType[float]):
+    """Take a power: `8480`, `8480W`, `8.48kW`; the value is in W."""
+
+    name = "power"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return W."""
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\d+)?)\s*([kM]?)W?", str(value).strip())
+        if not found or float(found[1]) <= 0:
+            self.fail(f"{value!r} is no power; write it as 70kW or 8480", param, ctx)
+        return float(found[1]) * PREFIXES[found[2]]
+
+
+class Percent(click.ParamType[float]):
+    """Take a share of 0 to 100 %: `27%`, `27`; without a sign and below 1 it is a share of 1: `0.27`."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return a share of 1."""
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"p?(\d+(?:\.\d*)?)\s*(%?)", str(value).strip())
+        if not found:
+            self.fail(f"{value!r} is no share; write it as 27%", param, ctx)
+        number = float(found[1])
+        # In decimal: 99.9 % is 0.999, not 0.9990000000000001.
+        return number if number < 1 and not found[2] else round(number / 100, 12)
+
+
+@click.command("rack", epilog=EXAMPLES)
+@click.argument("words", nargs=-1, metavar="[RUN]...")
+@click.option("--plan", type=click.Path(path_type=Path), metavar="FILE", help="Plan file: rack, nodes, mix of jobs.")
+@click.option("--supply", type=Watts(), metavar="W", help="What the rack may draw: 70kW.")
+@click.option("--rated", type=Watts(), metavar="W", help="Nameplate of a node: 10.2kW.")
+@click.option("--margin", type=Percent(), metavar="%", help="Share of the supply that is kept free: 27%.")
+@click.option("--nodes", type=click.IntRange(min=0), metavar="N", help="Nodes in the rack now.")
+@click.option("--max", "most", type=Watts(), metavar="W", help="Highest power of a node, measured elsewhere.")
+@click.option(
+    "--percentile", "percentiles", type=Percent(), multiple=True, metavar="%",
+    help="Percentile of a node's power, several times for several.  [default: 99, 99.9]",
+)  # fmt: skip
+@click.option("--confidence", type=Percent(), metavar="%", help="Of intervals.  [default: 95]")
+@click.option("--cap", "caps", type=Watts(), multiple=True, metavar="W", help="What this cap on each GPU promises.")
+@click.option("--picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: .pdf, .svg or .png.")
+@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Write what was asked as a plan file.")
+@click.option("--force", is_flag=True, help="Write over a file that is not joulelab's.")
+@json_option
+@runs_option
+@studies_option
+def command(
+    words: tuple[str, ...],
+    plan: Path | None,
+    picture: Path | None,
+    save: Path | None,
+    force: bool,
+    as_json: bool,
+    runs: Path,
+    studies: Path,
+    **given: Any,
+) -> None:
+    """Say how many nodes fit in a rack, by each rule, and at which risk.
+
+    RUN is a run (id, name, path or `last`) or a study, whose runs all count. Without runs, numbers alone do: --rated
+    and --max. The rules are the nameplate, the measured maximum, percentiles, and what caps on GPUs promise.
+    """
+    from joulelab.planner.rack.decide import decide
+    from joulelab.planner.rack.plan_file import MADE, read_rack_plan, to_toml
+
+    rack, node = _asked(given)
+    if words:
+        node["runs"] = list(words) if save is None else [_from(save, word) for word in words]
+    asked = read_rack_plan(plan, rack, node)
+    for file, mark, what in ((picture, MAKER, "picture"), (save, MADE.encode(), "plan file")):
+        if file is not None:
+            check_own(file, mark, what=what, force=force)
+    kind = "" if picture is None else _format(picture)
+    folder = Path() if plan is None else plan.parent
+    measured = _measured(words or [_near(word, folder) for word in asked.kind.runs], runs, studies)
+    jobs = [(job, _measured(_job_runs(asked, job, folder, words), runs, studies)) for job in asked.jobs]
+    decision = decide(asked.rack, asked.kind, measured, jobs, title=asked.title)
+    if picture is not None:
+        from joulelab.report.plan.rack_picture import draw_rack
+
+        write_whole(picture, draw_rack(decision, kind), what="picture")
+    if save is not None:
+        write_whole(save, to_toml(asked.values).encode(), what="plan file")
+    _show(decision, as_json=as_json)
+
+
+def _asked(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the options say of the rack, and of the node, as a plan file says it."""
+    rules = {
+        "max_w": given["most"],
+        "percentiles": [round(100 * p, 10) for p in given["percentiles"]] or None,
+        "confidence": given["confidence"],
+        "caps_w": list(given["caps"]) or None,
+    }
+    rack = {"supply_w": given["supply"], "margin": given["margin"], "nodes_now": given["nodes"]}
+    found = {key: value for key, value in rack.items() if value is not None}
+    rules = {key: value for key, value in rules.items() if value is not None}
+    return found | ({"rules": rules} if rules else {}), {} if given["rated"] is None else {"rated_w": given["rated"]}
+
+
+def _measured(words: Sequence[str], runs: Path, studies: Path) -> list[Measured]:
+    from joulelab.cli.plan.naming import measured_named
+
+    return measured_named(words, runs, studies) if words else []
+
+
+def _job_runs(asked: RackPlan, job: Any, folder: Path, words: Sequence[str]) -> list[str]:
+    """Return the runs of a job of the mix: its own, else those of its kind of node."""
+    from joulelab.core.errors import ConfigError
+
+    kind = asked.nodes.get(job.node)
+    named = job.runs or (kind.runs if kind is not None else ())
+    if not named and job.node in ("", asked.kind.name) and words:
+        return list(words)
+    if not named:
+        then = 'name runs that measured it: runs = ["last"]'
+        raise ConfigError(f"{job.name} of [[mix]] has no runs", why=f"nor has node {job.node!r}", next=then)
+    return [_near(word, folder) for word in named]
+
+
+def _near(word: str, folder: Path) -> str:
+    """Return a run that a plan file names: paths in it are relative to its folder."""
+    beside = folder / word
+    return str(beside) if beside.exists() else word
+
+
+def _from(save: Path, word: str) -> str:
+    """Return how a plan file names a run: by its path from the file's folder, where it is a path."""
+    return os.path.relpath(word, save.parent) if Path(word).exists() else word
+
+
+def _format(picture: Path) -> str:
+    kind = picture.suffix.removeprefix(".").lower()
+    if kind not in FORMATS:
+        raise click.UsageError(f"{picture} is no picture; name it .pdf, .svg or .png")
+    return kind
+
+
+def _show(decision: Decision, *, as_json: bool) -> None:
+    if as_json:
+        print_json(decision.to_json())
+        return
+    from joulelab.report.console import make_console
+    from joulelab.report.plan.rack import print_rack
+
+    print_rack(make_console(sys.stdout), decision)
+    sys.stdout.flush()

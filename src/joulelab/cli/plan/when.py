@@ -1,0 +1,202 @@
+"""Say when to run a job: `joulelab plan when RUN --intensity FILE.csv --deadline 48h`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulelab.cli.options import Duration, json_option, print_json, runs_option, studies_option
+from joulelab.cli.plan.rack import Watts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulelab.planner.rates.rate import Rate
+    from joulelab.planner.shifting.job import Job
+    from joulelab.planner.shifting.kept_plan import Plan
+    from joulelab.planner.shifting.slots import Slots
+
+FORMATS = ("pdf", "svg", "png")
+MAKER = b"joulelab"
+WAYS = ("now", "now-cap", "start", "pauses-idle", "pauses-off", "caps", "caps-idle", "caps-off")
+LEAST_S = 60.0
+EXAMPLES = """\b
+joulelab plan when last --intensity forecast.csv --deadline 48h
+joulelab plan when STUDY --tariff tariff.toml --deadline 2026-11-20T08:00
+joulelab plan when RUN --duration 40h --intensity kept:NAME --deadline 7d --keep
+joulelab plan when --power 6.9kW --idle 2.2kW --duration 40h --intensity em:DE
+"""
+
+
+class Hours(Duration):
+    """Take a time that may be in days too: `40h`, `3d`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        text = str(value).strip()
+        number = text.removesuffix("d")
+        if number != text and number.replace(".", "", 1).isdigit():
+            return super().convert(f"{24 * float(number)}h", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def plans_option(function: Any) -> Any:
+    """Add `--plans DIR`."""
+    return click.option(
+        "--plans", type=click.Path(path_type=Path), envvar="JOULELAB_PLANS", default="joulelab-plans",
+        show_default=True, metavar="DIR", help="Store of plans (JOULELAB_PLANS).",
+    )(function)  # fmt: skip
+
+
+@click.command("when", epilog=EXAMPLES)
+@click.argument("words", nargs=-1, metavar="[RUN]...")
+@click.option("--intensity", metavar="SPEC", help="Least carbon by this: FILE.csv, kept:NAME, em:DE, gb, ...")
+@click.option("--tariff", metavar="SPEC", help="Least cost by this: FILE.toml, FILE.csv, 0.32EUR.")
+@click.option("--deadline", required=True, metavar="TIME", help="Be done by then: 2026-11-20T08:00, 48h, 7d.")
+@click.option("--from", "since", metavar="TIME", help="Earliest start.  [default: now]")
+@click.option("--zone", metavar="NAME", help="Time zone of times without one.  [default: the rate's]")
+@click.option("--duration", type=Hours(LEAST_S), help="Time of the job without caps.  [default: the run's]")
+@click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the job.  [default: the run's]")
+@click.option("--power", type=Watts(), metavar="W", help="Power of a node at work.  [default: measured]")
+@click.option("--idle", type=Watts(), metavar="W", help="Power of a node in pauses.  [default: measured, else 31 %]")
+@click.option("--rated", type=Watts(), metavar="W", help="Nameplate of a node, shown beside.  [default: the run's]")
+@click.option("--gpus", type=click.IntRange(min=1), help="GPUs of a node, to model caps.  [default: the run's]")
+@click.option(
+    "--gpu", "gpu_w", type=Watts(), metavar="W", help="Highest cap of a GPU, to model caps.  [default: the run's]"
+)
+@click.option(
+    "--cap", "caps", type=Watts(), multiple=True, metavar="W", help="Cap to choose from.  [default: those known]"
+)
+@click.option("--slot", type=Hours(LEAST_S), default="15m", show_default=True, help="Length of a slot.")
+@click.option("--pause-cost", type=Hours(), default="0", help="Time to go on after a pause, at full power.")
+@click.option("--pause-energy", type=click.FloatRange(min=0), default=0.0, metavar="KWH", help="Energy on top of it.")
+@click.option("--waits", is_flag=True, help="The node idles for the job from now on, not from its start.")
+@click.option("--pue", type=click.FloatRange(min=1.0), default=1.0, show_default=True, help="Of the data centre.")
+@click.option("--choose", type=click.Choice(WAYS), help="Plan this way.  [default: the cheapest, node idles]")
+@click.option("--keep", is_flag=True, help="Keep the plan, for `joulelab plan review` when it is over.")
+@click.option("--picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: .pdf, .svg or .png.")
+@plans_option
+@json_option
+@runs_option
+@studies_option
+def command(words: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """Say when to run a job, when to pause it and at which cap, at least carbon or cost.
+
+    RUN is the job; runs at several caps (or a study, a sweep) say what caps do to it. Every way is shown beside
+    running now: at the best cap, at the best start, with pauses while the node idles or is off, with caps by the slot.
+    """
+    kind = picture_kind(given["picture"])
+    plan = _plan(words, given)
+    files = {}
+    if given["keep"]:
+        from joulelab.planner.shifting.kept_plan import keep
+
+        files["kept"] = str(keep(plan, given["plans"]))
+    if given["picture"] is not None:
+        draw(plan, given["picture"], kind)
+        files["picture"] = str(given["picture"])
+    _show(plan, files, as_json=as_json)
+
+
+def _show(plan: Plan, files: Mapping[str, str], *, as_json: bool) -> None:
+    from joulelab.report.plan.when import plan_json, print_plan
+
+    if as_json:
+        print_json({**plan_json(plan), "files": dict(files)})
+        return
+    from joulelab.report.console import make_console, print_facts
+
+    console = make_console(sys.stdout)
+    print_plan(console, plan)
+    print_facts(console, [*files.items(), *([("next", _next(plan))] if "kept" in files else [])])
+
+
+def _next(plan: Plan) -> str:
+    return f"-> joulelab plan review {plan.id} --actual SPEC"
+
+
+def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
+    """Return the plan that is asked for. Raises ConfigError."""
+    import datetime as dt
+
+    from joulelab.planner.shifting.baselines import Terms, best_of, ways_of
+    from joulelab.planner.shifting.blocks import Restart
+    from joulelab.planner.shifting.kept_plan import Plan, new_id
+    from joulelab.planner.shifting.slots import J_PER_KWH, slots_of
+
+    now_s = dt.datetime.now(dt.UTC).timestamp()
+    rate = _rate(given)
+    start_s, deadline_s = _times(given, rate, now_s)
+    slots = slots_of(rate, start_s, deadline_s, given["slot"])
+    job = _job(words, given)
+    terms = Terms(Restart(given["pause_cost"], given["pause_energy"] * J_PER_KWH), given["waits"], given["pue"])
+    ways = ways_of(job, slots, terms)
+    chosen = best_of(ways, job, given["choose"] or "")
+    made = dt.datetime.fromtimestamp(now_s, dt.UTC).isoformat(timespec="seconds")
+    spec = given["intensity"] or given["tariff"]
+    scatter = _scatter(spec, slots, chosen, ways[0])
+    return Plan(new_id(now_s), made, job, slots, terms, ways, chosen.name, scatter=scatter)
+
+
+def _rate(given: Mapping[str, Any]) -> Rate:
+    from joulelab.planner.rates.find import rate_of
+
+    if (given["intensity"] is None) == (given["tariff"] is None):
+        raise click.UsageError("give --intensity for least carbon, or --tariff for least cost: one of them")
+    if given["tariff"] is not None:
+        return rate_of(given["tariff"], want="price", zone=given["zone"])
+    return rate_of(given["intensity"], want="carbon", zone=given["zone"])
+
+
+def _times(given: Mapping[str, Any], rate: Rate, now_s: float) -> tuple[float, float]:
+    from joulelab.planner.shifting.slots import moment
+
+    zone = given["zone"] or rate.label.time_zone or "UTC"
+    start_s = now_s if given["since"] is None else moment(given["since"], now_s, zone)
+    return start_s, moment(given["deadline"], start_s, zone)
+
+
+def _job(words: tuple[str, ...], given: Mapping[str, Any]) -> Job:
+    from joulelab.planner.shifting.job import Wanted, job_of
+
+    wanted = Wanted(
+        given["duration"], given["power"], given["idle"], given["rated"], given["nodes"], given["gpus"],
+        given["gpu_w"], given["caps"],
+    )  # fmt: skip
+    if not words:
+        return job_of([], wanted)
+    from joulelab.cli.plan.naming import measured_named
+
+    return job_of(measured_named(words, given["runs"], given["studies"]), wanted)
+
+
+def _scatter(spec: str, slots: Slots, way: Any, against: Any) -> Any:
+    """Return how the gain comes out under the errors of earlier forecasts, where a kept forecast is planned by."""
+    if not spec.startswith("kept:") or slots.label.issued_utc_s is None:
+        return None
+    from joulelab.planner.rates.kept import pairs
+    from joulelab.planner.shifting.errors import scatter_of
+
+    series = spec.removeprefix("kept:").partition("/")[0]
+    earlier = [(a, b) for _, a, b in pairs(series) if a.label.issued_utc_s != slots.label.issued_utc_s]
+    return scatter_of(way, against, slots, earlier, issued_s=slots.label.issued_utc_s)
+
+
+def picture_kind(file: Path | None) -> str:
+    """Return the format of a picture by its name. Raises UsageError."""
+    kind = "" if file is None else file.suffix.removeprefix(".").lower()
+    if file is not None and kind not in FORMATS:
+        raise click.UsageError(f"{file} is no picture; name it .pdf, .svg or .png")
+    return kind
+
+
+def draw(plan: Plan, file: Path, kind: str, actual: Any = None) -> None:
+    """Draw a plan into a file. Raises ConfigError, MissingDependency."""
+    from joulelab.cli.own_files import check_own, write_whole
+    from joulelab.report.plan.when_picture import picture
+
+    check_own(file, MAKER, what="picture", force=False)
+    write_whole(file, picture(plan, kind, actual), what="picture")

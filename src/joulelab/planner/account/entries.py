@@ -1,0 +1,300 @@
+"""Put jobs and sites together: one entry for each job at each site, with all that stands in its row."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from joulelab.analysis.products import ONE
+from joulelab.analysis.terms import Quantity
+from joulelab.analysis.work import TOOK, kinds_with_figure
+from joulelab.core.errors import ConfigError
+from joulelab.planner.account.energy import RunProfile, account_of, side_of, summed
+from joulelab.planner.account.purchase import BreakEven, Option, break_even, share_of
+from joulelab.planner.account.scaling import RUNS
+from joulelab.planner.account.sites import fits, notes_of, rates_of
+from joulelab.planner.account.work import Planned
+from joulelab.planner.rates.constant import Constant
+from joulelab.planner.rates.find import caveats
+from joulelab.planner.rates.tariff import Tariff
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.planner.account.energy import Account
+    from joulelab.planner.account.purchase import Share
+    from joulelab.planner.account.sites import Purpose, Site
+    from joulelab.planner.nodes import NodeKind
+    from joulelab.planner.rates.rate import Rate
+
+HOURS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Hold what is accounted for: a run as it was, or planned work; and the kind of node it is on, where known."""
+
+    profile: RunProfile | Planned
+    kind: NodeKind | None = None
+
+    @property
+    def name(self) -> str:
+        """Return what it is called: with its kind of node where the work is planned on several."""
+        planned = isinstance(self.profile, Planned) and self.kind is not None
+        return f"{self.profile.name} on {self.kind.name}" if planned and self.kind else self.profile.name
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Return the ids of the runs it comes from."""
+        profile = self.profile
+        return profile.runs if isinstance(profile, Planned) else (profile.measured.result.run,)
+
+    @property
+    def twins(self) -> tuple[str, ...]:
+        """Return the twins that its figures come from: where there are any, they are simulated."""
+        profile = self.profile
+        if isinstance(profile, Planned):
+            return profile.twins
+        return (profile.measured.result.twin,) if profile.measured.result.twin else ()
+
+    @property
+    def side(self) -> str:
+        """Return where it was measured: at the wall (`ac`), behind the supplies (`dc`), or in `parts` of nodes."""
+        return self.profile.side if isinstance(self.profile, Planned) else side_of(self.profile.measured)
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Return what was measured of a run; nothing for planned work."""
+        if isinstance(self.profile, Planned):
+            return ()
+        return tuple(dict.fromkeys(scope for draw in self.profile.measured.draws for scope in draw.scopes))
+
+    @property
+    def meters(self) -> tuple[str, ...]:
+        """Return by which meters a run was measured, each with where its accuracy is known from."""
+        if isinstance(self.profile, Planned):
+            return ()
+        outer = {(draw.host, scope) for draw in self.profile.measured.draws for scope in draw.scopes}
+        read = [s.reading for s in self.profile.measured.result.scopes if (s.host, s.scope) in outer]
+        return tuple(dict.fromkeys(f"{one.meter} (accuracy: {one.accuracy})" for one in read))
+
+    @property
+    def nodes(self) -> int:
+        """Return on how many nodes it runs."""
+        return self.profile.nodes if isinstance(self.profile, Planned) else len(self.profile.measured.draws)
+
+    @property
+    def node_hours(self) -> Quantity:
+        """Return the hours of nodes that it takes."""
+        profile = self.profile
+        time = profile.time if isinstance(profile, Planned) else Quantity(profile.duration_s)
+        return time.scaled(self.nodes / HOURS)
+
+    @property
+    def highest_w(self) -> float:
+        """Return the highest reading, of all its nodes together (W)."""
+        if isinstance(self.profile, Planned):
+            return self.profile.highest_w
+        return sum(draw.highest_w for draw in self.profile.measured.draws)
+
+    @property
+    def done(self) -> dict[str, float]:
+        """Return the work that it does, by kind, for figures per unit of it."""
+        if isinstance(self.profile, Planned):
+            return {self.profile.work.unit: self.profile.work.amount}
+        work = self.profile.measured.result.work
+        kinds = [kind for kind in kinds_with_figure(work) if kind not in TOOK and work[kind] > 0]
+        return {kind: work[kind] for kind in kinds} | {RUNS: 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Hold a job at a site: its account, and the share of its nodes' purchase where that is known.
+
+    `charges` are what the tariff asks beside the kWh; they are in no sum.
+    """
+
+    job: Job
+    site: Site
+    account: Account
+    share: Share | None
+    notes: tuple[str, ...]
+    charges: Mapping[str, float]
+
+    @property
+    def whole(self) -> Quantity:
+        """Return energy and purchase together: money, or g of CO2e."""
+        return self.account.amount + (self.share.amount if self.share else Quantity(0.0))
+
+    def per(self, kind: str) -> Quantity:
+        """Return the whole per unit of a kind of work."""
+        return self.whole.scaled(1 / self.job.done[kind])
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Hold the answer of `plan cost` and `plan carbon`: entries, jobs by sites, and what follows from them.
+
+    `total` is that of all runs, by site, where there are several; planned work on several kinds of nodes is not added.
+    """
+
+    purpose: Purpose
+    entries: tuple[Entry, ...]
+    total: Mapping[str, Quantity]
+    total_kwh: Quantity | None
+    evens: tuple[BreakEven, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def unit(self) -> str:
+        """Return what amounts are in: g, or a currency."""
+        return self.entries[0].account.label.unit.partition("/")[0]
+
+    @property
+    def sites(self) -> list[str]:
+        """Return the names of the sites."""
+        return list(dict.fromkeys(entry.site.name for entry in self.entries))
+
+    @property
+    def twins(self) -> list[str]:
+        """Return the twins that any of it comes from."""
+        return list(dict.fromkeys(twin for entry in self.entries for twin in entry.job.twins))
+
+    def against(self, entry: Entry) -> tuple[Quantity, Quantity | None] | None:
+        """Return how far an entry is from its job's at the first site: the difference, and the ratio.
+
+        What both share cancels: it is the same job on the same meter. None for the first.
+        """
+        first = next(e for e in self.entries if e.job is entry.job)
+        if first is entry:
+            return None
+        ratio = entry.whole.ratio(first.whole) if first.whole.value > 0 else None
+        return entry.whole - first.whole, ratio
+
+
+def books_of(jobs: Sequence[Job], sites: Sequence[Site], purpose: Purpose, *, at_s: float | None = None) -> Books:
+    """Account for jobs at sites; `at_s` (s since 1970) moves them to another time.
+
+    Raises ConfigError where rates may not stand together, or are not known when a job runs.
+    """
+    if not jobs:
+        raise ConfigError("there is nothing to account for", next="name runs, or give [[work]] in the plan")
+    rates = rates_of(sites, purpose)
+    entries = [_entry(job, site, rate, purpose, at_s) for job in jobs for site, rate in zip(sites, rates, strict=True)]
+    runs = [e for e in entries if not isinstance(e.job.profile, Planned)]
+    several = len({id(e.job) for e in runs}) > 1
+    total = {site.name: summed([(e.job.runs[0], e.whole) for e in runs if e.site is site]) for site in sites if several}
+    evens = tuple(even for site in sites for even in _evens([e for e in entries if e.site is site]))
+    first = [(e.job.runs[0], e.account.energy_kwh) for e in runs if e.site is sites[0]]
+    return Books(
+        purpose, tuple(entries), total, summed(first) if several else None, evens, tuple(_notes(entries, at_s))
+    )
+
+
+def _entry(job: Job, site: Site, rate: Rate, purpose: Purpose, at_s: float | None) -> Entry:
+    if isinstance(job.profile, Planned) and at_s is None and _varies(rate):
+        why = f"{rate.label.name} changes over time"
+        raise ConfigError(f"{job.name}: when it runs is not known", why=why, next="say it: --at 2026-11-17T08:00Z")
+    account = account_of(job.profile, rate, pue=site.overhead, moved_kwh=site.moved_kwh, at_s=at_s)
+    share = share_of(job.kind, purpose, job.node_hours)
+    notes = notes_of(site)
+    if fits(site, job.highest_w) is False:
+        need = job.highest_w * site.overhead.value
+        notes.append(
+            f"{job.name} does not fit: {need:,.0f} W at its highest, overhead included; {site.budget_w:,.0f} W"
+        )
+    charges = _charges(rate, job.highest_w * site.overhead.value / 1e3)
+    unit = rate.label.unit.partition("/")[0]
+    notes += [f"not in it: {name}, {amount:.2f} {unit}" for name, amount in charges.items()]
+    if any(name.startswith("demand") for name in charges):
+        notes.append("demand is as if the highest power of the work added to that of the site in full")
+    return Entry(job, site, account, share, tuple(notes), charges)
+
+
+def _varies(rate: Rate) -> bool:
+    """Return whether it matters when work runs."""
+    return not isinstance(rate, Constant) and not (isinstance(rate, Tariff) and not rate.rules)
+
+
+def _charges(rate: Rate, highest_kw: float) -> dict[str, float]:
+    """Return what a tariff asks beside the kWh, per month or year, as if the job's highest power added in full."""
+    found: dict[str, float] = {}
+    if isinstance(rate, Tariff) and rate.demand is not None:
+        found[f"demand per {rate.demand.per}"] = rate.demand.amount * highest_kw
+    if isinstance(rate, Tariff) and rate.fee is not None:
+        found[f"fee per {rate.fee.per}"] = rate.fee.amount
+    return found
+
+
+def _evens(entries: Sequence[Entry]) -> list[BreakEven]:
+    """Return where kinds of nodes are equal at a site, for the same planned work, purchase known."""
+    found: list[BreakEven] = []
+    options: dict[str, list[Option]] = {}
+    for entry in entries:
+        profile = entry.job.profile
+        if isinstance(profile, Planned) and entry.share is not None and entry.job.kind is not None:
+            option = Option(entry.job.kind.name, entry.account.site_kwh, entry.share.amount)
+            options.setdefault(profile.name, []).append(option)
+    for same in options.values():
+        found += [
+            break_even(a, b, entries[0].site.name)
+            for k, a in enumerate(same)
+            for b in same[k + 1 :]
+            if a.name != b.name
+        ]
+    return found
+
+
+def _notes(entries: Sequence[Entry], at_s: float | None) -> list[str]:
+    """Return what has to be said of all of it, each once."""
+    unsure = dict.fromkeys(e.account.label.name for e in entries if not e.account.rate_known)
+    said = [f"nobody states how sure these are: {', '.join(unsure)}; that is not in the intervals"] if unsure else []
+    several = len({entry.site.name for entry in entries}) > 1
+    labels = {entry.site.name: entry.account.label for entry in entries}.values()
+    said += [*caveats(labels), *(note for label in labels for note in label.notes)]
+    sides = {entry.job.side for entry in entries}
+    if "dc" in sides:
+        said.append("measured behind the supplies: their losses are not included")
+    if "parts" in sides:
+        said.append("only parts of the nodes were measured: the rest of them is not included")
+    if any(entry.account.rated_kwh is None for entry in entries):
+        said.append("no rated power is known of some: give rated_w in [nodes.NAME] or --rated")
+    if entries[0].account.label.kind == "average":
+        said.append("average intensity: says what is attributed to the energy, not what one kWh less would avoid")
+    if any(entry.account.site_kwh.known is False for entry in entries):
+        said.append("the meter's accuracy is unknown: no interval (± ?)")
+    for entry in entries:
+        profile = entry.job.profile
+        said += [f"{entry.site.name}: {note}" if several else note for note in entry.notes]
+        said += [*(profile.notes if isinstance(profile, Planned) else ())]
+        if isinstance(profile, Planned) and entry.account.slots[1:]:
+            said.append("planned work is taken to draw a flat power")
+        said += [entry.share.said] if entry.share is not None else []
+    if at_s is not None:
+        said.append("moved to another time: as if it drew the same power then")
+    return list(dict.fromkeys(said))
+
+
+def time_of(text: str) -> float:
+    """Return a time as people write it (`2026-11-17T08:00+01:00`, UTC without an offset), in s since 1970.
+
+    Raises ConfigError.
+    """
+    try:
+        found = dt.datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time", next="write it as 2026-11-17T08:00+01:00") from None
+    return (found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)).timestamp()
+
+
+def pue_of(text: str) -> Quantity:
+    """Return a PUE as people write it: `1.3`, or `1.3±0.05` (k = 2, as everywhere). Raises ConfigError."""
+    value, sign, width = text.replace("+-", "±").replace("+/-", "±").partition("±")
+    try:
+        pue, u = float(value), float(width) / 2 if sign else 0.0
+    except ValueError:
+        raise ConfigError(f"{text!r} is no PUE", next="write it as 1.3 or 1.3±0.05") from None
+    if not 1 <= pue < float("inf") or not 0 <= u < pue:
+        raise ConfigError(f"{text!r} is no PUE", why="it is at least 1", next="write it as 1.3 or 1.3±0.05")
+    return Quantity(pue, {"pue:given": u}) if u else Quantity(pue) if pue != 1 else ONE

@@ -1,0 +1,235 @@
+"""Pool what nodes drew over all runs, in blocks of time that are long enough to count as independent.
+
+Readings 2 s apart are not as many observations as there are readings: a node that is hot now is hot in 2 s. How long
+that lasts is found from the data, and everything that is said about rare power counts blocks of that length.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joulelab.analysis.student import f_tail
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.analysis.series import Floats, Ints
+    from joulelab.planner.draws import Draw, Side
+
+RESAMPLES = 1000
+MOST_UNITS = 5000  # more blocks than these are drawn together: longer blocks are as good
+LENGTHS = 1.0  # integrated correlation times in a block: by benchmarks/plan_rack.py enough
+TAIL = 4.0  # how much more than the tail itself is looked at first in a drawn set
+TINY = 1e-12  # rounding in sums of weights
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Hold readings of all runs, the highest first, each with its weight (all are 1) and the unit it is drawn with.
+
+    `blocks` are independent blocks of `block_s`; hosts of one run are one observation at a time, so they share blocks.
+    `observed_s` is the time in which anything was read.
+    """
+
+    watts: Floats
+    weight: Floats
+    unit: Ints
+    blocks: int
+    block_s: float
+    observed_s: float
+
+    def above(self, limit_w: float) -> float:
+        """Return the share of time above a power (W)."""
+        return float(self.weight[: np.searchsorted(-self.watts, -limit_w)].sum())
+
+    def at(self, share: float) -> float:
+        """Return the lowest power (W) that is exceeded in no more than a share of the time."""
+        return float(self.watts[_last(np.cumsum(self.weight), share)])
+
+    def drawn(self, share: float, rng: np.random.Generator, times: int = RESAMPLES) -> Floats:
+        """Return the power exceeded in a share of the time in sets of units drawn again and again."""
+        units = int(self.unit.max()) + 1
+        of_unit = np.bincount(self.unit, self.weight, units)
+        tail = min(int(np.searchsorted(np.cumsum(self.weight), TAIL * share)) + 1, self.watts.size)
+        found = np.empty(times)
+        for n in range(times):
+            count = np.bincount(rng.integers(units, size=units), minlength=units)
+            whole = float(count @ of_unit)
+            summed = np.cumsum(self.weight[:tail] * count[self.unit[:tail]])
+            if summed[-1] <= share * whole:
+                summed = np.cumsum(self.weight * count[self.unit])
+            found[n] = self.watts[_last(summed, share * whole)]
+        return found
+
+
+def _last(summed: Floats, share: float) -> int:
+    """Return the last place before which there is no more than a share."""
+    return min(int(np.searchsorted(summed, share + TINY, side="right")), summed.size - 1)
+
+
+def side_of(draws: Sequence[Draw]) -> Side:
+    """Return where all of them were measured. Raises ConfigError where there is none, or they differ."""
+    sides = sorted({d.side for d in draws})
+    if not sides:
+        raise ConfigError("no power to plan with", why="no run was given", next="name runs: joulelab runs")
+    if len(sides) > 1:
+        told = ", ".join(f"{d.run} {d.host}: {d.side}" for d in draws[:6])
+        raise ConfigError(
+            "powers of different sides of the supply cannot be taken together",
+            why=told,
+            next="name runs that were measured alike",
+        )
+    return draws[0].side
+
+
+def pool_of(
+    draws: Sequence[Draw],
+    *,
+    share: float | None = None,
+    limit_w: float | None = None,
+    weights: Mapping[str, float] | None = None,
+) -> Pool:
+    """Pool what nodes drew, weighted by time, or by weights of runs.
+
+    Blocks are long enough for power, and for being above `limit_w` or what is exceeded in a `share` of the time.
+    Raises ConfigError where nothing was read, sides differ, or a run has no weight.
+    """
+    side_of(draws)
+    known = [np.isfinite(d.high_w) for d in draws]
+    scale = _scales(draws, known, weights)
+    watts = np.concatenate([d.high_w[k] for d, k in zip(draws, known, strict=True)])
+    weight = np.concatenate([np.full(int(k.sum()), s) for k, s in zip(known, scale, strict=True)])
+    order = np.argsort(-watts, kind="stable")
+    watts, weight = watts[order], weight[order]
+    if share is not None:
+        limit_w = float(watts[_last(np.cumsum(weight), share)])
+    block_s = LENGTHS * correlation_s(draws, limit_w)
+    observed = _observed(draws, known)
+    blocks = sum(max(int(seconds / block_s + 1e-6), 1) for seconds in observed.values())
+    unit = _units(draws, known, max(block_s, sum(observed.values()) / MOST_UNITS))
+    return Pool(watts, weight, unit[order], blocks, block_s, sum(observed.values()))
+
+
+def _scales(draws: Sequence[Draw], known: Sequence[np.ndarray], weights: Mapping[str, float] | None) -> list[float]:
+    """Return the weight of each reading by draw."""
+    seconds = [d.step_s * int(k.sum()) for d, k in zip(draws, known, strict=True)]
+    if not sum(seconds):
+        raise ConfigError("no power to plan with", why="nothing was read in the runs", next="joulelab show RUN")
+    if weights is None:
+        return [d.step_s / sum(seconds) for d in draws]
+    left = sorted({d.run for d in draws} - set(weights))
+    if left or any(w < 0 for w in weights.values()):
+        raise ConfigError("each run needs a weight of 0 and more", why=f"without: {', '.join(left)}" if left else None)
+    of_run: dict[str, float] = {}
+    for d, s in zip(draws, seconds, strict=True):
+        of_run[d.run] = of_run.get(d.run, 0.0) + s
+    whole = sum(weights[run] for run, s in of_run.items() if s)
+    if not whole:
+        raise ConfigError("the weights of all runs are 0", next="give one of them a weight above 0")
+    return [weights[d.run] / whole * d.step_s / of_run[d.run] if of_run[d.run] else 0.0 for d in draws]
+
+
+def _observed(draws: Sequence[Draw], known: Sequence[np.ndarray]) -> dict[str, float]:
+    """Return for how long (s) each run was read; of hosts side by side the longest counts."""
+    found: dict[str, float] = {}
+    for d, k in zip(draws, known, strict=True):
+        found[d.run] = max(found.get(d.run, 0.0), d.step_s * int(k.sum()))
+    return {run: seconds for run, seconds in found.items() if seconds}
+
+
+def _units(draws: Sequence[Draw], known: Sequence[np.ndarray], unit_s: float) -> Ints:
+    """Return the unit of each reading: a stretch of one run with all of its hosts."""
+    runs = {run: n for n, run in enumerate(dict.fromkeys(d.run for d in draws))}
+    longest = max(d.high_w.size * d.step_s for d in draws)
+    apart = int(longest / unit_s) + 2
+    raw = [
+        runs[d.run] * apart + (np.flatnonzero(k) * d.step_s / unit_s).astype(np.int64)
+        for d, k in zip(draws, known, strict=True)
+    ]
+    _, unit = np.unique(np.concatenate(raw), return_inverse=True)
+    return unit.astype(np.int64)
+
+
+def correlation_s(draws: Sequence[Draw], limit_w: float | None = None) -> float:
+    """Return for how long (s) readings depend on each other: of power, or of being above a limit, the longer.
+
+    It is the integrated autocorrelation time of all hosts together, each about its own mean, gaps left out; never
+    shorter than the coarsest step.
+    """
+    step_s = max(d.step_s for d in draws)
+    series = [_coarse(d, step_s) for d in draws]
+    found = _lags([s - np.mean(s[np.isfinite(s)]) for s in series if np.isfinite(s).any()])
+    if limit_w is not None:
+        over = [np.where(np.isfinite(s), s > limit_w, np.nan) for s in series]
+        # About the mean of all: a run that is above throughout is one observation, not many that agree.
+        mean = float(np.mean(np.concatenate([o[np.isfinite(o)] for o in over])))
+        found = max(found, _lags([o - mean for o in over]))
+    return found * step_s
+
+
+def _coarse(draw: Draw, step_s: float) -> Floats:
+    """Return the highest readings over longer steps."""
+    times = max(round(step_s / draw.step_s), 1)
+    if times == 1:
+        return draw.high_w
+    size = math.ceil(draw.high_w.size / times) * times
+    padded = np.concatenate([draw.high_w, np.full(size - draw.high_w.size, np.nan)])
+    found: Floats = np.fmax.reduce(padded.reshape(-1, times), axis=1)
+    return found
+
+
+def _lags(series: Sequence[Floats]) -> float:
+    """Return the integrated autocorrelation time of series about 0, in steps, up to where it is lost in noise."""
+    size = 1 << (2 * max(s.size for s in series) - 1).bit_length()
+    summed = np.zeros(size // 2 + 1)
+    for s in series:
+        summed += np.abs(np.fft.rfft(np.nan_to_num(s), size)) ** 2
+    products = np.fft.irfft(summed, size)[: max(s.size for s in series)]
+    if products[0] <= 0:
+        return 1.0  # nothing moves
+    ratio = products[1:] / products[0]
+    pairs = ratio[: ratio.size // 2 * 2].reshape(-1, 2).sum(axis=1)
+    lost = np.flatnonzero(pairs <= 0)
+    end = 2 * int(lost[0]) if lost.size else ratio.size
+    return max(1.0 + 2.0 * float(ratio[:end].sum()), 1.0)
+
+
+def share_limits(share: float, blocks: int, tail: float) -> tuple[float, float]:
+    """Return between which shares the true one is, by the binomial of blocks, `tail` left out at each end."""
+    return _beta(share * blocks, blocks - share * blocks + 1, tail), _beta(
+        share * blocks + 1, blocks - share * blocks, 1 - tail
+    )
+
+
+def _beta(a: float, b: float, level: float) -> float:
+    """Return the quantile of a beta distribution, by halving."""
+    if a <= 0:
+        return 0.0
+    if b <= 0:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        x = (low + high) / 2
+        below = f_tail((1 - x) / x * a / b, 2 * b, 2 * a)
+        low, high = (x, high) if below < level else (low, x)
+    return (low + high) / 2
+
+
+def seen_share(share: float, blocks: int, tail: float, *, upper: bool) -> float | None:
+    """Return the share that may be seen where a true one is just still possible; None where even 0 may be.
+
+    `upper`: the true share is the largest that is possible, else the smallest.
+    """
+    at = 1 if upper else 0
+    if upper and share_limits(0.0, blocks, tail)[1] > share:
+        return None
+    low, high = (0.0, share) if upper else (share, 1.0)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if share_limits(middle, blocks, tail)[at] < share else (low, middle)
+    return (low + high) / 2

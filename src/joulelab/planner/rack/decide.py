@@ -1,0 +1,255 @@
+"""Answer for a rack in one piece: nodes by every rule, what binds, what more nodes would need, and what was assumed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joulelab.core.errors import ConfigError
+from joulelab.planner.capped_runs import workload_of
+from joulelab.planner.rack.capping import free_runs, response_for, targets_of
+from joulelab.planner.rack.extremes import HOUR_S, maximum_of
+from joulelab.planner.rack.facility import limits_of
+from joulelab.planner.rack.guarantee import EFFICIENCIES, MOMENTS, guarantee_of
+from joulelab.planner.rack.hidden import widened
+from joulelab.planner.rack.mix import coincidence
+from joulelab.planner.rack.mixed import mixed_of
+from joulelab.planner.rack.rules import Basis, rows_of
+from joulelab.planner.rack.steps import steps_of, synchronous
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.analysis.series import Floats
+    from joulelab.planner.draws import Draw, Measured
+    from joulelab.planner.nodes import NodeKind
+    from joulelab.planner.rack.capping import Target
+    from joulelab.planner.rack.facility import Limit, Rack
+    from joulelab.planner.rack.guarantee import Capped, Guarantee
+    from joulelab.planner.rack.hidden import Widened
+    from joulelab.planner.rack.mix import Coincidence, Job
+    from joulelab.planner.rack.mixed import Mixed
+    from joulelab.planner.rack.rules import Row
+    from joulelab.planner.rack.steps import Steps
+    from joulelab.planner.response import Response
+
+CURVE_POINTS = 400
+ONE_JOB = "all nodes are taken to do one job and draw the same at the same time, unless a mix of jobs is given"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Hold the whole answer for a rack of one kind of node; powers are in W at the wall.
+
+    `targets` say what more nodes would need, `steps` how fast so many nodes move together as fit by the measured
+    maximum, `curve` for which share of the time (%) a node drew at least how much. `twins` is not empty where the
+    answer is from simulated nodes.
+    """
+
+    title: str
+    rack: Rack
+    kind: NodeKind
+    limits: tuple[Limit, ...]
+    rows: tuple[Row, ...]
+    targets: tuple[Target, ...]
+    response: Response | None
+    no_response: str
+    guarantee: Guarantee | str
+    mixed: Mixed | None
+    steps: Steps | None
+    hidden: Widened | None
+    together: tuple[Coincidence, ...]
+    curve: tuple[Floats, Floats] | None
+    assumed: tuple[str, ...]
+    twins: tuple[str, ...]
+
+    def row(self, kind: str) -> Row | None:
+        """Return the first row of a kind of rule that has an answer."""
+        return next((row for row in self.rows if row.kind == kind and row.nodes is not None), None)
+
+    @property
+    def best(self) -> Row:
+        """Return the row to begin with: the measured maximum, else the nameplate, else what caps promise."""
+        found = [self.row(kind) for kind in ("maximum", "nameplate", "caps")]
+        return next(row for row in found if row is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; powers in W at the wall."""
+        return {
+            "title": self.title,
+            "simulated": bool(self.twins),
+            "twins": list(self.twins),
+            "rack": asdict(self.rack) | {"capacity_w": self.rack.capacity_w},
+            "node": asdict(self.kind),
+            "limits": [
+                {"name": x.name, "watts": None if x.room is not None else x.watts, "room": x.room, "said": x.said}
+                for x in self.limits
+            ],
+            "rows": [row.to_json() for row in self.rows],
+            "targets": [_target(target) for target in self.targets],
+            "response": {"refused": self.no_response}
+            if self.response is None
+            else {"source": self.response.source, "said": self.response.said},
+            "guarantee": self.guarantee if isinstance(self.guarantee, str) else asdict(self.guarantee),
+            "mix": None if self.mixed is None else self.mixed.to_json(),
+            "steps": None if self.steps is None else self.steps.to_json(),
+            "hidden": None if self.hidden is None else self.hidden.to_json(),
+            "coincidence": [each.to_json() for each in self.together],
+            "assumed": list(self.assumed),
+        }
+
+
+def decide(
+    rack: Rack,
+    kind: NodeKind,
+    measured: Sequence[Measured] = (),
+    jobs: Sequence[tuple[Job, Sequence[Measured]]] = (),
+    *,
+    title: str = "",
+) -> Decision:
+    """Return the answer for a rack, from runs of a kind of node or from numbers alone.
+
+    Raises ConfigError where nobody says what a node draws, or only parts of nodes were measured.
+    """
+    free, left_out = free_runs(measured)
+    draws, wall = _at_wall(free, kind)
+    limits = limits_of(rack, kind.height_u)
+    peak = maximum_of(draws) if draws else None
+    seen_w = max((w for w in (rack.rules.max_w, peak.value_w if peak else None) if w is not None), default=None)
+    hidden = widened(draws) if draws else None
+    guarantee = guarantee_of(kind, measured)
+    # Where nobody knows what slow readings hide, nothing is said of an upper end.
+    wider = 1.0 if hidden is None else hidden.factor
+    basis = Basis(rack, limits, draws, seen_w, wider)
+    rows = rows_of(basis, _rated(kind, draws), peak, guarantee)
+    counts = [row.nodes for row in rows if row.nodes is not None]
+    if not counts:
+        why = "; ".join(row.refused for row in rows)
+        raise ConfigError("a rack without nodes", why=why, next="name runs, or give --rated 10.2kW or --max 8.48kW")
+    response, without = response_for(measured, kind, seen_w)
+    top = next((row for row in rows if row.kind == "maximum" and row.upper_w), None)
+    raised = top.upper_w / top.node_w if top and top.upper_w and top.node_w else 1.0
+    fitting = next((row.nodes for row in rows if row.kind == "maximum" and row.nodes), max(counts))
+    assumed = [ONE_JOB, wall, left_out, *rack.said, *_seen(free, draws)]
+    return Decision(
+        title=title, rack=rack, kind=kind, limits=limits, rows=rows,
+        targets=targets_of(limits, counts, guarantee, response, seen_w, raised), response=response, no_response=without,
+        guarantee=guarantee, mixed=mixed_of(rack, limits, [(job, _at_wall(of, kind)[0]) for job, of in jobs]),
+        steps=synchronous(steps_of(draws), max(fitting, 1)) if draws else None, hidden=hidden,
+        together=_together(free, draws), curve=_curve(draws) if draws else None,
+        assumed=tuple(text for text in (*assumed, *_hidden_said(hidden), *_caps_said(guarantee, response)) if text),
+        twins=tuple(dict.fromkeys(d.twin for d in draws if d.twin)),
+    )  # fmt: skip
+
+
+def _at_wall(measured: Sequence[Measured], kind: NodeKind) -> tuple[tuple[Draw, ...], str]:
+    """Return what whole nodes drew at the wall, and what was assumed for that. Raises ConfigError."""
+    draws = [draw for each in measured for draw in each.draws]
+    parts = next((draw for draw in draws if draw.side == "parts"), None)
+    if parts is not None:
+        why = f"run {parts.run} has {', '.join(parts.scopes[:4])} only"
+        then = "measure the whole node: joulelab meters --add"
+        raise ConfigError("a rack is planned with the power of whole nodes", where=parts.host, why=why, next=then)
+    if all(draw.side == "ac" for draw in draws):
+        return tuple(draws), ""
+    share = kind.efficiency or EFFICIENCIES[0]
+    said = f"power behind the supplies is taken to the wall by an efficiency of {100 * share:g} %"
+    return tuple(draw if draw.side == "ac" else _over(draw, share) for draw in draws), (
+        said if kind.efficiency else f"{said}, the worst of good supplies: nobody gave it"
+    )
+
+
+def _over(draw: Draw, share: float) -> Draw:
+    idle = None if draw.idle_w is None else draw.idle_w.scaled(1 / share)
+    return replace(draw, side="ac", mean_w=draw.mean_w / share, high_w=draw.high_w / share, idle_w=idle)
+
+
+def _rated(kind: NodeKind, draws: Sequence[Draw]) -> tuple[float, str] | None:
+    """Return the nameplate (W) and who says it: as given, else as recorded with the runs."""
+    if kind.rated_w is not None:
+        return kind.rated_w, "as given"
+    found = [draw for draw in draws if draw.rated_w is not None]
+    if not found:
+        return None
+    largest = max(found, key=lambda draw: draw.rated_w or 0.0)
+    return float(largest.rated_w or 0.0), largest.rated_by or "recorded with the runs"
+
+
+def _seen(measured: Sequence[Measured], draws: Sequence[Draw]) -> list[str]:
+    """Return how much was seen of which work."""
+    if not draws:
+        return ["numbers alone: no run was given, so nothing is said of percentiles, steps or hidden peaks"]
+    names = list(dict.fromkeys(workload_of(each.result) for each in measured))
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    hours = sum(float(np.isfinite(d.high_w).sum()) * d.step_s for d in draws) / HOUR_S
+    every = sorted({round(d.raw_s, 3) for d in draws})
+    apart = f"{every[0]:g} s" if len(every) == 1 else f"{every[0]:g} to {every[-1]:g} s"
+    runs = len({d.run for d in draws})
+    many = f"{runs} run{'s' if runs > 1 else ''}"
+    return [
+        f"{many}, {hours:.3g} node-hours, readings {apart} apart; other work may draw more",
+        f"workloads seen: {shown}",
+    ]
+
+
+def _hidden_said(hidden: Widened | None) -> list[str]:
+    if hidden is None:
+        return []
+    factors = [
+        f"readings may hide peaks of {'nobody knows how much' if h.high is None else f'{h.high:.3f} times the highest'}"
+        f" ({h.said})"
+        for h in hidden.hidden
+        if h.high != 1.0
+    ]
+    return [*factors, *hidden.notes]
+
+
+def _caps_said(guarantee: Guarantee | str, response: Response | None) -> list[str]:
+    found = [] if isinstance(guarantee, str) else [f"caps promise: {guarantee.said}", MOMENTS]
+    if response is not None:
+        how = {"measured": "measured", "twin": "simulated", "model": "modelled"}[response.source]
+        found.append(f"what caps cost is {how}: {response.said}")
+    return found
+
+
+def _together(measured: Sequence[Measured], draws: Sequence[Draw]) -> tuple[Coincidence, ...]:
+    """Return how far hosts of each run peaked together."""
+    runs = [each.result.run for each in measured]
+    found = [coincidence([draw for draw in draws if draw.run == run]) for run in dict.fromkeys(runs)]
+    return tuple(each for each in found if each is not None)
+
+
+def _curve(draws: Sequence[Draw]) -> tuple[Floats, Floats]:
+    """Return for which share of the time (%) a node drew at least how much (W)."""
+    watts = np.concatenate([d.high_w for d in draws])
+    seconds = np.concatenate([np.full(d.high_w.size, d.step_s) for d in draws])
+    order = np.argsort(-np.where(np.isfinite(watts), watts, -np.inf))[: int(np.isfinite(watts).sum())]
+    shares = 100 * np.cumsum(seconds[order]) / seconds[order].sum()
+    # Close together where power is rare: the highest are what a rack is planned with.
+    kept = np.unique(np.round(np.geomspace(1, order.size, CURVE_POINTS)).astype(int)) - 1
+    return shares[kept], watts[order][kept]
+
+
+def _target(target: Target) -> dict[str, Any]:
+    return {
+        "nodes": target.nodes,
+        "allowed_w": target.allowed_w,
+        "short_w": target.short_w,
+        "room": target.room,
+        "by_guarantee": _capped(target.guarantee),
+        "by_response": _capped(target.measured),
+    }
+
+
+def _capped(capped: Capped | None) -> dict[str, Any] | None:
+    if capped is None:
+        return None
+    return {
+        "cap_w": capped.cap_w,
+        "needed": capped.needed,
+        "time_ratio": None if capped.slowdown is None else capped.slowdown.to_json(),
+        "energy_ratio": None if capped.energy is None else capped.energy.to_json(),
+        "refused": capped.refused,
+    }

@@ -1,0 +1,278 @@
+"""Say how high the power of a node goes: the highest reading, and percentiles with what they are worth.
+
+A percentile is an observation, not a guarantee: it holds for the work of the runs that it is from.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joulelab.core.errors import ConfigError
+from joulelab.planner.rack.blocks import pool_of, seen_share, share_limits, side_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.planner.draws import Draw
+
+SEED = 20_241_116
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Hold the highest reading of a node (W), when and where it was, and how it was read.
+
+    `upper_w` is what it may be by the meter's gain (k = 2), None where nobody knows it. `hours` are of nodes: of two
+    side by side both count.
+    """
+
+    value_w: float
+    upper_w: float | None
+    run: str
+    host: str
+    at_s: float
+    at_utc_s: float
+    raw_s: float
+    window_s: float
+    readings: int
+    hours: float
+    simulated: bool
+
+    @property
+    def plan_w(self) -> float:
+        """Return the power to plan with, in W: the upper figure where it is known."""
+        return self.value_w if self.upper_w is None else self.upper_w
+
+    @property
+    def said(self) -> str:
+        """Return how it was read, for people."""
+        how = f"means over {self.window_s:g} s" if self.window_s else f"moments {self.raw_s:.3g} s apart"
+        simulated = ", simulated" if self.simulated else ""
+        return f"highest of {self.readings:,} readings ({how}) in {self.hours:.2g} node-hours{simulated}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        names = self.__dataclass_fields__
+        return {name: getattr(self, name) for name in names} | {"plan_w": self.plan_w, "said": self.said}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Say that the data cannot support a percentile, and how much would."""
+
+    p: float
+    blocks: int
+    needed: int
+    block_s: float
+    hours: float
+    hours_needed: float
+
+    @property
+    def said(self) -> str:
+        """Return the refusal for people."""
+        return (
+            f"{percent(self.p)} needs {self.needed:,} independent blocks; there are {self.blocks:,} of "
+            f"{self.block_s:.3g} s in {self.hours:.2g} h: measure {self.hours_needed:.3g} h"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"refused": self.said}
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """Hold the power (W) that is exceeded in a share 1 - p of the time, and its confidence interval.
+
+    `upper_w` adds the meter's gain to the upper end, None where nobody knows it. `reached` is the confidence
+    (one-sided) at which the upper end bounds the percentile: below that asked for where there are too few blocks, and
+    the upper end then is the highest reading. `by_run` is the percentile of each run alone.
+    """
+
+    p: float
+    value_w: float
+    low_w: float
+    high_w: float
+    upper_w: float | None
+    confidence: float
+    reached: float
+    blocks: int
+    block_s: float
+    hours: float
+    seed: int
+    simulated: bool
+    by_run: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def plan_w(self) -> float:
+        """Return the power to plan with, in W: the upper end, with the gain where it is known."""
+        return self.high_w if self.upper_w is None else self.upper_w
+
+    @property
+    def supported(self) -> bool:
+        """Return whether the upper end has the confidence that was asked for."""
+        return self.reached >= (1 + self.confidence) / 2 - 1e-9
+
+    @property
+    def said(self) -> str:
+        """Return what it is worth, for people."""
+        text = f"{self.blocks:,} independent blocks of {self.block_s:.3g} s in {self.hours:.2g} h"
+        if not self.supported:
+            hours = hours_for(self.p, self.block_s, self.confidence)
+            text += (
+                f"; the upper end is the highest reading and bounds {percent(self.p)} at {self.reached:.0%} only: "
+                f"{hours:.3g} h would support it"
+            )
+        hottest = max(self.by_run, key=self.by_run.__getitem__, default="")
+        if len(self.by_run) > 1 and self.by_run[hottest] > self.plan_w:
+            text += f"; run {hottest} alone has {self.by_run[hottest]:.0f} W"
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return plain | {
+            "by_run": dict(self.by_run),
+            "plan_w": self.plan_w,
+            "supported": self.supported,
+            "said": self.said,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeding:
+    """Hold the share of time above a power (W), and its confidence interval; 0 seen is not 0.
+
+    Where it was never seen, the interval is one-sided: three over the number of blocks at 95 %.
+    """
+
+    limit_w: float
+    share: float
+    low: float
+    high: float
+    confidence: float
+    blocks: int
+    block_s: float
+    hours: float
+    simulated: bool = False
+
+    @property
+    def said(self) -> str:
+        """Return it for people."""
+        seen = "never seen" if self.share == 0 else f"seen {self.share:.2%} of the time"
+        return f"{seen} in {self.blocks:,} blocks of {self.block_s:.3g} s; at most {self.high:.2g}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"said": self.said}
+
+
+def percent(p: float) -> str:
+    """Return how a percentile is called: p99.9."""
+    return f"p{100 * p:.10g}"
+
+
+def hours_for(p: float, block_s: float, confidence: float) -> float:
+    """Return how many hours of data give a percentile an upper end with a confidence."""
+    return math.ceil(math.log((1 - confidence) / 2) / math.log(p)) * block_s / HOUR_S
+
+
+def maximum_of(draws: Sequence[Draw]) -> Peak:
+    """Return the highest reading of any node. Raises ConfigError where there is none, or sides differ."""
+    side_of(draws)
+    read = [d for d in draws if np.isfinite(d.high_w).any()]
+    if not read:
+        raise ConfigError("no power to plan with", why="nothing was read in the runs", next="joulelab show RUN")
+    hot = max(read, key=lambda d: d.highest_w)
+    at_s = (int(np.nanargmax(hot.high_w)) + 0.5) * hot.step_s
+    known = [d.highest_w * (1 + d.gain) for d in read if d.gain is not None]
+    return Peak(
+        value_w=hot.highest_w, upper_w=max(known) if len(known) == len(read) else None, run=hot.run, host=hot.host,
+        at_s=at_s, at_utc_s=hot.start_utc_s + at_s, raw_s=hot.raw_s, window_s=hot.window_s,
+        readings=sum(int(np.isfinite(d.high_w).sum()) for d in read),
+        hours=sum(float(np.isfinite(d.high_w).sum()) * d.step_s for d in read) / HOUR_S,
+        simulated=any(d.twin for d in read),
+    )  # fmt: skip
+
+
+def percentile_of(
+    draws: Sequence[Draw],
+    p: float,
+    *,
+    confidence: float = 0.95,
+    seed: int = SEED,
+    weights: Mapping[str, float] | None = None,
+) -> Percentile | Refusal:
+    """Return a percentile (p of 0.999: exceeded in 0.1 % of the time) of a node's power over runs, or why not.
+
+    Runs are weighted by time, or by weights. The interval is from blocks of time that were drawn again and again, and
+    no narrower than that of the binomial of as many independent blocks. Raises ConfigError for a p or a confidence
+    that is none, and where nothing was read.
+    """
+    _check(p, confidence)
+    rare = 1 - p
+    pool = pool_of(draws, share=rare, weights=weights)
+    hours = pool.observed_s / HOUR_S
+    needed = math.ceil(1 / rare - 1e-9)
+    if pool.blocks < needed:
+        return Refusal(p, pool.blocks, needed, pool.block_s, hours, needed * pool.block_s / HOUR_S)
+    tail = (1 - confidence) / 2
+    drawn = pool.drawn(rare, np.random.default_rng(seed))
+    low_w, high_w = (float(w) for w in np.quantile(drawn, (tail, 1 - tail)))
+    seen = seen_share(rare, pool.blocks, tail, upper=True)
+    high_w = float(pool.watts[0]) if seen is None else max(high_w, pool.at(seen))
+    often = seen_share(rare, pool.blocks, tail, upper=False)
+    low_w = min(low_w, pool.at(1.0 if often is None else often))
+    value_w = pool.at(rare)
+    gains = [d.gain for d in draws]
+    gain = None if None in gains else max(g for g in gains if g is not None)
+    return Percentile(
+        p=p, value_w=value_w, low_w=low_w, high_w=high_w,
+        upper_w=None if gain is None else value_w + math.hypot(high_w - value_w, gain * value_w),
+        confidence=confidence, reached=1 - tail if seen is not None else 1 - p**pool.blocks,
+        blocks=pool.blocks, block_s=pool.block_s, hours=hours, seed=seed, simulated=any(d.twin for d in draws),
+        by_run=_by_run(draws, rare),
+    )  # fmt: skip
+
+
+def exceeding(
+    draws: Sequence[Draw],
+    limit_w: float,
+    *,
+    confidence: float = 0.95,
+    weights: Mapping[str, float] | None = None,
+) -> Exceeding:
+    """Return how often a node is above a power, with its interval by the binomial of independent blocks.
+
+    Raises ConfigError for a confidence that is none, and where nothing was read.
+    """
+    _check(0.5, confidence)
+    pool = pool_of(draws, limit_w=limit_w, weights=weights)
+    share = min(pool.above(limit_w), 1.0)
+    low, high = share_limits(share, pool.blocks, (1 - confidence) / 2 if share else 1 - confidence)
+    return Exceeding(
+        limit_w, share, low, high, confidence, pool.blocks, pool.block_s, pool.observed_s / HOUR_S,
+        any(d.twin for d in draws),
+    )  # fmt: skip
+
+
+def _check(p: float, confidence: float) -> None:
+    for name, value in (("percentile", p), ("confidence", confidence)):
+        if not 0 < value < 1:
+            raise ConfigError(f"a {name} of {100 * value:g} % is none", next=f"give a {name} between 0 and 100 %")
+
+
+def _by_run(draws: Sequence[Draw], rare: float) -> dict[str, float]:
+    """Return the percentile of each run alone."""
+    found = {}
+    for run in dict.fromkeys(d.run for d in draws):
+        watts = np.concatenate([d.high_w[np.isfinite(d.high_w)] for d in draws if d.run == run])
+        if watts.size:
+            ordered = np.sort(watts)
+            found[run] = float(ordered[max(watts.size - 1 - int(rare * watts.size), 0)])
+    return found

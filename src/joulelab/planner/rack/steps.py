@@ -1,0 +1,144 @@
+"""Find how fast power moves: the largest steps between readings, up and down, of one node and of many in one job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joulelab.planner.rack.blocks import side_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.analysis.series import Floats
+    from joulelab.planner.draws import Draw
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Hold a change of power (W, below 0 for a fall) over some seconds, and when it was."""
+
+    watts: float
+    over_s: float
+    run: str
+    host: str
+    at_s: float
+    at_utc_s: float
+
+    @property
+    def ramp_w_per_s(self) -> float:
+        """Return how steep it is; power may have moved faster between two readings."""
+        return self.watts / self.over_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        names = self.__dataclass_fields__
+        return {name: getattr(self, name) for name in names} | {"ramp_w_per_s": self.ramp_w_per_s}
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Hold the largest rise and fall between readings and the steepest ramp, of so many nodes together.
+
+    None where power never rose or fell, or there were no two readings in a row. `steepest` differs from the larger of
+    the two only where runs were read at different rates. `synchronous`: nodes are taken to move together.
+    """
+
+    nodes: int
+    rise: Step | None
+    fall: Step | None
+    steepest: Step | None
+    synchronous: bool = False
+    simulated: bool = False
+
+    @property
+    def said(self) -> str:
+        """Return how it was found, for people."""
+        seen = self.rise or self.fall
+        if seen is None:
+            return "power did not move"
+        how = f"{self.nodes} nodes moving together" if self.synchronous else f"{self.nodes} node(s), as read"
+        return f"{how}, between readings {seen.over_s:.3g} s apart; faster ramps inside of that are not seen"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        found: dict[str, Any] = {"nodes": self.nodes, "synchronous": self.synchronous, "simulated": self.simulated}
+        for name in ("rise", "fall", "steepest"):
+            step = getattr(self, name)
+            found[name] = None if step is None else step.to_json()
+        return found | {"said": self.said}
+
+
+def steps_of(draws: Sequence[Draw]) -> Steps:
+    """Return the largest steps of one node over all hosts and runs; none is seen across a gap.
+
+    Raises ConfigError where there is no draw, or sides differ.
+    """
+    side_of(draws)
+    found = [s for d in draws for s in _largest(d, d.high_w)]
+    return _steps(found, 1, simulated=any(d.twin for d in draws))
+
+
+def steps_of_sum(draws: Sequence[Draw]) -> Steps:
+    """Return the largest steps of the sum of the hosts of one run, as they were read side by side."""
+    side_of(draws)
+    first, total = sum_of(draws)
+    return _steps(_largest(first, total), len(draws), simulated=bool(first.twin))
+
+
+def synchronous(steps: Steps, nodes: int) -> Steps:
+    """Return the steps of so many nodes that move together: what is to be planned for in one job."""
+
+    def times(step: Step | None) -> Step | None:
+        return None if step is None else replace(step, watts=step.watts * nodes / steps.nodes)
+
+    return Steps(nodes, times(steps.rise), times(steps.fall), times(steps.steepest), True, steps.simulated)  # noqa: FBT003
+
+
+def sum_of(draws: Sequence[Draw]) -> tuple[Draw, Floats]:
+    """Return the sum (W) of hosts of one run on the coarsest of their steps, NaN where one is missing.
+
+    The draw whose steps these are comes with it.
+    """
+    coarsest = max(draws, key=lambda d: d.step_s)
+    size = coarsest.high_w.size
+    at_s: Floats = (np.arange(size) + 0.5) * coarsest.step_s
+    total = np.zeros(size)
+    for d in draws:
+        total += _on(d, at_s, coarsest.step_s)
+    return coarsest, total
+
+
+def _on(draw: Draw, at_s: Floats, step_s: float) -> Floats:
+    """Return the highest reading of a host in longer steps around times."""
+    if draw.high_w.size == at_s.size:
+        return draw.high_w
+    found = np.full(at_s.size, np.nan)
+    place = np.minimum(((np.arange(draw.high_w.size) + 0.5) * draw.step_s / step_s).astype(np.int64), at_s.size - 1)
+    np.fmax.at(found, place, draw.high_w)
+    return found
+
+
+def _largest(draw: Draw, watts: Floats) -> list[Step]:
+    """Return the largest rise and the largest fall between two steps that follow each other."""
+    change = np.diff(watts)
+    if not np.isfinite(change).any():
+        return []
+    found = []
+    for place in (int(np.nanargmax(change)), int(np.nanargmin(change))):
+        at_s = (place + 1) * draw.step_s
+        found.append(Step(float(change[place]), draw.step_s, draw.run, draw.host, at_s, draw.start_utc_s + at_s))
+    return found
+
+
+def _steps(found: Sequence[Step], nodes: int, *, simulated: bool) -> Steps:
+    rises, falls = [s for s in found if s.watts > 0], [s for s in found if s.watts < 0]
+    return Steps(
+        nodes,
+        rise=max(rises, key=lambda s: s.watts, default=None),
+        fall=min(falls, key=lambda s: s.watts, default=None),
+        steepest=max([*rises, *falls], key=lambda s: abs(s.ramp_w_per_s), default=None),
+        simulated=simulated,
+    )

@@ -1,0 +1,107 @@
+"""Describe the jobs of a schedule: when each was submitted, what it needs, and what a node of it drew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from joulelab.analysis.terms import Quantity
+    from joulelab.planner.draws import Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Hold a job as it was run, without a cap: times in s (`submit_s` since 1970), powers in W of one node.
+
+    `node_w` is the mean, `highest_w` the most, `rated_w` what the nameplate says; None where nobody tells. `where` is
+    where it was read: a line of a file, or a run.
+    """
+
+    id: str
+    submit_s: float
+    nodes: int
+    duration_s: float
+    node_w: Quantity
+    highest_w: float | None = None
+    workload: str = ""
+    rated_w: float | None = None
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Hold jobs in the order of their submission, where they are from, and what has to be said of them.
+
+    `zoned` tells whether their times are UTC for certain, so that prices and carbon of the hour apply. `twins` are the
+    simulated nodes that their powers are from.
+    """
+
+    jobs: tuple[Job, ...]
+    source: str
+    notes: tuple[str, ...] = ()
+    zoned: bool = True
+    twins: tuple[str, ...] = ()
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """Return the names of the workloads, each once."""
+        return tuple(dict.fromkeys(job.workload for job in self.jobs if job.workload))
+
+
+def workload_of(measured: Measured) -> str:
+    """Return the name that a run's workload goes by: that of the study's workload, its own, or its command."""
+    result = measured.result
+    return result.labels.get("workload") or result.name or " ".join(result.command) or result.run
+
+
+def stream_of_runs(measured: Sequence[Measured]) -> Stream:
+    """Return runs as jobs, each submitted when it started. Raises ConfigError where there are none."""
+    if not measured:
+        raise ConfigError("there are no jobs to schedule", next="name runs, or a file of jobs with --jobs")
+    jobs = tuple(sorted((job_of(each) for each in measured), key=lambda job: job.submit_s))
+    twins = tuple(dict.fromkeys(each.result.twin for each in measured if each.result.twin))
+    sides = {draw.side for each in measured for draw in each.draws}
+    notes = ("powers are of parts of nodes only (GPUs, CPUs): what else a node draws is not in them",)
+    return Stream(jobs, f"{len(jobs)} runs", notes if "parts" in sides else (), twins=twins)
+
+
+def job_of(measured: Measured) -> Job:
+    """Return a run as a job: its hosts are its nodes, its mean power per node has the meters' terms."""
+    result, draws = measured.result, measured.draws
+    [energy] = measured.energies([0.0, result.duration_s])
+    rated = [draw.rated_w for draw in draws]
+    known = [watts for watts in rated if watts is not None]
+    return Job(
+        result.run, measured.start_utc_s, len(draws), result.duration_s,
+        energy.scaled(1 / (result.duration_s * len(draws))),
+        max(draw.highest_w for draw in draws), workload_of(measured),
+        sum(known) / len(known) if len(known) == len(draws) else None, f"run {result.run}",
+    )  # fmt: skip
+
+
+def repeated(stream: Stream, count: int, every_s: float) -> Stream:
+    """Return so many jobs, one each `every_s` from the first one's submission on: those of a stream in turn."""
+    first = stream.jobs[0].submit_s
+    jobs = tuple(
+        replace(stream.jobs[k % len(stream.jobs)], id=f"{stream.jobs[k % len(stream.jobs)].id}#{k + 1}",
+                submit_s=first + k * every_s)
+        for k in range(count)
+    )  # fmt: skip
+    said = f"{count} jobs, one each {every_s:g} s, made from {stream.source}"
+    return replace(stream, jobs=jobs, source=said)
+
+
+def check_fits(jobs: Iterable[Job], nodes: int) -> None:
+    """Refuse jobs that need more nodes than there are. Raises ConfigError that names the first of them."""
+    large = [job for job in jobs if job.nodes > nodes]
+    if large:
+        more = f", and {len(large) - 1} more" if len(large) > 1 else ""
+        raise ConfigError(
+            f"job {large[0].id} needs {large[0].nodes} nodes of {nodes}{more}", where=large[0].where or None,
+            next="give a site with more nodes, or leave such jobs out",
+        )  # fmt: skip

@@ -1,0 +1,290 @@
+"""Describe a job that can be shifted: how much work, what it draws at each cap and in pauses, and over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from joulelab.analysis.terms import Quantity, total
+from joulelab.core.errors import ConfigError
+from joulelab.core.scope import family
+from joulelab.planner.capped_runs import cap_of
+from joulelab.planner.response import modelled_response, response_of
+from joulelab.planner.shifting.optimum import Modes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.analysis.series import Floats
+    from joulelab.planner.draws import Measured
+    from joulelab.planner.response import Response
+
+IdleFrom = Literal["measured", "given", "assumed"]
+CapsFrom = Literal["", "measured", "twin", "model"]
+
+# An idle H100 node draws 2.2 kW of the 7 kW it trains with (public logs of 8xH100 servers).
+IDLE_SHARE = 0.31
+MOST_STEPS = 1_000  # of a run's own course
+LOWEST_MODELLED = 0.6  # share of the highest cap: below it the model is known to be poor
+ASSUMED_IDLE = (
+    f"idle power is assumed: {100 * IDLE_SHARE:.0f} % of the power at work, as in public logs of 8xH100 servers"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """Hold what the job does at a cap (W on each GPU, None: as it ran): slowdown, and power of all its nodes (W)."""
+
+    cap_w: float | None
+    slowdown: Quantity
+    power: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Hold a job: work (s at full speed), its modes with the fastest last, power in pauses (W of all nodes).
+
+    `course_j` is the energy (J) of each of equal steps of its own course, empty where that is not known: then it draws
+    the same all the time. `rated_w` is what the nameplates (or the GPUs' rated powers) of its nodes add up to. `sure`
+    is False where nobody states how accurate its power is; `known` of its modes then says whether that of their ratios
+    is: costs have no interval, gains may have one.
+    """
+
+    name: str
+    work_s: float
+    modes: tuple[Mode, ...]
+    idle: Quantity
+    idle_from: IdleFrom
+    nodes: int = 1
+    course_j: tuple[float, ...] = ()
+    rated_w: float | None = None
+    rated_by: str = ""
+    twin: str = ""
+    caps_from: CapsFrom = ""
+    sure: bool = True
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def full(self) -> Mode:
+        """Return the mode without a cap of its own."""
+        return self.modes[-1]
+
+    @property
+    def caps(self) -> bool:
+        """Return whether there is more than one mode."""
+        return len(self.modes) > 1
+
+    def arrays(self, pause_w: float | None, *, caps: bool) -> Modes:
+        """Return the modes as arrays, all or only the fastest."""
+        used = self.modes if caps else self.modes[-1:]
+        speeds = np.array([1.0 / mode.slowdown.value for mode in used])
+        return Modes(speeds, np.array([mode.power.value for mode in used]), pause_w)
+
+    def energy_to(self, times_s: Floats) -> Floats:
+        """Return the energy (J) from the job's start to some times (s), at full speed without pauses."""
+        if not self.course_j:
+            return self.full.power.value * np.clip(times_s, 0.0, self.work_s)
+        edges = np.linspace(0.0, self.work_s, len(self.course_j) + 1)
+        found: Floats = np.interp(times_s, edges, np.append(0.0, np.cumsum(self.course_j)))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Hold what a person says of a job; None is what the run says. Powers are in W of one node."""
+
+    duration_s: float | None = None
+    power_w: float | None = None
+    idle_w: float | None = None
+    rated_w: float | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    gpu_w: float | None = None
+    caps_w: tuple[float, ...] = ()
+    name: str = ""
+
+
+def job_given(wanted: Wanted) -> Job:
+    """Return a job from figures alone. Raises ConfigError where its power or duration is missing."""
+    if wanted.power_w is None or wanted.duration_s is None:
+        what = "power" if wanted.power_w is None else "duration"
+        raise ConfigError(
+            "there is no job to plan", why=f"no run is named, and no {what} is given",
+            next="name a run, or give --power 6.9kW --duration 30h",
+        )  # fmt: skip
+    nodes = wanted.nodes or 1
+    power = Quantity(wanted.power_w * nodes)
+    job = Job(
+        wanted.name or "job as given", wanted.duration_s, (Mode(None, Quantity(1.0), power),),
+        *_idle(wanted, None, power, nodes), nodes=nodes,
+        rated_w=None if wanted.rated_w is None else wanted.rated_w * nodes,
+        rated_by="nameplate as given" if wanted.rated_w else "", sure=False,
+    )  # fmt: skip
+    if wanted.gpus and wanted.gpu_w:
+        node_w = power.scaled(1 / nodes)
+        job = with_caps(job, modelled_response(node_w, node_w.value, gpus=wanted.gpus, gpu_w=wanted.gpu_w), wanted)
+    elif wanted.caps_w:
+        _refuse_caps()
+    return _noted(job, job.idle_from)
+
+
+def job_of(measured: Sequence[Measured], wanted: Wanted) -> Job:
+    """Return a job from runs of one workload: at several caps, or one run. Raises ConfigError.
+
+    The run without a cap (else that at the highest) is the job; the others say what caps do to it.
+    """
+    if not measured:
+        return job_given(wanted)
+    run = max(measured, key=lambda m: (cap_of(m.result) is None, cap_of(m.result) or 0.0))
+    hosts = len(run.draws)
+    nodes = wanted.nodes or hosts
+    scale = nodes / hosts
+    result = run.result
+    whole = total(run.energies([0.0, result.duration_s])).scaled(scale / result.duration_s)
+    power = Quantity(whole.value, whole.terms) if wanted.power_w is None else Quantity(wanted.power_w * nodes)
+    own = wanted.duration_s is None and wanted.power_w is None
+    steps = min(MOST_STEPS, max(round(result.duration_s / max(d.step_s for d in run.draws)), 1))
+    course = run.energies(np.linspace(0.0, result.duration_s, steps + 1)) if own else []
+    rated_w, rated_by = _rated(run, wanted, scale)
+    idle, idle_from = _idle(wanted, run, power, nodes)
+    job = Job(
+        result.name or result.run, wanted.duration_s or result.duration_s, (Mode(None, Quantity(1.0), power),),
+        idle, idle_from, nodes=nodes, course_j=tuple(q.value * scale for q in course), rated_w=rated_w,
+        rated_by=rated_by, twin=result.twin, sure=whole.known and wanted.power_w is None,
+    )  # fmt: skip
+    notes = [] if own else ["the job is longer or shorter than its run, or its power is given: it draws that all along"]
+    if nodes != hosts:
+        notes.append(f"{nodes} nodes are taken to draw {scale:g} times what {hosts} did, in the same time")
+    job = replace(job, notes=tuple(notes))
+    response = _response(measured, run, wanted)
+    if response is not None:
+        job = with_caps(job, response, wanted)
+    elif wanted.caps_w:
+        _refuse_caps()
+    return _noted(job, idle_from)
+
+
+def _noted(job: Job, idle_from: IdleFrom) -> Job:
+    return replace(job, notes=(*job.notes, ASSUMED_IDLE)) if idle_from == "assumed" else job
+
+
+def _refuse_caps() -> None:
+    why = "one run at one cap, and nothing is known of its GPUs"
+    raise ConfigError(
+        "what caps do is not known", why=why, next="name runs at several caps, or give --gpus 8 --gpu 700W"
+    )
+
+
+def with_caps(job: Job, response: Response, wanted: Wanted) -> Job:
+    """Return the job with the caps of a response, or those that are wanted. Raises ConfigError for unknown caps."""
+    reference = response.points[-1]
+    caps = wanted.caps_w or response.caps_w[:-1]
+    if response.source == "model" and not wanted.caps_w:
+        caps = tuple(c for c in caps if c >= LOWEST_MODELLED * reference.cap_w)
+    modes = []
+    for cap_w in sorted({c for c in caps if c < reference.cap_w}):
+        point = response.at(cap_w)
+        ratio = point.node_w.ratio(reference.node_w)
+        modes.append(Mode(cap_w, point.slowdown, product(job.full.power, ratio)))
+    said = f"caps: {response.said}" if response.said else ""
+    source: CapsFrom = response.source if modes else ""
+    # A slower mode that draws more is none that anybody wants, but it is what was measured: the optimum leaves it out.
+    modes.sort(key=lambda mode: -mode.slowdown.value)
+    return replace(job, modes=(*modes, job.full), caps_from=source, notes=(*job.notes, *([said] if said else [])))
+
+
+def product(a: Quantity, b: Quantity) -> Quantity:
+    """Multiply two quantities to first order; what both share adds up."""
+    both = a.scaled(b.value) + b.scaled(a.value)
+    return Quantity(a.value * b.value, both.terms, both.known)
+
+
+def _response(measured: Sequence[Measured], run: Measured, wanted: Wanted) -> Response | None:
+    """Return what caps do: measured where runs have several, else modelled where the GPUs are known."""
+    if len({cap_of(m.result) for m in measured}) > 1:
+        return response_of(measured)
+    draw = run.draws[0]
+    rated = [d.watts for d in run.result.rated.devices if family(d.scope) == "gpu" and d.host == draw.host]
+    gpus, gpu_w = wanted.gpus or draw.gpus, wanted.gpu_w or (max(rated) if rated else None)
+    if not gpus or gpu_w is None or draw.side == "parts" or cap_of(run.result) is not None:
+        return None
+    part = draw.parts.get("gpu")
+    mean = None if part is None else float(np.nanmean(part)) / gpus
+    node_w = total(run.energies([0.0, run.result.duration_s])).scaled(1 / run.result.duration_s / len(run.draws))
+    models = [s.model for s in run.result.scopes if family(s.scope) == "gpu"]
+    model = models[0] if models else ""
+    node_w = Quantity(node_w.value, node_w.terms)  # what the model adds is known, whatever the meter is worth
+    return modelled_response(node_w, draw.highest_w, gpus=gpus, gpu_w=gpu_w, model=model, gpu_mean_w=mean)
+
+
+def _idle(wanted: Wanted, run: Measured | None, power: Quantity, nodes: int) -> tuple[Quantity, IdleFrom]:
+    """Return what all nodes draw in a pause, and how it is known."""
+    if wanted.idle_w is not None:
+        return Quantity(wanted.idle_w * nodes, known=wanted.idle_w == 0), "given"
+    idle = [] if run is None else [draw.idle_w for draw in run.draws]
+    known = [q for q in idle if q is not None]
+    if known and len(known) == len(idle):
+        return total(known).scaled(nodes / len(known)), "measured"
+    return Quantity(IDLE_SHARE * power.value, known=False), "assumed"
+
+
+def _rated(run: Measured, wanted: Wanted, scale: float) -> tuple[float | None, str]:
+    """Return what nameplates say, of the nodes where that is known, else of the devices that are rated."""
+    if wanted.rated_w is not None:
+        return wanted.rated_w * len(run.draws) * scale, "nameplate as given"
+    rated = [draw.rated_w for draw in run.draws]
+    known = [w for w in rated if w is not None]
+    if known and len(known) == len(rated):
+        return sum(known) * scale, f"nameplate ({run.draws[0].rated_by})"
+    devices = run.result.rated
+    return (devices.watts * scale, f"rated power of {devices.families}") if devices.devices else (None, "")
+
+
+def job_to_json(job: Job) -> dict[str, Any]:
+    """Return plain data from which `job_from_json` makes the job again."""
+    return {
+        "name": job.name, "work_s": job.work_s, "nodes": job.nodes,
+        "modes": [
+            {
+                "cap_w": m.cap_w, "slowdown": quantity_to_json(m.slowdown),
+                "power_w": quantity_to_json(m.power, sure=job.sure),
+            }
+            for m in job.modes
+        ],
+        "idle_w": quantity_to_json(job.idle), "idle_from": job.idle_from, "course_j": list(job.course_j),
+        "rated_w": job.rated_w, "rated_by": job.rated_by, "twin": job.twin, "simulated": bool(job.twin),
+        "caps_from": job.caps_from, "accuracy_known": job.sure, "notes": list(job.notes),
+    }  # fmt: skip
+
+
+def job_from_json(data: Mapping[str, Any]) -> Job:
+    """Return a job that was kept. Raises KeyError, TypeError or ValueError where it is none."""
+    modes = tuple(
+        Mode(m["cap_w"], quantity_from_json(m["slowdown"]), quantity_from_json(m["power_w"])) for m in data["modes"]
+    )
+    return Job(
+        data["name"], float(data["work_s"]), modes, quantity_from_json(data["idle_w"]), data["idle_from"],
+        nodes=int(data["nodes"]), course_j=tuple(map(float, data["course_j"])), rated_w=data["rated_w"],
+        rated_by=data["rated_by"], twin=data["twin"], caps_from=data["caps_from"],
+        sure=bool(data["accuracy_known"]), notes=tuple(data["notes"]),
+    )  # fmt: skip
+
+
+def quantity_to_json(q: Quantity, *, sure: bool = True) -> dict[str, Any]:
+    """Return a quantity with all of its terms, as plain data; without an interval where that is not sure."""
+    expanded = q.expanded if sure else None
+    return {
+        "value": q.value,
+        "expanded": expanded,
+        "known": q.known and sure,
+        "ratio_known": q.known,
+        "terms": dict(q.terms),
+    }
+
+
+def quantity_from_json(data: Mapping[str, Any]) -> Quantity:
+    """Return a quantity that was kept, as it was before it was said how sure it is."""
+    terms = {str(k): float(v) for k, v in data["terms"].items()}
+    return Quantity(float(data["value"]), terms, bool(data["ratio_known"]))

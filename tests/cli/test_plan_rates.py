@@ -1,0 +1,199 @@
+"""`joulelab plan rates`: check, list, table and fetch, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import threading
+import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+from joulelab.cli.plan import COMMANDS
+from joulelab.cli.plan.rates import command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cli.conftest import Call
+
+ROWS = "time,value\n2026-11-01T00:00Z,300\n2026-11-01T01:00Z,\n2026-11-01T02:00Z,320\n2026-11-01T04:00Z,340\n"
+TARIFF = """
+title = "City"
+unit = "ct/kWh"
+time_zone = "Europe/Berlin"
+price = 30
+[[rules]]
+name = "night"
+price = -1
+hours = "22:00-06:00"
+[demand]
+price_per_kw = 100
+per = "year"
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("JOULELAB_RATES", "ELECTRICITY_MAPS_TOKEN", "WATTTIME_USER", "WATTTIME_PASSWORD", "ENTSOE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def is_narrow(text: str) -> bool:
+    return all(len(line) <= 80 for line in text.splitlines() if not line.strip().startswith("->"))
+
+
+def test_its_help_is_that_of_the_list() -> None:
+    assert command.help is not None
+    assert command.help.splitlines()[0] == COMMANDS["rates"]
+
+
+def test_a_series_is_described_with_its_gaps(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "grid.csv").write_text("# kind: average\n# unit: g/kWh\n# zone: DE\n" + ROWS)
+    text = call("plan", "rates", "check", "grid.csv").stdout
+    assert is_narrow(text)
+    assert "values      300.0 to 340.0, mean 320.0 g/kWh" in text
+    assert "known       2026-11-01 00:00 UTC to 2026-11-01 05:00 UTC" in text
+    assert "not known for 2 h 00 min in 2 gaps" in text
+    assert "2026-11-01 03:00 UTC to 2026-11-01 04:00 UTC" in text
+    assert "nobody states it" in text
+    told = json.loads(call("plan", "rates", "check", "grid.csv", "--json").stdout)
+    assert (told["low"], told["high"], told["unit"], told["label"]["kind"]) == (300, 340, "g/kWh", "average")
+    assert [g["until_utc_s"] - g["since_utc_s"] for g in told["gaps"]] == [3600, 3600]
+
+
+def test_many_gaps_are_not_all_listed(call: Call, tmp_path: Path) -> None:
+    rows = "".join(f"2026-11-01T{h:02}:{m:02}Z,{'' if m else 5}\n" for h in range(20) for m in (0, 30))
+    (tmp_path / "grid.csv").write_text("# kind: average\n# unit: g/kWh\ntime,value\n" + rows)
+    text = call("plan", "rates", "check", "grid.csv").stdout
+    assert "in 20 gaps" in text
+    assert "and 8 more" in text
+    assert "-> joulelab plan rates check grid.csv --json" in text
+
+
+def test_a_tariff_is_described_with_its_rules(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "city.toml").write_text(TARIFF)
+    text = call("plan", "rates", "check", "city.toml").stdout
+    assert is_narrow(text)
+    assert "night" in text
+    assert "-0.01  daily 00:00-06:00; daily 22:00-24:00" in text
+    assert "0.3  all other hours" in text
+    assert "100 EUR per kW of the highest power per year is apart" in text
+    told = json.loads(call("plan", "rates", "check", "city.toml", "--json").stdout)
+    assert told["demand"] == {"amount": 100, "per": "year"}
+    assert told["rules"][1] == {"name": "otherwise", "price": 0.3, "hours": "all other hours"}
+
+
+def test_figures_tables_and_services_can_be_checked_without_a_network(call: Call) -> None:
+    assert "363 g/kWh, at all times" in call("plan", "rates", "check", "table:DE:2024").stdout
+    assert "0.32 EUR/kWh, at all times" in call("plan", "rates", "check", "32ct").stdout
+    text = call("plan", "rates", "check", "watttime:CAISO_NORTH").stdout
+    assert "marginal: what one kWh more causes" in text
+    told = json.loads(call("plan", "rates", "check", "gb", "--json").stdout)
+    assert (told["form"], told["low"]) == ("service", None)
+
+
+def test_negative_prices_and_forecasts_are_said(call: Call, tmp_path: Path) -> None:
+    head = "# unit: EUR/MWh\n# issued: 2026-10-31T12:00Z\n# u_rel: 0.05\n"
+    (tmp_path / "spot.csv").write_text(head + ROWS.replace("300", "-3"))
+    text = call("plan", "rates", "check", "spot.csv").stdout
+    assert "below 0 for 1 h 00 min" in text
+    assert "forecast    made 2026-10-31 12:00 UTC" in text
+    assert "± 10.0 % (k = 2)" in text
+
+
+def test_options_say_what_a_file_does_not_and_can_be_saved(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "grid.csv").write_text(ROWS)
+    error = call("plan", "rates", "check", "grid.csv", code=2).stderr
+    assert "which unit" in error
+    options = ("--kind", "marginal", "--unit", "lb/MWh", "--zone", "CAISO")
+    assert "CAISO" in call("plan", "rates", "check", "grid.csv", *options).stdout
+    assert not (tmp_path / "grid.toml").exists()
+    call("plan", "rates", "check", "grid.csv", *options, "--save")
+    assert tomllib.loads((tmp_path / "grid.toml").read_text()) == {
+        "kind": "marginal",
+        "unit": "lb/MWh",
+        "zone": "CAISO",
+    }
+    assert "136.1 to 154.2" in call("plan", "rates", "check", "grid.csv").stdout
+    assert "not written over" in call("plan", "rates", "check", "grid.csv", *options, "--save", code=2).stderr
+    assert "nothing to save" in call("plan", "rates", "check", "grid.csv", "--save", code=2).stderr
+    assert "no such file" in call("plan", "rates", "check", "none.csv", *options, code=2).stderr
+
+
+def test_all_rates_are_listed(call: Call) -> None:
+    text = call("plan", "rates", "list").stdout
+    assert is_narrow(text)
+    assert "GB Carbon Intensity API" in text
+    assert "not needed" in text
+    assert "-> joulelab plan rates fetch gb --forecast" in text
+    told = json.loads(call("plan", "rates", "list", "--json").stdout)
+    assert {row["zone"] for row in told["table"]} >= {"DE", "FR", "US", "WORLD"}
+    assert {one["service"]: bool(one["problem"]) for one in told["services"]}["gb"] is False
+    assert told["kept"] == []
+
+
+def test_the_table_can_be_kept_and_edited(call: Call, tmp_path: Path) -> None:
+    text = call("plan", "rates", "table").stdout
+    (tmp_path / "mine.toml").write_text(text.replace("g_per_kwh = 381", "g_per_kwh = 400"))
+    assert "400 g/kWh" in call("plan", "rates", "check", "table:mine.toml:DE").stdout
+    assert is_narrow(call("plan", "rates", "table", "mine.toml").stdout)
+    rows = json.loads(call("plan", "rates", "table", "mine.toml", "--json").stdout)
+    assert 400 in [row["g_per_kwh"] for row in rows]
+    assert "a.toml" in call("plan", "rates", "table", "a.toml", code=2).stderr
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Serve one hour of two half hours on loopback as the service of Great Britain."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            halves = [("00:00", "00:30", 200), ("00:30", "01:00", 100)]
+            items = [
+                {"from": f"2026-11-01T{a}Z", "to": f"2026-11-01T{b}Z", "intensity": {"forecast": 1, "actual": value}}
+                for a, b, value in halves
+            ]
+            data = json.dumps({"data": items}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        settings = tmp_path / "rates.toml"
+        settings.write_text(f'[gb]\naddress = "http://127.0.0.1:{server.server_address[1]}"\n')
+        monkeypatch.setenv("JOULELAB_RATES", str(settings))
+        yield
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.usefixtures("service")
+def test_what_is_fetched_is_kept_and_can_be_used(call: Call, tmp_path: Path) -> None:
+    times = ("--since", "2026-11-01", "--until", "2026-11-01T02:00Z")
+    result = call("plan", "rates", "fetch", "gb", *times)
+    assert "mean 150.0 g/kWh" in result.stdout
+    assert "tells nothing after 2026-11-01 01:00 UTC" in result.stderr
+    assert len(list((tmp_path / "joulelab-rates").glob("gb-GB/actual-*.json"))) == 1
+    listed = call("plan", "rates", "list").stdout
+    assert "gb-GB/actual-20261101T000000Z" in listed
+    assert is_narrow(listed)
+    assert "mean 150.0 g/kWh" in call("plan", "rates", "check", "kept:gb-GB").stdout
+    told = json.loads(call("plan", "rates", "fetch", "gb", *times, "--json").stdout)
+    assert told["spec"] == "kept:gb-GB/actual-20261101T000000Z"
+
+
+def test_what_cannot_be_fetched_is_told(call: Call) -> None:
+    assert "needs a key" in call("plan", "rates", "fetch", "em:DE", code=2).stderr
+    assert "there is no service 'foo'" in call("plan", "rates", "fetch", "foo", code=2).stderr
+    assert "is no time" in call("plan", "rates", "fetch", "gb", "--since", "soon", code=2).stderr

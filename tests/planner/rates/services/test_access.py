@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from joulelab.core.errors import ConfigError
+from joulelab.planner.rates.services import SERVICES
+from joulelab.planner.rates.services.access import access_of, settings_file
+
+SECRET = "s3cr3t-of-the-test"
+KNOWN = [one.ABOUT for one in SERVICES.values()]
+
+
+def access(word, environ):
+    return access_of(SERVICES[word].ABOUT, environ, KNOWN)
+
+
+def written(tmp_path, text):
+    (tmp_path / "rates.toml").write_text(text)
+    return {"JOULELAB_RATES": str(tmp_path / "rates.toml"), "HOME": str(tmp_path)}
+
+
+def test_from_the_usual_variables(tmp_path):
+    found = access("em", {"HOME": str(tmp_path), "ELECTRICITY_MAPS_TOKEN": SECRET})
+    assert found.secrets == {"token": SECRET}
+    assert found.address == "https://api.electricitymaps.com"
+    assert SECRET not in repr(found)
+    assert access("gb", {"HOME": str(tmp_path)}).secrets == {}
+
+
+def test_from_the_users_file_by_variable_and_by_file(tmp_path):
+    folder = tmp_path / ".config" / "joulelab"
+    folder.mkdir(parents=True)
+    (folder / "key").write_text(SECRET)
+    (folder / "key").chmod(0o644)
+    (folder / "rates.toml").write_text('[watttime]\nuser = { env = "ME" }\npassword = { file = "key" }\n')
+    environ = {"HOME": str(tmp_path), "ME": "reader", "WATTTIME_PASSWORD": "not this one"}
+    assert settings_file(environ) == folder / "rates.toml"
+    found = access("watttime", environ)
+    assert found.secrets == {"user": "reader", "password": SECRET}
+    assert len(found.warnings) == 1
+    assert found.warnings[0].startswith(f"{folder / 'key'} can be read by others")
+
+
+def test_a_missing_key_says_how_to_give_it(tmp_path):
+    with pytest.raises(ConfigError, match=r"needs a key \(password\).*export WATTTIME_PASSWORD"):
+        access("watttime", {"HOME": str(tmp_path), "WATTTIME_USER": "me"})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f'[em]\ntoken = "{SECRET}"\n', "written out"),
+        ('[em]\ntoken = { file = "nowhere" }\n', "cannot read"),
+        ('[em]\ntoken = { env = "NOT_SET" }\n', "NOT_SET is not set"),
+        ('[em]\ntoken = { vault = "x" }\n', "unknown source 'vault'"),
+        ('[em]\ntokens = { env = "X" }\n[ems]\n', r"unknown key 'ems'"),
+        ("em = 3\n", "write it as a table"),
+        ('[em]\naddress = ""\n', "not empty"),
+        ('[em]\naddress = "api.example.org"\ntoken = { env = "HOME" }\n', "is no address"),
+        ('[em]\naddress = "http://api.example.org"\ntoken = { env = "HOME" }\n', "open line"),
+        ("[em\n", "not TOML"),
+    ],
+)
+def test_a_file_that_is_wrong(tmp_path, text, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        access("em", written(tmp_path, text))
+    assert SECRET not in str(caught.value)
+    assert "rates.toml" in str(caught.value)
+
+
+def test_a_named_file_has_to_be_there(tmp_path):
+    with pytest.raises(ConfigError, match="no such file of services"):
+        access("gb", {"JOULELAB_RATES": str(tmp_path / "rates.toml")})
+
+
+def test_a_key_that_could_break_a_header(tmp_path):
+    with pytest.raises(ConfigError, match="signs that no key has") as caught:
+        access("em", {"HOME": str(tmp_path), "ELECTRICITY_MAPS_TOKEN": "abcd\r\nX-Evil: 1"})
+    assert "Evil" not in str(caught.value)
+
+
+def test_a_server_of_ones_own(tmp_path):
+    environ = written(tmp_path, '[em]\naddress = "http://127.0.0.1:81"\n[gb]\naddress = "http://proxy.example.org"\n')
+    assert access("em", environ | {"ELECTRICITY_MAPS_TOKEN": SECRET}).address == "http://127.0.0.1:81"
+    assert access("gb", environ).address == "http://proxy.example.org"  # no key that could be read on the way
+
+
+def test_from_the_keyring(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("joulelab.transports.keyring.secret", lambda *place: asked.append(place) or SECRET)
+    found = access("em", written(tmp_path, '[em]\ntoken = { keyring = "maps/me" }\n'))
+    assert found.secrets == {"token": SECRET}
+    assert asked == [("maps", "me")]

@@ -1,0 +1,107 @@
+"""What a run says of its nodes: power over time, energy between any two times, nothing counted twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tests.planner.measured_runs import measured, node_run
+from tests.report.synthetic import make_run
+
+from joulelab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def saw(second: float) -> float:
+    return 4000.0 + 100.0 * (second % 10.0)
+
+
+def test_energies_add_up_to_that_of_the_whole(tmp_path: Path) -> None:
+    one = measured(node_run(tmp_path, saw, seconds=60.0))
+    draw = np.random.default_rng(1)
+    whole = one.result.energy
+    assert whole is not None
+    for _ in range(5):
+        edges = np.sort(np.concatenate([[0.0, 60.0], draw.uniform(0.0, 60.0, 7)]))
+        parts = one.energies(edges)
+        assert sum(q.value for q in parts) == pytest.approx(whole.value, rel=1e-9)
+        assert all(q.value > 0 for q in parts)
+    halves = one.energies([0.0, 30.0, 60.0])
+    assert (halves[0] + halves[1]).u == pytest.approx(whole.u, rel=0.01)  # the edge between them cancels
+
+
+def test_times_outside_of_the_workload_count_as_its_ends(tmp_path: Path) -> None:
+    one = measured(node_run(tmp_path, 5000.0, idle_w=5000.0))
+    before, inside, after = one.energies([-30.0, 0.0, 20.0, 90.0])
+    assert (before.value, after.value) == (0.0, 0.0)
+    assert inside.value == pytest.approx(5000.0 * 20.0)
+
+
+def test_a_node_is_the_outermost_thing_measured_on_it(tmp_path: Path) -> None:
+    one = measured(node_run(tmp_path, 6000.0, gpu_w=500.0, seconds=40.0))
+    (draw,) = one.draws
+    assert (draw.side, draw.scopes, draw.gpus) == ("ac", ("node.ac",), 2)
+    assert np.nanmedian(draw.mean_w) == pytest.approx(6000.0)  # not what is in it once more
+    assert np.nanmedian(draw.parts["gpu"]) == pytest.approx(1000.0)
+    assert draw.gain == pytest.approx(2 * 0.01 / np.sqrt(3), rel=1e-6)
+    assert draw.idle_w is not None
+    assert draw.idle_w.value == pytest.approx(2000.0)
+    assert draw.start_utc_s == one.start_utc_s
+    assert draw.twin == ""
+
+
+def test_the_highest_reading_is_kept_beside_the_means(tmp_path: Path) -> None:
+    one = measured(node_run(tmp_path, lambda s: 9000.0 if 7.0 < s <= 8.0 else 5000.0, idle_w=5000.0))
+    (draw,) = one.draws
+    assert draw.highest_w == pytest.approx(9000.0)
+    assert draw.average_w == pytest.approx(5000.0 + 4000.0 / 20.0, rel=0.01)
+    assert len(draw.mean_w) * draw.step_s == pytest.approx(draw.duration_s)
+
+
+def test_readings_finer_than_a_tenth_of_a_second_are_taken_together(tmp_path: Path) -> None:
+    (draw,) = measured(node_run(tmp_path, 5000.0, idle_w=5000.0, step_s=0.02, seconds=4.0)).draws
+    assert draw.raw_s == pytest.approx(0.02)
+    assert draw.step_s == pytest.approx(0.1)
+    assert len(draw.mean_w) == 40
+
+
+def test_a_node_behind_its_supplies_and_a_node_in_parts_are_told_apart(tmp_path: Path) -> None:
+    (behind,) = measured(node_run(tmp_path / "dc", 5000.0, scope="node.dc")).draws
+    (parts,) = measured(make_run(tmp_path / "parts", gpus=2, gpu_w=300.0, cpus=1, cpu_w=90.0, idle_w=300.0)).draws
+    assert behind.side == "dc"
+    assert parts.side == "parts"
+    assert set(parts.scopes) == {"gpu:0", "gpu:1", "cpu:0"}
+    assert parts.average_w == pytest.approx(690.0, rel=0.02)
+    assert set(parts.parts) == {"gpu", "cpu"}
+
+
+def test_each_host_has_a_draw_of_its_own(tmp_path: Path) -> None:
+    one = measured(node_run(tmp_path, 5000.0, idle_w=5000.0, hosts=("node1", "node2")))
+    assert [draw.host for draw in one.draws] == ["node1", "node2"]
+    assert {draw.run for draw in one.draws} == {one.result.run}
+    (both,) = one.energies([0.0, 20.0])
+    assert both.value == pytest.approx(2 * 5000.0 * 20.0)
+
+
+def test_the_nameplate_of_the_node_is_known_where_it_was_told(tmp_path: Path) -> None:
+    (draw,) = measured(node_run(tmp_path / "a", options={"node": {"rated_w": 10200.0}})).draws
+    assert (draw.rated_w, draw.rated_by) == (10200.0, "rated_w of joulelab.toml")
+    (draw,) = measured(node_run(tmp_path / "b", gpu_w=500.0)).draws
+    assert draw.rated_w is None  # that of two GPUs is not the node's
+
+
+def test_an_accuracy_that_nobody_states_is_none(tmp_path: Path) -> None:
+    (draw,) = measured(node_run(tmp_path, gain=None)).draws
+    assert draw.gain is None
+
+
+@pytest.mark.parametrize(
+    ("made", "why"), [({}, "no power was measured"), ({"estimate": True}, "there is an estimate or accounting only")]
+)
+def test_a_run_without_power_is_refused(tmp_path: Path, made: dict[str, bool], why: str) -> None:
+    run = make_run(tmp_path, gpus=0, cpus=0, **made)
+    with pytest.raises(ConfigError, match=why):
+        measured(run)

@@ -21,6 +21,7 @@ SHORT = {
     "fleet": ["--nodes", "100"],
     "studies": ["--cells", "2500", "--done", "225", "--runs", "1000"],
     "dashboard": ["--runs", "1000"],
+    "plan_when": [],
 }
 
 

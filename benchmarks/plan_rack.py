@@ -1,6 +1,6 @@
 """Print how often true percentiles of node power lie in the intervals that the rack planner gives, by kind of load.
 
-Loads are drawn with known distributions: steady with memory, square waves, on and off at random, rare bursts. `upper` is
+Loads are drawn with known distributions: steady with memory, square waves, on and off at random, bursts. `upper` is
 how often the truth is below the upper end where the data support one (97.5 % is promised); `few` the same where they
 do not, beside the confidence that the planner owns up to; a percentile below 1/(1-p) blocks is refused.
 """
@@ -193,9 +193,8 @@ def main() -> None:
     options = parser.parse_args()
     started = time.perf_counter()
     for runs, size, p in ((5, 600, 0.95), (5, 600, 0.99), (5, 6000, 0.99), (1, 6000, 0.95)):
-        print(
-            f"\np{100 * p:g}, {runs} run(s) of {size * STEP_S / 60:.0f} min read every {STEP_S:g} s, {options.count} sets"
-        )
+        long = f"{runs} run(s) of {size * STEP_S / 60:.0f} min read every {STEP_S:g} s"
+        print(f"\np{100 * p:g}, {long}, {options.count} sets, seed {options.seed}")
         head = ("inside", "upper", "few", "owned up", "width", "exceeds")
         print(f"{'':32s} {'given':>6s} {'refused':>7s} {' '.join(f'{h:>8s}' for h in head)}")
         for load in LOADS:

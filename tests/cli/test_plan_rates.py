@@ -36,7 +36,7 @@ per = "year"
 
 
 @pytest.fixture(autouse=True)
-def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("JOULELAB_RATES", "ELECTRICITY_MAPS_TOKEN", "WATTTIME_USER", "WATTTIME_PASSWORD", "ENTSOE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -63,6 +63,12 @@ def test_a_series_is_described_with_its_gaps(call: Call, tmp_path: Path) -> None
     told = json.loads(call("plan", "rates", "check", "grid.csv", "--json").stdout)
     assert (told["low"], told["high"], told["unit"], told["label"]["kind"]) == (300, 340, "g/kWh", "average")
     assert [g["until_utc_s"] - g["since_utc_s"] for g in told["gaps"]] == [3600, 3600]
+
+
+def test_a_mean_is_over_time(call: Call, tmp_path: Path) -> None:
+    rows = "time,value\n2026-11-01T00:00Z,100\n2026-11-01T03:00Z,200\n"
+    (tmp_path / "grid.csv").write_text("# kind: average\n# unit: g/kWh\n# end: 2026-11-01T04:00Z\n" + rows)
+    assert "mean 125.0 g/kWh" in call("plan", "rates", "check", "grid.csv").stdout
 
 
 def test_many_gaps_are_not_all_listed(call: Call, tmp_path: Path) -> None:
@@ -189,7 +195,8 @@ def test_what_is_fetched_is_kept_and_can_be_used(call: Call, tmp_path: Path) -> 
     assert "gb-GB/actual-20261101T000000Z" in listed
     assert is_narrow(listed)
     assert "mean 150.0 g/kWh" in call("plan", "rates", "check", "kept:gb-GB").stdout
-    told = json.loads(call("plan", "rates", "fetch", "gb", *times, "--json").stdout)
+    told = json.loads(call("plan", "rates", "fetch", "gb", *times, "--kept", "there", "--json").stdout)
+    assert len(list((tmp_path / "there").glob("*/*.json"))) == 1
     assert told["spec"] == "kept:gb-GB/actual-20261101T000000Z"
 
 

@@ -36,7 +36,8 @@ def node_run(
     cap: float | Sequence[float] | None = None,
     found_w: float = 700.0,
     changed: bool = False,
-    cooling: Mapping[str, tuple[str, float]] | None = None,
+    cooling: Mapping[str, tuple[str, float | Callable[[float], float]]] | None = None,
+    gpu_c: float | None = None,
     fan_w: float | None = None,
     work: Mapping[str, float] | None = None,
     facts: Mapping[str, Any] | None = None,
@@ -45,7 +46,7 @@ def node_run(
 ) -> Path:
     """Write a run of nodes whose meter reads every `step_s`, idle for some seconds before and after.
 
-    `cooling` are channels of a BMC by name: unit and value.
+    `cooling` are channels of a BMC by name: unit and value, over the seconds of the workload where it is a function.
     """
     run = create_run(
         runs, {"host": hosts[0], "command": ["python", "train.py"], "started": STARTED, "owner": NOBODY, **meta}
@@ -65,7 +66,10 @@ def node_run(
         if cooling:
             state = tuple(Spec(name, "cooling", unit) for name, (unit, _) in cooling.items())
             bmc = Stream("cooling", "cooling", "node", step_s, state)
-            _write(run, host, "ipmi", [bmc], stop, step_s, lambda _: [[value for _, value in cooling.values()]])
+            _write(run, host, "ipmi", [bmc], stop, step_s, lambda s: [[_at(v, s) for _, v in cooling.values()]])
+        if gpu_c is not None:
+            chip = Stream("gpu:0.state", "state", "gpu:0", step_s, (Spec("temperature_c", "temperature", "degC"),))
+            _write(run, host, "nvml", [chip], stop, step_s, lambda _: [[gpu_c]])
         if fan_w is not None:
             fans = Spec("fan_power_w", "power", "W", "power", 1.0, 1.0, accuracy=Accuracy("assumed", 0.02))
             board = Stream("fans", "fans", "fans", step_s, (fans,), parent="node.dc")
@@ -75,6 +79,10 @@ def node_run(
     end = {**STARTED, "mono_ns": stop, "utc_ns": int(STARTED["utc_ns"] or 0) + stop - int(STARTED["mono_ns"] or 0)}
     end_run(run, {"outcome": "exit", "exit_code": 0, "start_ns": START, "end_ns": stop, "ended": end})
     return run
+
+
+def _at(value: float | Callable[[float], float], second: float | None) -> float:
+    return value(second or 0.0) if callable(value) else value
 
 
 def measured(run: Path) -> Measured:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # How far a curve may be from what is read off it (1 sd), as a share of what it changes between two points: where there
-# are only these, and where points beside them tell how it bends.
+# are only these, and where points beside them tell how it bends. Chosen on public cap sweeps of two GPUs; there times
+# of caps that were left out are covered at k = 2 in 95 to 97 %, at the lowest caps of an RTX 6000 in 91 %.
 ALONE, BESIDE = 1.2, 0.25
 
 
@@ -21,8 +22,7 @@ def between(x: Sequence[float], points: Sequence[Quantity], at: float, source: s
 
     Logarithms are interpolated, by cubics that never leave the range of the two points beside: a curve that rises or
     falls goes on doing so. The uncertainty is that of both points, and by how far the cubic is from the straight line:
-    nobody saw how the curve bends there. `source` names that term. Cap sweeps of real GPUs, with points left out, were
-    covered by it at k = 2 in 95 of 100 cases.
+    nobody saw how the curve bends there. `source` names that term.
     """
     k = min(max(sum(one <= at for one in x) - 1, 0), len(x) - 2)
     if at in x:

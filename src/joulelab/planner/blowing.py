@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from joulelab.planner.fans import Seen, Setting
     from joulelab.twins.model import Node
 
-By = Literal["measured", "model"]
+By = Literal["measured", "speed", "model"]  # fans: their power, their speed, or nothing of them was measured
 EFFICIENCY, EFFICIENCY_OFF = 0.94, 0.03  # of supplies that nobody describes, and half of the range it may lie in
 STRONGER = 100.0  # so much more air than they can blow is asked of fans, to see what it would take
 ABOVE = 1.001
@@ -100,8 +100,6 @@ class ScaledFans:
     `bounds_w` are what they take at rest and at full speed, where that is known.
     """
 
-    by: By = "measured"
-
     def __init__(
         self,
         now: Setting,
@@ -109,18 +107,19 @@ class ScaledFans:
         load: Load,
         supplies: Supplies,
         *,
+        by: By = "measured",
         exhaust_c: float = EXHAUST_C,
         bounds_w: tuple[float, float] = (0.0, math.inf),
     ) -> None:
         self._now, self._load, self._supplies = now, load, supplies
         self._fans_w, self._highest_w = fans_w
-        self._exhaust_c, self._bounds_w = exhaust_c, bounds_w
+        self._exhaust_c, self._bounds_w, self.by = exhaust_c, bounds_w, by
 
     def under(self, setting: Setting) -> Blown:
         """Return what they take by the law of fans. Raises ConfigError where the node has none now."""
         by = Quantity(1.0) if setting == self._now else change(self._now, setting, self._exhaust_c)
         wanted = product(self._fans_w, by)
-        fans_w = self._held(wanted) if setting.kind != "immersion" else wanted
+        fans_w = Quantity(0.0) if setting.kind == "immersion" else self._held(wanted)
         more = self._supplies.more(self._load.mean_w.value, fans_w - self._fans_w)
         highest = min(self._highest_w * by.value, self._bounds_w[1]) - self._highest_w
         peak = self._supplies.more(float(np.max(self._load.high_w)), Quantity(highest))

@@ -66,9 +66,9 @@ class Given:
 class Option:
     """Hold a node with a cooling: mean power of its fans (behind the supplies), of the node at the wall, highest (W).
 
-    `change_w` is against what there is now, `by` where the fans are known from, `kwh` a year's energy. `full_speed`
-    tells that fans cannot blow as much as it takes. `nodes` are those that fit the supply by the highest power,
-    `facility_kwh` is a year's energy with the PUE of this cooling, where these were given.
+    `change_w` is against what there is now, `by` what was measured of the fans: power, speed or nothing. `kwh` is a
+    year's energy. `full_speed` tells that fans cannot blow as much as it takes. `nodes` are those that fit the supply
+    by the highest power, `facility_kwh` is a year's energy with the PUE of this cooling, where these were given.
     """
 
     setting: Setting
@@ -231,7 +231,8 @@ def _fans(seen: Seen, node: Node | None, given: Given, basis: tuple[Setting, Loa
         drawn = fans_of_speed(seen, max_w, given.fan_rpm, known=given.fan_max_w is not None)
         whose = "given" if given.fan_max_w else f"by the model of {node.name if node else ''}"
         said = f"fans: their speed was measured; power is its cube, {max_w:g} W at full speed ({whose})"
-        return ScaledFans(now, drawn, load, supplies, exhaust_c=exhaust_c, bounds_w=bounds_w), said
+        by: By = "speed" if given.fan_max_w else "model"
+        return ScaledFans(now, drawn, load, supplies, by=by, exhaust_c=exhaust_c, bounds_w=bounds_w), said
     if node is None:
         why = (
             "no fan was measured"
@@ -301,7 +302,7 @@ def _notes(node: Node | None, fans: Fans, supplies: Supplies, given: Given) -> l
     found = []
     if supplies.assumed:
         found.append(f"supplies: {EFFICIENCY:.0%} efficient, assumed; nobody described them")
-    if fans.by == "measured":
+    if isinstance(fans, ScaledFans):
         found.append(
             "assumed, and in the intervals: exhaust ± 5 °C, 75 ± 10 % of the heat into water direct to chip, a door "
             "that takes 0 to 20 % more, power of fans by their speed to the power of 2.5 to 3"

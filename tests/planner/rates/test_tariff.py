@@ -112,6 +112,15 @@ def test_every_quarter_of_a_year_agrees_with_its_clock(zone: str) -> None:
     np.testing.assert_allclose(tariff.means(edges), exact)
 
 
+@pytest.mark.parametrize(("day", "held_s"), [((2026, 3, 29), 0), ((2026, 10, 25), 7200), ((2026, 10, 26), 3600)])
+def test_the_hour_that_clocks_skip_or_show_twice_is_paid_as_often(day: tuple[int, int, int], held_s: int) -> None:
+    tariff = Tariff(LABEL, 0.0, (Rule("two", 1.0, spans=((120, 180),)),))
+    since, until = utc(*day), utc(day[0], day[1], day[2] + 1)
+    assert tariff.means(np.array([since, until]))[0] * (until - since) == pytest.approx(held_s)
+    edges = np.arange(since, until + 1, 60.0)
+    assert set(tariff.means(edges)) <= {0.0, 1.0}  # no minute lies across
+
+
 def test_a_tariff_begins_and_ends_in_the_middle_of_a_price() -> None:
     edges = np.array([utc(2026, 7, 1, 5, 30), utc(2026, 7, 1, 6, 30), utc(2026, 7, 1, 6, 30)])
     np.testing.assert_allclose(CITY.means(edges), [0.25, 0.3])

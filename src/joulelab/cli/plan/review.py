@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from joulelab.cli.options import json_option, print_json
-from joulelab.cli.plan.when import draw, picture_kind, plans_option
+from joulelab.cli.plan.when import check_picture, draw, plans_option
 
 if TYPE_CHECKING:
     from joulelab.planner.rates.rate import Rate
@@ -37,7 +37,7 @@ def command(
     from joulelab.planner.shifting.kept_plan import find_plan, keep, read_plan, with_review
     from joulelab.planner.shifting.review import review
 
-    kind = picture_kind(picture)
+    kind = check_picture(picture)
     path = find_plan(word, plans)
     plan = read_plan(path)
     found = review(plan, _rate(plan, actual, zone))

@@ -10,6 +10,7 @@ import click
 
 from joulelab.cli.options import Duration, json_option, print_json, runs_option, studies_option
 from joulelab.cli.plan.rack import Watts
+from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +89,7 @@ def command(words: tuple[str, ...], as_json: bool, **given: Any) -> None:
     RUN is the job; runs at several caps (or a study, a sweep) say what caps do to it. Every way is shown beside
     running now: at the best cap, at the best start, with pauses while the node idles or is off, with caps by the slot.
     """
-    kind = picture_kind(given["picture"])
+    kind = check_picture(given["picture"])
     plan = _plan(words, given)
     files = {}
     if given["keep"]:
@@ -185,18 +186,25 @@ def _scatter(spec: str, slots: Slots, way: Any, against: Any) -> Any:
     return scatter_of(way, against, slots, earlier, issued_s=slots.label.issued_utc_s)
 
 
-def picture_kind(file: Path | None) -> str:
-    """Return the format of a picture by its name. Raises UsageError."""
-    kind = "" if file is None else file.suffix.removeprefix(".").lower()
-    if file is not None and kind not in FORMATS:
+def check_picture(file: Path | None) -> str:
+    """Return the format of a picture by its name. Raises UsageError, and ConfigError where a file is in its place."""
+    from joulelab.cli.own_files import check_own
+
+    if file is None:
+        return ""
+    kind = file.suffix.removeprefix(".").lower()
+    if kind not in FORMATS:
         raise click.UsageError(f"{file} is no picture; name it .pdf, .svg or .png")
+    try:
+        check_own(file, MAKER, what="picture", force=False)
+    except ConfigError as error:
+        raise ConfigError(error.what, where=error.where, why=error.why, next="name another: --picture FILE") from None
     return kind
 
 
 def draw(plan: Plan, file: Path, kind: str, actual: Any = None) -> None:
     """Draw a plan into a file. Raises ConfigError, MissingDependency."""
-    from joulelab.cli.own_files import check_own, write_whole
+    from joulelab.cli.own_files import write_whole
     from joulelab.report.plan.when_picture import picture
 
-    check_own(file, MAKER, what="picture", force=False)
     write_whole(file, picture(plan, kind, actual), what="picture")

@@ -16,14 +16,15 @@ from joulelab.analysis.student import f_tail
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.analysis.series import Floats, Ints
     from joulelab.planner.draws import Draw, Side
 
 RESAMPLES = 1000
 MOST_UNITS = 5000  # more blocks than these are drawn together: longer blocks are as good
-LENGTHS = 1.0  # integrated correlation times in a block: by benchmarks/plan_rack.py enough
+OVER = 2.0  # correlation times of being above in a block: bursts are few, and one does not do (benchmarks/plan_rack.py)
+PARTS = (1.0, 0.5, 0.2)  # of a share: where power jumps, the percentile found may lie below the bursts that make it
 TAIL = 4.0  # how much more than the tail itself is looked at first in a drawn set
 TINY = 1e-12  # rounding in sums of weights
 
@@ -106,9 +107,11 @@ def pool_of(
     weight = np.concatenate([np.full(int(k.sum()), s) for k, s in zip(known, scale, strict=True)])
     order = np.argsort(-watts, kind="stable")
     watts, weight = watts[order], weight[order]
+    limits = [] if limit_w is None else [limit_w]
     if share is not None:
-        limit_w = float(watts[_last(np.cumsum(weight), share)])
-    block_s = LENGTHS * correlation_s(draws, limit_w)
+        summed = np.cumsum(weight)
+        limits += [float(watts[_last(summed, share * part)]) for part in PARTS]
+    block_s = correlation_s(draws, limits)
     observed = _observed(draws, known)
     blocks = sum(max(int(seconds / block_s + 1e-6), 1) for seconds in observed.values())
     unit = _units(draws, known, max(block_s, sum(observed.values()) / MOST_UNITS))
@@ -155,20 +158,20 @@ def _units(draws: Sequence[Draw], known: Sequence[np.ndarray], unit_s: float) ->
     return unit.astype(np.int64)
 
 
-def correlation_s(draws: Sequence[Draw], limit_w: float | None = None) -> float:
-    """Return for how long (s) readings depend on each other: of power, or of being above a limit, the longer.
+def correlation_s(draws: Sequence[Draw], limits_w: Sequence[float] = ()) -> float:
+    """Return for how long (s) readings depend on each other: of power, or twice that of being above some limits.
 
-    It is the integrated autocorrelation time of all hosts together, each about its own mean, gaps left out; never
-    shorter than the coarsest step.
+    It is the integrated autocorrelation time of all hosts together, each about its own mean, gaps left out; the longer
+    of them, and never shorter than the coarsest step.
     """
     step_s = max(d.step_s for d in draws)
     series = [_coarse(d, step_s) for d in draws]
     found = _lags([s - np.mean(s[np.isfinite(s)]) for s in series if np.isfinite(s).any()])
-    if limit_w is not None:
+    for limit_w in limits_w:
         over = [np.where(np.isfinite(s), s > limit_w, np.nan) for s in series]
         # About the mean of all: a run that is above throughout is one observation, not many that agree.
         mean = float(np.mean(np.concatenate([o[np.isfinite(o)] for o in over])))
-        found = max(found, _lags([o - mean for o in over]))
+        found = max(found, OVER * _lags([o - mean for o in over]))
     return found * step_s
 
 
@@ -201,23 +204,10 @@ def _lags(series: Sequence[Floats]) -> float:
 
 def share_limits(share: float, blocks: int, tail: float) -> tuple[float, float]:
     """Return between which shares the true one is, by the binomial of blocks, `tail` left out at each end."""
-    return _beta(share * blocks, blocks - share * blocks + 1, tail), _beta(
-        share * blocks + 1, blocks - share * blocks, 1 - tail
-    )
-
-
-def _beta(a: float, b: float, level: float) -> float:
-    """Return the quantile of a beta distribution, by halving."""
-    if a <= 0:
-        return 0.0
-    if b <= 0:
-        return 1.0
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        x = (low + high) / 2
-        below = f_tail((1 - x) / x * a / b, 2 * b, 2 * a)
-        low, high = (x, high) if below < level else (low, x)
-    return (low + high) / 2
+    seen = share * blocks
+    low = _root(lambda x: _beta(x, seen, blocks - seen + 1) < tail) if seen > 0 else 0.0
+    high = _root(lambda x: _beta(x, seen + 1, blocks - seen) < 1 - tail) if seen < blocks else 1.0
+    return low, high
 
 
 def seen_share(share: float, blocks: int, tail: float, *, upper: bool) -> float | None:
@@ -225,11 +215,22 @@ def seen_share(share: float, blocks: int, tail: float, *, upper: bool) -> float 
 
     `upper`: the true share is the largest that is possible, else the smallest.
     """
-    at = 1 if upper else 0
-    if upper and share_limits(0.0, blocks, tail)[1] > share:
+    if not upper:
+        return _root(lambda s: _beta(share, s * blocks, blocks - s * blocks + 1) > tail)
+    if _beta(share, 1.0, blocks) < 1 - tail:
         return None
-    low, high = (0.0, share) if upper else (share, 1.0)
-    for _ in range(50):
+    return _root(lambda s: _beta(share, s * blocks + 1, blocks - s * blocks) > 1 - tail)
+
+
+def _root(below: Callable[[float], bool]) -> float:
+    """Return the place between 0 and 1 up to which something holds, by halving."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if share_limits(middle, blocks, tail)[at] < share else (low, middle)
+        low, high = (middle, high) if below(middle) else (low, middle)
     return (low + high) / 2
+
+
+def _beta(x: float, a: float, b: float) -> float:
+    """Return how probable a value of a beta distribution is below x."""
+    return f_tail((1 - x) / x * a / b, 2 * b, 2 * a)

@@ -22,6 +22,7 @@ from joulelab.planner.rack.steps import steps_of, synchronous
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from joulelab.analysis.result import Result
     from joulelab.analysis.series import Floats
     from joulelab.planner.draws import Draw, Measured
     from joulelab.planner.nodes import NodeKind
@@ -181,7 +182,7 @@ def _seen(measured: Sequence[Measured], draws: Sequence[Draw]) -> list[str]:
     """Return how much was seen of which work."""
     if not draws:
         return ["numbers alone: no run was given, so nothing is said of percentiles, steps or hidden peaks"]
-    names = list(dict.fromkeys(workload_of(each.result) for each in measured))
+    names = list(dict.fromkeys(_work(each.result) for each in measured))
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     hours = sum(float(np.isfinite(d.high_w).sum()) * d.step_s for d in draws) / HOUR_S
     every = sorted({round(d.raw_s, 3) for d in draws})
@@ -192,6 +193,12 @@ def _seen(measured: Sequence[Measured], draws: Sequence[Draw]) -> list[str]:
         f"{many}, {hours:.3g} node-hours, readings {apart} apart; other work may draw more",
         f"workloads seen: {shown}",
     ]
+
+
+def _work(result: Result) -> str:
+    """Return what a run's work is called; imported runs have a name at best."""
+    told = result.labels.get("workload") or result.facts.get("workload") or result.name
+    return str(told or workload_of(result))
 
 
 def _hidden_said(hidden: Widened | None) -> list[str]:

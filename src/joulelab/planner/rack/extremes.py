@@ -123,7 +123,7 @@ class Percentile:
         """Return what it is worth, for people."""
         text = f"{self.blocks:,} independent blocks of {self.block_s:.3g} s in {self.hours:.2g} h"
         if not self.supported:
-            hours = hours_for(self.p, self.block_s, self.confidence)
+            hours = self.hours * blocks_for(self.p, self.confidence) / self.blocks
             text += (
                 f"; the upper end is the highest reading and bounds {percent(self.p)} at {self.reached:.0%} only: "
                 f"{hours:.3g} h would support it"
@@ -177,9 +177,9 @@ def percent(p: float) -> str:
     return f"p{100 * p:.10g}"
 
 
-def hours_for(p: float, block_s: float, confidence: float) -> float:
-    """Return how many hours of data give a percentile an upper end with a confidence."""
-    return math.ceil(math.log((1 - confidence) / 2) / math.log(p)) * block_s / HOUR_S
+def blocks_for(p: float, confidence: float) -> int:
+    """Return how many independent blocks give a percentile an upper end with a confidence."""
+    return math.ceil(math.log((1 - confidence) / 2) / math.log(p))
 
 
 def maximum_of(draws: Sequence[Draw]) -> Peak:
@@ -220,14 +220,14 @@ def percentile_of(
     hours = pool.observed_s / HOUR_S
     needed = math.ceil(1 / rare - 1e-9)
     if pool.blocks < needed:
-        return Refusal(p, pool.blocks, needed, pool.block_s, hours, needed * pool.block_s / HOUR_S)
+        return Refusal(p, pool.blocks, needed, pool.block_s, hours, hours * needed / pool.blocks)
     tail = (1 - confidence) / 2
     drawn = pool.drawn(rare, np.random.default_rng(seed))
     low_w, high_w = (float(w) for w in np.quantile(drawn, (tail, 1 - tail)))
     seen = seen_share(rare, pool.blocks, tail, upper=True)
     high_w = float(pool.watts[0]) if seen is None else max(high_w, pool.at(seen))
     often = seen_share(rare, pool.blocks, tail, upper=False)
-    low_w = min(low_w, pool.at(1.0 if often is None else often))
+    low_w = min(low_w, pool.at(often or 1.0))
     value_w = pool.at(rare)
     gains = [d.gain for d in draws]
     gain = None if None in gains else max(g for g in gains if g is not None)

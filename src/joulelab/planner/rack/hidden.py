@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 FINER = 5.0  # a run is finer where it was read so many times as often
 PUBLISHED_S = (2.0, 60.0)
 PUBLISHED = (1.01, 1.03)  # highest 1-minute means were 97 to 99 % of the highest 2 s values
-SOURCE = "power logs of H100 nodes published by Sustainable Metal Cloud with MLPerf Training v4.0: 2 s values against 1 min means"
+SOURCE = (
+    "power logs of H100 nodes that Sustainable Metal Cloud published with MLPerf Training v4.0: "
+    "2 s values against 1 min means"
+)
 SLACK = 1.1  # meters are a little slower than they say
 UNSEEN = (
     "peaks shorter than {:.3g} s are not seen by any of these readings "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from joulelab.planner.rack.extremes import HOUR_S, SEED, Exceeding, Percentile, 
 from joulelab.planner.rack.steps import sum_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from joulelab.analysis.series import Floats
     from joulelab.config.problems import Table
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 KEYS = ("name", "nodes", "runs", "node", "count", "share", "idle_w")
 LEAST_BINS = 1 << 14
 MOST_BINS = 1 << 18
-RESAMPLES = 400
+RESAMPLES = 200
 CAVEATS = (
     "jobs are taken as independent: several that start together, or work by the time of day, are not",
     "nodes of one job are taken to draw the same at the same time",
@@ -112,12 +113,12 @@ class Load:
     """Hold the distribution of a rack's power: how probable each power is, in steps of `step_w`.
 
     `maximum_w` is the sum of all jobs' maxima, which nothing seen exceeds; `upper_w` that with the meters' gain, None
-    where nobody knows it. `drawn` are distributions from blocks drawn again and again, for the intervals.
+    where nobody knows it. `draw` gives the distribution of blocks drawn again, for the intervals.
     """
 
     step_w: float
     chance: Floats
-    drawn: Floats
+    draw: Callable[[np.random.Generator], Floats]
     maximum_w: float
     upper_w: float | None
     nodes: int
@@ -134,6 +135,12 @@ class Load:
         """Return the mean power, in W."""
         return float(self.chance @ np.arange(self.chance.size)) * self.step_w
 
+    @cached_property
+    def drawn(self) -> Floats:
+        """Return how probable it is to be at each power or above, a row for each set of blocks drawn again."""
+        rng = np.random.default_rng(self.seed)
+        return np.array([_above(self.draw(rng)) for _ in range(RESAMPLES)])
+
     def percentile(self, p: float, *, confidence: float = 0.95) -> Percentile | Refusal:
         """Return a percentile (p of 0.99) of the rack's power, or why not, by the job with the fewest blocks.
 
@@ -144,15 +151,16 @@ class Load:
         rare, tail = 1 - p, (1 - confidence) / 2
         needed = math.ceil(1 / rare - 1e-9)
         if self.blocks < needed:
-            return Refusal(p, self.blocks, needed, self.block_s, self.hours, needed * self.block_s / HOUR_S)
-        value_w = self._at(self.chance, rare)
+            return Refusal(p, self.blocks, needed, self.block_s, self.hours, self.hours * needed / self.blocks)
+        above = _above(self.chance)
+        value_w = self._at(above, rare)
         low_w, high_w = np.quantile([self._at(one, rare) for one in self.drawn], (tail, 1 - tail))
         seen = seen_share(rare, self.blocks, tail, upper=True)
         often = seen_share(rare, self.blocks, tail, upper=False) or 1.0
-        high = self.maximum_w if seen is None else min(max(float(high_w), self._at(self.chance, seen)), self.maximum_w)
+        high = self.maximum_w if seen is None else min(max(float(high_w), self._at(above, seen)), self.maximum_w)
         upper_w = None if self.gain is None else value_w + math.hypot(high - value_w, self.gain * value_w)
         return Percentile(
-            p, value_w, min(float(low_w), self._at(self.chance, often)), high, upper_w, confidence,
+            p, value_w, min(float(low_w), self._at(above, often)), high, upper_w, confidence,
             1 - tail if seen is not None else 1 - p**self.blocks,
             self.blocks, self.block_s, self.hours, self.seed, self.simulated,
         )  # fmt: skip
@@ -164,7 +172,7 @@ class Load:
         share = 0.0 if limit_w >= self.maximum_w or share < 1e-12 else min(share, 1.0)
         tail = (1 - confidence) / 2 if share else 1 - confidence
         low, high = share_limits(share, self.blocks, tail)
-        ends = np.quantile(self.drawn[:, first:].sum(axis=1), (tail, 1 - tail)) if share else (low, high)
+        ends = np.quantile(self.drawn[:, first], (tail, 1 - tail)) if share else (low, high)
         return Exceeding(
             limit_w, share, min(low, float(ends[0])), min(max(high, float(ends[1])), 1.0), confidence,
             self.blocks, self.block_s, self.hours, self.simulated,
@@ -173,9 +181,8 @@ class Load:
     def _first(self, limit_w: float) -> int:
         return max(math.floor(limit_w / self.step_w + 1e-9) + 1, 0)
 
-    def _at(self, chance: Floats, share: float) -> float:
+    def _at(self, above: Floats, share: float) -> float:
         """Return the lowest power exceeded in no more than a share of the time."""
-        above = np.cumsum(chance[::-1])[::-1]
         place = int(np.searchsorted(-above, -(share + 1e-12)))
         return min(max(place - 1, 0) * self.step_w, self.maximum_w)
 
@@ -194,19 +201,22 @@ def load_of(jobs: Sequence[tuple[Job, Sequence[Draw]]], *, seed: int = SEED) -> 
     bins = min(max(LEAST_BINS, 1 << (1024 * count).bit_length()), MOST_BINS)
     step_w = maximum_w / (bins - 2 * count - 2)
     parts = [_Part(j, p, i, step_w, bins) for (j, _), p, i in zip(jobs, pools, idles, strict=True)]
-    rng = np.random.default_rng(seed)
     gains = [d.gain for _, draws in jobs for d in draws]
     gain = None if None in gains else max(g for g in gains if g is not None)
     least = min(pools, key=lambda p: p.blocks)
-    times = max(min(RESAMPLES, (1 << 24) // bins), 100)
     return Load(
         step_w=step_w, chance=_sum([p.chance() for p in parts], jobs, bins),
-        drawn=np.array([_sum([p.chance(rng) for p in parts], jobs, bins) for _ in range(times)]),
+        draw=lambda rng: _sum([p.chance(rng) for p in parts], jobs, bins),
         maximum_w=maximum_w, upper_w=None if gain is None else maximum_w * (1 + gain),
         nodes=sum(job.nodes * job.count for job, _ in jobs),
         blocks=least.blocks, block_s=least.block_s, hours=least.observed_s / HOUR_S, gain=gain,
         simulated=any(d.twin for _, draws in jobs for d in draws), notes=_notes(jobs), seed=seed,
     )  # fmt: skip
+
+
+def _above(chance: Floats) -> Floats:
+    """Return how probable each power or more is."""
+    return np.cumsum(chance[::-1])[::-1]
 
 
 class _Part:
@@ -227,7 +237,7 @@ class _Part:
             drawn = np.bincount(rng.integers(self._units, size=self._units), minlength=self._units)
             weight = weight * drawn[self._unit]
             weight = weight / weight.sum()
-        found: Floats = self._share * np.bincount(self._place, weight, self._bins)
+        found = np.bincount(self._place, self._share * weight, self._bins).astype(np.float64)
         found[self._idle] += 1 - self._share
         return found
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.planner.rack.extremes import Refusal, exceeding, percent, percentile_of
-from joulelab.planner.rack.fit import allowed_w, fit, stranded_w
+from joulelab.planner.rack.fit import EXACT, allowed_w, fit, stranded_w
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,8 @@ class Basis:
         over = None
         drawn_w = node_w if self.drawn_w is None else min(self.drawn_w, node_w) if capped else self.drawn_w
         if self.draws and each is not None and not capped:
-            over = exceeding(self.draws, each, confidence=self.rack.rules.confidence)
+            # As in `fit`: a node that fits to the watt does not exceed it by rounding.
+            over = exceeding(self.draws, each * (1 + EXACT), confidence=self.rack.rules.confidence)
         return Row(
             rule, kind, node_w, upper_w, found.nodes, None if upper_w is None else fit(self.limits, upper_w).nodes,
             found.binding.name, self.rack.free(found.nodes, node_w), each, over,
@@ -102,7 +103,8 @@ def _maxima(basis: Basis, peak: Peak | None) -> list[Row]:
     found = []
     if peak is not None:
         upper = basis.widened(peak.upper_w)
-        found.append(basis.row("measured maximum", "maximum", peak.value_w, upper, peak.said))
+        name = "simulated maximum" if peak.simulated else "measured maximum"
+        found.append(basis.row(name, "maximum", peak.value_w, upper, peak.said))
     given_w = basis.rack.rules.max_w
     if given_w is not None:
         said = "as given; nobody says how it was measured"

@@ -104,19 +104,18 @@ def sum_of(draws: Sequence[Draw]) -> tuple[Draw, Floats]:
     """
     coarsest = max(draws, key=lambda d: d.step_s)
     size = coarsest.high_w.size
-    at_s: Floats = (np.arange(size) + 0.5) * coarsest.step_s
     total = np.zeros(size)
     for d in draws:
-        total += _on(d, at_s, coarsest.step_s)
+        total += _on(d, size, coarsest.step_s)
     return coarsest, total
 
 
-def _on(draw: Draw, at_s: Floats, step_s: float) -> Floats:
-    """Return the highest reading of a host in longer steps around times."""
-    if draw.high_w.size == at_s.size:
+def _on(draw: Draw, size: int, step_s: float) -> Floats:
+    """Return the highest reading of a host in each of so many longer steps."""
+    if draw.high_w.size == size:
         return draw.high_w
-    found = np.full(at_s.size, np.nan)
-    place = np.minimum(((np.arange(draw.high_w.size) + 0.5) * draw.step_s / step_s).astype(np.int64), at_s.size - 1)
+    found = np.full(size, np.nan)
+    place = np.minimum(((np.arange(draw.high_w.size) + 0.5) * draw.step_s / step_s).astype(np.int64), size - 1)
     np.fmax.at(found, place, draw.high_w)
     return found
 

@@ -101,7 +101,8 @@ class Steps:
         first = np.searchsorted(cuts, edges)
         # A mean over one step is its value, to the last digit; so is that at a moment.
         single = np.diff(first) <= 1
-        used = (widths > 0) | np.isin(np.arange(at.size), first[:-1][np.diff(first) == 0])
+        used = widths > 0
+        used[first[:-1][np.diff(first) == 0]] = True
         self._check_known(cuts, np.isnan(pieces) & used)
         sums = np.add.reduceat(np.where(used, pieces, 0.0) * widths, first)[:-1]
         return np.where(single, pieces[first[:-1]], sums / np.where(single, 1.0, np.diff(edges)))

@@ -126,17 +126,19 @@ def choose(policy: Policy, waiting: Sequence[tuple[Option, ...]], now: Now) -> l
     for place, options in enumerate(waiting):
         if not _take(now, place, options, 0, taken):
             break
-    hold = _Hold(float("inf"), 0, float("inf"))
     first = len(taken)
+    # Where somebody waits for power, what is left is not worth more time of those that run: they would keep it longer.
+    raises = policy.goal == "fit" and (first == len(waiting) or waiting[first][0].extra_w <= now.room_w + SLACK_W)
+    if raises:
+        _raise(now, _Hold(float("inf"), 0, float("inf")), taken)
     if policy.backfill and first < len(waiting) and now.free:
         hold = _hold(waiting[first][0], now, taken)
         for place in range(first + 1, min(first + 1 + LOOKS_AT, len(waiting))):
             if not now.free:
                 break
             _take_behind(now, place, waiting[place], hold, taken)
-    # Where somebody waits for power, what is left is not worth more time of those that run: they would keep it longer.
-    if policy.goal == "fit" and (first == len(waiting) or waiting[first][0].extra_w <= now.room_w + SLACK_W):
-        _raise(now, hold, taken)
+        if raises:
+            _raise(now, hold, taken)
     return [(each.place, each.option) for each in taken]
 
 
@@ -153,15 +155,15 @@ def _take(now: Now, place: int, options: tuple[Option, ...], at: int, taken: lis
 
 def _take_behind(now: Now, place: int, options: tuple[Option, ...], hold: _Hold, taken: list[_Taken]) -> None:
     """Start a job before the first that waits, if it is over by then or does not need what is kept."""
+    over = [at for at, option in enumerate(options) if now.at_s + option.planned_s <= hold.from_s]
+    if any(_take(now, place, options, at, taken) for at in over):
+        return
     for at, option in enumerate(options):
-        beyond = now.at_s + option.planned_s > hold.from_s
-        if beyond and (option.nodes > hold.nodes or option.extra_w > hold.spare_w + SLACK_W):
-            continue
-        if _take(now, place, options, at, taken):
-            taken[-1].beyond = beyond
-            if beyond:
-                hold.nodes -= option.nodes
-                hold.spare_w -= option.extra_w
+        spare = option.nodes <= hold.nodes and option.extra_w <= hold.spare_w + SLACK_W
+        if at not in over and spare and _take(now, place, options, at, taken):
+            taken[-1].beyond = True
+            hold.nodes -= option.nodes
+            hold.spare_w -= option.extra_w
             return
 
 

@@ -38,21 +38,9 @@ def books_data(books: Books) -> dict[str, Any]:
 
 
 def _entry(books: Books, entry: Entry) -> dict[str, Any]:
-    job, account, share = entry.job, entry.account, entry.share
-    plate = job.profile.nameplate
-    against = books.against(entry)
+    job, account, against = entry.job, entry.account, books.against(entry)
     return {
-        "name": job.name,
-        "site": entry.site.name,
-        "node": None if job.kind is None else job.kind.name,
-        "runs": list(job.runs),
-        "twins": list(job.twins),
-        "simulated": bool(job.twins),
-        "measured_at": job.side,
-        "scopes": list(job.scopes),
-        "nodes": job.nodes,
-        "start_utc_s": account.start_utc_s,
-        "duration_s": job.profile.duration_s,
+        **_job(entry),
         "energy_kwh": account.energy_kwh.to_json(),
         "pue": entry.site.overhead.to_json() if entry.site.pue is not None else None,
         "moved_kwh": _plain(entry.site.moved_kwh),
@@ -61,24 +49,8 @@ def _entry(books: Books, entry: Entry) -> dict[str, Any]:
         "rate": account.label.to_json(),
         "mean_rate": account.mean_rate,
         "rate_uncertainty_included": account.rate_known,
-        "rated": None
-        if plate is None
-        else {
-            "rated_w": plate.watts,
-            "of": plate.of,
-            "source": plate.source,
-            "energy_kwh": account.rated_kwh,
-            "amount": account.rated_amount,
-            "ratio": _plain(plate.ratio),
-        },
-        "purchase": None
-        if share is None
-        else {
-            "amount": share.amount.to_json(),
-            "per_node_hour": share.per_node_hour,
-            "node_hours": share.node_hours.to_json(),
-            "said": share.said,
-        },
+        "rated": _rated(entry),
+        "purchase": _share(entry),
         "charges": dict(entry.charges),
         "whole": entry.whole.to_json(),
         "per": {kind: entry.per(kind).to_json() for kind in job.done},
@@ -92,7 +64,51 @@ def _entry(books: Books, entry: Entry) -> dict[str, Any]:
             for s in account.slots
         ],
         "notes": list(entry.notes),
-    }  # fmt: skip
+    }
+
+
+def _job(entry: Entry) -> dict[str, Any]:
+    job = entry.job
+    return {
+        "name": job.name,
+        "site": entry.site.name,
+        "node": None if job.kind is None else job.kind.name,
+        "runs": list(job.runs),
+        "twins": list(job.twins),
+        "simulated": bool(job.twins),
+        "measured_at": job.side,
+        "scopes": list(job.scopes),
+        "meters": list(job.meters),
+        "nodes": job.nodes,
+        "start_utc_s": entry.account.start_utc_s,
+        "duration_s": job.profile.duration_s,
+    }
+
+
+def _rated(entry: Entry) -> dict[str, Any] | None:
+    plate, account = entry.job.profile.nameplate, entry.account
+    if plate is None:
+        return None
+    return {
+        "rated_w": plate.watts,
+        "of": plate.of,
+        "source": plate.source,
+        "energy_kwh": account.rated_kwh,
+        "amount": account.rated_amount,
+        "ratio": _plain(plate.ratio),
+    }
+
+
+def _share(entry: Entry) -> dict[str, Any] | None:
+    share = entry.share
+    if share is None:
+        return None
+    return {
+        "amount": share.amount.to_json(),
+        "per_node_hour": share.per_node_hour,
+        "node_hours": share.node_hours.to_json(),
+        "said": share.said,
+    }
 
 
 def _planned(planned: Planned) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def _table(plan: CoolingPlan, rows: Sequence[Option], columns: Sequence[Column])
 
 
 def _cell(q: Quantity, factor: float = 1.0) -> str:
-    if q.known and not q.terms:
+    if q.expanded == 0:
         return fmt.plain(q.value / factor)
     return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
 
@@ -93,7 +93,7 @@ def lines(plan: CoolingPlan) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     if plan.twin:
         found.append(("note", fmt.simulated([plan.twin])))
-    found.append(("fans", f"{plan.now.by}: {plan.notes[0].removeprefix('fans: ')}"))
+    found.append(("fans", plan.notes[0].removeprefix("fans: ")))
     if plan.rated_kwh is not None and plan.rated_w is not None:
         share = plan.rated_kwh / plan.now.kwh.value
         told = f"{fmt.watts(plan.rated_w)} x {plan.hours:.0f} h = {fmt.plain(plan.rated_kwh / KWH, 3)} MWh"

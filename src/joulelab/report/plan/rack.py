@@ -31,7 +31,8 @@ COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", 
 HEADS = (
     "kW: of a node at the wall; upper: with the meter's accuracy and hidden peaks; sure: nodes that fit then; "
     "free: share of the supply; stranded: kW for nodes that so many never draw; over: share of the time that a node "
-    "was above what each of them may draw, or the most that it may be"
+    "was above what each of them may draw, or the most that it may be; each: what each of so many nodes may draw; "
+    "short: what the supply lacks for so many that draw the most seen; promise: by what caps guarantee"
 )
 
 
@@ -113,16 +114,22 @@ def _rules(decision: Decision) -> Table:
 
 
 def _targets(decision: Decision) -> Table:
-    table = make_table("nodes", "each, kW", "cap by", "cap, W", "time, %", "energy, %", left=(2,))
+    """Return what more nodes would need: power that is not there, or caps; those only where something is known."""
     source = "" if decision.response is None else BY[decision.response.source]
+    capped = bool(source) or not isinstance(decision.guarantee, str)
+    heads = ("cap by", "cap, W", "time, %", "energy, %") if capped else ()
+    table = make_table("nodes", "each, kW", "short, kW", *heads, left=(3,) if capped else ())
     for target in decision.targets:
         if not target.room:
-            table.add_row(str(target.nodes), "-", "no room", "-", "-", "-")
+            table.add_row(str(target.nodes), "-", "no room", *["-"] * len(heads))
             continue
-        shown = (str(target.nodes), _kw(target.allowed_w))
-        for name, capped in _ways(target, source):
-            table.add_row(*shown, name, *_capped(capped))
-            shown = ("", "")
+        shown = (str(target.nodes), _kw(target.allowed_w), _kw(target.short_w))
+        if not capped:
+            table.add_row(*shown)
+            continue
+        for name, one in _ways(target, source):
+            table.add_row(*shown, name, *_capped(one))
+            shown = ("", "", "")
     return table
 
 
@@ -132,7 +139,7 @@ def _ways(target: Target, source: str) -> list[tuple[str, Capped | None]]:
         found.append(("promise", target.guarantee))
     if source:
         found.append((source, target.measured))
-    return found or [("-", None)]
+    return found
 
 
 def _capped(capped: Capped | None) -> tuple[str, str, str]:

@@ -156,3 +156,15 @@ def test_corrected_values_are_kept_beside_the_old_ones(em, service):
     em("DE", NOW_S - 3 * DAY_S, NOW_S - 2 * DAY_S)
     names = [kept.name for kept in list_kept(service.folder)]
     assert names == ["em-DE/actual-20261113T200000Z", "em-DE/actual-20261113T200000Z-2"]
+
+
+def test_a_forecast_that_does_not_reach_the_time_asked_for(em, service):
+    with pytest.raises(ReadFailed, match=r"nothing of the time that is asked for .*2026-11-19 21:00 UTC"):
+        em("DE", NOW_S + 100 * HOUR_S, NOW_S + 110 * HOUR_S, forecast=True)
+    assert len(list_kept(service.folder)) == 1  # what came is kept all the same
+
+
+def test_a_key_that_others_may_read_is_told(em, service):
+    (service.file.parent / "key").chmod(0o644)
+    em("DE")
+    assert any("can be read by others" in word for word in service.warned)

@@ -54,6 +54,7 @@ def test_actual_values_of_a_month_in_pages(gb, service):
     assert steps.label.kind == "average"
     assert (steps.label.unit, steps.label.covers, steps.label.issued_utc_s) == ("g/kWh", "direct", None)
     assert steps.label.resolution_s == HALF_S
+    assert steps.label.source == f"GB Carbon Intensity API ({service.url})"  # who really answered
     assert service.warned == []
     (kept,) = list_kept(service.folder)
     assert steps.label.name == f"kept:{kept.name}"
@@ -80,6 +81,13 @@ def test_values_that_are_not_known_yet_end_the_series(gb, service):
     assert service.warned == ["GB Carbon Intensity API tells nothing after 2026-11-16 19:00 UTC"]
     with pytest.raises(ConfigError, match="is known from"):
         steps.means(np.array([NOW_S - 7200, NOW_S]))
+
+
+def test_nobody_is_asked_for_actual_values_of_the_future(gb, service):
+    steps = gb("", NOW_S - 3600, NOW_S + 40 * 86_400)
+    assert [request.path for request in service.seen] == [f"/intensity/{at(NOW_S - 3600)}/{at(NOW_S)}"]
+    assert steps.end_s == NOW_S
+    assert service.warned == ["GB Carbon Intensity API tells nothing after 2026-11-16 20:00 UTC"]
 
 
 def test_a_hole_inside_is_a_gap_and_told(gb, service):

@@ -79,7 +79,9 @@ def test_history_in_pages_each_value_once(watttime, service):
     # lb/MWh to g/kWh: 1 lb is 453.59237 g.
     np.testing.assert_allclose(steps.values, (800 + steps.start_s / STEP_S % 7) * 0.45359237, rtol=1e-12)
     assert "model of 2026-03-01" in steps.label.notes
-    assert SECRET not in list_kept(service.folder)[0].path.read_text()
+    (kept,) = list_kept(service.folder)
+    assert kept.until_s == since + 40 * DAY_S
+    assert SECRET not in kept.path.read_text()
 
 
 def test_a_forecast(watttime, service):

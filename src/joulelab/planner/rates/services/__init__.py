@@ -100,9 +100,7 @@ def fetch(
         told, failure = _ask_all(door, wanted, one.page_s)
     if failure is not None and all(value.value is None for value in told.values):
         raise failure
-    label = replace(label_of(service, zone, covers), issued_utc_s=told.issued_s)
-    label = replace(label, unit=told.unit or label.unit, notes=(*label.notes, *told.notes))
-    steps = steps_of(told.values, label, wanted)
+    steps = steps_of(told.values, _told_label(label_of(service, zone, covers), told, access.address), wanted)
     asked = {"zone": wanted.zone, "since_utc_s": wanted.since_s, "until_utc_s": wanted.until_s}
     kept = keep(steps, Origin(service, series, now(), asked, estimated_s(told.values)), folder)
     if failure is not None:
@@ -111,13 +109,22 @@ def fetch(
     return _asked_part(steps, wanted, one, warn)
 
 
+def _told_label(label: Label, told: Told, address: str) -> Label:
+    """Return a service's label with what came: when it was issued, its unit, its notes, and who really answered."""
+    source = f"{label.source.partition(' (')[0]} ({address})"
+    notes = (*label.notes, *told.notes)
+    return replace(label, source=source, issued_utc_s=told.issued_s, unit=told.unit or label.unit, notes=notes)
+
+
 def _ask_all(door: Door, wanted: Wanted, page_s: float) -> tuple[Told, JoulelabError | None]:
     """Return what all pages told; where one fails, what came before it and the failure."""
     ask = SERVICES[door.about.word].ask
     if wanted.forecast:
         return ask(door, wanted), None
     whole = Told([])
-    for begin, end in pages(wanted.since_s, wanted.until_s, page_s):
+    step_s = door.about.resolution_s
+    known_s = math.ceil((door.now() + door.about.ahead_s) / step_s) * step_s  # nobody is asked for what nobody knows
+    for begin, end in pages(wanted.since_s, min(wanted.until_s, known_s), page_s):
         try:
             told = ask(door, replace(wanted, since_s=begin, until_s=end))
         except JoulelabError as error:
@@ -144,13 +151,12 @@ def _wanted(
         raise ConfigError(f"there is no time between {shown(since_s)} and {shown(until_s)}", next="give two times")
     if until_s - since_s > LONGEST_S:
         raise ConfigError(f"{(until_s - since_s) / DAY_S:.0f} days are too many to ask for", next="ask in parts")
-    if False:
+    if forecast and until_s <= now_s:
         what = f"{one.title} gives no forecast of the past ({shown(until_s)})"
         raise ConfigError(what, next="leave --forecast out for actual values; kept forecasts: joulelab plan rates list")
     if not forecast and since_s >= now_s + one.ahead_s:
         raise ConfigError(f"nobody knows actual values of {shown(since_s)} yet", next="add --forecast")
     step_s = one.resolution_s
-    until_s = min(until_s, now_s + one.ahead_s) if not forecast else until_s
     since_s, until_s = math.floor(since_s / step_s) * step_s, math.ceil(until_s / step_s) * step_s
     return Wanted(zone, since_s, until_s, forecast, covers)
 

@@ -1,0 +1,144 @@
+"""`joulelab plan cost` and `plan carbon`: runs, planned work, a plan with sites, statements, what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from tests.planner.measured_runs import node_run
+
+from joulelab.cli.group import commands, run_commands
+from joulelab.cli.plan import COMMANDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Call
+
+PLAN = """
+[nodes.fast]
+rated_w = 10200
+price = 300000
+lifetime_years = 5
+embodied_kg = 1500
+runs = ["fast"]
+[nodes.slow]
+rated_w = 8000
+price = 50000
+lifetime_years = 5
+embodied_kg = 900
+runs = ["slow"]
+[[sites]]
+name = "north"
+intensity = 30
+tariff = "0.10EUR"
+pue = 1.1
+[[sites]]
+name = "home"
+intensity = 380
+tariff = "0.32EUR"
+pue = 1.4
+[[work]]
+name = "epoch"
+amount = { tokens = 1e9 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def two(runs: Path) -> None:
+    node_run(runs, 6000.0, seconds=20.0, work={"tokens": 4e6}, name="fast")
+    node_run(runs, 4000.0, seconds=40.0, work={"tokens": 4e6}, name="slow")
+
+
+@pytest.mark.parametrize("name", ["cost", "carbon"])
+def test_help_says_what_the_group_says(call: Call, name: str) -> None:
+    assert COMMANDS[name] in " ".join(call("plan", name, "--help").stdout.split())
+
+
+def test_a_run_by_a_figure(call: Call) -> None:
+    text = call("plan", "carbon", "fast", "--intensity", "380", "--pue", "1.3±0.05", "--rated", "10200").stdout
+    assert "Carbon by average intensity" in text
+    assert "1.300 ± 0.050" in text
+    data = json.loads(call("plan", "carbon", "fast", "--intensity", "380", "--pue", "1.3", "--json").stdout)
+    (entry,) = data["entries"]
+    assert data["unit"] == "g"
+    assert entry["amount"]["value"] == pytest.approx(6 * 20 / 3600 * 380 * 1.3, rel=0.05)
+    assert entry["rate_uncertainty_included"] is False
+    cost = json.loads(call("plan", "cost", "--tariff", "0.32EUR", "--json").stdout)
+    assert (cost["unit"], len(cost["entries"])) == ("EUR", 1)  # the last run where none is named
+
+
+def test_planned_work_by_options(call: Call) -> None:
+    words = ("plan", "carbon", "fast", "--intensity", "380", "--work", "tokens=1e9", "--nodes", "4", "--json")
+    (entry,) = json.loads(call(*words).stdout)["entries"]
+    assert entry["planned"]["how"] == "assumed"
+    assert entry["nodes"] == 4
+    (alone,) = json.loads(call("plan", "cost", "fast", "--tariff", "1EUR", "--nodes", "2", "--json").stdout)["entries"]
+    assert (alone["planned"]["unit"], alone["planned"]["amount"]) == ("runs", 1.0)
+
+
+def test_a_plan_weighs_kinds_of_nodes_at_sites(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    data = json.loads(call("plan", "cost", "--plan", "plan.toml", "--json").stdout)
+    assert [(e["node"], e["site"]) for e in data["entries"]] == [
+        ("fast", "north"), ("fast", "home"), ("slow", "north"), ("slow", "home"),
+    ]  # fmt: skip
+    assert all(entry["purchase"] and entry["rated"] for entry in data["entries"])
+    assert {even["site"] for even in data["equal"]} == {"north", "home"}
+    text = call("plan", "carbon", "--plan", "plan.toml").stdout
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "epoch on fast" in text
+    typed = json.loads(call("plan", "carbon", "--plan", "plan.toml", "--intensity", "100", "--json").stdout)
+    assert {entry["mean_rate"] for entry in typed["entries"]} == {100.0}
+
+
+def test_a_statement_is_text_and_latex(call: Call) -> None:
+    words = ("plan", "carbon", "fast", "--intensity", "380", "--statement")
+    text = call(*words).stdout
+    assert "LaTeX:" in text
+    assert r"$\pm$" in text
+    (told,) = json.loads(call(*words, "--json").stdout)["statements"]
+    assert told["sci"]["unit"] == "tokens"
+    assert told["not_included"]
+
+
+def test_a_picture_is_written_and_nothing_of_others_over(call: Call, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    words = ("plan", "carbon", "fast", "--intensity", "380", "--picture")
+    assert call(*words, "a.svg").stdout.rstrip().endswith("a.svg")
+    assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
+    (tmp_path / "b.svg").write_text("mine")
+    for name in ("b.svg", "c.txt"):
+        assert run_commands([*words, name], []) == 2
+    assert (tmp_path / "b.svg").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("carbon", "fast"), "here has no intensity; give --intensity table:DE"),
+        (("carbon", "fast", "--intensity", "-5"), "cannot be below 0"),
+        (("carbon", "fast", "--intensity", "0.3EUR"), "is a price"),
+        (("cost", "fast", "--tariff", "0.3"), "no currency is given"),
+        (("carbon", "fast", "--intensity", "380", "--pue", "0.5"), "is no PUE"),
+        (("carbon", "fast", "--intensity", "380", "--at", "soon"), "is no time"),
+        (("carbon", "fast", "--intensity", "380", "--work", "samples=5"), "reports no samples"),
+        (("carbon", "fast", "--intensity", "380", "--work", "tokens=0"), "is no work"),
+        (("carbon", "fast", "--intensity", "380", "--only", "gpus=2"), "no run has the label gpus=2"),
+        (("carbon", "fast", "--intensity", "380", "--work", "gpu_hours=5"), "does not tell its GPUs"),
+        (("carbon", "fast", "slow", "--intensity", "380", "--batch", "5"), "no run tells its batch"),
+        (("carbon", "--plan", "none.toml"), "there is no such plan"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(
+    call: Call, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call is not None  # in its folder, with its runs
+    assert run_commands(["plan", *words], []) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_group_lists_both() -> None:
+    assert "carbon" in CliRunner().invoke(commands, ["plan", "--help"]).output

@@ -1,0 +1,175 @@
+"""`joulelab plan schedule`: tables that fit, JSON, a picture, and what is wrong told in a line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from benchmarks.plan_schedule import CURVE, busy_stream
+from tests.report.synthetic import make_run
+
+from joulelab.cli.group import run_commands
+from joulelab.cli.plan import COMMANDS
+from joulelab.cli.plan.schedule import command
+from joulelab.planner.schedule.outcome import compare
+from joulelab.planner.schedule.site import Site
+from joulelab.report.console import make_console
+from joulelab.report.plan.schedule import headline, lines, print_schedule
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Call
+
+PLANS = Path(__file__).parents[2] / "examples" / "plans"
+HEAD = "id,submit,nodes,duration_s,node_w,highest_w,workload\n"
+JOBS = HEAD + "".join(f"j{k},2026-01-05T0{k}:00:00Z,2,9000,6000,6500,train\n" for k in range(6))
+PLAN = """
+[schedule]
+jobs = "jobs.csv"
+nodes = 4
+budget_w = 24_000
+idle_w = 2_000
+rated_w = 8_000
+accuracy = 0.02
+pue = 1.2
+
+[schedule.workloads.train]
+caps = [{cap_w = 700, slowdown = 1.0, node_w = 6000}, {cap_w = 450, slowdown = 1.06, node_w = 4700}]
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    (tmp_path / "plan.toml").write_text(PLAN)
+    return tmp_path / "plan.toml"
+
+
+def test_tables_fit_and_say_what_was_done(call: Call, plan: Path) -> None:
+    out = call("plan", "schedule", "--plan", plan, "--tariff", "0.3EUR", "--intensity", "380").output
+    assert max(map(len, out.splitlines())) <= 80
+    for words in ("by nameplate", "makespan, h", "cost, EUR", "CO2e, kg", "least energy", "PUE of 1.2", "never capped"):
+        assert (words in out) is (words != "never capped")
+    rows = {
+        line.split("  ")[0]: line for line in out.splitlines() if line.startswith(("first come", "backfill", "caps"))
+    }
+    assert {"first come", "backfill", "caps to fit"} <= set(rows)
+
+
+def test_json_has_everything_and_caps_let_more_run(call: Call, plan: Path) -> None:
+    told = json.loads(call("plan", "schedule", "--plan", plan, "--draws", "4", "--json").output)
+    of = {each["name"]: each for each in told["policies"]}
+    assert list(of) == ["first come", "waits", "nameplate", "backfill", "caps to fit", "least energy"]
+    assert told["site"]["budget_w"] == 24_000
+    assert told["draws"] == 4
+    # Two such jobs at once need 4 x 6.5 kW, under caps 4 x 5.1.
+    assert of["first come"]["figures"]["over_highest_s"]["value"] > 0
+    assert of["backfill"]["figures"]["over_highest_s"]["value"] == 0
+    assert of["caps to fit"]["figures"]["wait_s"]["value"] < of["backfill"]["figures"]["wait_s"]["value"]
+    saved = of["least energy"]["changes_against"]["backfill"]["energy_j"]
+    assert saved["value"] < -0.1
+    assert saved["expanded"] < 0.1
+    assert {s["cap_w"] for s in of["least energy"]["starts"]} == {450.0}
+    assert of["first come"]["figures"]["rated_j"]["value"] == pytest.approx(1.2 * 6 * 2 * 9000 * 8000)
+
+
+def test_what_is_typed_goes_before_the_plan_file(call: Call, plan: Path) -> None:
+    words = ("plan", "schedule", "--plan", plan, "--budget", "40kW", "--margin", "5%", "--unused", "off", "--json")
+    site = json.loads(call(*words, "--count", "mean", "--slowdown", "3%").output)["site"]
+    assert (site["budget_w"], site["margin"], site["unused"], site["count"]) == (40_000.0, 0.05, "off", "mean")
+
+
+def test_jobs_of_a_file_need_no_plan(call: Call, plan: Path) -> None:
+    words = ("--nodes", "4", "--budget", "24kW", "--idle", "2kW")
+    out = call("plan", "schedule", "--jobs", plan.parent / "jobs.csv", *words).output
+    assert "of no job it is known what caps do" in " ".join(out.split())
+    assert "train is never capped" in out
+    assert "± ?" in out  # nobody says how good the powers are
+    assert "nameplate: the nameplate of job j0's nodes is not known; give --rated" in " ".join(out.split())
+
+
+def test_runs_are_jobs_each_submitted_when_it_started(call: Call, runs: Path) -> None:
+    for _ in range(2):
+        make_run(runs, name="made")
+    folders = [str(folder) for folder in sorted(runs.iterdir())]
+    words = ("--nodes", "2", "--budget", "2kW", "--idle", "50W", "--rated", "900W")
+    told = json.loads(call("plan", "schedule", *folders, *words, "--json").output)
+    assert told["jobs"] == {"source": "2 runs", "count": 2, "uncapped": told["jobs"]["uncapped"]}
+    assert any("parts of nodes only" in note for note in told["notes"])
+    out = call("plan", "schedule", *folders, *words, "--repeat", "5", "--every", "2s").output
+    assert "5 jobs, one each 2 s, made from 2 runs" in out
+
+
+def test_a_picture_is_drawn_and_nothing_of_others_is_written_over(
+    call: Call, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    file = plan.parent / "power.svg"
+    call("plan", "schedule", "--plan", plan, "--picture", file)
+    assert b"over the budget" in file.read_bytes()
+    other = plan.parent / "mine.png"
+    other.write_bytes(b"mine")
+    assert run_commands(["plan", "schedule", "--plan", str(plan), "--picture", str(other)], []) == 2
+    assert run_commands(["plan", "schedule", "--plan", str(plan), "--picture", "a.txt"], []) == 2
+    assert "no picture of joulelab's" in capsys.readouterr().err
+    assert other.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "no jobs to schedule"),
+        (["--jobs", "jobs.csv", "--budget", "9kW", "--idle", "1W"], "how many nodes the site has is not given"),
+        (["--jobs", "jobs.csv", "--nodes", "4", "--idle", "1W"], "the power budget is not given"),
+        (["--jobs", "jobs.csv", "--nodes", "4", "--budget", "9kW"], "what an unused node draws is not known"),
+        (["--jobs", "jobs.csv", "--nodes", "4", "--budget", "9kW", "--idle", "3kW"], "used up before any job starts"),
+        (
+            ["--jobs", "jobs.csv", "--nodes", "1", "--budget", "9kW", "--idle", "3kW"],
+            "jobs.csv:2: job j0 needs 2 nodes",
+        ),
+        (["--jobs", "jobs.csv", "--repeat", "3"], "--repeat is for runs"),
+        (["--plan", "none.toml"], "no such plan file"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line(
+    plan: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.parent)
+    assert run_commands(["plan", "schedule", *words], []) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_rate_by_the_hour_needs_times_with_a_zone(
+    plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.parent)
+    (plan.parent / "jobs.csv").write_text(JOBS.replace("Z,", ","))
+    hours = "".join(f"2026-01-0{d}T{h:02d}:00:00Z,{300 + h}\n" for d in (4, 5, 6, 7) for h in range(24))
+    (plan.parent / "grid.csv").write_text(f"# kind: average\n# unit: g/kWh\ntime,value\n{hours}")
+    words = ["plan", "schedule", "--plan", "plan.toml", "--intensity", "grid.csv"]
+    assert run_commands(words, []) == 2
+    assert "the times of the jobs have no zone; give --zone" in capsys.readouterr().err
+    assert run_commands([*words, "--zone", "Europe/Berlin"], []) == 0
+    assert "average carbon intensity" in " ".join(capsys.readouterr().out.split())
+
+
+def test_simulated_powers_are_called_simulated() -> None:
+    made = replace(busy_stream(10, 1), twins=("bnl-h100",))
+    found = compare(made, Site(6, 40e3, 2200.0), {"made": CURVE}, draws=3)
+    assert lines(found, {})[0] == ("warning", "simulated: twin bnl-h100, virtual time")
+    file = StringIO()
+    print_schedule(make_console(file, width=80), found, {})
+    assert headline(found).split(":")[0] in " ".join(file.getvalue().split())
+
+
+def test_the_help_is_what_the_group_says() -> None:
+    assert command.get_short_help_str(200) == COMMANDS["schedule"]
+
+
+def test_the_example_is_that_of_the_documentation(call: Call) -> None:
+    out = call("plan", "schedule", "--plan", PLANS / "schedule.toml", "--draws", "0").output
+    page = (PLANS.parents[1] / "docs" / "how-to" / "plan-schedule.md").read_text()
+    assert out.partition("\n\njobs ")[0].strip() in page

@@ -1,0 +1,150 @@
+"""`joulelab plan when` and `plan review`: tables, JSON, pictures, what is kept, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.planner.measured_runs import node_run
+
+from joulelab.cli.plan.when import WAYS
+from joulelab.planner.shifting.baselines import TITLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Call
+
+SINCE = dt.datetime(2026, 11, 16, tzinfo=dt.UTC)
+FROM = ("--from", "2026-11-16T00:30")
+GIVEN = ("--power", "6.9kW", "--idle", "2.2kW", "--duration", "20h", "--rated", "10.2kW")
+
+
+def series(path: Path, days: int = 4, noise: float = 0.0, **header: str) -> Path:
+    """Write an hourly series as CSV."""
+    about = {"kind": "average", "unit": "g/kWh", "zone": "DE", **header}
+    hours = np.arange(24 * days)
+    values = 350 + 150 * np.sin(hours / 12 * np.pi) + np.random.default_rng(1).normal(0, noise, len(hours))
+    if about["kind"] == "price":
+        values = values / 1000
+    lines = [f"# {key}: {value}" for key, value in about.items()] + ["time,value"]
+    lines += [f"{(SINCE + dt.timedelta(hours=int(h))).isoformat()},{v:.4f}" for h, v in zip(hours, values, strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_every_way_stands_beside_running_now(call: Call, tmp_path: Path) -> None:
+    forecast = series(tmp_path / "forecast.csv")
+    said = call(
+        "plan", "when", *GIVEN, *FROM, "--intensity", forecast, "--deadline", "72h", "--gpus", "8", "--gpu", "700W"
+    )
+    text = said.output
+    assert max(map(len, text.splitlines())) <= 80
+    for title in ("now", "now, best cap", "best start", "pauses, node idles", "pauses, node off", "caps, node idles"):
+        assert f"\n{title}" in text
+    assert "nameplate" in text
+    assert "not measured" in text
+    assert "that the grid emits less is not proved" in _flat(text)
+    assert "a node that idles draws 31.9 % of what it does at work" in _flat(text)
+    assert "138.0 ± ?" in text  # kWh: nobody states how accurate the power is
+
+
+def test_json_has_all_of_it(call: Call, tmp_path: Path) -> None:
+    forecast = series(tmp_path / "forecast.csv")
+    words = (*GIVEN, *FROM, "--intensity", forecast, "--deadline", "72h", "--json", "--choose", "pauses-off")
+    data = json.loads(call("plan", "when", *words).output)
+    assert data["chosen"] == "pauses-off"
+    assert (data["unit"], data["kind"], data["simulated"]) == ("g", "average", False)
+    by = {way["name"]: way for way in data["ways"]}
+    assert by["now"]["cost"]["value"] == pytest.approx(by["now"]["cost_by_nameplate"] * 6.9 / 10.2)
+    assert by["now"]["cost"]["expanded"] is None
+    assert by["pauses-off"]["gain"]["value"] > by["start"]["gain"]["value"] > 0
+    ran = sum(s["until_utc_s"] - s["since_utc_s"] for s in data["stretches"] if s["does"] == "run")
+    assert ran == pytest.approx(20 * 3600, abs=60)
+    assert {s["does"] for s in data["stretches"]} == {"run", "pause"}
+
+
+def test_a_run_is_planned_by_price_and_drawn(call: Call, runs: Path, tmp_path: Path) -> None:
+    run = node_run(runs, 7000.0, seconds=30.0)
+    prices = series(tmp_path / "prices.csv", kind="price", unit="EUR/kWh")
+    picture = tmp_path / "plan.svg"
+    words = ("plan", "when", run.name, "--duration", "10h", *FROM, "--tariff", prices, "--deadline", "2d")
+    text = call(*words, "--picture", picture, "--pue", "1.3", "--pause-cost", "10m").output
+    assert "EUR" in text
+    assert "less money than run now" in text
+    assert "the grid" not in text
+    assert b"run now" in picture.read_bytes()
+    other = tmp_path / "mine.png"
+    other.write_bytes(b"a photo")
+    assert "name another: --picture" in _flat(call(*words, "--picture", other, "--keep", code=2).output)
+    assert not (tmp_path / "joulelab-plans").exists()  # nothing is kept of what is refused
+
+
+def test_a_sweep_on_a_twin_is_called_simulated(call: Call, runs: Path, tmp_path: Path) -> None:
+    twin: dict[str, Any] = {"twin": {"name": "bnl"}}
+    names = [
+        node_run(runs, watts, seconds=seconds, cap=cap, gpu_w=400.0, **twin).name
+        for watts, seconds, cap in ((7000.0, 30.0, None), (5000.0, 33.0, 500.0))
+    ]
+    forecast = series(tmp_path / "forecast.csv", kind="marginal")
+    words = ("plan", "when", *names, "--duration", "10h", *FROM, "--intensity", forecast, "--deadline", "2d")
+    text = _flat(call(*words).output)
+    assert "(simulated)" in text
+    assert "simulated: twin bnl" in text
+    assert "marginal intensity: what one kWh more causes" in text
+    assert "Caps, node idles" in text
+    assert json.loads(call(*words, "--json").output)["simulated"] is True
+
+
+def test_a_kept_plan_is_reviewed(call: Call, tmp_path: Path) -> None:
+    forecast, actual = series(tmp_path / "forecast.csv"), series(tmp_path / "actual.csv", noise=40.0)
+    words = ("plan", "when", *GIVEN, *FROM, "--intensity", forecast, "--deadline", "72h")
+    said = call(*words, "--keep", "--choose", "pauses-off").output
+    (kept,) = (tmp_path / "joulelab-plans").iterdir()
+    assert f"-> joulelab plan review {kept.stem} --actual SPEC" in said
+    text = call("plan", "review", kept.stem, "--actual", actual).output
+    assert "were promised" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(json.loads(kept.read_text())["reviews"]) == 1
+    data = json.loads(call("plan", "review", "--actual", actual, "--no-keep", "--json").output)
+    row = next(r for r in data["rows"] if r["name"] == "pauses-off")
+    assert row["best_known_afterwards"]["value"] < row["actual"]["value"]
+    assert len(json.loads(kept.read_text())["reviews"]) == 1
+    marginal = series(tmp_path / "marginal.csv", kind="marginal")
+    assert "marginal carbon, where average carbon is asked for" in _flat(
+        call("plan", "review", "--actual", marginal, code=2).output
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--deadline", "10h"), "the deadline is too early"),
+        (("--deadline", "20d"), "is known from"),
+        (("--deadline", "soon"), "is no time"),
+        (("--deadline", "48h", "--choose", "caps-idle"), "there is no way"),
+    ],
+)
+def test_what_cannot_be_is_refused(call: Call, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    given = ("plan", "when", *GIVEN, *FROM, "--intensity", series(tmp_path / "f.csv"))
+    assert said in _flat(call(*given, *words, code=2).output)
+
+
+def test_usage(call: Call, tmp_path: Path) -> None:
+    forecast = series(tmp_path / "f.csv")
+    assert "one of them" in call("plan", "when", *GIVEN, "--deadline", "48h", code=2).output
+    words = ("plan", "when", *GIVEN, *FROM, "--intensity", forecast, "--deadline", "48h")
+    assert "name it .pdf" in call(*words, "--picture", "x.gif", code=2).output
+    said = call("plan", "when", "--intensity", forecast, *FROM, "--deadline", "48h", code=2).output
+    assert "no job to plan" in said
+
+
+def test_the_choices_are_the_ways() -> None:
+    assert tuple(TITLES) == WAYS

@@ -1,0 +1,96 @@
+"""Independent blocks: how long readings depend on each other, weights, and shares by the binomial of blocks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tests.planner.rack.draws import draw, wandering
+
+from joulelab.core.errors import ConfigError
+from joulelab.planner.rack.blocks import correlation_s, pool_of, seen_share, share_limits, side_of
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.8, 0.95])
+def test_the_correlation_time_is_that_of_the_process(memory: float):
+    draws = [draw(wandering(8000, memory, seed), run=str(seed)) for seed in range(4)]
+    true_s = 2.0 * (1 + memory) / (1 - memory)
+    assert correlation_s(draws) == pytest.approx(true_s, rel=0.25)
+
+
+def test_a_gap_is_left_out_and_ends_no_correlation():
+    whole = wandering(8000, 0.9, 3)
+    holed = whole.copy()
+    holed[1000:1500] = np.nan
+    assert correlation_s([draw(holed)]) == pytest.approx(correlation_s([draw(whole)]), rel=0.2)
+    pool = pool_of([draw(holed)])
+    assert pool.watts.size == 7500
+    assert pool.observed_s == pytest.approx(15_000)
+
+
+def test_nothing_that_moves_is_one_step_each():
+    assert correlation_s([draw([500.0] * 40)]) == 2.0
+
+
+def test_a_run_that_is_above_throughout_is_one_observation():
+    rng = np.random.default_rng(1)
+    cool, hot = (draw(rng.normal(mean, 10, 500), run=str(mean)) for mean in (6000.0, 7000.0))
+    assert pool_of([cool, hot]).blocks > 500
+    assert pool_of([cool, hot], limit_w=6500.0).blocks < 10
+
+
+def test_hosts_of_one_run_share_their_blocks():
+    series = wandering(2000, 0.9, 5)
+    alone = pool_of([draw(series)])
+    eight = pool_of([draw(series, host=f"n{k}") for k in range(8)])
+    assert eight.blocks == alone.blocks
+    assert eight.observed_s == alone.observed_s
+    assert pool_of([draw(series, run=str(k)) for k in range(8)]).blocks == 8 * alone.blocks
+
+
+def test_blocks_never_cross_runs():
+    pool = pool_of([draw(np.arange(5.0), run="a"), draw(np.arange(5.0) + 10, run="b")])
+    of_a, of_b = set(pool.unit[pool.watts < 10].tolist()), set(pool.unit[pool.watts >= 10].tolist())
+    assert not of_a & of_b
+
+
+def test_runs_are_weighted_by_time_or_as_told():
+    short, long = draw([1000.0] * 10, run="s"), draw([2000.0] * 30, run="l")
+    assert pool_of([short, long]).above(1500.0) == pytest.approx(0.75)
+    assert pool_of([short, long], weights={"s": 1, "l": 1}).above(1500.0) == pytest.approx(0.5)
+    slow = draw([2000.0] * 3, run="l", step_s=20.0)
+    assert pool_of([short, slow]).above(1500.0) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("weights", [{"s": 1.0}, {"s": 1.0, "l": -1.0}, {"s": 0.0, "l": 0.0}])
+def test_weights_that_make_no_sense_are_refused(weights: dict[str, float]):
+    with pytest.raises(ConfigError, match="weight"):
+        pool_of([draw([1.0] * 10, run="s"), draw([2.0] * 30, run="l")], weights=weights)
+
+
+def test_sides_are_not_mixed_and_nothing_is_told():
+    with pytest.raises(ConfigError, match="sides"):
+        side_of([draw([1.0]), draw([1.0], side="dc")])
+    with pytest.raises(ConfigError, match="no power"):
+        side_of([])
+    with pytest.raises(ConfigError, match="nothing was read"):
+        pool_of([draw([math.nan] * 3)])
+
+
+def test_shares_of_blocks_are_those_of_the_binomial():
+    """Published limits of Clopper and Pearson for 5 of 100; nothing seen gives the rule of three."""
+    assert share_limits(0.05, 100, 0.025) == pytest.approx((0.0164, 0.1128), abs=1e-4)
+    assert share_limits(0.0, 1000, 0.05) == pytest.approx((0.0, 3 / 1000), abs=1e-5)
+    assert share_limits(1.0, 10, 0.025) == pytest.approx((0.6915, 1.0), abs=1e-4)
+
+
+@pytest.mark.parametrize("blocks", [400, 5000])
+def test_the_share_seen_leads_back_to_the_true_one(blocks: int):
+    low, high = (seen_share(0.01, blocks, 0.025, upper=upper) for upper in (True, False))
+    assert low is not None
+    assert high is not None
+    assert low < 0.01 < high
+    assert share_limits(low, blocks, 0.025)[1] == pytest.approx(0.01, rel=1e-4)
+    assert share_limits(high, blocks, 0.025)[0] == pytest.approx(0.01, rel=1e-4)
+    assert seen_share(0.01, 360, 0.025, upper=True) is None

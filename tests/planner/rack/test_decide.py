@@ -1,0 +1,191 @@
+"""The whole answer for a rack: from numbers alone, from runs, from runs under caps, from a mix of jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.planner.measured_runs import measured, node_run
+
+from joulelab.core.errors import ConfigError
+from joulelab.planner.nodes import NodeKind
+from joulelab.planner.rack import mix, rules
+from joulelab.planner.rack.decide import decide
+from joulelab.planner.rack.extremes import Refusal
+from joulelab.planner.rack.facility import Rack, Rules
+from joulelab.planner.rack.mix import Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BNL = Rack(supply_w=70_000.0, margin=0.27, nodes_now=5, rules=Rules(max_w=8_480.0))
+DGX = NodeKind("dgx", rated_w=10_200.0)
+
+
+def wave(second: float) -> float:
+    return 7_000.0 if int(second / 5) % 2 else 6_000.0
+
+
+def test_the_published_case_from_numbers_alone():
+    decision = decide(BNL, DGX)
+    nameplate, maximum, caps = decision.rows
+    assert (nameplate.nodes, maximum.nodes) == (5, 6)
+    assert maximum.free == pytest.approx(0.2731, abs=5e-5)
+    assert nameplate.free == pytest.approx(0.2714, abs=5e-5)
+    assert nameplate.stranded_w == pytest.approx(8_700)
+    assert maximum.sure is None  # nobody says how it was measured
+    assert "gpus" in caps.refused
+    assert decision.best is maximum
+    assert [t.nodes for t in decision.targets] == [6, 7]
+    assert decision.targets[1].short_w == pytest.approx(7 * 8_480 - 51_100)
+    assert not decision.twins
+
+
+def test_a_rack_without_nodes_is_refused():
+    with pytest.raises(ConfigError, match="a rack without nodes"):
+        decide(Rack(supply_w=70_000.0), NodeKind("node"))
+
+
+def test_from_runs_every_rule_answers_or_says_why(tmp_path: Path):
+    run = measured(node_run(tmp_path, wave, seconds=100.0))
+    decision = decide(Rack(supply_w=70_000.0, rules=Rules(percentiles=(60.0, 99.9))), DGX, [run])
+    rows = {row.rule: row for row in decision.rows}
+    assert list(rows) == ["nameplate", "measured maximum", "p60", "p99.9", "caps"]
+    top = rows["measured maximum"]
+    assert top.node_w == pytest.approx(7_000)
+    assert top.nodes == 10
+    assert top.upper_w is not None
+    assert top.upper_w > 7_000
+    assert top.sure == 9  # 7.0 kW just fits ten times; with the meter's gain it does not
+    assert top.exceed is not None
+    assert top.exceed.share == 0
+    assert 0 < top.exceed.high < 1
+    assert "measure" in rows["p99.9"].refused
+    assert rows["p60"].nodes == 10
+    assert decision.steps is not None
+    assert decision.steps.fall is not None
+    assert decision.steps.fall.watts == pytest.approx(-10 * 1_000)
+    assert decision.curve is not None
+    shares, watts = decision.curve
+    assert watts[0] == pytest.approx(7_000)
+    assert shares[-1] == pytest.approx(100)
+    json.dumps(decision.to_json(), allow_nan=False)
+
+
+def test_caps_promise_less_than_nodes_draw_without(tmp_path: Path):
+    run = measured(node_run(tmp_path, 7_000.0, gpu_w=600.0, gpus=8))
+    rack = Rack(supply_w=70_000.0, rules=Rules(caps_w=(400.0,)))
+    rows = {row.rule: row for row in decide(rack, NodeKind("x", efficiency=0.96), [run]).rows if row.kind == "caps"}
+    assert list(rows) == ["caps 700 W", "caps 400 W"]  # the boards' own limit, and what was asked
+    free, capped = rows.values()
+    assert free.node_w is not None
+    assert capped.node_w is not None
+    assert free.node_w - capped.node_w == pytest.approx(8 * 300 / 0.96)
+    assert free.exceed is not None
+    assert capped.exceed is None  # what nodes drew without caps says nothing of it
+    assert capped.nodes is not None
+    assert capped.stranded_w == pytest.approx(70_000 - capped.nodes * capped.node_w)
+
+
+def test_a_higher_percentile_is_never_said_where_a_lower_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Blocks may be shorter for rarer power, so that it could be said alone."""
+    truly = rules.percentile_of
+
+    def refusing(draws, p, **more):
+        return Refusal(p, 10, 100, 60.0, 0.2, 2.0) if p == 0.9 else truly(draws, 0.6, **more)
+
+    monkeypatch.setattr(rules, "percentile_of", refusing)
+    run = measured(node_run(tmp_path, wave))
+    rack = Rack(supply_w=7e4, rules=Rules(percentiles=(95.0, 90.0, 80.0)))
+    rows = {row.rule: row for row in decide(rack, DGX, [run]).rows if row.kind == "percentile"}
+    assert list(rows) == ["p95", "p90", "p80"]
+    assert rows["p80"].nodes
+    assert "100 independent blocks" in rows["p90"].refused
+    assert rows["p95"].refused == "as p90, which would need less"
+
+
+def test_runs_under_caps_say_what_caps_cost_and_nothing_else(tmp_path: Path):
+    runs = [
+        measured(node_run(tmp_path / "free", 8_000.0, gpu_w=690.0, gpus=8, seconds=20.0)),
+        measured(node_run(tmp_path / "500", 6_400.0, gpu_w=490.0, gpus=8, cap=500.0, seconds=22.0)),
+        measured(node_run(tmp_path / "400", 5_600.0, gpu_w=390.0, gpus=8, cap=400.0, seconds=26.0)),
+    ]
+    kind = NodeKind("dgx", gpu_w=700.0, gpus=8, efficiency=0.95)
+    decision = decide(Rack(supply_w=40_000.0), kind, runs)
+    assert decision.best.node_w == pytest.approx(8_000)
+    assert decision.response is not None
+    assert decision.response.source == "measured"
+    assert decision.response.caps_w == (400.0, 500.0, 700.0)
+    six = next(t for t in decision.targets if t.nodes == 6)  # 6.67 kW each
+    assert six.measured is not None
+    assert six.measured.cap_w == 500.0
+    assert six.measured.slowdown is not None
+    assert six.measured.slowdown.value == pytest.approx(1.1, rel=0.01)
+    assert six.measured.energy is not None
+    assert six.measured.energy.value == pytest.approx(22 * 6_400 / (20 * 8_000), rel=0.01)
+    assert any("2 runs under caps are left out" in text for text in decision.assumed)
+
+
+def test_power_behind_the_supplies_is_taken_to_the_wall(tmp_path: Path):
+    run = measured(node_run(tmp_path, 6_000.0, scope="node.dc"))
+    given = decide(Rack(supply_w=70_000.0), NodeKind("x", efficiency=0.96), [run])
+    assert given.best.node_w == pytest.approx(6_000 / 0.96, rel=1e-3)
+    assumed = decide(Rack(supply_w=70_000.0), NodeKind("x"), [run])
+    assert assumed.best.node_w == pytest.approx(6_000 / 0.90, rel=1e-3)
+    assert any("nobody gave it" in text for text in assumed.assumed)
+
+
+def test_parts_of_a_node_are_not_a_node(tmp_path: Path):
+    from tests.report.synthetic import make_run
+
+    with pytest.raises(ConfigError, match="whole nodes"):
+        decide(Rack(supply_w=70_000.0), DGX, [measured(make_run(tmp_path))])
+
+
+def test_an_unknown_accuracy_gives_no_upper_end(tmp_path: Path):
+    decision = decide(Rack(supply_w=70_000.0), DGX, [measured(node_run(tmp_path, 6_000.0, gain=None))])
+    top = decision.row("maximum")
+    assert top is not None
+    assert (top.upper_w, top.sure) == (None, None)
+
+
+def test_readings_once_a_minute_widen_the_answer(tmp_path: Path):
+    slow = decide(Rack(supply_w=7e4), DGX, [measured(node_run(tmp_path / "a", wave, seconds=1200.0, step_s=60.0))])
+    fast = decide(Rack(supply_w=7e4), DGX, [measured(node_run(tmp_path / "b", wave, seconds=60.0))])
+    assert slow.best.upper_w is not None
+    assert slow.best.node_w is not None
+    assert fast.best.upper_w is not None
+    assert fast.best.node_w is not None
+    assert slow.best.upper_w / slow.best.node_w == pytest.approx(fast.best.upper_w / fast.best.node_w * 1.03, rel=1e-3)
+    assert any("1.030 times" in text for text in slow.assumed)
+
+
+def test_hosts_of_one_run_say_how_far_they_peak_together(tmp_path: Path):
+    run = measured(node_run(tmp_path, wave, hosts=("n1", "n2"), seconds=30.0))
+    decision = decide(Rack(supply_w=70_000.0), DGX, [run])
+    assert decision.together[0].ratio == pytest.approx(1.0)
+
+
+def test_a_mix_of_jobs_is_held_against_the_rack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mix, "RESAMPLES", 100)
+    run = measured(node_run(tmp_path, wave, seconds=120.0))
+    jobs = [(Job("train", 4), [run]), (Job("single", 1, count=2), [run])]
+    rack = Rack(supply_w=41_800.0, rules=Rules(percentiles=(90.0,)))
+    mixed = decide(rack, DGX, [run], jobs).mixed
+    assert mixed is not None
+    assert mixed.nodes == 6
+    assert mixed.maximum_w == pytest.approx(42_000, rel=1e-3)
+    assert mixed.allowed_w == pytest.approx(41_800)
+    # Above 41.8 kW only where all three jobs are high at once: an eighth of the time.
+    assert mixed.exceed.share == pytest.approx(0.125, rel=0.05)
+    json.dumps(mixed.to_json(), allow_nan=False)
+
+
+def test_room_that_is_not_there_helps_no_cap():
+    decision = decide(Rack(supply_w=70_000.0, height_u=42.0, rules=Rules(max_w=5_000.0)), NodeKind("x", height_u=8.0))
+    assert decision.best.nodes == 5
+    assert decision.best.binding == "height"
+    assert not decision.targets[-1].room

@@ -1,0 +1,62 @@
+"""Slots and times as people write them: zones, daylight saving, ends that are not full quarters."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import pytest
+from tests.planner.shifting.problems import MONDAY_S, daily
+
+from joulelab.core.errors import ConfigError
+from joulelab.planner.shifting.slots import edges_between, moment, shown, slots_of
+
+
+def test_slots_begin_at_full_quarters_and_end_with_the_deadline() -> None:
+    edges = edges_between(MONDAY_S + 61.0, MONDAY_S + 3_590.0)
+    assert (edges - MONDAY_S).tolist() == [120.0, 900.0, 1800.0, 2700.0, 3540.0]
+    assert (edges_between(MONDAY_S, MONDAY_S + 1800.0) - MONDAY_S).tolist() == [0.0, 900.0, 1800.0]
+    found = slots_of(daily(1), MONDAY_S, MONDAY_S + 86_400.0)
+    assert len(found.values) == 96
+    assert np.allclose(found.values[:4], 350.0)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "slot", "said"),
+    [
+        (0.0, 0.0, 900.0, "not after the start"),
+        (0.0, 30 * 86_400.0 * 4, 900.0, "too far away"),
+        (0.0, 86_400.0, 90.0, "whole minutes"),
+    ],
+)
+def test_slots_that_cannot_be_are_refused(since: float, until: float, slot: float, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        edges_between(MONDAY_S + since, MONDAY_S + until, slot)
+
+
+def test_a_series_that_ends_before_the_deadline_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is known from"):
+        slots_of(daily(1), MONDAY_S, MONDAY_S + 90_000.0)
+
+
+def test_times_are_read_in_the_zone() -> None:
+    utc = dt.datetime(2026, 11, 20, 7, tzinfo=dt.UTC).timestamp()
+    assert moment("2026-11-20T08:00", 0.0, "Europe/Berlin") == utc
+    assert moment("2026-11-20 07:00+00:00", 0.0, "Europe/Berlin") == utc
+    assert moment("48h", 100.0) == 100.0 + 48 * 3600
+    assert moment("3d", 100.0) == 100.0 + 3 * 86_400
+    assert shown(utc, "Europe/Berlin") == "Fri 2026-11-20 08:00"
+
+
+@pytest.mark.parametrize(("text", "said"), [("2026-10-25T02:30", "twice"), ("2026-03-29T02:30", "never")])
+def test_times_that_clocks_skip_or_repeat_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        moment(text, 0.0, "Europe/Berlin")
+    assert moment(f"{text}+01:00", 0.0, "Europe/Berlin") > 0
+
+
+def test_what_is_no_time_or_zone_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is no time"):
+        moment("soon", 0.0)
+    with pytest.raises(ConfigError, match="no time zone"):
+        moment("2026-11-20T08:00", 0.0, "Europe/Nowhere")

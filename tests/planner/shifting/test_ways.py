@@ -1,0 +1,179 @@
+"""The ways to run a job side by side: what each costs, that none beats one that may do more, and their intervals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.planner.measured_runs import measured, node_run
+from tests.planner.shifting.problems import HOUR_S, MONDAY_S, daily, job, slots
+
+from joulelab.analysis.terms import Quantity
+from joulelab.core.errors import ConfigError
+from joulelab.planner.rates.rate import Label
+from joulelab.planner.rates.steps import Steps
+from joulelab.planner.shifting.baselines import Terms, best_of, gain, idling, saved, ways_of
+from joulelab.planner.shifting.blocks import Restart
+from joulelab.planner.shifting.job import IDLE_SHARE, Wanted, job_of, product
+from joulelab.planner.shifting.stretches import stretches_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CAPS = {"gpus": 8, "gpu_w": 700.0}
+
+
+@given(st.integers(1, 10_000), st.floats(1.0, 40.0), st.booleans(), st.booleans())
+@settings(max_examples=8, deadline=None)
+def test_who_may_do_more_never_pays_more(seed: int, hours: float, waits: bool, paid: bool) -> None:
+    at = slots(daily(3, noise=60.0, seed=seed), 48.0)
+    one = job(duration_s=hours * HOUR_S, **CAPS)
+    terms = Terms(Restart(600.0, 1e5) if paid else Restart(), waits, 1.2)
+    cost = {way.name: way.cost.value for way in ways_of(one, at, terms)}
+    slack = 1 + 1e-6
+    assert cost["start"] <= cost["now"] * slack
+    assert cost["now-cap"] <= cost["now"] * slack
+    assert cost["pauses-off"] <= cost["pauses-idle"] * slack
+    if not paid:
+        assert cost["pauses-idle"] <= cost["start"] * slack
+        assert cost["caps-idle"] <= min(cost["pauses-idle"], cost["now-cap"]) * slack
+        assert cost["caps-off"] <= min(cost["caps-idle"], cost["pauses-off"]) * slack
+
+
+@given(st.integers(1, 10_000), st.booleans())
+@settings(max_examples=4, deadline=None)
+def test_energies_by_slot_make_the_cost_and_the_work_is_done(seed: int, paid: bool) -> None:
+    at = slots(daily(3, noise=60.0, seed=seed), 40.3)
+    one = job(**CAPS)
+    terms = Terms(Restart(600.0, 1e5) if paid else Restart(), pue=1.3)
+    for way in ways_of(one, at, terms):
+        assert way.energy_j @ at.values / 3.6e6 * 1.3 == pytest.approx(way.cost.value, rel=1e-9)
+        assert way.energy_j.sum() == pytest.approx(way.energy.value, rel=1e-9)
+        speeds = np.array([1 / mode.slowdown.value for mode in one.modes])
+        again = way.restarts * terms.restart.time_s
+        assert (way.modes_s @ speeds).sum() - again == pytest.approx(one.work_s, rel=1e-6)
+        assert MONDAY_S <= way.start_s < way.end_s <= at.deadline_s + 1e-6
+        told = stretches_of(way, one, at)
+        ran = sum(s.until_s - s.since_s for s in told if s.does == "run")
+        assert ran == pytest.approx(way.running_s.sum(), abs=30.0)
+        assert (told[0].since_s, told[-1].until_s) == pytest.approx((way.start_s, way.end_s), abs=2.0)
+
+
+def test_a_job_follows_its_own_course() -> None:
+    """A course that is high at first: its start is put where the rate is low, not its middle."""
+    values = np.array([9.0, 9.0, 1.0, 9.0, 9.0, 9.0])
+    rate = Steps(Label("average", "g/kWh", "x"), MONDAY_S + HOUR_S * np.arange(6), values, MONDAY_S + 6 * HOUR_S)
+    kwh = 3.6e6
+    one = replace(job(duration_s=2 * HOUR_S, power_w=1000.0), course_j=(1.9 * kwh, 0.1 * kwh))
+    start = next(way for way in ways_of(one, slots(rate, 6.0)) if way.name == "start")
+    assert start.start_s == MONDAY_S + 2 * HOUR_S
+    assert start.cost.value == pytest.approx(1.9 * 1.0 + 0.1 * 9.0)
+    late = replace(one, course_j=(0.1 * kwh, 1.9 * kwh))
+    start = next(way for way in ways_of(late, slots(rate, 6.0)) if way.name == "start")
+    assert start.start_s == MONDAY_S + HOUR_S
+
+
+def test_an_idle_node_eats_what_pauses_save() -> None:
+    """With the idle power of the real H100 logs, 31 % of that at work, pauses over a day's swing do not pay."""
+    at = slots(daily(7), 168.0)
+    one = job(duration_s=40 * HOUR_S, idle_w=IDLE_SHARE * 7000.0)
+    by = {way.name: way for way in ways_of(one, at)}
+    off, idle, start = by["pauses-off"], by["pauses-idle"], by["start"]
+    assert gain(off, by["now"]).value > 0.4  # type: ignore[union-attr]
+    assert not idle.paused_s.any()
+    assert idle.cost.value == pytest.approx(start.cost.value)
+    assert off.cost.value + idling(off, one, at, Terms()) > by["now"].cost.value
+
+
+def test_of_two_that_cost_the_same_the_earlier_is_taken() -> None:
+    at = slots(daily(7), 168.0)
+    for terms in (Terms(), Terms(Restart(600.0))):
+        by = {way.name: way for way in ways_of(job(), at, terms)}
+        assert by["start"].start_s < MONDAY_S + 24 * HOUR_S
+        assert by["pauses-idle"].start_s == pytest.approx(by["start"].start_s)
+
+
+def test_negative_prices_pay() -> None:
+    values = np.array([0.3, 0.3, -0.1, 0.3])
+    rate = Steps(Label("price", "EUR/kWh", "x"), MONDAY_S + HOUR_S * np.arange(4), values, MONDAY_S + 4 * HOUR_S)
+    by = {way.name: way for way in ways_of(job(duration_s=HOUR_S, **CAPS), slots(rate, 4.0))}
+    assert by["pauses-idle"].cost.value == pytest.approx(-0.7)
+    assert by["caps-off"].cost.value <= -0.7
+    assert saved(by["start"], by["now"], job()).value == pytest.approx(2.8)
+    assert gain(by["now"], by["start"]) is None  # a share of what is earned says nothing
+
+
+def test_costs_of_given_power_have_no_interval_and_shifts_of_it_need_none() -> None:
+    one = job()
+    by = {way.name: way for way in ways_of(one, slots(daily(2), 48.0))}
+    assert saved(by["start"], by["now"], one).expanded is None
+    share = gain(by["start"], by["now"])
+    assert share is not None
+    assert share.expanded == 0
+
+
+def test_what_a_meter_has_wrong_cancels_in_gains_and_what_a_model_has_does_not(tmp_path: Path) -> None:
+    run = measured(node_run(tmp_path, 7000.0, seconds=60.0, gpu_w=600.0, gpus=8))
+    one = job_of([run], Wanted(duration_s=10 * HOUR_S))
+    assert (one.caps_from, one.sure, one.idle_from) == ("model", True, "measured")
+    by = {way.name: way for way in ways_of(one, slots(daily(2), 48.0))}
+    now = by["now"]
+    assert now.cost.expanded is not None
+    assert now.cost.expanded > 0.005 * now.cost.value
+    shift, capped = gain(by["start"], now), gain(by["now-cap"], now)
+    assert shift is not None
+    assert capped is not None
+    assert shift.expanded == pytest.approx(0.0, abs=1e-9)
+    assert capped.expanded is not None
+    assert 0.01 < capped.expanded < 0.5
+    assert best_of(tuple(by.values()), one).name in ("start", "pauses-idle")  # never by a model unless asked
+
+
+def test_runs_at_several_caps_are_the_modes(tmp_path: Path) -> None:
+    paths = [
+        node_run(tmp_path, watts, seconds=seconds, cap=cap, gpu_w=400.0)
+        for watts, seconds, cap in ((7000.0, 60.0, None), (5000.0, 66.0, 500.0), (3800.0, 90.0, 300.0))
+    ]
+    one = job_of([measured(path) for path in paths], Wanted(nodes=2))
+    assert [mode.cap_w for mode in one.modes] == [300.0, 500.0, None]
+    assert [mode.slowdown.value for mode in one.modes] == pytest.approx([1.5, 1.1, 1.0], rel=1e-6)
+    assert one.modes[1].power.value == pytest.approx(2 * 5000.0, rel=0.02)
+    assert one.caps_from == "measured"
+    assert one.idle.value == pytest.approx(4000.0, rel=0.02)
+    assert sum(one.course_j) == pytest.approx(2 * 7000.0 * 60.0, rel=0.02)
+    longer = job_of([measured(path) for path in paths], Wanted(duration_s=10 * HOUR_S))
+    flat = {way.name: way for way in ways_of(longer, slots(daily(2, deep=0.0), 48.0))}
+    assert flat["now-cap"].cap_w == 500.0  # 0.786 of the energy; 300 W: 0.814
+    by = {way.name: way for way in ways_of(longer, slots(daily(2), 48.0))}
+    assert best_of(tuple(by.values()), one).name == "caps-idle"
+    with pytest.raises(ConfigError, match="nothing is known of a cap"):
+        job_of([measured(path) for path in paths], Wanted(caps_w=(200.0,)))
+
+
+def test_an_idle_power_that_nobody_measured_is_said_to_be_assumed() -> None:
+    one = job(idle_w=None)
+    assert one.idle_from == "assumed"
+    assert one.idle.value == pytest.approx(0.31 * 7000.0)
+    assert not one.idle.known
+    assert any("assumed" in note for note in one.notes)
+
+
+def test_bad_jobs_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no job to plan"):
+        job(power_w=None)
+    with pytest.raises(ConfigError, match="what caps do is not known"):
+        job(caps_w=(300.0,))
+    with pytest.raises(ConfigError, match="the deadline is too early"):
+        ways_of(job(), slots(daily(1), 9.0))
+    ways = ways_of(job(), slots(daily(1), 12.0))
+    with pytest.raises(ConfigError, match="there is no way 'caps-idle'"):
+        best_of(ways, job(), "caps-idle")
+
+
+def test_a_product_carries_both_terms() -> None:
+    found = product(Quantity(2.0, {"a": 0.1}), Quantity(3.0, {"a": 0.1, "b": 0.2}))
+    assert (found.value, found.terms) == (6.0, {"a": pytest.approx(0.5), "b": pytest.approx(0.4)})

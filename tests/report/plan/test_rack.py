@@ -1,0 +1,98 @@
+"""What is printed and drawn of a rack."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.planner.measured_runs import measured, node_run
+
+from joulelab.planner.nodes import NodeKind
+from joulelab.planner.rack.decide import Decision, decide
+from joulelab.planner.rack.facility import Feed, Rack, Rules
+from joulelab.planner.rack.mix import Job
+from joulelab.report.console import make_console
+from joulelab.report.plan.rack import facts, headline, print_rack
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DGX = NodeKind("dgx", rated_w=10_200.0, gpus=8, gpu_w=700.0, height_u=8.0)
+
+
+def printed(decision: Decision) -> str:
+    file = io.StringIO()
+    print_rack(make_console(file, 80), decision)
+    return file.getvalue()
+
+
+def given(max_w: float, nodes_now: int | None = None, **rack: float) -> Decision:
+    return decide(Rack(supply_w=70_000.0, nodes_now=nodes_now, rules=Rules(max_w=max_w), **rack), DGX)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (5, "There are 5 now: three more fit."),
+        (7, "There are 7 now: one more fits."),
+        (8, "There are 8 now: no more fit."),
+        (9, "There are 9 now: 1 too many."),
+    ],
+)
+def test_how_many_more_fit(now: int, said: str) -> None:
+    assert headline(given(8_480.0, now))[-1] == said
+
+
+def test_none_fits() -> None:
+    assert headline(given(80_000.0))[0].startswith("No node fits by the measured maximum of 80.00 kW")
+    assert printed(given(80_000.0))
+
+
+def test_what_more_nodes_need_stands_with_its_price_and_where_it_is_from() -> None:
+    said = printed(given(8_480.0, margin=0.27))
+    assert re.search(r"7 +7\.300 +promise +348 +\+\d", said)
+    assert re.search(r"\n +model +560 +\+\d+(\.\d+)? ± ", said)
+    assert "what caps cost is modelled" in " ".join(said.split())
+
+
+def test_risk_steps_refusals_and_a_mix_are_told(tmp_path: Path) -> None:
+    run = measured(node_run(tmp_path, lambda s: 7_000.0 if int(s / 5) % 2 else 6_000.0, seconds=40.0))
+    rack = Rack(supply_w=70_000.0, rules=Rules(percentiles=(60.0, 99.9)))
+    decision = decide(rack, DGX, [run], [(Job("train", 4), [run])])
+    told = facts(decision)
+    by = {name: " ".join(text for label, text in told if label == name) for name, _ in told}
+    assert "p99.9: needs 1,000 independent blocks" in by["refused"]
+    assert "was never seen; with 95 % confidence at most" in by["risk"]
+    assert "up 5.000 kW in 1 s and down 10.00 kW in 1 s, 10.00 kW/s at most: 10 nodes moving together" in by["steps"]
+    assert "1 x train on 4: 4 nodes, 26.20 kW on average, at most 28.00 kW of 70.00 kW (supply): fits" in by["mix"]
+    assert "readings 1 s apart" in by["assumed"]
+    said = printed(decision)
+    assert max(map(len, said.splitlines())) <= 80
+    assert "…" not in said
+
+
+def test_every_limit_is_told() -> None:
+    feeds = (Feed("A", 415.0, 63.0), Feed("B", 415.0, 63.0))
+    rack = Rack(feeds=feeds, redundancy="A/B", node_phases=1, cooling_w=4e4, height_u=42.0, outlets=12, others_w=600.0)
+    limits = [text for name, text in facts(decide(rack, DGX)) if name == "limit"]
+    assert [text.partition(":")[0] for text in limits] == [
+        "breakers", "feed lost", "phase", "cooling", "height", "outlets",
+    ]  # fmt: skip
+    assert limits[1] == "feed lost: 45284 VA of 1 feed left x 0.8 continuous x power factor 1 less 600 W for others"
+
+
+def test_the_picture_shows_limits_rules_and_how_long_a_node_drew_how_much(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from joulelab.report.plan.rack_picture import draw_rack
+
+    run = measured(node_run(tmp_path, 8_000.0, seconds=20.0, step_s=1.0))
+    decision = decide(Rack(supply_w=70_000.0, margin=0.27), DGX, [run])
+    text = draw_rack(decision, "svg").decode()
+    for said in ("supply 70.00 kW", "supply less margin 51.10 kW", "nameplate 10.20 kW", "6 nodes may draw 8.517 kW"):
+        assert said in text
+    assert "share of the time at or above" in text
+    assert "No answer by p99, p99.9" in text
+    alone = draw_rack(given(8_480.0), "svg").decode()
+    assert "share of the time" not in alone

@@ -21,7 +21,9 @@ SHORT = {
     "fleet": ["--nodes", "100"],
     "studies": ["--cells", "2500", "--done", "225", "--runs", "1000"],
     "dashboard": ["--runs", "1000"],
+    "plan_rack": ["--count", "20"],
     "plan_when": [],
+    "plan_schedule": ["--cases", "50", "--jobs", "2000"],
 }
 
 

@@ -39,7 +39,7 @@ REPEATS = 5
 def made_up(days: int, seed: int = 1) -> Steps:
     """Return hourly intensities: two humps a day, a dip at noon, slow weather, noise that remembers."""
     draw = np.random.default_rng(seed)
-    hours = np.arange(24 * days)
+    hours = np.arange(24.0 * days)
     noise = np.zeros(len(hours))
     for k in range(1, len(hours)):
         noise[k] = 0.9 * noise[k - 1] + draw.normal(0, 12)

@@ -46,11 +46,12 @@ def test_the_example_says_the_same_as_the_published_figures(call: Call) -> None:
 def test_a_run_answers_and_its_plan_file_answers_the_same(call: Call, runs: Path, tmp_path: Path) -> None:
     run = node_run(runs, lambda s: 7_000.0 if int(s / 5) % 2 else 6_000.0, seconds=60.0, name="train")
     words = ("--supply", "40kW", "--margin", "10", "--percentile", "p60", "--confidence", "0.9", "--json")
-    first = json.loads(call("plan", "rack", run, *words, "--save", "plan.toml").stdout)
-    kept = tomllib.loads((tmp_path / "plan.toml").read_text())
+    (tmp_path / "kept").mkdir()
+    first = json.loads(call("plan", "rack", run, *words, "--save", "kept/plan.toml").stdout)
+    kept = tomllib.loads((tmp_path / "kept" / "plan.toml").read_text())
     assert kept["rack"] == {"supply_w": 40_000, "margin": 0.1, "rules": {"percentiles": [60], "confidence": 0.9}}
-    assert not Path(kept["nodes"]["node"]["runs"][0]).is_absolute()
-    assert json.loads(call("plan", "rack", "--plan", "plan.toml", "--json").stdout) == first | {"node": first["node"]}
+    assert kept["nodes"]["node"]["runs"] == [f"../runs/{run.name}"]
+    assert json.loads(call("plan", "rack", "--plan", "kept/plan.toml", "--json").stdout) == first
     rows = {row["rule"]: row for row in first["rows"]}
     assert rows["measured maximum"]["nodes"] == 5
     assert rows["p60"]["exceed"]["confidence"] == 0.9

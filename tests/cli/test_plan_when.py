@@ -11,6 +11,9 @@ import pytest
 from tests.planner.measured_runs import node_run
 
 from joulelab.cli.plan.when import WAYS
+from joulelab.planner.rates.kept import Origin, keep
+from joulelab.planner.rates.rate import Label
+from joulelab.planner.rates.steps import Steps
 from joulelab.planner.shifting.baselines import TITLES
 
 if TYPE_CHECKING:
@@ -43,7 +46,18 @@ def _flat(text: str) -> str:
 def test_every_way_stands_beside_running_now(call: Call, tmp_path: Path) -> None:
     forecast = series(tmp_path / "forecast.csv")
     said = call(
-        "plan", "when", *GIVEN, *FROM, "--intensity", forecast, "--deadline", "72h", "--gpus", "8", "--gpu", "700W"
+        "plan",
+        "when",
+        *GIVEN,
+        *FROM,
+        "--intensity",
+        forecast,
+        "--deadline",
+        "72h",
+        "--gpus",
+        "8",
+        "--gpu-power",
+        "700W",
     )
     text = said.output
     assert max(map(len, text.splitlines())) <= 80
@@ -51,6 +65,7 @@ def test_every_way_stands_beside_running_now(call: Call, tmp_path: Path) -> None
         assert f"\n{title}" in text
     assert "nameplate" in text
     assert "not measured" in text
+    assert "\ncaps, node idles, model " in text
     assert "that the grid emits less is not proved" in _flat(text)
     assert "a node that idles draws 31.9 % of what it does at work" in _flat(text)
     assert "138.0 ± ?" in text  # kWh: nobody states how accurate the power is
@@ -121,6 +136,26 @@ def test_a_kept_plan_is_reviewed(call: Call, tmp_path: Path) -> None:
     assert "marginal carbon, where average carbon is asked for" in _flat(
         call("plan", "review", "--actual", marginal, code=2).output
     )
+
+
+def test_errors_of_earlier_forecasts_are_told(call: Call, tmp_path: Path) -> None:
+    """Three forecasts, two with what came: the gain that is promised, and that under their errors."""
+    hours = np.arange(24 * 3)
+    swing = 350 + 150 * np.sin(hours / 12 * np.pi)
+    for week in (2, 1, 0):
+        since_s = SINCE.timestamp() - week * 7 * 86_400
+        for issued, values in ((since_s, swing), (None, swing * (0.9 if week == 2 else 1.0) + 10 * week)):
+            if issued is None and week == 0:
+                continue
+            label = Label("average", "g/kWh", "test", "DE", source="test", issued_utc_s=issued)
+            steps = Steps(label, since_s + 3600.0 * hours, values, since_s + 3 * 86_400.0)
+            keep(steps, Origin("em", "em-DE", since_s), tmp_path / "joulelab-rates")
+    words = ("plan", "when", *GIVEN, *FROM, "--intensity", "kept:em-DE/forecast", "--deadline", "71h", "--json")
+    data = json.loads(call(*words).output)
+    assert data["scatter"]["forecasts"] == 2
+    promised = next(w for w in data["ways"] if w["name"] == data["chosen"])["gain"]["value"]
+    assert 0 < data["scatter"]["lowest"] <= data["scatter"]["highest"] < promised
+    assert any("if it is off as 2 earlier ones were" in line for line in data["said"])
 
 
 @pytest.mark.parametrize(

@@ -59,26 +59,42 @@ def node_run(
         stream = Stream(scope, "power", scope, step_s, (spec,), device=f"pdu-{host}")
         _write(run, host, "pdu", [stream], stop, step_s, lambda s: [[course(s) if s is not None else idle_w]])
         if gpu_w is not None:
-            own = Accuracy("assumed", 0.05, shared="nvml")
-            power = Spec("power_w", "power", "W", "power", 0.1, 0.1, limits=(0.0, 700.0), accuracy=own)
-            boards = [Stream(f"gpu:{k}", "power", f"gpu:{k}", step_s, (power,), model="H100") for k in range(gpus)]
-            _write(run, host, "nvml", boards, stop, step_s, lambda s: [[gpu_w if s is not None else 70.0]] * gpus)
-        if cooling:
-            state = tuple(Spec(name, "cooling", unit) for name, (unit, _) in cooling.items())
-            bmc = Stream("cooling", "cooling", "node", step_s, state)
-            _write(run, host, "ipmi", [bmc], stop, step_s, lambda s: [[_at(v, s) for _, v in cooling.values()]])
+            _write_gpus(run, host, (gpu_w, gpus), stop, step_s)
         if gpu_c is not None:
             chip = Stream("gpu:0.state", "state", "gpu:0", step_s, (Spec("temperature_c", "temperature", "degC"),))
             _write(run, host, "nvml", [chip], stop, step_s, lambda _: [[gpu_c]])
-        if fan_w is not None:
-            fans = Spec("fan_power_w", "power", "W", "power", 1.0, 1.0, accuracy=Accuracy("assumed", 0.02))
-            board = Stream("fans", "fans", "fans", step_s, (fans,), parent="node.dc")
-            _write(run, host, "board", [board], stop, step_s, lambda _: [[fan_w]])
+        _write_cooling(run, host, (cooling or {}, fan_w), stop, step_s)
     _tell(run, hosts, stop, _caps(cap, gpus, found_w, changed=changed))
     _mark(run / hosts[0] / "marks", stop, work, facts)
     end = {**STARTED, "mono_ns": stop, "utc_ns": int(STARTED["utc_ns"] or 0) + stop - int(STARTED["mono_ns"] or 0)}
     end_run(run, {"outcome": "exit", "exit_code": 0, "start_ns": START, "end_ns": stop, "ended": end})
     return run
+
+
+def _write_gpus(run: Path, host: str, drawn: tuple[float, int], stop: int, step_s: float) -> None:
+    watts, count = drawn
+    own = Accuracy("assumed", 0.05, shared="nvml")
+    power = Spec("power_w", "power", "W", "power", 0.1, 0.1, limits=(0.0, 700.0), accuracy=own)
+    boards = [Stream(f"gpu:{k}", "power", f"gpu:{k}", step_s, (power,), model="H100") for k in range(count)]
+    _write(run, host, "nvml", boards, stop, step_s, lambda s: [[watts if s is not None else 70.0]] * count)
+
+
+def _write_cooling(
+    run: Path,
+    host: str,
+    told: tuple[Mapping[str, tuple[str, float | Callable[[float], float]]], float | None],
+    stop: int,
+    step_s: float,
+) -> None:
+    channels, fan_w = told
+    if channels:
+        state = tuple(Spec(name, "cooling", unit) for name, (unit, _) in channels.items())
+        bmc = Stream("cooling", "cooling", "node", step_s, state)
+        _write(run, host, "ipmi", [bmc], stop, step_s, lambda s: [[_at(v, s) for _, v in channels.values()]])
+    if fan_w is not None:
+        fans = Spec("fan_power_w", "power", "W", "power", 1.0, 1.0, accuracy=Accuracy("assumed", 0.02))
+        board = Stream("fans", "fans", "fans", step_s, (fans,), parent="node.dc")
+        _write(run, host, "board", [board], stop, step_s, lambda _: [[fan_w]])
 
 
 def _at(value: float | Callable[[float], float], second: float | None) -> float:

@@ -148,13 +148,16 @@ def modelled_response(
                 max(highest_w - saved, 0.0),
             )
         )
-    assumed = "" if gpu_mean_w is not None else f"; GPUs are taken to draw {GPU_SHARE:.0%} of the node's power"
-    of = known or "other GPUs"
-    said = (
-        f"modelled by the curve of {of}, not measured: public cap sweeps of RTX 6000 and V100, mostly training of "
-        f"small networks{assumed}. Measure three caps before you trust it"
-    )
+    said = _model_said(known, assumed=gpu_mean_w is None)
     return Response(tuple(reversed(points)), "model", said, tag)
+
+
+def _model_said(known: str, *, assumed: bool) -> str:
+    share = f"; GPUs are taken to draw {GPU_SHARE:.0%} of the node's power" if assumed else ""
+    return (
+        f"modelled by the curve of {known or 'other GPUs'}, not measured: public cap sweeps of an RTX 6000 and a "
+        f"V100 in training{share}. Measure three caps before you trust it"
+    )
 
 
 def _curve_of(model: str) -> tuple[tuple[float, float], str]:

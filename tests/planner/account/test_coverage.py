@@ -49,7 +49,6 @@ def test_amounts_over_time_hold_the_truth(tmp_path: Path) -> None:
         assert found.amount.expanded is not None
         held += abs(found.amount.value - true) <= found.amount.expanded
         sizes.append(found.amount.expanded / found.amount.value)
-    print("COV", held, np.median(sizes))
     assert held >= 0.93 * 120
     assert np.median(sizes) < 0.1  # not by being wide
 
@@ -79,5 +78,4 @@ def test_work_planned_from_three_runs_holds_what_many_take(tmp_path: Path) -> No
         for n, (q, true) in enumerate(((found.whole, np.mean(energies)), (found.time, np.mean(times)))):
             assert q.expanded is not None
             held[n] += abs(q.value - true) <= q.expanded
-    print("COV", held)
     assert min(held) >= 0.90 * len(chosen), held

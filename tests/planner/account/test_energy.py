@@ -35,7 +35,7 @@ def two_levels(tmp_path: Path, **more: Any) -> Measured:
 
 def series(start: float, values: list[float], step_s: float = 20.0, **label: Any) -> Steps:
     held = Label("average", "g/kWh", "series", **label)
-    times = start + step_s * np.arange(len(values))
+    times = start + step_s * np.arange(len(values), dtype=np.float64)
     return Steps(held, times, np.array(values), start + step_s * len(values))
 
 

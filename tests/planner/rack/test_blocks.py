@@ -9,7 +9,7 @@ import pytest
 from tests.planner.rack.draws import draw, wandering
 
 from joulelab.core.errors import ConfigError
-from joulelab.planner.rack.blocks import correlation_s, pool_of, seen_share, share_limits, side_of
+from joulelab.planner.rack.blocks import Pool, correlation_s, pool_of, seen_share, share_limits, side_of
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.8, 0.95])
@@ -38,6 +38,22 @@ def test_a_run_that_is_above_throughout_is_one_observation():
     cool, hot = (draw(rng.normal(mean, 10, 500), run=str(mean)) for mean in (6000.0, 7000.0))
     assert pool_of([cool, hot]).blocks > 500
     assert pool_of([cool, hot], limit_w=6500.0).blocks < 10
+
+
+def test_bursts_rarer_than_the_percentile_make_its_blocks_as_well():
+    """3 % of the time in bursts of 100 s: p95 falls into the noise below, of which each reading is its own."""
+    rng = np.random.default_rng(8)
+    watts = rng.normal(7000, 60, 5000)
+    for start in (700, 2500, 4100):
+        watts[start : start + 50] += 200
+    whole, below = pool_of([draw(watts)], share=0.05), pool_of([draw(watts)])
+    burst = pool_of([draw(watts)], limit_w=below.at(0.025))
+    assert whole.block_s == burst.block_s > 2 * below.block_s
+
+
+def test_a_set_without_the_hot_unit_is_judged_by_all_readings():
+    pool = Pool(np.array([9.0, 8.0, 3.0, 2.0, 1.0]), np.full(5, 0.2), np.array([0, 0, 1, 1, 1]), 2, 1.0, 5.0)
+    assert set(pool.drawn(0.1, np.random.default_rng(1), 50).tolist()) == {9.0, 3.0}
 
 
 def test_hosts_of_one_run_share_their_blocks():

@@ -138,6 +138,19 @@ def test_power_behind_the_supplies_is_taken_to_the_wall(tmp_path: Path):
     assert any("nobody gave it" in text for text in assumed.assumed)
 
 
+def test_caps_of_nodes_read_behind_the_supplies_hold_at_the_wall(tmp_path: Path):
+    runs = [
+        measured(node_run(tmp_path / "free", 8_000.0, gpu_w=690.0, gpus=8, scope="node.dc")),
+        measured(node_run(tmp_path / "500", 6_400.0, gpu_w=490.0, gpus=8, cap=500.0, scope="node.dc", seconds=22.0)),
+        measured(node_run(tmp_path / "400", 5_600.0, gpu_w=390.0, gpus=8, cap=400.0, scope="node.dc", seconds=26.0)),
+    ]
+    decision = decide(Rack(supply_w=34_000.0), NodeKind("dgx", gpu_w=700.0, efficiency=0.95), runs)
+    # 6.8 kW each; 6.4 kW are 6.81 kW at the wall, with the meter's gain.
+    five = next(t for t in decision.targets if t.nodes == 5)
+    assert five.measured is not None
+    assert five.measured.cap_w == 400.0
+
+
 def test_parts_of_a_node_are_not_a_node(tmp_path: Path):
     from tests.report.synthetic import make_run
 

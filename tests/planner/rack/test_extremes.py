@@ -11,7 +11,9 @@ from benchmarks.plan_rack import LOADS, campaign, square, steady, telegraph
 from tests.planner.rack.draws import draw, wandering
 
 from joulelab.core.errors import ConfigError
-from joulelab.planner.rack.extremes import Percentile, Refusal, exceeding, maximum_of, percentile_of
+from joulelab.planner.rack.blocks import pool_of, seen_share
+from joulelab.planner.rack.extremes import Percentile, Refusal, exceeding, maximum_of, percentile_of, shown
+from joulelab.planner.rack.mix import Job, load_of
 
 
 def given(found: Percentile | Refusal) -> Percentile:
@@ -59,6 +61,23 @@ def test_the_gain_of_the_meter_widens_the_upper_end():
     assert doubted.plan_w == pytest.approx(plain.value_w + np.hypot(plain.high_w - plain.value_w, 0.01 * plain.value_w))
 
 
+def test_the_interval_is_no_narrower_than_the_binomial_of_blocks():
+    draws = [draw(wandering(4000, 0.9, 12))]
+    found, pool = given(percentile_of(draws, 0.9)), pool_of(draws, share=0.1)
+    seen, often = (seen_share(0.1, pool.blocks, 0.025, upper=upper) for upper in (True, False))
+    assert seen is not None
+    assert often is not None
+    assert found.high_w >= pool.at(seen)
+    assert found.low_w <= pool.at(often)
+    drawn = np.quantile(pool.drawn(0.1, np.random.default_rng(found.seed)), (0.025, 0.975))
+    assert found.low_w <= drawn[0]
+    assert found.high_w >= drawn[1]
+    many = given(load_of([(Job("a", 3), draws)]).percentile(0.9))
+    assert many.blocks == found.blocks
+    assert many.high_w >= 3 * pool.at(seen)
+    assert many.low_w <= 3 * pool.at(often) + 5
+
+
 def test_too_few_blocks_are_refused_with_the_hours_it_takes():
     found = percentile_of([draw(wandering(3000, 0.9, 5))], 0.999)
     assert isinstance(found, Refusal)
@@ -93,6 +112,11 @@ def test_the_hottest_run_is_named_where_it_is_above_the_mix():
     found = given(percentile_of([mild, hot], 0.9))
     assert found.by_run["hot"] > found.plan_w
     assert "run hot alone has" in found.said
+
+
+@pytest.mark.parametrize(("number", "told"), [(0.066, "0.066"), (9.62, "9.6"), (99.7, "100"), (1111.1, "1,111")])
+def test_hours_are_told_without_powers_of_ten(number: float, told: str):
+    assert shown(number) == told
 
 
 @pytest.mark.parametrize(("p", "confidence"), [(0.0, 0.95), (1.0, 0.95), (99.0, 0.95), (0.9, 1.0)])

@@ -54,6 +54,12 @@ def test_one_job_is_so_many_times_its_node():
     assert load.maximum_w == pytest.approx(8 * series.max())
 
 
+def test_blocks_are_drawn_again_for_the_interval():
+    load = load_of([(Job("a", 2), [draw(wandering(300, 0.5, 4))])])
+    assert np.ptp(load.drawn[:, int(2 * 7000 / load.step_w)]) > 0.02
+    assert load.drawn[:, 0] == pytest.approx(1.0)
+
+
 def test_jobs_that_do_not_know_of_each_other_peak_less_than_one_large_job():
     series = draw(wandering(3000, 0.0, 5))
     apart, together = load_of([(Job("a", 1, count=8), [series])]), load_of([(Job("a", 8), [series])])

@@ -53,6 +53,9 @@ def test_hosts_side_by_side_step_less_than_together():
     found = steps_of_sum(hosts)
     assert found.rise is not None
     assert (found.nodes, found.rise.watts) == (2, 300.0)
+    six = synchronous(found, 6)
+    assert six.rise is not None
+    assert six.rise.watts == 900.0
 
 
 def test_a_sum_is_on_the_coarsest_steps_and_only_where_all_were_read():

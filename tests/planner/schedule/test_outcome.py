@@ -107,6 +107,14 @@ def test_nothing_is_drawn_where_everything_is_exact() -> None:
     assert found.outcomes[5].figure("energy_j").expanded == 0
 
 
+def test_what_is_vague_and_not_drawn_has_no_interval() -> None:
+    found = compared(draws=0)
+    assert found.draws == 0
+    assert found.outcomes[0].figure("energy_j").expanded is None
+    assert found.outcomes[0].figure("wait_s").expanded == 0
+    assert found.outcomes[4].figure("wait_s").expanded is None
+
+
 def test_a_job_that_never_fits_refuses_the_policy_and_not_the_others() -> None:
     large = Job("large", 0.0, 8, 100.0, Quantity(5_500.0), 6_000.0, "made", None, "jobs.csv:7")
     made = Stream((large,), "one job")

@@ -6,13 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.report.synthetic import HOST, make_run
 
+from joulelab.analysis.result import CapResult
 from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
+from joulelab.planner.draws import measured_of
 from joulelab.planner.schedule.caps import curve_of, given_response
 from joulelab.planner.schedule.jobs import Job, Stream, repeated, stream_of_runs
 from joulelab.planner.schedule.prepare import responses_of, site_of
 from joulelab.planner.schedule.site import GivenCap, Schedule, Site, Workload, read_file
+from joulelab.store.run import open_run
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "plans" / "schedule.toml"
 JOB = Job("a", 0.0, 1, 100.0, Quantity(6_000.0, {"gain:m": 30.0}), 6_600.0, "train")
@@ -123,6 +127,22 @@ def test_caps_are_those_given_modelled_or_none() -> None:
     assert not given_response(CAPS, None, "x").points[0].node_w.known
     with pytest.raises(ConfigError, match="need the highest one, with slowdown = 1"):
         given_response(CAPS[:1], None, "train")
+
+
+def test_runs_under_caps_are_no_jobs(tmp_path: Path) -> None:
+    with open_run(make_run(tmp_path, name="train")) as run:
+        free = measured_of(run)
+    gpus = [scope.scope for scope in free.result.scopes if scope.scope.startswith("gpu")]
+    caps = tuple(CapResult(HOST, scope, 300.0, 700.0, "W", 0, "restored") for scope in gpus)
+    capped = replace(free, result=replace(free.result, caps=caps, run="other"))
+    found = stream_of_runs([capped, free])
+    assert [job.id for job in found.jobs] == [free.result.run]
+    assert "1 runs under caps are no jobs: they tell what caps do" in found.notes
+    [job] = found.jobs
+    assert job.nodes == 1
+    assert job.node_w.value * job.duration_s == pytest.approx(free.result.energy.value, rel=1e-6)
+    assert job.highest_w == max(draw.highest_w for draw in free.draws)
+    assert (found.source, found.zoned) == ("1 run", True)
 
 
 def test_jobs_are_made_of_others_in_turn() -> None:

@@ -19,6 +19,7 @@ def daily(days: int = 7, *, deep: float = 150.0, noise: float = 0.0, seed: int =
     """Return hourly intensities that are low at night, with noise."""
     hours = np.arange(24 * days)
     values = 350.0 + deep * np.sin(hours / 24 * 2 * np.pi) + np.random.default_rng(seed).normal(0, noise, len(hours))
+    values = np.maximum(values, 5.0)  # a carbon intensity is not below 0
     about = Label(**{"kind": "average", "unit": "g/kWh", "name": "made up", **label})
     return Steps(about, MONDAY_S + HOUR_S * hours, values, MONDAY_S + 86_400.0 * days)
 

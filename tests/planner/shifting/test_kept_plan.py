@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from tests.planner.shifting.problems import MONDAY_S, daily, job, slots
 from joulelab.core.errors import ConfigError
 from joulelab.planner.shifting.baselines import Terms, ways_of
 from joulelab.planner.shifting.blocks import Restart
-from joulelab.planner.shifting.errors import scatter_of
+from joulelab.planner.shifting.errors import Scatter, scatter_of
 from joulelab.planner.shifting.kept_plan import Plan, find_plan, keep, new_id, read_plan, with_review
 from joulelab.planner.shifting.review import review
 
@@ -30,7 +31,7 @@ def plan(name: str = "pauses-off", terms: Terms = TERMS) -> Plan:
 
 
 def test_a_plan_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
-    made = plan()
+    made = replace(plan(), scatter=Scatter((0.1, 0.2)))
     path = keep(made, tmp_path / "plans")
     again = read_plan(path)
     assert again.to_json() == made.to_json()

@@ -18,7 +18,7 @@ from joulelab.planner.rates.rate import Label
 from joulelab.planner.rates.steps import Steps
 from joulelab.planner.shifting.baselines import Terms, best_of, gain, idling, saved, ways_of
 from joulelab.planner.shifting.blocks import Restart
-from joulelab.planner.shifting.job import IDLE_SHARE, Wanted, job_of, product
+from joulelab.planner.shifting.job import IDLE_SHARE, Mode, Wanted, job_of, product
 from joulelab.planner.shifting.stretches import stretches_of
 
 if TYPE_CHECKING:
@@ -73,8 +73,20 @@ def test_a_job_follows_its_own_course() -> None:
     assert start.start_s == MONDAY_S + 2 * HOUR_S
     assert start.cost.value == pytest.approx(1.9 * 1.0 + 0.1 * 9.0)
     late = replace(one, course_j=(0.1 * kwh, 1.9 * kwh))
-    start = next(way for way in ways_of(late, slots(rate, 6.0)) if way.name == "start")
+    ways = ways_of(late, slots(rate, 6.0))
+    start = next(way for way in ways if way.name == "start")
     assert start.start_s == MONDAY_S + HOUR_S
+    share = gain(start, ways[0])
+    assert share is not None
+    assert share.expanded == 0  # the course is another, the meter is the same
+
+
+def test_of_ways_that_save_the_same_the_plainest_is_the_plan() -> None:
+    one = job(duration_s=HOUR_S)
+    flat = ways_of(one, slots(daily(2, deep=0.0), 24.0))
+    assert best_of(flat, one).name == "now"
+    assert best_of(ways_of(one, slots(daily(2), 24.0)), one).name == "start"
+    assert best_of(flat, one, "pauses-off").name == "pauses-off"
 
 
 def test_an_idle_node_eats_what_pauses_save() -> None:
@@ -177,3 +189,46 @@ def test_bad_jobs_are_refused() -> None:
 def test_a_product_carries_both_terms() -> None:
     found = product(Quantity(2.0, {"a": 0.1}), Quantity(3.0, {"a": 0.1, "b": 0.2}))
     assert (found.value, found.terms) == (6.0, {"a": pytest.approx(0.5), "b": pytest.approx(0.4)})
+
+
+@pytest.mark.parametrize("name", ["now-cap", "caps-idle", "caps-off"])
+@pytest.mark.parametrize("what", ["slowdown", "power", "idle"])
+def test_terms_are_what_a_change_of_power_or_speed_does(name: str, what: str) -> None:
+    """To first order: the job planned anew with a mode a little slower, or with more power."""
+    at, step = slots(daily(2, noise=30.0), 30.0), 1e-5
+
+    def cost(change: float) -> Quantity:
+        by = {"slowdown": 1.0, "power": 1000.0, "idle": 1000.0}[what]
+        slow, power, idle = Quantity(1.25), Quantity(4200.0), Quantity(500.0)
+        made = {"slowdown": slow, "power": power, "idle": idle}
+        made[what] = Quantity(made[what].value + by * change, {"x": by})
+        one = replace(job(), idle=made["idle"], caps_from="measured")
+        one = replace(one, modes=(Mode(400.0, made["slowdown"], made["power"]), one.full))
+        return next(way for way in ways_of(one, at, Terms(pue=1.1)) if way.name == name).cost
+
+    found = (cost(step).value - cost(-step).value) / (2 * step)
+    assert cost(0.0).terms.get("x", 0.0) == pytest.approx(found, rel=2e-3, abs=1e-3)
+
+
+def test_a_cap_that_misses_the_deadline_is_none() -> None:
+    one = job(**CAPS)
+    for hours in (10.0, 10.5, 20.0):
+        at = slots(daily(2, deep=0.0), hours)
+        by = {way.name: way for way in ways_of(one, at)}
+        assert all(way.end_s <= at.deadline_s + 1e-6 for way in by.values())
+        least = min(mode.slowdown.value for mode in one.modes if mode.cap_w == by["now-cap"].cap_w)
+        assert least * one.work_s <= hours * HOUR_S
+        assert by["now-cap"].modes_s.sum() == pytest.approx(least * one.work_s)
+
+
+def test_what_goes_on_goes_on_first() -> None:
+    """A slot in two modes begins with that of the slot before, and ends with the pause."""
+    one, at = job(**CAPS), slots(daily(1), 0.75)
+    modes = np.zeros((3, len(one.modes)))
+    modes[0, 0], modes[1, 0], modes[1, -1], modes[2, -1] = 900.0, 600.0, 200.0, 900.0
+    way = replace(ways_of(job(duration_s=600.0), at)[0], modes_s=modes, start_s=MONDAY_S, end_s=at.deadline_s)
+    told = [(s.since_s - MONDAY_S, s.until_s - MONDAY_S, s.does, s.cap_w) for s in stretches_of(way, one, at)]
+    lowest = one.modes[0].cap_w
+    assert told == [
+        (0, 1500, "run", lowest), (1500, 1700, "run", None), (1700, 1800, "pause", None), (1800, 2700, "run", None),
+    ]  # fmt: skip

@@ -52,7 +52,7 @@ def test_none_fits() -> None:
 
 def test_what_more_nodes_need_stands_with_its_price_and_where_it_is_from() -> None:
     said = printed(given(8_480.0, margin=0.27))
-    assert re.search(r"7 +7\.300 +promise +348 +\+\d", said)
+    assert re.search(r"7 +7\.300 +8\.260 +promise +348 +\+\d", said)
     assert re.search(r"\n +model +560 +\+\d+(\.\d+)? ± ", said)
     assert "what caps cost is modelled" in " ".join(said.split())
 
@@ -65,12 +65,20 @@ def test_risk_steps_refusals_and_a_mix_are_told(tmp_path: Path) -> None:
     by = {name: " ".join(text for label, text in told if label == name) for name, _ in told}
     assert "p99.9: needs 1,000 independent blocks" in by["refused"]
     assert "was never seen; with 95 % confidence at most" in by["risk"]
+    assert by["draws"] == "10 nodes draw 70.00 kW at most and 64.50 kW on average of 70.00 kW for nodes"
     assert "up 5.000 kW in 1 s and down 10.00 kW in 1 s, 10.00 kW/s at most: 10 nodes moving together" in by["steps"]
     assert "1 x train on 4: 4 nodes, 26.20 kW on average, at most 28.00 kW of 70.00 kW (supply): fits" in by["mix"]
     assert "readings 1 s apart" in by["assumed"]
     said = printed(decision)
     assert max(map(len, said.splitlines())) <= 80
     assert "…" not in said
+
+
+def test_fewer_that_are_sure_stand_in_the_answer(tmp_path: Path) -> None:
+    run = measured(node_run(tmp_path, 7_000.0))
+    said = headline(decide(Rack(supply_w=70_000.0), DGX, [run]))
+    assert said[0].startswith("10 nodes fit by the measured maximum of 7.000 kW each")
+    assert said[-1] == "Only 9 fit if a node draws 7.081 kW, which the readings allow."
 
 
 def test_every_limit_is_told() -> None:

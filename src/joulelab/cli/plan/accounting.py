@@ -155,19 +155,14 @@ def _sites(plan: AccountPlan, purpose: Purpose, spec: str | None, pue: str | Non
 
 def _jobs(plan: AccountPlan, given: Given, at_s: float | None) -> list[Job]:
     """Return what is accounted for: planned work where there is any, else the runs that were named."""
-    from joulelab.cli.plan.naming import measured_named
     from joulelab.planner.account.energy import RunProfile
     from joulelab.planner.account.entries import Job
 
     works = [*plan.work, *_typed(given)]
-    kinds = {
-        name: (kind, measured_named(kind.runs, given.runs, given.studies))
-        for name, kind in plan.nodes.items()
-        if kind.runs
-    }
+    kinds = {name: (kind, _measured(kind.runs, given)) for name, kind in plan.nodes.items() if kind.runs}
     needed = not kinds and (not works or any(not work.runs for work in works))
     words = given.words or (("last",) if needed else ())
-    named = _only(measured_named(words, given.runs, given.studies), given.only) if words else []
+    named = _measured(words, given) if words else []
     if works:
         return [job for work in works for job in _planned(work, named, kinds, plan, given, at_s)]
     if not named:
@@ -175,13 +170,17 @@ def _jobs(plan: AccountPlan, given: Given, at_s: float | None) -> list[Job]:
     return [Job(RunProfile(one, _rated(kind, given)), kind) for one in named for kind in [_kind(one, kinds, plan)]]
 
 
-def _only(measured: list[Measured], wanted: Sequence[tuple[str, str]]) -> list[Measured]:
-    """Return the runs that have all of these labels. Raises ConfigError where none has."""
-    found = [m for m in measured if all(m.result.labels.get(key) == value for key, value in wanted)]
+def _measured(words: Sequence[str], given: Given) -> list[Measured]:
+    """Return the runs of these names that have all labels that were asked for. Raises ConfigError where none has."""
+    from joulelab.cli.plan.naming import measured_named
+
+    measured = measured_named(words, given.runs, given.studies)
+    found = [m for m in measured if all(m.result.labels.get(key) == value for key, value in given.only)]
     if measured and not found:
-        (key, value), *_ = wanted
-        have = sorted({m.result.labels.get(key, "none") for m in measured})
-        raise ConfigError(f"no run has the label {key}={value}", why=f"{key} is {', '.join(have)}", next="name another")
+        there = [all(m.result.labels.get(key) != value for m in measured) for key, value in given.only]
+        key, value = given.only[there.index(True) if True in there else 0]
+        have = ", ".join(sorted({m.result.labels.get(key, "none") for m in measured}))
+        raise ConfigError(f"no run has the label {key}={value}", why=f"{key} is {have}", next="name another")
     return found
 
 
@@ -206,11 +205,10 @@ def _planned(
     at_s: float | None,
 ) -> list[Job]:
     """Return work as planned from its own runs, from those that were named, or on each kind of node."""
-    from joulelab.cli.plan.naming import measured_named
     from joulelab.planner.account.entries import Job
     from joulelab.planner.account.work import plan_work
 
-    own = measured_named(work.runs, given.runs, given.studies) if work.runs else list(named)
+    own = _measured(work.runs, given) if work.runs else list(named)
     bases: list[tuple[NodeKind | None, list[Measured]]] = list(kinds.values()) if not own else []
     if own:
         bases = [(_kind(own[0], kinds, plan), own)]

@@ -25,6 +25,7 @@ KEYS = (
     "nodes", "budget_w", "margin", "idle_w", "unused", "rated_w", "node_w", "accuracy", "count", "slowdown", "pue",
     "zone", "tariff", "intensity", "repeat", "every_s",
 )  # fmt: skip
+RATES = ("tariff", "intensity")
 DAY_S = 86_400.0
 EXAMPLES = """\b
 joulelab plan schedule --plan examples/plans/schedule.toml
@@ -79,24 +80,26 @@ def command(
     caps tell what caps do to it. Policies are shown beside each other: first come first served without caps (the
     budget is ignored), waiting for power, admission by nameplate, backfill, and backfill with caps.
     """
+    from joulelab.report.console import make_console
     from joulelab.report.plan.schedule import print_schedule, schedule_json
 
     kind = "" if picture is None else _format(picture, force=force)
     schedule, folder = _given(plan, given)
-    measured, named = _measured(words, schedule, runs, studies)
-    comparison, responses, notes = _compared(schedule, folder, jobs, measured, named, (draws, seed))
+    # What is typed is looked for from here, what the plan file names from its folder.
+    folders = {key: Path() if given[key] is not None else folder for key in RATES}
+    measured, named = _measured(words, schedule, folder, runs, studies)
+    stream = _stream(schedule, folder, jobs, measured)
+    rates = _rates(schedule, folders, stream)
+    comparison, responses, notes = _compared(schedule, stream, rates, measured, named, (draws, seed))
     if picture is not None:
         from joulelab.report.plan.schedule_picture import draw_schedule
 
         write_whole(picture, draw_schedule(comparison, kind), what="picture")
+        say(f"wrote {picture}")
     if as_json:
         print_json(schedule_json(comparison, responses, notes))
-        return
-    from joulelab.report.console import make_console
-
-    print_schedule(make_console(sys.stdout), comparison, responses, notes)
-    if picture is not None:
-        say(f"wrote {picture}")
+    else:
+        print_schedule(make_console(sys.stdout), comparison, responses, notes)
 
 
 def _format(picture: Path, *, force: bool) -> str:
@@ -117,26 +120,25 @@ def _given(plan: Path | None, given: dict[str, Any]) -> tuple[Schedule, Path]:
     schedule, folder = Schedule(), Path()
     if plan is not None:
         schedule, folder = read_file(plan), plan.parent
-    typed = {key: given[key] for key in KEYS if given[key] is not None}
-    for key in ("tariff", "intensity"):  # a file that is typed is looked for from here, not from the plan's folder
-        if key in typed and (Path.cwd() / typed[key]).exists():
-            typed[key] = str((Path.cwd() / typed[key]).absolute())
-    return replace(schedule, **typed), folder
+    return replace(schedule, **{key: given[key] for key in KEYS if given[key] is not None}), folder
 
 
 def _measured(
-    words: tuple[str, ...], schedule: Schedule, runs: Path, studies: Path
+    words: tuple[str, ...], schedule: Schedule, folder: Path, runs: Path, studies: Path
 ) -> tuple[list[Measured], dict[str, list[Measured]]]:
     """Return what the named runs measured, and those of the workloads of the plan file."""
     from joulelab.cli.plan.naming import measured_named
 
-    asked = words or schedule.runs
+    def near(named: tuple[str, ...]) -> list[str]:
+        return [str(folder / word) if (folder / word).exists() else word for word in named]
+
+    asked = list(words) or near(schedule.runs)
     measured = measured_named(asked, runs, studies) if asked else []
-    return measured, {w.name: measured_named(w.runs, runs, studies) for w in schedule.workloads if w.runs}
+    return measured, {w.name: measured_named(near(w.runs), runs, studies) for w in schedule.workloads if w.runs}
 
 
 def _compared(
-    schedule: Schedule, folder: Path, jobs: Path | None, measured: list[Measured],
+    schedule: Schedule, stream: Stream, rates: dict[str, Rate], measured: list[Measured],
     named: dict[str, list[Measured]], drawing: tuple[int | None, int],
 ) -> tuple[Comparison, dict[str, Response], tuple[str, ...]]:  # fmt: skip
     from joulelab.cli.busy import busy
@@ -145,13 +147,11 @@ def _compared(
     from joulelab.planner.schedule.prepare import responses_of, site_of
     from joulelab.planner.schedule.site import SLOWDOWN
 
-    stream = _stream(schedule, folder, jobs, measured)
     everyone = [*measured, *(each for several in named.values() for each in several)]
     site, said = site_of(schedule, stream, everyone)
     responses, never = responses_of(schedule, stream, measured, named)
     slowdown = SLOWDOWN if schedule.slowdown is None else schedule.slowdown
     curves = {name: curve_of(response, slowdown) for name, response in responses.items()}
-    rates = _rates(schedule, folder, stream)
     with busy(f"scheduling {len(stream.jobs)} jobs"):
         found = compare(stream, site, curves, rates=rates, draws=drawing[0], seed=drawing[1])
     return found, responses, (*stream.notes, *said, *never)
@@ -175,16 +175,16 @@ def _stream(schedule: Schedule, folder: Path, jobs: Path | None, measured: list[
     return repeated(stream, schedule.repeat, schedule.every_s)
 
 
-def _rates(schedule: Schedule, folder: Path, stream: Stream) -> dict[str, Rate]:
+def _rates(schedule: Schedule, folders: dict[str, Path], stream: Stream) -> dict[str, Rate]:
     """Return price and carbon as they were asked for. Raises ConfigError."""
     from joulelab.core.errors import ConfigError
     from joulelab.planner.rates.find import rate_of
 
     found: dict[str, Rate] = {}
     if schedule.tariff:
-        found["cost"] = rate_of(schedule.tariff, want="price", folder=folder)
+        found["cost"] = rate_of(schedule.tariff, want="price", folder=folders["tariff"])
     if schedule.intensity:
-        found["carbon_g"] = rate_of(schedule.intensity, want="carbon", folder=folder)
+        found["carbon_g"] = rate_of(schedule.intensity, want="carbon", folder=folders["intensity"])
     first, last = stream.jobs[0].submit_s, stream.jobs[-1].submit_s
     varying = [rate for rate in found.values() if len(rate.changes(first - DAY_S, last + 7 * DAY_S))]
     if varying and not stream.zoned:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from joulelab.planner.rates.rate import Rate
+    from joulelab.planner.shifting.baselines import Way
+    from joulelab.planner.shifting.errors import Scatter
     from joulelab.planner.shifting.job import Job
     from joulelab.planner.shifting.kept_plan import Plan
     from joulelab.planner.shifting.slots import Slots
@@ -66,7 +68,7 @@ def plans_option(function: Any) -> Any:
 @click.option("--rated", type=Watts(), metavar="W", help="Nameplate of a node, shown beside.  [default: the run's]")
 @click.option("--gpus", type=click.IntRange(min=1), help="GPUs of a node, to model caps.  [default: the run's]")
 @click.option(
-    "--gpu", "gpu_w", type=Watts(), metavar="W", help="Highest cap of a GPU, to model caps.  [default: the run's]"
+    "--gpu-power", "gpu_w", type=Watts(), metavar="W", help="Highest cap of a GPU, to model caps.  [default: the run's]"
 )
 @click.option(
     "--cap", "caps", type=Watts(), multiple=True, metavar="W", help="Cap to choose from.  [default: those known]"
@@ -174,16 +176,30 @@ def _job(words: tuple[str, ...], given: Mapping[str, Any]) -> Job:
     return job_of(measured_named(words, given["runs"], given["studies"]), wanted)
 
 
-def _scatter(spec: str, slots: Slots, way: Any, against: Any) -> Any:
-    """Return how the gain comes out under the errors of earlier forecasts, where a kept forecast is planned by."""
-    if not spec.startswith("kept:") or slots.label.issued_utc_s is None:
+def _scatter(spec: str, slots: Slots, way: Way, against: Way) -> Scatter | None:
+    """Return how the gain comes out under the errors of earlier forecasts, where they are kept with what came."""
+    series, issued_s = _series(spec), slots.label.issued_utc_s
+    if not series or issued_s is None:
         return None
     from joulelab.planner.rates.kept import pairs
     from joulelab.planner.shifting.errors import scatter_of
 
-    series = spec.removeprefix("kept:").partition("/")[0]
-    earlier = [(a, b) for _, a, b in pairs(series) if a.label.issued_utc_s != slots.label.issued_utc_s]
-    return scatter_of(way, against, slots, earlier, issued_s=slots.label.issued_utc_s)
+    earlier = [(was, came) for _, was, came in pairs(series) if was.label.issued_utc_s != issued_s]
+    return scatter_of(way, against, slots, earlier, issued_s=issued_s)
+
+
+def _series(spec: str) -> str:
+    """Return the name under which series of a rate are kept, empty where none are."""
+    from joulelab.planner.rates.asked import is_service
+    from joulelab.planner.rates.services import series_of
+
+    word, *rest = spec.split(":")
+    if word == "kept":
+        return rest[0].partition("/")[0] if rest else ""
+    if not is_service(word):
+        return ""
+    zone, covers = [*rest, "", ""][:2]
+    return series_of(word, zone, covers)
 
 
 def check_picture(file: Path | None) -> str:

@@ -196,8 +196,10 @@ class Basis:
         places = [float(g.nodes) for g in line]
         if len(line) == 1:
             low, high = sorted((1.0, KEPT ** -math.log2(nodes / base.nodes)))
-            factor = Quantity((low + high) / 2, {f"scaling:nodes@{base.run}": (high - low) / 2 / math.sqrt(3)})
-            spread, energy, how = factor, factor, "assumed"
+            middle, u = (low + high) / 2, (high - low) / 2 / math.sqrt(3)
+            # Nodes that wait draw less: what they lose in time says little of what they lose in energy.
+            spread = Quantity(middle, {f"scaling:nodes@{base.run}": u})
+            energy, how = Quantity(middle, {f"scaling:energy@{base.run}": u}), "assumed"
             said = f"one count was measured: each doubling keeps {KEPT * 100:.0f} to 100 % of the speed (100 %: ideal)"
         else:
             inside = places[0] < nodes < places[-1]

@@ -45,8 +45,8 @@ class Decision:
     """Hold the whole answer for a rack of one kind of node; powers are in W at the wall.
 
     `targets` say what more nodes would need, `steps` how fast so many nodes move together as fit by the measured
-    maximum, `curve` for which share of the time (%) a node drew at least how much. `twins` is not empty where the
-    answer is from simulated nodes.
+    maximum, `curve` for which share of the time (%) a node drew at least how much, `mean_w` what it drew on average.
+    `twins` is not empty where the answer is from simulated nodes.
     """
 
     title: str
@@ -63,6 +63,7 @@ class Decision:
     hidden: Widened | None
     together: tuple[Coincidence, ...]
     curve: tuple[Floats, Floats] | None
+    mean_w: float | None
     assumed: tuple[str, ...]
     twins: tuple[str, ...]
 
@@ -84,6 +85,7 @@ class Decision:
             "twins": list(self.twins),
             "rack": asdict(self.rack) | {"capacity_w": self.rack.capacity_w},
             "node": asdict(self.kind),
+            "node_mean_w": self.mean_w,
             "limits": [
                 {"name": x.name, "watts": None if x.room is not None else x.watts, "room": x.room, "said": x.said}
                 for x in self.limits
@@ -122,27 +124,39 @@ def decide(
     hidden = widened(draws) if draws else None
     guarantee = guarantee_of(kind, measured)
     # Where nobody knows what slow readings hide, nothing is said of an upper end.
-    wider = 1.0 if hidden is None else hidden.factor
-    basis = Basis(rack, limits, draws, seen_w, wider)
+    basis = Basis(rack, limits, draws, seen_w, 1.0 if hidden is None else hidden.factor)
     rows = rows_of(basis, _rated(kind, draws), peak, guarantee)
     counts = [row.nodes for row in rows if row.nodes is not None]
     if not counts:
-        why = "; ".join(row.refused for row in rows)
-        raise ConfigError("a rack without nodes", why=why, next="name runs, or give --rated 10.2kW or --max 8.48kW")
+        raise _no_nodes(rows)
     response, without = response_for(measured, kind, seen_w)
-    top = next((row for row in rows if row.kind == "maximum" and row.upper_w), None)
-    raised = top.upper_w / top.node_w if top and top.upper_w and top.node_w else 1.0
     fitting = next((row.nodes for row in rows if row.kind == "maximum" and row.nodes), max(counts))
     assumed = [ONE_JOB, wall, left_out, *rack.said, *_seen(free, draws)]
     return Decision(
         title=title, rack=rack, kind=kind, limits=limits, rows=rows,
-        targets=targets_of(limits, counts, guarantee, response, seen_w, raised), response=response, no_response=without,
-        guarantee=guarantee, mixed=mixed_of(rack, limits, [(job, _at_wall(of, kind)[0]) for job, of in jobs]),
+        targets=targets_of(limits, counts, guarantee, response, seen_w, _raised(rows, free)), response=response,
+        no_response=without, guarantee=guarantee,
+        mixed=mixed_of(rack, limits, [(job, _at_wall(of, kind)[0]) for job, of in jobs]),
         steps=synchronous(steps_of(draws), max(fitting, 1)) if draws else None, hidden=hidden,
-        together=_together(free, draws), curve=_curve(draws) if draws else None,
+        together=_together(free, draws), curve=_curve(draws) if draws else None, mean_w=_mean_w(draws),
         assumed=tuple(text for text in (*assumed, *_hidden_said(hidden), *_caps_said(guarantee, response)) if text),
         twins=tuple(dict.fromkeys(d.twin for d in draws if d.twin)),
     )  # fmt: skip
+
+
+def _no_nodes(rows: Sequence[Row]) -> ConfigError:
+    why = "; ".join(f"{row.rule}: {row.refused}" for row in rows)
+    return ConfigError("a rack without nodes", why=why, next="name runs, or give --rated 10.2kW or --max 8.48kW")
+
+
+def _raised(rows: Sequence[Row], measured: Sequence[Measured]) -> float:
+    """Return by which factor a node's highest reading may be higher at the wall, by all that is known of it."""
+    top = next((row for row in rows if row.kind == "maximum" and row.node_w), None)
+    if top is None or top.node_w is None or not measured:
+        return 1.0
+    # What caps did is known as it was read: behind the supplies, where the meter was.
+    read_w = max(draw.highest_w for each in measured for draw in each.draws)
+    return (top.upper_w or top.node_w) / read_w
 
 
 def _at_wall(measured: Sequence[Measured], kind: NodeKind) -> tuple[tuple[Draw, ...], str]:
@@ -237,6 +251,13 @@ def _curve(draws: Sequence[Draw]) -> tuple[Floats, Floats]:
     # Close together where power is rare: the highest are what a rack is planned with.
     kept = np.unique(np.round(np.geomspace(1, order.size, CURVE_POINTS)).astype(int)) - 1
     return shares[kept], watts[order][kept]
+
+
+def _mean_w(draws: Sequence[Draw]) -> float | None:
+    """Return what a node drew on average over the time in which anything was read, in W."""
+    seconds = [float(np.isfinite(d.mean_w).sum()) * d.step_s for d in draws]
+    joules = [float(np.nansum(d.mean_w)) * d.step_s for d in draws]
+    return sum(joules) / sum(seconds) if sum(seconds) else None
 
 
 def _target(target: Target) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Peak:
         """Return how it was read, for people."""
         how = f"means over {self.window_s:g} s" if self.window_s else f"moments {self.raw_s:.3g} s apart"
         simulated = ", simulated" if self.simulated else ""
-        return f"highest of {self.readings:,} readings ({how}) in {self.hours:.2g} node-hours{simulated}"
+        return f"highest of {self.readings:,} readings ({how}) in {shown(self.hours)} node-hours{simulated}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -77,7 +77,7 @@ class Refusal:
         """Return the refusal for people."""
         return (
             f"{percent(self.p)} needs {self.needed:,} independent blocks; there are {self.blocks:,} of "
-            f"{self.block_s:.3g} s in {self.hours:.2g} h: measure {self.hours_needed:.3g} h"
+            f"{shown(self.block_s)} s in {shown(self.hours)} h: measure {shown(self.hours_needed)} h"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -121,12 +121,12 @@ class Percentile:
     @property
     def said(self) -> str:
         """Return what it is worth, for people."""
-        text = f"{self.blocks:,} independent blocks of {self.block_s:.3g} s in {self.hours:.2g} h"
+        text = f"{self.blocks:,} independent blocks of {shown(self.block_s)} s in {shown(self.hours)} h"
         if not self.supported:
             hours = self.hours * blocks_for(self.p, self.confidence) / self.blocks
             text += (
                 f"; the upper end is the highest reading and bounds {percent(self.p)} at {self.reached:.0%} only: "
-                f"{hours:.3g} h would support it"
+                f"{shown(hours)} h would support it"
             )
         hottest = max(self.by_run, key=self.by_run.__getitem__, default="")
         if len(self.by_run) > 1 and self.by_run[hottest] > self.plan_w:
@@ -165,7 +165,7 @@ class Exceeding:
     def said(self) -> str:
         """Return it for people."""
         seen = "never seen" if self.share == 0 else f"seen {self.share:.2%} of the time"
-        return f"{seen} in {self.blocks:,} blocks of {self.block_s:.3g} s; at most {self.high:.2g}"
+        return f"{seen} in {self.blocks:,} blocks of {shown(self.block_s)} s; at most {self.high:.2g}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -175,6 +175,11 @@ class Exceeding:
 def percent(p: float) -> str:
     """Return how a percentile is called: p99.9."""
     return f"p{100 * p:.10g}"
+
+
+def shown(number: float) -> str:
+    """Return hours or seconds in two digits, and whole from ten on."""
+    return f"{number:,.0f}" if number >= 9.95 else f"{number:.2g}"
 
 
 def blocks_for(p: float, confidence: float) -> int:

@@ -113,18 +113,17 @@ class Load:
     """Hold the distribution of a rack's power: how probable each power is, in steps of `step_w`.
 
     `maximum_w` is the sum of all jobs' maxima, which nothing seen exceeds; `upper_w` that with the meters' gain, None
-    where nobody knows it. `draw` gives the distribution of blocks drawn again, for the intervals.
+    where nobody knows it. `draw` gives the distribution of blocks drawn again, for the intervals; `least` the readings
+    of the job with the fewest independent blocks, for being above what is exceeded in a share of the time.
     """
 
     step_w: float
     chance: Floats
     draw: Callable[[np.random.Generator], Floats]
+    least: Callable[[float | None], Pool]
     maximum_w: float
     upper_w: float | None
     nodes: int
-    blocks: int
-    block_s: float
-    hours: float
     gain: float | None
     simulated: bool
     notes: tuple[str, ...] = CAVEATS
@@ -150,19 +149,21 @@ class Load:
             raise ConfigError("a percentile and a confidence are between 0 and 100 %", next="give one of 99 %")
         rare, tail = 1 - p, (1 - confidence) / 2
         needed = math.ceil(1 / rare - 1e-9)
-        if self.blocks < needed:
-            return Refusal(p, self.blocks, needed, self.block_s, self.hours, self.hours * needed / self.blocks)
+        pool = self.least(rare)
+        blocks, hours = pool.blocks, pool.observed_s / HOUR_S
+        if blocks < needed:
+            return Refusal(p, blocks, needed, pool.block_s, hours, hours * needed / blocks)
         above = _above(self.chance)
         value_w = self._at(above, rare)
         low_w, high_w = np.quantile([self._at(one, rare) for one in self.drawn], (tail, 1 - tail))
-        seen = seen_share(rare, self.blocks, tail, upper=True)
-        often = seen_share(rare, self.blocks, tail, upper=False) or 1.0
+        seen = seen_share(rare, blocks, tail, upper=True)
+        often = seen_share(rare, blocks, tail, upper=False) or 1.0
         high = self.maximum_w if seen is None else min(max(float(high_w), self._at(above, seen)), self.maximum_w)
         upper_w = None if self.gain is None else value_w + math.hypot(high - value_w, self.gain * value_w)
         return Percentile(
             p, value_w, min(float(low_w), self._at(above, often)), high, upper_w, confidence,
-            1 - tail if seen is not None else 1 - p**self.blocks,
-            self.blocks, self.block_s, self.hours, self.seed, self.simulated,
+            1 - tail if seen is not None else 1 - p**blocks,
+            blocks, pool.block_s, hours, self.seed, self.simulated,
         )  # fmt: skip
 
     def exceeding(self, limit_w: float, *, confidence: float = 0.95) -> Exceeding:
@@ -171,11 +172,12 @@ class Load:
         share = float(self.chance[first:].sum())
         share = 0.0 if limit_w >= self.maximum_w or share < 1e-12 else min(share, 1.0)
         tail = (1 - confidence) / 2 if share else 1 - confidence
-        low, high = share_limits(share, self.blocks, tail)
+        pool = self.least(share or None)
+        low, high = share_limits(share, pool.blocks, tail)
         ends = np.quantile(self.drawn[:, first], (tail, 1 - tail)) if share else (low, high)
         return Exceeding(
             limit_w, share, min(low, float(ends[0])), min(max(high, float(ends[1])), 1.0), confidence,
-            self.blocks, self.block_s, self.hours, self.simulated,
+            pool.blocks, pool.block_s, pool.observed_s / HOUR_S, self.simulated,
         )  # fmt: skip
 
     def _first(self, limit_w: float) -> int:
@@ -203,13 +205,12 @@ def load_of(jobs: Sequence[tuple[Job, Sequence[Draw]]], *, seed: int = SEED) -> 
     parts = [_Part(j, p, i, step_w, bins) for (j, _), p, i in zip(jobs, pools, idles, strict=True)]
     gains = [d.gain for _, draws in jobs for d in draws]
     gain = None if None in gains else max(g for g in gains if g is not None)
-    least = min(pools, key=lambda p: p.blocks)
     return Load(
         step_w=step_w, chance=_sum([p.chance() for p in parts], jobs, bins),
         draw=lambda rng: _sum([p.chance(rng) for p in parts], jobs, bins),
         maximum_w=maximum_w, upper_w=None if gain is None else maximum_w * (1 + gain),
         nodes=sum(job.nodes * job.count for job, _ in jobs),
-        blocks=least.blocks, block_s=least.block_s, hours=least.observed_s / HOUR_S, gain=gain,
+        least=lambda share: min((pool_of(draws, share=share) for _, draws in jobs), key=lambda p: p.blocks), gain=gain,
         simulated=any(d.twin for _, draws in jobs for d in draws), notes=_notes(jobs), seed=seed,
     )  # fmt: skip
 

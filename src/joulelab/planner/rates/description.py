@@ -72,15 +72,16 @@ class Description:
 
     def label(self, name: str, where: str) -> tuple[Label, Unit]:
         """Return what the values are, and by what to multiply them. Raises ConfigError where it is not said."""
-        then = f'write `# unit: g/kWh` at the top of {name}, or `unit = "g/kWh"` into a TOML file beside it'
         if self.unit is None:
-            raise ConfigError("it is not said which unit the values are in", where=where, next=then)
+            raise ConfigError(
+                "it is not said which unit the values are in", where=where, next=_say(name, "unit", "g/kWh")
+            )
         unit = unit_of(self.unit)
         kind = self.kind or ("price" if unit.money else None)
         if kind is None:
             why = "one is of all generation, the other of what one kWh more causes; the two are never mixed"
             what = "it is not said whether these intensities are average or marginal"
-            raise ConfigError(what, where=where, why=why, next=f"write `# kind: average` at the top of {name}")
+            raise ConfigError(what, where=where, why=why, next=_say(name, "kind", "average"))
         if (kind == "price") != unit.money:
             raise ConfigError(f"kind is {kind}, but {self.unit} is {'money' if unit.money else 'carbon'}", where=where)
         label = Label(
@@ -171,6 +172,12 @@ def moment(text: str) -> dt.datetime:
         return dt.datetime.fromisoformat(said)
     except ValueError:
         raise ConfigError(f"{text!r} is no time", next="write it as 2026-11-16T14:00Z") from None
+
+
+def _say(name: str, key: str, value: str) -> str:
+    """Return how to say something of a file; JSON has no remarks."""
+    beside = f'write {key} = "{value}" into {name.rpartition(".")[0]}.toml beside it'
+    return beside if name.lower().endswith(".json") else f"write `# {key}: {value}` at its top, or {beside}"
 
 
 def _share(text: str) -> float:

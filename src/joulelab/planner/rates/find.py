@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from joulelab.config.problems import read_toml
+from joulelab.config.problems import read_toml, show
 from joulelab.core.errors import ConfigError
 from joulelab.planner.rates.annual import from_words
 from joulelab.planner.rates.asked import Asked, is_service
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Want = Kind | Literal["carbon"]
 
 NUMBER = re.compile(r"(?P<value>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>\D.*)?")
+LONGEST = 4096  # bytes of a path
 SUFFIXES = (".csv", ".tsv", ".json", ".toml")
 FORMS = "380, 0.32EUR, table:DE, FILE.csv, FILE.toml, kept:NAME, gb, em:ZONE or watttime:REGION"
 
@@ -42,6 +44,8 @@ def rate_of(
     Raises ConfigError where there is no such rate, or it is of another kind.
     """
     text = spec.strip()
+    if not text.isprintable() or len(text.encode()) > LONGEST:
+        raise ConfigError(f"{show(text)} is no rate", next=f"write it as {FORMS}")
     figure = None if _is_file(text) else NUMBER.fullmatch(text)
     rate = _figure(figure["value"], figure["unit"] or "", want) if figure else _named(text, zone, folder, kept)
     check_wanted(rate.label, want, text)
@@ -54,6 +58,8 @@ def _figure(value: str, unit_text: str, want: Want | None) -> Constant:
         raise ConfigError(f"{value} is no price", why="no currency is given", next=then)
     unit = unit_of(unit_text or CARBON)
     amount = float(value) * unit.factor
+    if not math.isfinite(amount):
+        raise ConfigError(f"{value} is too large")
     if not unit.money and amount < 0:
         raise ConfigError(f"{value} {unit.unit}: a carbon intensity cannot be below 0")
     kind: Kind = "price" if unit.money else "marginal" if want == "marginal" else "average"
@@ -68,13 +74,20 @@ def _named(text: str, zone: str | None, folder: Path, kept: Path) -> Rate:
         return read_kept(rest, kept)
     if is_service(word):
         return Asked.of(text, kept)
-    if _is_file(text) or (folder / text).is_file():
+    if _is_file(text) or _is_there(folder / text):
         return read_file(folder / text, zone=zone)
     raise ConfigError(f"{text!r} is no rate", next=f"write it as {FORMS}")
 
 
 def _is_file(text: str) -> bool:
     return text.lower().endswith(SUFFIXES)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long for one, for example
+        return False
 
 
 def read_file(path: Path, *, told: Description | None = None, zone: str | None = None) -> Rate:

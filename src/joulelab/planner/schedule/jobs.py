@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
+from joulelab.planner.capped_runs import cap_of, caps_of, workload_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,21 +54,37 @@ class Stream:
         return tuple(dict.fromkeys(job.workload for job in self.jobs if job.workload))
 
 
-def workload_of(measured: Measured) -> str:
-    """Return the name that a run's workload goes by: that of the study's workload, its own, or its command."""
-    result = measured.result
-    return result.labels.get("workload") or result.name or " ".join(result.command) or result.run
-
-
 def stream_of_runs(measured: Sequence[Measured]) -> Stream:
-    """Return runs as jobs, each submitted when it started. Raises ConfigError where there are none."""
+    """Return runs as jobs, each submitted when it started; those under a cap only tell what caps do.
+
+    Raises ConfigError where there are none.
+    """
     if not measured:
         raise ConfigError("there are no jobs to schedule", next="name runs, or a file of jobs with --jobs")
-    jobs = tuple(sorted((job_of(each) for each in measured), key=lambda job: job.submit_s))
+    free = uncapped_of(measured)
+    jobs = tuple(sorted((job_of(each) for each in free), key=lambda job: job.submit_s))
+    notes = []
+    if len(free) < len(measured):
+        notes.append(f"{len(measured) - len(free)} runs under caps are no jobs: they tell what caps do")
+    if any(draw.side == "parts" for each in free for draw in each.draws):
+        notes.append("powers are of parts of nodes only (GPUs, CPUs): what else a node draws is not in them")
     twins = tuple(dict.fromkeys(each.result.twin for each in measured if each.result.twin))
-    sides = {draw.side for each in measured for draw in each.draws}
-    notes = ("powers are of parts of nodes only (GPUs, CPUs): what else a node draws is not in them",)
-    return Stream(jobs, f"{len(jobs)} runs", notes if "parts" in sides else (), twins=twins)
+    return Stream(jobs, f"{len(jobs)} run{'s' if len(jobs) > 1 else ''}", tuple(notes), twins=twins)
+
+
+def uncapped_of(measured: Sequence[Measured]) -> list[Measured]:
+    """Return the runs without a cap: of each workload those at the highest. Raises ConfigError."""
+    groups: dict[str, list[Measured]] = {}
+    for each in measured:
+        groups.setdefault(workload_of(each.result), []).append(each)
+    found = []
+    for group in groups.values():
+        if all(cap_of(each.result) is None for each in group):
+            found += group
+            continue
+        caps = caps_of(group)
+        found += [each for each, cap in zip(group, caps, strict=True) if cap == max(caps)]
+    return found
 
 
 def job_of(measured: Measured) -> Job:
@@ -79,7 +96,7 @@ def job_of(measured: Measured) -> Job:
     return Job(
         result.run, measured.start_utc_s, len(draws), result.duration_s,
         energy.scaled(1 / (result.duration_s * len(draws))),
-        max(draw.highest_w for draw in draws), workload_of(measured),
+        max(draw.highest_w for draw in draws), workload_of(result),
         sum(known) / len(known) if len(known) == len(draws) else None, f"run {result.run}",
     )  # fmt: skip
 

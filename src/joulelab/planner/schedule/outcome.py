@@ -122,17 +122,12 @@ def compare(
 
     Raises ConfigError where a job or the site cannot be, or a rate is not known.
     """
-    site.check()
-    check_fits(stream.jobs, site.nodes)
-    if site.count == "highest" and (missing := [job for job in stream.jobs if job.highest_w is None]):
-        raise ConfigError(
-            f"the highest power of job {missing[0].id} is not known", where=missing[0].where or None,
-            why="the budget is kept by highest powers", next="give highest_w, or --count mean",
-        )  # fmt: skip
+    _check(stream.jobs, site)
     of_jobs = [curves.get(job.workload, UNCAPPED) for job in stream.jobs]
     runs = [_Run(policy, stream.jobs, site) for policy in policies]
     count = draws_for(len(stream.jobs)) if draws is None else draws
-    if not _uncertain(stream.jobs, curves, rates or {}):
+    vague = _uncertain(stream.jobs, curves, rates or {})
+    if not vague:
         count = 0
     for k in range(count + 1):
         drawn = None if k == 0 else _Drawn(seed, k)
@@ -143,10 +138,22 @@ def compare(
         ]
         for run in runs:
             run.once(options, rates or {}, drawn)
-    known = _Known.of(stream.jobs, curves)
+    # Where nothing was drawn although something could be, no interval is known.
+    known = _Known(powers=False, caps=False) if vague and not count else _Known.of(stream.jobs, curves)
     outcomes = tuple(run.outcome(known) for run in runs)
     uncapped = sum(len(curve) == 1 for curve in of_jobs)
     return Comparison(stream, site, outcomes, rates or {}, count, seed, uncapped)
+
+
+def _check(jobs: Sequence[Job], site: Site) -> None:
+    """Refuse what cannot be scheduled. Raises ConfigError."""
+    site.check()
+    check_fits(jobs, site.nodes)
+    if site.count == "highest" and (missing := [job for job in jobs if job.highest_w is None]):
+        raise ConfigError(
+            f"the highest power of job {missing[0].id} is not known", where=missing[0].where or None,
+            why="the budget is kept by highest powers", next="give highest_w, or --count mean",
+        )  # fmt: skip
 
 
 class _Drawn:

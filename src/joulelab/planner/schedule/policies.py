@@ -136,7 +136,9 @@ def choose(policy: Policy, waiting: Sequence[tuple[Option, ...]], now: Now) -> l
         for place in range(first + 1, min(first + 1 + LOOKS_AT, len(waiting))):
             if not now.free:
                 break
-            _take_behind(now, place, waiting[place], hold, taken)
+            leanest = waiting[place][0]
+            if leanest.nodes <= now.free and leanest.extra_w <= now.room_w + SLACK_W:  # most are not: be quick
+                _take_behind(now, place, waiting[place], hold, taken)
         if raises:
             _raise(now, hold, taken)
     return [(each.place, each.option) for each in taken]

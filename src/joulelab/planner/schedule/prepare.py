@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import ConfigError
+from joulelab.planner.capped_runs import workload_of
 from joulelab.planner.response import known_response, modelled_response
 from joulelab.planner.schedule.caps import given_response
-from joulelab.planner.schedule.jobs import workload_of
 from joulelab.planner.schedule.site import Site
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def responses_of(
     notes = []
     runs: dict[str, list[Measured]] = {}
     for each in measured:
-        runs.setdefault(workload_of(each), []).append(each)
+        runs.setdefault(workload_of(each.result), []).append(each)
     told = {workload.name: workload for workload in given.workloads}
     for name in stream.workloads:
         if name in told:

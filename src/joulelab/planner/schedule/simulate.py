@@ -45,14 +45,9 @@ def simulate(
     starts: list[Start] = []
     coming = 0
     while coming < len(submits_s) or ends:
-        now.at_s = min(
-            ends[0][0] if ends else float("inf"), submits_s[coming] if coming < len(submits_s) else float("inf")
-        )
-        while ends and ends[0][0] <= now.at_s:
-            over = planned.pop(heapq.heappop(ends)[1])
-            del now.running[bisect_left(now.running, over)]
-            now.free += over[2]
-            now.room_w += over[3]
+        next_s = submits_s[coming] if coming < len(submits_s) else float("inf")
+        now.at_s = min(ends[0][0], next_s) if ends else next_s
+        _end(now, ends, planned)
         if not now.running:
             now.room_w = site.room_w  # what was rounded is not carried on
         while coming < len(submits_s) and submits_s[coming] <= now.at_s:
@@ -71,3 +66,12 @@ def simulate(
         for place, _ in reversed(chosen):  # their places ascend
             del queue[place], waiting[place]
     return starts
+
+
+def _end(now: Now, ends: list[tuple[float, int]], planned: dict[int, tuple[float, int, int, float]]) -> None:
+    """Give back what the jobs held that are over by now."""
+    while ends and ends[0][0] <= now.at_s:
+        over = planned.pop(heapq.heappop(ends)[1])
+        del now.running[bisect_left(now.running, over)]
+        now.free += over[2]
+        now.room_w += over[3]

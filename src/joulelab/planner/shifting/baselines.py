@@ -34,7 +34,8 @@ TITLES: dict[Name, str] = {
 STARTS_PER_SLOT = 3
 NEVER = 1e-6  # s: less is no time
 TILT = 1e-7  # share of a rate
-DUST = 1e-9  # what is left of terms that cancel, by rounding
+DUST = 1e-6  # what is left of terms that cancel, by rounding
+SAME = 1e-3  # share of a cost: who saves less than this by more trouble is not worth it
 
 
 @dataclass(frozen=True)
@@ -136,12 +137,13 @@ def _straight(name: Name, job: Job, slots: Slots, terms: Terms, start_s: float) 
     modes[:, -1] = running
     paused = _covered(slots, slots.start_s, start_s) if terms.waits else np.zeros(len(energies))
     way = _way(name, job, slots, terms, modes, paused)
-    # The same terms as the mean power has, about the cost by the job's own course.
-    own = _priced(energies + paused * job.idle.value, slots, terms)
-    cost = Quantity(own, way.cost.terms, way.cost.known)
-    energy = Quantity(float(energies.sum() + paused.sum() * job.idle.value), way.energy.terms, way.energy.known)
-    end_s = start_s + job.work_s
+    # By the job's own course, as far off (in relative terms) as by its mean power: so that it cancels in gains.
     whole = energies + paused * job.idle.value
+    cost, energy = (
+        Quantity(value, about.scaled(value / about.value if about.value else 1.0).terms, about.known)
+        for value, about in ((_priced(whole, slots, terms), way.cost), (float(whole.sum()), way.energy))
+    )
+    end_s = start_s + job.work_s
     return replace(way, start_s=start_s, end_s=end_s, energy_j=whole, cost=cost, energy=energy)
 
 
@@ -286,7 +288,8 @@ def best_of(ways: tuple[Way, ...], job: Job, name: str = "") -> Way:
         return found[0]
     left_out = ("now-cap", "caps", "caps-idle") if job.caps_from == "model" else ()
     open_to = [way for way in ways if not way.name.endswith("-off") and way.name not in left_out]
-    return min(open_to, key=lambda way: way.cost.value)
+    least = min(way.cost.value for way in open_to)
+    return next(way for way in open_to if way.cost.value <= least + SAME * abs(least))  # the plainest comes first
 
 
 def idling(way: Way, job: Job, slots: Slots, terms: Terms) -> float:

@@ -173,7 +173,7 @@ def _noted(job: Job, idle_from: IdleFrom) -> Job:
 def _refuse_caps() -> None:
     why = "one run at one cap, and nothing is known of its GPUs"
     raise ConfigError(
-        "what caps do is not known", why=why, next="name runs at several caps, or give --gpus 8 --gpu 700W"
+        "what caps do is not known", why=why, next="name runs at several caps, or give --gpus 8 --gpu-power 700W"
     )
 
 

@@ -17,6 +17,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.planner.rates.rate import Label
 from joulelab.planner.shifting.baselines import Terms, Way, gain, saved
 from joulelab.planner.shifting.blocks import Restart
+from joulelab.planner.shifting.errors import Scatter
 from joulelab.planner.shifting.job import (
     Job,
     job_from_json,
@@ -28,8 +29,6 @@ from joulelab.planner.shifting.slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from joulelab.planner.shifting.errors import Scatter
 
 SCHEMA = 1
 FOLDER = Path("joulelab-plans")
@@ -178,7 +177,7 @@ def _plan(data: Mapping[str, Any]) -> Plan:
     ways = tuple(_way(way) for way in data["ways"])
     plan = Plan(
         data["id"], data["made_utc"], job_from_json(data["job"]), slots, terms, ways, data["chosen"],
-        tuple(data["reviews"]),
+        tuple(data["reviews"]), Scatter(tuple(map(float, data["scatter"]["gains"]))) if data["scatter"] else None,
     )  # fmt: skip
     if any(len(way.energy_j) != len(slots.values) for way in (*ways, plan.way)):
         raise ValueError("slots")

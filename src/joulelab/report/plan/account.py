@@ -30,15 +30,23 @@ COVERAGE = "intervals are expanded uncertainties (k = 2)"
 NAME_WIDTH, SITE_WIDTH = 18, 12
 MOST_PER = 4  # entries whose figures per unit of work are told; JSON has all
 LEAST = 0.01  # figures per unit below this are told per thousand or million units
+ENERGIES = ((1e6, "GWh"), (1e4, "MWh"), (0.1, "kWh"), (1e-3, "Wh"))  # kWh from which on, and what they are in then
 MASSES = ((1e6, "t"), (1e3, "kg"), (1.0, "g"))
 
 
 def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
-    """Return what to divide amounts by, and the unit that says so: g, kg or t of CO2e; money stays as it is."""
-    if unit != "g":
-        return 1.0, unit
+    """Return what to divide amounts by, and the unit that says so: g, kg or t of CO2e; money, or millions of it."""
     largest = max((abs(value) for value in values), default=0.0)
+    if unit != "g":
+        return (1e6, f"million {unit}") if largest >= 1e6 else (1.0, unit)
     return next(((factor, name) for factor, name in MASSES if largest >= factor), MASSES[-1])
+
+
+def energy_scale(kwh: Iterable[float]) -> tuple[float, str]:
+    """Return what to divide energies in kWh by, and the unit that says so."""
+    largest = max((abs(value) for value in kwh), default=0.0)
+    unit = next((name for least, name in ENERGIES if largest >= least), ENERGIES[-1][1])
+    return {"GWh": 1e6, "MWh": 1e3, "kWh": 1.0, "Wh": 1e-3}[unit], unit
 
 
 def amount_text(amount: Quantity, unit: str) -> str:
@@ -113,10 +121,11 @@ def _used(books: Books) -> list[Column]:
     ratios = [None if plate is None else plate.ratio for plate in plates]
     rated = [e.account.rated_amount for e in entries]
     sums = blank if _shared(books) else tuple(cell(q, factor) for q in books.total.values())
-    energies = (*(cell(e.account.energy_kwh) for e in entries), *(cell(books.total_kwh) for _ in blank))
+    scale, hours = energy_scale([e.account.energy_kwh.value for e in entries])
+    energies = (*(cell(e.account.energy_kwh, scale) for e in entries), *(cell(books.total_kwh, scale) for _ in blank))
     columns = [
         Column("\ntime", (*(fmt.duration(e.job.profile.duration_s) for e in entries), *blank)),
-        Column("energy,\nkWh", energies),
+        Column(f"energy,\n{hours}", energies),
         Column(f"{books.purpose},\n{unit}", (*(cell(e.account.amount, factor) for e in entries), *sums)),
         Column(
             f"rated x time,\n{unit}",
@@ -216,7 +225,11 @@ def rate_text(entry: Entry) -> str:
 
 def label_text(label: Label) -> str:
     """Return what a rate is: name, kind, zone, what it covers, source."""
-    kind = "" if label.kind == "price" else f"{label.kind}{', ' + label.covers if label.covers else ''}"
+    kind = (
+        ""
+        if label.kind == "price"
+        else f"{label.kind}{', ' + label.covers if label.covers and label.covers not in label.name else ''}"
+    )
     zone = label.zone if label.zone and label.zone not in label.name else ""
     told = ", ".join(part for part in (kind, zone, label.source) if part)
     return f"{label.name}{f' ({told})' if told else ''}"
@@ -229,17 +242,17 @@ def per_unit(q: Quantity, kind: str, unit: str) -> str:
         many, word = count, name
         if abs(q.value) * count >= LEAST or not q.value:
             break
-    named = {GPU_HOURS: "GPU-hours", NODE_HOURS: "node-hours"}.get(kind, kind)
+    named = "GPU-hours" if kind == GPU_HOURS else kind
     return f"{amount_text(q.scaled(many), unit)} per {word}{named if word else named.removesuffix('s')}"
 
 
 def _per(entry: Entry, books: Books) -> str:
-    each = "; ".join(per_unit(entry.per(kind), kind, books.unit) for kind in entry.job.done)
-    hour = ""
+    # Hours of planned work are hours as measured, which are not those that it takes: of nodes, only the latter are told.
+    told = [per_unit(entry.per(kind), kind, books.unit) for kind in entry.job.done if kind != NODE_HOURS]
     if entry.job.node_hours.value > 0:
-        hour = f"; {amount_text(entry.whole.ratio(entry.job.node_hours), books.unit)} per node-hour"
+        told.append(f"{amount_text(entry.whole.ratio(entry.job.node_hours), books.unit)} per node-hour")
     name = f"{entry.job.name} at {entry.site.name}" if len(books.sites) > 1 else entry.job.name
-    return f"{name}: {each}{hour}"
+    return f"{name}: {'; '.join(told)}"
 
 
 def even_text(even: BreakEven, books: Books) -> str:

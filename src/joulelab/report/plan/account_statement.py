@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from joulelab.analysis.terms import Quantity
 from joulelab.planner.rates.steps import shown as time_shown
 from joulelab.report import format as fmt
-from joulelab.report.plan.account import amount_text, cell, label_text, per_unit
+from joulelab.report.plan.account import amount_text, cell, energy_scale, label_text, per_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,12 +52,22 @@ def _energy(s: Statement) -> str:
     how = ["scaled from runs"] if s.planned else []
     where = f"{s.scope} ({fmt.span(s.scopes)})" if s.scopes else s.scope
     by = [] if s.planned or s.twins else [f"measured by {', '.join(s.meters[:MOST])}"]
-    return f"{jobs} {verb} {_said(s.energy_kwh, 'kWh')} of electricity: {'; '.join([*how, where, *by, nodes])}."
+    return f"{jobs} {verb} {_energies(s.energy_kwh)} of electricity: {'; '.join([*how, where, *by, nodes])}."
 
 
 def _said(q: Quantity, unit: str) -> str:
     """Return a quantity for a paper: without an interval where the accuracy is not known."""
     return f"{cell(q) if q.known else fmt.plain(q.value)} {unit}"
+
+
+def _energies(q: Quantity) -> str:
+    factor, unit = energy_scale([q.value])
+    return _said(q.scaled(1 / factor), unit)
+
+
+def _rough(kwh: float) -> str:
+    factor, unit = energy_scale([kwh])
+    return f"{fmt.plain(kwh / factor, 3)} {unit}"
 
 
 def _amounts(q: Quantity, unit: str) -> str:
@@ -75,7 +85,7 @@ def _amount(s: Statement) -> str:
         return f"At {rate} {result}."
     moved = " and the energy of moving data" if s.site.moved_kwh is not None else ""
     overhead = f"With a power usage effectiveness of {cell(s.site.overhead)}{moved}"
-    return f"{overhead} it is {_said(s.site_kwh, 'kWh')} at the site; at {rate} {result}."
+    return f"{overhead} it is {_energies(s.site_kwh)} at the site; at {rate} {result}."
 
 
 def _rate(s: Statement) -> str:
@@ -96,7 +106,7 @@ def _rated(s: Statement) -> str:
         return "Rated power x time is not given: the rated power is not known."
     of = "" if s.rated_of == "node" else f" of the {s.rated_of.replace('gpu', 'GPUs').replace('cpu', 'CPUs')} alone"
     times = "" if s.ratio is None else f", {_said(s.ratio, 'times')} what the same devices used"
-    return f"Rated power x time{of} would have said {fmt.plain(s.rated_kwh, 3)} kWh{times}."
+    return f"Rated power x time{of} would have said {_rough(s.rated_kwh)}{times}."
 
 
 def _making(s: Statement) -> str:

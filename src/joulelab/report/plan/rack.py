@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from joulelab.planner.rack.extremes import Refusal
+from joulelab.planner.rack.fit import usable_w
 from joulelab.report import format as fmt
 from joulelab.report.console import STYLE, make_table, print_facts
 
@@ -169,6 +170,7 @@ def facts(decision: Decision) -> list[tuple[str, str]]:
     if now and rated is not None and rated.node_w is not None:
         free = rack.free(now, rated.node_w)
         found.append(("now", f"{now} nodes by the nameplate leave {fmt.percent(free, signed=False)} free"))
+    found.append(("draws", _draws(decision)))
     found += [("refused", f"{row.rule}: {row.refused}") for row in decision.rows if row.refused]
     found += _refused_caps(decision)
     found += [("rule", f"{row.rule}: {row.said}") for row in decision.rows if row.said and row.kind != "caps"]
@@ -180,6 +182,16 @@ def facts(decision: Decision) -> list[tuple[str, str]]:
         found.append(("together", text))
     found += [("assumed", text) for text in decision.assumed]
     return [*found, ("columns", HEADS)]
+
+
+def _draws(decision: Decision) -> str:
+    """Return what so many nodes really draw of what the supply has for them."""
+    best = decision.best
+    if not best.nodes or best.node_w is None or decision.mean_w is None:
+        return ""
+    most, mean = best.nodes * best.node_w, best.nodes * decision.mean_w
+    usable = _kilowatts(usable_w(decision.limits))
+    return f"{best.nodes} nodes draw {_kilowatts(most)} at most and {_kilowatts(mean)} on average of {usable} for nodes"
 
 
 def _refused_caps(decision: Decision) -> list[tuple[str, str]]:
@@ -200,9 +212,10 @@ def _risk(row: Row) -> list[tuple[str, str]]:
         return []
     over = row.exceed
     seen = "was never seen" if over.share == 0 else f"was seen {fmt.percent(over.share, signed=False)} of the time"
+    least = "at most " if over.share == 0 else f"{fmt.percent(over.low, signed=False)} to "
     text = (
         f"a node above {_kilowatts(row.allowed_w)}, which {row.nodes} of them may draw each, {seen}; with "
-        f"{100 * over.confidence:g} % confidence at most {fmt.percent(over.high, signed=False)} of the time "
+        f"{100 * over.confidence:g} % confidence {least}{fmt.percent(over.high, signed=False)} of the time "
         f"({over.blocks} independent blocks of {fmt.roughly(over.block_s)}), for the work of these runs"
     )
     return [("risk", text)]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from rich.measure import Measurement
 from rich.text import Text
 
 from joulelab.planner.schedule.policies import BACKFILL, ENERGY, FIRST_COME, FIT, NAMEPLATE
 from joulelab.report import format as fmt
 from joulelab.report.console import STYLE, make_table, print_facts
+from joulelab.report.study.rows import Column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +39,7 @@ def print_schedule(
     """Print headline, tables and what has to be said."""
     console.print()
     console.print(Text(headline(comparison), style="bold"), soft_wrap=False)
-    for table in (_energies(comparison), _times(comparison), *_accounts(comparison)):
+    for table in (_energies(comparison), *_times(comparison, console), *_accounts(comparison)):
         console.print()
         console.print(table)
     console.print()
@@ -83,21 +85,32 @@ def _energies(comparison: Comparison) -> Table:
     return table
 
 
-def _times(comparison: Comparison) -> Table:
+def _times(comparison: Comparison, console: Console) -> list[Table]:
+    """Return one table of times and the budget, or two where it would be too wide: nothing is cut off."""
     rows, count = _followed(comparison), comparison.site.count
     longest = max((o.drawn[0]["makespan_s"] for o in rows), default=0.0)
     scale, unit = (HOUR_S, "h") if longest > MINUTES_S else (60.0, "min")
     watts, kilo = fmt.column([max(o.drawn[0][f"over_{count}_w"], 1.0) for o in rows], "W")
-    heads = (f"makespan, {unit}", f"wait, {unit}", "p95", "slowdown", f"over, {unit}", f"by, {kilo}")
-    table = make_table("policy", *heads)
-    for each in rows:
-        timed = [_cell(each.figure(name), scale) for name in ("makespan_s", "wait_s")]
-        p95 = fmt.plain(each.drawn[0]["wait_p95_s"] / scale, 3)
-        over_s, over_w = each.drawn[0][f"over_{count}_s"], each.drawn[0][f"over_{count}_w"]
-        table.add_row(
-            each.policy.name, *timed, p95, _cell(each.figure("slowdown"), 1.0), fmt.plain(over_s / scale, 3),
-            fmt.plain(over_w / watts, 3),
-        )  # fmt: skip
+    timed = [
+        Column(f"makespan, {unit}", tuple(_cell(o.figure("makespan_s"), scale) for o in rows)),
+        Column(f"wait, {unit}", tuple(_cell(o.figure("wait_s"), scale) for o in rows)),
+        Column("p95", tuple(fmt.plain(o.drawn[0]["wait_p95_s"] / scale, 3) for o in rows)),
+        Column("slowdown", tuple(_cell(o.figure("slowdown"), 1.0) for o in rows)),
+    ]
+    kept = [
+        Column(f"over, {unit}", tuple(fmt.plain(o.drawn[0][f"over_{count}_s"] / scale, 3) for o in rows)),
+        Column(f"by, {kilo}", tuple(fmt.plain(o.drawn[0][f"over_{count}_w"] / watts, 3) for o in rows)),
+    ]
+    whole = _table(rows, [*timed, *kept])
+    if Measurement.get(console, console.options.update(width=10 * console.width), whole).maximum <= console.width:
+        return [whole]
+    return [_table(rows, timed), _table(rows, kept)]
+
+
+def _table(rows: Sequence[Outcome], columns: Sequence[Column]) -> Table:
+    table = make_table("policy", *(column.head for column in columns))
+    for row, *cells in zip(rows, *(column.cells for column in columns), strict=True):
+        table.add_row(row.policy.name, *cells)
     return table
 
 
@@ -186,7 +199,7 @@ def _surely(comparison: Comparison) -> str:
     free = site.margin + max(w for _, (_, w) in found) / site.budget_w
     return (
         f"as planned the budget is kept; with what is not known of powers it is exceeded under {'; '.join(parts)} at "
-        f"most. --margin {math.ceil(free * 100)}% would cover that"
+        f"most. A --margin of about {math.ceil(free * 100)}% covers that"
     )
 
 
@@ -226,7 +239,8 @@ def schedule_json(
     site, stream = comparison.site, comparison.stream
     return {
         "jobs": {"source": stream.source, "count": len(stream.jobs), "uncapped": comparison.uncapped},
-        "simulated": [*stream.twins] or any(r.source == "twin" for r in responses.values()),
+        "simulated": bool(stream.twins) or any(r.source == "twin" for r in responses.values()),
+        "twins": list(stream.twins),
         "site": {name: getattr(site, name) for name in site.__dataclass_fields__},
         "draws": comparison.draws,
         "seed": comparison.seed,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.analysis.folders import Folder
+from tests.analysis.virtual import accuracy
 from tests.planner.measured_runs import measured, node_run
 from tests.report.synthetic import make_run
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.spec import Spec, Stream
+from joulelab.core.text import SERVED_TWIN
+from joulelab.planner.draws import measured_of
+from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,9 +106,30 @@ def test_an_accuracy_that_nobody_states_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "why"), [({}, "no power was measured"), ({"estimate": True}, "there is an estimate or accounting only")]
+    ("made", "why"), [({}, "no power was measured"), ({"estimate": True}, "there is an estimate only")]
 )
 def test_a_run_without_power_is_refused(tmp_path: Path, made: dict[str, bool], why: str) -> None:
     run = make_run(tmp_path, gpus=0, cpus=0, **made)
     with pytest.raises(ConfigError, match=why):
         measured(run)
+
+
+def test_what_was_only_accounted_for_is_spread_evenly(tmp_path: Path) -> None:
+    spec = Spec("energy_j", "energy", "J", "counter", 1e-9, accuracy=accuracy(0.05))
+    folder = Folder(tmp_path).add("slurm", Stream("job", "job", "job", 12.0, (spec,)), [4.0, 16.0], [0.0, 6000.0])
+    one = measured_of(folder.close(4.0, 16.0).open())
+    assert not one.resolved
+    assert one.draws == ()
+    assert [q.value for q in one.energies([0.0, 3.0, 12.0])] == pytest.approx([1500.0, 4500.0], rel=1e-6)
+    assert one.energies([0.0, 3.0])[0].known
+
+
+def test_a_node_that_a_twin_served_is_simulated(tmp_path: Path) -> None:
+    run = node_run(tmp_path)
+    meta = json.loads((run / "run.json").read_text())
+    assert measured(run).result.twin == ""
+    (run / "run.json").write_text(json.dumps(meta | {"environment": {"JOULELAB_TWIN": "/tmp/twin/truth"}}))
+    one = measured(run)
+    assert one.result.twin == one.draws[0].twin == SERVED_TWIN
+    assert fmt.simulated([SERVED_TWIN]) == f"simulated: {SERVED_TWIN}"
+    assert fmt.simulated([SERVED_TWIN, "bnl"]) == f"simulated: {SERVED_TWIN}; twin bnl, virtual time"

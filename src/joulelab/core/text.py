@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# What stands for a twin's name where its meters were served and read as real ones are.
+SERVED_TWIN = "node served by joulelab twin"
+
 
 def storable(text: str) -> str:
     r"""Return a text that can be encoded: lone surrogates (bytes that were no UTF-8) are written as `\udc80`."""

@@ -21,6 +21,7 @@ from joulelab.analysis.profile_lines import Edges
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import family
+from joulelab.core.text import SERVED_TWIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ LEAST_STEP_S = 0.1  # finer readings than these are taken together
 MOST_STEPS = 2_000_000
 SYSTEMATIC = ("gain", "offset")
 PARTS = ("gpu", "cpu", "dram")
-SERVED = "node served by `joulelab twin`"
+JOB = "job"  # what a cluster accounted: one figure for all of the time
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,21 @@ class Draw:
 
 @dataclass(frozen=True)
 class Measured:
-    """Hold a run for planning: its result, and what each of its hosts drew."""
+    """Hold a run for planning: its result, and what each of its hosts drew.
+
+    Of a run that was only accounted for (by Slurm) the energy is known and not when it was used: there are no draws,
+    and its energy is taken as spread evenly.
+    """
 
     result: Result
     draws: tuple[Draw, ...]
     _edges: tuple[int, int]
     _scopes: tuple[ScopeChannels, ...]
+
+    @property
+    def resolved(self) -> bool:
+        """Return whether it is known when the energy was used."""
+        return bool(self._scopes)
 
     @property
     def start_utc_s(self) -> float:
@@ -103,6 +113,9 @@ class Measured:
         times = np.clip(np.asarray(at_s, dtype=float), 0.0, (b - a) * 1e-9)
         stamps = [a + round(t * 1e9) for t in times]
         stamps = [min(t, b) for t in stamps]
+        if not self._scopes:
+            whole = self.result.energy or Quantity(0.0, known=False)
+            return [whole.scaled((until - since) / (b - a)) for since, until in pairwise(stamps)]
         return [
             total(s.best.energy(since, until) for s in self._scopes) if until > since else Quantity(0.0)
             for since, until in pairwise(stamps)
@@ -118,13 +131,18 @@ def measured_of(run: Run) -> Measured:
     """Read a run for planning. Raises ConfigError where no power was measured."""
     result = analyse(run)
     if not result.twin and (run.meta.get("environment") or {}).get("JOULELAB_TWIN"):
-        result = replace(result, twin=SERVED)  # meters were read as real ones are, but nothing real was behind them
+        result = replace(
+            result, twin=SERVED_TWIN
+        )  # meters were read as real ones are, but nothing real was behind them
     events = list(run.events())
     interval = interval_of(run, events)
     told = accounts_of(events)
-    scopes = [s for s in joined_of(run, interval).scopes if s.host not in told and not s.estimate]
+    every = [s for s in joined_of(run, interval).scopes if not s.estimate]
+    scopes = [s for s in every if s.host not in told and family(s.scope) != JOB]
+    if every and not scopes and result.energy is not None and result.duration_s > 0:
+        return Measured(result, (), (interval.start_ns, interval.end_ns), ())
     if not scopes or result.duration_s <= 0:
-        why = "there is an estimate or accounting only" if result.scopes else "no power was measured"
+        why = "there is an estimate only" if result.scopes else "no power was measured"
         raise ConfigError(f"run {result.run} cannot be planned with", why=why, next="joulelab doctor")
     stack = stacked(scopes)
     a, b = interval.start_ns, interval.end_ns

@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from joulelab.core.text import printable
+from joulelab.core.text import SERVED_TWIN, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -229,8 +229,12 @@ def in_the_middle(text: str, width: int) -> str:
 
 
 def simulated(twins: Sequence[str]) -> str:
-    """Return what has to be said of figures that come from twins in virtual time."""
-    return f"simulated: twin{'s' if len(twins) > 1 else ''} {', '.join(map(printable, twins))}, virtual time"
+    """Return what has to be said of figures that come from twins, in virtual time or served."""
+    virtual = [twin for twin in twins if twin != SERVED_TWIN]
+    said = [SERVED_TWIN] if len(virtual) < len(twins) else []
+    if virtual:
+        said.append(f"twin{'s' if len(virtual) > 1 else ''} {', '.join(map(printable, virtual))}, virtual time")
+    return f"simulated: {'; '.join(said)}"
 
 
 def span(scopes: Sequence[str]) -> str:

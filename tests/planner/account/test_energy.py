@@ -154,6 +154,12 @@ def test_where_only_gpus_have_a_rating_it_is_said_whose_it_is(tmp_path: Path) ->
     assert side_of(with_gpus) == "parts"
 
 
+def test_runs_of_a_study_are_told_apart_by_their_knobs(tmp_path: Path) -> None:
+    labels = {"study": "s", "cell": "a1", "slot": "r02", "workload": "train", "cap": "260"}
+    assert RunProfile(two_levels(tmp_path, labels=labels, name="s")).name == "train cap=260 r02"
+    assert RunProfile(two_levels(tmp_path, name="mine")).name == "mine"
+
+
 def test_runs_add_with_what_they_share(tmp_path: Path) -> None:
     a, b = Quantity(3.0, {"gain:m": 0.3, "edge:1": 0.4}), Quantity(3.0, {"gain:m": 0.3, "edge:1": 0.4})
     both = summed([("a", a), ("b", b)])

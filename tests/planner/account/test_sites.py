@@ -8,10 +8,10 @@ import pytest
 
 from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
-from joulelab.planner.account.plan_file import read_account_plan
 from joulelab.planner.account.purchase import HOURS_PER_YEAR, Option, break_even, share_of
 from joulelab.planner.account.sites import Site, fits, notes_of, rates_of
 from joulelab.planner.nodes import NodeKind
+from joulelab.planner.scenario import read_scenario
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def read(folder: Path, text: str) -> str:
     """Return what is wrong with a plan, empty where nothing is."""
     (folder / "plan.toml").write_text(text)
     try:
-        read_account_plan(folder / "plan.toml")
+        read_scenario(folder / "plan.toml")
     except ConfigError as error:
         return str(error)
     return ""
@@ -59,7 +59,7 @@ def read(folder: Path, text: str) -> str:
 
 def test_a_plan_is_read(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN)
-    plan = read_account_plan(tmp_path / "plan.toml")
+    plan = read_scenario(tmp_path / "plan.toml")
     assert plan.title == "where to train"
     north, home = plan.sites
     assert (north.intensity, north.folder) == ("30", tmp_path)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from joulelab.analysis.terms import Quantity
 from joulelab.planner.schedule import policies as rules
-from joulelab.planner.schedule.caps import UNCAPPED, Curve, Option, options_of, truths_of
+from joulelab.planner.schedule.caps import UNCAPPED, Curve, Option, Step, options_of, truths_of
 from joulelab.planner.schedule.jobs import Job
 from joulelab.planner.schedule.policies import (
     BACKFILL,
@@ -272,3 +272,20 @@ def test_no_cap_is_raised_while_somebody_waits_for_power() -> None:
         assert starts[0].option.cap_w == caps[0]
     alone = run(jobs[:1], FIT, Site(8, 8 * IDLE_W + 1.9 * lean_w, IDLE_W))
     assert alone[0].option.cap_w is None
+
+
+def test_a_job_that_draws_less_than_an_idle_node_lends_nothing() -> None:
+    # When the first ends, its nodes idle again, and what the second was lent would be missing.
+    jobs = [job(0, 0.0, 4, 100.0, 1_000.0), job(1, 0.0, 2, 1_000.0, 6_000.0)]
+    site = Site(6, 6 * IDLE_W + 9_000.0, IDLE_W)
+    assert [ways[0].extra_w for ways in ways_of(jobs[:1], BACKFILL, site)] == [0.0]
+    assert ways_of(jobs[1:], BACKFILL, site) == [()]  # it needs 9.2 kW beside idle, and never starts
+
+
+def test_caps_to_fit_leaves_out_caps_that_use_more_of_the_budget_over_their_time() -> None:
+    wasteful = (Step(200.0, Quantity(4.0), Quantity(0.5), 0.5), Step(250.0, Quantity(1.2), Quantity(0.9), 0.9), *CURVE)
+    [ways] = ways_of([job(0, 0.0, 1, 1_000.0)], FIT, Site(8, 1e6, IDLE_W), wasteful)
+    assert [way.cap_w for way in ways] == [400.0, 500.0, 600.0, None]
+    # Where nothing else fits, it is better than never to start.
+    [ways] = ways_of([job(0, 0.0, 8, 1_000.0)], FIT, Site(8, 8 * IDLE_W + 8 * 1_400.0, IDLE_W), wasteful)
+    assert [way.cap_w for way in ways] == [200.0]

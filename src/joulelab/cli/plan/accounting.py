@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from joulelab.planner.account.entries import Books, Job
-    from joulelab.planner.account.plan_file import AccountPlan
     from joulelab.planner.account.sites import Purpose, Site
     from joulelab.planner.account.work import Work
     from joulelab.planner.draws import Measured
     from joulelab.planner.nodes import NodeKind
+    from joulelab.planner.scenario import Scenario
 
 F = TypeVar("F", bound="Callable[..., Any]")
 FORMATS = ("pdf", "svg", "png")
@@ -88,11 +88,11 @@ def account_options(function: F) -> F:
 def answer(purpose: Purpose, spec: str | None, given: Given) -> None:
     """Account for what was typed, and print it. Raises ConfigError, NotARun, MissingDependency."""
     from joulelab.planner.account.entries import books_of, time_of
-    from joulelab.planner.account.plan_file import AccountPlan, read_account_plan
+    from joulelab.planner.scenario import read_scenario
 
     if given.picture is not None:
         _check_picture(given.picture, force=given.force)
-    plan = read_account_plan(given.plan) if given.plan is not None else AccountPlan()
+    plan = read_scenario(given.plan)
     at_s = None if given.at is None else time_of(given.at)
     sites = _sites(plan, purpose, spec, given.pue)
     books = books_of(_jobs(plan, given, at_s), sites, purpose, at_s=at_s)
@@ -138,7 +138,7 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 79, break_long_words=False, break_on_hyphens=False)
 
 
-def _sites(plan: AccountPlan, purpose: Purpose, spec: str | None, pue: str | None) -> list[Site]:
+def _sites(plan: Scenario, purpose: Purpose, spec: str | None, pue: str | None) -> list[Site]:
     """Return the sites of the plan, with what was typed instead of what it says; one of what was typed otherwise."""
     from joulelab.planner.account.entries import pue_of
     from joulelab.planner.account.sites import Site
@@ -153,13 +153,13 @@ def _sites(plan: AccountPlan, purpose: Purpose, spec: str | None, pue: str | Non
     return sites
 
 
-def _jobs(plan: AccountPlan, given: Given, at_s: float | None) -> list[Job]:
+def _jobs(plan: Scenario, given: Given, at_s: float | None) -> list[Job]:
     """Return what is accounted for: planned work where there is any, else the runs that were named."""
     from joulelab.planner.account.energy import RunProfile
     from joulelab.planner.account.entries import Job
 
     works = [*plan.work, *_typed(given)]
-    kinds = {name: (kind, _measured(kind.runs, given)) for name, kind in plan.nodes.items() if kind.runs}
+    kinds = {name: (kind, _measured(plan.near(kind.runs), given)) for name, kind in plan.nodes.items() if kind.runs}
     needed = not kinds and (not works or any(not work.runs for work in works))
     words = given.words or (("last",) if needed else ())
     named = _measured(words, given) if words else []
@@ -200,7 +200,7 @@ def _planned(
     work: Work,
     named: Sequence[Measured],
     kinds: dict[str, tuple[NodeKind, list[Measured]]],
-    plan: AccountPlan,
+    plan: Scenario,
     given: Given,
     at_s: float | None,
 ) -> list[Job]:
@@ -208,7 +208,7 @@ def _planned(
     from joulelab.planner.account.entries import Job
     from joulelab.planner.account.work import plan_work
 
-    own = _measured(work.runs, given) if work.runs else list(named)
+    own = _measured(plan.near(work.runs), given) if work.runs else list(named)
     bases: list[tuple[NodeKind | None, list[Measured]]] = list(kinds.values()) if not own else []
     if own:
         bases = [(_kind(own[0], kinds, plan), own)]
@@ -223,7 +223,7 @@ def _planned(
     ]
 
 
-def _kind(one: Measured, kinds: dict[str, tuple[NodeKind, list[Measured]]], plan: AccountPlan) -> NodeKind | None:
+def _kind(one: Measured, kinds: dict[str, tuple[NodeKind, list[Measured]]], plan: Scenario) -> NodeKind | None:
     """Return the kind of node that a run was on: the one that names it, or the only one there is."""
     for kind, measured in kinds.values():
         if any(other.result.run == one.result.run for other in measured):

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
     from joulelab.planner.draws import Measured
     from joulelab.planner.rack.decide import Decision
-    from joulelab.planner.rack.plan_file import RackPlan
+    from joulelab.planner.rack.mix import Job
+    from joulelab.planner.scenario import Scenario
 
 FORMATS = ("pdf", "svg", "png")
 MAKER = b"joulelab"
+MADE = "# A plan of joulelab: joulelab plan rack --plan FILE"
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6}
 EXAMPLES = """\b
 joulelab plan rack --supply 70kW --rated 10.2kW --margin 27% --nodes 5 --max 8.48kW
@@ -99,27 +101,28 @@ def command(
     RUN is a run (id, name, path or `last`) or a study, whose runs all count. Without runs, numbers alone do: --rated
     and --max. The rules are the nameplate, the measured maximum, percentiles, and what caps on GPUs promise.
     """
+    from joulelab.config.write_file import toml_file
     from joulelab.planner.rack.decide import decide
-    from joulelab.planner.rack.plan_file import MADE, read_rack_plan, to_toml
+    from joulelab.planner.scenario import read_scenario
 
     rack, node = _asked(given)
     if words:
         node["runs"] = list(words) if save is None else [_from(save, word) for word in words]
-    asked = read_rack_plan(plan, rack, node)
+    asked = read_scenario(plan, rack, node, need="rack")
+    assert asked.rack is not None
     for file, mark, what in ((picture, MAKER, "picture"), (save, MADE.encode(), "plan file")):
         if file is not None:
             check_own(file, mark, what=what, force=force)
     kind = "" if picture is None else _format(picture)
-    folder = Path() if plan is None else plan.parent
-    measured = _measured(words or [_near(word, folder) for word in asked.kind.runs], runs, studies)
-    jobs = [(job, _measured(_job_runs(asked, job, folder, words), runs, studies)) for job in asked.jobs]
+    measured = _measured(words or asked.near(asked.kind.runs), runs, studies)
+    jobs = [(job, _measured(_job_runs(asked, job, words), runs, studies)) for job in asked.mix]
     decision = decide(asked.rack, asked.kind, measured, jobs, title=asked.title)
     if picture is not None:
         from joulelab.report.plan.rack_picture import draw_rack
 
         write_whole(picture, draw_rack(decision, kind), what="picture")
     if save is not None:
-        write_whole(save, to_toml(asked.values).encode(), what="plan file")
+        write_whole(save, toml_file(asked.values, MADE).encode(), what="plan file")
     _show(decision, as_json=as_json)
 
 
@@ -143,7 +146,7 @@ def _measured(words: Sequence[str], runs: Path, studies: Path) -> list[Measured]
     return measured_named(words, runs, studies) if words else []
 
 
-def _job_runs(asked: RackPlan, job: Any, folder: Path, words: Sequence[str]) -> list[str]:
+def _job_runs(asked: Scenario, job: Job, words: Sequence[str]) -> list[str]:
     """Return the runs of a job of the mix: its own, else those of its kind of node."""
     from joulelab.core.errors import ConfigError
 
@@ -154,13 +157,7 @@ def _job_runs(asked: RackPlan, job: Any, folder: Path, words: Sequence[str]) -> 
     if not named:
         then = 'name runs that measured it: runs = ["last"]'
         raise ConfigError(f"{job.name} of [[mix]] has no runs", why=f"nor has node {job.node!r}", next=then)
-    return [_near(word, folder) for word in named]
-
-
-def _near(word: str, folder: Path) -> str:
-    """Return a run that a plan file names: paths in it are relative to its folder."""
-    beside = folder / word
-    return str(beside) if beside.exists() else word
+    return asked.near(named)
 
 
 def _from(save: Path, word: str) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from joulelab.planner.rates.rate import Label, Rate
 
 KWH = 3.6e6  # J
+STUDY = ("study", "cell", "slot", "workload", "node_type")  # labels of a study's run that are no knobs
 SHARED = ("gain:", "offset:", "pue:", "rate:", "moving:")  # the same in every run that has them
 
 
@@ -87,7 +88,11 @@ class RunProfile:
 
     @property
     def name(self) -> str:
-        """Return the run's name, its id where it has none."""
+        """Return the run's name, its id where it has none; of a study's run, what tells it from the others."""
+        labels = self.measured.result.labels
+        if "study" in labels:
+            knobs = [f"{key}={value}" for key, value in labels.items() if key not in STUDY]
+            return " ".join([labels.get("workload", ""), *knobs, labels.get("slot", "")]).strip()
         return self.measured.result.name or self.measured.result.run
 
     @property

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from joulelab.planner.rates.rate import Label
 
 COVERAGE = "intervals are expanded uncertainties (k = 2)"
-NAME_WIDTH, SITE_WIDTH = 18, 12
+NAME_WIDTH, SITE_WIDTH = 20, 12
 MOST_PER = 4  # entries whose figures per unit of work are told; JSON has all
 LEAST = 0.01  # figures per unit below this are told per thousand or million units
 ENERGIES = ((1e6, "GWh"), (1e4, "MWh"), (0.1, "kWh"), (1e-3, "Wh"))  # kWh from which on, and what they are in then
@@ -247,7 +247,7 @@ def per_unit(q: Quantity, kind: str, unit: str) -> str:
 
 
 def _per(entry: Entry, books: Books) -> str:
-    # Hours of planned work are hours as measured, which are not those that it takes: of nodes, only the latter are told.
+    # Hours of planned work are hours as measured, not those that it takes: of nodes, only the latter are told.
     told = [per_unit(entry.per(kind), kind, books.unit) for kind in entry.job.done if kind != NODE_HOURS]
     if entry.job.node_hours.value > 0:
         told.append(f"{amount_text(entry.whole.ratio(entry.job.node_hours), books.unit)} per node-hour")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 WIDE_IN, HIGH_IN, NOTE_IN = 6.4, 1.15, 0.9
 DAYS_S = 3 * 86_400.0  # from this length on the axis is in days
+SAID = "the file of jobs says"
 IDLE, JOBS, OVER = "#bbbbbb", COLOURS[5], COLOURS[1]
 
 
@@ -64,6 +65,7 @@ def _note(comparison: Comparison) -> str:
     by = "highest power of each job at once" if site.count == "highest" else "mean power of each job"
     refused = [each.policy.name for each in comparison.outcomes if each.refused]
     said = f"{stream.source}, {site.nodes} nodes, in virtual time; power is the {by}."
+    said += "".join(f" {note[0].upper()}{note[1:]}" for note in stream.notes if note.startswith(SAID))
     if stream.twins:
         said += f" {fmt.simulated(stream.twins).capitalize()}."
     return said + (f" Not shown, as some job could never start: {', '.join(refused)}." if refused else "")

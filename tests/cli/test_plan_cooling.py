@@ -10,7 +10,7 @@ from tests.planner.measured_runs import node_run
 
 from joulelab.cli.plan import COMMANDS
 from joulelab.cli.plan.cooling import KINDS, command
-from joulelab.planner import fans
+from joulelab.planner.cooling import fans
 
 if TYPE_CHECKING:
     from pathlib import Path

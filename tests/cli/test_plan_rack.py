@@ -104,7 +104,7 @@ def test_what_is_wrong_is_said_in_one_line(call: Call, words: tuple[str, ...], s
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("title = 'x'", "the plan has no [rack]"),
+        ("title = 'x'", "the plan file has no [rack]"),
         ("[rack]\nsupply_w = 1e4\nnode = 'b'\n[nodes.a]\nrated_w = 1000", "there is no [nodes.b]"),
         ("[rack]\nsupply_w = 1e4\n[nodes.a]\nrated_w = 1\n[nodes.b]\nrated_w = 2", "several kinds of node"),
         ("[rack]\nsupply_w = 1e4\n[nodes.a]\nrated_w = -1", "plan.toml:4: rated_w is -1"),

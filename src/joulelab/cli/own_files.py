@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 MOST_BYTES = 32_000_000  # in which a file says that it is ours
 
 
-def check_own(file: Path, mark: bytes, *, what: str, force: bool) -> None:
-    """Refuse to write over what has not our mark in it; `what` is what it would be then. Raises ConfigError."""
+def check_own(file: Path, mark: bytes, *, what: str, force: bool, option: str = "-o") -> None:
+    """Refuse to write over what has not our mark in it; `what` is what it would be then, `option` names it.
+
+    Raises ConfigError.
+    """
     if force or not os.path.lexists(file):
         return
     why = f"there is a file that is no {what} of joulelab's"
@@ -24,10 +27,11 @@ def check_own(file: Path, mark: bytes, *, what: str, force: bool) -> None:
                 return
     except OSError as error:
         why = error.strerror or type(error).__name__
-    raise ConfigError("it is not written over", where=str(file), why=why, next="name another with -o, or add --force")
+    then = f"name another with {option}, or add --force"
+    raise ConfigError("it is not written over", where=str(file), why=why, next=then)
 
 
-def write_whole(file: Path, data: bytes, *, what: str) -> None:
+def write_whole(file: Path, data: bytes, *, what: str, option: str = "-o") -> None:
     """Write a file whole or not at all. Raises ConfigError."""
     part = file.with_name(f".{file.name[-80:]}.{os.getpid()}")
     try:
@@ -38,5 +42,5 @@ def write_whole(file: Path, data: bytes, *, what: str) -> None:
             part.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"the {what} cannot be written", where=str(file), why=error.strerror, next="set -o"
+            f"the {what} cannot be written", where=str(file), why=error.strerror, next=f"set {option}"
         ) from error

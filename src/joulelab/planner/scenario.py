@@ -94,7 +94,7 @@ def read_scenario(
     folder = Path() if path is None else path.parent
     found = Scenario(
         title=top.text("title") or "",
-        rack=read_rack(top.table("rack")) if "rack" in values or need == "rack" else None,
+        rack=read_rack(top.table("rack")) if "rack" in values or (need == "rack" and path is None) else None,
         nodes=read_nodes(top.table("nodes")),
         mix=tuple(read_mix(top.tables("mix"))),
         sites=tuple(replace(site, folder=folder) for site in read_sites(top.tables("sites"))),

@@ -12,7 +12,7 @@ from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
 from joulelab.planner.account.scaling import KEPT, Basis, beyond, gpus_of
 from joulelab.planner.account.work import Work, plan_work
-from joulelab.planner.response import known_response
+from joulelab.planner.caps.response import known_response
 
 if TYPE_CHECKING:
     from joulelab.planner.draws import Measured

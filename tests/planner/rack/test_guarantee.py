@@ -9,6 +9,7 @@ import pytest
 from tests.planner.measured_runs import measured, node_run
 
 from joulelab.analysis.terms import Quantity
+from joulelab.planner.caps.response import Point, Response
 from joulelab.planner.nodes import NodeKind
 from joulelab.planner.rack.guarantee import (
     EFFICIENCIES,
@@ -18,7 +19,6 @@ from joulelab.planner.rack.guarantee import (
     costing,
     guarantee_of,
 )
-from joulelab.planner.response import Point, Response
 
 if TYPE_CHECKING:
     from pathlib import Path

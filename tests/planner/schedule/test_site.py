@@ -12,10 +12,11 @@ from joulelab.analysis.result import CapResult
 from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
 from joulelab.planner.draws import measured_of
+from joulelab.planner.scenario import read_scenario
 from joulelab.planner.schedule.caps import curve_of, given_response
 from joulelab.planner.schedule.jobs import Job, Stream, repeated, stream_of_runs
 from joulelab.planner.schedule.prepare import responses_of, site_of
-from joulelab.planner.schedule.site import GivenCap, Schedule, Site, Workload, read_file
+from joulelab.planner.schedule.site import GivenCap, Schedule, Site, Workload
 from joulelab.store.run import open_run
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "plans" / "schedule.toml"
@@ -23,13 +24,19 @@ JOB = Job("a", 0.0, 1, 100.0, Quantity(6_000.0, {"gain:m": 30.0}), 6_600.0, "tra
 CAPS = (GivenCap(500.0, 1.05, 5_000.0, 5_500.0), GivenCap(700.0, 1.0, 6_000.0, 6_600.0), GivenCap(400, 1.3, 4e3, 4.4e3))
 
 
+def schedule_of(path: Path) -> Schedule:
+    found = read_scenario(path, need="schedule").schedule
+    assert found is not None
+    return found
+
+
 def read(tmp_path: Path, text: str) -> Schedule:
     (tmp_path / "plan.toml").write_text(text)
-    return read_file(tmp_path / "plan.toml")
+    return schedule_of(tmp_path / "plan.toml")
 
 
 def test_the_example_is_read() -> None:
-    found = read_file(EXAMPLE)
+    found = schedule_of(EXAMPLE)
     assert (found.jobs, found.nodes, found.budget_w, found.idle_w, found.slowdown) == ("jobs.csv", 20, 1e5, 2200.0, 0.1)
     assert [(w.name, w.gpus, w.gpu_w) for w in found.workloads] == [
         ("llm-finetune", 8, 700.0),

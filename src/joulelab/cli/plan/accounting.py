@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from joulelab.cli.options import Amount, Pair, json_option, print_json, runs_option, studies_option
+from joulelab.cli.plan.given import checked_picture, picture_option, plan_option, write_picture
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from joulelab.planner.scenario import Scenario
 
 F = TypeVar("F", bound="Callable[..., Any]")
-FORMATS = ("pdf", "svg", "png")
-MAKER = b"joulelab"  # what our pictures have in them
 HERE = "here"  # the site that is given by options
 
 
@@ -54,14 +53,13 @@ class Given:
 def account_options(function: F) -> F:
     """Add the options that both commands have."""
     positive = click.FloatRange(min=0, min_open=True)
-    path = click.Path(path_type=Path)
     for option in reversed(
         [
             click.argument("words", nargs=-1, metavar="[RUN]..."),
             click.option(
                 "--only", type=Pair(), multiple=True, metavar="KEY=VALUE", help="Of these, runs of this label: gpus=2."
             ),
-            click.option("--plan", type=path, metavar="FILE", help="Plan file with [[sites]], [[work]], [nodes.NAME]."),
+            plan_option("sites, work, kinds of nodes"),
             click.option("--pue", metavar="N", help="Overhead of the building: 1.3, or 1.3±0.05 (k = 2)."),
             click.option("--at", metavar="TIME", help="As if it started then: 2026-11-17T08:00+01:00."),
             click.option(
@@ -74,8 +72,7 @@ def account_options(function: F) -> F:
             click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs per node, if runs do not tell."),
             click.option("--rated", "rated_w", type=positive, metavar="W", help="Nameplate of a node."),
             click.option("--statement", is_flag=True, help="Print a statement for a paper, as text and LaTeX."),
-            click.option("--picture", type=path, metavar="FILE", help="Draw it: .pdf, .svg or .png."),
-            click.option("--force", is_flag=True, help="Write over a file that is no picture of joulelab's."),
+            picture_option,
             json_option,
             runs_option,
             studies_option,
@@ -90,14 +87,15 @@ def answer(purpose: Purpose, spec: str | None, given: Given) -> None:
     from joulelab.planner.account.entries import books_of, time_of
     from joulelab.planner.scenario import read_scenario
 
-    if given.picture is not None:
-        _check_picture(given.picture, force=given.force)
+    kind = checked_picture(given.picture, force=given.force)
     plan = read_scenario(given.plan)
     at_s = None if given.at is None else time_of(given.at)
     sites = _sites(plan, purpose, spec, given.pue)
     books = books_of(_jobs(plan, given, at_s), sites, purpose, at_s=at_s)
     if given.picture is not None:
-        _draw(books, given.picture, plan.title)
+        from joulelab.report.plan.account_picture import books_picture
+
+        write_picture(given.picture, books_picture(books, kind, plan.title))
     _print(books, given, plan.title)
 
 
@@ -233,18 +231,3 @@ def _kind(one: Measured, kinds: dict[str, tuple[NodeKind, list[Measured]]], plan
 
 def _rated(kind: NodeKind | None, given: Given) -> float | None:
     return given.rated_w if given.rated_w is not None or kind is None else kind.rated_w
-
-
-def _check_picture(file: Path, *, force: bool) -> None:
-    from joulelab.cli.own_files import check_own
-
-    if file.suffix.removeprefix(".") not in FORMATS:
-        raise ConfigError("this is no name of a picture", where=str(file), next="name it .pdf, .svg or .png")
-    check_own(file, MAKER, what="picture", force=force)
-
-
-def _draw(books: Books, file: Path, title: str) -> None:
-    from joulelab.cli.own_files import write_whole
-    from joulelab.report.plan.account_picture import books_picture
-
-    write_whole(file, books_picture(books, file.suffix.removeprefix("."), title), what="picture")

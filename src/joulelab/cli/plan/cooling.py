@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from joulelab.cli.options import Pair, json_option, print_json, runs_option, studies_option
-from joulelab.cli.plan.rack import Percent, Watts
+from joulelab.cli.plan.given import Percent, Watts
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.planner.cooling import Given
+    from joulelab.planner.cooling.decide import Given
+    from joulelab.planner.cooling.fans import CoolingKind, Seen
     from joulelab.planner.draws import Measured
-    from joulelab.planner.fans import CoolingKind, Seen
     from joulelab.store.run import Run
     from joulelab.twins.model import Node
 
@@ -55,7 +55,7 @@ def command(words: tuple[str, ...], as_json: bool, runs: Path, studies: Path, **
     they did not, the model of --node says what fans take. Without runs the node is at --power, or at full load.
     """
     from joulelab.cli.plan.naming import read_named
-    from joulelab.planner.cooling import plan_cooling
+    from joulelab.planner.cooling.decide import plan_cooling
 
     given = _given(asked)
     found = read_named(words, runs, studies, _read) if words else []
@@ -74,8 +74,8 @@ def command(words: tuple[str, ...], as_json: bool, runs: Path, studies: Path, **
 
 def _read(run: Run) -> tuple[Measured, Seen]:
     """Return what a run measured, and what it saw of fans and inlet while the workload ran."""
+    from joulelab.planner.cooling.fans import seen_of
     from joulelab.planner.draws import measured_of
-    from joulelab.planner.fans import seen_of
 
     one = measured_of(run)
     return one, seen_of(run, one.result.start_ns, one.result.end_ns)
@@ -94,7 +94,7 @@ def _node(name: str | None, measured: list[Measured]) -> Node | None:
 
 def _given(asked: dict[str, Any]) -> Given:
     """Return what the options say. Raises ConfigError."""
-    from joulelab.planner.cooling import Given
+    from joulelab.planner.cooling.decide import Given
 
     for key in ("efficiency", "use", "margin"):
         value = asked[key]

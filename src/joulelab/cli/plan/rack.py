@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 
 from joulelab.cli.options import json_option, print_json, runs_option, studies_option
 from joulelab.cli.own_files import check_own, write_whole
+from joulelab.cli.plan.given import Percent, Watts, checked_picture, picture_option, plan_option, write_picture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from joulelab.planner.rack.mix import Job
     from joulelab.planner.scenario import Scenario
 
-FORMATS = ("pdf", "svg", "png")
-MAKER = b"joulelab"
 MADE = "# A plan of joulelab: joulelab plan rack --plan FILE"
-PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6}
 EXAMPLES = """\b
 joulelab plan rack --supply 70kW --rated 10.2kW --margin 27% --nodes 5 --max 8.48kW
 joulelab plan rack last --supply 70kW --margin 27%
@@ -33,41 +30,9 @@ joulelab plan rack last --supply 70kW --margin 27% --save rack.toml
 """
 
 
-class Watts(click.ParamType[float]):
-    """Take a power: `8480`, `8480W`, `8.48kW`; the value is in W."""
-
-    name = "power"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return W."""
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\d+)?)\s*([kM]?)W?", str(value).strip())
-        if not found or float(found[1]) <= 0:
-            self.fail(f"{value!r} is no power; write it as 70kW or 8480", param, ctx)
-        return float(found[1]) * PREFIXES[found[2]]
-
-
-class Percent(click.ParamType[float]):
-    """Take a share of 0 to 100 %: `27%`, `27`; without a sign and below 1 it is a share of 1: `0.27`."""
-
-    name = "percent"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return a share of 1."""
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"p?(\d+(?:\.\d*)?)\s*(%?)", str(value).strip())
-        if not found:
-            self.fail(f"{value!r} is no share; write it as 27%", param, ctx)
-        number = float(found[1])
-        # In decimal: 99.9 % is 0.999, not 0.9990000000000001.
-        return number if number < 1 and not found[2] else round(number / 100, 12)
-
-
 @click.command("rack", epilog=EXAMPLES)
 @click.argument("words", nargs=-1, metavar="[RUN]...")
-@click.option("--plan", type=click.Path(path_type=Path), metavar="FILE", help="Plan file: rack, nodes, mix of jobs.")
+@plan_option("rack, nodes, mix of jobs")
 @click.option("--supply", type=Watts(), metavar="W", help="What the rack may draw: 70kW.")
 @click.option("--rated", type=Watts(), metavar="W", help="Nameplate of a node: 10.2kW.")
 @click.option("--margin", type=Percent(), metavar="%", help="Share of the supply that is kept free: 27%.")
@@ -79,9 +44,8 @@ class Percent(click.ParamType[float]):
 )  # fmt: skip
 @click.option("--confidence", type=Percent(), metavar="%", help="Of intervals.  [default: 95]")
 @click.option("--cap", "caps", type=Watts(), multiple=True, metavar="W", help="What this cap on each GPU promises.")
-@click.option("--picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: .pdf, .svg or .png.")
 @click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Write what was asked as a plan file.")
-@click.option("--force", is_flag=True, help="Write over a file that is not joulelab's.")
+@picture_option
 @json_option
 @runs_option
 @studies_option
@@ -110,19 +74,18 @@ def command(
         node["runs"] = list(words) if save is None else [_from(save, word) for word in words]
     asked = read_scenario(plan, rack, node, need="rack")
     assert asked.rack is not None
-    for file, mark, what in ((picture, MAKER, "picture"), (save, MADE.encode(), "plan file")):
-        if file is not None:
-            check_own(file, mark, what=what, force=force)
-    kind = "" if picture is None else _format(picture)
+    kind = checked_picture(picture, force=force)
+    if save is not None:
+        check_own(save, MADE.encode(), what="plan file", force=force, option="--save")
     measured = _measured(words or asked.near(asked.kind.runs), runs, studies)
     jobs = [(job, _measured(_job_runs(asked, job, words), runs, studies)) for job in asked.mix]
     decision = decide(asked.rack, asked.kind, measured, jobs, title=asked.title)
     if picture is not None:
         from joulelab.report.plan.rack_picture import draw_rack
 
-        write_whole(picture, draw_rack(decision, kind), what="picture")
+        write_picture(picture, draw_rack(decision, kind))
     if save is not None:
-        write_whole(save, toml_file(asked.values, MADE).encode(), what="plan file")
+        write_whole(save, toml_file(asked.values, MADE).encode(), what="plan file", option="--save")
     _show(decision, as_json=as_json)
 
 
@@ -163,13 +126,6 @@ def _job_runs(asked: Scenario, job: Job, words: Sequence[str]) -> list[str]:
 def _from(save: Path, word: str) -> str:
     """Return how a plan file names a run: by its path from the file's folder, where it is a path."""
     return os.path.relpath(word, save.parent) if Path(word).exists() else word
-
-
-def _format(picture: Path) -> str:
-    kind = picture.suffix.removeprefix(".").lower()
-    if kind not in FORMATS:
-        raise click.UsageError(f"{picture} is no picture; name it .pdf, .svg or .png")
-    return kind
 
 
 def _show(decision: Decision, *, as_json: bool) -> None:

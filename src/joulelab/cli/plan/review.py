@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from joulelab.cli.options import json_option, print_json
-from joulelab.cli.plan.when import check_picture, draw, plans_option
+from joulelab.cli.plan.given import checked_picture, picture_option
+from joulelab.cli.plan.when import draw, plans_option
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from joulelab.planner.rates.rate import Rate
     from joulelab.planner.shifting.kept_plan import Plan
 
@@ -21,11 +23,18 @@ if TYPE_CHECKING:
 @click.option("--actual", required=True, metavar="SPEC", help="What came: FILE.csv, kept:NAME, em:DE, gb, ...")
 @click.option("--zone", metavar="NAME", help="Time zone of files whose times have none.  [default: UTC]")
 @click.option("--no-keep", is_flag=True, help="Do not keep the review in the plan.")
-@click.option("--picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: .pdf, .svg or .png.")
+@picture_option
 @plans_option
 @json_option
 def command(
-    word: str, actual: str, zone: str | None, no_keep: bool, picture: Path | None, plans: Path, as_json: bool
+    word: str,
+    actual: str,
+    zone: str | None,
+    no_keep: bool,
+    picture: Path | None,
+    force: bool,
+    plans: Path,
+    as_json: bool,
 ) -> None:
     """Hold a plan of `plan when` against what came.
 
@@ -37,7 +46,7 @@ def command(
     from joulelab.planner.shifting.kept_plan import find_plan, keep, read_plan, with_review
     from joulelab.planner.shifting.review import review
 
-    kind = check_picture(picture)
+    kind = checked_picture(picture, force=force)
     path = find_plan(word, plans)
     plan = read_plan(path)
     found = review(plan, _rate(plan, actual, zone))

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.options import Duration, json_option, print_json, runs_option, say, studies_option
-from joulelab.cli.own_files import check_own, write_whole
-from joulelab.cli.plan.rack import FORMATS, MAKER, Percent, Watts
+from joulelab.cli.plan.given import Percent, Watts, checked_picture, picture_option, plan_option, write_picture
 
 if TYPE_CHECKING:
+    from joulelab.planner.caps.response import Response
     from joulelab.planner.draws import Measured
     from joulelab.planner.rates.rate import Rate
-    from joulelab.planner.response import Response
     from joulelab.planner.schedule.jobs import Stream
     from joulelab.planner.schedule.outcome import Comparison
     from joulelab.planner.schedule.site import Schedule
@@ -36,7 +35,7 @@ joulelab plan schedule STUDY --repeat 200 --every 10m --nodes 8 --budget 40kW
 
 @click.command("schedule", epilog=EXAMPLES)
 @click.argument("words", nargs=-1, metavar="[RUN|STUDY]...")
-@click.option("--plan", type=click.Path(path_type=Path), metavar="FILE", help="Plan file with [schedule].")
+@plan_option("the stream of jobs and the site, [schedule]")
 @click.option("--jobs", type=click.Path(path_type=Path), metavar="FILE", help="Jobs: CSV, or what `sacct -P` prints.")
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Make so many jobs of the runs, in turn.")
 @click.option("--every", "every_s", type=Duration(), help="Time between them.")
@@ -56,8 +55,7 @@ joulelab plan schedule STUDY --repeat 200 --every 10m --nodes 8 --budget 40kW
 @click.option("--intensity", metavar="RATE", help="Carbon of a kWh: 380, table:DE, FILE.csv.")
 @click.option("--draws", type=click.IntRange(min=0), metavar="N", help="Draw what is not known so often.")
 @click.option("--seed", type=int, default=9, show_default=True, help="Seed of the draws.")
-@click.option("--picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw power over time: .pdf .svg .png")
-@click.option("--force", is_flag=True, help="Write over a file that is not joulelab's.")
+@picture_option
 @json_option
 @runs_option
 @studies_option
@@ -83,7 +81,7 @@ def command(
     from joulelab.report.console import make_console
     from joulelab.report.plan.schedule import print_schedule, schedule_json
 
-    kind = "" if picture is None else _format(picture, force=force)
+    kind = checked_picture(picture, force=force)
     schedule, folder = _given(plan, given)
     # What is typed is looked for from here, what the plan file names from its folder.
     folders = {key: Path() if given[key] is not None else folder for key in RATES}
@@ -94,7 +92,7 @@ def command(
     if picture is not None:
         from joulelab.report.plan.schedule_picture import draw_schedule
 
-        write_whole(picture, draw_schedule(comparison, kind), what="picture")
+        write_picture(picture, draw_schedule(comparison, kind))
         say(f"wrote {picture}")
     if as_json:
         print_json(schedule_json(comparison, responses, notes))
@@ -102,25 +100,16 @@ def command(
         print_schedule(make_console(sys.stdout), comparison, responses, notes)
 
 
-def _format(picture: Path, *, force: bool) -> str:
-    """Return the format of a picture by its name; what is not ours is not written over. Raises ConfigError."""
-    kind = picture.suffix.removeprefix(".").lower()
-    if kind not in FORMATS:
-        raise click.UsageError(f"{picture} is no picture; name it .pdf, .svg or .png")
-    check_own(picture, MAKER, what="picture", force=force)
-    return kind
-
-
 def _given(plan: Path | None, given: dict[str, Any]) -> tuple[Schedule, Path]:
     """Return the table of the plan file with what was typed in its place, and the folder its paths are from."""
     from dataclasses import replace
 
-    from joulelab.planner.schedule.site import Schedule, read_file
+    from joulelab.planner.scenario import read_scenario
+    from joulelab.planner.schedule.site import Schedule
 
-    schedule, folder = Schedule(), Path()
-    if plan is not None:
-        schedule, folder = read_file(plan), plan.parent
-    return replace(schedule, **{key: given[key] for key in KEYS if given[key] is not None}), folder
+    scenario = read_scenario(plan, need="schedule")
+    schedule = scenario.schedule or Schedule()
+    return replace(schedule, **{key: given[key] for key in KEYS if given[key] is not None}), scenario.folder
 
 
 def _measured(

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Duration, json_option, print_json, runs_option, studies_option
-from joulelab.cli.plan.rack import Watts
-from joulelab.core.errors import ConfigError
+from joulelab.cli.options import json_option, print_json, runs_option, studies_option
+from joulelab.cli.plan.given import Hours, Watts, checked_picture, picture_option, write_picture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from joulelab.planner.shifting.kept_plan import Plan
     from joulelab.planner.shifting.slots import Slots
 
-FORMATS = ("pdf", "svg", "png")
-MAKER = b"joulelab"
 WAYS = ("now", "now-cap", "start", "pauses-idle", "pauses-off", "caps", "caps-idle", "caps-off")
 LEAST_S = 60.0
 EXAMPLES = """\b
@@ -32,18 +29,6 @@ joulelab plan when STUDY --tariff tariff.toml --deadline 2026-11-20T08:00
 joulelab plan when RUN --duration 40h --intensity kept:NAME --deadline 7d --keep
 joulelab plan when --power 6.9kW --idle 2.2kW --duration 40h --intensity em:DE
 """
-
-
-class Hours(Duration):
-    """Take a time that may be in days too: `40h`, `3d`."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds."""
-        text = str(value).strip()
-        number = text.removesuffix("d")
-        if number != text and number.replace(".", "", 1).isdigit():
-            return super().convert(f"{24 * float(number)}h", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 def plans_option(function: Any) -> Any:
@@ -80,7 +65,7 @@ def plans_option(function: Any) -> Any:
 @click.option("--pue", type=click.FloatRange(min=1.0), default=1.0, show_default=True, help="Of the data centre.")
 @click.option("--choose", type=click.Choice(WAYS), help="Plan this way.  [default: the cheapest, node idles]")
 @click.option("--keep", is_flag=True, help="Keep the plan, for `joulelab plan review` when it is over.")
-@click.option("--picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: .pdf, .svg or .png.")
+@picture_option
 @plans_option
 @json_option
 @runs_option
@@ -91,7 +76,7 @@ def command(words: tuple[str, ...], as_json: bool, **given: Any) -> None:
     RUN is the job; runs at several caps (or a study, a sweep) say what caps do to it. Every way is shown beside
     running now: at the best cap, at the best start, with pauses while the node idles or is off, with caps by the slot.
     """
-    kind = check_picture(given["picture"])
+    kind = checked_picture(given["picture"], force=given["force"])
     plan = _plan(words, given)
     files = {}
     if given["keep"]:
@@ -202,25 +187,8 @@ def _series(spec: str) -> str:
     return series_of(word, zone, covers)
 
 
-def check_picture(file: Path | None) -> str:
-    """Return the format of a picture by its name. Raises UsageError, and ConfigError where a file is in its place."""
-    from joulelab.cli.own_files import check_own
-
-    if file is None:
-        return ""
-    kind = file.suffix.removeprefix(".").lower()
-    if kind not in FORMATS:
-        raise click.UsageError(f"{file} is no picture; name it .pdf, .svg or .png")
-    try:
-        check_own(file, MAKER, what="picture", force=False)
-    except ConfigError as error:
-        raise ConfigError(error.what, where=error.where, why=error.why, next="name another: --picture FILE") from None
-    return kind
-
-
 def draw(plan: Plan, file: Path, kind: str, actual: Any = None) -> None:
     """Draw a plan into a file. Raises ConfigError, MissingDependency."""
-    from joulelab.cli.own_files import write_whole
     from joulelab.report.plan.when_picture import picture
 
-    write_whole(file, picture(plan, kind, actual), what="picture")
+    write_picture(file, picture(plan, kind, actual))

@@ -16,9 +16,9 @@ from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import family
 from joulelab.planner.account.energy import side_of
-from joulelab.planner.between import between
-from joulelab.planner.capped_runs import cap_of, caps_of, workload_of
-from joulelab.planner.response import known_response
+from joulelab.planner.caps.between import between
+from joulelab.planner.caps.capped_runs import cap_of, caps_of, workload_of
+from joulelab.planner.caps.response import known_response
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
-from joulelab.planner.capped_runs import cap_of, uncapped, workload_of
+from joulelab.planner.caps.capped_runs import cap_of, uncapped, workload_of
+from joulelab.planner.caps.response import modelled_response, response_of
 from joulelab.planner.rack.fit import allowed_w
 from joulelab.planner.rack.guarantee import Guarantee, cap_by_guarantee, cap_by_measurement
-from joulelab.planner.response import modelled_response, response_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from joulelab.planner.caps.response import Response
     from joulelab.planner.draws import Measured
     from joulelab.planner.nodes import NodeKind
     from joulelab.planner.rack.facility import Limit
     from joulelab.planner.rack.guarantee import Capped
-    from joulelab.planner.response import Response
 
 MOST_TARGETS = 4
 

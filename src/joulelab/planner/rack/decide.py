@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.planner.capped_runs import workload_of
+from joulelab.planner.caps.capped_runs import workload_of
 from joulelab.planner.rack.capping import free_runs, response_for, targets_of
 from joulelab.planner.rack.extremes import HOUR_S, maximum_of
 from joulelab.planner.rack.facility import limits_of
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Result
     from joulelab.analysis.series import Floats
+    from joulelab.planner.caps.response import Response
     from joulelab.planner.draws import Draw, Measured
     from joulelab.planner.nodes import NodeKind
     from joulelab.planner.rack.capping import Target
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from joulelab.planner.rack.mixed import Mixed
     from joulelab.planner.rack.rules import Row
     from joulelab.planner.rack.steps import Steps
-    from joulelab.planner.response import Response
 
 CURVE_POINTS = 400
 ONE_JOB = "all nodes are taken to do one job and draw the same at the same time, unless a mix of jobs is given"

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.series import Floats
     from joulelab.analysis.terms import Quantity
+    from joulelab.planner.caps.response import Response
     from joulelab.planner.draws import Draw, Measured
     from joulelab.planner.nodes import NodeKind
-    from joulelab.planner.response import Response
 
 # Supplies at load, from the worst of 80 PLUS Platinum at full load to the best of Titanium at half: where nobody says.
 EFFICIENCIES = (0.90, 0.97)

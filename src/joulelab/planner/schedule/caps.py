@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
-from joulelab.planner.response import Point, Response
+from joulelab.planner.caps.response import Point, Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

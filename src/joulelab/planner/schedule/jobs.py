@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
-from joulelab.planner.capped_runs import cap_of, caps_of, workload_of
+from joulelab.planner.caps.capped_runs import cap_of, caps_of, workload_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import ConfigError
-from joulelab.planner.capped_runs import workload_of
-from joulelab.planner.response import known_response, modelled_response
+from joulelab.planner.caps.capped_runs import workload_of
+from joulelab.planner.caps.response import known_response, modelled_response
 from joulelab.planner.schedule.caps import given_response
 from joulelab.planner.schedule.site import Site
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from joulelab.planner.caps.response import Response
     from joulelab.planner.draws import Measured
-    from joulelab.planner.response import Response
     from joulelab.planner.schedule.jobs import Stream
     from joulelab.planner.schedule.site import Schedule, Workload
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
-from joulelab.config.problems import Problems, Table, read_toml
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from joulelab.config.problems import Table
 
 Unused = Literal["idle", "off"]
 Count = Literal["mean", "highest"]
@@ -112,17 +111,6 @@ class Schedule:
     tariff: str = ""
     intensity: str = ""
     workloads: tuple[Workload, ...] = ()
-
-
-def read_file(path: Path) -> Schedule:
-    """Return [schedule] of a plan file. Raises ConfigError with a line for each thing that is wrong."""
-    text, values = read_toml(path, "plan file")
-    if "schedule" not in values:
-        raise ConfigError("the plan file has no [schedule]", where=str(path), next="add it, or name another file")
-    problems = Problems(str(path), text)
-    found = read_schedule(Table(values, (), problems).table("schedule"))
-    problems.check()
-    return found
 
 
 def read_schedule(table: Table) -> Schedule:

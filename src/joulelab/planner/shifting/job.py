@@ -10,16 +10,16 @@ import numpy as np
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import family
-from joulelab.planner.capped_runs import cap_of
-from joulelab.planner.response import modelled_response, response_of
+from joulelab.planner.caps.capped_runs import cap_of
+from joulelab.planner.caps.response import modelled_response, response_of
 from joulelab.planner.shifting.optimum import Modes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.series import Floats
+    from joulelab.planner.caps.response import Response
     from joulelab.planner.draws import Measured
-    from joulelab.planner.response import Response
 
 IdleFrom = Literal["measured", "given", "assumed"]
 CapsFrom = Literal["", "measured", "twin", "model"]

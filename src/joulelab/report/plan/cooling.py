@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from joulelab.analysis.terms import Quantity
-    from joulelab.planner.cooling import CoolingPlan, Option
+    from joulelab.planner.cooling.decide import CoolingPlan, Option
 
 KWH = 1e3  # in a MWh
 COVERAGE = "intervals are expanded uncertainties (k = 2); ± ? where nobody states the accuracy"

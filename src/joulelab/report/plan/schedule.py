@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from joulelab.analysis.terms import Quantity
-    from joulelab.planner.response import Response
+    from joulelab.planner.caps.response import Response
     from joulelab.planner.schedule.outcome import Comparison, Outcome
 
 J_PER_WH = 3600.0

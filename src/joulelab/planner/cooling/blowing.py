@@ -11,15 +11,15 @@ import numpy as np
 from joulelab.analysis.products import product
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import ConfigError
-from joulelab.planner.fans import EXHAUST_C, LEAST_POWER, change
+from joulelab.planner.cooling.fans import EXHAUST_C, LEAST_POWER, change
 from joulelab.twins.points import heating
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.series import Floats
+    from joulelab.planner.cooling.fans import Seen, Setting
     from joulelab.planner.draws import Draw, Measured
-    from joulelab.planner.fans import Seen, Setting
     from joulelab.twins.model import Node
 
 By = Literal["measured", "speed", "model"]  # fans: their power, their speed, or nothing of them was measured

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulelab.analysis.terms import Quantity
-from joulelab.planner.between import between
+from joulelab.planner.caps.between import between
 
 CAPS = (300.0, 400.0, 500.0, 600.0, 700.0)
 

@@ -16,9 +16,9 @@ from tests.study.virtual_study import write
 from joulelab.analysis.result import Check
 from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
-from joulelab.planner.between import between
+from joulelab.planner.caps.between import between
+from joulelab.planner.caps.response import Point, Response, known_response, modelled_response, response_of
 from joulelab.planner.draws import measured_of
-from joulelab.planner.response import Point, Response, known_response, modelled_response, response_of
 from joulelab.store.run import open_run
 from joulelab.study.drive import plan as planned
 from joulelab.study.virtual import read_truth, run_twin_study
@@ -26,7 +26,7 @@ from joulelab.study.virtual import read_truth, run_twin_study
 if TYPE_CHECKING:
     from joulelab.planner.draws import Measured
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "cap-sweeps"
+DATA = Path(__file__).parents[4] / "shared" / "data" / "cap-sweeps"
 needs_sweeps = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}: real cap sweeps are not part of the project")
 NODE = {"gpu_w": 300.0, "idle_w": 1500.0}
 

@@ -11,9 +11,9 @@ import pytest
 from tests.planner.measured_runs import measured, node_run
 
 from joulelab.core.errors import ConfigError
-from joulelab.planner.blowing import ModelledFans, Supplies, full_load_w, load_of
-from joulelab.planner.cooling import Given, plan_cooling
-from joulelab.planner.fans import KINDS, Law, Seen, Setting, change, seen_of
+from joulelab.planner.cooling.blowing import ModelledFans, Supplies, full_load_w, load_of
+from joulelab.planner.cooling.decide import Given, plan_cooling
+from joulelab.planner.cooling.fans import KINDS, Law, Seen, Setting, change, seen_of
 from joulelab.store.run import open_run
 from joulelab.twins import points, profile
 from joulelab.twins.model import H100, Cooling, Node
@@ -23,9 +23,9 @@ from joulelab.twins.truth import Truth
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.planner.cooling import CoolingPlan, Option
+    from joulelab.planner.cooling.decide import CoolingPlan, Option
+    from joulelab.planner.cooling.fans import CoolingKind
     from joulelab.planner.draws import Measured
-    from joulelab.planner.fans import CoolingKind
 
 NS = 10**9
 AIR = Setting("air", 25.0)

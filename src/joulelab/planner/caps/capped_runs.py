@@ -13,7 +13,7 @@ from joulelab.analysis.products import ONE
 from joulelab.analysis.work import TOOK, kinds_with_figure
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import family
-from joulelab.planner.response import Point
+from joulelab.planner.caps.response import Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -14,7 +14,7 @@ import numpy as np
 
 from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
-from joulelab.planner.blowing import (
+from joulelab.planner.cooling.blowing import (
     EFFICIENCY,
     By,
     Fans,
@@ -26,7 +26,7 @@ from joulelab.planner.blowing import (
     full_load_w,
     load_of,
 )
-from joulelab.planner.fans import EXHAUST_C, KINDS, CoolingKind, Law, Seen, Setting
+from joulelab.planner.cooling.fans import EXHAUST_C, KINDS, CoolingKind, Law, Seen, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

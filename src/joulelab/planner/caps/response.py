@@ -10,7 +10,7 @@ import numpy as np
 
 from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
-from joulelab.planner.between import between
+from joulelab.planner.caps.between import between
 from joulelab.twins.model import H100, PRESETS
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def response_of(measured: Sequence[Measured], *, highest_cap_w: float | None = N
     is the GPU's own limit, as it was recorded; `highest_cap_w` where it was not. Raises ConfigError where runs are of
     different workloads, or fewer than two caps were measured.
     """
-    from joulelab.planner.capped_runs import fitted
+    from joulelab.planner.caps.capped_runs import fitted
 
     points, said, tag = fitted(measured, highest_cap_w)
     return Response(points, "twin" if measured[0].result.twin else "measured", said, tag)
@@ -101,7 +101,7 @@ def known_response(measured: Sequence[Measured], *, gpu_w: float | None = None) 
     `gpu_w` is the highest cap of a GPU, for runs that did not record it. Raises ConfigError where runs are of different
     workloads, or where nothing of their GPUs is known.
     """
-    from joulelab.planner.capped_runs import caps_of, uncapped
+    from joulelab.planner.caps.capped_runs import caps_of, uncapped
 
     if len(set(caps_of(measured, gpu_w))) > 1:
         return response_of(measured, highest_cap_w=gpu_w)

@@ -1,0 +1,97 @@
+"""Hold what the commands of `joulelab plan` take alike: powers, shares, times, and the file of a picture."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from joulelab.cli.options import Duration
+from joulelab.cli.own_files import check_own, write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+FORMATS = ("pdf", "svg", "png")
+MAKER = b"joulelab"  # what our pictures have in them
+PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6}
+PICTURE = "--picture"
+
+
+class Watts(click.ParamType[float]):
+    """Take a power: `8480`, `8480W`, `8.48kW`; the value is in W."""
+
+    name = "power"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return W."""
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\d+)?)\s*([kM]?)W?", str(value).strip())
+        if not found or float(found[1]) <= 0:
+            self.fail(f"{value!r} is no power; write it as 70kW or 8480", param, ctx)
+        return float(found[1]) * PREFIXES[found[2]]
+
+
+class Percent(click.ParamType[float]):
+    """Take a share of 0 to 100 %: `27%`, `27`; without a sign and below 1 it is a share of 1: `0.27`."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return a share of 1."""
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"p?(\d+(?:\.\d*)?)\s*(%?)", str(value).strip())
+        if not found:
+            self.fail(f"{value!r} is no share; write it as 27%", param, ctx)
+        number = float(found[1])
+        # In decimal: 99.9 % is 0.999, not 0.9990000000000001.
+        return number if number < 1 and not found[2] else round(number / 100, 12)
+
+
+class Hours(Duration):
+    """Take a time that may be in days too: `40h`, `3d`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        text = str(value).strip()
+        number = text.removesuffix("d")
+        if number != text and number.replace(".", "", 1).isdigit():
+            return super().convert(f"{24 * float(number)}h", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def plan_option(holds: str) -> Callable[[F], F]:
+    """Add `--plan FILE`; `holds` is what the command takes from it."""
+    path = click.Path(path_type=Path)
+    return click.option("--plan", type=path, metavar="FILE", help=f"Plan file: {holds}.")
+
+
+def picture_option(function: F) -> F:
+    """Add `--picture FILE` and `--force`."""
+    path = click.Path(path_type=Path)
+    force = click.option("--force", is_flag=True, help="Write over a file that is not joulelab's.")
+    return click.option(PICTURE, type=path, metavar="FILE", help="Draw it: .pdf, .svg or .png.")(force(function))
+
+
+def checked_picture(file: Path | None, *, force: bool) -> str:
+    """Return the format of a picture by its name, empty where none is asked for.
+
+    Raises UsageError for another name, ConfigError where a file is in its place that is not ours.
+    """
+    if file is None:
+        return ""
+    kind = file.suffix.removeprefix(".").lower()
+    if kind not in FORMATS:
+        raise click.UsageError(f"{file} is no picture; name it .pdf, .svg or .png")
+    check_own(file, MAKER, what="picture", force=force, option=PICTURE)
+    return kind
+
+
+def write_picture(file: Path, data: bytes) -> None:
+    """Write a picture whole or not at all. Raises ConfigError."""
+    write_whole(file, data, what="picture", option=PICTURE)

@@ -1,0 +1,1 @@
+"""Say what another cooling or inlet temperature would change."""

@@ -14,6 +14,8 @@ from tests.report.synthetic import make_run
 from joulelab.cli import main
 from joulelab.cli.group import COMMANDS, commands, run_commands
 from joulelab.cli.options import Amount, Duration, Pair
+from joulelab.cli.plan import COMMANDS as PLANS
+from joulelab.cli.plan import command as plan
 from joulelab.core.errors import ConfigError, RecorderError
 from joulelab.core.version import __version__
 from joulelab.supervisor.spawn import Spawned
@@ -58,13 +60,31 @@ def test_the_table_of_help_texts_is_that_of_the_commands(name: str) -> None:
     found = commands.get_command(context, name)
     assert found is not None
     assert (found.help or "").split("\n\n")[0].replace("\n", " ") == COMMANDS[name].replace("\n", " ")
-    for each in found.commands.values() if isinstance(found, click.Group) else [found]:
+    for each in inner(found):
         assert "--json" in {option for parameter in each.params for option in parameter.opts}
+
+
+def inner(command: click.Command) -> list[click.Command]:
+    """Return the commands of a group, and of groups in it."""
+    if not isinstance(command, click.Group):
+        return [command]
+    context = click.Context(command)
+    found = [command.get_command(context, name) for name in command.list_commands(context)]
+    assert found
+    return [one for each in found if each is not None for one in inner(each)]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_table_of_plans_is_that_of_the_commands(name: str) -> None:
+    found = plan.get_command(click.Context(plan), name)
+    assert found is not None
+    assert (found.help or "").split("\n\n")[0].replace("\n", " ") == PLANS[name]
 
 
 def test_every_module_of_a_command_is_listed() -> None:
     folder = Path(sys.modules["joulelab.cli"].__file__ or "").parent
     texts = {p.stem: p.read_text() for p in folder.glob("*.py")}
+    texts |= {p.parent.name: p.read_text() for p in folder.glob("*/__init__.py")}
     defines = {name for name, text in texts.items() if re.search(r'^@click.(command|group)\("', text, re.MULTILINE)}
     assert defines == set(COMMANDS)
 

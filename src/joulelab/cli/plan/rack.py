@@ -43,6 +43,8 @@ joulelab plan rack last --supply 70kW --margin 27% --save rack.toml
     help="Percentile of a node's power, several times for several.  [default: 99, 99.9]",
 )  # fmt: skip
 @click.option("--confidence", type=Percent(), metavar="%", help="Of intervals.  [default: 95]")
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs of a node.  [default: the runs']")
+@click.option("--gpu-power", "gpu_w", type=Watts(), metavar="W", help="Highest cap of a GPU.  [default: the runs']")
 @click.option("--cap", "caps", type=Watts(), multiple=True, metavar="W", help="What this cap on each GPU promises.")
 @click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Write what was asked as a plan file.")
 @picture_option
@@ -100,7 +102,8 @@ def _asked(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     rack = {"supply_w": given["supply"], "margin": given["margin"], "nodes_now": given["nodes"]}
     found = {key: value for key, value in rack.items() if value is not None}
     rules = {key: value for key, value in rules.items() if value is not None}
-    return found | ({"rules": rules} if rules else {}), {} if given["rated"] is None else {"rated_w": given["rated"]}
+    node = {"rated_w": given["rated"], "gpus": given["gpus"], "gpu_w": given["gpu_w"]}
+    return found | ({"rules": rules} if rules else {}), {key: value for key, value in node.items() if value is not None}
 
 
 def _measured(words: Sequence[str], runs: Path, studies: Path) -> list[Measured]:

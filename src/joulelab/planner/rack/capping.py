@@ -86,7 +86,7 @@ def _modelled(group: Sequence[Measured], kind: NodeKind, max_w: float | None, wh
             return modelled_response(Quantity(max_w, known=False), max_w, gpus=gpus, gpu_w=gpu_w), ""
     except (ConfigError, ValueError) as error:
         return None, why or str(error)
-    return None, why or "no run under caps; give gpus and gpu_w of the node for what a model says"
+    return None, why or "no run under caps; give --gpus and --gpu-power for what a model says"
 
 
 def targets_of(

@@ -64,7 +64,7 @@ def guarantee_of(kind: NodeKind, measured: Sequence[Measured]) -> Guarantee | st
     draws = [draw for each in measured for draw in each.draws]
     gpus = kind.gpus or max((draw.gpus for draw in draws), default=0)
     if not gpus:
-        return "the number of GPUs is not known; give gpus of the node"
+        return "the number of GPUs is not known; give --gpus"
     shares = (kind.efficiency,) if kind.efficiency else EFFICIENCIES
     gpu_w = kind.gpu_w or _gpu_rated_w(measured)
     eff = (

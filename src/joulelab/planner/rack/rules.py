@@ -138,7 +138,7 @@ def _caps(basis: Basis, guarantee: Guarantee | str) -> list[Row]:
             Row("caps", "caps", refused=guarantee)
         ]
     if not caps and guarantee.gpu_w is None:
-        return [Row("caps", "caps", refused="the GPUs' highest cap is not known; give gpu_w of the node, or --cap")]
+        return [Row("caps", "caps", refused="the GPUs' highest cap is not known; give --gpu-power, or --cap")]
     every = dict.fromkeys([*([guarantee.gpu_w] if guarantee.gpu_w else []), *caps])
     rows = []
     for cap in every:

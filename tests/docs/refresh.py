@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.docs.test_docs import OUTPUT, PAGES, run_command
+from tests.docs.tutorials import TUTORIALS, play, refreshed
 
 if TYPE_CHECKING:
     import re
@@ -19,3 +22,7 @@ for page in PAGES:
     text = page.read_text()
     if OUTPUT.search(text):
         page.write_text(OUTPUT.sub(fresh, text))
+
+for page in TUTORIALS:
+    with tempfile.TemporaryDirectory() as folder:
+        page.write_text(refreshed(page.read_text(), lambda command, folder=folder: play(command, Path(folder))))

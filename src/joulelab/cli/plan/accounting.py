@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from joulelab.cli.options import Amount, Pair, json_option, print_json, runs_option, studies_option
-from joulelab.cli.plan.given import checked_picture, picture_option, plan_option, write_picture
+from joulelab.cli.options import Amount, json_option, print_json
+from joulelab.cli.plan.given import checked_picture, picture_option, plan_option, stores_options, write_picture
+from joulelab.cli.plan.naming import Stores, measured_named
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,9 +57,6 @@ def account_options(function: F) -> F:
     for option in reversed(
         [
             click.argument("words", nargs=-1, metavar="[RUN]..."),
-            click.option(
-                "--only", type=Pair(), multiple=True, metavar="KEY=VALUE", help="Of these, runs of this label: gpus=2."
-            ),
             plan_option("sites, work, kinds of nodes"),
             click.option("--pue", metavar="N", help="Overhead of the building: 1.3, or 1.3±0.05 (k = 2)."),
             click.option("--at", metavar="TIME", help="As if it started then: 2026-11-17T08:00+01:00."),
@@ -74,8 +72,7 @@ def account_options(function: F) -> F:
             click.option("--statement", is_flag=True, help="Print a statement for a paper, as text and LaTeX."),
             picture_option,
             json_option,
-            runs_option,
-            studies_option,
+            stores_options,
         ]
     ):  # fmt: skip
         function = option(function)
@@ -169,17 +166,7 @@ def _jobs(plan: Scenario, given: Given, at_s: float | None) -> list[Job]:
 
 
 def _measured(words: Sequence[str], given: Given) -> list[Measured]:
-    """Return the runs of these names that have all labels that were asked for. Raises ConfigError where none has."""
-    from joulelab.cli.plan.naming import measured_named
-
-    measured = measured_named(words, given.runs, given.studies)
-    found = [m for m in measured if all(m.result.labels.get(key) == value for key, value in given.only)]
-    if measured and not found:
-        there = [all(m.result.labels.get(key) != value for m in measured) for key, value in given.only]
-        key, value = given.only[there.index(True) if True in there else 0]
-        have = ", ".join(sorted({m.result.labels.get(key, "none") for m in measured}))
-        raise ConfigError(f"no run has the label {key}={value}", why=f"{key} is {have}", next="name another")
-    return found
+    return measured_named(words, Stores(given.runs, given.studies, given.only))
 
 
 def _typed(given: Given) -> list[Work]:

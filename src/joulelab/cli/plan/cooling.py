@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from joulelab.cli.options import Pair, json_option, print_json, runs_option, studies_option
-from joulelab.cli.plan.given import Percent, Watts
+from joulelab.cli.options import Pair, json_option, print_json
+from joulelab.cli.plan.given import Percent, Watts, stores_options
+from joulelab.cli.plan.naming import Stores, read_named
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,19 +47,19 @@ joulelab plan cooling last --pue rear-door=1.3 --pue direct-to-chip=1.1
 @click.option("--margin", type=Percent(), metavar="%", help="Share of the supply that is kept free.")
 @click.option("--pue", "pues", type=Pair(), multiple=True, metavar="KIND=PUE", help="PUE of the site by cooling.")
 @json_option
-@runs_option
-@studies_option
-def command(words: tuple[str, ...], as_json: bool, runs: Path, studies: Path, **asked: Any) -> None:
+@stores_options
+def command(
+    words: tuple[str, ...], as_json: bool, runs: Path, studies: Path, only: tuple[tuple[str, str], ...], **asked: Any
+) -> None:
     """Say what another cooling or inlet temperature would change.
 
     RUN is a run (id, name, path or `last`) or a study, whose runs all count. Fans that these measured are scaled; where
     they did not, the model of --node says what fans take. Without runs the node is at --power, or at full load.
     """
-    from joulelab.cli.plan.naming import read_named
     from joulelab.planner.cooling.decide import plan_cooling
 
     given = _given(asked)
-    found = read_named(words, runs, studies, _read) if words else []
+    found = read_named(words, Stores(runs, studies, only), _read) if words else []
     measured = [one for one, _ in found]
     node = _node(asked["node"], measured)
     kinds = cast("tuple[CoolingKind, ...]", asked["kinds"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from joulelab.cli.options import Duration
+from joulelab.cli.options import Duration, Pair, runs_option, studies_option
 from joulelab.cli.own_files import check_own, write_whole
 
 if TYPE_CHECKING:
@@ -69,6 +69,14 @@ def plan_option(holds: str) -> Callable[[F], F]:
     """Add `--plan FILE`; `holds` is what the command takes from it."""
     path = click.Path(path_type=Path)
     return click.option("--plan", type=path, metavar="FILE", help=f"Plan file: {holds}.")
+
+
+def stores_options(function: F) -> F:
+    """Add `--only KEY=VALUE`, `--runs DIR` and `--studies DIR`."""
+    only = click.option(
+        "--only", type=Pair(), multiple=True, metavar="KEY=VALUE", help="Of the runs, those of this label: gpus=2."
+    )
+    return only(runs_option(studies_option(function)))
 
 
 def picture_option(function: F) -> F:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from joulelab.planner.draws import Measured
@@ -16,33 +17,54 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def measured_named(words: Sequence[str], runs: Path, studies: Path) -> list[Measured]:
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Hold where runs and studies are looked for, and the labels that runs must have to count."""
+
+    runs: Path
+    studies: Path
+    only: tuple[tuple[str, str], ...] = ()
+
+
+def measured_named(words: Sequence[str], stores: Stores) -> list[Measured]:
     """Return what runs measured, each named once. Raises ConfigError, NotARun."""
     from joulelab.planner.draws import measured_of
 
-    return read_named(words, runs, studies, measured_of)
+    return read_named(words, stores, measured_of)
 
 
-def read_named(words: Sequence[str], runs: Path, studies: Path, read: Callable[[Run], T]) -> list[T]:
+def read_named(words: Sequence[str], stores: Stores, read: Callable[[Run], T]) -> list[T]:
     """Return what is read of runs, each named once. Raises ConfigError, NotARun, and what reading raises."""
     from joulelab.cli.busy import busy
     from joulelab.store.run import open_run
 
-    folders = list(dict.fromkeys(path.resolve() for word in words for path in _folders(word, runs, studies)))
+    folders = list(dict.fromkeys(path.resolve() for word in words for path in _folders(word, stores)))
     found: list[T] = []
+    labels: list[Mapping[str, str]] = []
     with busy(f"reading {len(folders)} runs" if len(folders) > 1 else "reading the run"):
         for folder in folders:
             with open_run(folder) as run:
-                found.append(read(run))
+                labels.append(run.meta.get("labels") or {})
+                if all(labels[-1].get(key) == value for key, value in stores.only):
+                    found.append(read(run))
+    if folders and not found:
+        raise _unlabelled(labels, stores.only)
     return found
 
 
-def _folders(word: str, runs: Path, studies: Path) -> Iterator[Path]:
+def _unlabelled(labels: Sequence[Mapping[str, str]], only: Sequence[tuple[str, str]]) -> ConfigError:
+    """Return why no run has all labels that were asked for: the first that none has, and what they have instead."""
+    key, value = next((pair for pair in only if all(one.get(pair[0]) != pair[1] for one in labels)), only[0])
+    have = ", ".join(sorted({one.get(key, "none") for one in labels}))
+    return ConfigError(f"no run has the label {key}={value}", why=f"{key} is {have}", next="name another with --only")
+
+
+def _folders(word: str, stores: Stores) -> Iterator[Path]:
     """Give the folders of the runs that a word names; a study's name comes before a run's."""
     from joulelab.cli.report import find_target
     from joulelab.study.slots import State, look, slots_of
 
-    target = find_target((word,), runs, studies)
+    target = find_target((word,), stores.runs, stores.studies)
     if target.study is None:
         yield from target.runs
         return

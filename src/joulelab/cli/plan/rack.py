@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json, runs_option, studies_option
+from joulelab.cli.options import json_option, print_json
 from joulelab.cli.own_files import check_own, write_whole
-from joulelab.cli.plan.given import Percent, Watts, checked_picture, picture_option, plan_option, write_picture
+from joulelab.cli.plan.given import (
+    Percent,
+    Watts,
+    checked_picture,
+    picture_option,
+    plan_option,
+    stores_options,
+    write_picture,
+)
+from joulelab.cli.plan.naming import Stores, measured_named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +58,7 @@ joulelab plan rack last --supply 70kW --margin 27% --save rack.toml
 @click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Write what was asked as a plan file.")
 @picture_option
 @json_option
-@runs_option
-@studies_option
+@stores_options
 def command(
     words: tuple[str, ...],
     plan: Path | None,
@@ -60,6 +68,7 @@ def command(
     as_json: bool,
     runs: Path,
     studies: Path,
+    only: tuple[tuple[str, str], ...],
     **given: Any,
 ) -> None:
     """Say how many nodes fit in a rack, by each rule, and at which risk.
@@ -79,8 +88,9 @@ def command(
     kind = checked_picture(picture, force=force)
     if save is not None:
         check_own(save, MADE.encode(), what="plan file", force=force, option="--save")
-    measured = _measured(words or asked.near(asked.kind.runs), runs, studies)
-    jobs = [(job, _measured(_job_runs(asked, job, words), runs, studies)) for job in asked.mix]
+    stores = Stores(runs, studies, only)
+    measured = _measured(words or asked.near(asked.kind.runs), stores)
+    jobs = [(job, _measured(_job_runs(asked, job, words), stores)) for job in asked.mix]
     decision = decide(asked.rack, asked.kind, measured, jobs, title=asked.title)
     if picture is not None:
         from joulelab.report.plan.rack_picture import draw_rack
@@ -106,10 +116,8 @@ def _asked(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return found | ({"rules": rules} if rules else {}), {key: value for key, value in node.items() if value is not None}
 
 
-def _measured(words: Sequence[str], runs: Path, studies: Path) -> list[Measured]:
-    from joulelab.cli.plan.naming import measured_named
-
-    return measured_named(words, runs, studies) if words else []
+def _measured(words: Sequence[str], stores: Stores) -> list[Measured]:
+    return measured_named(words, stores) if words else []
 
 
 def _job_runs(asked: Scenario, job: Job, words: Sequence[str]) -> list[str]:

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Duration, json_option, print_json, runs_option, say, studies_option
-from joulelab.cli.plan.given import Percent, Watts, checked_picture, picture_option, plan_option, write_picture
+from joulelab.cli.options import Duration, json_option, print_json, say
+from joulelab.cli.plan.given import (
+    Percent,
+    Watts,
+    checked_picture,
+    picture_option,
+    plan_option,
+    stores_options,
+    write_picture,
+)
+from joulelab.cli.plan.naming import Stores, measured_named
 
 if TYPE_CHECKING:
     from joulelab.planner.caps.response import Response
@@ -57,8 +66,7 @@ joulelab plan schedule STUDY --repeat 200 --every 10m --nodes 8 --budget 40kW
 @click.option("--seed", type=int, default=9, show_default=True, help="Seed of the draws.")
 @picture_option
 @json_option
-@runs_option
-@studies_option
+@stores_options
 def command(
     words: tuple[str, ...],
     plan: Path | None,
@@ -70,6 +78,7 @@ def command(
     as_json: bool,
     runs: Path,
     studies: Path,
+    only: tuple[tuple[str, str], ...],
     **given: Any,
 ) -> None:
     """Run a stream of jobs under a power budget in virtual time, caps chosen per job.
@@ -85,7 +94,7 @@ def command(
     schedule, folder = _given(plan, given)
     # What is typed is looked for from here, what the plan file names from its folder.
     folders = {key: Path() if given[key] is not None else folder for key in RATES}
-    measured, named = _measured(words, schedule, folder, runs, studies)
+    measured, named = _measured(words, schedule, folder, Stores(runs, studies, only))
     stream = _stream(schedule, folder, jobs, measured)
     rates = _rates(schedule, folders, stream)
     comparison, responses, notes = _compared(schedule, stream, rates, measured, named, (draws, seed))
@@ -113,17 +122,16 @@ def _given(plan: Path | None, given: dict[str, Any]) -> tuple[Schedule, Path]:
 
 
 def _measured(
-    words: tuple[str, ...], schedule: Schedule, folder: Path, runs: Path, studies: Path
+    words: tuple[str, ...], schedule: Schedule, folder: Path, stores: Stores
 ) -> tuple[list[Measured], dict[str, list[Measured]]]:
     """Return what the named runs measured, and those of the workloads of the plan file."""
-    from joulelab.cli.plan.naming import measured_named
 
     def near(named: tuple[str, ...]) -> list[str]:
         return [str(folder / word) if (folder / word).exists() else word for word in named]
 
     asked = list(words) or near(schedule.runs)
-    measured = measured_named(asked, runs, studies) if asked else []
-    return measured, {w.name: measured_named(near(w.runs), runs, studies) for w in schedule.workloads if w.runs}
+    measured = measured_named(asked, stores) if asked else []
+    return measured, {w.name: measured_named(near(w.runs), stores) for w in schedule.workloads if w.runs}
 
 
 def _compared(

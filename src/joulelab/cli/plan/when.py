@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json, runs_option, studies_option
-from joulelab.cli.plan.given import Hours, Watts, checked_picture, picture_option, write_picture
+from joulelab.cli.options import json_option, print_json
+from joulelab.cli.plan.given import Hours, Watts, checked_picture, picture_option, stores_options, write_picture
+from joulelab.cli.plan.naming import Stores, measured_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,8 +69,7 @@ def plans_option(function: Any) -> Any:
 @picture_option
 @plans_option
 @json_option
-@runs_option
-@studies_option
+@stores_options
 def command(words: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Say when to run a job, when to pause it and at which cap, at least carbon or cost.
 
@@ -156,9 +156,7 @@ def _job(words: tuple[str, ...], given: Mapping[str, Any]) -> Job:
     )  # fmt: skip
     if not words:
         return job_of([], wanted)
-    from joulelab.cli.plan.naming import measured_named
-
-    return job_of(measured_named(words, given["runs"], given["studies"]), wanted)
+    return job_of(measured_named(words, Stores(given["runs"], given["studies"], given["only"])), wanted)
 
 
 def _scatter(spec: str, slots: Slots, way: Way, against: Way) -> Scatter | None:

@@ -99,7 +99,12 @@ def caps_of(measured: Sequence[Measured], highest_cap_w: float | None = None) ->
     if limit is None and None in asked:
         bare = measured[asked.index(None)].result.run
         why = "it set no cap, and no meter told the limit of its GPUs"
-        raise ConfigError("the cap of a run is not known", where=f"run {bare}", why=why, next="give --gpu-power, or gpu_w of the node in a plan file")
+        raise ConfigError(
+            "the cap of a run is not known",
+            where=f"run {bare}",
+            why=why,
+            next="give --gpu-power, or gpu_w of the node in a plan file",
+        )
     return [_level(cap, limit) for cap in asked]
 
 

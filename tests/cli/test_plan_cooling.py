@@ -84,3 +84,20 @@ def test_what_is_wrong_is_said_with_what_to_do(call: Call, words: tuple[str, ...
 def test_a_run_without_fans_names_a_model_to_give(call: Call, runs: Path) -> None:
     run = node_run(runs)
     assert "--node" in call("plan", "cooling", run.name, code=2).output
+
+
+def test_a_plan_file_says_what_was_not_typed(call: Call, tmp_path: Path) -> None:
+    rack = "[rack]\nsupply_w = 70000\nmargin = 0.27\n"
+    (tmp_path / "plan.toml").write_text(f'{rack}[nodes.h100]\ntwin = "bnl-h100"\nuse = 0.5\n')
+    typed = ("--node", "bnl-h100", "--supply", "70kW", "--margin", "27%", "--use", "50%")
+    told = json.loads(call("plan", "cooling", "--plan", tmp_path / "plan.toml", "--json").stdout)
+    assert told == json.loads(call("plan", "cooling", *typed, "--json").stdout)
+    other = json.loads(call("plan", "cooling", "--plan", tmp_path / "plan.toml", "--use", "100%", "--json").stdout)
+    assert other != told
+
+
+def test_only_runs_of_a_label_count(call: Call, runs: Path) -> None:
+    node_run(runs, 6000.0, labels={"gpus": "2"})
+    said = call("plan", "cooling", "last", "--node", "bnl-h100", "--only", "gpus=8", "--runs", runs, code=2).stderr
+    assert "no run has the label gpus=8 (gpus is 2)" in said
+    assert call("plan", "cooling", "last", "--node", "bnl-h100", "--only", "gpus=2", "--runs", runs).stdout

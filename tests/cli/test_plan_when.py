@@ -183,3 +183,15 @@ def test_usage(call: Call, tmp_path: Path) -> None:
 
 def test_the_choices_are_the_ways() -> None:
     assert tuple(TITLES) == WAYS
+
+
+def test_a_plan_file_says_what_its_node_is(call: Call, tmp_path: Path) -> None:
+    forecast = series(tmp_path / "forecast.csv")
+    node = "[nodes.h100]\nrated_w = 10200\nidle_w = 2200\ngpus = 8\ngpu_w = 700\n"
+    (tmp_path / "plan.toml").write_text(node)
+    asked = ("--power", "6.9kW", "--duration", "20h", *FROM, "--intensity", forecast, "--deadline", "72h", "--json")
+    typed = ("--idle", "2.2kW", "--rated", "10.2kW", "--gpus", "8", "--gpu-power", "700W")
+    by_file = json.loads(call("plan", "when", "--plan", tmp_path / "plan.toml", *asked).stdout)
+    by_hand = json.loads(call("plan", "when", *typed, *asked).stdout)
+    assert by_file["job"] == by_hand["job"]
+    assert by_file["job"] != json.loads(call("plan", "when", *asked).stdout)["job"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from joulelab.cli.options import Pair, json_option, print_json
-from joulelab.cli.plan.given import Percent, Watts, stores_options
+from joulelab.cli.plan.given import Percent, Watts, plan_option, stores_options
 from joulelab.cli.plan.naming import Stores, read_named
 from joulelab.core.errors import ConfigError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from joulelab.planner.cooling.decide import Given
     from joulelab.planner.cooling.fans import CoolingKind, Seen
     from joulelab.planner.draws import Measured
+    from joulelab.planner.scenario import Scenario
     from joulelab.store.run import Run
     from joulelab.twins.model import Node
 
@@ -32,6 +33,7 @@ joulelab plan cooling last --pue rear-door=1.3 --pue direct-to-chip=1.1
 
 @click.command("cooling", epilog=EXAMPLES)
 @click.argument("words", nargs=-1, metavar="[RUN]...")
+@plan_option("rack and kind of node")
 @click.option("--node", metavar="NAME|FILE", help="Model of the node: bnl-h100, 8xh100, mine.toml.")
 @click.option("--power", type=Watts(), metavar="W", help="Mean power of a node at the wall, without runs.")
 @click.option("--now", "kind", type=click.Choice(KINDS), help="Cooling that there is.  [default: the model's, or air]")
@@ -58,19 +60,36 @@ def command(
     """
     from joulelab.planner.cooling.decide import plan_cooling
 
+    plan = _filled(asked)
     given = _given(asked)
+    words = words or tuple(plan.near(plan.kind.runs))
     found = read_named(words, Stores(runs, studies, only), _read) if words else []
     measured = [one for one, _ in found]
     node = _node(asked["node"], measured)
     kinds = cast("tuple[CoolingKind, ...]", asked["kinds"])
-    plan = plan_cooling(measured, [s for _, s in found], node, given, kinds=kinds, inlets_c=asked["inlets"])
+    answer = plan_cooling(measured, [s for _, s in found], node, given, kinds=kinds, inlets_c=asked["inlets"])
     if as_json:
-        print_json(plan.to_json())
+        print_json(answer.to_json())
         return
     from joulelab.report.console import make_console
     from joulelab.report.plan.cooling import print_cooling
 
-    print_cooling(make_console(sys.stdout), plan)
+    print_cooling(make_console(sys.stdout), answer)
+
+
+def _filled(asked: dict[str, Any]) -> Scenario:
+    """Put what the plan file says in the place of what was not typed, and return the file. Raises ConfigError."""
+    from joulelab.planner.scenario import read_scenario
+
+    plan = read_scenario(asked["plan"])
+    kind, rack = plan.kind, plan.rack
+    said = {"node": kind.twin or None, "efficiency": kind.efficiency, "use": kind.use}
+    if rack is not None:
+        said |= {"supply": rack.capacity_w, "margin": rack.margin}
+    for key, value in said.items():
+        if asked[key] is None:
+            asked[key] = value
+    return plan
 
 
 def _read(run: Run) -> tuple[Measured, Seen]:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.options import json_option, print_json
-from joulelab.cli.plan.given import Hours, Watts, checked_picture, picture_option, stores_options, write_picture
+from joulelab.cli.plan.given import (
+    Hours,
+    Watts,
+    checked_picture,
+    picture_option,
+    plan_option,
+    stores_options,
+    write_picture,
+)
 from joulelab.cli.plan.naming import Stores, measured_named
 
 if TYPE_CHECKING:
@@ -42,6 +50,7 @@ def plans_option(function: Any) -> Any:
 
 @click.command("when", epilog=EXAMPLES)
 @click.argument("words", nargs=-1, metavar="[RUN]...")
+@plan_option("the kind of node")
 @click.option("--intensity", metavar="SPEC", help="Least carbon by this: FILE.csv, kept:NAME, em:DE, gb, ...")
 @click.option("--tariff", metavar="SPEC", help="Least cost by this: FILE.toml, FILE.csv, 0.32EUR.")
 @click.option("--deadline", required=True, metavar="TIME", help="Be done by then: 2026-11-20T08:00, 48h, 7d.")
@@ -148,12 +157,16 @@ def _times(given: Mapping[str, Any], rate: Rate, now_s: float) -> tuple[float, f
 
 
 def _job(words: tuple[str, ...], given: Mapping[str, Any]) -> Job:
+    from joulelab.planner.scenario import read_scenario
     from joulelab.planner.shifting.job import Wanted, job_of
 
+    plan = read_scenario(given["plan"])
+    kind = plan.kind
     wanted = Wanted(
-        given["duration"], given["power"], given["idle"], given["rated"], given["nodes"], given["gpus"],
-        given["gpu_w"], given["caps"],
+        given["duration"], given["power"], given["idle"] or kind.idle_w, given["rated"] or kind.rated_w, given["nodes"],
+        given["gpus"] or kind.gpus, given["gpu_w"] or kind.gpu_w, given["caps"],
     )  # fmt: skip
+    words = words or tuple(plan.near(kind.runs))
     if not words:
         return job_of([], wanted)
     return job_of(measured_named(words, Stores(given["runs"], given["studies"], given["only"])), wanted)

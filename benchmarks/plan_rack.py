@@ -3,7 +3,7 @@
 Loads are drawn with known distributions: steady with memory, square waves, on and off at random, bursts. `upper` is
 how often the truth is below the upper end where the data support one (97.5 % is promised); `few` the same where they
 do not, beside the confidence that the planner owns up to; a percentile below 1/(1-p) blocks is refused. Loads whose
-level is another in each run are beyond what is promised, and shown for that.
+level is another in each run have to be refused where there are few runs; of one run nobody can tell, which is said.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ LOADS = (
     telegraph(10, 190, "bursts"),
 )
 
-# What the intervals do not promise: they are about the work of the runs given, not about runs that nobody measured.
+# What intervals of one run do not promise: they are about its work, not about runs that nobody measured.
 BEYOND = (levels_by_run(60.0), levels_by_run(150.0))
 
 

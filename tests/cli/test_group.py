@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 import resource
 import subprocess
@@ -13,7 +14,7 @@ from tests.report.synthetic import make_run
 
 from joulelab.cli import main
 from joulelab.cli.group import COMMANDS, commands, run_commands
-from joulelab.cli.options import Amount, Duration, Pair
+from joulelab.cli.options import Amount, Duration, Pair, print_json
 from joulelab.cli.plan import COMMANDS as PLANS
 from joulelab.cli.plan import command as plan
 from joulelab.core.errors import ConfigError, RecorderError
@@ -230,3 +231,11 @@ def test_an_interrupt_while_it_loads_is_no_traceback(monkeypatch: pytest.MonkeyP
     with pytest.raises(SystemExit) as left:
         main(["ls"])
     assert left.value.code == 130
+
+
+def test_json_is_printed_whole_or_not_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        print_json({"good": 1, "bad": math.nan})
+    assert capsys.readouterr().out == ""
+    print_json({"good": 1})
+    assert capsys.readouterr().out == '{\n "good": 1\n}\n'

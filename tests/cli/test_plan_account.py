@@ -129,6 +129,8 @@ def test_a_picture_is_written_and_nothing_of_others_over(call: Call, tmp_path: P
         (("carbon", "fast", "--intensity", "380", "--only", "gpus=2"), "no run has the label gpus=2"),
         (("carbon", "fast", "--intensity", "380", "--work", "gpu_hours=5"), "does not tell its GPUs"),
         (("carbon", "fast", "slow", "--intensity", "380", "--batch", "5"), "no run tells its batch"),
+        (("carbon", "fast", "--intensity", "380", "--cap", "nan"), "is no number to reckon with"),
+        (("carbon", "fast", "--intensity", "380", "--rated", "inf"), "is no number to reckon with"),
         (("carbon", "--plan", "none.toml"), "there is no such plan"),
     ],
 )  # fmt: skip
@@ -138,6 +140,32 @@ def test_what_is_wrong_is_said(
     assert call is not None  # in its folder, with its runs
     assert run_commands(["plan", *words], []) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_cap_is_modelled_by_the_power_of_a_gpu(call: Call, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node_run(runs, 6000.0, seconds=20.0, gpu_w=600.0, gpus=8, name="boards")
+    words = ("plan", "carbon", "boards", "--intensity", "380", "--cap", "500", "--gpu-power")
+    low, high = (json.loads(call(*words, watts, "--json").stdout)["entries"][0] for watts in ("600", "700W"))
+    assert low["planned"]["how"] == "assumed"
+    assert low["planned"]["time_s"]["value"] < high["planned"]["time_s"]["value"]  # a cap of 5/6 costs less than of 5/7
+    assert run_commands([*words, "-3"], []) == 2
+    assert "is no power" in capsys.readouterr().err
+
+
+def test_imported_runs_are_told_to_say_their_workload(
+    call: Call, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("b32", "b64"):
+        log = tmp_path / f"{name}.csv"
+        log.write_text("t,w\n" + "".join(f"{1714564800 + k},{int(name[1:]) * 10}\n" for k in range(61)))
+        for more in ([], ["-l", "workload=train", "-l", f"batch={name[1:]}"]):
+            named = [*more, "--name", name + ("-told" if more else "")]
+            call("import", "csv", log, "--time", "t=unix", "--map", "w=node.ac:W", *named)
+    words = ["plan", "carbon", "--intensity", "380", "--work", "runs=1", "--batch", "48"]
+    assert run_commands([*words, "b32", "b64"], []) == 2
+    assert "import them with -l workload=NAME" in " ".join(capsys.readouterr().err.split())
+    (entry,) = json.loads(call(*words, "b32-told", "b64-told", "--json").stdout)["entries"]
+    assert entry["planned"]["how"] == "interpolated"
 
 
 def test_the_group_lists_both() -> None:

@@ -37,7 +37,9 @@ def test_a_model_alone_is_marked_as_one_in_a_table_that_fits(call: Call, more: t
     assert "by a model" in text
     assert "10.20 kW x 8766 h" in text  # the nameplate beside it
     if more:
-        assert rows[1].split()[6] == "6"
+        assert rows[1].split()[2:4] == ["8110", "8110"]  # highest, and at most
+        assert rows[1].split()[7] == "6"
+        assert "32        8820        8820  77.32 ± ?    5 !" in text
         assert "compare the facility's energies" in " ".join(text.split())
 
 
@@ -52,6 +54,16 @@ def test_measured_fans_are_marked_as_measured(call: Call, runs: Path) -> None:
     assert [o["fans_by"] for o in told["options"]] == ["speed"]
     assert told["now"]["fans_w"]["value"] == pytest.approx(900 * (8 / 12) ** 3)
     assert told["options"][0]["change_w"]["expanded"] > 0
+
+
+def test_fans_far_beyond_what_was_seen_are_marked_with_the_nodes_they_cost(call: Call, runs: Path) -> None:
+    run = node_run(runs, 6000.0, idle_w=6000.0, fan_w=480.0)
+    words = ("plan", "cooling", run.name, "--inlet", "27", "--inlet", "32", "--supply", "60kW")
+    text = call(*words).output
+    mild, warm = ([line for line in text.splitlines() if line.split()[:2] == ["air", c]] for c in ("27", "32"))
+    assert [line.count("~") for line in (*mild, *warm)] == [0, 0, 1, 1]
+    assert "~ by the law of fans, over 1.5 times what was seen of them" in " ".join(text.split())
+    assert "~" not in call(*words, "--fan-max", "1900W").output
 
 
 def test_a_run_of_a_twin_is_called_simulated_and_brings_its_model(call: Call, runs: Path) -> None:
@@ -74,6 +86,8 @@ def test_a_run_of_a_twin_is_called_simulated_and_brings_its_model(call: Call, ru
         (("--node", "bnl-h100", "--margin", "100%"), "--margin"),
         (("--node", "bnl-h100", "--to", "water"), "'water' is not one of"),
         (("--power", "7kW"), "no fan was measured"),
+        (("--node", "bnl-h100", "--inlet", "nan"), "is no number to reckon with"),
+        (("--node", "bnl-h100", "--fan-rpm", "inf"), "is no number to reckon with"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_do(call: Call, words: tuple[str, ...], said: str) -> None:

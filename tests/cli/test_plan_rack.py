@@ -44,7 +44,7 @@ def test_the_example_says_the_same_as_the_published_figures(call: Call) -> None:
 
 
 def test_a_run_answers_and_its_plan_file_answers_the_same(call: Call, runs: Path, tmp_path: Path) -> None:
-    run = node_run(runs, lambda s: 7_000.0 if int(s / 5) % 2 else 6_000.0, seconds=60.0, name="train")
+    run = node_run(runs, lambda s: 7_000.0 if int(s / 5) % 2 else 6_000.0, seconds=200.0, name="train")
     words = ("--supply", "40kW", "--margin", "10", "--percentile", "p60", "--confidence", "0.9", "--json")
     (tmp_path / "kept").mkdir()
     first = json.loads(call("plan", "rack", run, *words, "--save", "kept/plan.toml").stdout)

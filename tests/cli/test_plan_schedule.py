@@ -15,6 +15,7 @@ from joulelab.cli.group import run_commands
 from joulelab.cli.plan import COMMANDS
 from joulelab.cli.plan.schedule import command
 from joulelab.planner.schedule.outcome import compare
+from joulelab.planner.schedule.policies import BACKFILL, NAMEPLATE
 from joulelab.planner.schedule.site import Site
 from joulelab.report.console import make_console
 from joulelab.report.plan.schedule import headline, lines, print_schedule
@@ -73,7 +74,11 @@ def test_json_has_everything_and_caps_let_more_run(call: Call, plan: Path) -> No
     assert saved["value"] < -0.1
     assert saved["expanded"] < 0.1
     assert {s["cap_w"] for s in of["least energy"]["starts"]} == {450.0}
-    assert of["first come"]["figures"]["rated_j"]["value"] == pytest.approx(1.2 * 6 * 2 * 9000 * 8000)
+    figures = {name: each["value"] for name, each in of["first come"]["figures"].items()}
+    assert figures["rated_jobs_j"] == pytest.approx(1.2 * 6 * 2 * 9000 * 8000)
+    assert figures["rated_j"] == pytest.approx(figures["rated_jobs_j"] + figures["idle_j"])
+    assert figures["idle_j"] > 0
+    assert {(s["mean_w"], s["highest_w"]) for s in of["backfill"]["starts"]} == {(12_000.0, 13_000.0)}
 
 
 def test_what_is_typed_goes_before_the_plan_file(call: Call, plan: Path) -> None:
@@ -112,7 +117,7 @@ def test_runs_are_jobs_each_submitted_when_it_started(call: Call, runs: Path) ->
     words = ("--nodes", "2", "--budget", "2kW", "--idle", "50W", "--rated", "900W", "--draws", "3")
     told = json.loads(call("plan", "schedule", *folders, *words, "--json").output)
     assert told["jobs"] == {"source": "2 runs", "count": 2, "uncapped": told["jobs"]["uncapped"]}
-    assert any("parts of nodes only" in note for note in told["notes"])
+    assert any("only parts of the nodes were measured" in note for note in told["notes"])
     assert told["simulated"] is False
     out = call("plan", "schedule", *folders, *words, "--repeat", "5", "--every", "2s").output
     assert "5 jobs, one each 2 s, made from 2 runs" in out
@@ -178,6 +183,25 @@ def test_simulated_powers_are_called_simulated() -> None:
     file = StringIO()
     print_schedule(make_console(file, width=80), found, {})
     assert headline(found).split(":")[0] in " ".join(file.getvalue().split())
+
+
+@pytest.mark.parametrize(
+    ("makespan", "wait_s", "told"),
+    [
+        (1.0, 0.0, "costs nothing here"),
+        (1.0, 300.0, "the same makespan, 5 min 00 s of waiting more per job"),
+        (0.9, -300.0, "-10.0 % makespan, 5 min 00 s of waiting less per job"),
+    ],
+)
+def test_the_price_of_nameplates_has_its_sign_in_words(makespan: float, wait_s: float, told: str) -> None:
+    found = compare(busy_stream(10, 1), Site(6, 60e3, 2200.0, rated_w=10_200.0), {"made": CURVE}, draws=0)
+    own = found.outcome(BACKFILL)
+    assert own is not None
+    (figures,) = own.drawn
+    other = {**figures, "makespan_s": makespan * figures["makespan_s"], "wait_s": wait_s + figures["wait_s"]}
+    outcomes = tuple(replace(o, drawn=(other,)) if o.policy == NAMEPLATE else o for o in found.outcomes)
+    said = dict(lines(replace(found, outcomes=outcomes), {}))
+    assert told in said["rated"]
 
 
 def test_the_help_is_what_the_group_says() -> None:

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Call
 
-SINCE = dt.datetime(2026, 11, 16, tzinfo=dt.UTC)
-FROM = ("--from", "2026-11-16T00:30")
+SINCE = dt.datetime(2025, 1, 6, tzinfo=dt.UTC)  # a Monday, long over
+FROM = ("--from", "2025-01-06T00:30")
 GIVEN = ("--power", "6.9kW", "--idle", "2.2kW", "--duration", "20h", "--rated", "10.2kW")
 
 
-def series(path: Path, days: int = 4, noise: float = 0.0, **header: str) -> Path:
-    """Write an hourly series as CSV."""
+def series(path: Path, days: int = 4, noise: float = 0.0, less: float = 0.0, **header: str) -> Path:
+    """Write an hourly series as CSV; prices are a thousandth of intensities, so much less."""
     about = {"kind": "average", "unit": "g/kWh", "zone": "DE", **header}
     hours = np.arange(24 * days)
     values = 350 + 150 * np.sin(hours / 12 * np.pi) + np.random.default_rng(1).normal(0, noise, len(hours))
     if about["kind"] == "price":
-        values = values / 1000
+        values = values / 1000 - less
     lines = [f"# {key}: {value}" for key, value in about.items()] + ["time,value"]
     lines += [f"{(SINCE + dt.timedelta(hours=int(h))).isoformat()},{v:.4f}" for h, v in zip(hours, values, strict=True)]
     path.write_text("\n".join(lines) + "\n")
@@ -158,6 +158,75 @@ def test_errors_of_earlier_forecasts_are_told(call: Call, tmp_path: Path) -> Non
     assert any("if it is off as 2 earlier ones were" in line for line in data["said"])
 
 
+def test_times_are_shown_in_the_zone_that_they_are_read_in(call: Call, tmp_path: Path) -> None:
+    times = ("--from", "2025-01-06T02:00", "--deadline", "2025-01-08T12:00")
+    words = ("plan", "when", *GIVEN, *times, "--intensity", series(tmp_path / "f.csv"))
+    berlin = ("--zone", "Europe/Berlin", "--choose", "start")
+    data = json.loads(call(*words, *berlin, "--json").output)
+    assert data["time_zone"] == "Europe/Berlin"
+    by = {way["name"]: way for way in data["ways"]}
+    assert by["now"]["start_utc_s"] == SINCE.timestamp() + 3600.0
+    text = call(*words, *berlin).output
+    assert max(map(len, text.splitlines())) <= 80
+    assert f"from {_clock(by['start']['start_utc_s'] + 3600)} Europe/Berlin:" in _flat(text)
+    assert "in Europe/Berlin, until Wed 08 12:00" in _flat(text)
+    assert "in UTC, until Wed 08 12:00" in _flat(call(*words).output)
+
+
+def _clock(time_s: float) -> str:
+    return dt.datetime.fromtimestamp(time_s, dt.UTC).strftime("%a %d %H:%M")
+
+
+def test_a_pue_may_have_an_uncertainty(call: Call, runs: Path, tmp_path: Path) -> None:
+    run = node_run(runs, 7000.0, seconds=30.0)
+    words = ("plan", "when", run.name, *FROM, "--intensity", series(tmp_path / "f.csv"), "--deadline", "1d")
+    data = json.loads(call(*words, "--pue", "1.3±0.13", "--json").output)
+    assert (data["pue"], data["pue_expanded"]) == (1.3, pytest.approx(0.13))
+    cost = data["ways"][0]["cost"]
+    assert cost["expanded"] / cost["value"] > 0.1
+    assert "PUE of 1.3 ± 0.13 is in the cost, not in the energy" in _flat(call(*words, "--pue", "1.3+-0.13").output)
+    assert "PUE" not in call(*words).output
+    for wrong in ("0.9", "nan", "inf", "much"):
+        assert "is no PUE" in call(*words, "--pue", wrong, code=2).output
+    assert "no number to reckon with" in _flat(call(*words, "--pause-energy", "nan", code=2).output)
+
+
+def test_where_one_is_paid_for_running_there_are_amounts_and_no_shares(call: Call, tmp_path: Path) -> None:
+    about = {"kind": "price", "unit": "EUR/kWh"}
+    prices = series(tmp_path / "prices.csv", less=0.3, **about)
+    words = ("plan", "when", *GIVEN, *FROM, "--duration", "6h", "--tariff", prices, "--deadline", "3d")
+    text = call(*words, "--keep", "--choose", "pauses-off").output
+    assert "EUR less than run now" in _flat(text)
+    assert "against now," in text
+    assert "%" not in text.partition("start,")[0]
+    assert "best start 41.40 ± ? -3.489 ± ? -9.490 ± ? -5.158" in _flat(text)
+    came = series(tmp_path / "came.csv", less=0.28, noise=5.0, **about)
+    picture = tmp_path / "came.svg"
+    told = _flat(call("plan", "review", "--actual", came, "--picture", picture).output)
+    assert "EUR less were promised" in told
+    assert "came - now, known - now, way EUR EUR EUR EUR" in told
+    assert "%" not in told
+    assert b"what came" in picture.read_bytes()
+
+
+def test_a_plan_that_is_not_over_is_not_reviewed(call: Call, tmp_path: Path) -> None:
+    """Before a service would be asked for what it cannot know."""
+    text = call("plan", "when", *GIVEN, "--intensity", "380", "--deadline", "48h", "--keep").output
+    assert "Run it now: no other way costs less" in _flat(text)
+    (kept,) = (tmp_path / "joulelab-plans").iterdir()
+    assert "is not over (it goes until" in _flat(call("plan", "review", "--actual", "em:DE", code=2).output)
+    assert json.loads(kept.read_text())["reviews"] == []
+
+
+def test_repeats_are_one_job_and_others_are_refused(call: Call, runs: Path, tmp_path: Path) -> None:
+    names = [node_run(runs, watts, seconds=30.0).name for watts in (6900.0, 7100.0)]
+    other = node_run(runs, 7000.0, seconds=30.0, command=["python", "other.py"]).name
+    words = ("--intensity", series(tmp_path / "f.csv"), *FROM, "--deadline", "1d")
+    assert "the job is the mean of 2 runs" in _flat(call("plan", "when", *names, *words).output)
+    assert "one run: how much runs of this job differ is not known" in _flat(call("plan", "when", other, *words).output)
+    assert "the runs are no repeats of one job" in _flat(call("plan", "when", *names, other, *words, code=2).output)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -169,6 +238,26 @@ def test_errors_of_earlier_forecasts_are_told(call: Call, tmp_path: Path) -> Non
 )
 def test_what_cannot_be_is_refused(call: Call, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     given = ("plan", "when", *GIVEN, *FROM, "--intensity", series(tmp_path / "f.csv"))
+    assert said in _flat(call(*given, *words, code=2).output)
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "said"),
+    [
+        ((",350.0000", ",-350.0"), (), "a carbon intensity cannot be below 0"),
+        (("2025-01-07T05:00:00+00:00,", "# "), (), "has a gap where it is used"),
+        ((",350.0000", ",many"), (), "many"),
+        (("+00:00", ""), ("--zone", "Europe/Nowhere"), "no time zone"),
+        (("2025-01-06", "2025-03-30"), ("--zone", "Europe/Berlin", "--from", "2025-03-30T02:30"), "never"),
+        (("2025-01-06", "2025-10-26"), ("--zone", "Europe/Berlin", "--from", "2025-10-26T02:30"), "twice"),
+    ],
+)
+def test_series_and_times_that_cannot_be_are_refused(
+    call: Call, tmp_path: Path, change: tuple[str, str], words: tuple[str, ...], said: str
+) -> None:
+    path = series(tmp_path / "f.csv", days=1 if "2025-01-06" in change else 4)
+    path.write_text(path.read_text().replace(*change))
+    given = ("plan", "when", *GIVEN, *FROM, "--intensity", path, "--deadline", "72h")
     assert said in _flat(call(*given, *words, code=2).output)
 
 

@@ -75,6 +75,23 @@ def test_readings_finer_than_a_tenth_of_a_second_are_taken_together(tmp_path: Pa
     assert len(draw.mean_w) == 40
 
 
+def test_readings_are_kept_as_they_were_read(tmp_path: Path) -> None:
+    (draw,) = measured(node_run(tmp_path / "a", saw, seconds=40.0)).draws
+    assert np.diff(draw.read_s) == pytest.approx(1.0)
+    assert draw.read_s.size == 40
+    assert set(np.round(np.diff(draw.read_w))) == {100.0, -900.0}  # a grid would have smoothed the fall
+    (fine,) = measured(node_run(tmp_path / "b", 5000.0, idle_w=5000.0, step_s=0.02, seconds=4.0)).draws
+    assert np.diff(fine.read_s) == pytest.approx(0.1)
+    assert fine.read_w[1:] == pytest.approx(5000.0)
+
+
+def test_a_host_of_several_meters_holds_each_until_its_next_reading(tmp_path: Path) -> None:
+    (parts,) = measured(make_run(tmp_path, gpus=2, gpu_w=300.0, cpus=1, cpu_w=90.0, idle_w=300.0)).draws
+    known = parts.read_w[np.isfinite(parts.read_w)]
+    assert known.size > 0.9 * parts.read_w.size
+    assert np.median(known) == pytest.approx(690.0, rel=0.02)
+
+
 def test_a_node_behind_its_supplies_and_a_node_in_parts_are_told_apart(tmp_path: Path) -> None:
     (behind,) = measured(node_run(tmp_path / "dc", 5000.0, scope="node.dc")).draws
     (parts,) = measured(make_run(tmp_path / "parts", gpus=2, gpu_w=300.0, cpus=1, cpu_w=90.0, idle_w=300.0)).draws

@@ -102,6 +102,7 @@ def test_small_formats() -> None:
     assert fmt.percent(0.123) == "+12.3 %"
     assert fmt.percent(-0.0049, signed=False) == "-0.49 %"
     assert fmt.percent(math.nan) == "-"
+    assert (fmt.percent(0.0), fmt.percent(-1e-6), fmt.percent(1e-6)) == ("0.00 %",) * 3  # nothing has no sign
     assert fmt.watts(1068.0) == "1068 W"
     assert fmt.watts(12345.0) == "12.35 kW"
     assert fmt.change(-0.123, 0.011) == "-12.3 ± 1.1 %"

@@ -4,8 +4,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.slurm.fake import DAY, PM, Fake, row
 
 from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.meters import slurm
 from joulelab.store.run import open_run
 from joulelab.supervisor.imports import Asked, Wanted, entry_asked, import_archives, typed_asked
 
@@ -93,3 +95,22 @@ def test_what_is_not_known_of_the_interval_is_in_the_run(tmp_path: Path, log: Pa
         assert [p for p in done.problems if len(p) == 1] == problems
     with pytest.raises(ReadFailed, match="no reading in that interval"):
         import_archives(tmp_path / "runs", [fake], WANTED)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"others": f"2|COMPLETED|{DAY}00:30|{DAY}01:30|n1\n"}, "shared n1 with 2 (30 s)"),
+        ({"config": PM.replace("none", "jobs,users")}, "PrivateData"),
+        ({"config": PM.replace("AcctGatherNodeFreq = 1 sec\n", "")}, "nothing tells how often"),
+    ],
+)
+def test_a_doubtful_job_is_imported_with_its_problems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, str], said: str
+) -> None:
+    fake = Fake(row("1", 5000) + row("1.0", 5000), **more)
+    monkeypatch.setattr(slurm, "open_archive", lambda _: fake.archive())
+    done = import_archives(tmp_path / "runs", [Asked("slurm", "slurm", {})], WANTED)
+    assert [said in problem for problem in done.problems] == [True], done.problems
+    with open_run(done.run) as run:
+        assert [said in e["what"] for e in run.events() if e["event"] == "problem"] == [True]

@@ -124,7 +124,7 @@ def say(text: str) -> None:
 
 
 def print_json(data: Any) -> None:
-    """Print plain data as JSON on standard output."""
-    json.dump(data, sys.stdout, indent=1, ensure_ascii=False, default=str, allow_nan=False)
-    sys.stdout.write("\n")
+    """Print plain data as JSON on standard output, whole or not at all."""
+    text = json.dumps(data, indent=1, ensure_ascii=False, default=str, allow_nan=False)
+    sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

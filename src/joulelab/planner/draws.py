@@ -9,13 +9,14 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from joulelab.analysis.accounting import accounts_of
 from joulelab.analysis.analyse import analyse, interval_of, joined_of
 from joulelab.analysis.breakdown import stacked
+from joulelab.analysis.power import GAP_FACTOR
 from joulelab.analysis.profile import guides_of
 from joulelab.analysis.profile_lines import Edges
 from joulelab.analysis.terms import Quantity, total
@@ -26,7 +27,7 @@ from joulelab.core.text import SERVED_TWIN
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.analysis.channels import ScopeChannels
+    from joulelab.analysis.channels import Channel, ScopeChannels
     from joulelab.analysis.result import Result
     from joulelab.analysis.series import Floats
     from joulelab.store.run import Run
@@ -47,7 +48,8 @@ class Draw:
     NaN where nothing was read. `side` is where it was measured: at the wall, behind the supplies, or only in `parts` of
     the node. `raw_s` is how far apart the readings are, `window_s` what each of them is a mean over (0: a moment).
     `gain` is the share by which all of them may be wrong alike (k = 2), None where nobody knows. Hosts of one `run` did
-    one job together. `parts` are the means of what was measured inside, by family: `gpu`, `cpu`, `dram`.
+    one job together. `parts` are the means of what was measured inside, by family: `gpu`, `cpu`, `dram`. `read_w` are
+    the readings themselves at `read_s` (s from the start), which no grid has smoothed; none where nobody kept them.
     """
 
     run: str
@@ -69,6 +71,8 @@ class Draw:
     twin: str = ""
     gpus: int = 0
     parts: Mapping[str, Floats] = field(default_factory=dict)
+    read_s: Floats = field(default_factory=lambda: np.empty(0))
+    read_w: Floats = field(default_factory=lambda: np.empty(0))
 
     @property
     def highest_w(self) -> float:
@@ -82,17 +86,31 @@ class Draw:
 
 
 @dataclass(frozen=True)
+class Accounted:
+    """Hold what a cluster told beside the energy: on how many nodes it was (None where it did not), what it covers."""
+
+    nodes: int | None = None
+    covers: str = ""
+
+
+@dataclass(frozen=True)
 class Measured:
     """Hold a run for planning: its result, and what each of its hosts drew.
 
     Of a run that was only accounted for (by Slurm) the energy is known and not when it was used: there are no draws,
-    and its energy is taken as spread evenly.
+    its energy is taken as spread evenly, and `accounted` holds what else was told.
     """
 
     result: Result
     draws: tuple[Draw, ...]
     _edges: tuple[int, int]
     _scopes: tuple[ScopeChannels, ...]
+    accounted: Accounted | None = None
+
+    @property
+    def nodes(self) -> int | None:
+        """Return on how many nodes it was, None where nobody tells."""
+        return len(self.draws) or (self.accounted.nodes if self.accounted is not None else None)
 
     @property
     def resolved(self) -> bool:
@@ -140,7 +158,7 @@ def measured_of(run: Run) -> Measured:
     every = [s for s in joined_of(run, interval).scopes if not s.estimate]
     scopes = [s for s in every if s.host not in told and family(s.scope) != JOB]
     if every and not scopes and result.energy is not None and result.duration_s > 0:
-        return Measured(result, (), (interval.start_ns, interval.end_ns), ())
+        return Measured(result, (), (interval.start_ns, interval.end_ns), (), _accounted(run, list(told.values())))
     if not scopes or result.duration_s <= 0:
         why = "there is an estimate only" if result.scopes else "no power was measured"
         raise ConfigError(f"run {result.run} cannot be planned with", why=why, next="joulelab doctor")
@@ -150,6 +168,15 @@ def measured_of(run: Run) -> Measured:
     guides = guides_of(scopes)
     draws = tuple(_draw(result, host, [p for p in stack if p[0].host == host], guides, (a, b)) for host in hosts)
     return Measured(result, draws, (a, b), tuple(outer for outer, _ in stack))
+
+
+def _accounted(run: Run, told: Sequence[Mapping[str, Any]]) -> Accounted:
+    """Return what the cluster told of a job: with its energy while it ran (`attached`), or when it was imported."""
+    archives = [one for one in (run.meta.get("imported") or {}).get("archives") or [] if "node_count" in one]
+    counts = [len(one.get("nodes") or ()) for one in told] + [one["node_count"] for one in archives]
+    covers = [" + ".join(map(str, one["covers"])) for one in told] + [str(one.get("covers") or "") for one in archives]
+    known = bool(counts) and all(isinstance(count, int) and count > 0 for count in counts)
+    return Accounted(sum(counts) if known else None, ", ".join(dict.fromkeys(text for text in covers if text)))
 
 
 def _draw(
@@ -180,6 +207,7 @@ def _draw(
     rated = [d for d in result.rated.devices if d.host == host]
     families = {family(s.scope) for s in outer}
     gpus = {s.scope for s in result.scopes if s.host == host and family(s.scope) == "gpu"}
+    read_s, read_w = _readings(edges, shown, max(raw_s, LEAST_STEP_S))
     return Draw(
         run=result.run, name=result.name or "", host=host,
         side="dc" if families == {"node.dc"} else "ac" if not families & {*PARTS, "node.dc"} else "parts",
@@ -189,7 +217,29 @@ def _draw(
         idle_w=total(q for q in idle if q is not None) if idle and None not in idle else None,
         rated_w=sum(d.watts for d in rated) if rated and {d.scope for d in rated} == {s.scope for s in outer} else None,
         rated_by=rated[0].source if rated else "", twin=result.twin, gpus=len(gpus), parts=parts,
+        read_s=read_s, read_w=read_w,
     )  # fmt: skip
+
+
+def _readings(edges: Edges, channels: Sequence[Channel], step_s: float) -> tuple[Floats, Floats]:
+    """Return when (s) a host was read and what it drew (W), no finer than a step; nothing between readings is made up.
+
+    Of several channels each holds its last reading until the next; NaN where one of them has none.
+    """
+    every = [shown for channel in channels for shown in edges.shown(channel)]
+    if not every or not all(shown.t.size for shown in every):
+        return np.empty(0), np.empty(0)
+    slowest = min(every, key=lambda shown: shown.t.size).t
+    at = slowest[(slowest >= 0) & (slowest <= edges.duration_s)]
+    if at.size > edges.t.size:  # finer than the steps
+        at = edges.t
+    total = np.zeros(at.size)
+    for shown in every:
+        place = np.searchsorted(shown.t, at + 1e-9, side="right") - 1
+        held = shown.value[np.maximum(place, 0)]
+        old = (place < 0) | (at - shown.t[np.maximum(place, 0)] > GAP_FACTOR * step_s)
+        total += np.where(old, np.nan, held)
+    return at, total
 
 
 def _gain(energy: Quantity) -> float | None:

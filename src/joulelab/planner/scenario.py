@@ -5,13 +5,13 @@ One file is kept with a facility's documents; each command takes from it what it
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.config.problems import Problems, Table, read_toml
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import printable
 from joulelab.meters import nearest
 from joulelab.planner.account.sites import read_sites
 from joulelab.planner.account.work import read_work
@@ -83,7 +83,7 @@ def read_scenario(
     `need` is a table that has to be in the file. Raises ConfigError with all that is wrong.
     """
     text, values = ("", {}) if path is None else read_toml(path, "plan file")
-    values = deepcopy(values)
+    values = _printable(values)
     problems = Problems(TYPED if path is None else str(path), text)
     if path is not None and need and need not in values:
         problems.add((), f"the plan file has no [{need}]", next="add it, or name another file")
@@ -105,6 +105,15 @@ def read_scenario(
     )
     problems.check()
     return found
+
+
+def _printable(value: Any) -> Any:
+    """Return a copy of what a file says in which no text moves a cursor or sets a colour: it is shown in tables."""
+    if isinstance(value, dict):
+        return {printable(key): _printable(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_printable(one) for one in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def _named(values: Mapping[str, Any]) -> str:

@@ -110,7 +110,7 @@ def percent(share: float, *, signed: bool = True) -> str:
     size = abs(share) * 100
     decimals = 0 if size >= 99.5 else 1 if size >= 0.95 else 2
     text = f"{share * 100:+.{decimals}f}" if signed else f"{share * 100:.{decimals}f}"
-    return f"{text} %"
+    return f"{text if float(text) else text.lstrip('+-')} %"  # nothing has no sign
 
 
 def change(share: float, expanded: float | None) -> str:

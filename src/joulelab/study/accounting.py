@@ -109,11 +109,11 @@ def attach_job(run: Path, config: Mapping[str, Any], *, name: str = "") -> list[
         raise ConfigError(what, where=str(run), why="it ran at another time", next="see sacct -X -S now-30days")
     known = _known(run)
     energy = total_of([energy_of(component, archive.sampling, known) for component in archive.components])
-    fetched, facts = account(archive.components, archive.sampling, energy, archive.doubts, config, known)
+    fetched, facts = account(archive.components, archive.sampling, energy, archive.problems, config, known)
     attach(run, name or host_name(row.raw), [fetched], facts)
     if (run.parent / CLAIM).is_file():
         _note(run.parent, facts)
-    return [*energy.doubts, *archive.doubts, *([energy.reason] if energy.reason else [])]
+    return [*energy.doubts, *archive.problems, *([energy.reason] if energy.reason else [])]
 
 
 def _wanted(slot: Slot, problems: list[str]) -> _Wanted | None:

@@ -104,6 +104,15 @@ def test_a_rates_own_uncertainty_is_in_where_it_is_stated(tmp_path: Path) -> Non
     assert rate_u == pytest.approx(of_values.slots[1].energy.value / KWH * 30.0)
 
 
+def test_a_rates_uncertainty_is_that_of_moved_data_too(tmp_path: Path) -> None:
+    run = two_levels(tmp_path)
+    start = run.start_utc_s
+    each = Steps(AVERAGE, np.array([start, start + 10]), np.array([100.0, 100.0]), start + 40, u=np.array([10.0, 30.0]))
+    terms = [account_of(RunProfile(run), each, moved_kwh=q).amount.terms for q in (None, Quantity(2.0))]
+    bare, moved = (next(u for source, u in one.items() if source.startswith("rate:")) for one in terms)
+    assert moved - bare == pytest.approx(2.0 * (10 * 0.25 + 30 * 0.75))  # by time, as its own rate is
+
+
 def test_unknown_accuracy_stays_unknown(tmp_path: Path) -> None:
     run = two_levels(tmp_path, gain=None)
     assert account_of(RunProfile(run), FLAT).amount.expanded is None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.planner.measured_runs import measured, node_run
+from tests.planner.rack.draws import only_accounted
 from tests.study.virtual_study import write
 
 from joulelab.analysis.result import Check
@@ -273,3 +274,9 @@ def test_the_model_covers_real_sweeps(gpu: str, highest: float, model: str) -> N
                 inside.append(abs(at.value - took_s / free_s) <= 2 * at.u)
     assert len(inside) > 250
     assert sum(inside) / len(inside) >= 0.93
+
+
+def test_a_run_that_was_only_accounted_for_says_nothing_of_caps(tmp_path: Path) -> None:
+    runs = [*swept(tmp_path / "runs", {400.0: [12.0], None: [10.0]}), only_accounted(tmp_path / "job")]
+    with pytest.raises(ConfigError, match="what caps do cannot be told from run"):
+        response_of(runs)

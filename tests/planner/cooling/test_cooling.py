@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.planner.measured_runs import measured, node_run
+from tests.planner.measured_runs import GAIN, measured, node_run
 
 from joulelab.core.errors import ConfigError
-from joulelab.planner.cooling.blowing import ModelledFans, Supplies, full_load_w, load_of
+from joulelab.planner.cooling.blowing import BEYOND_SEEN, ModelledFans, full_load_w
 from joulelab.planner.cooling.decide import Given, plan_cooling
 from joulelab.planner.cooling.fans import KINDS, Law, Seen, Setting, change, seen_of
+from joulelab.planner.cooling.pooled import load_of
+from joulelab.planner.cooling.supplies import Supplies
 from joulelab.store.run import open_run
 from joulelab.twins import points, profile
 from joulelab.twins.model import H100, Cooling, Node
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from joulelab.planner.draws import Measured
 
 NS = 10**9
+UP = 1 + 2 * GAIN / 3**0.5  # what a meter's gain adds to a highest power (k = 2)
 AIR = Setting("air", 25.0)
 BMC = {"temperature_c": ("degC", 22.0), "fan1_speed_rpm": ("rpm", 6000.0), "fan2_speed_rpm": ("rpm", 8000.0)}
 
@@ -122,9 +125,25 @@ def test_measured_fans_are_scaled_through_the_supplies(tmp_path: Path) -> None:
     assert chip.change_w.known
     assert chip.change_w.u > 0
     assert bath.highest_w == pytest.approx(5500.0)
-    warm = option(plan, "air", 32.0)
+    mild = option(plan, "air", 27.0)
+    assert mild.change_w.value == pytest.approx(500.0 * ((20 / 18) ** 3 - 1))
+    assert "assumed:exhaust" in mild.change_w.terms
+
+
+def test_the_law_is_not_trusted_far_beyond_what_was_seen(tmp_path: Path) -> None:
+    run = node_run(tmp_path, 6000.0, idle_w=6000.0, fan_w=480.0)
+    told: dict[str, Any] = {"efficiency": 0.96, "inlet_c": 25.0, "supply_w": 65_000.0}
+    plan = planned(run, **told)
+    warm, others = option(plan, "air", 32.0), [o for o in plan.options if o.setting.inlet_c != 32.0]
+    assert (20 / 18) ** 3 < BEYOND_SEEN < (20 / 13) ** 3
     assert warm.change_w.value == pytest.approx(500.0 * ((20 / 13) ** 3 - 1))
-    assert "assumed:exhaust" in warm.change_w.terms
+    assert (warm.beyond_seen, warm.full_speed, warm.change_w.known) == (True, False, False)
+    assert warm.upper_w > 6000.0 + warm.change_w.value + 2 * warm.change_w.u  # nodes are not counted by less
+    assert not any(o.beyond_seen for o in others)
+    assert [text for text in plan.warnings if "over 1.5 times what was seen" in text and "air at 32" in text]
+    able = option(planned(run, **told, fan_max_w=1900.0), "air", 32.0)
+    assert (able.beyond_seen, able.full_speed, able.change_w.known) == (False, False, True)
+    assert able.change_w.value == pytest.approx(warm.change_w.value)
 
 
 def test_the_gain_of_the_nodes_meter_is_not_in_the_change(tmp_path: Path) -> None:
@@ -143,7 +162,7 @@ def test_a_speed_becomes_a_power_by_its_cube(tmp_path: Path) -> None:
     assert plan.now.fans_w.u > 0
     assert plan.now.setting == Setting("air", 22.0)
     assert "speed was measured" in plan.notes[0]
-    assert any("94% efficient, assumed" in note for note in plan.notes)
+    assert any("90 to 97 % efficient, assumed" in note for note in plan.notes)
     modelled = planned(run, find("bnl-h100").node, fan_rpm=12_000.0)
     assert (plan.now.by, modelled.now.by) == ("speed", "model")
     assert option(modelled, "immersion").fans_w.expanded == 0  # there are none
@@ -186,21 +205,25 @@ def test_the_model_says_what_a_twin_with_that_cooling_takes(tmp_path: Path, kind
 def test_the_model_goes_by_the_course_and_not_by_the_mean(tmp_path: Path) -> None:
     node = find("bnl-h100").node
     one = measured(node_run(tmp_path, lambda s: 8500.0 if s % 10 < 5 else 3000.0, seconds=40.0, idle_w=5750.0))
-    load = load_of([one], Supplies(node, None))
+    supplies = Supplies(node, None)
+    load = load_of([one], supplies)
     now = Setting(node.cooling.kind, node.cooling.inlet_c)
-    found = ModelledFans(node, now, load).under(now).fans_w.value
-    flat = ModelledFans(node, now, replace(load, course_w=np.array([load.mean_w.value]))).under(now).fans_w.value
+    found = ModelledFans(node, now, load, supplies).under(now).fans_w.value
+    even = replace(load, course_w=np.array([load.mean_w.value]))
+    flat = ModelledFans(node, now, even, supplies).under(now).fans_w.value
     assert found > 1.2 * flat
 
 
 def test_full_load_is_that_of_the_calibrated_burn() -> None:
     node = find("bnl-h100").node
-    assert full_load_w(node) == pytest.approx(8460.0, rel=0.01)
+    assert full_load_w(node, Supplies(node, None)) == pytest.approx(8460.0, rel=0.01)
     heat = sum(
         min(node.range_w(leaf)[1], 700.0 if leaf.startswith("gpu") else 1e9) for leaf in points.heating(node.leaves())
     )
     plan = plan_cooling([], [], node, Given(), kinds=("immersion",))
     assert plan.options[0].node_w.value == pytest.approx(float(np.interp(heat, *node.to_ac())), rel=1e-3)
+    better = plan_cooling([], [], node, Given(efficiency=0.99), kinds=("immersion",))
+    assert better.options[0].node_w.value == pytest.approx(heat / 0.99)
 
 
 def test_a_node_behind_its_supplies_is_shown_at_the_wall(tmp_path: Path) -> None:
@@ -216,6 +239,8 @@ def test_a_rack_a_year_and_a_facility(tmp_path: Path) -> None:
     plan = planned(run, efficiency=0.96, use=0.5, supply_w=36_000.0, margin=0.1, pue=pue)
     bath = option(plan, "immersion")
     assert (plan.now.nodes, bath.nodes) == (5, 6)
+    assert (plan.now.highest_w, plan.now.upper_w) == (pytest.approx(6000.0), pytest.approx(6000.0 * UP))
+    assert any(f"nodes are by {UP:.3f} times the highest reading" in note for note in plan.notes)
     assert bath.kwh.value == pytest.approx(5000.0 * 4383.0 / 1000)
     assert bath.facility_kwh is not None
     assert bath.facility_kwh.value == pytest.approx(1.1 * bath.kwh.value)
@@ -239,6 +264,8 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
         planned(node_run(tmp_path / "a"))
     with pytest.raises(ConfigError, match="there is no node to cool"):
         plan_cooling([], [], None, Given())
+    with pytest.raises(ConfigError, match="--power is for a node without runs"):
+        planned(node_run(tmp_path / "b", fan_w=480.0), power_w=7000.0)
     with pytest.raises(ConfigError, match="too warm"):
         plan_cooling([], [], find("bnl-h100").node, Given(), inlets_c=(50.0,))
 
@@ -250,3 +277,7 @@ def test_plain_data_says_where_each_figure_is_from(tmp_path: Path) -> None:
     assert {o["fans_by"] for o in told["options"]} == {"model"}
     assert all(o["change_w"]["expanded"] is None for o in told["options"])
     assert told["now"]["cooling"] == "rear-door"
+    assert told["now"]["highest_upper_w"] == told["now"]["highest_w"]
+    assert told["now"]["fans_beyond_seen"] is False
+    counted = plan_cooling([], [], find("bnl-h100").node, Given(supply_w=70_000.0))
+    assert any("nothing was measured of peaks" in note for note in counted.notes)

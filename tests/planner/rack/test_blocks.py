@@ -9,7 +9,18 @@ import pytest
 from tests.planner.rack.draws import draw, wandering
 
 from joulelab.core.errors import ConfigError
-from joulelab.planner.rack.blocks import Pool, correlation_s, pool_of, seen_share, share_limits, side_of
+from joulelab.planner.rack.blocks import (
+    LEAST_BLOCK_S,
+    MOST_LAGS,
+    OVER,
+    Pool,
+    above_s,
+    correlation_s,
+    pool_of,
+    seen_share,
+    share_limits,
+    side_of,
+)
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.8, 0.95])
@@ -35,20 +46,44 @@ def test_nothing_that_moves_is_one_step_each():
 
 def test_a_run_that_is_above_throughout_is_one_observation():
     rng = np.random.default_rng(1)
-    cool, hot = (draw(rng.normal(mean, 10, 500), run=str(mean)) for mean in (6000.0, 7000.0))
-    assert pool_of([cool, hot]).blocks > 500
-    assert pool_of([cool, hot], limit_w=6500.0).blocks < 10
+    cool, hot, alike = (
+        draw(rng.normal(mean, 10, 500), run=f"{mean} {n}") for n, mean in enumerate((6000.0, 7000.0, 6000.0))
+    )
+    assert pool_of([cool, hot]).blocks == 2
+    assert pool_of([cool, hot]).block_s == pytest.approx(1000.0, rel=0.01)  # a whole run
+    assert pool_of([cool, alike]).blocks == 2000 // LEAST_BLOCK_S
 
 
-def test_bursts_rarer_than_the_percentile_make_its_blocks_as_well():
-    """3 % of the time in bursts of 100 s: p95 falls into the noise below, of which each reading is its own."""
-    rng = np.random.default_rng(8)
-    watts = rng.normal(7000, 60, 5000)
+def test_bursts_make_blocks_as_long_as_they_last_for_every_percentile():
+    """3 % of the time in bursts of 100 s on noise of which each reading is its own."""
+    watts = np.random.default_rng(8).normal(7000, 60, 5000)
+    quiet = pool_of([draw(watts)])
     for start in (700, 2500, 4100):
-        watts[start : start + 50] += 200
-    whole, below = pool_of([draw(watts)], share=0.05), pool_of([draw(watts)])
-    burst = pool_of([draw(watts)], limit_w=below.at(0.025))
-    assert whole.block_s == burst.block_s > 2 * below.block_s
+        watts[start : start + 50] += 300
+    assert quiet.block_s == LEAST_BLOCK_S  # without bursts nothing tells how long one lasts
+    assert pool_of([draw(watts)]).block_s > 100.0
+    assert above_s([draw(watts)], {7150.0: 0.03}) == OVER * above_s([draw(watts)], {7150.0: 0.3})
+
+
+def test_a_limit_makes_blocks_of_its_own():
+    """On in half of the time for 400 s: being above that level lasts, the noise at the top does not."""
+    rng = np.random.default_rng(4)
+    on = np.arange(20_000) // 200 % 2 * (rng.random(100).repeat(200) < 0.9)
+    watts = 2000 + 50 * on + rng.normal(0, 5, on.size) + 300 * (rng.random(on.size) < 0.2)
+    assert pool_of([draw(watts)], limit_w=2025.0).block_s > 2 * pool_of([draw(watts)]).block_s
+
+
+def test_long_fine_readings_are_taken_together_where_lengths_are_sought():
+    watts = wandering(MOST_LAGS + 1, 0.99, 2)
+    assert correlation_s([draw(watts, step_s=0.1)]) == pytest.approx(20.0, rel=0.3)
+
+
+def test_a_run_that_counts_little_adds_few_blocks():
+    runs = [draw(wandering(3000, 0.0, seed), run=str(seed)) for seed in range(2)]
+    even = pool_of(runs, weights={"0": 1, "1": 1})
+    assert even.blocks == pool_of(runs).blocks == 200
+    assert pool_of(runs, weights={"0": 1, "1": 0.1}).blocks == int(100 / ((1 / 1.1) ** 2 + (0.1 / 1.1) ** 2))
+    assert pool_of(runs, weights={"0": 1, "1": 0}).blocks == 100
 
 
 def test_a_set_without_the_hot_unit_is_judged_by_all_readings():
@@ -62,7 +97,9 @@ def test_hosts_of_one_run_share_their_blocks():
     eight = pool_of([draw(series, host=f"n{k}") for k in range(8)])
     assert eight.blocks == alone.blocks
     assert eight.observed_s == alone.observed_s
-    assert pool_of([draw(series, run=str(k)) for k in range(8)]).blocks == 8 * alone.blocks
+    eight = pool_of([draw(series, run=str(k)) for k in range(8)])
+    assert eight.blocks == int(8 * 4000 / eight.block_s)
+    assert (eight.block_s, eight.runs) == (alone.block_s, 8)
 
 
 def test_blocks_never_cross_runs():

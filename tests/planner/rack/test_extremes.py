@@ -11,7 +11,7 @@ from benchmarks.plan_rack import LOADS, campaign, square, steady, telegraph
 from tests.planner.rack.draws import draw, wandering
 
 from joulelab.core.errors import ConfigError
-from joulelab.planner.rack.blocks import pool_of, seen_share
+from joulelab.planner.rack.blocks import LEAST_BLOCK_S, pool_of, seen_share
 from joulelab.planner.rack.extremes import Percentile, Refusal, exceeding, maximum_of, percentile_of, shown
 from joulelab.planner.rack.mix import Job, load_of
 
@@ -44,12 +44,14 @@ def test_a_cooler_run_by_a_worse_meter_may_be_the_upper_figure():
 
 
 def test_a_percentile_is_that_of_the_readings():
-    watts = np.random.default_rng(2).permutation(np.arange(1.0, 1001.0))
+    watts = np.random.default_rng(2).permutation(np.arange(1.0, 1001.0).repeat(5))
     found = given(percentile_of([draw(watts)], 0.95))
     assert found.value_w == 950.0
     assert found.low_w < 950.0 < found.high_w
     assert found.plan_w == found.upper_w == pytest.approx(found.high_w)
+    assert found.high_w < 1000.0
     assert found.supported
+    assert "one run only" in found.said
     assert found == percentile_of([draw(watts)], 0.95)
     json.dumps(found.to_json())
 
@@ -63,7 +65,7 @@ def test_the_gain_of_the_meter_widens_the_upper_end():
 
 def test_the_interval_is_no_narrower_than_the_binomial_of_blocks():
     draws = [draw(wandering(4000, 0.9, 12))]
-    found, pool = given(percentile_of(draws, 0.9)), pool_of(draws, share=0.1)
+    found, pool = given(percentile_of(draws, 0.9)), pool_of(draws)
     seen, often = (seen_share(0.1, pool.blocks, 0.025, upper=upper) for upper in (True, False))
     assert seen is not None
     assert often is not None
@@ -87,7 +89,37 @@ def test_too_few_blocks_are_refused_with_the_hours_it_takes():
     assert found.hours_needed == pytest.approx(found.hours * 1000 / found.blocks)
     assert "needs 1,000 independent blocks" in found.said
     assert "p99.9" in found.said
+    assert "runs" not in found.said
     json.dumps(found.to_json())
+
+
+def test_where_runs_differ_it_takes_more_runs():
+    draws = [draw(wandering(600, 0.0, n, mean=6000.0 + 300 * n), run=str(n)) for n in range(4)]
+    found = percentile_of(draws, 0.9)
+    assert isinstance(found, Refusal)
+    assert found.runs == 4
+    assert found.blocks < 8
+    assert found.said.endswith("in 10 runs: power differs between runs")
+    short = percentile_of([draw(wandering(30, 0.0, n), run=str(n)) for n in range(4)], 0.9)
+    assert isinstance(short, Refusal)
+    assert short.blocks == 4  # runs of a minute: longer ones would do as well
+    assert short.hours_needed == pytest.approx(10 * 60 / 3600)
+    brief = percentile_of([draw(wandering(13, 0.0, 1))], 0.9)
+    assert isinstance(brief, Refusal)
+    assert "there is 1 of 26 s" in brief.said
+    assert brief.hours_needed == pytest.approx(10 * LEAST_BLOCK_S / 3600)  # not ten times 26 s
+    assert "power differs" not in short.said
+
+
+def test_a_higher_percentile_never_needs_less_data():
+    """A few bursts in a long run: of the rarest power too little is seen to tell how long it lasts."""
+    watts = wandering(20_000, 0.0, 3)
+    for start in (3000, 9000, 15_000):
+        watts[start : start + 100] += 400 + np.random.default_rng(start).normal(0, 60, 100)
+    found = [percentile_of([draw(watts)], p) for p in (0.9, 0.99, 0.999)]
+    assert len({one.block_s for one in found}) == 1
+    assert isinstance(found[-1], Refusal)
+    assert [isinstance(one, Refusal) for one in found] == sorted(isinstance(one, Refusal) for one in found)
 
 
 def test_the_hours_it_takes_are_enough():
@@ -98,8 +130,9 @@ def test_the_hours_it_takes_are_enough():
 
 
 def test_between_refused_and_supported_the_upper_end_is_the_maximum_and_owned_up_to():
-    series = wandering(400, 0.0, 7)
+    series = wandering(6000, 0.0, 7)
     found = given(percentile_of([draw(series)], 0.99))
+    assert found.blocks == 200
     assert not found.supported
     assert found.high_w == series.max()
     assert found.reached == pytest.approx(1 - 0.99**found.blocks)
@@ -107,9 +140,9 @@ def test_between_refused_and_supported_the_upper_end_is_the_maximum_and_owned_up
 
 
 def test_the_hottest_run_is_named_where_it_is_above_the_mix():
-    mild = draw(wandering(4000, 0.0, 8), run="mild")
-    hot = draw(wandering(40, 0.0, 9, mean=9000.0), run="hot")
-    found = given(percentile_of([mild, hot], 0.9))
+    mild = [draw(wandering(3000, 0.0, n), run=f"mild {n}") for n in range(20)]
+    hot = draw(wandering(60, 0.0, 99, mean=9000.0), run="hot")
+    found = given(percentile_of([*mild, hot], 0.5))
     assert found.by_run["hot"] > found.plan_w
     assert "run hot alone has" in found.said
 
@@ -128,8 +161,23 @@ def test_what_is_no_percentile_is_refused(p: float, confidence: float):
 def test_never_seen_is_not_never():
     found = exceeding([draw(wandering(3000, 0.0, 1))], 9000.0)
     assert (found.share, found.low) == (0.0, 0.0)
-    assert found.high == pytest.approx(3 / found.blocks, rel=0.01)
+    assert found.high == pytest.approx(1 - 0.05 ** (1 / found.blocks))
+    assert found.high == pytest.approx(3 / found.blocks, rel=0.02)
     assert "never seen" in found.said
+    assert "one run only" in found.said
+
+
+def test_power_that_may_be_above_what_was_read_raises_the_upper_end_alone():
+    draws = [draw(wandering(3000, 0.0, seed), run=str(seed)) for seed in range(3)]
+    read, wider = exceeding(draws, 7150.0), exceeding(draws, 7150.0, wider=1.02)
+    assert (wider.share, wider.low) == (read.share, read.low)
+    assert wider.high == pytest.approx(exceeding(draws, 7150.0 / 1.02).high)
+    assert wider.high > read.high
+    assert wider.said.endswith("with power up to 2 % above what was read")
+    unseen = exceeding(draws, 9000.0, wider=1.02)
+    assert unseen.high == exceeding(draws, 9000.0).high  # not seen with it either
+    with pytest.raises(ConfigError, match="by a factor"):
+        exceeding(draws, 7150.0, wider=0.9)
 
 
 def test_how_often_a_power_is_exceeded():

@@ -71,6 +71,26 @@ def test_on_single_phases_the_fullest_phase_binds():
     assert found["phase"].most_w(6) == pytest.approx(whole / 6)
 
 
+def test_one_feed_of_three_phases_among_others_fills_its_fullest_phase():
+    one = "{ volts = 230, amps = 32, phases = 1 }"
+    found = {limit.name: limit for limit in limits_of(rack(f"feeds = [{PDU}, {one}]\nnode_phases = 1"))}
+    assert found["phase"].watts == pytest.approx(found["breakers"].watts)
+    assert found["phase"].most_w(4) == pytest.approx(found["breakers"].watts / 3 / 2)
+    # The side with three phases may be the one that is left, though it is not the weaker one.
+    lost = {x.name: x for x in limits_of(rack(f'feeds = [{PDU}, {one}]\nnode_phases = 1\nredundancy = "A/B"'))}
+    assert lost["feed lost"].watts == pytest.approx(230 * 32 * 0.8)
+    assert lost["phase"].watts == pytest.approx(math.sqrt(3) * 208 * 50 * 0.8)
+
+
+def test_phases_of_nodes_say_nothing_where_every_feed_has_one():
+    one = "{ volts = 230, amps = 32, phases = 1 }"
+    told = rack(f"feeds = [{one}]\nnode_phases = 1")
+    assert [limit.name for limit in limits_of(told)] == ["breakers"]
+    assert any("node_phases says nothing here" in said for said in told.said)
+    assert not any("phases" in said for said in rack(f"feeds = [{one}]").said)
+    assert any("all phases evenly" in said for said in rack(f"feeds = [{PDU}, {one}]").said)
+
+
 def test_between_lines_currents_meet_at_sixty_degrees():
     (*_, phase) = limits_of(rack(f"feeds = [{PDU}]\nnode_phases = 2\ncontinuous = 1.0"))
     assert phase.name == "phase"

@@ -50,6 +50,18 @@ def test_published_figures_stand_in_and_are_named():
     moments = hidden_in(60.0, averaged=False, others=[])
     assert (moments.low, moments.high) == (1.0, PUBLISHED[1])
     assert "moments" in moments.said
+    assert found.hidden[0].bound
+    assert not moments.bound
+
+
+def test_moments_apart_can_miss_any_peak_and_say_so():
+    """Also means over less than their distance: what is between them is in none of them."""
+    for window_s in (0.0, 1.0):
+        found = widened([draw([1000.0] * 10, step_s=60.0, window_s=window_s)])
+        assert found.low_w == 1000.0  # one of them may be the peak
+        assert found.notes[1] == "moments 60 s apart can miss any peak in between: the factor for them is no bound"
+    assert len(widened([draw([1000.0] * 10, step_s=60.0, window_s=60.0)]).notes) == 1
+    assert len(widened([draw([1000.0] * 10, step_s=60.0)], finer=[draw(spiky())]).notes) == 1  # those are a bound
 
 
 def test_fine_readings_are_not_widened_but_say_what_they_miss():

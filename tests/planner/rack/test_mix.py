@@ -14,6 +14,7 @@ from joulelab.config.problems import Problems, Table
 from joulelab.core.errors import ConfigError
 from joulelab.planner.rack.extremes import Percentile, Refusal, percentile_of
 from joulelab.planner.rack.mix import Job, coincidence, load_of, read_mix
+from joulelab.planner.rack.spread import ASSUMED, Spread
 
 
 def given(found: Percentile | Refusal) -> Percentile:
@@ -31,8 +32,8 @@ def mix(text: str) -> tuple[Job, ...]:
 def test_the_sum_is_that_of_all_combinations():
     """Two jobs of one kind and one of another: every combination of readings is as probable."""
     rng = np.random.default_rng(3)
-    a, b = rng.uniform(2000, 7000, 40), rng.uniform(1000, 3000, 30)
-    load = load_of([(Job("a", 3, count=2), [draw(a)]), (Job("b", 1), [draw(b, run="b")])])
+    a, b = rng.uniform(2000, 7000, 40), rng.uniform(1000, 3000, 30)  # over 20 min: blocks for a p90
+    load = load_of([(Job("a", 3, count=2), [draw(a, step_s=60.0)]), (Job("b", 1), [draw(b, run="b", step_s=60.0)])])
     sums = np.sort([3 * x + 3 * y + z for x, y, z in itertools.product(a, a, b)])
     assert load.nodes == 7
     assert load.maximum_w == pytest.approx(6 * a.max() + b.max())
@@ -81,7 +82,7 @@ def test_above_all_maxima_is_not_never():
     load = load_of([(Job("a", 2, count=3), [draw(wandering(1000, 0.0, 7))])])
     found = load.exceeding(load.maximum_w)
     assert found.share == 0.0
-    assert found.high == pytest.approx(3 / found.blocks, rel=0.01)
+    assert found.high == pytest.approx(1 - 0.05 ** (1 / found.blocks))
     assert load.exceeding(0.0).share == pytest.approx(1.0)
 
 
@@ -96,9 +97,29 @@ def test_a_job_that_rests_idles():
 
 
 def test_gains_add_up_for_all_nodes_alike():
-    load = load_of([(Job("a", 2), [draw([100.0] * 9, gain=0.02)])])
-    assert load.upper_w == pytest.approx(204.0)
-    assert load_of([(Job("a", 2), [draw([100.0] * 9, gain=None)])]).upper_w is None
+    load = load_of([(Job("a", 2), [draw([100.0] * 9, gain=0.03)])], spread=Spread(0.05, 0.04, 3, "measured", "as told"))
+    assert load.plan_w == pytest.approx(210.0)  # 3 % and 4 % that do not know of each other
+    assert "as told" in load.notes
+
+
+def test_nodes_that_nobody_measured_differ_from_those_that_were():
+    load = load_of([(Job("a", 2), [draw([100.0] * 900, gain=None)])])
+    assert load.plan_w == pytest.approx(200 * (1 + ASSUMED))
+    found = given(load.percentile(0.9))
+    assert found.upper_w is None
+    assert found.plan_w == pytest.approx(200 * (1 + ASSUMED), rel=1e-3)
+    known = given(load_of([(Job("a", 2), [draw([100.0] * 900, gain=0.03)])]).percentile(0.9))
+    assert known.plan_w == known.upper_w == pytest.approx(200 * (1 + np.hypot(0.03, ASSUMED)), rel=1e-3)
+
+
+def test_what_may_be_drawn_above_what_was_read_raises_the_upper_end_of_exceeding():
+    load = load_of([(Job("a", 2), [draw(wandering(3000, 0.0, 7))])])
+    read, wider = load.exceeding(14_400.0), load.exceeding(14_400.0, wider=1.02)
+    assert (wider.share, wider.low, wider.wider) == (read.share, read.low, 1.02)
+    assert wider.high == pytest.approx(load.exceeding(14_400.0 / 1.02).high)
+    assert wider.high > read.high
+    with pytest.raises(ConfigError, match="by a factor"):
+        load.exceeding(14_400.0, wider=0.5)
 
 
 def test_how_far_hosts_peak_together_is_measured_and_said():

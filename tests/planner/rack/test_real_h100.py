@@ -7,6 +7,7 @@ Power logs published with MLPerf Training v4.0 (Apache-2.0), kept outside of the
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,25 +15,30 @@ import numpy as np
 import pytest
 
 from joulelab.planner.draws import measured_of
+from joulelab.planner.nodes import NodeKind
+from joulelab.planner.rack.decide import decide
 from joulelab.planner.rack.extremes import Percentile, Refusal, exceeding, maximum_of, percentile_of
+from joulelab.planner.rack.facility import Rack, Rules
 from joulelab.planner.rack.hidden import PUBLISHED, hidden_in, widened
 from joulelab.planner.rack.mix import Job, coincidence, load_of
+from joulelab.planner.rack.spread import ASSUMED, spread_of
 from joulelab.planner.rack.steps import steps_of, steps_of_sum, sum_of, synchronous
 from joulelab.store.run import open_run
 from joulelab.supervisor.imports import Asked, Wanted, import_archives
 
 if TYPE_CHECKING:
-    from joulelab.planner.draws import Draw
+    from joulelab.planner.draws import Draw, Measured
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "h100-node-power"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}: real logs are not part of the project")
 SINGLE = ("1node_llama2_70b_lora_0", "1node_llama2_70b_lora_1", "1node_resnet_0", "1node_resnet_1", "1node_resnet_2")
 EIGHT = "8node_resnet_0"
 SUPPLY_W, RATED_W = 70_000.0, 10_200.0
+NODE = NodeKind("dgx", rated_w=RATED_W, gpus=8, gpu_w=700.0)
 SIDE = {"unit": "W", "update_s": 2.0, "window_s": 0.0, "gain": 0.01, "reference": "taken for the test"}
 
 
-def imported(runs: Path, log: str) -> tuple[Draw, ...]:
+def imported(runs: Path, log: str) -> Measured:
     settings: dict[str, Any] = {
         "path": str(DATA / f"{log}.csv"),
         "time": {"column": "t_s", "format": "seconds", "start": "2024-05-01T12:00:00Z"},
@@ -42,23 +48,28 @@ def imported(runs: Path, log: str) -> tuple[Draw, ...]:
     wanted = Wanted(source="csv", command=["joulelab", "import", "csv"], name=log)
     made = import_archives(runs, [Asked("file", "bmc", settings)], wanted)
     with open_run(made.run) as run:
-        return measured_of(run).draws
+        return measured_of(run)
 
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Draw, ...]]:
+def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
     runs = tmp_path_factory.mktemp("runs")
     return {log: imported(runs, log) for log in (*SINGLE, EIGHT)}
 
 
 @pytest.fixture(scope="module")
-def single(logs: dict[str, tuple[Draw, ...]]) -> list[Draw]:
-    return [draw for log in SINGLE for draw in logs[log]]
+def runs(logs: dict[str, Measured]) -> list[Measured]:
+    return [logs[log] for log in SINGLE]
 
 
 @pytest.fixture(scope="module")
-def eight(logs: dict[str, tuple[Draw, ...]]) -> list[Draw]:
-    return list(logs[EIGHT])
+def single(runs: list[Measured]) -> list[Draw]:
+    return [draw for run in runs for draw in run.draws]
+
+
+@pytest.fixture(scope="module")
+def eight(logs: dict[str, Measured]) -> list[Draw]:
+    return list(logs[EIGHT].draws)
 
 
 def given(found: Percentile | Refusal) -> Percentile:
@@ -81,25 +92,51 @@ def test_nodes_in_a_rack_of_70_kw_by_each_rule(single: list[Draw]):
     assert nodes == {"nameplate": 6, "maximum": 9, "p95": 9}
     risk = exceeding(single, SUPPLY_W / 9)
     assert risk.share == 0.0
-    assert 0.01 < risk.high < 0.05, "about an hour and a half cannot exclude a per cent"
+    assert 0.05 < risk.high < 0.1, "about an hour and a half cannot exclude some per cent"
 
 
-def test_nine_nodes_keep_their_p99_but_not_at_the_confidence_asked_for(single: list[Draw]):
-    found = given(percentile_of(single, 0.99))
-    assert found.value_w == pytest.approx(7334, abs=5)
+def test_nine_nodes_keep_their_p95_but_not_at_the_confidence_asked_for(single: list[Draw]):
+    found = given(percentile_of(single, 0.95))
+    assert found.value_w == pytest.approx(7319, abs=5)
     assert not found.supported
     assert found.high_w == 7358.0
     assert "would support it" in found.said
 
 
-def test_p999_is_refused_with_the_hours_it_takes(single: list[Draw], eight: list[Draw]):
+@pytest.mark.parametrize(("p", "needed", "most_h"), [(0.99, 100, 10), (0.999, 1000, 100)])
+def test_a_percentile_that_the_logs_cannot_support_is_refused_with_the_hours_it_takes(
+    single: list[Draw], eight: list[Draw], p: float, needed: int, most_h: float
+):
     for draws in (single, eight):
-        found = percentile_of(draws, 0.999)
+        found = percentile_of(draws, p)
         assert isinstance(found, Refusal)
         print(found.said)
-        assert found.needed == 1000
-        assert 5 < found.hours_needed < 50
-        assert found.blocks < 200
+        assert found.needed == needed
+        assert most_h / 10 < found.hours_needed < most_h
+        assert found.blocks < 50
+
+
+def test_the_rack_is_decided_from_the_logs_as_by_hand(runs: list[Measured]):
+    """The command's own way: nine nodes as read, with what meters and other nodes may add as well."""
+    decision = decide(Rack(supply_w=SUPPLY_W, rules=Rules(percentiles=(95.0, 99.9))), NODE, runs)
+    rows = {row.rule: row for row in decision.rows}
+    assert (rows["nameplate"].nodes, rows["measured maximum"].nodes, rows["p95"].nodes) == (6, 9, 9)
+    assert (rows["measured maximum"].sure, rows["p95"].sure) == (9, 9)
+    assert rows["p95"].exceed is not None
+    assert rows["p95"].exceed.share == 0.0
+    assert "1,000 independent blocks" in rows["p99.9"].refused
+    promised = rows["caps 700 W"]
+    assert promised.nodes == 6, "the nameplate, at the highest cap"
+    assert rows["measured maximum"].binding == "supply"
+
+
+def test_how_much_the_eight_differ(eight: list[Draw]):
+    """What is assumed where one node was measured is twice that."""
+    found = spread_of(eight)
+    assert (found.source, found.hosts) == ("measured", 8)
+    assert found.value == pytest.approx(0.0105, abs=5e-4)
+    assert pytest.approx(2 * found.value, rel=0.1) == ASSUMED
+    assert 0 < found.above < found.value
 
 
 def test_the_eight_node_log_alone_supports_no_percentile(eight: list[Draw]):
@@ -113,21 +150,24 @@ def test_the_bound_of_eight_nodes_from_single_nodes_holds(single: list[Draw], ei
     print(f"eight nodes drew {real:.0f} W at most, {bound:.0f} W were to be expected")
     assert real < bound
     assert real / bound == pytest.approx(0.80, abs=0.02)
-    assert real < 8 * given(percentile_of(single, 0.95)).low_w
-    assert load_of([(Job("resnet", 8), single)]).exceeding(real).share > 0.9
+    load = load_of([(Job("resnet", 8), single)])
+    assert real < given(load.percentile(0.95)).low_w
+    assert load.exceeding(real).share > 0.9
+    assert load.exceeding(load.plan_w).share == 0.0
 
 
 def test_each_of_the_eight_predicts_the_sum_as_one_job(eight: list[Draw]):
     """Full correlation: eight times one node. Nodes differ, so some fall short by up to 0.3 % of the sum's peak.
 
-    The gain that the test takes for the meters (1.2 %, k = 2) covers it; the logs themselves state none.
+    What nodes are assumed to differ by covers it without any gain of the meters; the logs themselves state none.
     """
     total = total_w(eight)
     ratios, off = [], []
     for draw in eight:
         peak = maximum_of([draw])
         ratios.append(total.max() / (8 * peak.value_w))
-        assert total.max() <= 8 * peak.plan_w
+        assert total.max() <= 8 * peak.value_w * (1 + spread_of([draw]).above)
+        assert total.max() <= load_of([(Job("resnet", 8), [replace(draw, gain=None)])]).plan_w
         for p in (0.5, 0.75, 0.9):
             alike = 8 * np.quantile(draw.high_w[np.isfinite(draw.high_w)], p)
             off.append(np.quantile(total, p) / alike - 1)

@@ -39,6 +39,40 @@ def test_nothing_is_seen_across_a_gap():
     json.dumps(still.to_json())
 
 
+def test_steps_are_between_readings_where_these_were_kept():
+    """A grid smooths a step between two of its cells, and makes up two where there was one."""
+    smooth = draw(
+        [100.0, 250.0, 400.0], read_s=np.array([0.5, 2.5, 3.5, 12.0]), read_w=np.array([100.0, 100, 400, 900])
+    )
+    found = steps_of([smooth])
+    assert found.rise is not None
+    assert (found.rise.watts, found.rise.over_s, found.rise.at_s) == (300.0, 1.0, 3.0)  # not across the gap at the end
+    assert found.fall is None
+
+
+def test_readings_that_came_too_close_make_no_steeper_ramp_and_rounding_no_step():
+    late = draw(
+        [0.0] * 4, read_s=np.array([0.0, 2.0, 2.1, 4.1, 6.1]), read_w=np.array([500.0, 500, 700, 700 + 1e-7, 600])
+    )
+    found = steps_of([late])
+    assert found.rise is not None
+    assert found.steepest is not None
+    assert (found.rise.watts, found.rise.over_s) == (200.0, 1.0)  # half of the usual distance at least
+    assert found.steepest.ramp_w_per_s == 200.0  # not 2 kW/s
+    still = steps_of([draw([500.0, 500 + 1e-7, 500.0])])
+    assert (still.rise, still.fall) == (None, None)
+
+
+def test_a_sum_takes_the_nearest_reading_of_each_host():
+    x = draw([0.0] * 3, host="x", read_s=np.array([0.0, 2.0, 4.0]), read_w=np.array([100.0, 400.0, 400.0]))
+    y = draw([0.0] * 3, host="y", read_s=np.array([0.3, 2.3, 4.3]), read_w=np.array([10.0, 10.0, 50.0]))
+    found = steps_of_sum([x, y])
+    assert found.rise is not None
+    assert (found.rise.watts, found.rise.at_s) == (300.0, 1.0)
+    gone = draw([0.0] * 3, host="z", read_s=np.array([90.0]), read_w=np.array([10.0]))
+    assert steps_of_sum([x, gone]).rise is None
+
+
 def test_nodes_of_one_job_move_together():
     found = synchronous(steps_of([draw([0.0, 300.0, 100.0])]), 6)
     assert found.nodes == 6

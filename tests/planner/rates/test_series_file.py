@@ -210,6 +210,8 @@ def test_uncertainties_have_the_unit_of_the_values(tmp_path: Path) -> None:
     steps = read(tmp_path, "# kind: average\n# unit: kg/kWh\n# u_column: u\n" + rows)
     assert steps.u is not None
     np.testing.assert_array_equal(steps.u, [10_000, np.nan, np.nan, 20_000])
+    with pytest.raises(ConfigError, match=r"a\.csv:5: -1: a standard uncertainty cannot be below 0"):
+        read(tmp_path, HEAD + "# u_column: u\n" + "time,value,u\n2026-11-01T00:00Z,100,-1\n2026-11-01T01:00Z,200,2\n")
 
 
 SDK = {

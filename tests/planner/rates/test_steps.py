@@ -103,6 +103,16 @@ def test_uncertainties_do_not_shrink_over_time() -> None:
         hourly(math.nan, 2.0, u=[1.0, 1.0]).u_means(at(0, 1))
 
 
+def test_an_uncertainty_that_is_not_stated_is_told_with_its_time() -> None:
+    steps = hourly(1.0, 2.0, u=[1.0, math.nan])
+    np.testing.assert_array_equal(steps.u_means(at(0, 1)), [1.0])
+    with pytest.raises(ConfigError, match=r"does not state the uncertainty.*2026-11-01 01:00 UTC") as caught:
+        steps.u_means(at(0, 2))
+    assert "gap" not in str(caught.value)
+    with pytest.raises(ConfigError, match="uncertainty below 0 at 2026-11-01 01:00 UTC"):
+        hourly(1.0, 2.0, u=[1.0, -1.0])
+
+
 @pytest.mark.parametrize(
     ("starts", "values", "end", "said"),
     [
@@ -136,3 +146,10 @@ def test_times_are_shown_with_seconds_only_where_there_are_any() -> None:
     assert shown(DAY_S) == "2026-11-01 00:00 UTC"
     assert shown(DAY_S + 1) == "2026-11-01 00:00:01 UTC"
     assert shown(1e30) == "1e+30 s since 1970"
+
+
+def test_no_text_of_a_label_moves_a_cursor() -> None:
+    label = Label("average", "g/kWh", "a\x1b[31mred", zone="D\nE", source="\x07", notes=("b\x1b[2J",))
+    told = [label.name, label.zone, label.source, *label.notes]
+    assert all(text.isprintable() for text in told), told
+    assert "red" in label.name

@@ -70,6 +70,25 @@ def test_slurms_own_forms_of_time_and_energy(write) -> None:
     assert [job.node_w.value * job.duration_s for job in found] == pytest.approx([1.5e6, 3e5])
 
 
+@pytest.mark.parametrize(
+    "mark",
+    ["", "0", "4294967294", "4294967295", "18446744073709551614", "18446744073709551615", "16.00E", "18446744.07T"],
+)
+def test_slurms_marks_for_no_energy_are_none(write, mark: str) -> None:
+    """A job takes that of its largest step then; where steps have none either, it has none."""
+    head = "JobID|Submit|ElapsedRaw|NNodes|ConsumedEnergyRaw\n"
+    found = read_jobs(write(f"{head}1|0|100|2|{mark}\n1.batch||100|1|{mark}\n1.0||100|2|1.2M\n")).jobs
+    assert [job.node_w.value for job in found] == pytest.approx([6000.0])
+    with pytest.raises(ConfigError, match="the power of job 1 is not known"):
+        read_jobs(write(f"{head}1|0|100|2|{mark}\n1.0||100|2|{mark}\n"))
+
+
+def test_an_energy_that_is_none_is_refused(write) -> None:
+    text = "JobID|Submit|ElapsedRaw|NNodes|ConsumedEnergyRaw\n1|0|100|2|much\n1.0||100|2|1.2M\n"
+    with pytest.raises(ConfigError, match=r"jobs.csv:2: the energy is 'much'"):
+        read_jobs(write(text))
+
+
 def test_jobs_without_a_power_get_the_one_that_is_given(write) -> None:
     path = write("id,submit,nodes,duration_s\na,0,1,10\n")
     with pytest.raises(ConfigError, match=r"jobs.csv:2: the power of job a is not known; give node_w, or --node-w"):

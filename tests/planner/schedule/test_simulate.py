@@ -229,7 +229,10 @@ def test_power_is_what_runs_and_what_idles() -> None:
     told = figures_of(starts, jobs, site, {})
     assert told["energy_j"] == pytest.approx(1.5 * 50 * 42_000)
     assert told["idle_j"] == pytest.approx(1.5 * 50 * (4_000 + 2_000))
-    assert told["rated_j"] == pytest.approx(1.5 * 300 * 10_000)
+    assert told["rated_jobs_j"] == pytest.approx(1.5 * 300 * 10_000)
+    # Unused nodes are counted as in the energy beside it: the two differ by what jobs are taken to draw.
+    assert told["rated_j"] - told["energy_j"] == pytest.approx(told["rated_jobs_j"] - told["jobs_j"])
+    assert told["rated_j"] == pytest.approx(1.5 * (300 * 10_000 + 50 * 6_000))
     assert (told["wait_s"], told["slowdown"], told["makespan_s"]) == (0.0, 1.0, 150.0)
     tight = figures_of(starts, jobs, Site(3, 12_000.0, IDLE_W), {})
     assert (tight["over_mean_s"], tight["over_mean_w"]) == (100.0, 6_000.0)

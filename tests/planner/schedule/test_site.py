@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.planner.account.test_accounted import job as accounted
 from tests.report.synthetic import HOST, make_run
 
 from joulelab.analysis.result import CapResult
@@ -150,6 +151,30 @@ def test_runs_under_caps_are_no_jobs(tmp_path: Path) -> None:
     assert job.node_w.value * job.duration_s == pytest.approx(free.result.energy.value, rel=1e-6)
     assert job.highest_w == max(draw.highest_w for draw in free.draws)
     assert (found.source, found.zoned) == ("1 run", True)
+
+
+def test_jobs_that_were_only_accounted_for_go_by_their_mean(tmp_path: Path) -> None:
+    """Their highest power is not known, so the budget is kept by means; nor what caps do to them."""
+    run = accounted(tmp_path, model="slurm rapl")
+    found = stream_of_runs([run])
+    [job] = found.jobs
+    assert (job.nodes, job.node_w.value, job.highest_w, job.rated_w) == (4, pytest.approx(125.0), None, None)
+    assert "spread evenly" in found.notes[0]
+    assert "only parts of the nodes were measured" in found.notes[1]
+    site, notes = site_of(Schedule(nodes=4, budget_w=3e4, idle_w=50.0), found, [run])
+    assert (site.count, len(notes)) == ("mean", 1)
+    responses, never = responses_of(Schedule(), found, [run], {})
+    assert not responses
+    assert "is never capped" in never[0]
+    with pytest.raises(ConfigError, match="does not tell on how many nodes"):
+        stream_of_runs([accounted(tmp_path, None)])
+
+
+def test_what_a_plan_file_says_sets_no_colours(tmp_path: Path) -> None:
+    """Its names stand in tables: nothing in them moves a cursor."""
+    found = read(tmp_path, '[schedule]\nruns = ["a\\u001b[31m"]\n[schedule.workloads."x\\u001b[2J"]\nruns = "last"\n')
+    assert found.runs == ("a\\x1b[31m",)
+    assert found.workloads[0].name == "x\\x1b[2J"
 
 
 def test_jobs_are_made_of_others_in_turn() -> None:

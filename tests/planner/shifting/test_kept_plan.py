@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+OVER_S = MONDAY_S + 7 * 86_400.0
 TERMS = Terms(Restart(300.0, 1000.0), waits=False, pue=1.1)
 
 
@@ -42,7 +43,7 @@ def test_a_plan_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
 
 def test_a_forecast_that_came_true_keeps_its_promise() -> None:
     made = plan()
-    found = review(made, daily(3))
+    found = review(made, daily(3), now_s=OVER_S)
     for row in found.rows:
         assert row.actual.value == pytest.approx(row.forecast.value, rel=1e-9)
         assert row.known is not None
@@ -53,7 +54,7 @@ def test_a_forecast_that_came_true_keeps_its_promise() -> None:
 
 def test_nothing_beats_what_is_known_afterwards() -> None:
     made = plan()
-    found = review(made, daily(3, noise=50.0, seed=4))
+    found = review(made, daily(3, noise=50.0, seed=4), now_s=OVER_S)
     for row in found.rows:
         assert row.known is not None
         assert row.known.value <= row.actual.value * (1 + 1e-6)
@@ -72,7 +73,7 @@ def test_nothing_beats_what_is_known_afterwards() -> None:
 
 def test_a_review_is_kept_in_the_plan(tmp_path: Path) -> None:
     made = plan()
-    told = review(made, daily(3, noise=50.0)).to_json()
+    told = review(made, daily(3, noise=50.0), now_s=OVER_S).to_json()
     path = keep(with_review(made, told), tmp_path)
     again = read_plan(path)
     assert json.loads(json.dumps(told)) == again.reviews[0]
@@ -92,9 +93,46 @@ def test_a_series_of_something_else_is_refused(label: dict[str, str], said: str)
     at = slots(daily(3, zone="DE", covers="lifecycle"), 60.0)
     made = Plan("a", "", job(), at, Terms(), ways_of(job(), at), "start")
     with pytest.raises(ConfigError, match=said):
-        review(made, daily(3, **label))
+        review(made, daily(3, **label), now_s=OVER_S)
     with pytest.raises(ConfigError, match="is known from"):
-        review(made, daily(1, zone="DE"))
+        review(made, daily(1, zone="DE"), now_s=OVER_S)
+
+
+def test_a_plan_that_is_not_over_is_not_reviewed() -> None:
+    """Nor is one held against a forecast: what it tells did not come."""
+    made = plan()
+    last_s = made.slots.deadline_s
+    with pytest.raises(ConfigError, match=r"is not over \(it goes until Wed 2026-11-18 12:00 UTC\)"):
+        review(made, daily(3), now_s=last_s - 1.0)
+    assert review(made, daily(3), now_s=last_s).rows
+    with pytest.raises(ConfigError, match=r"made up is a forecast, not what came \(it was issued Mon 2026-11-16 00:00"):
+        review(made, daily(3, issued_utc_s=MONDAY_S), now_s=OVER_S)
+
+
+def test_what_is_not_known_of_the_pue_is_kept_and_reviewed(tmp_path: Path) -> None:
+    made = plan("start", replace(TERMS, pue_u=0.02))
+    path = keep(made, tmp_path)
+    assert read_plan(path).terms == made.terms
+    cost = review(read_plan(path), daily(3), now_s=OVER_S).row("now").actual
+    assert cost.terms["pue:given"] == pytest.approx(cost.value * 0.02 / 1.1)
+    data = json.loads(path.read_text())
+    assert (data["pue_expanded"], data["time_zone"]) == (0.04, "UTC")
+    del data["pue_expanded"]  # as earlier joulelabs wrote it
+    path.write_text(json.dumps(data))
+    assert read_plan(path).terms == TERMS
+
+
+def test_a_gain_of_what_is_paid_for_is_none() -> None:
+    """Prices that turned negative: there is no share of what running now costs."""
+    price = {"kind": "price", "unit": "EUR/kWh"}
+    at = slots(daily(3, **price), 60.0)
+    made = Plan("a", "", job(), at, Terms(), ways_of(job(), at), "start")
+    came = daily(3, **price)
+    found = review(made, type(came)(came.label, came.start_s, -came.values, came.end_s), now_s=OVER_S)
+    forecast, actual, known = found.gain("start")
+    assert forecast is not None
+    assert (actual, known) == (None, None)
+    assert found.row("start").actual.value < 0
 
 
 def test_files_that_are_no_plans_are_refused(tmp_path: Path) -> None:

@@ -135,6 +135,14 @@ def test_dear_restarts_make_few_blocks() -> None:
     assert blocks == [4, 5, 0]  # a little time lost is made up in a block more
 
 
+def test_slots_of_parts_of_a_second_do_not_add_up() -> None:
+    """Each is 0.4 s more than whole: forty of them are 16 s, of which at most one is lost or won in each block."""
+    rates = np.repeat([1.0, 5.0, 1.0, 5.0], 20)
+    found = fill_blocks(rates, np.full(80, 60.4), 2300.0, 10.0, 0.0, Restart(60.0))
+    assert found.restarts.sum() == 1
+    assert found.running_s.sum() - 60.0 == pytest.approx(2300.0, abs=2.0)
+
+
 def test_a_grid_that_is_too_fine_is_refused() -> None:
     with pytest.raises(ConfigError, match="too fine a grid"):
         fill_blocks(np.ones(3000), np.full(3000, 900.0), 2000 * 900.0, 10.0, 1.0, Restart(61))

@@ -6,9 +6,12 @@ import datetime as dt
 
 import numpy as np
 import pytest
-from tests.planner.shifting.problems import MONDAY_S, daily
+from tests.planner.shifting.problems import MONDAY_S, daily, job
 
 from joulelab.core.errors import ConfigError
+from joulelab.planner.rates.rate import Label
+from joulelab.planner.rates.steps import Steps
+from joulelab.planner.shifting.baselines import Terms, now
 from joulelab.planner.shifting.slots import edges_between, moment, shown, slots_of
 
 
@@ -37,6 +40,31 @@ def test_slots_that_cannot_be_are_refused(since: float, until: float, slot: floa
 def test_a_series_that_ends_before_the_deadline_is_refused() -> None:
     with pytest.raises(ConfigError, match="is known from"):
         slots_of(daily(1), MONDAY_S, MONDAY_S + 90_000.0)
+
+
+def test_slots_are_cut_where_the_rate_changes() -> None:
+    """At seven past each hour; where it could change and does not, there is no slot more."""
+    starts = MONDAY_S - 3180.0 + 3600.0 * np.arange(6)
+    rate = Steps(Label("average", "g/kWh", "x"), starts, np.array([1.0, 2.0, 2.0, 3.0, 3.0, 4.0]), starts[-1] + 3600.0)
+    found = slots_of(rate, MONDAY_S, MONDAY_S + 4 * 3600.0, 3600.0)
+    assert ((found.edges_s - MONDAY_S) / 60).tolist() == [0.0, 7.0, 60.0, 120.0, 127.0, 180.0, 240.0]
+    assert found.values.tolist() == [1.0, 2.0, 2.0, 2.0, 3.0, 3.0]
+
+
+def test_what_a_job_costs_does_not_depend_on_the_length_of_slots() -> None:
+    one = job(duration_s=5000.0)
+    at = [
+        slots_of(daily(1), MONDAY_S + 1800.0, MONDAY_S + 72_000.0, length) for length in (60.0, 900.0, 3600.0, 7200.0)
+    ]
+    costs = [now(one, each, Terms()).cost.value for each in at]
+    assert costs == pytest.approx([costs[0]] * 4)
+
+
+def test_a_rate_that_changes_too_often_is_refused() -> None:
+    values = 100.0 + np.arange(2 * 1440.0) % 7
+    rate = Steps(Label("average", "g/kWh", "x"), MONDAY_S + 30.0 + 60.0 * np.arange(2880), values, MONDAY_S + 172_830.0)
+    with pytest.raises(ConfigError, match=r"x changes so often that there are 4\d\d\d slots, at most 3000"):
+        slots_of(rate, MONDAY_S + 60.0, MONDAY_S + 36 * 3600.0, 60.0)
 
 
 def test_times_are_read_in_the_zone() -> None:

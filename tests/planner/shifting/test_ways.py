@@ -117,6 +117,46 @@ def test_negative_prices_pay() -> None:
     assert by["caps-off"].cost.value <= -0.7
     assert saved(by["start"], by["now"], job()).value == pytest.approx(2.8)
     assert gain(by["now"], by["start"]) is None  # a share of what is earned says nothing
+    assert gain(by["start"], by["now"]) is None  # nor does a share that is more than all
+
+
+def test_a_node_is_not_held_after_its_job_to_be_paid_for_idling() -> None:
+    values = np.array([0.3, -0.2, -0.1, -0.1, 0.3])
+    rate = Steps(Label("price", "EUR/kWh", "x"), MONDAY_S + HOUR_S * np.arange(5), values, MONDAY_S + 5 * HOUR_S)
+    for waits in (False, True):
+        for way in ways_of(job(duration_s=HOUR_S, **CAPS), slots(rate, 5.0), Terms(waits=waits)):
+            edges = MONDAY_S + 900.0 * np.arange(20)
+            assert not way.paused_s[edges >= way.end_s].any(), way.name
+            assert waits or not way.paused_s[edges + 900.0 <= way.start_s].any(), way.name
+
+
+def test_what_is_not_known_of_the_pue_is_in_costs_and_not_in_gains() -> None:
+    at, one = slots(daily(2), 48.0), job()
+    by = {way.name: way for way in ways_of(one, at, Terms(pue=1.25, pue_u=0.05))}
+    exact = {way.name: way for way in ways_of(one, at, Terms(pue=1.25))}
+    for name, way in by.items():
+        assert way.cost.value == exact[name].cost.value
+        assert way.cost.u == pytest.approx(np.hypot(exact[name].cost.u, 0.04 * way.cost.value))
+        assert way.energy == exact[name].energy
+    share = gain(by["start"], by["now"])
+    assert share is not None
+    assert share.expanded == 0
+    less = by["now"].cost - by["start"].cost
+    assert less.u == pytest.approx(0.04 * less.value)
+
+
+def test_a_node_that_waits_is_off_as_its_idle_power_is() -> None:
+    """The wait has the terms of idle power, the job those of its own: none is taken for the other."""
+    at, one = slots(daily(2), 48.0), job(duration_s=HOUR_S)
+    one = replace(one, idle=Quantity(2000.0, {"idle": 100.0}))
+    one = replace(one, modes=(replace(one.full, power=Quantity(7000.0, {"work": 70.0})),), course_j=(2e7, 5.2e6))
+    start = next(way for way in ways_of(one, at, Terms(waits=True, pue=1.1)) if way.name == "pauses-idle")
+    late = next(way for way in ways_of(one, at, Terms(waits=True, pue=1.1)) if way.name == "start")
+    for way in (start, late):
+        rest = float(way.paused_s @ at.per_j) * 1.1
+        assert way.cost.terms.get("idle", 0.0) == pytest.approx(100.0 * rest)
+        assert way.cost.terms["work"] == pytest.approx(0.01 * (way.cost.value - 2000.0 * rest))
+        assert way.energy.terms["work"] == pytest.approx(0.01 * (way.energy.value - 2000.0 * way.paused_s.sum()))
 
 
 def test_costs_of_given_power_have_no_interval_and_shifts_of_it_need_none() -> None:

@@ -10,13 +10,13 @@ from tests.planner.measured_runs import measured, node_run
 
 from joulelab.core.errors import ConfigError
 from joulelab.planner.account.energy import RunProfile
-from joulelab.planner.account.entries import Books, Job, books_of, pue_of, time_of
+from joulelab.planner.account.entries import Books, Job, books_of, pue_of, start_of
 from joulelab.planner.account.sites import Site
 from joulelab.planner.account.statement import statements_of
 from joulelab.planner.account.work import Work, plan_work
 from joulelab.planner.nodes import NodeKind
 from joulelab.report.console import make_console
-from joulelab.report.plan.account import amount_text, per_unit, print_books
+from joulelab.report.plan.account import amount_text, per_unit, print_books, rate_text
 from joulelab.report.plan.account_json import books_data
 from joulelab.report.plan.account_statement import statement_latex, statement_text
 
@@ -158,9 +158,89 @@ def test_planned_work_at_a_series_needs_a_time(tmp_path: Path) -> None:
     job = Job(plan_work(Work("long", "runs", 540.0), [run_of(tmp_path)]))  # 3 h
     with pytest.raises(ConfigError, match="say it: --at"):
         books_of([job], [site], "carbon")
-    found = books_of([job], [site], "carbon", at_s=time_of("2026-01-01T02:00"))
+    found = books_of([job], [site], "carbon", start=start_of("2026-01-01T02:00", [site.rate("carbon")]))
     assert found.entries[0].account.mean_rate == pytest.approx(400.0)
     assert "flat power" in " ".join(found.notes)
+    assert "it starts at 2026-01-01 02:00 UTC" in found.notes  # nothing was moved
+    text = statement_text(statements_of(found)[0])
+    assert "at a flat power from 2026-01-01 02:00 UTC to 2026-01-01 05:00 UTC (3 slots)" in text
+    assert "on average over long, at a flat power" in rate_text(found.entries[0])
+
+
+def series_at(
+    folder: Path, head: str = "", name: str = "s.csv", values: tuple[float, float] = (681.1789, 700.0)
+) -> Site:
+    """Return a site with a series in which runs of `run_of` (22:13:22 UTC) lie in one slot."""
+    rows = f"2023-11-14T22:00Z,{values[0]}\n2023-11-14T23:00Z,{values[1]}\n"
+    (folder / name).write_text(f"# kind: average\n# unit: g/kWh\n{head}time,value\n{rows}")
+    return Site(name, name, folder=folder)
+
+
+def test_a_run_within_one_slot_tells_the_hour_and_how_often_the_rate_changes(tmp_path: Path) -> None:
+    (one,) = statements_of(books(tmp_path, "carbon", series_at(tmp_path)))
+    text = statement_text(one)
+    assert "intensity of 681.2 g CO2e per kWh" in text
+    assert "in steps of 1 h 00 min, from 2023-11-14 22:13:22 UTC to 2023-11-14 22:13:42 UTC (one slot)" in text
+    flat = statement_text(statements_of(books(tmp_path / "flat", "carbon"))[0])
+    assert "slot" not in flat
+
+
+def test_a_forecast_is_called_one_in_the_table(tmp_path: Path) -> None:
+    found = books(tmp_path, "carbon", series_at(tmp_path, "# issued: 2023-11-14T12:00Z\n"))
+    assert "a forecast, issued 2023-11-14 12:00 UTC" in " ".join(shown(found).split())
+    assert statement_text(statements_of(found)[0]).count("a forecast, issued") == 1
+
+
+def test_a_start_without_offset_is_in_the_rates_time_zone(tmp_path: Path) -> None:
+    berlin = series_at(tmp_path, "# time_zone: Europe/Berlin\n", "b.csv")
+    rates = [berlin.rate("carbon")]
+    start = start_of("2023-11-14T23:30", rates)
+    assert start.at_s == start_of("2023-11-14T22:30Z", rates).at_s
+    found = books_of([Job(RunProfile(run_of(tmp_path)))], [berlin], "carbon", start=start)
+    assert "starts at 2023-11-14 22:30 UTC (23:30 in Europe/Berlin" in " ".join(found.notes)
+    with pytest.raises(ConfigError, match="rates are in Europe/Berlin, UTC"):
+        start_of("2023-11-14T23:30", [*rates, HOME.rate("carbon")])
+    with pytest.raises(ConfigError, match="is there twice"):
+        start_of("2023-10-29T02:30", rates)
+
+
+def test_data_is_moved_once_for_all_runs(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path), run_of(tmp_path, seconds=10.0)]
+    alone, both = (books_of([Job(RunProfile(r)) for r in some], [NORTH], "carbon") for some in (runs[:1], runs))
+    bare = [e.account.energy_kwh.value * 1.1 for e in both.entries]
+    assert alone.entries[0].account.site_kwh.value == pytest.approx(bare[0] + 0.02)
+    assert both.total["north"].value == pytest.approx((sum(bare) + 0.02) * 30)
+    assert [e["moved_kwh"]["value"] for e in books_data(both)["entries"]] == [0.01, 0.01]
+    assert "once for all 2" in " ".join(both.notes)
+    assert "once for all" not in " ".join(alone.notes)
+    epoch = Work("epoch", "tokens", 1e9)
+    kinds = [Job(plan_work(epoch, [run]), NodeKind(name)) for run, name in zip(runs, "ab", strict=True)]
+    assert [e.moved_kwh.value for e in books_of(kinds, [NORTH], "carbon").entries if e.moved_kwh] == [0.02, 0.02]
+
+
+def test_runs_on_other_numbers_of_nodes_are_told_apart(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path), run_of(tmp_path, hosts=["a", "b", "c"])]
+    (one,) = statements_of(books_of([Job(RunProfile(run)) for run in runs], [HOME], "carbon"))
+    assert "on 1 and 3 nodes" in statement_text(one)
+
+
+def test_what_is_next_to_nothing_is_not_told(tmp_path: Path) -> None:
+    from joulelab.analysis.terms import Quantity
+    from joulelab.report.plan.account import _width
+
+    assert _width(Quantity(10_800.0, {"a": 1.5e-12})) == ""
+    assert _width(Quantity(10_800.0, {"a": 30.0})) == " ± 60.00 s"
+    assert _width(Quantity(10_800.0, known=False)) == " ± ?"
+    paid = series_at(tmp_path)
+    assert "-0.00 %" not in shown(books(tmp_path, "carbon", paid, Site("same", paid.intensity, folder=tmp_path)))
+
+
+def test_a_share_of_what_pays_is_not_told(tmp_path: Path) -> None:
+    found = books(tmp_path, "cost", Site("a", tariff="0.10EUR"), Site("b", tariff="-0.20EUR"), kind=None)
+    against = found.against(found.entries[1])
+    assert against is not None
+    assert against[0].value < 0
+    assert against[1] is None
 
 
 def test_a_demand_charge_is_told_apart(tmp_path: Path) -> None:
@@ -176,12 +256,13 @@ def test_a_demand_charge_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_what_is_typed_is_read_or_refused() -> None:
-    assert time_of("2026-11-17T08:00+01:00") == time_of("2026-11-17 07:00")
+    flat = Site("x", "380").rate("carbon")
+    assert start_of("2026-11-17T08:00+01:00", [flat]).at_s == start_of("2026-11-17 07:00", [flat]).at_s
     assert pue_of("1.3±0.1").u == pytest.approx(0.05)
     assert pue_of("1.3+-0.1") == pue_of("1.3±0.1")
     for wrong in ("tomorrow", ""):
         with pytest.raises(ConfigError, match="is no time"):
-            time_of(wrong)
+            start_of(wrong, [flat])
     for wrong in ("0.9", "nan", "x", "1.3±", "1.3±-1", "inf"):
         with pytest.raises(ConfigError, match="is no PUE"):
             pue_of(wrong)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.planner.measured_runs import measured, node_run
+from tests.planner.measured_runs import GAIN, measured, node_run
 
+from joulelab.analysis.result import CapResult
 from joulelab.planner.nodes import NodeKind
 from joulelab.planner.rack.decide import Decision, decide
 from joulelab.planner.rack.facility import Feed, Rack, Rules
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DGX = NodeKind("dgx", rated_w=10_200.0, gpus=8, gpu_w=700.0, height_u=8.0)
+CLOCK = CapResult("node", "gpu:0", 1.2e9, None, "Hz", 1, "restored")
+
+
+def wave(second: float) -> float:
+    return 7_000.0 if int(second / 5) % 2 else 6_000.0
 
 
 def printed(decision: Decision) -> str:
@@ -58,7 +65,7 @@ def test_what_more_nodes_need_stands_with_its_price_and_where_it_is_from() -> No
 
 
 def test_risk_steps_refusals_and_a_mix_are_told(tmp_path: Path) -> None:
-    run = measured(node_run(tmp_path, lambda s: 7_000.0 if int(s / 5) % 2 else 6_000.0, seconds=40.0))
+    run = measured(node_run(tmp_path, wave, seconds=40.0))
     rack = Rack(supply_w=70_000.0, rules=Rules(percentiles=(60.0, 99.9)))
     decision = decide(rack, DGX, [run], [(Job("train", 4), [run])])
     told = facts(decision)
@@ -66,7 +73,7 @@ def test_risk_steps_refusals_and_a_mix_are_told(tmp_path: Path) -> None:
     assert "p99.9: needs 1,000 independent blocks" in by["refused"]
     assert "was never seen; with 95 % confidence at most" in by["risk"]
     assert by["draws"] == "10 nodes draw 70.00 kW at most and 64.50 kW on average of 70.00 kW for nodes"
-    assert "up 5.000 kW in 1 s and down 10.00 kW in 1 s, 10.00 kW/s at most: 10 nodes moving together" in by["steps"]
+    assert "up 10.00 kW in 1 s and down 10.00 kW in 1 s, 10.00 kW/s at most: 10 nodes moving together" in by["steps"]
     assert "1 x train on 4: 4 nodes, 26.20 kW on average, at most 28.00 kW of 70.00 kW (supply): fits" in by["mix"]
     assert "readings 1 s apart" in by["assumed"]
     said = printed(decision)
@@ -78,7 +85,83 @@ def test_fewer_that_are_sure_stand_in_the_answer(tmp_path: Path) -> None:
     run = measured(node_run(tmp_path, 7_000.0))
     said = headline(decide(Rack(supply_w=70_000.0), DGX, [run]))
     assert said[0].startswith("10 nodes fit by the measured maximum of 7.000 kW each")
-    assert said[-1] == "Only 9 fit if a node draws 7.081 kW, which the readings allow."
+    # The meter's gain of 1.15 % (k = 2), and 2 % by which nodes are assumed to differ.
+    assert said[-1] == "Only 9 fit if a node draws 7.222 kW, which the readings allow."
+
+
+def test_a_percentile_stands_with_its_interval(tmp_path: Path) -> None:
+    run = measured(node_run(tmp_path, wave, seconds=300.0))
+    decision = decide(Rack(supply_w=70_000.0, rules=Rules(percentiles=(30.0,))), DGX, [run])
+    assert re.search(r"measured max +7\.000 +7\.222 +10 +9 +supply +0\.00 +0 ", printed(decision))  # to the watt
+    assert re.search(r"p30 +7\.000 +7\.142 +10 +9 .*\n6\.000-7\.000", printed(decision))
+    told = " ".join(text for name, text in facts(decision) if name == "rule")
+    assert "p30: 6.000 kW, 6.000 kW to 7.000 kW; 5 independent blocks of 60 s" in told
+    assert "one run only: how much runs differ is not known" in told
+    risk = next(text for name, text in facts(decision) if name == "risk")
+    assert risk.endswith("that counts up to 3.2 % more than was read")
+
+
+def test_what_nobody_knows_stands_beside_the_upper_end(tmp_path: Path) -> None:
+    run = measured(node_run(tmp_path, 7_000.0, gain=None))
+    decision = decide(Rack(supply_w=70_000.0), DGX, [run])
+    assert headline(decision)[-1] == "Nobody knows the meter's accuracy: that comes on top of 7.140 kW."
+    assert re.search(r"measured max +7\.000 +7\.140\+\? +10 +9\? ", printed(decision))
+    by = dict(facts(decision))
+    assert by["unknown"].startswith("+? without the meter's accuracy")
+    assert "without the meter's accuracy" in by["risk"]
+
+
+def test_runs_under_caps_are_told_wherever_they_count(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from joulelab.report.plan.rack_picture import draw_rack
+
+    caps = ((500.0, 6_400.0, 22.0), (400.0, 5_600.0, 26.0))
+    runs = [
+        measured(node_run(tmp_path / f"{cap}", watts, gpu_w=cap - 10, gpus=8, cap=cap, seconds=seconds))
+        for cap, watts, seconds in caps
+    ]
+    decision = decide(Rack(supply_w=40_000.0), DGX, runs, [(Job("train", 6), runs)])
+    said = headline(decision)
+    assert said[0].startswith("6 nodes fit by the measured maximum of 6.400 kW each under caps of 500 W")
+    assert "Every run was under caps: they have to stay, or nodes may draw more than was seen." in said
+    text = printed(decision)
+    assert "at 500 W caps" in text
+    assert "to 500 W" in text  # what time and energy are against
+    assert max(map(len, text.splitlines())) <= 80
+    picture = draw_rack(decision, "svg").decode()
+    assert "Every run was under caps of 500 W." in picture
+    other = measured(node_run(tmp_path / "clock", 6_000.0))
+    clock = replace(other, result=replace(other.result, caps=(CLOCK,)))
+    held = decide(Rack(supply_w=40_000.0), DGX, [clock])
+    assert headline(held)[0].startswith("6 nodes fit by the measured maximum of 6.000 kW each under a cap of 1200 MHz")
+    assert "under caps" in printed(held)
+
+
+@pytest.mark.parametrize(
+    ("supply_w", "gain", "verdict"),
+    [
+        (27_000.0, GAIN, "does not fit by the sum of maxima; it may be 28.65 kW, which the readings allow"),
+        (28_100.0, GAIN, "fits as it was read, not at 28.65 kW, which the readings allow"),
+        (29_000.0, GAIN, "fits, also at 28.65 kW, which the readings allow"),
+        (29_000.0, None, "fits, also at 28.56 kW, which the readings allow, without the meter's accuracy"),
+    ],
+)
+def test_a_mix_fits_by_what_the_readings_allow(
+    tmp_path: Path, supply_w: float, gain: float | None, verdict: str
+) -> None:
+    run = measured(node_run(tmp_path, wave, seconds=40.0, gain=gain))
+    decision = decide(Rack(supply_w=supply_w), DGX, [run], [(Job("train", 4), [run])])
+    assert verdict in " ".join(text for name, text in facts(decision) if name == "mix")
+
+
+def test_caps_that_no_gpu_takes_are_refused_once_and_by_name() -> None:
+    decision = decide(Rack(supply_w=11_400.0, rules=Rules(max_w=8_480.0)), replace(DGX, host_w=4_000.0))
+    refused = [text for name, text in facts(decision) if name == "refused"]
+    assert any(text.startswith("cap for 2 nodes: it would be") for text in refused)
+    unknown = decide(Rack(supply_w=70_000.0, rules=Rules(max_w=8_480.0)), NodeKind("x", rated_w=10_200.0))
+    refused = [text for name, text in facts(unknown) if name == "refused"]
+    assert not any(text.startswith("cap for") for text in refused)
+    assert sum(text.startswith("what caps cost") for text in refused) == 1
 
 
 def test_every_limit_is_told() -> None:

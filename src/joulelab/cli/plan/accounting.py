@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from joulelab.cli.options import Amount, json_option, print_json
-from joulelab.cli.plan.given import checked_picture, picture_option, plan_option, stores_options, write_picture
+from joulelab.cli.plan.given import (
+    Number,
+    Watts,
+    checked_picture,
+    picture_option,
+    plan_option,
+    stores_options,
+    write_picture,
+)
 from joulelab.cli.plan.naming import Stores, measured_named
 from joulelab.core.errors import ConfigError
 
@@ -42,6 +50,7 @@ class Given:
     cap_w: float | None
     batch: float | None
     gpus: int | None
+    gpu_w: float | None
     rated_w: float | None
     statement: bool
     picture: Path | None
@@ -53,7 +62,7 @@ class Given:
 
 def account_options(function: F) -> F:
     """Add the options that both commands have."""
-    positive = click.FloatRange(min=0, min_open=True)
+    positive = Number(min=0, min_open=True)
     for option in reversed(
         [
             click.argument("words", nargs=-1, metavar="[RUN]..."),
@@ -68,6 +77,7 @@ def account_options(function: F) -> F:
             click.option("--cap", "cap_w", type=positive, metavar="W", help="Plan it at this cap on each GPU."),
             click.option("--batch", type=positive, metavar="N", help="Plan it at this batch size."),
             click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs per node, if runs do not tell."),
+            click.option("--gpu-power", "gpu_w", type=Watts(), metavar="W", help="Highest cap of a GPU, for --cap."),
             click.option("--rated", "rated_w", type=positive, metavar="W", help="Nameplate of a node."),
             click.option("--statement", is_flag=True, help="Print a statement for a paper, as text and LaTeX."),
             picture_option,
@@ -81,14 +91,17 @@ def account_options(function: F) -> F:
 
 def answer(purpose: Purpose, spec: str | None, given: Given) -> None:
     """Account for what was typed, and print it. Raises ConfigError, NotARun, MissingDependency."""
-    from joulelab.planner.account.entries import books_of, time_of
+    from joulelab.planner.account.entries import books_of, start_of
+    from joulelab.planner.account.sites import rates_of
     from joulelab.planner.scenario import read_scenario
 
     kind = checked_picture(given.picture, force=given.force)
     plan = read_scenario(given.plan)
-    at_s = None if given.at is None else time_of(given.at)
     sites = _sites(plan, purpose, spec, given.pue)
-    books = books_of(_jobs(plan, given, at_s), sites, purpose, at_s=at_s)
+    rates = rates_of(sites, purpose)
+    start = None if given.at is None else start_of(given.at, rates)
+    jobs = _jobs(plan, given, None if start is None else start.at_s)
+    books = books_of(jobs, sites, purpose, start=start, rates=rates)
     if given.picture is not None:
         from joulelab.report.plan.account_picture import books_picture
 
@@ -197,15 +210,26 @@ def _planned(
     bases: list[tuple[NodeKind | None, list[Measured]]] = list(kinds.values()) if not own else []
     if own:
         bases = [(_kind(own[0], kinds, plan), own)]
-    return [
-        Job(
-            plan_work(
-                work, measured, at_s=at_s, rated_w=_rated(kind, given), gpu_w=None if kind is None else kind.gpu_w
-            ),
-            kind,
-        )
-        for kind, measured in bases
-    ]
+    jobs = []
+    for kind, measured in bases:
+        _check_imported(measured)
+        gpu_w = given.gpu_w if given.gpu_w is not None or kind is None else kind.gpu_w
+        jobs.append(Job(plan_work(work, measured, at_s=at_s, rated_w=_rated(kind, given), gpu_w=gpu_w), kind))
+    return jobs
+
+
+def _check_imported(measured: Sequence[Measured]) -> None:
+    """Refuse imported runs together that do not say their workload: how they were imported does not tell it."""
+    from joulelab.planner.caps.capped_runs import workload_of
+
+    results = [one.result for one in measured]
+    silent = [r for r in results if r.outcome == "imported" and "workload" not in {**r.labels, **r.facts}]
+    if silent and len({workload_of(result) for result in results}) > 1:
+        first = silent[0].name or silent[0].run
+        raise ConfigError(
+            "whether the runs are of one workload is not known", where=first, why="it was imported without saying so",
+            next="import them with -l workload=NAME",
+        )  # fmt: skip
 
 
 def _kind(one: Measured, kinds: dict[str, tuple[NodeKind, list[Measured]]], plan: Scenario) -> NodeKind | None:

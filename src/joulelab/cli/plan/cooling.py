@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from joulelab.cli.options import Pair, json_option, print_json
-from joulelab.cli.plan.given import Percent, Watts, plan_option, stores_options
+from joulelab.cli.plan.given import Number, Percent, Watts, plan_option, stores_options
 from joulelab.cli.plan.naming import Stores, read_named
 from joulelab.core.errors import ConfigError
 
@@ -37,12 +37,12 @@ joulelab plan cooling last --pue rear-door=1.3 --pue direct-to-chip=1.1
 @click.option("--node", metavar="NAME|FILE", help="Model of the node: bnl-h100, 8xh100, mine.toml.")
 @click.option("--power", type=Watts(), metavar="W", help="Mean power of a node at the wall, without runs.")
 @click.option("--now", "kind", type=click.Choice(KINDS), help="Cooling that there is.  [default: the model's, or air]")
-@click.option("--inlet-now", type=click.FloatRange(-20, 60), metavar="C", help="Inlet that there is.")
+@click.option("--inlet-now", type=Number(-20, 60), metavar="C", help="Inlet that there is.")
 @click.option("--to", "kinds", type=click.Choice(KINDS), multiple=True, help="Cooling to look at, several times.")
-@click.option("--inlet", "inlets", type=click.FloatRange(-20, 60), multiple=True, metavar="C", help="Inlet to look at.")
-@click.option("--exhaust", type=click.FloatRange(0, 80), metavar="C", help="Air behind the node.  [default: 45]")
+@click.option("--inlet", "inlets", type=Number(-20, 60), multiple=True, metavar="C", help="Inlet to look at.")
+@click.option("--exhaust", type=Number(0, 80), metavar="C", help="Air behind the node.  [default: 45]")
 @click.option("--fan-max", type=Watts(), metavar="W", help="All fans of a node at full speed.")
-@click.option("--fan-rpm", type=click.FloatRange(min=1), metavar="RPM", help="Full speed of the fans.")
+@click.option("--fan-rpm", type=Number(min=1), metavar="RPM", help="Full speed of the fans.")
 @click.option("--efficiency", type=Percent(), metavar="%", help="Of the supplies at load.")
 @click.option("--use", type=Percent(), metavar="%", help="Share of the year that the node works.  [default: 100]")
 @click.option("--supply", type=Watts(), metavar="W", help="What the rack may draw: 70kW.")

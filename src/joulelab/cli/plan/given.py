@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,6 +52,17 @@ class Percent(click.ParamType[float]):
         number = float(found[1])
         # In decimal: 99.9 % is 0.999, not 0.9990000000000001.
         return number if number < 1 and not found[2] else round(number / 100, 12)
+
+
+class Number(click.FloatRange):
+    """Take a number within bounds; nan and inf are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no number to reckon with", param, ctx)
+        return number
 
 
 class Hours(Duration):

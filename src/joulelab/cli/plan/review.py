@@ -44,17 +44,19 @@ def command(
     import datetime as dt
 
     from joulelab.planner.shifting.kept_plan import find_plan, keep, read_plan, with_review
-    from joulelab.planner.shifting.review import review
+    from joulelab.planner.shifting.review import check_over, review
 
     kind = checked_picture(picture, force=force)
     path = find_plan(word, plans)
     plan = read_plan(path)
-    found = review(plan, _rate(plan, actual, zone))
-    now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    clock = dt.datetime.now(dt.UTC)
+    check_over(plan, clock.timestamp())  # before a service is asked for what it cannot know
+    found = review(plan, _rate(plan, actual, zone), now_s=clock.timestamp())
+    now = clock.isoformat(timespec="seconds")
     if not no_keep:
         keep(with_review(plan, {"reviewed_utc": now, **found.to_json()}), path.parent)
     if picture is not None:
-        draw(plan, picture, kind, found.actual.values)
+        draw(plan, picture, kind, found.actual)
     if as_json:
         print_json({"reviewed_utc": now, **found.to_json(), "file": str(path)})
         return

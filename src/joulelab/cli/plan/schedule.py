@@ -10,6 +10,7 @@ import click
 
 from joulelab.cli.options import Duration, json_option, print_json, say
 from joulelab.cli.plan.given import (
+    Number,
     Percent,
     Watts,
     checked_picture,
@@ -59,7 +60,7 @@ joulelab plan schedule STUDY --repeat 200 --every 10m --nodes 8 --budget 40kW
 @click.option("--node-w", "node_w", type=Watts(), help="Mean power of a node, for jobs that tell none.")
 @click.option("--accuracy", type=Percent(), help="By how much all powers of --jobs may be wrong (k = 2).")
 @click.option("--zone", metavar="ZONE", help="Time zone of --jobs: Europe/Berlin.")
-@click.option("--pue", type=click.FloatRange(min=1.0), help="Power of the whole site by that of its nodes.")
+@click.option("--pue", type=Number(min=1.0), help="Power of the whole site by that of its nodes.")
 @click.option("--tariff", metavar="RATE", help="Price of a kWh: 0.32EUR, FILE.")
 @click.option("--intensity", metavar="RATE", help="Carbon of a kWh: 380, table:DE, FILE.csv.")
 @click.option("--draws", type=click.IntRange(min=0), metavar="N", help="Draw what is not known so often.")

@@ -11,6 +11,7 @@ import click
 from joulelab.cli.options import json_option, print_json
 from joulelab.cli.plan.given import (
     Hours,
+    Number,
     Watts,
     checked_picture,
     picture_option,
@@ -36,7 +37,7 @@ EXAMPLES = """\b
 joulelab plan when last --intensity forecast.csv --deadline 48h
 joulelab plan when STUDY --tariff tariff.toml --deadline 2026-11-20T08:00
 joulelab plan when RUN --duration 40h --intensity kept:NAME --deadline 7d --keep
-joulelab plan when --power 6.9kW --idle 2.2kW --duration 40h --intensity em:DE
+joulelab plan when --power 6.9kW --idle 2.2kW --duration 40h --intensity em:DE --deadline 7d
 """
 
 
@@ -55,7 +56,9 @@ def plans_option(function: Any) -> Any:
 @click.option("--tariff", metavar="SPEC", help="Least cost by this: FILE.toml, FILE.csv, 0.32EUR.")
 @click.option("--deadline", required=True, metavar="TIME", help="Be done by then: 2026-11-20T08:00, 48h, 7d.")
 @click.option("--from", "since", metavar="TIME", help="Earliest start.  [default: now]")
-@click.option("--zone", metavar="NAME", help="Time zone of times without one.  [default: the rate's]")
+@click.option(
+    "--zone", metavar="NAME", help="Time zone of times without one, and of those shown.  [default: the rate's]"
+)
 @click.option("--duration", type=Hours(LEAST_S), help="Time of the job without caps.  [default: the run's]")
 @click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the job.  [default: the run's]")
 @click.option("--power", type=Watts(), metavar="W", help="Power of a node at work.  [default: measured]")
@@ -70,9 +73,11 @@ def plans_option(function: Any) -> Any:
 )
 @click.option("--slot", type=Hours(LEAST_S), default="15m", show_default=True, help="Length of a slot.")
 @click.option("--pause-cost", type=Hours(), default="0", help="Time to go on after a pause, at full power.")
-@click.option("--pause-energy", type=click.FloatRange(min=0), default=0.0, metavar="KWH", help="Energy on top of it.")
+@click.option("--pause-energy", type=Number(min=0), default=0.0, metavar="KWH", help="Energy on top of it.")
 @click.option("--waits", is_flag=True, help="The node idles for the job from now on, not from its start.")
-@click.option("--pue", type=click.FloatRange(min=1.0), default=1.0, show_default=True, help="Of the data centre.")
+@click.option(
+    "--pue", metavar="N", default="1", show_default=True, help="Overhead of the building: 1.3, or 1.3±0.05 (k = 2)."
+)
 @click.option("--choose", type=click.Choice(WAYS), help="Plan this way.  [default: the cheapest, node idles]")
 @click.option("--keep", is_flag=True, help="Keep the plan, for `joulelab plan review` when it is over.")
 @picture_option
@@ -118,7 +123,9 @@ def _next(plan: Plan) -> str:
 def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
     """Return the plan that is asked for. Raises ConfigError."""
     import datetime as dt
+    from dataclasses import replace
 
+    from joulelab.planner.account.entries import pue_of
     from joulelab.planner.shifting.baselines import Terms, best_of, ways_of
     from joulelab.planner.shifting.blocks import Restart
     from joulelab.planner.shifting.kept_plan import Plan, new_id
@@ -126,10 +133,14 @@ def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
 
     now_s = dt.datetime.now(dt.UTC).timestamp()
     rate = _rate(given)
-    start_s, deadline_s = _times(given, rate, now_s)
+    zone = given["zone"] or rate.label.time_zone or "UTC"
+    start_s, deadline_s = _times(given, zone, now_s)
     slots = slots_of(rate, start_s, deadline_s, given["slot"])
+    slots = replace(slots, label=replace(slots.label, time_zone=zone))  # times are shown as they are read
     job = _job(words, given)
-    terms = Terms(Restart(given["pause_cost"], given["pause_energy"] * J_PER_KWH), given["waits"], given["pue"])
+    pue = pue_of(given["pue"])
+    again = Restart(given["pause_cost"], given["pause_energy"] * J_PER_KWH)
+    terms = Terms(again, given["waits"], pue.value, pue.u)
     ways = ways_of(job, slots, terms)
     chosen = best_of(ways, job, given["choose"] or "")
     made = dt.datetime.fromtimestamp(now_s, dt.UTC).isoformat(timespec="seconds")
@@ -148,10 +159,9 @@ def _rate(given: Mapping[str, Any]) -> Rate:
     return rate_of(given["intensity"], want="carbon", zone=given["zone"])
 
 
-def _times(given: Mapping[str, Any], rate: Rate, now_s: float) -> tuple[float, float]:
+def _times(given: Mapping[str, Any], zone: str, now_s: float) -> tuple[float, float]:
     from joulelab.planner.shifting.slots import moment
 
-    zone = given["zone"] or rate.label.time_zone or "UTC"
     start_s = now_s if given["since"] is None else moment(given["since"], now_s, zone)
     return start_s, moment(given["deadline"], start_s, zone)
 
@@ -198,7 +208,7 @@ def _series(spec: str) -> str:
     return series_of(word, zone, covers)
 
 
-def draw(plan: Plan, file: Path, kind: str, actual: Any = None) -> None:
+def draw(plan: Plan, file: Path, kind: str, actual: Slots | None = None) -> None:
     """Draw a plan into a file. Raises ConfigError, MissingDependency."""
     from joulelab.report.plan.when_picture import picture
 

@@ -40,7 +40,7 @@ class JobArchive:
     The stream of the scope `job` has two rows of a counter: 0 J at the start and the energy at the end; steps have
     theirs in `job/STEP` (`job/batch`, `job/0`; `job/+1.0` in a heterogeneous job). Without an energy both rows are
     NaN and a gap says why. Of a job that runs, the energy so far is given, and `fetch` asks again. `components`,
-    `sampling`, `doubts` and `running` are what that is made of.
+    `sampling`, `problems` (sentences, which are events of the job's stream) and `running` are what that is made of.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class JobArchive:
         self._energy = self._total(started)
         self.components, self.running = started, self._found.running
         self.facts = self._facts(started)
-        self.doubts = self._doubts(started)
+        self.problems = self._problems(started)
         self._fetched = self._streams(started, read)
 
     def _total(self, components: Sequence[Component]) -> Energy:
@@ -117,7 +117,7 @@ class JobArchive:
     def _streams(self, components: Sequence[Component], read: int) -> list[Fetched]:
         host, start, end = nodes_of(components), *self.interval
         job = self._stream("job", None, self._energy.joules, (start, end))
-        events = [problem(start, text) for text in (*self._energy.doubts, *self.doubts)]
+        events = [problem(start, text) for text in (*self._energy.doubts, *self.problems)]
         fetched = [fetched_of(job, (start, end), self._energy.joules, self._energy.reason, host, events)]
         for component in components:
             for row in component.steps:
@@ -134,7 +134,7 @@ class JobArchive:
     def _stream(self, scope: str, parent: str | None, joules: int | None, times: tuple[int, ...]) -> Stream:
         return stream_of(scope, parent, joules, times, self.sampling, device=self._finder.job, config=self._config)
 
-    def _doubts(self, components: Sequence[Component]) -> list[str]:
+    def _problems(self, components: Sequence[Component]) -> list[str]:
         """Return what is to be said of the job, whichever row is taken."""
         problems = [*self._found.doubts]
         if self._found.running:

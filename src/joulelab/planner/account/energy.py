@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from joulelab.analysis.accounting import SCOPE
 from joulelab.analysis.products import ONE, product
 from joulelab.analysis.terms import Quantity, total
+from joulelab.planner.accounted import nodes_told, side_told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.series import Floats
-    from joulelab.planner.draws import Measured, Side
+    from joulelab.planner.draws import Measured
     from joulelab.planner.rates.rate import Label, Rate
 
 KWH = 3.6e6  # J
@@ -136,12 +138,19 @@ def _bounded(energy: Quantity, most_j: float, k: int) -> Quantity:
 
 
 def nameplate_of(measured: Measured, rated_w: float | None = None) -> Nameplate | None:
-    """Return what rated power x time says of a run: by what was given for a host, else by what the run recorded."""
+    """Return what rated power x time says of a run: by what was given for a host, else by what the run recorded.
+
+    None where neither is known, or it is not known on how many nodes it ran.
+    """
     result = measured.result
     if rated_w is not None:
-        energy = rated_w * len(measured.draws) * result.duration_s
-        ratio = Quantity(energy).ratio(result.energy) if result.energy is not None and result.energy.value > 0 else None
-        return Nameplate(rated_w * len(measured.draws), result.duration_s, "node", "given", ratio)
+        nodes = nodes_told(measured)
+        if nodes is None:
+            return None
+        watts = rated_w * nodes
+        used = result.energy if result.energy is not None and result.energy.value > 0 else None
+        ratio = None if used is None else Quantity(watts * result.duration_s).ratio(used)
+        return Nameplate(watts, result.duration_s, "node", "given", ratio)
     rated = result.rated
     if not rated.devices:
         return None
@@ -201,10 +210,11 @@ def account_of(
     parts = profile.between(edges - start)
     whole = profile.whole
     used = _weighed(whole, parts, rates)
-    over_time = float(np.dot(rates, spans) / spans.sum()) if spans.sum() > 0 else float(rates.mean())
+    over_time = float(np.dot(rates, _shares(spans)))
     moved = moved_kwh or Quantity(0.0)
     amount = product(used, pue).scaled(1 / KWH) + moved.scaled(over_time)
-    amount, known = _with_rate(amount, rate, edges, parts, pue.value)
+    drawn = np.array([part.value for part in parts]) / KWH * pue.value
+    amount, known = _with_rate(amount, rate, edges, drawn + moved.value * _shares(spans))
     plate = profile.nameplate
     rated_kwh = None if plate is None else plate.energy_j / KWH
     return Account(
@@ -227,16 +237,22 @@ def _weighed(whole: Quantity, parts: Sequence[Quantity], rates: Floats) -> Quant
     return replace(whole.scaled(mean) + apart, value=float(np.dot(values, rates)))
 
 
-def _with_rate(
-    amount: Quantity, rate: Rate, edges: Floats, parts: Sequence[Quantity], pue: float
-) -> tuple[Quantity, bool]:
-    """Return the amount with what the rate is unsure by, and whether anybody states that; values err alike."""
+def _shares(spans: Floats) -> Floats:
+    """Return which share of the time each span is; equal ones where there is no time."""
+    return spans / spans.sum() if spans.sum() > 0 else np.full(spans.size, 1 / spans.size)
+
+
+def _with_rate(amount: Quantity, rate: Rate, edges: Floats, kwh: Floats) -> tuple[Quantity, bool]:
+    """Return the amount with what the rate is unsure by, and whether anybody states that; values err alike.
+
+    `kwh` are what is paid for between the edges, overhead and moved data included.
+    """
     label = rate.label
     source = f"rate:{label.name}:{label.zone}:{label.source}"
     tell = getattr(rate, "u_means", None)  # series tell it of each value
     each = tell(edges) if tell is not None else None
     if each is not None:
-        u = sum(part.value * float(x) for part, x in zip(parts, each, strict=True)) / KWH * pue
+        u = float(np.dot(kwh, each))
     elif label.u_rel is not None:
         u = abs(amount.value) * label.u_rel
     else:
@@ -249,7 +265,10 @@ def summed(accounts: Sequence[tuple[str, Quantity]]) -> Quantity:
     return total(amount.tagged(run, keep=SHARED) for run, amount in accounts)
 
 
-def side_of(measured: Measured) -> Side:
-    """Return where a run was measured: at the wall only where all of its hosts were."""
+def side_of(measured: Measured) -> str:
+    """Return where a run was measured: `ac` (all hosts at the wall), `dc`, `parts`; `unknown` where nobody tells."""
+    if not measured.resolved:
+        told = side_told(measured)
+        return "unknown" if told == SCOPE else told
     sides = {draw.side for draw in measured.draws}
     return "parts" if "parts" in sides else "dc" if "dc" in sides else "ac"

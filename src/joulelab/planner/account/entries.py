@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from joulelab.analysis.products import ONE
 from joulelab.analysis.terms import Quantity
@@ -15,9 +15,12 @@ from joulelab.planner.account.purchase import BreakEven, Option, break_even, sha
 from joulelab.planner.account.scaling import RUNS
 from joulelab.planner.account.sites import fits, notes_of, rates_of
 from joulelab.planner.account.work import Planned
+from joulelab.planner.accounted import nodes_told, outer_scopes
 from joulelab.planner.rates.constant import Constant
 from joulelab.planner.rates.find import caveats
+from joulelab.planner.rates.steps import shown
 from joulelab.planner.rates.tariff import Tariff
+from joulelab.planner.rates.zones import UTC_NAMES, utc_of, zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +32,11 @@ if TYPE_CHECKING:
     from joulelab.planner.rates.rate import Rate
 
 HOURS = 3600.0
+SIDES = {
+    "dc": "measured behind the supplies: their losses are not included",
+    "parts": "only parts of the nodes were measured: the rest of them is not included",
+    "unknown": "on which side of the supplies some was accounted is not known: losses may not be included",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ class Job:
 
     @property
     def side(self) -> str:
-        """Return where it was measured: at the wall (`ac`), behind the supplies (`dc`), or in `parts` of nodes."""
+        """Return where it was measured: at the wall (`ac`), behind the supplies (`dc`), in `parts`; or `unknown`."""
         return self.profile.side if isinstance(self.profile, Planned) else side_of(self.profile.measured)
 
     @property
@@ -75,28 +83,45 @@ class Job:
         """Return by which meters a run was measured, each with where its accuracy is known from."""
         if isinstance(self.profile, Planned):
             return ()
-        outer = {(draw.host, scope) for draw in self.profile.measured.draws for scope in draw.scopes}
+        outer = outer_scopes(self.profile.measured)
         read = [s.reading for s in self.profile.measured.result.scopes if (s.host, s.scope) in outer]
         return tuple(dict.fromkeys(f"{one.meter} (accuracy: {one.accuracy})" for one in read))
 
     @property
-    def nodes(self) -> int:
-        """Return on how many nodes it runs."""
-        return self.profile.nodes if isinstance(self.profile, Planned) else len(self.profile.measured.draws)
+    def even(self) -> bool:
+        """Return whether it is a run whose energy was only accounted for: it is taken as spread evenly."""
+        return not isinstance(self.profile, Planned) and not self.profile.measured.resolved
 
     @property
-    def node_hours(self) -> Quantity:
-        """Return the hours of nodes that it takes."""
-        profile = self.profile
+    def covers(self) -> str:
+        """Return what an accounting covers, in its own words; empty for what was measured."""
+        told = None if isinstance(self.profile, Planned) else self.profile.measured.accounted
+        return "" if told is None else told.covers
+
+    @property
+    def nodes(self) -> int | None:
+        """Return on how many nodes it runs, None where nobody tells."""
+        return self.profile.nodes if isinstance(self.profile, Planned) else nodes_told(self.profile.measured)
+
+    @property
+    def node_hours(self) -> Quantity | None:
+        """Return the hours of nodes that it takes, None where nobody tells on how many it runs."""
+        profile, nodes = self.profile, self.nodes
         time = profile.time if isinstance(profile, Planned) else Quantity(profile.duration_s)
-        return time.scaled(self.nodes / HOURS)
+        return None if nodes is None else time.scaled(nodes / HOURS)
 
     @property
-    def highest_w(self) -> float:
-        """Return the highest reading, of all its nodes together (W)."""
+    def mean_w(self) -> float:
+        """Return the mean power, of all its nodes together (W)."""
+        seconds = self.profile.duration_s
+        return self.profile.whole.value / seconds if seconds > 0 else 0.0
+
+    @property
+    def highest_w(self) -> float | None:
+        """Return the highest reading, of all its nodes together (W); None where no power was read."""
         if isinstance(self.profile, Planned):
             return self.profile.highest_w
-        return sum(draw.highest_w for draw in self.profile.measured.draws)
+        return sum(draw.highest_w for draw in self.profile.measured.draws) if not self.even else None
 
     @property
     def done(self) -> dict[str, float]:
@@ -112,7 +137,8 @@ class Job:
 class Entry:
     """Hold a job at a site: its account, and the share of its nodes' purchase where that is known.
 
-    `charges` are what the tariff asks beside the kWh; they are in no sum.
+    `charges` are what the tariff asks beside the kWh; they are in no sum. `moved_kwh` is its share of moving the data;
+    `varies` tells whether the rate changes over time, be it at other times only.
     """
 
     job: Job
@@ -121,6 +147,8 @@ class Entry:
     share: Share | None
     notes: tuple[str, ...]
     charges: Mapping[str, float]
+    moved_kwh: Quantity | None = None
+    varies: bool = False
 
     @property
     def whole(self) -> Quantity:
@@ -169,47 +197,74 @@ class Books:
         first = next(e for e in self.entries if e.job is entry.job)
         if first is entry:
             return None
-        ratio = entry.whole.ratio(first.whole) if first.whole.value > 0 else None
+        # Of what is paid for being used, a share says nothing.
+        ratio = entry.whole.ratio(first.whole) if first.whole.value > 0 and entry.whole.value >= 0 else None
         return entry.whole - first.whole, ratio
 
 
-def books_of(jobs: Sequence[Job], sites: Sequence[Site], purpose: Purpose, *, at_s: float | None = None) -> Books:
-    """Account for jobs at sites; `at_s` (s since 1970) moves them to another time.
+def books_of(
+    jobs: Sequence[Job],
+    sites: Sequence[Site],
+    purpose: Purpose,
+    *,
+    start: Start | None = None,
+    rates: Sequence[Rate] | None = None,
+) -> Books:
+    """Account for jobs at sites; `start` moves them to another time, `rates` are those of the sites where read before.
 
+    Data is moved to a site once for all jobs, which share it equally; kinds of nodes are choices for the same work.
     Raises ConfigError where rates may not stand together, or are not known when a job runs.
     """
     if not jobs:
         raise ConfigError("there is nothing to account for", next="name runs, or give [[work]] in the plan")
-    rates = rates_of(sites, purpose)
-    entries = [_entry(job, site, rate, purpose, at_s) for job in jobs for site, rate in zip(sites, rates, strict=True)]
+    rates = rates_of(sites, purpose) if rates is None else rates
+    at_s = None if start is None else start.at_s
+    movers = len({j.profile.name if isinstance(j.profile, Planned) else j.runs[0] for j in jobs})
+    pairs = [(job, site, rate) for job in jobs for site, rate in zip(sites, rates, strict=True)]
+    entries = [_entry(job, site, rate, purpose, at_s, movers) for job, site, rate in pairs]
     runs = [e for e in entries if not isinstance(e.job.profile, Planned)]
     several = len({id(e.job) for e in runs}) > 1
     total = {site.name: summed([(e.job.runs[0], e.whole) for e in runs if e.site is site]) for site in sites if several}
     evens = tuple(even for site in sites for even in _evens([e for e in entries if e.site is site]))
     first = [(e.job.runs[0], e.account.energy_kwh) for e in runs if e.site is sites[0]]
     return Books(
-        purpose, tuple(entries), total, summed(first) if several else None, evens, tuple(_notes(entries, at_s))
+        purpose, tuple(entries), total, summed(first) if several else None, evens, tuple(_notes(entries, start))
     )
 
 
-def _entry(job: Job, site: Site, rate: Rate, purpose: Purpose, at_s: float | None) -> Entry:
+def _entry(job: Job, site: Site, rate: Rate, purpose: Purpose, at_s: float | None, movers: int) -> Entry:
     if isinstance(job.profile, Planned) and at_s is None and _varies(rate):
         why = f"{rate.label.name} changes over time"
         raise ConfigError(f"{job.name}: when it runs is not known", why=why, next="say it: --at 2026-11-17T08:00Z")
-    account = account_of(job.profile, rate, pue=site.overhead, moved_kwh=site.moved_kwh, at_s=at_s)
+    moved = None if site.moved_kwh is None else site.moved_kwh.scaled(1 / movers)
+    account = account_of(job.profile, rate, pue=site.overhead, moved_kwh=moved, at_s=at_s)
     share = share_of(job.kind, purpose, job.node_hours)
-    notes = notes_of(site)
-    if fits(site, job.highest_w) is False:
-        need = job.highest_w * site.overhead.value
-        notes.append(
-            f"{job.name} does not fit: {need:,.0f} W at its highest, overhead included; {site.budget_w:,.0f} W"
-        )
-    charges = _charges(rate, job.highest_w * site.overhead.value / 1e3)
+    notes = notes_of(site, movers)
+    if share is None and share_of(job.kind, purpose, Quantity(0.0)) is not None:
+        notes.append(f"on how many nodes {job.name} ran is not known: what nodes cost or emitted is not included")
+    notes += _fitting(job, site)
+    charges = _charges(rate, job, site)
     unit = rate.label.unit.partition("/")[0]
     notes += [f"not in it: {name}, {amount:.2f} {unit}" for name, amount in charges.items()]
     if any(name.startswith("demand") for name in charges):
         notes.append("demand is as if the highest power of the work added to that of the site in full")
-    return Entry(job, site, account, share, tuple(notes), charges)
+    elif isinstance(rate, Tariff) and rate.demand is not None:
+        notes.append(f"not in it: demand per {rate.demand.per}; the highest power of {job.name} is not known")
+    return Entry(job, site, account, share, tuple(notes), charges, moved, _varies(rate))
+
+
+def _fitting(job: Job, site: Site) -> list[str]:
+    """Say where a job does not fit into a site's budget, or where that cannot be told."""
+    if site.budget_w is None:
+        return []
+    highest, budget = job.highest_w, f"{site.budget_w:,.0f} W"
+    least = (job.mean_w if highest is None else highest) * site.overhead.value
+    which = "on average" if highest is None else "at its highest"
+    if not fits(site, least / site.overhead.value):
+        return [f"{job.name} does not fit: {least:,.0f} W {which}, overhead included; {budget}"]
+    if highest is not None:
+        return []
+    return [f"whether {job.name} fits into {budget} is not known: it is {least:,.0f} W on average, overhead included"]
 
 
 def _varies(rate: Rate) -> bool:
@@ -217,10 +272,11 @@ def _varies(rate: Rate) -> bool:
     return not isinstance(rate, Constant) and not (isinstance(rate, Tariff) and not rate.rules)
 
 
-def _charges(rate: Rate, highest_kw: float) -> dict[str, float]:
+def _charges(rate: Rate, job: Job, site: Site) -> dict[str, float]:
     """Return what a tariff asks beside the kWh, per month or year, as if the job's highest power added in full."""
     found: dict[str, float] = {}
-    if isinstance(rate, Tariff) and rate.demand is not None:
+    if isinstance(rate, Tariff) and rate.demand is not None and job.highest_w is not None:
+        highest_kw = job.highest_w * site.overhead.value / 1e3
         found[f"demand per {rate.demand.per}"] = rate.demand.amount * highest_kw
     if isinstance(rate, Tariff) and rate.fee is not None:
         found[f"fee per {rate.fee.per}"] = rate.fee.amount
@@ -246,24 +302,15 @@ def _evens(entries: Sequence[Entry]) -> list[BreakEven]:
     return found
 
 
-def _notes(entries: Sequence[Entry], at_s: float | None) -> list[str]:
+def _notes(entries: Sequence[Entry], start: Start | None) -> list[str]:
     """Return what has to be said of all of it, each once."""
     unsure = dict.fromkeys(e.account.label.name for e in entries if not e.account.rate_known)
     said = [f"nobody states how sure these are: {', '.join(unsure)}; that is not in the intervals"] if unsure else []
     several = len({entry.site.name for entry in entries}) > 1
     labels = {entry.site.name: entry.account.label for entry in entries}.values()
-    said += [*caveats(labels), *(note for label in labels for note in label.notes)]
-    sides = {entry.job.side for entry in entries}
-    if "dc" in sides:
-        said.append("measured behind the supplies: their losses are not included")
-    if "parts" in sides:
-        said.append("only parts of the nodes were measured: the rest of them is not included")
-    if any(entry.account.rated_kwh is None for entry in entries):
-        said.append("no rated power is known of some: give rated_w in [nodes.NAME] or --rated")
+    said += [*caveats(labels), *(note for label in labels for note in label.notes), *_measured_notes(entries)]
     if entries[0].account.label.kind == "average":
         said.append("average intensity: says what is attributed to the energy, not what one kWh less would avoid")
-    if any(entry.account.site_kwh.known is False for entry in entries):
-        said.append("the meter's accuracy is unknown: no interval (± ?)")
     for entry in entries:
         profile = entry.job.profile
         said += [f"{entry.site.name}: {note}" if several else note for note in entry.notes]
@@ -271,21 +318,54 @@ def _notes(entries: Sequence[Entry], at_s: float | None) -> list[str]:
         if isinstance(profile, Planned) and entry.account.slots[1:]:
             said.append("planned work is taken to draw a flat power")
         said += [entry.share.said] if entry.share is not None else []
-    if at_s is not None:
-        said.append("moved to another time: as if it drew the same power then")
+    if start is not None:
+        planned = isinstance(entries[0].job.profile, Planned)
+        said.append(start.said if planned else f"moved: {start.said}, as if it drew the same power then")
     return list(dict.fromkeys(said))
 
 
-def time_of(text: str) -> float:
-    """Return a time as people write it (`2026-11-17T08:00+01:00`, UTC without an offset), in s since 1970.
+def _measured_notes(entries: Sequence[Entry]) -> list[str]:
+    """Return what has to be said of how energies and rated powers are known."""
+    said = [SIDES[side] for side in SIDES if side in {entry.job.side for entry in entries}]
+    covers = dict.fromkeys(entry.job.covers for entry in entries if entry.job.covers)
+    said += [f"only accounted for, by the cluster: {text}" for text in covers]
+    even = [entry for entry in entries if entry.job.even]
+    if any(entry.account.slots[1:] for entry in even):
+        said.append("when accounted energy was used is not known: it is taken as spread evenly over the time")
+    if any(entry.job.nodes is None for entry in even):
+        said.append("on how many nodes some ran is not known: no rated power x time, nothing per node")
+    if any(entry.account.rated_kwh is None and entry.job.nodes is not None for entry in entries):
+        said.append("no rated power is known of some: give rated_w in [nodes.NAME] or --rated")
+    if any(entry.account.site_kwh.known is False for entry in entries):
+        said.append("the meter's accuracy is unknown: no interval (± ?)")
+    return said
 
-    Raises ConfigError.
+
+class Start(NamedTuple):
+    """Hold when jobs start (s since 1970), and how to say it."""
+
+    at_s: float
+    said: str
+
+
+def start_of(text: str, rates: Sequence[Rate]) -> Start:
+    """Return a time as people write it: `2026-11-17T08:00+01:00`; without an offset it is in the rates' time zone.
+
+    Raises ConfigError, also where rates are of several zones and for times that clocks skip or show twice.
     """
     try:
-        found = dt.datetime.fromisoformat(text.strip())
+        time = dt.datetime.fromisoformat(text.strip())
     except ValueError:
         raise ConfigError(f"{text!r} is no time", next="write it as 2026-11-17T08:00+01:00") from None
-    return (found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)).timestamp()
+    if time.tzinfo is not None:
+        return Start(time.timestamp(), f"it starts at {shown(time.timestamp())}")
+    zones = list(dict.fromkeys(rate.label.time_zone for rate in rates))
+    if len(zones) > 1:
+        why = f"rates are in {', '.join(zones)}"
+        raise ConfigError(f"{text!r} says no offset", why=why, next=f"write it as {time.isoformat()}+01:00")
+    at_s = utc_of(time, zone_of(zones[0]))
+    given = "" if zones[0] in UTC_NAMES else f" ({time:%H:%M} in {zones[0]}, the rate's time zone)"
+    return Start(at_s, f"it starts at {shown(at_s)}{given}")
 
 
 def pue_of(text: str) -> Quantity:

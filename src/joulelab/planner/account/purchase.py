@@ -26,9 +26,9 @@ class Share:
     said: str
 
 
-def share_of(kind: NodeKind | None, purpose: Purpose, node_hours: Quantity) -> Share | None:
+def share_of(kind: NodeKind | None, purpose: Purpose, node_hours: Quantity | None) -> Share | None:
     """Return the share of a purchase that so many hours of nodes carry, None where price and lifetime are not known."""
-    if kind is None or kind.lifetime_years is None:
+    if kind is None or kind.lifetime_years is None or node_hours is None:
         return None
     whole = kind.price if purpose == "cost" else None if kind.embodied_kg is None else kind.embodied_kg * 1e3
     if whole is None:

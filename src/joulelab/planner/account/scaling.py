@@ -16,6 +16,7 @@ from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import family
 from joulelab.planner.account.energy import side_of
+from joulelab.planner.accounted import check_course, evenly, nodes_of, outer_scopes
 from joulelab.planner.caps.between import between
 from joulelab.planner.caps.capped_runs import cap_of, caps_of, workload_of
 from joulelab.planner.caps.response import known_response
@@ -110,7 +111,7 @@ class Basis:
         caps = _caps(measured, gpu_w)
         members: dict[tuple[int, float | None, float | None], list[Measured]] = {}
         for one, cap_w in zip(measured, caps, strict=True):
-            members.setdefault((len(one.draws), cap_w, batch_of(one)), []).append(one)
+            members.setdefault((nodes_of(one), cap_w, batch_of(one)), []).append(one)
         cells = {
             key: Cell(f"{key} of {of[0].result.run}", {}, tuple(_trial(m, unit, done_of(m, unit, gpus)) for m in of))
             for key, of in members.items()
@@ -123,7 +124,7 @@ class Basis:
                 raise ConfigError("a run has no energy", where=cell.trials[0].run, next="joulelab doctor")
             alone = alone or not found.time.known
             groups.append(Group(*key, tuple(members[key]), found.judged(cell.key)))
-        return cls(tuple(groups), unit, gpu_w, (SINGLE,) if alone else ())
+        return cls(tuple(groups), unit, gpu_w, (*((SINGLE,) if alone else ()), *evenly(measured)))
 
     def at(self, *, nodes: int | None = None, cap_w: float | None = None, batch: float | None = None) -> Scaled:
         """Return energy and time per unit of work at a node count, cap (W on each GPU) and batch.
@@ -215,7 +216,9 @@ class Basis:
         if cap_w is None or base.cap_w == cap_w:
             return None
         line = [g for g in self.groups if (g.nodes, g.batch) == (base.nodes, base.batch)]
-        response = known_response([m for g in line for m in g.members], gpu_w=self.gpu_w)
+        members = [m for g in line for m in g.members]
+        check_course(members, "what caps do")
+        response = known_response(members, gpu_w=self.gpu_w)
         there, here = response.at(cap_w), response.points[-1]
         time = _ratio(there.slowdown, here.slowdown)
         energy = product(time, _ratio(there.node_w, here.node_w))
@@ -276,7 +279,7 @@ def batch_of(measured: Measured) -> float | None:
 def gpus_of(measured: Measured, given: int | None = None) -> int:
     """Return how many GPUs a run's workload had, over all hosts. Raises ConfigError where nothing tells it."""
     unused = sum(1 for name in measured.result.rated.unused if family(name.rpartition("/")[2]) == "gpu")
-    counted = given * len(measured.draws) if given is not None else sum(d.gpus for d in measured.draws) - unused
+    counted = given * nodes_of(measured) if given is not None else sum(d.gpus for d in measured.draws) - unused
     if counted <= 0:
         raise ConfigError(
             f"run {measured.result.run} does not tell its GPUs", why="none of them was measured",
@@ -291,7 +294,7 @@ def done_of(measured: Measured, unit: str, gpus: int | None) -> float:
     if unit == RUNS:
         return 1.0
     if unit in (GPU_HOURS, NODE_HOURS):
-        count = len(measured.draws) if unit == NODE_HOURS else gpus_of(measured, gpus)
+        count = nodes_of(measured) if unit == NODE_HOURS else gpus_of(measured, gpus)
         return count * result.duration_s / 3600.0
     done = result.work.get(unit, 0.0)
     if done <= 0:
@@ -302,7 +305,7 @@ def done_of(measured: Measured, unit: str, gpus: int | None) -> float:
 
 def _trial(measured: Measured, unit: str, done: float) -> Trial:
     result = measured.result
-    scopes = {(draw.host, scope) for draw in measured.draws for scope in draw.scopes}
+    scopes = outer_scopes(measured)
     meters = sorted({f"{s.host}/{s.reading.meter}" for s in result.scopes if (s.host, s.scope) in scopes})
     return Trial(result.energy, result.duration_s, {unit: done}, result.run, meter=",".join(meters))
 

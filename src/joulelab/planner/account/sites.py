@@ -127,8 +127,8 @@ def rates_of(sites: Sequence[Site], purpose: Purpose) -> list[Rate]:
     return rates
 
 
-def notes_of(site: Site) -> list[str]:
-    """Return what has to be said of a site's figures."""
+def notes_of(site: Site, movers: int = 1) -> list[str]:
+    """Return what has to be said of a site's figures; so many jobs share the moving of its data."""
     said: list[str] = []
     if site.pue is None:
         said.append("no PUE was given: cooling and losses of the building are not included")
@@ -138,7 +138,8 @@ def notes_of(site: Site) -> list[str]:
         said.append(f"the energy of moving {site.data_gb:g} GB is not included: no kwh_per_gb was given")
     elif site.data_gb:
         unsure = "" if site.kwh_per_gb_u else ", taken as exact"
-        said.append(f"moving {site.data_gb:g} GB at {site.kwh_per_gb:g} kWh/GB{unsure}, at the site's own rate")
+        once = f", once for all {movers}: equal shares" if movers > 1 else ""
+        said.append(f"moving {site.data_gb:g} GB at {site.kwh_per_gb:g} kWh/GB{unsure}, at the site's own rate{once}")
     return said
 
 

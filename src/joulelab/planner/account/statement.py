@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from joulelab.planner.account.sites import Site
     from joulelab.planner.rates.rate import Label
 
+SIDES = ("parts", "unknown", "dc", "ac")  # the first of them that any job has is said of all
 SCOPES = {
     "ac": "whole nodes, at the wall",
     "dc": "whole nodes, behind their power supplies",
     "parts": "the measured parts of nodes only",
+    "unknown": "on which side of the power supplies is not known",
 }
 
 
@@ -42,6 +44,9 @@ class Sci:
 class Statement:
     """Hold the figures of a statement: kWh, g or money, s; `excluded` is what is not in them, in words.
 
+    `nodes` are the numbers of nodes of the jobs, ascending, each once; None where nobody tells one of them. `even`
+    tells that energy is spread evenly over the time, `covers` what was accounted, `varies` whether the rate changes.
+
     `ratio` is how many times the energy rated power x time says; `rated_of` is whose rated power. `since_s` and
     `until_s` (s since 1970) are the time that the intensity is of, `resolution_s` how often it changes.
     """
@@ -55,7 +60,9 @@ class Statement:
     jobs: int
     planned: bool
     duration_s: float
-    nodes: int
+    nodes: tuple[int, ...] | None
+    covers: tuple[str, ...]
+    even: bool
     energy_kwh: Quantity
     site_kwh: Quantity
     amount: Quantity
@@ -64,6 +71,7 @@ class Statement:
     rate_known: bool
     since_s: float
     until_s: float
+    varies: bool
     changes: int
     rated_kwh: float | None
     ratio: Quantity | None
@@ -84,8 +92,7 @@ def _statement(entries: Sequence[Entry]) -> Statement:
     if len(planned) > 1 or 0 < len(planned) < len(entries):
         what = "a statement is of runs, or of one planned work"
         raise ConfigError(what, why=f"{len(entries)} jobs are named", next="name fewer")
-    sides = {e.job.side for e in entries}
-    side = "parts" if "parts" in sides else "dc" if "dc" in sides else "ac"
+    side = next(side for side in SIDES if side in {e.job.side for e in entries})
     energy = summed([(e.job.runs[0], e.account.energy_kwh) for e in entries])
     amount = summed([(e.job.runs[0], e.account.amount) for e in entries])
     shares = [e.share.amount for e in entries if e.share is not None]
@@ -95,15 +102,22 @@ def _statement(entries: Sequence[Entry]) -> Statement:
         first.site, first.account.label, SCOPES[side], tuple(dict.fromkeys(s for e in entries for s in e.job.scopes)),
         tuple(dict.fromkeys(m for e in entries for m in e.job.meters)),
         tuple(dict.fromkeys(e.job.name for e in entries)), len(entries), bool(planned),
-        sum(e.job.profile.duration_s for e in entries), max(e.job.nodes for e in entries), energy,
+        sum(e.job.profile.duration_s for e in entries), _nodes(entries),
+        tuple(dict.fromkeys(e.job.covers for e in entries if e.job.covers)), any(e.job.even for e in entries), energy,
         summed([(e.job.runs[0], e.account.site_kwh) for e in entries]), amount, share,
         sum(e.account.mean_rate * e.account.energy_kwh.value for e in entries) / energy.value if energy.value else 0.0,
-        first.account.rate_known, min(e.account.start_utc_s for e in entries),
+        all(e.account.rate_known for e in entries), min(e.account.start_utc_s for e in entries),
         max(e.account.start_utc_s + e.job.profile.duration_s for e in entries),
-        max(len(e.account.slots) for e in entries), rated, ratio, of,
+        any(e.varies for e in entries), max(len(e.account.slots) for e in entries), rated, ratio, of,
         tuple(dict.fromkeys(t for e in entries for t in e.job.twins)),
         tuple(_excluded(entries, side, share)), _sci(entries, amount, share),
     )  # fmt: skip
+
+
+def _nodes(entries: Sequence[Entry]) -> tuple[int, ...] | None:
+    counts = [e.job.nodes for e in entries]
+    known = {count for count in counts if count is not None}
+    return None if None in counts else tuple(sorted(known))
 
 
 def _rated(entries: Sequence[Entry], energy: Quantity) -> tuple[float | None, Quantity | None, str]:
@@ -127,6 +141,8 @@ def _excluded(entries: Sequence[Entry], side: str, share: Quantity | None) -> li
     found: list[str] = []
     if side == "dc":
         found.append("losses of the power supplies")
+    if side == "unknown":
+        found.append("losses of the power supplies, where the accounting is behind them")
     if side == "parts":
         found.append("the parts of the nodes that were not measured")
     if first.site.pue is None:

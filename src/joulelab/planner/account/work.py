@@ -10,6 +10,7 @@ import numpy as np
 from joulelab.core.errors import ConfigError
 from joulelab.planner.account.energy import Nameplate, nameplate_of, side_of
 from joulelab.planner.account.scaling import GPU_HOURS, NODE_HOURS, RUNS, Basis, Step
+from joulelab.planner.accounted import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +46,7 @@ class Work:
 class Planned:
     """Hold what planned work would use: J, s, and by which steps that follows from the runs.
 
-    Its power is taken as flat. `highest_w` is the highest reading of a node times the nodes.
+    Its power is taken as flat. `highest_w` is the highest reading of a node times the nodes, None where there is none.
     """
 
     work: Work
@@ -58,7 +59,7 @@ class Planned:
     nameplate: Nameplate | None
     side: str
     twins: tuple[str, ...]
-    highest_w: float
+    highest_w: float | None
     notes: tuple[str, ...]
 
     @property
@@ -128,14 +129,15 @@ def plan_work(
     base = scaled.base
     plate = nameplate_of(base, rated_w)
     if plate is not None:
-        watts = plate.watts / len(base.draws) * scaled.nodes
+        watts = plate.watts / nodes_of(base) * scaled.nodes
         energy = scaled.energy.scaled(work.amount)
         ratio = time.scaled(watts).ratio(energy) if plate.of == "node" and energy.value > 0 else None
         plate = Nameplate(watts, time.value, plate.of, plate.source, ratio)
-    highest = max(draw.highest_w for one in measured for draw in one.draws)
+    highest = [draw.highest_w for one in measured for draw in one.draws]
     return Planned(
         work, scaled.nodes, scaled.energy.scaled(work.amount), time, scaled.steps, scaled.runs,
         base.start_utc_s if at_s is None else at_s, plate, side_of(base),
-        tuple(dict.fromkeys(one.result.twin for one in measured if one.result.twin)), highest * scaled.nodes,
+        tuple(dict.fromkeys(one.result.twin for one in measured if one.result.twin)),
+        max(highest) * scaled.nodes if all(one.resolved for one in measured) else None,
         scaled.notes,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from joulelab.analysis.products import ONE
 from joulelab.analysis.work import TOOK, kinds_with_figure
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import family
+from joulelab.planner.accounted import check_course
 from joulelab.planner.caps.response import Point
 
 if TYPE_CHECKING:
@@ -158,9 +159,10 @@ def _check_alike(measured: Sequence[Measured]) -> None:
     """Refuse runs that cannot be compared. Raises ConfigError."""
     if not measured:
         raise ConfigError("what caps do is not known", why="no runs are given", next="name runs at several caps")
-    first = _compared(measured[0])
+    check_course(measured, "what caps do")
+    first = compared(measured[0])
     for other in measured[1:]:
-        for (what, mine), theirs in zip(first.items(), _compared(other).values(), strict=True):
+        for (what, mine), theirs in zip(first.items(), compared(other).values(), strict=True):
             if mine != theirs:
                 where = f"runs {measured[0].result.run} and {other.result.run}"
                 why = f"{what}: {_shown(mine)}, {_shown(theirs)}"
@@ -170,7 +172,7 @@ def _check_alike(measured: Sequence[Measured]) -> None:
                 )
 
 
-def _compared(one: Measured) -> dict[str, Any]:
+def compared(one: Measured) -> dict[str, Any]:
     """Return what has to be the same in all runs but the cap, by what it is called."""
     result = one.result
     labels = {k: v for k, v in result.labels.items() if k not in OWN_LABELS} if "study" in result.labels else {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 
 from joulelab.analysis.products import product
-from joulelab.analysis.terms import Quantity, total
+from joulelab.analysis.terms import COVERAGE_FACTOR, Quantity
 from joulelab.core.errors import ConfigError
 from joulelab.planner.cooling.fans import EXHAUST_C, LEAST_POWER, change
 from joulelab.twins.points import heating
@@ -19,42 +19,31 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.series import Floats
     from joulelab.planner.cooling.fans import Seen, Setting
-    from joulelab.planner.draws import Draw, Measured
+    from joulelab.planner.cooling.pooled import Highest, Load
+    from joulelab.planner.cooling.supplies import Supplies
     from joulelab.twins.model import Node
 
 By = Literal["measured", "speed", "model"]  # fans: their power, their speed, or nothing of them was measured
-EFFICIENCY, EFFICIENCY_OFF = 0.94, 0.03  # of supplies that nobody describes, and half of the range it may lie in
 STRONGER = 100.0  # so much more air than they can blow is asked of fans, to see what it would take
 ABOVE = 1.001
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Hold what a node draws (W): its mean at the wall, and mean and highest over time on `side`, one step as another.
-
-    `twin` names the twin that the runs are of, `rated_w` is the nameplate.
-    """
-
-    mean_w: Quantity
-    course_w: Floats
-    high_w: Floats
-    side: str = "ac"
-    runs: tuple[str, ...] = ()
-    twin: str = ""
-    rated_w: float | None = None
+BEYOND_SEEN = 1.5  # times what was seen of fans, the law is no longer trusted where nobody tells their full power
 
 
 @dataclass(frozen=True, slots=True)
 class Blown:
-    """Hold a cooling's fans: what they take on average (W), by how much mean and highest power at the wall change.
+    """Hold a cooling's fans: what they take on average (W), by how much the mean power at the wall changes.
 
-    `full_speed` tells that they cannot blow as much as it takes.
+    `highest_w` is the node's highest power at the wall then, as it was read, `upper_w` what it may be by all that is
+    known. `full_speed` tells that fans cannot blow as much as it takes, `beyond_seen` that they would have to draw far
+    more than anybody saw, and nobody told whether they can.
     """
 
     fans_w: Quantity
     change_w: Quantity
-    highest_change_w: float
+    highest_w: float
+    upper_w: float
     full_speed: bool = False
+    beyond_seen: bool = False
 
 
 class Fans(Protocol):
@@ -67,69 +56,62 @@ class Fans(Protocol):
         ...
 
 
-class Supplies:
-    """Turn power behind the supplies into power at the wall and back, by a node's model or by one efficiency."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Hold what fans took (W): on average, the highest in each run. `idle_w` and `full_w` are what they can take."""
 
-    def __init__(self, node: Node | None, efficiency: float | None) -> None:
-        self._knots = node.to_ac() if node is not None and efficiency is None else None
-        self.efficiency = efficiency or EFFICIENCY
-        self.assumed = self._knots is None and efficiency is None
-
-    def at_wall(self, dc_w: Floats) -> Floats:
-        """Return what the cords draw (W)."""
-        return dc_w / self.efficiency if self._knots is None else _lines(dc_w, *self._knots)
-
-    def behind(self, ac_w: Floats) -> Floats:
-        """Return what leaves the supplies (W)."""
-        return ac_w * self.efficiency if self._knots is None else _lines(ac_w, *self._knots[::-1])
-
-    def more(self, ac_w: float, dc_w: Quantity) -> Quantity:
-        """Return by how much the power at the wall (W) changes if that behind the supplies does by `dc_w`."""
-        there = self.behind(np.array([ac_w]))
-        moved = float((self.at_wall(there + dc_w.value) - self.at_wall(there))[0])
-        slope = moved / dc_w.value if dc_w.value else 0.0
-        terms = {source: u * slope for source, u in dc_w.terms.items()}
-        if self.assumed and moved:
-            terms["assumed:efficiency"] = -moved * EFFICIENCY_OFF / self.efficiency / math.sqrt(3)
-        return Quantity(moved, terms, dc_w.known)
+    mean_w: Quantity
+    highest_w: tuple[float, ...]
+    idle_w: float = 0.0
+    full_w: float = math.inf
 
 
 class ScaledFans:
-    """Scale what was measured of fans: mean and highest power (W) under the cooling there is.
-
-    `bounds_w` are what they take at rest and at full speed, where that is known.
-    """
+    """Scale what was measured of fans under the cooling there is."""
 
     def __init__(
         self,
         now: Setting,
-        fans_w: tuple[Quantity, float],
+        drawn: Drawn,
         load: Load,
         supplies: Supplies,
         *,
         by: By = "measured",
         exhaust_c: float = EXHAUST_C,
-        bounds_w: tuple[float, float] = (0.0, math.inf),
     ) -> None:
-        self._now, self._load, self._supplies = now, load, supplies
-        self._fans_w, self._highest_w = fans_w
-        self._exhaust_c, self._bounds_w, self.by = exhaust_c, bounds_w, by
+        self._now, self._drawn, self._load, self._supplies = now, drawn, load, supplies
+        self._exhaust_c, self.by = exhaust_c, by
 
     def under(self, setting: Setting) -> Blown:
         """Return what they take by the law of fans. Raises ConfigError where the node has none now."""
-        by = Quantity(1.0) if setting == self._now else change(self._now, setting, self._exhaust_c)
-        wanted = product(self._fans_w, by)
-        fans_w = Quantity(0.0) if setting.kind == "immersion" else self._held(wanted)
-        more = self._supplies.more(self._load.mean_w.value, fans_w - self._fans_w)
-        highest = min(self._highest_w * by.value, self._bounds_w[1]) - self._highest_w
-        peak = self._supplies.more(float(np.max(self._load.high_w)), Quantity(highest))
-        full = self._highest_w * by.value > ABOVE * self._bounds_w[1]
-        return Blown(fans_w, more, peak.value, full)
+        drawn, same = self._drawn, setting == self._now
+        by = Quantity(1.0) if same else change(self._now, setting, self._exhaust_c)
+        beyond = math.isinf(drawn.full_w) and by.value > BEYOND_SEEN
+        if beyond:  # the law's own figure stands, as the count of nodes must not be too high
+            by = replace(by, known=False)
+        fans_w = drawn.mean_w if same else self._held(product(drawn.mean_w, by), setting)
+        more = self._supplies.more(self._load.mean_w.value, fans_w - drawn.mean_w)
+        peaks = [
+            self._peak(one, fans, Quantity(fans) if same else self._held(by.scaled(fans), setting))
+            for one, fans in zip(self._load.highest, drawn.highest_w, strict=True)
+        ]
+        full = max(drawn.highest_w) * by.value > ABOVE * drawn.full_w
+        highest_w, upper_w = (max(watts) for watts in zip(*peaks, strict=True))
+        return Blown(fans_w, more, highest_w, upper_w, full, beyond)
 
-    def _held(self, wanted: Quantity) -> Quantity:
+    def _peak(self, highest: Highest, before_w: float, then_w: Quantity) -> tuple[float, float]:
+        """Return a run's highest power as read and at most (W) with other fans at that moment."""
+        moved = self._supplies.more(highest.read_w, then_w - Quantity(before_w))
+        off_w = math.hypot(highest.upper_w - highest.read_w, COVERAGE_FACTOR * moved.u)
+        return highest.read_w + moved.value, highest.read_w + moved.value + off_w
+
+    def _held(self, wanted: Quantity, setting: Setting) -> Quantity:
         """Return a power that fans can take: no less than at rest, no more than at full speed."""
-        value = min(max(wanted.value, self._bounds_w[0]), self._bounds_w[1])
-        return wanted if value == wanted.value else Quantity(value, known=self._fans_w.known)
+        if setting.kind == "immersion":
+            return Quantity(0.0)
+        drawn = self._drawn
+        value = min(max(wanted.value, drawn.idle_w), drawn.full_w)
+        return wanted if value == wanted.value else Quantity(value, known=drawn.mean_w.known)
 
 
 class ModelledFans:
@@ -137,10 +119,9 @@ class ModelledFans:
 
     by: By = "model"
 
-    def __init__(self, node: Node, now: Setting, load: Load) -> None:
-        self._node, self._now = node, now
-        self._full_w = sum(node.range_w(leaf)[1] for leaf in heating(node.leaves()))
-        supplies = Supplies(node, None)
+    def __init__(self, node: Node, now: Setting, load: Load, supplies: Supplies) -> None:
+        self._node, self._now, self._load = node, now, load
+        self._full_w = _full_heat_w(node)
         behind = [w if load.side == "dc" else supplies.behind(w) for w in (load.course_w, load.high_w)]
         self._heat, self._high = (self._heat_of(w) for w in behind)
         self._supplies = supplies
@@ -154,7 +135,7 @@ class ModelledFans:
         peak = float(np.max(wall(self._high + highest)) - np.max(wall(self._high + highest_before)))
         drawn = Quantity(float(np.mean(fans)), known=setting.kind == "immersion")
         moved_w = Quantity(moved, known=setting == self._now)  # no change at all is sure
-        return Blown(drawn, moved_w, peak, self._too_much(setting))
+        return Blown(drawn, moved_w, self._load.read_w + peak, self._load.upper_w + peak, self._too_much(setting))
 
     def _fans(self, setting: Setting, heat_w: Floats) -> Floats:
         if setting.kind == "immersion":
@@ -180,64 +161,34 @@ class ModelledFans:
         return wanted > ABOVE * own.fan_max_w
 
 
-def load_of(measured: Sequence[Measured], supplies: Supplies) -> Load:
-    """Return what the nodes of runs drew, each weighted by its time. Raises ConfigError where no whole node was."""
-    draws = [d for m in measured for d in m.draws]
-    sides = {d.side for d in draws}
-    if "parts" in sides or len(sides) != 1:
-        why = "only parts of the node were measured" if "parts" in sides else "some are at the wall, some behind it"
-        raise ConfigError("what the node draws is not known", why=why, next="measure it at the wall, or give --power")
-    side = sides.pop()
-    seconds = sum(m.result.duration_s * len(m.draws) for m in measured)
-    mean_w = total(m.energies([0.0, m.result.duration_s])[0] for m in measured).scaled(1 / seconds)
-    if side == "dc":
-        mean_w = mean_w.scaled(float(supplies.at_wall(np.array([mean_w.value]))[0]) / mean_w.value)
-    return Load(
-        mean_w,
-        np.concatenate([_even(d) for d in draws]),
-        np.concatenate([d.high_w[np.isfinite(d.high_w)] for d in draws]),
-        side,
-        tuple(dict.fromkeys(d.run for d in draws)),
-        next((d.twin for d in draws if d.twin), ""),
-        max((d.rated_w for d in draws if d.rated_w is not None), default=None),
-    )
-
-
-def full_load_w(node: Node) -> float:
+def full_load_w(node: Node, supplies: Supplies) -> float:
     """Return what a node draws at the wall (W) with everything at full load, GPUs at their default cap."""
     heat = 0.0
     for leaf in heating(node.leaves()):
         kind, _, number = leaf.partition(":")
         full_w = node.range_w(leaf)[1]
         heat += min(full_w, node.gpus[int(number)].default_cap_w) if kind == "gpu" else full_w
-    fans = node.cooling.fans_w(np.array([heat]), sum(node.range_w(leaf)[1] for leaf in heating(node.leaves())))
-    return float(_lines(heat + fans, *node.to_ac())[0])
+    fans = node.cooling.fans_w(np.array([heat]), _full_heat_w(node))
+    return float(supplies.at_wall(heat + fans)[0])
 
 
-def fans_of_speed(seen: Seen, fan_max_w: float, fan_rpm: float | None, *, known: bool) -> tuple[Quantity, float]:
-    """Return mean and highest power of fans (W) whose speed was measured, by its cube.
+def fans_of_speed(
+    seen: Seen, own: Sequence[Seen], fan_max_w: float, fan_rpm: float | None, *, known: bool
+) -> tuple[Quantity, tuple[float, ...]]:
+    """Return the mean power of fans (W) whose speed was measured, by its cube, and the highest of each run.
 
-    `known` is whether somebody states what they take at full speed. Raises ConfigError without the full speed.
+    `seen` is that of all runs, `own` that of each; `known` is whether somebody states what fans take at full speed.
+    Raises ConfigError without the full speed.
     """
     full = fan_rpm if seen.is_rpm else 1.0
-    if seen.speed is None or seen.highest_speed is None or full is None:
+    if seen.speed is None or full is None:
         raise ConfigError("the full speed of the fans is not known", next="give --fan-rpm, of the maker's data sheet")
     share = min(seen.speed / full, 1.0)
     value = fan_max_w * share**3
     off = (fan_max_w * share**LEAST_POWER - value) / math.sqrt(12)
-    return Quantity(value, {"assumed:cube": off}, known), fan_max_w * min(seen.highest_speed / full, 1.0) ** 3
+    highest = tuple(fan_max_w * min((one.highest_speed or seen.speed) / full, 1.0) ** 3 for one in own)
+    return Quantity(value, {"assumed:cube": off}, known), highest
 
 
-def _even(draw: Draw) -> Floats:
-    """Return the means of a draw in steps of about a second, so that runs weigh by their time."""
-    means = draw.mean_w[np.isfinite(draw.mean_w)]
-    some = max(round(1.0 / draw.step_s), 1)
-    if len(means) >= 2 * some > 2:
-        means = means[: len(means) // some * some].reshape(-1, some).mean(axis=1)
-    return np.repeat(means, max(round(draw.step_s), 1))
-
-
-def _lines(at: Floats, x: Floats, y: Floats) -> Floats:
-    """Return the lines that join points, the last one going on."""
-    k = np.clip(np.searchsorted(x, at, side="right") - 1, 0, len(x) - 2)
-    return np.asarray(y[k] + (y[k + 1] - y[k]) / (x[k + 1] - x[k]) * (at - x[k]))
+def _full_heat_w(node: Node) -> float:
+    return sum(node.range_w(leaf)[1] for leaf in heating(node.leaves()))

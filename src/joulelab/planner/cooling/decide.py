@@ -10,27 +10,26 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
 from joulelab.planner.cooling.blowing import (
-    EFFICIENCY,
+    BEYOND_SEEN,
     By,
+    Drawn,
     Fans,
-    Load,
     ModelledFans,
     ScaledFans,
-    Supplies,
     fans_of_speed,
     full_load_w,
-    load_of,
 )
 from joulelab.planner.cooling.fans import EXHAUST_C, KINDS, CoolingKind, Law, Seen, Setting
+from joulelab.planner.cooling.pooled import Load, flat_load, load_of, own_of, pooled
+from joulelab.planner.cooling.supplies import Supplies
+from joulelab.planner.rack.guarantee import EFFICIENCIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from joulelab.analysis.terms import Quantity
     from joulelab.planner.draws import Measured
     from joulelab.twins.model import Node
 
@@ -67,8 +66,10 @@ class Option:
     """Hold a node with a cooling: mean power of its fans (behind the supplies), of the node at the wall, highest (W).
 
     `change_w` is against what there is now, `by` what was measured of the fans: power, speed or nothing. `kwh` is a
-    year's energy. `full_speed` tells that fans cannot blow as much as it takes. `nodes` are those that fit the supply
-    by the highest power, `facility_kwh` is a year's energy with the PUE of this cooling, where these were given.
+    year's energy. `upper_w` is the highest power by all that is known: with the meter's gain and with hidden peaks.
+    `full_speed` tells that fans cannot blow as much as it takes, `beyond_seen` that it takes far more than was seen of
+    them, and nobody told whether they can. `nodes` are those that fit the supply by `upper_w`,
+    `facility_kwh` is a year's energy with the PUE of this cooling, where these were given.
     """
 
     setting: Setting
@@ -77,8 +78,10 @@ class Option:
     node_w: Quantity
     change_w: Quantity
     highest_w: float
+    upper_w: float
     kwh: Quantity
     full_speed: bool = False
+    beyond_seen: bool = False
     nodes: int | None = None
     pue: float | None = None
     facility_kwh: Quantity | None = None
@@ -93,8 +96,10 @@ class Option:
             "node_w": self.node_w.to_json(),
             "change_w": self.change_w.to_json(),
             "highest_w": self.highest_w,
+            "highest_upper_w": self.upper_w,
             "year_kwh": self.kwh.to_json(),
             "fans_at_full_speed": self.full_speed,
+            "fans_beyond_seen": self.beyond_seen,
             "nodes": self.nodes,
             "pue": self.pue,
             "facility_year_kwh": None if self.facility_kwh is None else self.facility_kwh.to_json(),
@@ -156,53 +161,42 @@ def plan_cooling(
     """Return what each cooling would change, from runs and what they saw of fans, or from a node's model.
 
     Without runs the node draws `given.power_w`, or as much as it does at full load. Raises ConfigError where neither
-    fans were measured nor a model is given.
+    fans were measured nor a model is given, and for a power beside runs.
     """
     if node is not None and given.exhaust_c is not None:
         node = replace(node, cooling=replace(node.cooling, exhaust_c=given.exhaust_c))
     supplies = Supplies(node, given.efficiency)
     load = _load(measured, node, given, supplies)
-    saw = _together(seen)
+    saw, some = pooled(seen, load.weights)
     now, inlet_by = _now(saw, node, given)
-    fans, fans_by = _fans(saw, node, given, (now, load, supplies))
+    fans, fans_by = _fans(saw, own_of(seen, saw, len(load.highest)), node, given, (now, load, supplies))
     asked = _asked(now, kinds, inlets_c)
     for setting in (now, *asked):
         Law(_exhaust_c(node, given)).drawn(setting)  # raises for air that is too warm
-    options = [_option(setting, fans, load, supplies, given) for setting in (now, *asked)]
-    notes = (fans_by, f"the inlet is at {now.inlet_c:g} °C now: {inlet_by}", *_notes(node, fans, supplies, given))
-    warnings = tuple(text for option in options for text in _warnings(option))
+    options = [_option(setting, fans, load, given) for setting in (now, *asked)]
+    inlet = f"the inlet is at {now.inlet_c:g} °C now: {inlet_by}"
+    notes = (fans_by, inlet, *([some] if some else []), *_notes(node, fans, supplies, given), *_counted(load, given))
+    warnings = dict.fromkeys(text for option in options for text in _warnings(option))
     rated_w = load.rated_w or ((node.rated_w or None) if node is not None else None)
     model = node.name if node is not None and (fans.by == "model" or not load.runs) else ""
     return CoolingPlan(
-        options[0],
-        tuple(options[1:]),
-        given,
-        load.runs,
-        load.twin,
-        model,
-        rated_w,
-        notes,
-        tuple(dict.fromkeys(warnings)),
+        options[0], tuple(options[1:]), given, load.runs, load.twin, model, rated_w, notes, tuple(warnings)
     )
 
 
 def _load(measured: Sequence[Measured], node: Node | None, given: Given, supplies: Supplies) -> Load:
+    if measured and given.power_w is not None:
+        raise ConfigError(
+            "--power is for a node without runs", why="the runs that are named tell what it draws",
+            next="leave one of them out",
+        )  # fmt: skip
     if measured:
         return load_of(measured, supplies)
-    if given.power_w is None and node is None:
+    if given.power_w is not None:
+        return flat_load(given.power_w)
+    if node is None:
         raise ConfigError("there is no node to cool", next="name a run, or a model: --node bnl-h100")
-    # A figure that somebody gives has no accuracy that anybody states; a model's neither.
-    watts = given.power_w if given.power_w is not None or node is None else full_load_w(node)
-    return Load(Quantity(watts or 0.0, known=False), np.array([watts]), np.array([watts]))
-
-
-def _together(seen: Sequence[Seen]) -> Seen:
-    """Return what runs saw of the cooling: the first that saw something of each, as all are of one kind of node."""
-    power = next((s for s in seen if s.power_w is not None), Seen())
-    speed = next((s for s in seen if s.speed is not None), Seen())
-    inlets = [s.inlet_c for s in seen if s.inlet_c is not None]
-    mean_c = sum(inlets) / len(inlets) if inlets else None
-    return Seen(power.power_w, power.highest_w, speed.speed, speed.highest_speed, speed.is_rpm, mean_c)
+    return flat_load(full_load_w(node, supplies))
 
 
 def _now(seen: Seen, node: Node | None, given: Given) -> tuple[Setting, str]:
@@ -217,33 +211,33 @@ def _now(seen: Seen, node: Node | None, given: Given) -> tuple[Setting, str]:
     return Setting(kind, INLET_C), "assumed, nobody measured it"
 
 
-def _fans(seen: Seen, node: Node | None, given: Given, basis: tuple[Setting, Load, Supplies]) -> tuple[Fans, str]:
+def _fans(
+    seen: Seen, own: Sequence[Seen], node: Node | None, given: Given, basis: tuple[Setting, Load, Supplies]
+) -> tuple[Fans, str]:
     """Return the fans, and how they are known: measured before modelled. Raises ConfigError."""
     now, load, supplies = basis
     exhaust_c = _exhaust_c(node, given)
     max_w = given.fan_max_w or (node.cooling.fan_max_w if node is not None else None)
-    bounds_w = (node.cooling.fan_idle_w if node is not None else 0.0, max_w or math.inf)
+    idle_w = node.cooling.fan_idle_w if node is not None else 0.0
     if seen.power_w is not None:
-        drawn = (seen.power_w, seen.highest_w or seen.power_w.value)
+        highest = tuple(one.highest_w or seen.power_w.value for one in own)
+        drawn = Drawn(seen.power_w, highest, idle_w, max_w or math.inf)
         said = "fans: their power was measured, and is scaled by the law of fans"
-        return ScaledFans(now, drawn, load, supplies, exhaust_c=exhaust_c, bounds_w=bounds_w), said
+        return ScaledFans(now, drawn, load, supplies, exhaust_c=exhaust_c), said
     if seen.speed is not None and max_w is not None:
-        drawn = fans_of_speed(seen, max_w, given.fan_rpm, known=given.fan_max_w is not None)
-        whose = "given" if given.fan_max_w else f"by the model of {node.name if node else ''}"
+        known = given.fan_max_w is not None
+        drawn = Drawn(*fans_of_speed(seen, own, max_w, given.fan_rpm, known=known), idle_w, max_w)
+        whose = "given" if known else f"by the model of {node.name if node else ''}"
         said = f"fans: their speed was measured; power is its cube, {max_w:g} W at full speed ({whose})"
-        by: By = "speed" if given.fan_max_w else "model"
-        return ScaledFans(now, drawn, load, supplies, by=by, exhaust_c=exhaust_c, bounds_w=bounds_w), said
+        by: By = "speed" if known else "model"
+        return ScaledFans(now, drawn, load, supplies, by=by, exhaust_c=exhaust_c), said
     if node is None:
-        why = (
-            "no fan was measured"
-            if seen.speed is None
-            else "fans' speed was measured, their power at full speed is unknown"
-        )
+        read = "fans' speed was measured, their power at full speed is unknown"
+        why = "no fan was measured" if seen.speed is None else read
         then = "name a model: --node bnl-h100" + ("" if seen.speed is None else ", or give --fan-max")
         raise ConfigError("what the fans take is not known", why=why, next=then)
-    return ModelledFans(
-        node, now, load
-    ), f"fans: not measured; by the model of {node.name}, whose accuracy is not known"
+    said = f"fans: not measured; by the model of {node.name}, whose accuracy is not known"
+    return ModelledFans(node, now, load, supplies), said
 
 
 def _exhaust_c(node: Node | None, given: Given) -> float:
@@ -260,18 +254,15 @@ def _asked(now: Setting, kinds: Sequence[CoolingKind], inlets_c: Sequence[float]
     return [setting for setting in dict.fromkeys(found) if setting != now]
 
 
-def _option(setting: Setting, fans: Fans, load: Load, supplies: Supplies, given: Given) -> Option:
+def _option(setting: Setting, fans: Fans, load: Load, given: Given) -> Option:
     blown = fans.under(setting)
     node_w = load.mean_w + blown.change_w
-    high_w = float(np.max(load.high_w))
-    highest_w = (
-        float(supplies.at_wall(np.array([high_w]))[0]) if load.side == "dc" else high_w
-    ) + blown.highest_change_w
     kwh = node_w.scaled(HOURS_A_YEAR * given.use * 1e-3)
     pue = given.pue.get(setting.kind)
     return Option(
-        setting, fans.by, blown.fans_w, node_w, blown.change_w, highest_w, kwh, blown.full_speed,
-        None if given.supply_w is None else math.floor(given.supply_w * (1 - given.margin) / highest_w + 1e-9),
+        setting, fans.by, blown.fans_w, node_w, blown.change_w, blown.highest_w, blown.upper_w, kwh,
+        blown.full_speed, blown.beyond_seen,
+        None if given.supply_w is None else math.floor(given.supply_w * (1 - given.margin) / blown.upper_w + 1e-9),
         pue, None if pue is None else kwh.scaled(pue),
     )  # fmt: skip
 
@@ -284,6 +275,11 @@ def _warnings(option: Option) -> list[str]:
         return []
     if option.full_speed:
         found.append(f"{name}: fans at full speed do not carry the highest heat off; GPUs would slow down")
+    if option.beyond_seen:
+        found.append(
+            f"{name}: fans would take over {BEYOND_SEEN:g} times what was seen of them; whether they can is not known: "
+            "give --fan-max"
+        )
     allowed = [c for c, (low, high) in CLASSES.items() if low <= inlet_c <= high]
     if not allowed:
         found.append(f"{name}: no class of ASHRAE allows such an inlet (A1 {_range('A1')} to A4 {_range('A4')})")
@@ -301,7 +297,8 @@ def _notes(node: Node | None, fans: Fans, supplies: Supplies, given: Given) -> l
     """Return what the figures rest on and leave out."""
     found = []
     if supplies.assumed:
-        found.append(f"supplies: {EFFICIENCY:.0%} efficient, assumed; nobody described them")
+        low, high = (100 * share for share in EFFICIENCIES)
+        found.append(f"supplies: {low:g} to {high:g} % efficient, assumed; nobody described them: give --efficiency")
     if isinstance(fans, ScaledFans):
         found.append(
             "assumed, and in the intervals: exhaust ± 5 °C, 75 ± 10 % of the heat into water direct to chip, a door "
@@ -314,6 +311,21 @@ def _notes(node: Node | None, fans: Fans, supplies: Supplies, given: Given) -> l
     else:
         found.append("pumps, chillers and doors outside of the node are not in it: give --pue KIND=PUE for each")
     found.append("chips that are cooler leak less, which is not in it")
-    if given.supply_w is not None:
-        found.append("nodes are by the highest power alone; joulelab plan rack has a rack's other limits")
+    return found
+
+
+def _counted(load: Load, given: Given) -> list[str]:
+    """Return by which power nodes are counted, and what is not in it."""
+    if given.supply_w is None:
+        return []
+    found = ["nodes are by the highest power alone; joulelab plan rack has a rack's other limits"]
+    if not load.runs:
+        return [*found, "the power given or modelled counts as the highest: nothing was measured of peaks"]
+    raised = load.upper_w / load.read_w
+    what = "the meter's gain, peaks that readings hide, and the supplies where these are assumed"
+    found.append(f"nodes are by {raised:.3f} times the highest reading: {what}")
+    if not all(one.gain for one in load.highest):
+        found.append("nobody states the meter's accuracy: it is not in the count of nodes")
+    if not all(one.hidden for one in load.highest):
+        found.append("nobody knows what such slow readings hide: peaks are not in the count of nodes")
     return found

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 RESAMPLES = 1000
 MOST_UNITS = 5000  # more blocks than these are drawn together: longer blocks are as good
 OVER = 2.0  # correlation times of being above in a block: bursts are few, and one does not do (benchmarks/plan_rack.py)
-PARTS = (1.0, 0.5, 0.2)  # of a share: where power jumps, the percentile found may lie below the bursts that make it
+LEVELS = (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)  # shares of time above: rare ones, up to the highest readings
+RARE = LEVELS[0]  # what is above in no more than this comes in bursts
+LEAST_BLOCK_S = 60.0  # assumed: readings without any burst do not tell how long one lasts
+MOST_LAGS = 1 << 17  # finer steps than these are taken together where only lengths of blocks are sought
 TAIL = 4.0  # how much more than the tail itself is looked at first in a drawn set
 TINY = 1e-12  # rounding in sums of weights
 
@@ -34,7 +37,7 @@ class Pool:
     """Hold readings of all runs, the highest first, each with its weight (all are 1) and the unit it is drawn with.
 
     `blocks` are independent blocks of `block_s`; hosts of one run are one observation at a time, so they share blocks.
-    `observed_s` is the time in which anything was read.
+    `observed_s` is the time in which anything was read, in so many `runs`.
     """
 
     watts: Floats
@@ -43,6 +46,7 @@ class Pool:
     blocks: int
     block_s: float
     observed_s: float
+    runs: int = 1
 
     def above(self, limit_w: float) -> float:
         """Return the share of time above a power (W)."""
@@ -91,14 +95,15 @@ def side_of(draws: Sequence[Draw]) -> Side:
 def pool_of(
     draws: Sequence[Draw],
     *,
-    share: float | None = None,
     limit_w: float | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Pool:
     """Pool what nodes drew, weighted by time, or by weights of runs.
 
-    Blocks are long enough for power, and for being above `limit_w` or what is exceeded in a `share` of the time.
-    Raises ConfigError where nothing was read, sides differ, or a run has no weight.
+    Blocks are long enough for power, for being above each of several high levels, and above `limit_w`. They are the
+    same for every percentile, so that a higher one never needs less data than a lower one: of the rarest power too
+    little is seen to tell how long it lasts. Raises ConfigError where nothing was read, sides differ, or a run has no
+    weight.
     """
     side_of(draws)
     known = [np.isfinite(d.high_w) for d in draws]
@@ -107,15 +112,32 @@ def pool_of(
     weight = np.concatenate([np.full(int(k.sum()), s) for k, s in zip(known, scale, strict=True)])
     order = np.argsort(-watts, kind="stable")
     watts, weight = watts[order], weight[order]
-    limits = [] if limit_w is None else [limit_w]
-    if share is not None:
-        summed = np.cumsum(weight)
-        limits += [float(watts[_last(summed, share * part)]) for part in PARTS]
-    block_s = correlation_s(draws, limits)
+    summed = np.cumsum(weight)
+    limits = {float(watts[_last(summed, share)]): share for share in reversed(LEVELS)}
+    if limit_w is not None:
+        limits.setdefault(limit_w, float(weight[: np.searchsorted(-watts, -limit_w)].sum()))
     observed = _observed(draws, known)
-    blocks = sum(max(int(seconds / block_s + 1e-6), 1) for seconds in observed.values())
+    found_s = max(correlation_s(draws), above_s(draws, limits), LEAST_BLOCK_S)
+    block_s = max(min(found_s, max(observed.values())), *(d.step_s for d in draws))
+    blocks = _blocks(draws, known, scale, observed, block_s)
     unit = _units(draws, known, max(block_s, sum(observed.values()) / MOST_UNITS))
-    return Pool(watts, weight, unit[order], blocks, block_s, sum(observed.values()))
+    return Pool(watts, weight, unit[order], blocks, block_s, sum(observed.values()), len(observed))
+
+
+def _blocks(
+    draws: Sequence[Draw],
+    known: Sequence[np.ndarray],
+    scale: Sequence[float],
+    observed: Mapping[str, float],
+    block_s: float,
+) -> int:
+    """Return how many blocks of one weight are worth as much: a run that counts little adds little."""
+    of_run = dict.fromkeys(observed, 0.0)
+    for d, k, s in zip(draws, known, scale, strict=True):
+        if d.run in of_run:
+            of_run[d.run] += s * int(k.sum())
+    doubt = sum(of_run[run] ** 2 / max(seconds / block_s, 1.0) for run, seconds in observed.items())
+    return max(int(1 / doubt + 1e-6), 1)
 
 
 def _scales(draws: Sequence[Draw], known: Sequence[np.ndarray], weights: Mapping[str, float] | None) -> list[float]:
@@ -158,21 +180,36 @@ def _units(draws: Sequence[Draw], known: Sequence[np.ndarray], unit_s: float) ->
     return unit.astype(np.int64)
 
 
-def correlation_s(draws: Sequence[Draw], limits_w: Sequence[float] = ()) -> float:
-    """Return for how long (s) readings depend on each other: of power, or twice that of being above some limits.
+def correlation_s(draws: Sequence[Draw]) -> float:
+    """Return for how long (s) the power of readings depends on each other, never shorter than the coarsest step.
 
-    It is the integrated autocorrelation time of all hosts together, each about its own mean, gaps left out; the longer
-    of them, and never shorter than the coarsest step.
+    It is the integrated autocorrelation time of all hosts together about the mean of all runs, gaps left out: where
+    each run has a level of its own, a run is one observation, not many that agree.
     """
-    step_s = max(d.step_s for d in draws)
-    series = [_coarse(d, step_s) for d in draws]
-    found = _lags([s - np.mean(s[np.isfinite(s)]) for s in series if np.isfinite(s).any()])
-    for limit_w in limits_w:
+    step_s, series = _alike(draws)
+    mean = float(np.mean(np.concatenate([s[np.isfinite(s)] for s in series])))
+    return _lags([s - mean for s in series]) * step_s
+
+
+def above_s(draws: Sequence[Draw], limits_w: Mapping[float, float]) -> float:
+    """Return for how long (s) being above any of some limits depends on itself; of rare ones twice that.
+
+    Limits come with the share of time above each.
+    """
+    step_s, series = _alike(draws)
+    found = 1.0
+    for limit_w, share in limits_w.items():
         over = [np.where(np.isfinite(s), s > limit_w, np.nan) for s in series]
-        # About the mean of all: a run that is above throughout is one observation, not many that agree.
         mean = float(np.mean(np.concatenate([o[np.isfinite(o)] for o in over])))
-        found = max(found, OVER * _lags([o - mean for o in over]))
+        found = max(found, (OVER if share <= RARE else 1.0) * _lags([o - mean for o in over]))
     return found * step_s
+
+
+def _alike(draws: Sequence[Draw]) -> tuple[float, list[Floats]]:
+    """Return the readings of all hosts on one step (s)."""
+    longest_s = max(d.high_w.size * d.step_s for d in draws)
+    step_s = max(longest_s / MOST_LAGS, *(d.step_s for d in draws))
+    return step_s, [_coarse(d, step_s) for d in draws]
 
 
 def _coarse(draw: Draw, step_s: float) -> Floats:

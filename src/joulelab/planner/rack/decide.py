@@ -17,6 +17,7 @@ from joulelab.planner.rack.hidden import widened
 from joulelab.planner.rack.mix import coincidence
 from joulelab.planner.rack.mixed import mixed_of
 from joulelab.planner.rack.rules import Basis, rows_of
+from joulelab.planner.rack.spread import spread_of
 from joulelab.planner.rack.steps import steps_of, synchronous
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
     from joulelab.planner.caps.response import Response
     from joulelab.planner.draws import Draw, Measured
     from joulelab.planner.nodes import NodeKind
-    from joulelab.planner.rack.capping import Target
+    from joulelab.planner.rack.capping import Held, Priced, Target
     from joulelab.planner.rack.facility import Limit, Rack
     from joulelab.planner.rack.guarantee import Capped, Guarantee
     from joulelab.planner.rack.hidden import Widened
     from joulelab.planner.rack.mix import Coincidence, Job
     from joulelab.planner.rack.mixed import Mixed
     from joulelab.planner.rack.rules import Row
+    from joulelab.planner.rack.spread import Spread
     from joulelab.planner.rack.steps import Steps
 
 CURVE_POINTS = 400
@@ -46,7 +48,8 @@ class Decision:
 
     `targets` say what more nodes would need, `steps` how fast so many nodes move together as fit by the measured
     maximum, `curve` for which share of the time (%) a node drew at least how much, `mean_w` what it drew on average.
-    `twins` is not empty where the answer is from simulated nodes.
+    `held` are the caps that all runs were under, None where some had none. `twins` is not empty where the answer is
+    from simulated nodes.
     """
 
     title: str
@@ -55,17 +58,23 @@ class Decision:
     limits: tuple[Limit, ...]
     rows: tuple[Row, ...]
     targets: tuple[Target, ...]
-    response: Response | None
-    no_response: str
+    priced: Priced
+    held: Held | None
     guarantee: Guarantee | str
     mixed: Mixed | None
     steps: Steps | None
     hidden: Widened | None
+    spread: Spread | None
     together: tuple[Coincidence, ...]
     curve: tuple[Floats, Floats] | None
     mean_w: float | None
     assumed: tuple[str, ...]
     twins: tuple[str, ...]
+
+    @property
+    def response(self) -> Response | None:
+        """Return what caps do, None where nobody knows."""
+        return self.priced.response
 
     def row(self, kind: str) -> Row | None:
         """Return the first row of a kind of rule that has an answer."""
@@ -92,13 +101,13 @@ class Decision:
             ],
             "rows": [row.to_json() for row in self.rows],
             "targets": [_target(target) for target in self.targets],
-            "response": {"refused": self.no_response}
-            if self.response is None
-            else {"source": self.response.source, "said": self.response.said},
-            "guarantee": self.guarantee if isinstance(self.guarantee, str) else asdict(self.guarantee),
+            "runs_under_caps": None if self.held is None else asdict(self.held),
+            "response": _response(self.priced),
+            "guarantee": self.guarantee if isinstance(self.guarantee, str) else _guarantee(self.guarantee),
             "mix": None if self.mixed is None else self.mixed.to_json(),
             "steps": None if self.steps is None else self.steps.to_json(),
             "hidden": None if self.hidden is None else self.hidden.to_json(),
+            "spread": None if self.spread is None else self.spread.to_json(),
             "coincidence": [each.to_json() for each in self.together],
             "assumed": list(self.assumed),
         }
@@ -116,37 +125,63 @@ def decide(
 
     Raises ConfigError where nobody says what a node draws, or only parts of nodes were measured.
     """
-    free, left_out = free_runs(measured)
+    runs, unread = _resolved(measured)
+    free, held, left_out = free_runs(runs, kind)
     draws, wall = _at_wall(free, kind)
     limits = limits_of(rack, kind.height_u)
     peak = maximum_of(draws) if draws else None
     seen_w = max((w for w in (rack.rules.max_w, peak.value_w if peak else None) if w is not None), default=None)
-    hidden = widened(draws) if draws else None
-    guarantee = guarantee_of(kind, measured)
-    # Where nobody knows what slow readings hide, nothing is said of an upper end.
-    basis = Basis(rack, limits, draws, seen_w, 1.0 if hidden is None else hidden.factor)
+    hidden, spread = (widened(draws), spread_of(draws)) if draws else (None, None)
+    basis = Basis(
+        rack, limits, draws, seen_w, hidden.factor if hidden else 1.0, spread.above if spread else 0.0, held
+    )  # fmt: skip
+    guarantee = guarantee_of(kind, runs, None if basis.hidden is None else basis.wider)
     rows = rows_of(basis, _rated(kind, draws), peak, guarantee)
     counts = [row.nodes for row in rows if row.nodes is not None]
     if not counts:
-        raise _no_nodes(rows)
-    response, without = response_for(measured, kind, seen_w)
+        raise _no_nodes(rows, unread)
+    priced = response_for(runs, kind, seen_w)
     fitting = next((row.nodes for row in rows if row.kind == "maximum" and row.nodes), max(counts))
-    assumed = [ONE_JOB, wall, left_out, *rack.said, *_seen(free, draws)]
+    assumed = [ONE_JOB, wall, unread, left_out, *rack.said, *_seen(free, draws), spread.said if spread else ""]
     return Decision(
         title=title, rack=rack, kind=kind, limits=limits, rows=rows,
-        targets=targets_of(limits, counts, guarantee, response, seen_w, _raised(rows, free)), response=response,
-        no_response=without, guarantee=guarantee,
-        mixed=mixed_of(rack, limits, [(job, _at_wall(of, kind)[0]) for job, of in jobs]),
-        steps=synchronous(steps_of(draws), max(fitting, 1)) if draws else None, hidden=hidden,
+        targets=targets_of(limits, counts, guarantee, priced, seen_w, _raised(rows, free)), priced=priced, held=held,
+        guarantee=guarantee, mixed=mixed_of(rack, limits, [_job(job, of, kind) for job, of in jobs]),
+        steps=synchronous(steps_of(draws), max(fitting, 1)) if draws else None, hidden=hidden, spread=spread,
         together=_together(free, draws), curve=_curve(draws) if draws else None, mean_w=_mean_w(draws),
-        assumed=tuple(text for text in (*assumed, *_hidden_said(hidden), *_caps_said(guarantee, response)) if text),
+        assumed=tuple(text for text in (*assumed, *_hidden_said(hidden), *_caps_said(guarantee, priced)) if text),
         twins=tuple(dict.fromkeys(d.twin for d in draws if d.twin)),
     )  # fmt: skip
 
 
-def _no_nodes(rows: Sequence[Row]) -> ConfigError:
-    why = "; ".join(f"{row.rule}: {row.refused}" for row in rows)
-    return ConfigError("a rack without nodes", why=why, next="name runs, or give --rated 10.2kW or --max 8.48kW")
+def _resolved(measured: Sequence[Measured]) -> tuple[list[Measured], str]:
+    """Return the runs whose power over time is known, and what has to be said of the others."""
+    found = [each for each in measured if each.draws]
+    left = [each.result.run for each in measured if not each.draws]
+    if not left:
+        return found, ""
+    many = f"run {left[0]} was" if len(left) == 1 else f"{len(left)} runs ({', '.join(left[:3])}) were"
+    return found, f"{many} only accounted for: nobody knows when the energy was used, so nothing is said of its peaks"
+
+
+def _job(job: Job, measured: Sequence[Measured], kind: NodeKind) -> tuple[Job, tuple[Draw, ...]]:
+    """Return a job of the mix and what its nodes drew at the wall, its name saying under which caps.
+
+    Raises ConfigError where that is not known over time.
+    """
+    runs, unread = _resolved(measured)
+    if not runs:
+        then = "name runs whose nodes were read while they ran"
+        raise ConfigError(f"what {job.name} of [[mix]] draws is not known", why=unread or "it has no runs", next=then)
+    free, held, _ = free_runs(runs, kind)
+    named = job if held is None else replace(job, name=f"{job.name} under {held.said}")
+    return named, _at_wall(free, kind)[0]
+
+
+def _no_nodes(rows: Sequence[Row], unread: str) -> ConfigError:
+    why = unread or "; ".join(f"{row.rule}: {row.refused}" for row in rows)
+    which = "runs whose nodes were read while they ran" if unread else "runs"
+    return ConfigError("a rack without nodes", why=why, next=f"name {which}, or give --rated 10.2kW or --max 8.48kW")
 
 
 def _raised(rows: Sequence[Row], measured: Sequence[Measured]) -> float:
@@ -178,7 +213,9 @@ def _at_wall(measured: Sequence[Measured], kind: NodeKind) -> tuple[tuple[Draw, 
 
 def _over(draw: Draw, share: float) -> Draw:
     idle = None if draw.idle_w is None else draw.idle_w.scaled(1 / share)
-    return replace(draw, side="ac", mean_w=draw.mean_w / share, high_w=draw.high_w / share, idle_w=idle)
+    return replace(
+        draw, side="ac", mean_w=draw.mean_w / share, high_w=draw.high_w / share, read_w=draw.read_w / share, idle_w=idle
+    )
 
 
 def _rated(kind: NodeKind, draws: Sequence[Draw]) -> tuple[float, str] | None:
@@ -227,11 +264,11 @@ def _hidden_said(hidden: Widened | None) -> list[str]:
     return [*factors, *hidden.notes]
 
 
-def _caps_said(guarantee: Guarantee | str, response: Response | None) -> list[str]:
+def _caps_said(guarantee: Guarantee | str, priced: Priced) -> list[str]:
     found = [] if isinstance(guarantee, str) else [f"caps promise: {guarantee.said}", MOMENTS]
-    if response is not None:
-        how = {"measured": "measured", "twin": "simulated", "model": "modelled"}[response.source]
-        found.append(f"what caps cost is {how}: {response.said}")
+    if priced.response is not None:
+        how = {"measured": "measured", "twin": "simulated", "model": "modelled"}[priced.response.source]
+        found.append(f"what caps cost is {how}: {priced.response.said}")
     return found
 
 
@@ -258,6 +295,22 @@ def _mean_w(draws: Sequence[Draw]) -> float | None:
     seconds = [float(np.isfinite(d.mean_w).sum()) * d.step_s for d in draws]
     joules = [float(np.nansum(d.mean_w)) * d.step_s for d in draws]
     return sum(joules) / sum(seconds) if sum(seconds) else None
+
+
+def _response(priced: Priced) -> dict[str, Any]:
+    if priced.response is None:
+        return {"refused": priced.why}
+    return {"source": priced.response.source, "said": priced.response.said, "against_cap_w": priced.against_w}
+
+
+def _guarantee(guarantee: Guarantee) -> dict[str, Any]:
+    plain = asdict(guarantee) | {"lowest_cap_w": guarantee.lowest_w, "lacks": list(guarantee.lacks)}
+    lines = [{"host_w": x.host_w, "slope": x.slope, "seen_w": _finite(x.seen_w)} for x in guarantee.lines]
+    return plain | {"lines": lines}
+
+
+def _finite(watts: float) -> float | None:
+    return watts if np.isfinite(watts) else None
 
 
 def _target(target: Target) -> dict[str, Any]:

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.planner.rack.blocks import pool_of, seen_share, share_limits, side_of
+from joulelab.planner.rack.blocks import LEAST_BLOCK_S, pool_of, seen_share, share_limits, side_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.planner.draws import Draw
+    from joulelab.planner.rack.blocks import Pool
 
 SEED = 20_241_116
 HOUR_S = 3600.0
+ONE_RUN = "; one run only: how much runs differ is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +73,18 @@ class Refusal:
     block_s: float
     hours: float
     hours_needed: float
+    runs: int = 0
 
     @property
     def said(self) -> str:
         """Return the refusal for people."""
-        return (
-            f"{percent(self.p)} needs {self.needed:,} independent blocks; there are {self.blocks:,} of "
+        text = (
+            f"{percent(self.p)} needs {self.needed:,} independent blocks; there {_are(self.blocks)} of "
             f"{shown(self.block_s)} s in {shown(self.hours)} h: measure {shown(self.hours_needed)} h"
         )
+        if self.runs > 1 and self.blocks < 2 * self.runs and self.block_s > LEAST_BLOCK_S:
+            text += f", in {math.ceil(self.needed * self.runs / self.blocks):,} runs: power differs between runs"
+        return text
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -91,7 +97,8 @@ class Percentile:
 
     `upper_w` adds the meter's gain to the upper end, None where nobody knows it. `reached` is the confidence
     (one-sided) at which the upper end bounds the percentile: below that asked for where there are too few blocks, and
-    the upper end then is the highest reading. `by_run` is the percentile of each run alone.
+    the upper end then is the highest reading. `by_run` is the percentile of each run alone. `spread` is by how much
+    nodes differ (k = 2) where this is of other nodes than those measured, counted in the upper figures.
     """
 
     p: float
@@ -107,11 +114,15 @@ class Percentile:
     seed: int
     simulated: bool
     by_run: Mapping[str, float] = field(default_factory=dict)
+    runs: int = 0
+    spread: float = 0.0
 
     @property
     def plan_w(self) -> float:
-        """Return the power to plan with, in W: the upper end, with the gain where it is known."""
-        return self.high_w if self.upper_w is None else self.upper_w
+        """Return the power to plan with, in W: the upper end, with the gain where it is known, and the spread."""
+        if self.upper_w is not None:
+            return self.upper_w
+        return self.value_w + math.hypot(self.high_w - self.value_w, self.spread * self.value_w)
 
     @property
     def supported(self) -> bool:
@@ -121,7 +132,7 @@ class Percentile:
     @property
     def said(self) -> str:
         """Return what it is worth, for people."""
-        text = f"{self.blocks:,} independent blocks of {shown(self.block_s)} s in {shown(self.hours)} h"
+        text = f"{independent(self.blocks)} of {shown(self.block_s)} s in {shown(self.hours)} h"
         if not self.supported:
             hours = self.hours * blocks_for(self.p, self.confidence) / self.blocks
             text += (
@@ -131,7 +142,7 @@ class Percentile:
         hottest = max(self.by_run, key=self.by_run.__getitem__, default="")
         if len(self.by_run) > 1 and self.by_run[hottest] > self.plan_w:
             text += f"; run {hottest} alone has {self.by_run[hottest]:.0f} W"
-        return text
+        return text + (ONE_RUN if self.runs == 1 else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -148,7 +159,8 @@ class Percentile:
 class Exceeding:
     """Hold the share of time above a power (W), and its confidence interval; 0 seen is not 0.
 
-    Where it was never seen, the interval is one-sided: three over the number of blocks at 95 %.
+    Where it was never seen, the interval is one-sided: three over the number of blocks at 95 %. `wider` is the factor
+    by which power may be above what was read, which the upper end counts.
     """
 
     limit_w: float
@@ -160,12 +172,17 @@ class Exceeding:
     block_s: float
     hours: float
     simulated: bool = False
+    wider: float = 1.0
+    runs: int = 0
 
     @property
     def said(self) -> str:
         """Return it for people."""
         seen = "never seen" if self.share == 0 else f"seen {self.share:.2%} of the time"
-        return f"{seen} in {self.blocks:,} blocks of {shown(self.block_s)} s; at most {self.high:.2g}"
+        text = f"{seen} in {independent(self.blocks)} of {shown(self.block_s)} s; at most {self.high:.2g}"
+        if self.wider > 1:
+            text += f" with power up to {100 * (self.wider - 1):.2g} % above what was read"
+        return text + (ONE_RUN if self.runs == 1 else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -180,6 +197,26 @@ def percent(p: float) -> str:
 def shown(number: float) -> str:
     """Return hours or seconds in two digits, and whole from ten on."""
     return f"{number:,.0f}" if number >= 9.95 else f"{number:.2g}"
+
+
+def independent(blocks: int) -> str:
+    """Return how many independent blocks there are, for people."""
+    return f"{blocks:,} independent block{'' if blocks == 1 else 's'}"
+
+
+def _are(count: int) -> str:
+    return "is 1" if count == 1 else f"are {count:,}"
+
+
+def refused(p: float, pool: Pool) -> Refusal | None:
+    """Return the refusal of a percentile where there are fewer blocks than it takes to see one beyond it."""
+    needed = math.ceil(1 / (1 - p) - 1e-9)
+    if pool.blocks >= needed:
+        return None
+    hours = pool.observed_s / HOUR_S
+    # Runs that are shorter than a block make short ones, which longer runs would not have.
+    more = max(hours / pool.blocks, LEAST_BLOCK_S / HOUR_S) * needed
+    return Refusal(p, pool.blocks, needed, pool.block_s, hours, more, pool.runs)
 
 
 def blocks_for(p: float, confidence: float) -> int:
@@ -221,11 +258,10 @@ def percentile_of(
     """
     _check(p, confidence)
     rare = 1 - p
-    pool = pool_of(draws, share=rare, weights=weights)
-    hours = pool.observed_s / HOUR_S
-    needed = math.ceil(1 / rare - 1e-9)
-    if pool.blocks < needed:
-        return Refusal(p, pool.blocks, needed, pool.block_s, hours, hours * needed / pool.blocks)
+    pool = pool_of(draws, weights=weights)
+    refusal = refused(p, pool)
+    if refusal is not None:
+        return refusal
     tail = (1 - confidence) / 2
     drawn = pool.drawn(rare, np.random.default_rng(seed))
     low_w, high_w = (float(w) for w in np.quantile(drawn, (tail, 1 - tail)))
@@ -240,8 +276,8 @@ def percentile_of(
         p=p, value_w=value_w, low_w=low_w, high_w=high_w,
         upper_w=None if gain is None else value_w + math.hypot(high_w - value_w, gain * value_w),
         confidence=confidence, reached=1 - tail if seen is not None else 1 - p**pool.blocks,
-        blocks=pool.blocks, block_s=pool.block_s, hours=hours, seed=seed, simulated=any(d.twin for d in draws),
-        by_run=_by_run(draws, rare),
+        blocks=pool.blocks, block_s=pool.block_s, hours=pool.observed_s / HOUR_S, seed=seed,
+        simulated=any(d.twin for d in draws), by_run=_by_run(draws, rare), runs=pool.runs,
     )  # fmt: skip
 
 
@@ -251,19 +287,35 @@ def exceeding(
     *,
     confidence: float = 0.95,
     weights: Mapping[str, float] | None = None,
+    wider: float = 1.0,
 ) -> Exceeding:
     """Return how often a node is above a power, with its interval by the binomial of independent blocks.
 
-    Raises ConfigError for a confidence that is none, and where nothing was read.
+    `wider` is the factor by which power may be above what was read (gain, hidden peaks); it raises the upper end.
+    Raises ConfigError for a confidence or a factor that is none, and where nothing was read.
     """
     _check(0.5, confidence)
+    check_wider(wider)
     pool = pool_of(draws, limit_w=limit_w, weights=weights)
     share = min(pool.above(limit_w), 1.0)
     low, high = share_limits(share, pool.blocks, (1 - confidence) / 2 if share else 1 - confidence)
+    if wider > 1:
+        raised = pool_of(draws, limit_w=limit_w / wider, weights=weights)
+        more = min(raised.above(limit_w / wider), 1.0)
+        tail = (1 - confidence) / 2 if more else 1 - confidence
+        high = max(high, share_limits(more, min(raised.blocks, pool.blocks), tail)[1])
     return Exceeding(
         limit_w, share, low, high, confidence, pool.blocks, pool.block_s, pool.observed_s / HOUR_S,
-        any(d.twin for d in draws),
+        any(d.twin for d in draws), wider, pool.runs,
     )  # fmt: skip
+
+
+def check_wider(wider: float) -> None:
+    """Raise ConfigError where a factor by which power may be above what was read is none."""
+    if not 1 <= wider < math.inf:
+        raise ConfigError(
+            f"power cannot be above what was read by a factor of {wider:g}", next="give a factor of 1 or more"
+        )
 
 
 def _check(p: float, confidence: float) -> None:

@@ -1,6 +1,7 @@
 """Describe a rack: what feeds, cools and holds it, and what each of these allows the nodes in it.
 
-`[rack]` of a plan file. Every limit is what the nodes together may draw (W), others and margin taken off already.
+`[rack]` of a plan file. Every limit is what the nodes together may draw (W), others taken off already. The margin is
+taken off what is fed, not off what is cooled: it is a share of the power that is kept free.
 """
 
 from __future__ import annotations
@@ -168,10 +169,24 @@ def _electric(rack: Rack) -> list[Limit]:
     found.append(limit("breakers", rack.feeds))
     if rack.redundancy == "A/B":
         found.append(limit("feed lost", rack.carrying, " left"))
-    if rack.node_phases != 3 and all(f.phases == 3 for f in rack.carrying):
+    uneven = _uneven(rack)
+    if uneven:
         how = "on the fullest of three phases" if rack.node_phases == 1 else "on the fullest line"
-        found.append(limit("phase", rack.carrying, f" {how}", rack.node_phases))
+        found.append(limit("phase", uneven, f" {how}", rack.node_phases))
     return found
+
+
+def _uneven(rack: Rack) -> tuple[Feed, ...]:
+    """Return the weakest feeds that have to carry all and whose phases nodes load unevenly; none where they do not.
+
+    Nodes share feeds by their ratings, so one feed of three phases among them fills its fullest phase as all would.
+    """
+    if rack.node_phases == 3:
+        return ()
+    lost = _sides(rack.feeds) if rack.redundancy == "A/B" else [()]
+    left = [tuple(f for f in rack.feeds if f not in side) for side in lost]
+    mixed = [feeds for feeds in left if any(f.phases == 3 for f in feeds)]
+    return min(mixed, key=lambda feeds: sum(f.rating_va for f in feeds), default=())
 
 
 def _load(nodes: int, node_phases: int) -> float:
@@ -205,7 +220,7 @@ def read_rack(table: Table) -> Rack:
         "nodes_now": table.whole("nodes_now", 0),
         "node": table.text("node"),
         "rules": _rules(table.table("rules")),
-        "said": _assumed(table),
+        "said": _assumed(table, [f for f in feeds if f is not None]),
     }
     rack = Rack(**{key: value for key, value in found.items() if value is not None})
     _check(table, rack, whole=None not in feeds)
@@ -266,7 +281,7 @@ def _check(table: Table, rack: Rack, *, whole: bool) -> None:
             table.wrong("others_w", "nothing is left for nodes", why=f"{least.name}: {least.said}", next="correct it")
 
 
-def _assumed(table: Table) -> tuple[str, ...]:
+def _assumed(table: Table, feeds: Sequence[Feed]) -> tuple[str, ...]:
     """Return what nobody said and was assumed."""
     if "feeds" not in table:
         return ()
@@ -275,8 +290,11 @@ def _assumed(table: Table) -> tuple[str, ...]:
         said.append(f"breakers carry {100 * CONTINUOUS:g} % of their rating for long")
     if "power_factor" not in table:
         said.append("power factor 1")
-    if "node_phases" not in table:
+    three = any(feed.phases == 3 for feed in feeds)
+    if three and "node_phases" not in table:
         said.append("every node loads all phases evenly")
+    if not three and "node_phases" in table:
+        said.append("node_phases says nothing here: every feed has one phase")
     return (*said, "nodes share the feeds by their ratings")
 
 

@@ -26,6 +26,7 @@ SOURCE = (
     "2 s values against 1 min means"
 )
 SLACK = 1.1  # meters are a little slower than they say
+MISSED = "moments {:.3g} s apart can miss any peak in between: the factor for them is no bound"
 UNSEEN = (
     "peaks shorter than {:.3g} s are not seen by any of these readings "
     "(NVIDIA's guide of the DGX B300 plans for peaks of 1.3 times the average; not applied here)"
@@ -37,7 +38,7 @@ class Hidden:
     """Hold the factor (lowest, highest) by which readings of `from_s` fall short of those of `to_s`.
 
     `high` is None where nobody knows. `source` says where it is from: the runs' own finer ones, what was published, or
-    none where readings are as fine as any that it could be known from.
+    none where readings are as fine as any that it could be known from. Where it is no `bound`, peaks may be higher.
     """
 
     from_s: float
@@ -47,6 +48,7 @@ class Hidden:
     high: float | None
     source: Literal["measured", "published", "none"]
     said: str
+    bound: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -88,6 +90,11 @@ def resolution_s(draw: Draw) -> float:
     return max(draw.raw_s, draw.window_s)
 
 
+def averaged_in(draw: Draw) -> bool:
+    """Return whether the readings of a host are means that leave nothing out: over as long as they are apart."""
+    return bool(draw.window_s) and draw.window_s * SLACK >= draw.raw_s
+
+
 def widened(draws: Sequence[Draw], finer: Sequence[Draw] = ()) -> Widened:
     """Return the highest power with hidden peaks counted; finer runs, also among the draws themselves, tell the factor.
 
@@ -96,11 +103,11 @@ def widened(draws: Sequence[Draw], finer: Sequence[Draw] = ()) -> Widened:
     side_of([*draws, *finer])
     read = [d for d in draws if np.isfinite(d.high_w).any()]
     every = [*read, *finer]
-    kinds = {(round(resolution_s(d), 1), bool(d.window_s)): d for d in read}
-    hidden = {kind: hidden_in(resolution_s(d), averaged=bool(d.window_s), others=every) for kind, d in kinds.items()}
+    kinds = {(round(resolution_s(d), 1), averaged_in(d)): d for d in read}
+    hidden = {kind: hidden_in(resolution_s(d), averaged=kind[1], others=every) for kind, d in kinds.items()}
     lows, highs = [], []
     for d in read:
-        one = hidden[round(resolution_s(d), 1), bool(d.window_s)]
+        one = hidden[round(resolution_s(d), 1), averaged_in(d)]
         lows.append(d.highest_w * one.low)
         highs.append(None if one.high is None else d.highest_w * one.high)
     known = [h for h in highs if h is not None]
@@ -110,7 +117,7 @@ def widened(draws: Sequence[Draw], finer: Sequence[Draw] = ()) -> Widened:
         low_w=max(lows),
         high_w=max(known) if len(known) == len(highs) else None,
         hidden=tuple(hidden.values()),
-        notes=(UNSEEN.format(finest),),
+        notes=(UNSEEN.format(finest), *(MISSED.format(h.from_s) for h in hidden.values() if not h.bound)),
     )
 
 
@@ -128,6 +135,7 @@ def hidden_in(from_s: float, *, averaged: bool, others: Sequence[Draw]) -> Hidde
     if ratios:
         every = np.concatenate(ratios)
         said = f"{how} {from_s:.3g} s against {to_s:.3g} s in {len(used)} of the runs given"
+        # The finer runs have shown what moments miss in each way that they could fall, so it bounds the same work.
         return Hidden(from_s, to_s, averaged, float(every.min()), float(every.max()), "measured", said)
     fine_s, coarse_s = PUBLISHED_S
     if from_s <= fine_s * SLACK:
@@ -136,8 +144,8 @@ def hidden_in(from_s: float, *, averaged: bool, others: Sequence[Draw]) -> Hidde
     if from_s <= coarse_s * SLACK:
         # A moment may be the peak itself; a mean over a minute never is.
         low = PUBLISHED[0] if averaged and from_s >= coarse_s / SLACK else 1.0
-        said = SOURCE if averaged else f"{SOURCE}; taken for moments too, which can miss peaks as well"
-        return Hidden(from_s, fine_s, averaged, low, PUBLISHED[1], "published", said)
+        said = SOURCE if averaged else f"{SOURCE}; taken for moments too, for which it is no bound"
+        return Hidden(from_s, fine_s, averaged, low, PUBLISHED[1], "published", said, bound=averaged)
     said = f"nobody knows what {how} {from_s:.3g} s hide: measure once at {coarse_s / FINER:.0f} s or faster"
     return Hidden(from_s, from_s, averaged, 1.0, None, "none", said)
 

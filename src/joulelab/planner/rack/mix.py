@@ -15,7 +15,8 @@ import numpy as np
 
 from joulelab.core.errors import ConfigError
 from joulelab.planner.rack.blocks import Pool, pool_of, seen_share, share_limits, side_of
-from joulelab.planner.rack.extremes import HOUR_S, SEED, Exceeding, Percentile, Refusal
+from joulelab.planner.rack.extremes import HOUR_S, SEED, Exceeding, Percentile, Refusal, check_wider, refused
+from joulelab.planner.rack.spread import Spread, spread_of
 from joulelab.planner.rack.steps import sum_of
 
 if TYPE_CHECKING:
@@ -112,22 +113,28 @@ def coincidence(draws: Sequence[Draw]) -> Coincidence | None:
 class Load:
     """Hold the distribution of a rack's power: how probable each power is, in steps of `step_w`.
 
-    `maximum_w` is the sum of all jobs' maxima, which nothing seen exceeds; `upper_w` that with the meters' gain, None
-    where nobody knows it. `draw` gives the distribution of blocks drawn again, for the intervals; `least` the readings
-    of the job with the fewest independent blocks, for being above what is exceeded in a share of the time.
+    `maximum_w` is the sum of all jobs' maxima, which nothing seen exceeds. `gain` is that of the meters, None where
+    nobody knows it; `spread` how far other nodes may be above those measured. `draw` gives the distribution of blocks
+    drawn again, for the intervals; `fewest` are the readings of the job with the fewest independent blocks: no more is
+    known of the sum.
     """
 
     step_w: float
     chance: Floats
     draw: Callable[[np.random.Generator], Floats]
-    least: Callable[[float | None], Pool]
+    fewest: Pool
     maximum_w: float
-    upper_w: float | None
     nodes: int
     gain: float | None
+    spread: Spread
     simulated: bool
     notes: tuple[str, ...] = CAVEATS
     seed: int = SEED
+
+    @property
+    def plan_w(self) -> float:
+        """Return the maximum to plan with, in W: with the nodes' spread, and the gain where it is known."""
+        return self.maximum_w * (1 + math.hypot(self.gain or 0.0, self.spread.above))
 
     @property
     def mean_w(self) -> float:
@@ -148,37 +155,50 @@ class Load:
         if not (0 < p < 1 and 0 < confidence < 1):
             raise ConfigError("a percentile and a confidence are between 0 and 100 %", next="give one of 99 %")
         rare, tail = 1 - p, (1 - confidence) / 2
-        needed = math.ceil(1 / rare - 1e-9)
-        pool = self.least(rare)
-        blocks, hours = pool.blocks, pool.observed_s / HOUR_S
-        if blocks < needed:
-            return Refusal(p, blocks, needed, pool.block_s, hours, hours * needed / blocks)
+        pool = self.fewest
+        blocks = pool.blocks
+        refusal = refused(p, pool)
+        if refusal is not None:
+            return refusal
         above = _above(self.chance)
         value_w = self._at(above, rare)
         low_w, high_w = np.quantile([self._at(one, rare) for one in self.drawn], (tail, 1 - tail))
         seen = seen_share(rare, blocks, tail, upper=True)
         often = seen_share(rare, blocks, tail, upper=False) or 1.0
         high = self.maximum_w if seen is None else min(max(float(high_w), self._at(above, seen)), self.maximum_w)
-        upper_w = None if self.gain is None else value_w + math.hypot(high - value_w, self.gain * value_w)
+        spread = self.spread.value
+        wide_w = math.hypot(high - value_w, (self.gain or 0.0) * value_w, spread * value_w)
         return Percentile(
-            p, value_w, min(float(low_w), self._at(above, often)), high, upper_w, confidence,
+            p, value_w, min(float(low_w), self._at(above, often)), high,
+            None if self.gain is None else value_w + wide_w, confidence,
             1 - tail if seen is not None else 1 - p**blocks,
-            blocks, pool.block_s, hours, self.seed, self.simulated,
+            blocks, pool.block_s, pool.observed_s / HOUR_S, self.seed, self.simulated, runs=pool.runs, spread=spread,
         )  # fmt: skip
 
-    def exceeding(self, limit_w: float, *, confidence: float = 0.95) -> Exceeding:
-        """Return how often the rack is above a power, with its interval; 0 seen is not 0."""
+    def exceeding(self, limit_w: float, *, confidence: float = 0.95, wider: float = 1.0) -> Exceeding:
+        """Return how often the rack is above a power, with its interval; 0 seen is not 0.
+
+        `wider` is the factor by which power may be above what was read (gain, hidden peaks, spread of nodes); it raises
+        the upper end. Raises ConfigError for a factor that is none.
+        """
+        check_wider(wider)
+        share, low, high = self._shares(limit_w, confidence)
+        high = max(high, self._shares(limit_w / wider, confidence)[2])
+        pool = self.fewest
+        return Exceeding(
+            limit_w, share, low, high, confidence, pool.blocks, pool.block_s, pool.observed_s / HOUR_S, self.simulated,
+            wider, pool.runs,
+        )  # fmt: skip
+
+    def _shares(self, limit_w: float, confidence: float) -> tuple[float, float, float]:
+        """Return the share of time above a power, and between what it may be."""
         first = self._first(limit_w)
         share = float(self.chance[first:].sum())
         share = 0.0 if limit_w >= self.maximum_w or share < 1e-12 else min(share, 1.0)
         tail = (1 - confidence) / 2 if share else 1 - confidence
-        pool = self.least(share or None)
-        low, high = share_limits(share, pool.blocks, tail)
+        low, high = share_limits(share, self.fewest.blocks, tail)
         ends = np.quantile(self.drawn[:, first], (tail, 1 - tail)) if share else (low, high)
-        return Exceeding(
-            limit_w, share, min(low, float(ends[0])), min(max(high, float(ends[1])), 1.0), confidence,
-            pool.blocks, pool.block_s, pool.observed_s / HOUR_S, self.simulated,
-        )  # fmt: skip
+        return share, min(low, float(ends[0])), min(max(high, float(ends[1])), 1.0)
 
     def _first(self, limit_w: float) -> int:
         return max(math.floor(limit_w / self.step_w + 1e-9) + 1, 0)
@@ -189,9 +209,10 @@ class Load:
         return min(max(place - 1, 0) * self.step_w, self.maximum_w)
 
 
-def load_of(jobs: Sequence[tuple[Job, Sequence[Draw]]], *, seed: int = SEED) -> Load:
+def load_of(jobs: Sequence[tuple[Job, Sequence[Draw]]], *, seed: int = SEED, spread: Spread | None = None) -> Load:
     """Return the distribution of the power of jobs side by side, each with what its nodes drew.
 
+    How much nodes differ is that of the job whose nodes may differ most, or as given in `spread`.
     Raises ConfigError where there is no job, sides differ, or a job rests and nobody knows what its nodes draw then.
     """
     side_of([d for _, draws in jobs for d in draws])
@@ -205,13 +226,14 @@ def load_of(jobs: Sequence[tuple[Job, Sequence[Draw]]], *, seed: int = SEED) -> 
     parts = [_Part(j, p, i, step_w, bins) for (j, _), p, i in zip(jobs, pools, idles, strict=True)]
     gains = [d.gain for _, draws in jobs for d in draws]
     gain = None if None in gains else max(g for g in gains if g is not None)
+    spread = spread or max((spread_of(draws) for _, draws in jobs), key=lambda s: s.above)
     return Load(
         step_w=step_w, chance=_sum([p.chance() for p in parts], jobs, bins),
         draw=lambda rng: _sum([p.chance(rng) for p in parts], jobs, bins),
-        maximum_w=maximum_w, upper_w=None if gain is None else maximum_w * (1 + gain),
-        nodes=sum(job.nodes * job.count for job, _ in jobs),
-        least=lambda share: min((pool_of(draws, share=share) for _, draws in jobs), key=lambda p: p.blocks), gain=gain,
-        simulated=any(d.twin for _, draws in jobs for d in draws), notes=_notes(jobs), seed=seed,
+        maximum_w=maximum_w, nodes=sum(job.nodes * job.count for job, _ in jobs),
+        fewest=min(pools, key=lambda p: p.blocks), gain=gain,
+        spread=spread, simulated=any(d.twin for _, draws in jobs for d in draws), notes=(*_notes(jobs), spread.said),
+        seed=seed,
     )  # fmt: skip
 
 

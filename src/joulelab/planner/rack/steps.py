@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulelab.analysis.power import GAP_FACTOR
 from joulelab.planner.rack.blocks import side_of
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.series import Floats
     from joulelab.planner.draws import Draw
+
+ROUNDING = 1e-6  # of the highest power: smaller changes are of numbers, not of power
+LEAST_STEP = 0.5  # of the usual distance: readings closer than that tell no steeper ramp
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class Steps:
     """Hold the largest rise and fall between readings and the steepest ramp, of so many nodes together.
 
     None where power never rose or fell, or there were no two readings in a row. `steepest` differs from the larger of
-    the two only where runs were read at different rates. `synchronous`: nodes are taken to move together.
+    the two where readings were not all as far apart. `synchronous`: nodes are taken to move together.
     """
 
     nodes: int
@@ -72,20 +76,22 @@ class Steps:
 
 
 def steps_of(draws: Sequence[Draw]) -> Steps:
-    """Return the largest steps of one node over all hosts and runs; none is seen across a gap.
+    """Return the largest steps of one node between its readings, over all hosts and runs; none is seen across a gap.
 
     Raises ConfigError where there is no draw, or sides differ.
     """
     side_of(draws)
-    found = [s for d in draws for s in _largest(d, d.high_w)]
+    found = [s for d in draws for s in _largest(d, *_readings(d))]
     return _steps(found, 1, simulated=any(d.twin for d in draws))
 
 
 def steps_of_sum(draws: Sequence[Draw]) -> Steps:
     """Return the largest steps of the sum of the hosts of one run, as they were read side by side."""
     side_of(draws)
-    first, total = sum_of(draws)
-    return _steps(_largest(first, total), len(draws), simulated=bool(first.twin))
+    first = max(draws, key=lambda d: d.raw_s)
+    at_s, _ = _readings(first)
+    total = np.sum([_held(d, at_s) for d in draws], axis=0)
+    return _steps(_largest(first, at_s, total), len(draws), simulated=bool(first.twin))
 
 
 def synchronous(steps: Steps, nodes: int) -> Steps:
@@ -120,15 +126,42 @@ def _on(draw: Draw, size: int, step_s: float) -> Floats:
     return found
 
 
-def _largest(draw: Draw, watts: Floats) -> list[Step]:
-    """Return the largest rise and the largest fall between two steps that follow each other."""
-    change = np.diff(watts)
+def _readings(draw: Draw) -> tuple[Floats, Floats]:
+    """Return when (s) a host was read and what it drew (W); the highest in each step where no reading was kept."""
+    if draw.read_s.size:
+        return draw.read_s, draw.read_w
+    middle_s: Floats = np.float64(draw.step_s) * (np.arange(draw.high_w.size, dtype=np.float64) + 0.5)
+    return middle_s, draw.high_w
+
+
+def _held(draw: Draw, at_s: Floats) -> Floats:
+    """Return the reading of a host that is nearest to each time, NaN where none is near."""
+    own_s, watts = _readings(draw)
+    after = np.clip(np.searchsorted(own_s, at_s), 1, max(own_s.size - 1, 1))
+    before = after - 1
+    after = np.minimum(after, own_s.size - 1)
+    place = np.where(at_s - own_s[before] <= own_s[after] - at_s, before, after)
+    far = np.abs(own_s[place] - at_s) > GAP_FACTOR * max(draw.raw_s, draw.step_s)
+    return np.where(far, np.nan, watts[place])
+
+
+def _largest(draw: Draw, at_s: Floats, watts: Floats) -> list[Step]:
+    """Return the largest rise, the largest fall and the steepest ramp between two readings that follow each other."""
+    change, over_s = np.diff(watts), np.diff(at_s)
+    usual_s = max(draw.raw_s, float(np.median(over_s)) if over_s.size else 0.0)
+    change = np.where(over_s > GAP_FACTOR * usual_s, np.nan, change)
     if not np.isfinite(change).any():
         return []
+    change = np.where(np.abs(change) < ROUNDING * np.nanmax(np.abs(watts)), 0.0, change)
+    over_s = np.maximum(over_s, LEAST_STEP * usual_s)
+    steepest = np.abs(change) / over_s
     found = []
-    for place in (int(np.nanargmax(change)), int(np.nanargmin(change))):
-        at_s = (place + 1) * draw.step_s
-        found.append(Step(float(change[place]), draw.step_s, draw.run, draw.host, at_s, draw.start_utc_s + at_s))
+    for place in (int(np.nanargmax(change)), int(np.nanargmin(change)), int(np.nanargmax(steepest))):
+        middle_s = float(at_s[place] + at_s[place + 1]) / 2
+        step = Step(
+            float(change[place]), float(over_s[place]), draw.run, draw.host, middle_s, draw.start_utc_s + middle_s
+        )  # fmt: skip
+        found.append(step)
     return found
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from joulelab.core.text import printable
+
 if TYPE_CHECKING:
     from joulelab.analysis.series import Floats
 
@@ -36,6 +38,12 @@ class Label:
     u_rel: float | None = None
     issued_utc_s: float | None = None
     notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        # All of it is shown, and much of it is from files and services of others.
+        for name in ("unit", "name", "zone", "source", "licence", "time_zone"):
+            object.__setattr__(self, name, printable(getattr(self, name)))
+        object.__setattr__(self, "notes", tuple(printable(note) for note in self.notes))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

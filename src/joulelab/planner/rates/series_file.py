@@ -212,9 +212,7 @@ def _steps(path: Path, rows: Sequence[Row], said: Description) -> Steps:
     starts = np.array([row.start_s for row in rows])
     ends = _ends(path, rows, starts, said)
     values = np.array([row.value for row in rows]) * unit.factor
-    u = None
-    if rows[0].u is not None:
-        u = np.array([math.nan if row.u is None else row.u for row in rows]) * unit.factor
+    u = _uncertainties(rows, unit.factor)
     if label.kind != "price" and (values < 0).any():
         bad = rows[int(np.argmax(values < 0))]
         what = f"{bad.value:g} {said.unit}: a carbon intensity cannot be below 0"
@@ -224,6 +222,17 @@ def _steps(path: Path, rows: Sequence[Row], said: Description) -> Steps:
     if (np.abs(ends - starts - resolution) > SAME_S).any():
         resolution = float(lengths.min())
     return _with_gaps(replace(label, resolution_s=resolution), starts, ends, values, u)
+
+
+def _uncertainties(rows: Sequence[Row], factor: float) -> Floats | None:
+    """Return the standard uncertainty of each value, NaN where its cell is empty; None without such a column."""
+    if rows[0].u is None:
+        return None
+    for row in rows:
+        if row.u is not None and row.u < 0:
+            what = f"{row.u:g}: a standard uncertainty cannot be below 0"
+            raise ConfigError(what, where=row.where, next="correct it")
+    return np.array([math.nan if row.u is None else row.u for row in rows]) * factor
 
 
 def _check_order(rows: Sequence[Row]) -> None:

@@ -44,6 +44,10 @@ class Steps:
             raise self._wrong("has no values, or not one for each time")
         if not np.isfinite(self.start_s).all() or not (np.diff([*self.start_s, self.end_s]) > 0).all():
             raise self._wrong("does not go forward in time at each step", "sort it, and leave out what is there twice")
+        if self.u is not None and (self.u < 0).any():
+            first = int(np.argmax(self.u < 0))
+            what = f"has an uncertainty below 0 at {shown(self.start_s[first])}: {self.u[first]:g} {self.label.unit}"
+            raise self._wrong(what, "a standard uncertainty is 0 or more; correct the series")
         if self.label.kind != "price" and (self.values < 0).any():
             first = int(np.argmax(self.values < 0))
             what = f"is negative at {shown(self.start_s[first])}: {self.values[first]:g} {self.label.unit}"
@@ -59,9 +63,12 @@ class Steps:
 
     def gaps(self) -> list[tuple[float, float]]:
         """Return from when until when (s since 1970) it is not known, between its beginning and its end."""
+        return self._missing(self.values)
+
+    def _missing(self, values: Floats) -> list[tuple[float, float]]:
         ends = np.append(self.start_s[1:], self.end_s)
         found: list[tuple[float, float]] = []
-        for k in np.flatnonzero(np.isnan(self.values)):
+        for k in np.flatnonzero(np.isnan(values)):
             since, until = float(self.start_s[k]), float(ends[k])
             if found and found[-1][1] == since:
                 since = found.pop()[0]
@@ -87,7 +94,7 @@ class Steps:
         """
         if self.u is None:
             return None
-        self.means(edges_s)
+        self.means(edges_s)  # a gap is told as one
         return self._averaged(edges_s, self.u)
 
     def _averaged(self, edges_s: Floats, values: Floats) -> Floats:
@@ -103,7 +110,7 @@ class Steps:
         single = np.diff(first) <= 1
         used = widths > 0
         used[first[:-1][np.diff(first) == 0]] = True
-        self._check_known(cuts, np.isnan(pieces) & used)
+        self._check_known(cuts, np.isnan(pieces) & used, values)
         sums = np.add.reduceat(np.where(used, pieces, 0.0) * widths, first)[:-1]
         return np.where(single, pieces[first[:-1]], sums / np.where(single, 1.0, np.diff(edges)))
 
@@ -120,16 +127,17 @@ class Steps:
         inside: Floats = np.clip(edges, self.since_s, self.end_s)
         return inside
 
-    def _check_known(self, cuts: Floats, unknown: NDArray[np.bool_]) -> None:
+    def _check_known(self, cuts: Floats, unknown: NDArray[np.bool_], values: Floats) -> None:
         if not unknown.any():
             return
-        asked = [(a, b) for a, b in self.gaps() if b > cuts[0] and a <= cuts[-1]]
+        asked = [(a, b) for a, b in self._missing(values) if b > cuts[0] and a <= cuts[-1]]
         named = ", ".join(f"{shown(a)} to {shown(b)}" for a, b in asked[:MOST_NAMED])
         more = f" and {len(asked) - MOST_NAMED} more" if len(asked) > MOST_NAMED else ""
-        raise ConfigError(
-            f"{self.label.name or 'the series'} has a gap where it is used", why=f"{named}{more}",
-            next="fill the gap in the series, or use another; a gap is never guessed",
-        )  # fmt: skip
+        what, then = "has a gap where it is used", "fill the gap in the series, or use another; a gap is never guessed"
+        if values is self.u:
+            what = "does not state the uncertainty of a value that is used"
+            then = "fill it in, or leave the column of uncertainties out"
+        raise ConfigError(f"{self.label.name or 'the series'} {what}", why=f"{named}{more}", next=then)
 
 
 def check_edges(edges_s: Floats) -> Floats:

@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
+from joulelab.planner.account.energy import side_of
+from joulelab.planner.account.entries import SIDES
+from joulelab.planner.accounted import evenly, nodes_of
 from joulelab.planner.caps.capped_runs import cap_of, caps_of, workload_of
 
 if TYPE_CHECKING:
@@ -66,8 +69,9 @@ def stream_of_runs(measured: Sequence[Measured]) -> Stream:
     notes = []
     if len(free) < len(measured):
         notes.append(f"{len(measured) - len(free)} runs under caps are no jobs: they tell what caps do")
-    if any(draw.side == "parts" for each in free for draw in each.draws):
-        notes.append("powers are of parts of nodes only (GPUs, CPUs): what else a node draws is not in them")
+    notes += evenly(free)
+    sides = {side_of(each) for each in free}
+    notes += [text for side, text in SIDES.items() if side in sides]
     twins = tuple(dict.fromkeys(each.result.twin for each in measured if each.result.twin))
     return Stream(jobs, f"{len(jobs)} run{'s' if len(jobs) > 1 else ''}", tuple(notes), twins=twins)
 
@@ -88,16 +92,19 @@ def uncapped_of(measured: Sequence[Measured]) -> list[Measured]:
 
 
 def job_of(measured: Measured) -> Job:
-    """Return a run as a job: its hosts are its nodes, its mean power per node has the meters' terms."""
-    result, draws = measured.result, measured.draws
+    """Return a run as a job: its hosts are its nodes, its mean power per node has the meters' terms.
+
+    Raises ConfigError where it does not tell its nodes.
+    """
+    result, draws, nodes = measured.result, measured.draws, nodes_of(measured)
     [energy] = measured.energies([0.0, result.duration_s])
     rated = [draw.rated_w for draw in draws]
     known = [watts for watts in rated if watts is not None]
     return Job(
-        result.run, measured.start_utc_s, len(draws), result.duration_s,
-        energy.scaled(1 / (result.duration_s * len(draws))),
-        max(draw.highest_w for draw in draws), workload_of(result),
-        sum(known) / len(known) if len(known) == len(draws) else None, f"run {result.run}",
+        result.run, measured.start_utc_s, nodes, result.duration_s,
+        energy.scaled(1 / (result.duration_s * nodes)),
+        max((draw.highest_w for draw in draws), default=None), workload_of(result),
+        sum(known) / len(known) if known and len(known) == len(draws) else None, f"run {result.run}",
     )  # fmt: skip
 
 

@@ -35,11 +35,15 @@ NAMES = {
 }
 NEEDED = ("id", "submit", "nodes", "duration")
 NOT_OVER = ("PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "RESIZING")
-PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+# Slurm's marks for "no value" and "infinite": no job uses as much as those of 64 bits; those of 32 bits are told by
+# their digits.
+LEAST_MARK = float(2**63)
+NO_VALUE = (str(2**32 - 1), str(2**32 - 2))
 MOST_TOLD = 10
 MOST_BYTES = 500_000_000
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
-_ENERGY = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)")
+_ENERGY = re.compile(r"(\d+(?:\.\d+)?)([KMGTPE]?)")
 Row = dict[str, str]
 
 
@@ -110,13 +114,14 @@ def _whole(rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
     energies: dict[str, float] = {}
     for _, row in rows:
         job, dot, _ = row["id"].partition(".")
-        match = _ENERGY.fullmatch(row.get("energy", ""))
-        if dot and match:
-            energies[job] = max(energies.get(job, 0.0), float(match[1]) * PREFIXES[match[2]])
+        told = _joules(row.get("energy", "")) if dot else None
+        if told is not None:
+            energies[job] = max(energies.get(job, 0.0), told)
     jobs = [(n, row) for n, row in rows if "." not in row["id"]]
     for _, row in jobs:
-        if row.get("energy", "") in ("", "0") and energies.get(row["id"]):
-            row["energy"] = repr(energies[row["id"]])
+        text = row.get("energy", "")
+        if (not text or _ENERGY.fullmatch(text)) and _joules(text) is None and energies.get(row["id"]):
+            row["energy"] = f"{energies[row['id']]:.3f}"
     return jobs
 
 
@@ -255,9 +260,15 @@ def _elapsed(text: str) -> float:
 
 def _energy(text: str) -> float | None:
     """Return J of a number, or of Slurm's 1.5M; None where there is none: Slurm writes 0 where it has no meter."""
-    if not text:
-        return None
+    if text and not _ENERGY.fullmatch(text):
+        raise ConfigError(f"the energy is {printable(text)!r}", next="give J: 1500000, or 1.5M")
+    return _joules(text)
+
+
+def _joules(text: str) -> float | None:
+    """Return J, None where the text is none, 0, or one of Slurm's marks for no value (with a prefix: rounded ones)."""
     match = _ENERGY.fullmatch(text)
     if match is None:
-        raise ConfigError(f"the energy is {printable(text)!r}", next="give J: 1500000, or 1.5M")
-    return float(match[1]) * PREFIXES[match[2]] or None
+        return None
+    value = float(match[1]) * PREFIXES[match[2]]
+    return None if value == 0 or value >= LEAST_MARK or match[0] in NO_VALUE else value

@@ -83,7 +83,9 @@ def figures_of(
         found[f"peak_{name}_w"] = float(watts.max())
     rated = [(jobs[s.job].rated_w or site.rated_w, s) for s in starts]
     if all(watts is not None for watts, _ in rated):
-        found["rated_j"] = sum((watts or 0) * s.option.nodes * s.option.time_s for watts, s in rated) * site.pue
+        busy_j = sum((watts or 0) * s.option.nodes * s.option.time_s for watts, s in rated) * site.pue
+        # Beside the energy of all nodes: unused ones are counted as in it, or the two could not be compared.
+        found |= {"rated_j": busy_j + idle_j, "rated_jobs_j": busy_j}
     return found | {name: accounted(trace, rate) * site.pue for name, rate in rates.items()}
 
 

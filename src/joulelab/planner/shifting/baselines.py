@@ -40,11 +40,15 @@ SAME = 1e-3  # share of a cost: who saves less than this by more trouble is not 
 
 @dataclass(frozen=True)
 class Terms:
-    """Hold how a job may be run: what a restart takes, whether its node waits for it from now on, PUE."""
+    """Hold how a job may be run: what a restart takes, whether its node waits for it from now on, PUE.
+
+    `pue_u` is the standard uncertainty of the PUE: in every cost alike, so that it cancels in gains.
+    """
 
     restart: Restart = NO_RESTART
     waits: bool = False
     pue: float = 1.0
+    pue_u: float = 0.0
 
 
 PLAIN = Terms()
@@ -96,7 +100,7 @@ def ways_of(job: Job, slots: Slots, terms: Terms = PLAIN) -> tuple[Way, ...]:
     elif job.caps:
         found.append(_filled("caps-idle", job, slots, terms, idle_w, caps=True))
         found.append(_filled("caps-off", job, slots, terms, 0.0, caps=True))
-    return tuple(way for way in found if way is not None)
+    return tuple(replace(way, cost=_with_pue(way.cost, terms)) for way in found if way is not None)
 
 
 def now(job: Job, slots: Slots, terms: Terms) -> Way:
@@ -137,14 +141,24 @@ def _straight(name: Name, job: Job, slots: Slots, terms: Terms, start_s: float) 
     modes[:, -1] = running
     paused = _covered(slots, slots.start_s, start_s) if terms.waits else np.zeros(len(energies))
     way = _way(name, job, slots, terms, modes, paused)
-    # By the job's own course, as far off (in relative terms) as by its mean power: so that it cancels in gains.
     whole = energies + paused * job.idle.value
-    cost, energy = (
-        Quantity(value, about.scaled(value / about.value if about.value else 1.0).terms, about.known)
-        for value, about in ((_priced(whole, slots, terms), way.cost), (float(whole.sum()), way.energy))
-    )
-    end_s = start_s + job.work_s
-    return replace(way, start_s=start_s, end_s=end_s, energy_j=whole, cost=cost, energy=energy)
+    # By the job's own course, as far off (in relative terms) as by its mean power: so that it cancels in gains.
+    cost = _course_cost(job, slots, terms, whole, paused)
+    mean, rest_s = _scaled_to(job.full.power, float(energies.sum())), float(paused.sum())
+    energy = mean + job.idle.scaled(rest_s) if rest_s > NEVER else mean
+    return replace(way, start_s=start_s, end_s=start_s + job.work_s, energy_j=whole, cost=cost, energy=energy)
+
+
+def _course_cost(job: Job, slots: Slots, terms: Terms, whole_j: Floats, paused_s: Floats) -> Quantity:
+    """Return what a job costs by its own course, with energies by slot that have its pauses in them."""
+    rest = float(slots.per_j @ paused_s) * terms.pue
+    ran = _scaled_to(job.full.power, _priced(whole_j, slots, terms) - rest * job.idle.value)
+    return ran + job.idle.scaled(rest) if float(paused_s.sum()) > NEVER else ran
+
+
+def _scaled_to(q: Quantity, value: float) -> Quantity:
+    """Return a value that is as far off, in relative terms, as a quantity is."""
+    return q.scaled(value / q.value) if q.value else Quantity(value, q.terms, q.known)
 
 
 def _capped(job: Job, slots: Slots, terms: Terms, k: int) -> Way:
@@ -186,7 +200,10 @@ def _filled(name: Name, job: Job, slots: Slots, terms: Terms, pause_w: float | N
     filling = fill(_tilted(slots), slots.lengths_s, job.work_s, arrays, waits=waits)
     modes = np.zeros((len(slots.values), len(job.modes)))
     modes[:, -filling.seconds.shape[1] :] = filling.seconds
-    paused = filling.paused_s if pause_w else np.zeros(len(modes))
+    paused = filling.paused_s.copy() if pause_w else np.zeros(len(modes))
+    # At prices below 0 it would pay to hold the node after the job, or before: that is no way to run it.
+    paused[filling.last + 1 :] = 0.0
+    paused[: 0 if waits else filling.first] = 0.0
     return _way(name, job, slots, terms, modes, paused, price=filling.price)
 
 
@@ -199,20 +216,51 @@ def _way(
     """
     powers = np.array([mode.power.value for mode in job.modes])
     energies = modes_s @ powers + paused_s * job.idle.value
-    by_mode, by_pause = slots.per_j @ modes_s * terms.pue, float(slots.per_j @ paused_s) * terms.pue
-    used = [(k, mode, float(modes_s[:, k].sum())) for k, mode in enumerate(job.modes) if modes_s[:, k].sum() > NEVER]
-    costs = [mode.power.scaled(float(by_mode[k])) for k, mode, _ in used]
-    parts = [mode.power.scaled(seconds) for _, mode, seconds in used]
-    late = [_late(mode.slowdown, price * terms.pue * seconds) for _, mode, seconds in used]
+    used = [(mode, float(modes_s[:, k].sum())) for k, mode in enumerate(job.modes) if modes_s[:, k].sum() > NEVER]
+    parts = [mode.power.scaled(seconds) for mode, seconds in used]
     rest_s = float(paused_s.sum())
-    rests = [(job.idle.scaled(by_pause), job.idle.scaled(rest_s))] if rest_s > NEVER else []
+    parts += [job.idle.scaled(rest_s)] if rest_s > NEVER else []
     running = modes_s.sum(axis=1)
     start_s, end_s = _ends(slots, running)
     rated = None if job.rated_w is None else _priced(running * job.rated_w, slots, terms)
     return Way(
         name, start_s, end_s, energies, running, paused_s, modes_s, _gaps(running, slots),
-        total([*costs, *late, *(cost for cost, _ in rests)]), total([*parts, *(energy for _, energy in rests)]), rated,
+        _modes_cost(job, slots, terms, modes_s, paused_s, price), total(parts), rated,
     )  # fmt: skip
+
+
+def _modes_cost(job: Job, slots: Slots, terms: Terms, modes_s: Floats, paused_s: Floats, price: float) -> Quantity:
+    """Return what time in modes and in pauses costs; `price` is what one more second of work does."""
+    by_mode, by_pause = slots.per_j @ modes_s * terms.pue, float(slots.per_j @ paused_s) * terms.pue
+    used = [(k, mode, float(modes_s[:, k].sum())) for k, mode in enumerate(job.modes) if modes_s[:, k].sum() > NEVER]
+    costs = [mode.power.scaled(float(by_mode[k])) for k, mode, _ in used]
+    costs += [_late(mode.slowdown, price * terms.pue * seconds) for _, mode, seconds in used]
+    costs += [job.idle.scaled(by_pause)] if float(paused_s.sum()) > NEVER else []
+    return total(costs)
+
+
+def cost_at(way: Way, job: Job, slots: Slots, terms: Terms) -> Quantity:
+    """Return what a way costs at other rates than those it was made for, in slots that it has its energies by.
+
+    What is uncertain of its energies stays so, whatever the sign of the cost; a job that is slower than thought ends
+    later, at the rate of its last slot.
+    """
+    if way.name in ("now", "start"):
+        found = _course_cost(job, slots, terms, way.energy_j, way.paused_s)
+    else:
+        last = int(np.flatnonzero(way.running_s > NEVER)[-1])
+        mode = job.modes[int(np.argmax(way.modes_s[last]))]
+        price = float(slots.per_j[last]) * mode.power.value * mode.slowdown.value
+        found = _modes_cost(job, slots, terms, way.modes_s, way.paused_s, price)
+        # By its energies: those of restarts are in them.
+        found = replace(found, value=_priced(way.energy_j, slots, terms))
+    return _with_pue(found, terms)
+
+
+def _with_pue(cost: Quantity, terms: Terms) -> Quantity:
+    if not terms.pue_u:
+        return cost
+    return cost + Quantity(0.0, {"pue:given": cost.value * terms.pue_u / terms.pue})
 
 
 def _tilted(slots: Slots) -> Floats:
@@ -254,11 +302,12 @@ def _gaps(running_s: Floats, slots: Slots) -> int:
 
 
 def gain(way: Way, against: Way) -> Quantity | None:
-    """Return which share less a way costs than another; what both share cancels. None where the other costs nothing.
+    """Return which share less a way costs than another; what both share cancels.
 
-    It may be known where costs are not: what is not known of the meter is in both.
+    None where the other costs nothing, or this one is paid for (a price below 0): there is no share of that. It may be
+    known where costs are not: what is not known of the meter is in both.
     """
-    if against.cost.value <= 0:
+    if against.cost.value <= 0 or way.cost.value < 0:
         return None
     ratio = way.cost.ratio(against.cost)
     terms = {source: -u for source, u in ratio.terms.items() if abs(u) > DUST}

@@ -80,7 +80,8 @@ class _Grid:
         *,
         waits: bool,
     ) -> None:
-        whole = [round(float(length)) for length in lengths_s]
+        # Rates may change at parts of a second: ends are rounded, not lengths, so that nothing adds up.
+        whole = np.diff(np.rint(np.append(0.0, np.cumsum(lengths_s)))).astype(int).tolist()
         again = math.ceil(restart.time_s)
         self.unit_s = reduce(math.gcd, [*whole, again])
         self.units, self.again = [length // self.unit_s for length in whole], again // self.unit_s
@@ -88,8 +89,10 @@ class _Grid:
         self.power_w, self.pause_w, self.restart_j, self.waits = power_w, pause_w, restart.energy_j, waits
         self.size = math.ceil(work_s / self.unit_s)  # states have less than all of the work
         if self.size * len(whole) > MOST_STATES:
-            why = f"the slots and a restart of {restart.time_s:g} s have steps of {self.unit_s} s in common"
-            raise ConfigError("too fine a grid for pauses that cost", why=why, next="a restart of whole minutes")
+            why = f"slots (also cut where the rate changes) and a restart of {restart.time_s:g} s share {self.unit_s} s"
+            raise ConfigError(
+                "too fine a grid for pauses that cost", why=why, next="a restart of whole minutes, a shorter job"
+            )
         self.left_s = work_s - np.arange(self.size) * self.unit_s
         self.ran_by = np.zeros((len(whole), self.size), dtype=np.int8)
         self.paused_by = np.zeros((len(whole), self.size), dtype=np.int8)

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from joulelab.analysis.terms import Quantity, total
+from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import family
+from joulelab.planner.account.energy import side_of
+from joulelab.planner.account.entries import SIDES
+from joulelab.planner.accounted import evenly, nodes_of
 from joulelab.planner.caps.capped_runs import cap_of
 from joulelab.planner.caps.response import modelled_response, response_of
 from joulelab.planner.shifting.optimum import Modes
+from joulelab.planner.shifting.repeats import repeats_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,13 +24,13 @@ if TYPE_CHECKING:
     from joulelab.analysis.series import Floats
     from joulelab.planner.caps.response import Response
     from joulelab.planner.draws import Measured
+    from joulelab.planner.shifting.repeats import Repeats
 
 IdleFrom = Literal["measured", "given", "assumed"]
 CapsFrom = Literal["", "measured", "twin", "model"]
 
 # An idle H100 node draws 2.2 kW of the 7 kW it trains with (public logs of 8xH100 servers).
 IDLE_SHARE = 0.31
-MOST_STEPS = 1_000  # of a run's own course
 LOWEST_MODELLED = 0.6  # share of the highest cap: below it the model is known to be poor
 ASSUMED_IDLE = (
     f"idle power is assumed: {100 * IDLE_SHARE:.0f} % of the power at work, as in public logs of 8xH100 servers"
@@ -118,7 +122,7 @@ def job_given(wanted: Wanted) -> Job:
     power = Quantity(wanted.power_w * nodes)
     job = Job(
         wanted.name or "job as given", wanted.duration_s, (Mode(None, Quantity(1.0), power),),
-        *_idle(wanted, None, power, nodes), nodes=nodes,
+        *_idle(wanted, None, power, nodes, nodes), nodes=nodes,
         rated_w=None if wanted.rated_w is None else wanted.rated_w * nodes,
         rated_by="nameplate as given" if wanted.rated_w else "", sure=False,
     )  # fmt: skip
@@ -131,34 +135,30 @@ def job_given(wanted: Wanted) -> Job:
 
 
 def job_of(measured: Sequence[Measured], wanted: Wanted) -> Job:
-    """Return a job from runs of one workload: at several caps, or one run. Raises ConfigError.
+    """Return a job from runs of one workload: at several caps, or one run and its repeats. Raises ConfigError.
 
-    The run without a cap (else that at the highest) is the job; the others say what caps do to it.
+    The mean of the runs without a cap (else of those at the highest) is the job; the others say what caps do to it.
     """
     if not measured:
         return job_given(wanted)
-    run = max(measured, key=lambda m: (cap_of(m.result) is None, cap_of(m.result) or 0.0))
-    hosts = len(run.draws)
+    repeats = repeats_of(measured, wanted.gpu_w)
+    run = repeats.first
+    hosts = nodes_of(run)
     nodes = wanted.nodes or hosts
     scale = nodes / hosts
-    result = run.result
-    whole = total(run.energies([0.0, result.duration_s])).scaled(scale / result.duration_s)
+    whole = repeats.energy.scaled(scale / repeats.duration_s)
     power = Quantity(whole.value, whole.terms) if wanted.power_w is None else Quantity(wanted.power_w * nodes)
     own = wanted.duration_s is None and wanted.power_w is None
-    steps = min(MOST_STEPS, max(round(result.duration_s / max(d.step_s for d in run.draws)), 1))
-    course = run.energies(np.linspace(0.0, result.duration_s, steps + 1)) if own else []
-    rated_w, rated_by = _rated(run, wanted, scale)
-    idle, idle_from = _idle(wanted, run, power, nodes)
+    rated_w, rated_by = _rated(run, wanted, nodes, scale)
+    idle, idle_from = _idle(wanted, repeats.idle, power, nodes, hosts)
     job = Job(
-        result.name or result.run, wanted.duration_s or result.duration_s, (Mode(None, Quantity(1.0), power),),
-        idle, idle_from, nodes=nodes, course_j=tuple(q.value * scale for q in course), rated_w=rated_w,
-        rated_by=rated_by, twin=result.twin, sure=whole.known and wanted.power_w is None,
+        run.result.name or run.result.run, wanted.duration_s or repeats.duration_s,
+        (Mode(None, Quantity(1.0), power),), idle, idle_from, nodes=nodes,
+        course_j=tuple((repeats.course() * scale).tolist()) if own else (), rated_w=rated_w, rated_by=rated_by,
+        twin=run.result.twin, sure=whole.known and wanted.power_w is None,
     )  # fmt: skip
-    notes = [] if own else ["the job is longer or shorter than its run, or its power is given: it draws that all along"]
-    if nodes != hosts:
-        notes.append(f"{nodes} nodes are taken to draw {scale:g} times what {hosts} did, in the same time")
-    job = replace(job, notes=tuple(notes))
-    response = _response(measured, run, wanted)
+    job = replace(job, notes=_notes(repeats, wanted, hosts))
+    response = _response(measured, repeats, wanted)
     if response is not None:
         job = with_caps(job, response, wanted)
     elif wanted.caps_w:
@@ -166,12 +166,24 @@ def job_of(measured: Sequence[Measured], wanted: Wanted) -> Job:
     return _noted(job, idle_from)
 
 
+def _notes(repeats: Repeats, wanted: Wanted, hosts: int) -> tuple[str, ...]:
+    """Return what has to be said of the runs that the job is made from."""
+    nodes, notes = wanted.nodes or hosts, []
+    if wanted.duration_s is not None or wanted.power_w is not None:
+        notes.append("the job is longer or shorter than its run, or its power is given: it draws that all along")
+    if nodes != hosts:
+        notes.append(f"{nodes} nodes are taken to draw {nodes / hosts:g} times what {hosts} did, in the same time")
+    if wanted.power_w is None:
+        notes += [repeats.said, *evenly(repeats.runs), SIDES.get(side_of(repeats.first), "")]
+    return tuple(note for note in notes if note)
+
+
 def _noted(job: Job, idle_from: IdleFrom) -> Job:
     return replace(job, notes=(*job.notes, ASSUMED_IDLE)) if idle_from == "assumed" else job
 
 
 def _refuse_caps() -> None:
-    why = "one run at one cap, and nothing is known of its GPUs"
+    why = "all is at one cap, and a model of caps needs the GPUs and the power of whole nodes"
     raise ConfigError(
         "what caps do is not known", why=why, next="name runs at several caps, or give --gpus 8 --gpu-power 700W"
     )
@@ -201,39 +213,41 @@ def product(a: Quantity, b: Quantity) -> Quantity:
     return Quantity(a.value * b.value, both.terms, both.known)
 
 
-def _response(measured: Sequence[Measured], run: Measured, wanted: Wanted) -> Response | None:
+def _response(measured: Sequence[Measured], repeats: Repeats, wanted: Wanted) -> Response | None:
     """Return what caps do: measured where runs have several, else modelled where the GPUs are known."""
-    if len({cap_of(m.result) for m in measured}) > 1:
-        return response_of(measured)
-    draw = run.draws[0]
-    rated = [d.watts for d in run.result.rated.devices if family(d.scope) == "gpu" and d.host == draw.host]
-    gpus, gpu_w = wanted.gpus or draw.gpus, wanted.gpu_w or (max(rated) if rated else None)
-    if not gpus or gpu_w is None or draw.side == "parts" or cap_of(run.result) is not None:
+    if repeats.levels > 1:
+        return response_of(measured, highest_cap_w=wanted.gpu_w)
+    run = repeats.first
+    draw = run.draws[0] if run.draws else None  # none of a run that a cluster accounted for
+    rated = [d.watts for d in run.result.rated.devices if family(d.scope) == "gpu" and draw and d.host == draw.host]
+    gpus, gpu_w = wanted.gpus or (draw.gpus if draw else 0), wanted.gpu_w or max(rated, default=None)
+    if not gpus or gpu_w is None or side_of(run) not in ("ac", "dc") or cap_of(run.result) is not None:
         return None
-    part = draw.parts.get("gpu")
+    part = draw.parts.get("gpu") if draw else None
     mean = None if part is None else float(np.nanmean(part)) / gpus
-    node_w = total(run.energies([0.0, run.result.duration_s])).scaled(1 / run.result.duration_s / len(run.draws))
+    node_w = repeats.energy.scaled(1 / repeats.duration_s / nodes_of(run))
     models = [s.model for s in run.result.scopes if family(s.scope) == "gpu"]
     model = models[0] if models else ""
     node_w = Quantity(node_w.value, node_w.terms)  # what the model adds is known, whatever the meter is worth
-    return modelled_response(node_w, draw.highest_w, gpus=gpus, gpu_w=gpu_w, model=model, gpu_mean_w=mean)
+    highest_w = draw.highest_w if draw else node_w.value
+    return modelled_response(node_w, highest_w, gpus=gpus, gpu_w=gpu_w, model=model, gpu_mean_w=mean)
 
 
-def _idle(wanted: Wanted, run: Measured | None, power: Quantity, nodes: int) -> tuple[Quantity, IdleFrom]:
-    """Return what all nodes draw in a pause, and how it is known."""
+def _idle(
+    wanted: Wanted, measured: Quantity | None, power: Quantity, nodes: int, hosts: int
+) -> tuple[Quantity, IdleFrom]:
+    """Return what all nodes draw in a pause, and how it is known; `measured` is of the hosts of the run."""
     if wanted.idle_w is not None:
         return Quantity(wanted.idle_w * nodes, known=wanted.idle_w == 0), "given"
-    idle = [] if run is None else [draw.idle_w for draw in run.draws]
-    known = [q for q in idle if q is not None]
-    if known and len(known) == len(idle):
-        return total(known).scaled(nodes / len(known)), "measured"
+    if measured is not None:
+        return measured.scaled(nodes / hosts), "measured"
     return Quantity(IDLE_SHARE * power.value, known=False), "assumed"
 
 
-def _rated(run: Measured, wanted: Wanted, scale: float) -> tuple[float | None, str]:
+def _rated(run: Measured, wanted: Wanted, nodes: int, scale: float) -> tuple[float | None, str]:
     """Return what nameplates say, of the nodes where that is known, else of the devices that are rated."""
     if wanted.rated_w is not None:
-        return wanted.rated_w * len(run.draws) * scale, "nameplate as given"
+        return wanted.rated_w * nodes, "nameplate as given"
     rated = [draw.rated_w for draw in run.draws]
     known = [w for w in rated if w is not None]
     if known and len(known) == len(rated):

@@ -76,7 +76,8 @@ class Plan:
                 "label": self.slots.label.to_json(), "edges_utc_s": self.slots.edges_s.tolist(),
                 "values_per_kwh": self.slots.values.tolist(),
             },
-            "pue": self.terms.pue, "node_waits": self.terms.waits,
+            "time_zone": self.slots.label.time_zone, "pue": self.terms.pue,
+            "pue_expanded": 2 * self.terms.pue_u, "node_waits": self.terms.waits,
             "restart": {"time_s": self.terms.restart.time_s, "energy_j": self.terms.restart.energy_j},
             "ways": [way_to_json(way, self.now, self.job) for way in self.ways], "chosen": self.chosen,
             "scatter": None if self.scatter is None else self.scatter.to_json(), "reviews": list(self.reviews),
@@ -173,7 +174,8 @@ def _plan(data: Mapping[str, Any]) -> Plan:
     rate, again = data["rate"], data["restart"]
     label = Label(**{**rate["label"], "notes": tuple(rate["label"]["notes"])})
     slots = Slots(np.array(rate["edges_utc_s"], dtype=float), np.array(rate["values_per_kwh"], dtype=float), label)
-    terms = Terms(Restart(again["time_s"], again["energy_j"]), bool(data["node_waits"]), float(data["pue"]))
+    off = float(data.get("pue_expanded", 0.0)) / 2  # plans of earlier joulelabs have none
+    terms = Terms(Restart(again["time_s"], again["energy_j"]), bool(data["node_waits"]), float(data["pue"]), off)
     ways = tuple(_way(way) for way in data["ways"])
     plan = Plan(
         data["id"], data["made_utc"], job_from_json(data["job"]), slots, terms, ways, data["chosen"],

@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.terms import Quantity
+import numpy as np
+
 from joulelab.core.errors import ConfigError
 from joulelab.planner.rates.find import check_same
-from joulelab.planner.shifting.baselines import shown, ways_of
+from joulelab.planner.shifting.baselines import cost_at, shown, ways_of
+from joulelab.planner.shifting.finer import finer
 from joulelab.planner.shifting.job import quantity_to_json
-from joulelab.planner.shifting.slots import Slots
+from joulelab.planner.shifting.slots import cut
+from joulelab.planner.shifting.slots import shown as when
 
 if TYPE_CHECKING:
+    from joulelab.analysis.terms import Quantity
     from joulelab.planner.rates.rate import Label, Rate
     from joulelab.planner.shifting.baselines import Way
     from joulelab.planner.shifting.kept_plan import Plan
+    from joulelab.planner.shifting.slots import Slots
 
 
 @dataclass(frozen=True)
@@ -68,44 +73,60 @@ class Review:
         return {
             "plan": self.plan.id, "chosen": self.plan.chosen, "unit": self.plan.unit, "kind": self.actual.label.kind,
             "simulated": bool(self.plan.job.twin), "actual_label": self.actual.label.to_json(),
+            "actual_edges_utc_s": self.actual.edges_s.tolist(),
             "actual_values_per_kwh": self.actual.values.tolist(), "forecast_error_mean_per_kwh": self.error_mean,
             "forecast_error_rms_per_kwh": self.error_rms, "rows": rows,
         }  # fmt: skip
 
 
-def review(plan: Plan, rate: Rate) -> Review:
-    """Hold a plan against an actual series. Raises ConfigError where it is of another kind or place, or has gaps."""
+def review(plan: Plan, rate: Rate, *, now_s: float) -> Review:
+    """Hold a plan against an actual series, at a time (s since 1970) when the plan's deadline is over.
+
+    Raises ConfigError where it is not over, and where the series is a forecast, of another kind or place, or has gaps.
+    """
+    check_over(plan, now_s)
     check_actual(plan.slots.label, rate.label)
-    actual = Slots(plan.slots.edges_s, rate.means(plan.slots.edges_s), rate.label)
+    actual = cut(plan.slots.edges_s, rate)
+    check_actual(plan.slots.label, rate.label)  # a service says what it tells once it was asked
     best = {way.name: way for way in ways_of(plan.job, actual, plan.terms)}
     rows = tuple(_row(way, plan, actual, best.get(way.name)) for way in plan.ways)
-    errors = actual.values - plan.slots.values
+    planned = plan.slots.values[np.searchsorted(plan.slots.edges_s, actual.edges_s[:-1], side="right") - 1]
+    errors = actual.values - planned
     widths = actual.lengths_s / actual.lengths_s.sum()
     return Review(plan, actual, rows, float(errors @ widths), float((errors**2) @ widths) ** 0.5)
 
 
 def _row(way: Way, plan: Plan, actual: Slots, best: Way | None) -> Row:
-    value = float(way.energy_j @ actual.per_j) * plan.terms.pue
-    # The energies are the same, so their terms are: by the share of the cost.
-    cost = Quantity(value, {}, way.cost.known)
-    if way.cost.value > 0 and value > 0:
-        cost = Quantity(value, way.cost.scaled(value / way.cost.value).terms, way.cost.known)
+    came = finer(way, plan.job, plan.slots.edges_s, actual.edges_s)
+    cost = cost_at(came, plan.job, actual, plan.terms)
     by_plate = None
     if plan.job.rated_w is not None:
-        by_plate = float(way.running_s @ actual.per_j) * plan.job.rated_w * plan.terms.pue
+        by_plate = float(came.running_s @ actual.per_j) * plan.job.rated_w * plan.terms.pue
     known = None if best is None else shown(best.cost, plan.job)
     return Row(way.name, way.title, shown(way.cost, plan.job), shown(cost, plan.job), known, by_plate)
 
 
+def check_over(plan: Plan, now_s: float) -> None:
+    """Check that all of a plan's time is over: before, nobody knows what came. Raises ConfigError."""
+    label, until_s = plan.slots.label, plan.slots.deadline_s
+    if until_s > now_s:
+        until = f"{when(until_s, label.time_zone)} {label.time_zone}"
+        raise ConfigError(f"plan {plan.id} is not over", why=f"it goes until {until}", next="review it after that")
+
+
 def check_actual(forecast: Label, actual: Label) -> None:
-    """Check that an actual series is of what the forecast was of. Raises ConfigError."""
+    """Check that an actual series is one, and of what the forecast was of. Raises ConfigError."""
     check_same([forecast, actual])
+    other = "name another: --actual SPEC"
+    if actual.issued_utc_s is not None:
+        why = f"it was issued {when(actual.issued_utc_s, 'UTC')} UTC"
+        raise ConfigError(f"{actual.name or 'the series'} is a forecast, not what came", why=why, next=other)
     for what in ("zone", "covers"):
         was, now = getattr(forecast, what), getattr(actual, what)
         if was and now and was != now:
             why = f"the plan was made for {what} {was}, this is {now}"
-            raise ConfigError("the actual series is of something else", why=why, next="name another: --actual SPEC")
+            raise ConfigError("the actual series is of something else", why=why, next=other)
 
 
 def _gain(value: float, against: float) -> float | None:
-    return 1.0 - value / against if against > 0 else None
+    return 1.0 - value / against if against > 0 and value >= 0 else None

@@ -27,7 +27,7 @@ _DAYS = re.compile(r"\s*(\d+(?:\.\d*)?)\s*d\s*")
 
 @dataclass(frozen=True)
 class Slots:
-    """Hold slots: their edges (s since 1970), the mean rate in each (in the label's unit, per kWh), and what it is."""
+    """Hold slots: their edges (s since 1970), the rate in each (in the label's unit, per kWh), and what it is."""
 
     edges_s: Floats
     values: Floats
@@ -57,11 +57,31 @@ class Slots:
 def slots_of(rate: Rate, start_s: float, deadline_s: float, slot_s: float = SLOT_S) -> Slots:
     """Return slots from a time to a deadline (s since 1970) that begin at full quarters of an hour, or as asked.
 
-    The start is the next full minute, the deadline the last one before. Raises ConfigError where there is no time
-    between them, slots are no whole minutes or too many, or the rate is not known in all of them.
+    They are cut where the rate changes too, so that costs do not depend on their length. The start is the next full
+    minute, the deadline the last one before. Raises ConfigError where there is no time between them, slots are no whole
+    minutes or too many, or the rate is not known in all of them.
     """
-    edges = edges_between(start_s, deadline_s, slot_s)
-    return Slots(edges, rate.means(edges), rate.label)
+    return cut(edges_between(start_s, deadline_s, slot_s), rate)
+
+
+def cut(edges_s: Floats, rate: Rate) -> Slots:
+    """Return slots with these edges (s since 1970) and those at which the rate changes in between.
+
+    Raises ConfigError where the rate is not known in all of them, or there are too many.
+    """
+    edges = np.union1d(edges_s, rate.changes(float(edges_s[0]), float(edges_s[-1])))
+    values = rate.means(edges)
+    # Where a rate could change and does not, nothing is gained by a slot more.
+    changed = np.concatenate([[True], values[1:] != values[:-1], [True]])
+    kept = changed | np.isin(edges, edges_s)
+    count = int(kept.sum()) - 1
+    if count > MOST_SLOTS:
+        why = f"{rate.label.name or 'the rate'} changes so often that there are {count} slots, at most {MOST_SLOTS}"
+        raise ConfigError(
+            "too many slots until the deadline", why=why,
+            next="an earlier deadline, longer slots (--slot 1h), or a series of longer steps",
+        )  # fmt: skip
+    return Slots(edges[kept], values[kept[:-1]], rate.label)
 
 
 def edges_between(start_s: float, deadline_s: float, slot_s: float = SLOT_S) -> Floats:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 COVERAGE = "intervals are expanded uncertainties (k = 2)"
 NAME_WIDTH, SITE_WIDTH = 20, 12
 MOST_PER = 4  # entries whose figures per unit of work are told; JSON has all
+TOLD = 1e-5  # share of a time below which nothing is told of it
 LEAST = 0.01  # figures per unit below this are told per thousand or million units
 ENERGIES = ((1e6, "GWh"), (1e4, "MWh"), (0.1, "kWh"), (1e-3, "Wh"))  # kWh from which on, and what they are in then
 MASSES = ((1e6, "t"), (1e3, "kg"), (1.0, "g"))
@@ -191,7 +192,7 @@ def _planned(entry: Entry) -> list[tuple[str, str]]:
     work, runs = profile.work, len(profile.runs)
     unit = {GPU_HOURS: "GPU-hours", NODE_HOURS: "node-hours"}.get(work.unit, work.unit)
     nodes = f"{profile.nodes} node{'s' if profile.nodes > 1 else ''}"
-    long = f"{fmt.duration(profile.time.value)} ± {_width(profile.time)}"
+    long = f"{fmt.duration(profile.time.value)}{_width(profile.time)}"
     text = f"{fmt.amount(work.amount)} {unit} on {nodes}: {long}, from {runs} run{'s' if runs > 1 else ''}"
     steps = profile.steps or ()
     said = text + ("" if steps else ", as measured" if not profile.twins else ", as simulated")
@@ -199,7 +200,10 @@ def _planned(entry: Entry) -> list[tuple[str, str]]:
 
 
 def _width(time: Quantity) -> str:
-    return "?" if time.expanded is None else fmt.duration(time.expanded)
+    """Return how far a time may be off; nothing where that is below what is told of the time itself."""
+    if time.expanded is None:
+        return " ± ?"
+    return f" ± {fmt.duration(time.expanded)}" if time.expanded > TOLD * time.value else ""
 
 
 def step_text(step: Step) -> str:
@@ -214,7 +218,9 @@ def rate_text(entry: Entry) -> str:
     text = label_text(account.label)
     if len(account.slots) > 1:
         unit = account.label.unit
-        mean = f"{fmt.plain(account.mean_rate)} {unit} on average over {entry.job.name}, by its own power"
+        planned = isinstance(entry.job.profile, Planned)
+        power = "at a flat power" if planned else "spread evenly" if entry.job.even else "by its own power"
+        mean = f"{fmt.plain(account.mean_rate)} {unit} on average over {entry.job.name}, {power}"
         return f"{text}; {mean}, {len(account.slots)} slots from {time_shown(account.start_utc_s)}"
     return (
         text
@@ -224,7 +230,7 @@ def rate_text(entry: Entry) -> str:
 
 
 def label_text(label: Label) -> str:
-    """Return what a rate is: name, kind, zone, what it covers, source."""
+    """Return what a rate is: name, kind, zone, what it covers, source, and when it was forecast."""
     kind = (
         ""
         if label.kind == "price"
@@ -232,7 +238,8 @@ def label_text(label: Label) -> str:
     )
     zone = label.zone if label.zone and label.zone not in label.name else ""
     told = ", ".join(part for part in (kind, zone, label.source) if part)
-    return f"{label.name}{f' ({told})' if told else ''}"
+    forecast = "" if label.issued_utc_s is None else f"; a forecast, issued {time_shown(label.issued_utc_s)}"
+    return f"{label.name}{f' ({told})' if told else ''}{forecast}"
 
 
 def per_unit(q: Quantity, kind: str, unit: str) -> str:
@@ -249,8 +256,9 @@ def per_unit(q: Quantity, kind: str, unit: str) -> str:
 def _per(entry: Entry, books: Books) -> str:
     # Hours of planned work are hours as measured, not those that it takes: of nodes, only the latter are told.
     told = [per_unit(entry.per(kind), kind, books.unit) for kind in entry.job.done if kind != NODE_HOURS]
-    if entry.job.node_hours.value > 0:
-        told.append(f"{amount_text(entry.whole.ratio(entry.job.node_hours), books.unit)} per node-hour")
+    hours = entry.job.node_hours
+    if hours is not None and hours.value > 0:
+        told.append(f"{amount_text(entry.whole.ratio(hours), books.unit)} per node-hour")
     name = f"{entry.job.name} at {entry.site.name}" if len(books.sites) > 1 else entry.job.name
     return f"{name}: {'; '.join(told)}"
 

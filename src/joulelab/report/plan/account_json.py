@@ -38,12 +38,12 @@ def books_data(books: Books) -> dict[str, Any]:
 
 
 def _entry(books: Books, entry: Entry) -> dict[str, Any]:
-    job, account, against = entry.job, entry.account, books.against(entry)
+    job, account, against, hours = entry.job, entry.account, books.against(entry), entry.job.node_hours
     return {
         **_job(entry),
         "energy_kwh": account.energy_kwh.to_json(),
         "pue": entry.site.overhead.to_json() if entry.site.pue is not None else None,
-        "moved_kwh": _plain(entry.site.moved_kwh),
+        "moved_kwh": _plain(entry.moved_kwh),
         "site_kwh": account.site_kwh.to_json(),
         "amount": account.amount.to_json(),
         "rate": account.label.to_json(),
@@ -54,7 +54,7 @@ def _entry(books: Books, entry: Entry) -> dict[str, Any]:
         "charges": dict(entry.charges),
         "whole": entry.whole.to_json(),
         "per": {kind: entry.per(kind).to_json() for kind in job.done},
-        "per_node_hour": entry.whole.ratio(job.node_hours).to_json() if job.node_hours.value > 0 else None,
+        "per_node_hour": entry.whole.ratio(hours).to_json() if hours is not None and hours.value > 0 else None,
         "planned": _planned(job.profile) if isinstance(job.profile, Planned) else None,
         "against_first_site": None
         if against is None
@@ -80,6 +80,8 @@ def _job(entry: Entry) -> dict[str, Any]:
         "scopes": list(job.scopes),
         "meters": list(job.meters),
         "nodes": job.nodes,
+        "spread_evenly": job.even,
+        "accounted": job.covers,
         "start_utc_s": entry.account.start_utc_s,
         "duration_s": job.profile.duration_s,
     }
@@ -146,6 +148,7 @@ def statement_data(statement: Statement, text: str, latex: str) -> dict[str, Any
         "site": statement.site.name,
         "text": text,
         "latex": latex,
+        "nodes": None if statement.nodes is None else list(statement.nodes),
         "energy_kwh": statement.energy_kwh.to_json(),
         "site_kwh": statement.site_kwh.to_json(),
         "amount": statement.amount.to_json(),

@@ -48,11 +48,21 @@ def _simulated(s: Statement) -> str:
 def _energy(s: Statement) -> str:
     verb = "would use" if s.planned else "used"
     jobs = f"{s.jobs} runs" if s.jobs > 1 else f"The {'work' if s.planned else 'run'} {s.names[0]}"
-    nodes = f"on {s.nodes} node{'s' if s.nodes > 1 else ''}, {fmt.duration(s.duration_s)} in all"
+    nodes = f"{_nodes(s)}, {fmt.duration(s.duration_s)} in all"
     how = ["scaled from runs"] if s.planned else []
-    where = f"{s.scope} ({fmt.span(s.scopes)})" if s.scopes else s.scope
-    by = [] if s.planned or s.twins else [f"measured by {', '.join(s.meters[:MOST])}"]
+    inside = "; ".join(part for part in (fmt.span(s.scopes), *s.covers) if part)
+    where = f"{s.scope} ({inside})" if inside else s.scope
+    by = [] if s.planned or s.twins else [f"{'accounted' if s.even else 'measured'} by {', '.join(s.meters[:MOST])}"]
     return f"{jobs} {verb} {_energies(s.energy_kwh)} of electricity: {'; '.join([*how, where, *by, nodes])}."
+
+
+def _nodes(s: Statement) -> str:
+    """Return on how many nodes it was; where runs differ, each number."""
+    if s.nodes is None:
+        return "on a number of nodes that is not known"
+    *others, last = s.nodes
+    listed = f"{', '.join(map(str, others))} and {last}" if others else f"{last}"
+    return f"on {listed} node{'s' if last > 1 else ''}"
 
 
 def _said(q: Quantity, unit: str) -> str:
@@ -76,7 +86,7 @@ def _amounts(q: Quantity, unit: str) -> str:
 
 def _amount(s: Statement) -> str:
     unit, price = s.label.unit.partition("/")[0], s.label.kind == "price"
-    figure = fmt.plain(s.mean_rate) if s.changes > 1 else fmt.fact(s.mean_rate)
+    figure = fmt.plain(s.mean_rate) if s.varies else fmt.fact(s.mean_rate)
     article = "a" if price or s.label.kind == "marginal" else "an"
     rate = f"{article} {'price' if price else f'{s.label.kind} carbon intensity'} of {figure} "
     rate += s.label.unit if price else "g CO2e per kWh"
@@ -92,13 +102,14 @@ def _rate(s: Statement) -> str:
     noun = "price" if s.label.kind == "price" else "intensity"
     told = label_text(s.label)
     over = ""
-    if s.changes > 1:
+    if s.varies:
         step = s.label.resolution_s
         steps = "as it changes" if step is None else f"in steps of {fmt.duration(step)}"
-        when = f"from {time_shown(s.since_s)} to {time_shown(s.until_s)} ({s.changes} slots)"
-        over = f", {steps}, over the power profile {when}"
-    forecast = "" if s.label.issued_utc_s is None else f"; a forecast, issued {time_shown(s.label.issued_utc_s)}"
-    return f"The {noun} is {told}{over}{forecast}."
+        slots = f"{s.changes} slots" if s.changes > 1 else "one slot"
+        when = f"from {time_shown(s.since_s)} to {time_shown(s.until_s)} ({slots})"
+        spread = "at a flat power" if s.planned else "spread evenly" if s.even else "over the power profile"
+        over = f", {steps}, {spread} {when}" if s.changes > 1 else f", {steps}, {when}"
+    return f"The {noun} is {told}{over}."
 
 
 def _rated(s: Statement) -> str:
@@ -121,12 +132,9 @@ def _making(s: Statement) -> str:
 def _sci(s: Statement) -> str:
     if s.sci is None:
         return ""
-    made = "with" if s.sci.embodied else "without (M is not known)"
+    made = "with the making of the nodes" if s.sci.embodied else "without the making of the nodes: M is not known"
     value = s.sci.value if s.sci.value.known else Quantity(s.sci.value.value)
-    return (
-        f"The software carbon intensity (SCI, ISO/IEC 21031) is {per_unit(value, s.sci.unit, 'g')}, "
-        f"{made} the making of the nodes."
-    )
+    return f"The software carbon intensity (SCI, ISO/IEC 21031) is {per_unit(value, s.sci.unit, 'g')}, {made}."
 
 
 def _sure(s: Statement) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from joulelab.planner.cooling.blowing import BEYOND_SEEN
 from joulelab.report import format as fmt
 from joulelab.report.console import STYLE, make_table, print_facts
 from joulelab.report.study.rows import Column
@@ -55,7 +56,7 @@ def _tables(plan: CoolingPlan) -> list[Table]:
     rows = [plan.now, *plan.options]
     watts, unit = fmt.column([o.highest_w for o in rows], "W")
     drawn = [
-        Column("fans, W", tuple(f"{_cell(o.fans_w)}{' !' if o.full_speed else ''}" for o in rows)),
+        Column("fans, W", tuple(f"{_cell(o.fans_w)}{_sign(o)}" for o in rows)),
         Column("fans by", tuple(o.by for o in rows)),
         Column(f"node, {unit}", tuple(_cell(o.node_w, watts) for o in rows)),
         Column("change, W", tuple(fmt.NOTHING if o is plan.now else _cell(o.change_w) for o in rows)),
@@ -65,10 +66,11 @@ def _tables(plan: CoolingPlan) -> list[Table]:
         Column("MWh/year", tuple(_cell(o.kwh, KWH) for o in rows)),
     ]
     if plan.given.supply_w is not None:
-        comes.append(Column("nodes", tuple(str(o.nodes) for o in rows)))
+        comes.insert(1, Column(f"at most, {unit}", tuple(fmt.plain(o.upper_w / watts) for o in rows)))
+        comes.append(Column("nodes", tuple(f"{o.nodes}{_sign(o)}" for o in rows)))
     if plan.given.pue:
         facility = (fmt.NOTHING if o.facility_kwh is None else _cell(o.facility_kwh, KWH) for o in rows)
-        comes.append(Column("facility MWh/year", tuple(facility)))
+        comes.append(Column("facility\nMWh/year", tuple(facility)))
     return [_table(plan, rows, columns) for columns in (drawn, comes)]
 
 
@@ -80,6 +82,11 @@ def _table(plan: CoolingPlan, rows: Sequence[Option], columns: Sequence[Column])
         inlet = fmt.NOTHING if option.setting.kind == "immersion" else f"{option.setting.inlet_c:g}"
         table.add_row(name, inlet, *cells, style="bold" if option is plan.now else "")
     return table
+
+
+def _sign(option: Option) -> str:
+    """Return the mark of fans that would have to blow more than they can, or than was seen of them."""
+    return " !" if option.full_speed else " ~" if option.beyond_seen else ""
 
 
 def _cell(q: Quantity, factor: float = 1.0) -> str:
@@ -103,6 +110,9 @@ def lines(plan: CoolingPlan) -> list[tuple[str, str]]:
         found.append(("facility", f"MWh/year with the PUEs that were given ({told})"))
     if any(o.full_speed for o in (plan.now, *plan.options)):
         found.append(("note", "! fans at full speed, which is not enough"))
+    if any(o.beyond_seen for o in plan.options):
+        told = f"by the law of fans, over {BEYOND_SEEN:g} times what was seen of them; what they can take is not known"
+        found.append(("note", f"~ {told} (--fan-max)"))
     found += [("warning", text) for text in plan.warnings]
     found += [("note", text) for text in plan.notes[1:]]
     load = "" if plan.runs else "; node: at the power given" if plan.given.power_w else "; node: at full load"

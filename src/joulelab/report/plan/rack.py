@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from joulelab.planner.rack.extremes import Refusal
+from joulelab.planner.rack.extremes import Refusal, independent
 from joulelab.planner.rack.fit import usable_w
 from joulelab.report import format as fmt
 from joulelab.report.console import STYLE, make_table, print_facts
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 LABEL = 9
 BY = {"measured": "measured", "twin": "simulated", "model": "model"}
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+UNKNOWN = "+?"  # after an upper end: more, and nobody knows how much
 HEADS = (
-    "kW: of a node at the wall; upper: with the meter's accuracy and hidden peaks; sure: nodes that fit then; "
-    "free: share of the supply; stranded: kW for nodes that so many never draw; over: share of the time that a node "
-    "was above what each of them may draw, or the most that it may be; each: what each of so many nodes may draw; "
-    "short: what the supply lacks for so many that draw the most seen; promise: by what caps guarantee"
+    "kW: of a node at the wall (of percentiles the upper end); upper: with all that is known of meters, hidden peaks "
+    "and other nodes; sure: nodes that fit then; over: time above what each may draw, seen or at most (<); each: what "
+    "each may draw; short: what so many lack"
 )
 
 
@@ -58,19 +58,24 @@ def headline(decision: Decision) -> list[str]:
     if decision.twins:
         said = fmt.simulated(decision.twins)
         found.append(f"{said[:1].upper()}{said[1:]}.")
-    text = f"{_nodes(best.nodes or 0)} by the {best.rule} of {_kilowatts(best.node_w)} each"
+    under = f" under {best.held}" if best.held else ""
+    text = f"{_nodes(best.nodes or 0)} by the {best.rule} of {_kilowatts(best.node_w)} each{under}"
     if rated is not None and rated is not best:
         text += f", {rated.nodes} by the nameplate of {_kilowatts(rated.node_w)}"
     found += [f"{text}.", _left(decision, best)]
+    if best.held:
+        found.append("Every run was under caps: they have to stay, or nodes may draw more than was seen.")
     if best.sure is not None and best.nodes is not None and best.sure < best.nodes:
         found.append(f"Only {best.sure} fit if a node draws {_kilowatts(best.upper_w)}, which the readings allow.")
+    if best.upper_w is not None and best.lacks:
+        found.append(f"Nobody knows {' and '.join(best.lacks)}: that comes on top of {_kilowatts(best.upper_w)}.")
     now = _now(decision, best)
     return [*found, now] if now else found
 
 
 def _left(decision: Decision, best: Row) -> str:
     kept = f", {fmt.percent(decision.rack.margin, signed=False)} have to" if decision.rack.margin else ""
-    free = "" if best.free is None else f"{100 * best.free:.2f} % of the supply stay free{kept}; "
+    free = "" if best.free is None else f"{_share(best.free)} % of the supply stay free{kept}; "
     return f"{free}{best.binding} keeps out one more."
 
 
@@ -91,8 +96,22 @@ def _once(found: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [("" if k and name == told[k - 1][0] else name, text) for k, (name, text) in enumerate(told)]
 
 
-def _short(rule: str) -> str:
-    return rule.replace("maximum", "max")
+def _rule(row: Row) -> str:
+    """Return a rule for the table; below it its confidence interval, and the caps that its runs were under."""
+    found = [row.rule.replace("maximum", "max")]
+    if row.low_w is not None and row.high_w is not None:
+        found.append(f"{_kw(row.low_w)}-{_kw(row.high_w)}")
+    if row.held:
+        found.append("under caps" if row.cap_w is None else f"at {row.cap_w:g} W caps")
+    return "\n".join(found)
+
+
+def _upper(row: Row) -> tuple[str, str]:
+    """Return the upper end and how many fit then, with a sign where somebody would have to know more."""
+    if row.upper_w is None:
+        return "?", "?"
+    sign = UNKNOWN if row.lacks else ""
+    return f"{_kw(row.upper_w)}{sign}", f"{row.sure}{'?' if sign else ''}"
 
 
 def _nodes(count: int) -> str:
@@ -104,12 +123,12 @@ def _rules(decision: Decision) -> Table:
     for row in decision.rows:
         bold = "bold" if row is decision.best else ""
         if row.nodes is None:
-            table.add_row(_short(row.rule), *["-"] * 4, "refused" if row.kind == "percentile" else "-", *["-"] * 3)
+            table.add_row(_rule(row), *["-"] * 4, "refused" if row.kind == "percentile" else "-", *["-"] * 3)
             continue
+        upper, sure = _upper(row)
         table.add_row(
-            _short(row.rule), _kw(row.node_w), "?" if row.upper_w is None else _kw(row.upper_w), str(row.nodes),
-            "?" if row.sure is None else str(row.sure), row.binding, _share(row.free), _kw(row.stranded_w),
-            _over(row.exceed), style=bold,
+            _rule(row), _kw(row.node_w), upper, str(row.nodes), sure, row.binding, _share(row.free),
+            _kw(row.stranded_w), _over(row.exceed), style=bold,
         )  # fmt: skip
     return table
 
@@ -118,7 +137,9 @@ def _targets(decision: Decision) -> Table:
     """Return what more nodes would need: power that is not there, or caps; those only where something is known."""
     source = "" if decision.response is None else BY[decision.response.source]
     capped = bool(source) or not isinstance(decision.guarantee, str)
-    heads = ("cap by", "cap, W", "time, %", "energy, %") if capped else ()
+    against_w = decision.priced.against_w
+    to = "" if against_w is None else f"\nto {against_w:g} W"
+    heads = ("cap by", "cap, W", f"time, %{to}", f"energy, %{to}") if capped else ()
     table = make_table("nodes", "each, kW", "short, kW", *heads, left=(3,) if capped else ())
     for target in decision.targets:
         if not target.room:
@@ -173,7 +194,8 @@ def facts(decision: Decision) -> list[tuple[str, str]]:
     found.append(("draws", _draws(decision)))
     found += [("refused", f"{row.rule}: {row.refused}") for row in decision.rows if row.refused]
     found += _refused_caps(decision)
-    found += [("rule", f"{row.rule}: {row.said}") for row in decision.rows if row.said and row.kind != "caps"]
+    found += [("rule", f"{row.rule}: {_said(row)}") for row in decision.rows if row.said and row.kind != "caps"]
+    found += _unknown(decision)
     found += _risk(decision.best)
     found += _mix(decision.mixed)
     found += _steps(decision.steps)
@@ -182,6 +204,18 @@ def facts(decision: Decision) -> list[tuple[str, str]]:
         found.append(("together", text))
     found += [("assumed", text) for text in decision.assumed]
     return [*found, ("columns", HEADS)]
+
+
+def _said(row: Row) -> str:
+    if row.value_w is None:
+        return row.said
+    return f"{_kilowatts(row.value_w)}, {_kilowatts(row.low_w)} to {_kilowatts(row.high_w)}; {row.said}"
+
+
+def _unknown(decision: Decision) -> list[tuple[str, str]]:
+    """Return what is in no upper end because nobody knows it."""
+    lacks = dict.fromkeys(text for row in decision.rows if row.upper_w is not None for text in row.lacks)
+    return [("unknown", f"{UNKNOWN} without {', '.join(lacks)}: nobody states it")] if lacks else []
 
 
 def _draws(decision: Decision) -> str:
@@ -196,13 +230,12 @@ def _draws(decision: Decision) -> str:
 
 def _refused_caps(decision: Decision) -> list[tuple[str, str]]:
     """Return why caps have no answer; where nobody knows what caps do, once and not for each number of nodes."""
-    if decision.response is None:
-        return [("refused", f"what caps cost: {decision.no_response}")]
-    told = [
+    told = [] if decision.response else [f"what caps cost: {decision.priced.why}"]
+    told += [
         f"cap for {target.nodes} nodes: {capped.refused}"
         for target in decision.targets
-        for capped in (target.guarantee, target.measured)
-        if capped is not None and capped.refused
+        for capped in ((target.guarantee, target.measured) if decision.response else (target.guarantee,))
+        if capped is not None and capped.refused and (decision.response or capped.cap_w is None)
     ]
     return [("refused", text) for text in dict.fromkeys(told)]
 
@@ -216,8 +249,11 @@ def _risk(row: Row) -> list[tuple[str, str]]:
     text = (
         f"a node above {_kilowatts(row.allowed_w)}, which {row.nodes} of them may draw each, {seen}; with "
         f"{100 * over.confidence:g} % confidence {least}{fmt.percent(over.high, signed=False)} of the time "
-        f"({over.blocks} independent blocks of {fmt.roughly(over.block_s)}), for the work of these runs"
+        f"({independent(over.blocks)} of {fmt.roughly(over.block_s)}), for the work of these runs"
     )
+    if over.wider > 1:
+        without = f", without {' and '.join(row.lacks)}" if row.lacks else ""
+        text += f"; that counts up to {100 * (over.wider - 1):.2g} % more than was read{without}"
     return [("risk", text)]
 
 
@@ -236,11 +272,10 @@ def _steps(steps: Steps | None) -> list[tuple[str, str]]:
 def _mix(mixed: Mixed | None) -> list[tuple[str, str]]:
     if mixed is None:
         return []
-    verdict = "fits" if mixed.maximum_w <= mixed.allowed_w else "does not fit by the sum of maxima"
     over = mixed.exceed
     whole = (
         f"{', '.join(mixed.names)}: {mixed.nodes} nodes, {_kilowatts(mixed.mean_w)} on average, at most "
-        f"{_kilowatts(mixed.maximum_w)} of {_kilowatts(mixed.allowed_w)} ({mixed.binding}): {verdict}"
+        f"{_kilowatts(mixed.maximum_w)} of {_kilowatts(mixed.allowed_w)} ({mixed.binding}): {_verdict(mixed)}"
     )
     above = (
         f"above that {fmt.percent(over.share, signed=False)} of the time, at most "
@@ -256,8 +291,17 @@ def _mix(mixed: Mixed | None) -> list[tuple[str, str]]:
     return [*found, *(("mix", note) for note in mixed.notes)]
 
 
+def _verdict(mixed: Mixed) -> str:
+    upper = f"{_kilowatts(mixed.upper_w)}, which the readings allow"
+    if mixed.lacks:
+        upper += f", without {' and '.join(mixed.lacks)}"
+    if not mixed.fits_as_read:
+        return f"does not fit by the sum of maxima; it may be {upper}"
+    return f"fits, also at {upper}" if mixed.fits else f"fits as it was read, not at {upper}"
+
+
 def _kw(watts: float | None) -> str:
-    return fmt.NOTHING if watts is None else fmt.plain(watts / 1000)
+    return fmt.NOTHING if watts is None else fmt.plain(round(watts / 1000, 6) + 0.0)  # no rounding in sums, no -0
 
 
 def _kilowatts(watts: float | None) -> str:
@@ -265,7 +309,7 @@ def _kilowatts(watts: float | None) -> str:
 
 
 def _share(share: float | None) -> str:
-    return fmt.NOTHING if share is None else f"{100 * share:.2f}"
+    return fmt.NOTHING if share is None else f"{round(100 * share, 2) + 0.0:.2f}"  # never -0.00
 
 
 def _over(over: Exceeding | None) -> str:

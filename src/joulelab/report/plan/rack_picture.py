@@ -44,7 +44,12 @@ def note(decision: Decision) -> str:
         found.append(f"{said[:1].upper()}{said[1:]}.")
     found.append("Each box is a node that fits by the rule, at the wall.")
     if any(_more(row) for row in decision.rows):
-        found.append("Bars: up to what the meter's accuracy (k = 2) and hidden peaks allow for so many nodes.")
+        found.append("Bars: up to what is known of meters (k = 2), hidden peaks and other nodes allows for so many.")
+    lacks = dict.fromkeys(text for row in decision.rows if _more(row) for text in row.lacks)
+    if lacks:
+        found.append(f"Without {', '.join(lacks)}: nobody states it.")
+    if decision.held is not None:
+        found.append(f"Every run was under {decision.held.said}.")
     refused = [row.rule for row in decision.rows if row.nodes is None]
     if refused:
         found.append(f"No answer by {', '.join(refused)}: see the table.")
@@ -56,6 +61,10 @@ def _more(row: Row) -> float:
     if row.nodes is None or row.upper_w is None or row.node_w is None:
         return 0.0
     return row.nodes * (row.upper_w - row.node_w)
+
+
+def _at(row: Row) -> str:
+    return f"\nunder {row.held}" if row.held else ""
 
 
 def _bars(axes: Axes, decision: Decision) -> None:
@@ -77,7 +86,7 @@ def _bars(axes: Axes, decision: Decision) -> None:
             str(row.nodes), (k, middle if row.nodes else 0.0), ha="center", va="center" if row.nodes else "bottom",
             color="white" if row.nodes else DARK, fontsize=13, fontweight="bold",
         )  # fmt: skip
-    names = [f"{row.rule}\n{fmt.plain((row.node_w or 0.0) / KW)} kW" for row in rows]
+    names = [f"{row.rule}\n{fmt.plain((row.node_w or 0.0) / KW)} kW{_at(row)}" for row in rows]
     axes.set_xticks(range(len(rows)), [name.replace(" maximum", "\nmaximum") for name in names])
     axes.set_ylabel("power of all nodes, kW")
     axes.grid(visible=False, axis="x")

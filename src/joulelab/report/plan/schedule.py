@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 J_PER_WH = 3600.0
 HOUR_S = 3600.0
 MINUTES_S = 2 * HOUR_S  # where nothing waits or runs longer, times are in minutes
+NO_SHARE = 5e-5  # a share that is shown as 0.00 %
+PLATE = "`by nameplate` is energy with jobs at the nameplates of their nodes, unused nodes as in `idle`"
 BASES = (FIRST_COME, BACKFILL)
 ASSUMED = (
     "how long each job takes is known beforehand; a cap stays as it was when the job started; nodes come and go "
@@ -162,6 +164,8 @@ def lines(
     unused = f"unused nodes idle at {fmt.watts(site.idle_w)}" if site.unused == "idle" else "unused nodes are off"
     pue = f"; energies are with a PUE of {site.pue:g}" if site.pue != 1 else ""
     found.append(("note", f"{unused}, until the last job ends{pue}; {ASSUMED}"))
+    if any("rated_j" in o.names for o in _followed(comparison)):
+        found.append(("note", PLATE))
     drawn = f"intervals (k = 2) are of {comparison.draws} draws of what is not known" if comparison.draws else ""
     by = "wait is a mean; slowdown is waiting and running by running without a cap; changes are against first come"
     found.append(("note", f"{drawn + '; ' if drawn else ''}{by}"))
@@ -218,12 +222,11 @@ def _price(comparison: Comparison) -> str:
     longer, more_s = rated.change("makespan_s", own), rated.change("wait_s", own)
     assert longer is not None
     assert more_s is not None
-    if abs(longer.value) < 5e-5 and abs(more_s.value) < 0.5:
+    if abs(longer.value) < NO_SHARE and abs(more_s.value) < 0.5:
         return "admission by nameplates costs nothing here: they are not what limits"
-    return (
-        f"admission by nameplates instead of what was measured: {fmt.percent(longer.value)} makespan, "
-        f"{fmt.duration(more_s.value)} of waiting more per job"
-    )
+    makespan = "the same" if abs(longer.value) < NO_SHARE else fmt.percent(longer.value)
+    waiting = f"{fmt.duration(abs(more_s.value))} of waiting {'more' if more_s.value >= 0 else 'less'} per job"
+    return f"admission by nameplates instead of what was measured: {makespan} makespan, {waiting}"
 
 
 def _rate(label: Mapping[str, Any]) -> str:
@@ -274,6 +277,7 @@ def _policy(outcome: Outcome, comparison: Comparison) -> dict[str, Any]:
             {
                 "job": comparison.stream.jobs[s.job].id, "submit_s": s.submit_s, "start_s": s.start_s,
                 "end_s": s.end_s, "cap_w": s.option.cap_w, "nodes": s.option.nodes, "mean_w": s.option.mean_w,
+                "highest_w": s.option.high_w,
             }
             for s in outcome.starts
         ],

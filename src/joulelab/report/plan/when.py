@@ -36,6 +36,7 @@ COVERAGE = "Intervals are expanded uncertainties (k = 2) of energy and speed; th
 MOST_STRETCHES = 8
 IDLE_SAID = {"measured": "as measured", "given": "as given", "assumed": "assumed"}
 NOTHING_TO_GAIN = 0.002  # a gain below this is none
+NO_SHARE = 5e-5  # a share that is shown as 0.00 %
 
 
 def print_plan(console: Console, plan: Plan) -> None:
@@ -57,10 +58,9 @@ def headline(plan: Plan) -> str:
     simulated = " (simulated)" if plan.job.twin else ""
     if way.name == "now" or (share is not None and share.value < NOTHING_TO_GAIN):
         return f"Run it now{simulated}: no other way costs less by {fmt.percent(NOTHING_TO_GAIN, signed=False)}."
-    less, title = _less(plan, way, share), named(way, plan)
-    what = "carbon" if plan.slots.label.kind != "price" else "money"
-    start = "now" if way.start_s - plan.slots.start_s < 60 else clock(way.start_s, plan.slots.label)
-    return f"{title[:1].upper()}{title[1:]}, from {start}{simulated}: {less} {what} than run now."
+    less, title, label = _less(plan, way, share), named(way, plan), plan.slots.label
+    start = "now" if way.start_s - plan.slots.start_s < 60 else f"{clock(way.start_s, label)} {label.time_zone}"
+    return f"{title[:1].upper()}{title[1:]}, from {start}{simulated}: {less} than run now."
 
 
 def _less(plan: Plan, way: Way, share: Quantity | None) -> str:
@@ -68,7 +68,12 @@ def _less(plan: Plan, way: Way, share: Quantity | None) -> str:
         amount = saved(way, plan.now, plan.job)
         return f"{money(amount.value, amount.expanded, plan.unit)} less"
     text = fmt.percent(share.value) if share.expanded is None else fmt.change(share.value, share.expanded)
-    return f"{text.removeprefix('+')} less"
+    return f"{text.removeprefix('+')} less {'carbon' if plan.slots.label.kind != 'price' else 'money'}"
+
+
+def relative(plan: Plan) -> bool:
+    """Return whether ways can be told as shares of running now: where no cost is below 0, and now is above it."""
+    return plan.now.cost.value > 0 and all(way.cost.value >= 0 for way in plan.ways)
 
 
 def columns_of(plan: Plan) -> list[Column]:
@@ -81,7 +86,7 @@ def columns_of(plan: Plan) -> list[Column]:
         Column("way", tuple(named(way, plan) for way in ways)),
         Column(f"energy, {energy_unit}", tuple(_cell(shown(way.energy, plan.job), kwh) for way in ways)),
         Column(head(unit, label), tuple(_cell(shown(way.cost, plan.job), factor) for way in ways)),
-        Column("against now", tuple(_against(way, plan, factor) for way in ways)),
+        Column("against now" if relative(plan) else f"against now,\n{unit}", _against(plan, factor)),
     ]
     if plan.job.rated_w is not None:
         rated = tuple(fmt.plain(None if way.rated is None else way.rated / factor) for way in ways)
@@ -94,8 +99,8 @@ def time_columns(plan: Plan) -> list[Column]:
     ways, label = plan.ways, plan.slots.label
     return [
         Column("way", tuple(named(way, plan) for way in ways)),
-        Column("start", tuple(clock(way.start_s, label) for way in ways)),
-        Column("end", tuple(clock(way.end_s, label) for way in ways)),
+        Column(f"start,\n{label.time_zone}", tuple(clock(way.start_s, label) for way in ways)),
+        Column(f"end,\n{label.time_zone}", tuple(clock(way.end_s, label) for way in ways)),
         Column("runs for", tuple(fmt.duration(float(way.running_s.sum())) for way in ways)),
         Column("pauses", tuple(str(way.restarts or "") for way in ways)),
     ]
@@ -107,13 +112,21 @@ def named(way: Way, plan: Plan) -> str:
     return f"{title}, model" if plan.job.caps_from == "model" and "cap" in way.name else title
 
 
-def _against(way: Way, plan: Plan, factor: float) -> str:
-    if way is plan.now:
-        return ""
-    share = gain(way, plan.now)
-    if share is None:
-        return _cell(-saved(way, plan.now, plan.job), factor)
-    return fmt.change(-share.value, share.expanded)
+def _against(plan: Plan, factor: float) -> tuple[str, ...]:
+    """Return what each way costs more or less than running now: as shares, in the unit of costs where there is none."""
+    found = [""]
+    for way in plan.ways[1:]:
+        share = gain(way, plan.now)
+        if share is None or not relative(plan):
+            found.append(_cell(-saved(way, plan.now, plan.job), factor))
+        else:
+            found.append(_changed(-share.value) if share.expanded == 0 else fmt.change(-share.value, share.expanded))
+    return tuple(found)
+
+
+def _changed(share: float) -> str:
+    """Return a share as percent with its sign, except where it is shown as nothing."""
+    return fmt.percent(share) if abs(share) >= NO_SHARE else fmt.percent(0.0, signed=False)
 
 
 def _cell(q: Quantity, factor: float) -> str:
@@ -157,7 +170,7 @@ def lines(plan: Plan) -> list[tuple[str, str]]:
     found = [
         ("job", f"{job.name}: {fmt.duration(job.work_s)} at {fmt.watts(job.full.power.value)}{many}, {idle}"),
         ("rate", rate_text(label)),
-        ("times", f"{label.time_zone}, until {clock(plan.slots.deadline_s, label)}, {len(plan.slots.values)} slots"),
+        ("times", f"in {label.time_zone}, until {clock(plan.slots.deadline_s, label)}, {len(plan.slots.values)} slots"),
         ("plan", stretches_text(plan)),
         ("pauses", pauses_text(plan)),
         ("plate", plate_text(plan)),
@@ -198,12 +211,15 @@ def pauses_text(plan: Plan) -> str:
         return ""
     idle = idling(off, plan.job, plan.slots, plan.terms)
     share = plan.job.idle.value / plan.job.full.power.value
-    with_idle = (off.cost.value + idle) / plan.now.cost.value - 1
-    return (
+    costs = f"cost {amount(abs(idle), plan.unit)} {'more' if idle >= 0 else 'less (the price is below 0)'}"
+    told = (
         f"a node that idles draws {fmt.percent(share, signed=False)} of what it does at work: the pauses of "
-        f"`{off.title}` would then cost {amount(idle, plan.unit)} more, "
-        f"{fmt.percent(with_idle)} against now instead of {fmt.percent(off.cost.value / plan.now.cost.value - 1)}"
+        f"`{off.title}` would then {costs}"
     )
+    if not relative(plan) or off.cost.value + idle < 0:
+        return told
+    with_idle, without = (cost / plan.now.cost.value - 1 for cost in (off.cost.value + idle, off.cost.value))
+    return f"{told}, {_changed(with_idle)} against now instead of {_changed(without)}"
 
 
 def plate_text(plan: Plan) -> str:
@@ -214,7 +230,7 @@ def plate_text(plan: Plan) -> str:
     factor, unit = scale([rated], plan.unit)
     said = f"{fmt.watts(job.rated_w)} x time says {fmt.plain(rated / factor)} {unit} of running now"
     measured = plan.now.cost.value
-    return f"{job.rated_by}: {said}" + (f", {fmt.percent(rated / measured - 1)}" if measured > 0 else "")
+    return f"{job.rated_by}: {said}" + (f", {_changed(rated / measured - 1)}" if measured > 0 else "")
 
 
 def scatter_text(plan: Plan) -> str:
@@ -245,7 +261,10 @@ def _waits(plan: Plan) -> str:
 
 
 def _pue(plan: Plan) -> str:
-    return f"PUE of {plan.terms.pue:g} is in the cost, not in the energy" if plan.terms.pue != 1 else ""
+    if plan.terms.pue == 1 and not plan.terms.pue_u:
+        return ""
+    off = f" ± {2 * plan.terms.pue_u:.2g}" if plan.terms.pue_u else ""
+    return f"PUE of {plan.terms.pue:g}{off} is in the cost, not in the energy"
 
 
 def _kind(label: Label) -> str:
@@ -280,23 +299,30 @@ def review_headline(review: Review) -> str:
     row = review.row(review.plan.chosen)
     forecast, actual, known = review.gain(row.name)
     if forecast is None or actual is None:
-        return f"Plan {review.plan.id}, {row.title}."
+        return _amounts_headline(review)
     best = "" if known is None else f"; {fmt.percent(known, signed=False)} could have been saved, had all been known"
     told = f"{fmt.percent(forecast, signed=False)} were promised, {fmt.percent(actual, signed=False)} came"
     return f"{row.title[:1].upper()}{row.title[1:]}: {told}{best}."
+
+
+def _amounts_headline(review: Review) -> str:
+    """Return what came in the unit of costs, where there are no shares: running now costs nothing or less."""
+    row, now, unit = review.row(review.plan.chosen), review.rows[0], review.plan.unit
+    told, came = now.forecast.value - row.forecast.value, now.actual.value - row.actual.value
+    return (
+        f"{row.title[:1].upper()}{row.title[1:]}: {amount(told, unit)} less were promised, {amount(came, unit)} came."
+    )
 
 
 def review_columns(review: Review) -> list[Column]:
     """Return the table of all ways: by the forecast, by what came, had all been known."""
     rows, label = review.rows, review.actual.label
     factor, unit = scale([row.actual.value for row in rows], review.plan.unit)
-    gains = [review.gain(row.name) for row in rows]
     columns = [
         Column("way", tuple(row.title for row in rows)),
         Column(f"planned,\n{head(unit, label)}", tuple(_cell(row.forecast, factor) for row in rows)),
         Column(f"came,\n{head(unit, label)}", tuple(_cell(row.actual, factor) for row in rows)),
-        Column("came,\nagainst now", tuple(_percent(g[1], first=k == 0) for k, g in enumerate(gains))),
-        Column("known,\nagainst now", tuple(_percent(g[2], first=k == 0) for k, g in enumerate(gains))),
+        *_came(review, factor, unit),
     ]
     if review.plan.job.rated_w is not None:
         rated = tuple(fmt.plain(None if row.rated is None else row.rated / factor) for row in rows)
@@ -304,8 +330,20 @@ def review_columns(review: Review) -> list[Column]:
     return columns
 
 
-def _percent(share: float | None, *, first: bool) -> str:
-    return "" if first else fmt.NOTHING if share is None else fmt.percent(-share)
+def _came(review: Review, factor: float, unit: str) -> list[Column]:
+    """Return what each way cost against now, and would have had all been known: as shares, where no cost is below 0."""
+    now, rest = review.rows[0].actual.value, review.rows[1:]
+    costs: dict[str, list[Quantity | None]] = {
+        "came": [row.actual for row in rest],
+        "known": [row.known for row in rest],
+    }
+    shares = now > 0 and all(q.value >= 0 for each in costs.values() for q in each if q is not None)
+    found = []
+    for name, each in costs.items():
+        told = [None if q is None else (q.value - now) / (now if shares else factor) for q in each]
+        cells = [fmt.NOTHING if one is None else _changed(one) if shares else fmt.plain(one) for one in told]
+        found.append(Column(f"{name},\nagainst now" if shares else f"{name} - now,\n{unit}", ("", *cells)))
+    return found
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
     from joulelab.planner.shifting.baselines import Way
     from joulelab.planner.shifting.kept_plan import Plan
+    from joulelab.planner.shifting.slots import Slots
 
 WIDTH_IN, HEIGHT_IN = 7.0, 4.6
 RATE, NOW, CHOSEN, ACTUAL = COLOURS[0], COLOURS[1], COLOURS[2], COLOURS[3]
 
 
-def picture(plan: Plan, kind: str, actual: Any = None) -> bytes:
-    """Return the picture of a plan as a file of that format; `actual` are the values that came, by slot.
+def picture(plan: Plan, kind: str, actual: Slots | None = None) -> bytes:
+    """Return the picture of a plan as a file of that format; `actual` are the slots with what came.
 
     Raises MissingDependency.
     """
@@ -39,18 +40,19 @@ def picture(plan: Plan, kind: str, actual: Any = None) -> bytes:
         return rendered(figure, kind)
 
 
-def _dates(plan: Plan) -> list[Any]:
+def _dates(plan: Plan, slots: Slots | None = None) -> list[Any]:
     zone = zone_of(plan.slots.label.time_zone)
-    return [dt.datetime.fromtimestamp(t, zone) for t in plan.slots.edges_s]
+    return [dt.datetime.fromtimestamp(t, zone) for t in (slots or plan.slots).edges_s]
 
 
-def _rate(axes: Axes, plan: Plan, actual: Any) -> None:
+def _rate(axes: Axes, plan: Plan, actual: Slots | None) -> None:
     label = plan.slots.label
     dates = _dates(plan)
     name = "forecast" if label.issued_utc_s is not None else label.name
     axes.stairs(plan.slots.values, dates, baseline=None, color=RATE, linewidth=1.3, label=name)
     if actual is not None:
-        axes.stairs(actual, dates, baseline=None, color=ACTUAL, linewidth=1.3, linestyle="--", label="what came")
+        came: Any = {"color": ACTUAL, "linewidth": 1.3, "linestyle": "--", "label": "what came"}
+        axes.stairs(actual.values, _dates(plan, actual), baseline=None, **came)
         axes.legend(fontsize=8, framealpha=0.8)
     what = "price" if label.kind == "price" else f"{label.kind} intensity"
     axes.set_ylabel(f"{what}, {label.unit}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.recorder.driving import until
 
 from joulelab.core.errors import ConfigError
 from joulelab.twins import profile
@@ -123,12 +124,9 @@ def test_as_a_process_of_its_own(truth: Truth, tmp_path: Path, how: str) -> None
     words = [sys.executable, "-m", "joulelab.twins.servers.powercap", str(truth.path), str(tmp_path / "tree")]
     path = tmp_path / "tree" / "intel-rapl:0" / "energy_uj"
     with subprocess.Popen(words, stdin=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(SRC)}) as child:
-        end = time.monotonic() + 20
-        while not (path.exists() and path.read_text()) and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: path.exists() and path.read_text())
         first = int(path.read_text())
-        time.sleep(0.1)
-        assert int(path.read_text()) > first
+        until(lambda: int(path.read_text()) > first)
         assert child.stdin is not None
         child.terminate() if how == "terminate" else child.stdin.close()
         assert child.wait(30) == 0

@@ -7,6 +7,7 @@ so nothing is counted twice.
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,6 +39,7 @@ LEAST_STEP_S = 0.1  # finer readings than these are taken together
 MOST_STEPS = 2_000_000
 SYSTEMATIC = ("gain", "offset")
 PARTS = ("gpu", "cpu", "dram")
+ALIKE = ("batch", "precision", "ranks", "data")  # facts by which one workload is two
 JOB = "job"  # what a cluster accounted: one figure for all of the time
 
 
@@ -48,8 +50,9 @@ class Draw:
     NaN where nothing was read. `side` is where it was measured: at the wall, behind the supplies, or only in `parts` of
     the node. `raw_s` is how far apart the readings are, `window_s` what each of them is a mean over (0: a moment).
     `gain` is the share by which all of them may be wrong alike (k = 2), None where nobody knows. Hosts of one `run` did
-    one job together. `parts` are the means of what was measured inside, by family: `gpu`, `cpu`, `dram`. `read_w` are
-    the readings themselves at `read_s` (s from the start), which no grid has smoothed; none where nobody kept them.
+    one job together; runs of the same `work` repeat it. `parts` are the means of what was measured inside, by family:
+    `gpu`, `cpu`, `dram`. `read_w` are the readings themselves at `read_s` (s from the start), which no grid has
+    smoothed; none where nobody kept them.
     """
 
     run: str
@@ -70,6 +73,7 @@ class Draw:
     rated_by: str = ""
     twin: str = ""
     gpus: int = 0
+    work: str = ""
     parts: Mapping[str, Floats] = field(default_factory=dict)
     read_s: Floats = field(default_factory=lambda: np.empty(0))
     read_w: Floats = field(default_factory=lambda: np.empty(0))
@@ -170,6 +174,17 @@ def measured_of(run: Run) -> Measured:
     return Measured(result, draws, (a, b), tuple(outer for outer, _ in stack))
 
 
+def workload_of(result: Result) -> str:
+    """Return what a run's workload is called: by its label, what it told of itself, or its command."""
+    return str(result.labels.get("workload") or result.facts.get("workload") or shlex.join(result.command))
+
+
+def work_of(result: Result) -> str:
+    """Return what runs that repeat the same work have in common: the cell of a study, or workload and settings."""
+    told = [f"{name} {result.facts[name]}" for name in ALIKE if name in result.facts]
+    return str(result.labels.get("cell") or ", ".join([workload_of(result), *told]))
+
+
 def _accounted(run: Run, told: Sequence[Mapping[str, Any]]) -> Accounted:
     """Return what the cluster told of a job: with its energy while it ran (`attached`), or when it was imported."""
     archives = [one for one in (run.meta.get("imported") or {}).get("archives") or [] if "node_count" in one]
@@ -216,8 +231,8 @@ def _draw(
         mean_w=whole.mean, high_w=np.fmax(whole.high, whole.mean), gain=_gain(energy),
         idle_w=total(q for q in idle if q is not None) if idle and None not in idle else None,
         rated_w=sum(d.watts for d in rated) if rated and {d.scope for d in rated} == {s.scope for s in outer} else None,
-        rated_by=rated[0].source if rated else "", twin=result.twin, gpus=len(gpus), parts=parts,
-        read_s=read_s, read_w=read_w,
+        rated_by=rated[0].source if rated else "", twin=result.twin, gpus=len(gpus), work=work_of(result),
+        parts=parts, read_s=read_s, read_w=read_w,
     )  # fmt: skip
 
 

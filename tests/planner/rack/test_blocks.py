@@ -54,6 +54,20 @@ def test_a_run_that_is_above_throughout_is_one_observation():
     assert pool_of([cool, alike]).blocks == 2000 // LEAST_BLOCK_S
 
 
+def test_different_work_is_no_chance_but_repeats_of_it_that_differ_are():
+    rng = np.random.default_rng(1)
+
+    def ran(mean: float, work: str, run: str):
+        return draw(rng.normal(mean, 10, 500), run=run, work=work)
+
+    small, large = ran(6000.0, "small", "1"), ran(7000.0, "large", "2")
+    both = pool_of([small, large])
+    assert (both.blocks, both.runs, both.works) == (2000 // LEAST_BLOCK_S, 2, 2)
+    again = pool_of([small, large, ran(6200.0, "small", "3")])
+    assert again.blocks == 3  # how much one work differs from run to run makes a run one observation
+    assert (again.runs, again.works) == (3, 2)
+
+
 def test_bursts_make_blocks_as_long_as_they_last_for_every_percentile():
     """3 % of the time in bursts of 100 s on noise of which each reading is its own."""
     watts = np.random.default_rng(8).normal(7000, 60, 5000)

@@ -96,7 +96,7 @@ def test_a_percentile_stands_with_its_interval(tmp_path: Path) -> None:
     assert re.search(r"p30 +7\.000 +7\.142 +10 +9 .*\n6\.000-7\.000", printed(decision))
     told = " ".join(text for name, text in facts(decision) if name == "rule")
     assert "p30: 6.000 kW, 6.000 kW to 7.000 kW; 5 independent blocks of 60 s" in told
-    assert "one run only: how much runs differ is not known" in told
+    assert "one run only: how much runs of the same work differ is not known" in told
     risk = next(text for name, text in facts(decision) if name == "risk")
     assert risk.endswith("that counts up to 3.2 % more than was read")
 

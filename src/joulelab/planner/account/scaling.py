@@ -18,8 +18,9 @@ from joulelab.core.scope import family
 from joulelab.planner.account.energy import side_of
 from joulelab.planner.accounted import check_course, evenly, nodes_of, outer_scopes
 from joulelab.planner.caps.between import between
-from joulelab.planner.caps.capped_runs import cap_of, caps_of, workload_of
+from joulelab.planner.caps.capped_runs import cap_of, caps_of
 from joulelab.planner.caps.response import known_response
+from joulelab.planner.draws import workload_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.scope import family
 from joulelab.planner.accounted import check_course
 from joulelab.planner.caps.response import Point
+from joulelab.planner.draws import ALIKE, workload_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 IN_FORCE = ("cap", "cap not enforced")  # checks by which a cap was not in force
 OWN_LABELS = ("study", "cell", "slot", "cap", "repeat")  # those that differ between the runs of a sweep
-ALIKE = ("batch", "precision", "ranks", "data")  # facts by which one workload is two
 SAME_CAP_W = 0.5
 SWEEP = "joulelab sweep --cap 400:700:50 -- COMMAND"
 
@@ -64,11 +63,6 @@ def _point(
     slowdown = ONE if own == reference else time_ratio(own, reference)
     highest = max(d.highest_w for m in group for d in m.draws)
     return Point(level, slowdown or ONE, power.energy, highest, len(group))
-
-
-def workload_of(result: Result) -> str:
-    """Return what a run's workload is called: by its label, what it told of itself, or its command."""
-    return str(result.labels.get("workload") or result.facts.get("workload") or shlex.join(result.command))
 
 
 def cap_of(result: Result) -> float | None:

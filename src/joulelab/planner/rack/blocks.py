@@ -37,7 +37,7 @@ class Pool:
     """Hold readings of all runs, the highest first, each with its weight (all are 1) and the unit it is drawn with.
 
     `blocks` are independent blocks of `block_s`; hosts of one run are one observation at a time, so they share blocks.
-    `observed_s` is the time in which anything was read, in so many `runs`.
+    `observed_s` is the time in which anything was read, in so many `runs` of so many different `works`.
     """
 
     watts: Floats
@@ -47,6 +47,7 @@ class Pool:
     block_s: float
     observed_s: float
     runs: int = 1
+    works: int = 1
 
     def above(self, limit_w: float) -> float:
         """Return the share of time above a power (W)."""
@@ -121,7 +122,8 @@ def pool_of(
     block_s = max(min(found_s, max(observed.values())), *(d.step_s for d in draws))
     blocks = _blocks(draws, known, scale, observed, block_s)
     unit = _units(draws, known, max(block_s, sum(observed.values()) / MOST_UNITS))
-    return Pool(watts, weight, unit[order], blocks, block_s, sum(observed.values()), len(observed))
+    works = len({d.work for d in draws if d.run in observed})
+    return Pool(watts, weight, unit[order], blocks, block_s, sum(observed.values()), len(observed), works)
 
 
 def _blocks(
@@ -183,12 +185,12 @@ def _units(draws: Sequence[Draw], known: Sequence[np.ndarray], unit_s: float) ->
 def correlation_s(draws: Sequence[Draw]) -> float:
     """Return for how long (s) the power of readings depends on each other, never shorter than the coarsest step.
 
-    It is the integrated autocorrelation time of all hosts together about the mean of all runs, gaps left out: where
-    each run has a level of its own, a run is one observation, not many that agree.
+    It is the integrated autocorrelation time of all hosts together, each about the mean of its work, gaps left out:
+    where repeats have levels of their own, a run is one observation, not many that agree. That different work draws
+    differently is no chance: which work is done, and for how long, is what the runs were chosen for.
     """
     step_s, series = _alike(draws)
-    mean = float(np.mean(np.concatenate([s[np.isfinite(s)] for s in series])))
-    return _lags([s - mean for s in series]) * step_s
+    return _lags(_centred(draws, series)) * step_s
 
 
 def above_s(draws: Sequence[Draw], limits_w: Mapping[float, float]) -> float:
@@ -200,9 +202,18 @@ def above_s(draws: Sequence[Draw], limits_w: Mapping[float, float]) -> float:
     found = 1.0
     for limit_w, share in limits_w.items():
         over = [np.where(np.isfinite(s), s > limit_w, np.nan) for s in series]
-        mean = float(np.mean(np.concatenate([o[np.isfinite(o)] for o in over])))
-        found = max(found, (OVER if share <= RARE else 1.0) * _lags([o - mean for o in over]))
+        found = max(found, (OVER if share <= RARE else 1.0) * _lags(_centred(draws, over)))
     return found * step_s
+
+
+def _centred(draws: Sequence[Draw], series: Sequence[Floats]) -> list[Floats]:
+    """Return the series of hosts about the mean of all that did the same work."""
+    of_work: dict[str, list[Floats]] = {}
+    for d, s in zip(draws, series, strict=True):
+        of_work.setdefault(d.work, []).append(s[np.isfinite(s)])
+    means = {work: np.concatenate(some) for work, some in of_work.items()}
+    level = {work: float(np.mean(some)) if some.size else 0.0 for work, some in means.items()}
+    return [s - level[d.work] for d, s in zip(draws, series, strict=True)]
 
 
 def _alike(draws: Sequence[Draw]) -> tuple[float, list[Floats]]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import family
-from joulelab.planner.caps.capped_runs import SAME_CAP_W, uncapped, workload_of
+from joulelab.planner.caps.capped_runs import SAME_CAP_W, uncapped
 from joulelab.planner.caps.response import modelled_response, response_of
+from joulelab.planner.draws import workload_of
 from joulelab.planner.rack.fit import allowed_w
 from joulelab.planner.rack.guarantee import Guarantee, cap_by_guarantee, cap_by_measurement, gpu_rated_w
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.planner.caps.capped_runs import workload_of
+from joulelab.planner.draws import workload_of
 from joulelab.planner.rack.capping import free_runs, response_for, targets_of
 from joulelab.planner.rack.extremes import HOUR_S, maximum_of
 from joulelab.planner.rack.facility import limits_of

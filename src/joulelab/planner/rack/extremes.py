@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SEED = 20_241_116
 HOUR_S = 3600.0
-ONE_RUN = "; one run only: how much runs differ is not known"
+DIFFER = "how much runs of the same work differ is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,7 @@ class Percentile:
     simulated: bool
     by_run: Mapping[str, float] = field(default_factory=dict)
     runs: int = 0
+    works: int = 0
     spread: float = 0.0
 
     @property
@@ -142,7 +143,7 @@ class Percentile:
         hottest = max(self.by_run, key=self.by_run.__getitem__, default="")
         if len(self.by_run) > 1 and self.by_run[hottest] > self.plan_w:
             text += f"; run {hottest} alone has {self.by_run[hottest]:.0f} W"
-        return text + (ONE_RUN if self.runs == 1 else "")
+        return text + _once(self.runs, self.works)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -174,6 +175,7 @@ class Exceeding:
     simulated: bool = False
     wider: float = 1.0
     runs: int = 0
+    works: int = 0
 
     @property
     def said(self) -> str:
@@ -182,7 +184,7 @@ class Exceeding:
         text = f"{seen} in {independent(self.blocks)} of {shown(self.block_s)} s; at most {self.high:.2g}"
         if self.wider > 1:
             text += f" with power up to {100 * (self.wider - 1):.2g} % above what was read"
-        return text + (ONE_RUN if self.runs == 1 else "")
+        return text + _once(self.runs, self.works)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -202,6 +204,13 @@ def shown(number: float) -> str:
 def independent(blocks: int) -> str:
     """Return how many independent blocks there are, for people."""
     return f"{blocks:,} independent block{'' if blocks == 1 else 's'}"
+
+
+def _once(runs: int, works: int) -> str:
+    """Return what has to be said where no work was repeated."""
+    if not runs or runs > works:
+        return ""
+    return f"; one run {'only' if runs == 1 else 'of each work'}: {DIFFER}"
 
 
 def _are(count: int) -> str:
@@ -277,7 +286,7 @@ def percentile_of(
         upper_w=None if gain is None else value_w + math.hypot(high_w - value_w, gain * value_w),
         confidence=confidence, reached=1 - tail if seen is not None else 1 - p**pool.blocks,
         blocks=pool.blocks, block_s=pool.block_s, hours=pool.observed_s / HOUR_S, seed=seed,
-        simulated=any(d.twin for d in draws), by_run=_by_run(draws, rare), runs=pool.runs,
+        simulated=any(d.twin for d in draws), by_run=_by_run(draws, rare), runs=pool.runs, works=pool.works,
     )  # fmt: skip
 
 
@@ -306,7 +315,7 @@ def exceeding(
         high = max(high, share_limits(more, min(raised.blocks, pool.blocks), tail)[1])
     return Exceeding(
         limit_w, share, low, high, confidence, pool.blocks, pool.block_s, pool.observed_s / HOUR_S,
-        any(d.twin for d in draws), wider, pool.runs,
+        any(d.twin for d in draws), wider, pool.runs, pool.works,
     )  # fmt: skip
 
 

@@ -172,7 +172,8 @@ class Load:
             p, value_w, min(float(low_w), self._at(above, often)), high,
             None if self.gain is None else value_w + wide_w, confidence,
             1 - tail if seen is not None else 1 - p**blocks,
-            blocks, pool.block_s, pool.observed_s / HOUR_S, self.seed, self.simulated, runs=pool.runs, spread=spread,
+            blocks, pool.block_s, pool.observed_s / HOUR_S, self.seed, self.simulated, runs=pool.runs, works=pool.works,
+            spread=spread,
         )  # fmt: skip
 
     def exceeding(self, limit_w: float, *, confidence: float = 0.95, wider: float = 1.0) -> Exceeding:
@@ -187,7 +188,7 @@ class Load:
         pool = self.fewest
         return Exceeding(
             limit_w, share, low, high, confidence, pool.blocks, pool.block_s, pool.observed_s / HOUR_S, self.simulated,
-            wider, pool.runs,
+            wider, pool.runs, pool.works,
         )  # fmt: skip
 
     def _shares(self, limit_w: float, confidence: float) -> tuple[float, float, float]:

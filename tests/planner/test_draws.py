@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.report.synthetic import make_run
 from joulelab.core.errors import ConfigError
 from joulelab.core.spec import Spec, Stream
 from joulelab.core.text import SERVED_TWIN
-from joulelab.planner.draws import measured_of
+from joulelab.planner.draws import measured_of, work_of
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
@@ -139,6 +140,17 @@ def test_what_was_only_accounted_for_is_spread_evenly(tmp_path: Path) -> None:
     assert one.draws == ()
     assert [q.value for q in one.energies([0.0, 3.0, 12.0])] == pytest.approx([1500.0, 4500.0], rel=1e-6)
     assert one.energies([0.0, 3.0])[0].known
+
+
+def test_runs_of_the_same_work_are_told_by_cell_or_workload_and_not_by_how_they_were_imported(tmp_path: Path) -> None:
+    result = measured(node_run(tmp_path, saw, seconds=5.0)).result
+    ran = replace(result, labels={}, facts={}, command=["train", "--lr", "1"])
+    assert work_of(ran) == "train --lr 1"
+    assert work_of(replace(ran, facts={"workload": "llama", "batch": 8})) == "llama, batch 8"
+    assert work_of(replace(ran, labels={"cell": "abc", "workload": "x"})) == "abc"
+    logs = [replace(ran, outcome="imported", command=["import", name]) for name in "ab"]
+    assert [work_of(log) for log in logs] == ["", ""]
+    assert work_of(replace(logs[0], labels={"workload": "llama"})) == "llama"
 
 
 def test_a_node_that_a_twin_served_is_simulated(tmp_path: Path) -> None:

@@ -179,8 +179,18 @@ def workload_of(result: Result) -> str:
     return str(result.labels.get("workload") or result.facts.get("workload") or shlex.join(result.command))
 
 
+def tells_work(result: Result) -> bool:
+    """Return whether a run says what it did: the command of an imported one only says how it was imported."""
+    return result.outcome != "imported" or "workload" in {**result.labels, **result.facts}
+
+
 def work_of(result: Result) -> str:
-    """Return what runs that repeat the same work have in common: the cell of a study, or workload and settings."""
+    """Return what runs that repeat the same work have in common: the cell of a study, or workload and settings.
+
+    Those that do not tell it may all be repeats.
+    """
+    if not tells_work(result):
+        return ""
     told = [f"{name} {result.facts[name]}" for name in ALIKE if name in result.facts]
     return str(result.labels.get("cell") or ", ".join([workload_of(result), *told]))
 

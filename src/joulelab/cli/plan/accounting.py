@@ -220,10 +220,10 @@ def _planned(
 
 def _check_imported(measured: Sequence[Measured]) -> None:
     """Refuse imported runs together that do not say their workload: how they were imported does not tell it."""
-    from joulelab.planner.caps.capped_runs import workload_of
+    from joulelab.planner.draws import tells_work, workload_of
 
     results = [one.result for one in measured]
-    silent = [r for r in results if r.outcome == "imported" and "workload" not in {**r.labels, **r.facts}]
+    silent = [result for result in results if not tells_work(result)]
     if silent and len({workload_of(result) for result in results}) > 1:
         first = silent[0].name or silent[0].run
         raise ConfigError(

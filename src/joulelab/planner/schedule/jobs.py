@@ -9,7 +9,8 @@ from joulelab.core.errors import ConfigError
 from joulelab.planner.account.energy import side_of
 from joulelab.planner.account.entries import SIDES
 from joulelab.planner.accounted import evenly, nodes_of
-from joulelab.planner.caps.capped_runs import cap_of, caps_of, workload_of
+from joulelab.planner.caps.capped_runs import cap_of, caps_of
+from joulelab.planner.draws import workload_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import ConfigError
-from joulelab.planner.caps.capped_runs import workload_of
 from joulelab.planner.caps.response import known_response, modelled_response
+from joulelab.planner.draws import workload_of
 from joulelab.planner.schedule.caps import given_response
 from joulelab.planner.schedule.site import Site
 

@@ -8,11 +8,11 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 from tests.cli.entry import JOULELAB
+from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.store.folder import list_runs
@@ -20,20 +20,10 @@ from joulelab.twins.model import RTX6000, Node
 from joulelab.twins.serve import TwinServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 FOUND_W = 250.0  # a site's own policy: neither the default nor the highest
 need_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="the twin's NVML library is built with cc, not here")
-
-
-def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """Return what a condition gives once it holds; fail after a generous time."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
-    return found
 
 
 class CapBench:

@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.cli.capped import FOUND_W, CapBench, kill, need_cc, until
+from tests.cli.capped import FOUND_W, CapBench, kill, need_cc
+from tests.waiting import until
 
 from joulelab.cli.cap import clock, value
 from joulelab.core.errors import ConfigError

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from tests.cli.capped import FOUND_W, CapBench, need_cc, until
+from tests.cli.capped import FOUND_W, CapBench, need_cc
+from tests.waiting import until
 
 if TYPE_CHECKING:
     import subprocess
@@ -105,7 +106,7 @@ def _role(process: psutil.Process) -> str:
 
 def _settle(members: list[psutil.Process]) -> None:
     """Wait until nothing of a joulelab is left that could still put back."""
-    until(lambda: not any(_is_alive(member) for member in members), 60)
+    until(lambda: not any(_is_alive(member) for member in members), within_s=60)
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cli.entry import JOULELAB
 from tests.cli.test_run import NO_POWER
-from tests.recorder.driving import until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

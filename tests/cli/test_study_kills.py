@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from tests.cli.capped import FOUND_W, CapBench, need_cc, until
+from tests.cli.capped import FOUND_W, CapBench, need_cc
+from tests.waiting import until
 
 from joulelab.study.slots import SLOT, look
 

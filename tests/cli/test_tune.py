@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.cli.capped import FOUND_W, CapBench, kill, need_cc, until
+from tests.cli.capped import FOUND_W, CapBench, kill, need_cc
+from tests.waiting import until
 
 from joulelab.store.folder import list_runs
 from joulelab.twins.jobs import CPU_SHARE
@@ -159,7 +160,7 @@ def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: Cap
     words = ("--goal", "edp", "--cap", "100,180,260", "--trials", "3", "--scope", "gpu", "--", "sh", "-c", script)
     tune = bench.start("tune", *words)
     done = bench.folder / "joulelab-studies"
-    until(lambda: list(done.glob("*/cells/*/r01/trial.json")), 60)
+    until(lambda: list(done.glob("*/cells/*/r01/trial.json")), within_s=60)
     tune.send_signal(signal.SIGINT)
     _, told = tune.communicate(timeout=60)
     assert tune.returncode == 130, told

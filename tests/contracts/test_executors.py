@@ -9,9 +9,9 @@ import re
 
 import pytest
 from tests.slurm.cluster import missing
-from tests.slurm.daemons import until
 from tests.slurm.studies import CPU, bench, drive
 from tests.study.bench import environment
+from tests.waiting import until
 
 from joulelab.study import executors
 from joulelab.study.executors import Ended, open_executor

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
-from tests.recorder.driving import until
+from tests.waiting import until
 
 from joulelab.core.process import is_pending, is_stopped, start_ticks
 

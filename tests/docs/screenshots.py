@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.browser.conftest import CHROMIUM
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from playwright.sync_api import Browser
 
@@ -88,15 +89,6 @@ def picture(browser: Browser, address: str, name: str, *, scheme: str = "light",
         page.wait_for_timeout(300)
     page.screenshot(path=IMAGES / f"{name}.png")
     page.close()
-
-
-def until(there: Callable[[], bool], most_s: float = 90.0) -> None:
-    """Wait for something. Raises TimeoutError."""
-    end = time.monotonic() + most_s
-    while not there():
-        if time.monotonic() > end:
-            raise TimeoutError
-        time.sleep(0.2)
 
 
 def terminal(browser: Browser, folder: Path) -> None:

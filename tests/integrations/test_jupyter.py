@@ -11,8 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.recorder.driving import FAKE, events_of, until
+from tests.recorder.driving import FAKE, events_of
 from tests.supervisor.supervised import marks
+from tests.waiting import until
 from tests.workloads.books import environment
 
 import joulelab

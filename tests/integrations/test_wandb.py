@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.recorder.driving import fake, until
+from tests.recorder.driving import fake
+from tests.waiting import until
 
 import joulelab
 from joulelab.core.errors import ConfigError

@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 from tests.slurm.cluster import missing
-from tests.slurm.daemons import until
 from tests.slurm.scenario import accounts
+from tests.waiting import until
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable

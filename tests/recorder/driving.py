@@ -104,11 +104,3 @@ def rows_of(path: Path) -> list[tuple[float, ...]]:
     layout = struct.Struct(f"<qqq{len(header.columns)}d")
     data = path.read_bytes()[header.data_offset :]
     return list(layout.iter_unpack(data[: len(data) // layout.size * layout.size]))
-
-
-def until(condition: Any, within_s: float = 20.0) -> None:
-    """Wait until a condition holds; fail the test where it does not in time."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.recorder.driving import until
+from tests.waiting import until
 
 from joulelab.core.errors import ConfigError, Denied, MissingDependency, ReadFailed, Unavailable
 from joulelab.recorder.meter_thread import MeterThread

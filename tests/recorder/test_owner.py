@@ -7,7 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.recorder.driving import until
+from tests.waiting import until
 
 from joulelab.core.process import start_ticks
 from joulelab.recorder.owner import Owner
@@ -33,7 +33,7 @@ def test_the_end_is_noticed(sleeper: subprocess.Popen[bytes]) -> None:
     owner = Owner(sleeper.pid, start_ticks(sleeper.pid))
     assert not owner.ended()
     sleeper.kill()
-    until(owner.ended, 2)
+    until(owner.ended, within_s=15)
     for fd in owner.fds:
         os.close(fd)
 

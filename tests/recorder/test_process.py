@@ -12,7 +12,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.recorder.driving import SRC, Driven, fake, until
+from tests.recorder.driving import SRC, Driven, fake
+from tests.waiting import until
 
 from joulelab.core.clock import NS
 from joulelab.recorder.plan import Plan
@@ -192,7 +193,7 @@ def test_a_meter_that_opens_late_is_still_recorded_and_told_the_workload(tmp_pat
 def test_a_reading_that_hangs_delays_its_own_meter_only(tmp_path: Path) -> None:
     with Driven(tmp_path, [fake(hang_s=30, hang_after_s=0.2), fake()]) as r:
         r.hear("ready")
-        until(lambda: r.events("stuck"), 10)
+        until(lambda: r.events("stuck"), within_s=10)
         begun = time.monotonic()
         assert r.finish() == 0
         assert time.monotonic() - begun < 15

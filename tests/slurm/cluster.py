@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tests.slurm.daemons import PATH, Daemons, free_ports, program, until
+from tests.slurm.daemons import PATH, Daemons, free_ports, program
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -7,11 +7,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -32,15 +31,6 @@ def free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
-
-
-def until(done: Callable[[], object], what: str, seconds: float = 30.0, every: float = 0.2) -> None:
-    """Poll until something is done; fail with what was waited for."""
-    end = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > end:
-            raise TimeoutError(f"{what}: not within {seconds:g} s")
-        time.sleep(every)
 
 
 class Daemons:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.slurm.cluster import Cluster, Machine
-from tests.slurm.daemons import until
 from tests.slurm.feed import Feed
+from tests.waiting import until
 
 from joulelab.core.errors import JoulelabError
 from joulelab.twins import profile

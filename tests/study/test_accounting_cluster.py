@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from tests.slurm.cluster import Cluster, Machine, missing
-from tests.slurm.daemons import until
 from tests.slurm.feed import Feed
+from tests.waiting import until
 
 from joulelab.core.errors import ConfigError, StoreError, Unavailable
 from joulelab.store.folder import list_runs

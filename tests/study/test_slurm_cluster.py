@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.slurm.cluster import missing
-from tests.slurm.daemons import until
 from tests.slurm.studies import CPU, GPU, LIMITED, bench
+from tests.waiting import until
 
 from joulelab.core.errors import ConfigError
 from joulelab.study.executors import Ended, Waits

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.slurm.cluster import Cluster, Machine, missing
-from tests.slurm.daemons import until
 from tests.slurm.feed import Feed
 from tests.study.bench import claims
+from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns, utc_now_ns
 from joulelab.core.errors import MissingDependency

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.recorder.driving import SRC, events_of, fake, rows_of, until
+from tests.recorder.driving import SRC, events_of, fake, rows_of
+from tests.waiting import until
 
 from joulelab.store.folder import list_runs, read_end
 

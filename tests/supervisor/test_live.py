@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.recorder.driving import until
 from tests.store.make import START_NS, gpus, make_run, open_journal
+from tests.waiting import until
 
 from joulelab.analysis.analyse import Interval, analyse_interval
 from joulelab.core.clock import monotonic_ns

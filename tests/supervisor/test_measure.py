@@ -11,8 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.recorder.driving import events_of, fake, until
+from tests.recorder.driving import events_of, fake
 from tests.supervisor.supervised import gone, marks, recorders_in
+from tests.waiting import until
 
 import joulelab
 from joulelab.core.errors import ConfigError

@@ -9,8 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.recorder.driving import FAKE, SRC, until
+from tests.recorder.driving import FAKE, SRC
 from tests.supervisor.supervised import Bench, marks, recorders_in
+from tests.waiting import until
 
 import joulelab
 from joulelab.store.folder import RunState, list_runs, run_state
@@ -40,9 +41,9 @@ def test_the_recorder_ends_with_a_process_that_never_left_its_block(tmp_path: Pa
     done = python(code, JOULELAB_RUNS=str(tmp_path))
     assert done.returncode == 0, done.stderr
     (run,) = list_runs(tmp_path)
-    until(lambda: recorders_in(run) == [], 3)
+    until(lambda: recorders_in(run) == [], within_s=15)
     time.sleep(1)  # it may have been about to write its first rows when its owner ended
-    until(lambda: run_state(run) is RunState.KILLED, 5)
+    until(lambda: run_state(run) is RunState.KILLED, within_s=15)
     assert run_state(run) is RunState.KILLED
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.recorder.driving import SRC, events_of, fake
-from tests.supervisor.supervised import gone, recorders_in, until
+from tests.supervisor.supervised import gone, recorders_in
+from tests.waiting import until
 
 from joulelab.core.clock import boot_id, monotonic_ns
 from joulelab.core.process import start_ticks
@@ -57,7 +58,7 @@ class Task:
 
     def hear(self, kind: str, limit_s: float = 30.0) -> dict[str, Any]:
         """Wait until something of a kind is said, and return it."""
-        until(lambda: self._of(kind), limit_s)
+        until(lambda: self._of(kind), within_s=limit_s)
         return self._of(kind)[-1]
 
     def _of(self, kind: str) -> list[dict[str, Any]]:
@@ -87,7 +88,7 @@ def task(tmp_path: Path) -> Iterator[Task]:
 
 
 def recorder_of(task: Task) -> int:
-    until(lambda: recorders_in(task.folder), 30)
+    until(lambda: recorders_in(task.folder), within_s=30)
     return recorders_in(task.folder)[0]
 
 
@@ -134,7 +135,7 @@ def test_a_recorder_that_dies_is_told_and_started_again(task: Task) -> None:
         "is": "problem",
         "what": "the recorder died (signal 9) and is started again",
     }
-    until(lambda: len(task.events("recorder-started")) == 2 and recorders_in(task.folder), 30)
+    until(lambda: len(task.events("recorder-started")) == 2 and recorders_in(task.folder), within_s=30)
     assert task.hear("alive") == {"node": "n2", "is": "alive"}, "each second"
     task.send("finish", tail_s=0.0)
     task.hear("ended")

@@ -12,7 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.supervisor.supervised import DRIVER, Bench, gone, until
+from tests.supervisor.supervised import DRIVER, Bench, gone
+from tests.waiting import until
 
 from joulelab.core.clock import boot_id
 from joulelab.store.folder import list_runs
@@ -200,7 +201,7 @@ def test_nobody_is_lost_while_the_supervisor_itself_is_stopped(bench: Bench) -> 
     job = Job(bench, f"{of_two('hello', 'ready')}\ncat > /dev/null; {of_two('ended')}")
     words = [sys.executable, DRIVER, "sh", "-c", f"until [ -e {bench.folder}/go ]; do sleep 0.1; done; exit 3"]
     with subprocess.Popen(words, env=job.environ()) as process:
-        until(lambda: list_runs(bench.runs) and bench.events("workload"), 30)
+        until(lambda: list_runs(bench.runs) and bench.events("workload"), within_s=30)
         process.send_signal(signal.SIGSTOP)
         time.sleep(7)
         process.send_signal(signal.SIGCONT)
@@ -227,10 +228,10 @@ def test_what_is_sent_to_the_workloads_group_does_not_reach_the_step(bench: Benc
     )
     words = [sys.executable, DRIVER, "sleep", "300"]
     with subprocess.Popen(words, env=job.environ(), process_group=0) as process:
-        until(lambda: list_runs(bench.runs) and bench.events("workload"), 30)
+        until(lambda: list_runs(bench.runs) and bench.events("workload"), within_s=30)
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(30) == -signal.SIGINT
-    until(lambda: gone(int((bench.folder / "pid").read_text())), 10)
+    until(lambda: gone(int((bench.folder / "pid").read_text())), within_s=10)
     assert not (bench.folder / "hit").exists()
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.recorder.driving import SRC
 from tests.slurm.cluster import Cluster, Machine, missing
-from tests.slurm.daemons import until
 from tests.supervisor.supervised import gone, recorders_in
+from tests.waiting import until
 
 from joulelab.analysis.analyse import analyse
 from joulelab.core.clock import NS

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from tests.recorder.driving import fake
-from tests.supervisor.supervised import CATCHER, DRIVER, Bench, caught, children, gone, recorders_in, until
+from tests.supervisor.supervised import CATCHER, DRIVER, Bench, caught, children, gone, recorders_in
 from tests.supervisor.test_run import small_disk
+from tests.waiting import until
 
 import joulelab
 from joulelab.core.clock import NS

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.recorder.driving import SRC
-from tests.supervisor.supervised import DRIVER, Bench, children, gone, recorders_in, until
+from tests.supervisor.supervised import DRIVER, Bench, children, gone, recorders_in
+from tests.waiting import until
 
 from joulelab.core.clock import NS
 from joulelab.store.folder import RunState, list_runs, run_state
@@ -288,11 +289,11 @@ def test_kill_9_of_the_supervisor(bench: Bench) -> None:
     process.kill()
     killed = time.monotonic_ns()
     process.wait()
-    until(lambda: gone(recorder), 3)
+    until(lambda: gone(recorder), within_s=15)
     assert time.monotonic_ns() - killed < NS
     assert not gone(workload)
     assert run_state(bench.run_folder) is RunState.KILLED
     assert killed - bench.rows()[-1][2] < NS
     assert bench.events("stop")[0]["reason"] == "owner-ended"
-    until((bench.folder / "proof").exists, 10)
+    until((bench.folder / "proof").exists, within_s=10)
     assert json.loads((bench.run_folder / "run.json").read_text())["command"][0] == "sh"

@@ -15,7 +15,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.supervisor.supervised import CATCHER, DRIVER, Bench, caught, gone, recorders_in, until
+from tests.supervisor.supervised import CATCHER, DRIVER, Bench, caught, gone, recorders_in
+from tests.waiting import until
 
 from joulelab.core.clock import NS
 from joulelab.supervisor.signals import REPORT_NS, SAME_NS, Forwarder, Signal

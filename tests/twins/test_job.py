@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from joulelab.core.errors import ConfigError
 from joulelab.twins import job as jobs
@@ -218,13 +219,6 @@ def start(environment, *words):
     return subprocess.Popen(
         [sys.executable, "-m", "joulelab.twins.job", *words], env=env, stdout=pipe, stderr=pipe, text=True
     )
-
-
-def until(condition, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.02)
 
 
 def test_as_a_process_of_its_own(truth):

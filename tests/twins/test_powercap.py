@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.recorder.driving import until
+from tests.waiting import until
 
 from joulelab.core.errors import ConfigError
 from joulelab.twins import profile

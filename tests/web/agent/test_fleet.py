@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.meters.timeseries import OPENER, free_port, program, running
+from tests.waiting import until
 
 from joulelab.twins import nodefile, profile
 from joulelab.twins.model import H100, Node, Supply
@@ -101,15 +102,6 @@ def fleet(tmp_path_factory):
             words += ["127.0.0.1", "6", number, ""]
             subprocess.run(words, env=os.environ | {"SNMP_PERSISTENT_DIR": str(folder), "MIBS": ""}, check=True)
         yield found
-
-
-def until(condition, what, within_s=60.0):
-    """Wait for something to be true, and return it."""
-    end = time.monotonic() + within_s
-    while not (found := condition()):
-        assert time.monotonic() < end, what
-        time.sleep(0.2)
-    return found
 
 
 def write_config(folder, targets):

@@ -11,6 +11,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.waiting import until
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ReadFailed, Unavailable
@@ -40,13 +41,6 @@ def listening(tmp_path):
             assert done.returncode == 0, done.stderr
 
         yield board, send, listener.address[1]
-
-
-def until(condition):
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_conditions_begin_and_end(listening):

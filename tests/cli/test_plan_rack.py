@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.planner.measured_runs import node_run
 
+from joulelab.cli.group import run_commands
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Call
 
@@ -61,9 +63,21 @@ def test_a_run_answers_and_its_plan_file_answers_the_same(call: Call, runs: Path
     )
 
 
+def test_a_kept_plan_names_the_runs_that_were_chosen(call: Call, runs: Path, tmp_path: Path) -> None:
+    cool = node_run(runs, 5_000.0, seconds=20.0, labels={"batch": "8"}, name="train")
+    hot = node_run(runs, 7_000.0, seconds=20.0, labels={"batch": "64"}, name="train")
+    words = ("--supply", "40kW", "--json")
+    first = call("plan", "rack", cool, hot, "--only", "batch=8", *words, "--save", "only.toml").stdout
+    assert call("plan", "rack", "--plan", "only.toml", "--json").stdout == first
+    last = call("plan", "rack", "last", *words, "--save", "last.toml").stdout
+    node_run(runs, 3_000.0, seconds=20.0)
+    assert call("plan", "rack", "--plan", "last.toml", "--json").stdout == last
+    assert run_commands(["plan", "rack", "--plan", "only.toml", "--only", "batch=8", "--save", "again.toml"], []) == 2
+
+
 def test_a_table_fits_eighty_columns(call: Call, runs: Path) -> None:
     node_run(runs, 8_888.8, seconds=30.0, gpu_w=600.0, gpus=8)
-    said = call("plan", "rack", "last", "--supply", "1.23456MW", "--rated", "12345.6W", "--cap", "1000").stdout
+    said = call("plan", "rack", "last", "--supply", "1.23456MW", "--rated", "12345.6W", "--cap", "600").stdout
     assert max(map(len, said.splitlines())) <= 80
     assert "…" not in said
 

@@ -32,9 +32,13 @@ def check_own(file: Path, mark: bytes, *, what: str, force: bool, option: str = 
 
 
 def write_whole(file: Path, data: bytes, *, what: str, option: str = "-o") -> None:
-    """Write a file whole or not at all. Raises ConfigError."""
+    """Write a file whole or not at all; where there is a device or a pipe, into that. Raises ConfigError."""
+    file = file.resolve()  # a link stays, and what it leads to is written
     part = file.with_name(f".{file.name[-80:]}.{os.getpid()}")
     try:
+        if file.exists() and not file.is_file() and not file.is_dir():
+            file.write_bytes(data)
+            return
         try:
             part.write_bytes(data)
             part.replace(file)

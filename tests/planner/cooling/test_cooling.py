@@ -16,6 +16,7 @@ from joulelab.planner.cooling.decide import Given, plan_cooling
 from joulelab.planner.cooling.fans import KINDS, Law, Seen, Setting, change, seen_of
 from joulelab.planner.cooling.pooled import load_of
 from joulelab.planner.cooling.supplies import Supplies
+from joulelab.planner.rack.spread import ASSUMED as SPREAD
 from joulelab.store.run import open_run
 from joulelab.twins import points, profile
 from joulelab.twins.model import H100, Cooling, Node
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from joulelab.planner.draws import Measured
 
 NS = 10**9
-UP = 1 + 2 * GAIN / 3**0.5  # what a meter's gain adds to a highest power (k = 2)
+UP = (1 + 2 * GAIN / 3**0.5) * (1 + SPREAD)  # what a meter's gain and other nodes add to a highest power (k = 2)
 AIR = Setting("air", 25.0)
 BMC = {"temperature_c": ("degC", 22.0), "fan1_speed_rpm": ("rpm", 6000.0), "fan2_speed_rpm": ("rpm", 8000.0)}
 

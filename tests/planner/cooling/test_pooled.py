@@ -16,12 +16,13 @@ from joulelab.planner.cooling.fans import Seen
 from joulelab.planner.cooling.pooled import flat_load, load_of, own_of, pooled
 from joulelab.planner.cooling.supplies import ASSUMED, EFFICIENCY, Supplies
 from joulelab.planner.rack.guarantee import EFFICIENCIES
+from joulelab.planner.rack.spread import ASSUMED as SPREAD
 from joulelab.twins.nodefile import find
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-UP = 1 + 2 * GAIN / 3**0.5
+UP = (1 + 2 * GAIN / 3**0.5) * (1 + SPREAD)
 KNOWN = Supplies(None, 0.96)
 
 

@@ -64,8 +64,13 @@ def test_different_work_is_no_chance_but_repeats_of_it_that_differ_are():
     both = pool_of([small, large])
     assert (both.blocks, both.runs, both.works) == (2000 // LEAST_BLOCK_S, 2, 2)
     again = pool_of([small, large, ran(6200.0, "small", "3")])
-    assert again.blocks == 3  # how much one work differs from run to run makes a run one observation
+    assert again.block_s == pytest.approx(
+        1000.0, rel=0.02
+    )  # repeats that differ: each of these runs is one observation
+    assert again.blocks == 4  # two thirds of the time in two blocks; the other work is as sure as before
     assert (again.runs, again.works) == (3, 2)
+    beside = pool_of([ran(6000.0, "a", "4"), ran(6200.0, "a", "5"), *(ran(7000.0, "b", f"{n}") for n in range(6, 20))])
+    assert beside.blocks < 200  # much of another work does not make these many
 
 
 def test_bursts_make_blocks_as_long_as_they_last_for_every_percentile():

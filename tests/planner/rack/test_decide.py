@@ -304,3 +304,42 @@ def test_room_that_is_not_there_helps_no_cap():
     assert decision.best.nodes == 5
     assert decision.best.binding == "height"
     assert not decision.targets[-1].room
+
+
+def test_a_higher_figure_that_was_given_goes_before_what_was_read(tmp_path: Path):
+    one = measured(node_run(tmp_path, wave, seconds=30.0))
+    decision = decide(Rack(supply_w=70_000.0, rules=Rules(max_w=9_000.0)), DGX, [one])
+    assert decision.best.rule == "maximum as given"
+    assert decision.best.nodes == 7
+    lower = decide(Rack(supply_w=70_000.0, rules=Rules(max_w=5_000.0)), DGX, [one])
+    assert lower.best.rule == "measured maximum"
+
+
+def test_caps_that_gpus_do_not_take_have_no_row():
+    rules = Rules(max_w=8_480.0, caps_w=(10.0, 500.0, 900.0))
+    decision = decide(Rack(supply_w=70_000.0, rules=rules), NodeKind("dgx", rated_w=10_200.0, gpus=8, gpu_w=700.0))
+    rows = {row.rule: row for row in decision.rows if row.kind == "caps"}
+    assert [rows[f"caps {cap:g} W"].nodes is None for cap in (10, 500, 700, 900)] == [True, False, False, True]
+    assert "take caps from 175 W" in rows["caps 10 W"].refused
+
+
+def test_a_height_that_cannot_be_asked_is_said():
+    rack = Rack(supply_w=70_000.0, height_u=42.0)
+    assert any("height is not looked at" in text for text in decide(rack, DGX).assumed)
+    known = decide(rack, NodeKind("dgx", rated_w=10_200.0, height_u=8.0))
+    assert not any("height is not looked at" in text for text in known.assumed)
+
+
+def test_a_models_cap_is_no_lower_than_one_that_is_promised(tmp_path: Path):
+    def bursts(second: float) -> float:
+        return 8_000.0 if second % 20 < 1 else 3_000.0
+
+    one = measured(node_run(tmp_path, bursts, seconds=60.0, gpu_w=300.0, gpus=8))
+    kind = NodeKind("dgx", rated_w=10_200.0, gpus=8, gpu_w=700.0, host_w=2_000.0, efficiency=0.95)
+    decision = decide(Rack(supply_w=70_000.0), kind, [one])
+    assert decision.response is not None
+    assert decision.response.source == "model"
+    for target in decision.targets:
+        if target.guarantee is not None and target.guarantee.cap_w and target.measured and target.measured.needed:
+            assert target.measured.cap_w is not None
+            assert target.measured.cap_w >= target.guarantee.cap_w

@@ -32,8 +32,15 @@ def test_the_maximum_says_where_and_how_it_was_read():
     json.dumps(peak.to_json())
 
 
+def test_what_is_known_of_one_meter_counts_beside_one_that_nobody_knows():
+    hot = draw(np.append(wandering(500, 0.0, 1), 9000.0), gain=0.05)
+    cool = draw(wandering(500, 0.0, 2, mean=3000.0), run="b", work="other", gain=None)
+    for found in (maximum_of, lambda draws: given(percentile_of(draws, 0.8))):
+        assert found([hot, cool]).upper_w > 1.04 * found([hot, cool]).value_w
+
+
 def test_a_meter_nobody_knows_gives_no_upper_figure():
-    peak = maximum_of([draw([5.0]), draw([4.0], run="b", gain=None)])
+    peak = maximum_of([draw([5.0], gain=None), draw([4.0], run="b", gain=None)])
     assert peak.upper_w is None
     assert peak.plan_w == 5.0
     assert given(percentile_of([draw(wandering(500, 0.0, 1), gain=None)], 0.9)).upper_w is None

@@ -123,6 +123,7 @@ def test_others_heat_too():
     ("text", "said"),
     [
         ("margin = 0.2", "a rack without a supply"),
+        ("feeds = []", "a rack without a supply"),
         ("supply_w = -5", "plan.toml:2: supply_w is -5"),
         ("supply_w = 70000\nmargin = 1.0", "plan.toml:3: margin is 1"),
         ("supply_w = 70000\nmargin = -0.1", "margin is -0.1"),

@@ -187,3 +187,10 @@ def test_the_picture_shows_limits_rules_and_how_long_a_node_drew_how_much(tmp_pa
     assert "No answer by p99, p99.9" in text
     alone = draw_rack(given(8_480.0), "svg").decode()
     assert "share of the time" not in alone
+
+
+def test_power_above_the_nameplate_is_warned_of(tmp_path: Path) -> None:
+    run = measured(node_run(tmp_path, 7_000.0, seconds=20.0))
+    told = dict(facts(decide(Rack(supply_w=70_000.0), NodeKind("small", rated_w=6_000.0), [run])))
+    assert "7.000 kW is above its nameplate of 6.000 kW" in told["warning"]
+    assert "warning" not in dict(facts(decide(Rack(supply_w=70_000.0), DGX, [run])))

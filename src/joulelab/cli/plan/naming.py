@@ -38,7 +38,7 @@ def read_named(words: Sequence[str], stores: Stores, read: Callable[[Run], T]) -
     from joulelab.cli.busy import busy
     from joulelab.store.run import open_run
 
-    folders = list(dict.fromkeys(path.resolve() for word in words for path in _folders(word, stores)))
+    folders = _every(words, stores)
     found: list[T] = []
     labels: list[Mapping[str, str]] = []
     with busy(f"reading {len(folders)} runs" if len(folders) > 1 else "reading the run"):
@@ -50,6 +50,17 @@ def read_named(words: Sequence[str], stores: Stores, read: Callable[[Run], T]) -
     if folders and not found:
         raise _unlabelled(labels, stores.only)
     return found
+
+
+def folders_named(words: Sequence[str], stores: Stores) -> list[Path]:
+    """Return the folders of runs, each named once. Raises ConfigError, NotARun."""
+    from pathlib import Path
+
+    return read_named(words, stores, lambda run: Path(run.path))
+
+
+def _every(words: Sequence[str], stores: Stores) -> list[Path]:
+    return list(dict.fromkeys(path.resolve() for word in words for path in _folders(word, stores)))
 
 
 def _unlabelled(labels: Sequence[Mapping[str, str]], only: Sequence[tuple[str, str]]) -> ConfigError:

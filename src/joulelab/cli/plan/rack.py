@@ -20,7 +20,8 @@ from joulelab.cli.plan.given import (
     stores_options,
     write_picture,
 )
-from joulelab.cli.plan.naming import Stores, measured_named
+from joulelab.cli.plan.naming import Stores, folders_named, measured_named
+from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,14 +82,18 @@ def command(
     from joulelab.planner.scenario import read_scenario
 
     rack, node = _asked(given)
+    stores = Stores(runs, studies, only)
     if words:
-        node["runs"] = list(words) if save is None else [_from(save, word) for word in words]
+        node["runs"] = list(words) if save is None else _kept(save, words, stores)
+    elif save is not None and only:
+        raise ConfigError(
+            "--only is not kept in a plan file", next="name the runs, and --save keeps those with the label"
+        )
     asked = read_scenario(plan, rack, node, need="rack")
     assert asked.rack is not None
     kind = checked_picture(picture, force=force)
     if save is not None:
         check_own(save, MADE.encode(), what="plan file", force=force, option="--save")
-    stores = Stores(runs, studies, only)
     measured = _measured(words or asked.near(asked.kind.runs), stores)
     jobs = [(job, _measured(_job_runs(asked, job, words), stores)) for job in asked.mix]
     decision = decide(asked.rack, asked.kind, measured, jobs, title=asked.title)
@@ -122,8 +127,6 @@ def _measured(words: Sequence[str], stores: Stores) -> list[Measured]:
 
 def _job_runs(asked: Scenario, job: Job, words: Sequence[str]) -> list[str]:
     """Return the runs of a job of the mix: its own, else those of its kind of node."""
-    from joulelab.core.errors import ConfigError
-
     kind = asked.nodes.get(job.node)
     named = job.runs or (kind.runs if kind is not None else ())
     if not named and job.node in ("", asked.kind.name) and words:
@@ -134,9 +137,16 @@ def _job_runs(asked: Scenario, job: Job, words: Sequence[str]) -> list[str]:
     return asked.near(named)
 
 
-def _from(save: Path, word: str) -> str:
-    """Return how a plan file names a run: by its path from the file's folder, where it is a path."""
-    return os.path.relpath(word, save.parent) if Path(word).exists() else word
+def _kept(save: Path, words: Sequence[str], stores: Stores) -> list[str]:
+    """Return how a plan file names runs: as they were named, by paths from the file's folder where that may change."""
+    if stores.only:
+        return [_path(save, folder) for folder in folders_named(words, stores)]
+    chosen = [folders_named([word], stores) if word == "last" else [Path(word)] for word in words]
+    return [_path(save, path) if path.exists() else str(path) for paths in chosen for path in paths]
+
+
+def _path(save: Path, folder: Path) -> str:
+    return os.path.relpath(folder.resolve(), save.parent.resolve())
 
 
 def _show(decision: Decision, *, as_json: bool) -> None:

@@ -259,8 +259,9 @@ def _option(setting: Setting, fans: Fans, load: Load, given: Given) -> Option:
     node_w = load.mean_w + blown.change_w
     kwh = node_w.scaled(HOURS_A_YEAR * given.use * 1e-3)
     pue = given.pue.get(setting.kind)
+    highest_w = max(blown.highest_w, node_w.value)  # fans that a model turns up raise the mean and the peak alike
     return Option(
-        setting, fans.by, blown.fans_w, node_w, blown.change_w, blown.highest_w, blown.upper_w, kwh,
+        setting, fans.by, blown.fans_w, node_w, blown.change_w, highest_w, max(blown.upper_w, highest_w), kwh,
         blown.full_speed, blown.beyond_seen,
         None if given.supply_w is None else math.floor(given.supply_w * (1 - given.margin) / blown.upper_w + 1e-9),
         pue, None if pue is None else kwh.scaled(pue),
@@ -322,7 +323,7 @@ def _counted(load: Load, given: Given) -> list[str]:
     if not load.runs:
         return [*found, "the power given or modelled counts as the highest: nothing was measured of peaks"]
     raised = load.upper_w / load.read_w
-    what = "the meter's gain, peaks that readings hide, and the supplies where these are assumed"
+    what = "the meter's gain, peaks that readings hide, how nodes differ, and the supplies where these are assumed"
     found.append(f"nodes are by {raised:.3f} times the highest reading: {what}")
     if not all(one.gain for one in load.highest):
         found.append("nobody states the meter's accuracy: it is not in the count of nodes")

@@ -1,6 +1,7 @@
 """Take runs together: what their nodes drew and what fans took, each weighted by its time, and the highest of each run.
 
-A node's highest power is raised by what the meter may be off and by what readings hide, as `joulelab plan rack` does.
+A node's highest power is raised by what the meter may be off, by what readings hide and by how nodes differ, as
+`joulelab plan rack` does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from joulelab.planner.cooling.fans import CUBE, Seen
 from joulelab.planner.rack.extremes import maximum_of
 from joulelab.planner.rack.guarantee import EFFICIENCIES
 from joulelab.planner.rack.hidden import widened
+from joulelab.planner.rack.spread import spread_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,13 +109,13 @@ def load_of(measured: Sequence[Measured], supplies: Supplies) -> Load:
 def _highest(own: Sequence[Draw], every: Sequence[Draw], supplies: Supplies) -> Highest:
     """Return the highest power of a run's nodes at the wall; finer runs among all tell what its readings hide."""
     peak, wider = maximum_of(own), widened(own, every)
-    raised = peak.plan_w / peak.value_w * (wider.factor or 1.0)
+    raised = peak.plan_w / peak.value_w * (wider.factor or 1.0) * (1 + spread_of(every).above)
     read_w, upper_w = peak.value_w, peak.value_w * raised
     if own[0].side == "dc":
         read_w, upper_w = (float(w) for w in supplies.at_wall(np.array([read_w, upper_w])))
         if supplies.assumed:  # the worst that is assumed, as for a rack
             upper_w *= supplies.efficiency / EFFICIENCIES[0]
-    return Highest(read_w, upper_w, peak.upper_w is not None, wider.factor is not None)
+    return Highest(read_w, upper_w, all(d.gain is not None for d in own), wider.factor is not None)
 
 
 def pooled(seen: Sequence[Seen], weights: Sequence[float]) -> tuple[Seen, str]:

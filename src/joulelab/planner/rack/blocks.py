@@ -36,7 +36,8 @@ TINY = 1e-12  # rounding in sums of weights
 class Pool:
     """Hold readings of all runs, the highest first, each with its weight (all are 1) and the unit it is drawn with.
 
-    `blocks` are independent blocks of `block_s`; hosts of one run are one observation at a time, so they share blocks.
+    `blocks` are independent blocks of `block_s`, or less where works differ in that; hosts of one run are one
+    observation at a time, so they share blocks.
     `observed_s` is the time in which anything was read, in so many `runs` of so many different `works`.
     """
 
@@ -101,10 +102,10 @@ def pool_of(
 ) -> Pool:
     """Pool what nodes drew, weighted by time, or by weights of runs.
 
-    Blocks are long enough for power, for being above each of several high levels, and above `limit_w`. They are the
-    same for every percentile, so that a higher one never needs less data than a lower one: of the rarest power too
-    little is seen to tell how long it lasts. Raises ConfigError where nothing was read, sides differ, or a run has no
-    weight.
+    Blocks of each work are long enough for power, for being above each of several high levels, and above `limit_w`.
+    They are the same for every percentile, so that a higher one never needs less data than a lower one: of the rarest
+    power too little is seen to tell how long it lasts. Raises ConfigError where nothing was read, sides differ, or a
+    run has no weight.
     """
     side_of(draws)
     known = [np.isfinite(d.high_w) for d in draws]
@@ -118,12 +119,13 @@ def pool_of(
     if limit_w is not None:
         limits.setdefault(limit_w, float(weight[: np.searchsorted(-watts, -limit_w)].sum()))
     observed = _observed(draws, known)
-    found_s = max(correlation_s(draws), above_s(draws, limits), LEAST_BLOCK_S)
-    block_s = max(min(found_s, max(observed.values())), *(d.step_s for d in draws))
-    blocks = _blocks(draws, known, scale, observed, block_s)
-    unit = _units(draws, known, max(block_s, sum(observed.values()) / MOST_UNITS))
-    works = len({d.work for d in draws if d.run in observed})
-    return Pool(watts, weight, unit[order], blocks, block_s, sum(observed.values()), len(observed), works)
+    lengths = _lengths(draws, limits, observed)
+    blocks = _blocks(draws, known, scale, observed, lengths)
+    least_s = sum(observed.values()) / MOST_UNITS
+    unit = _units(draws, known, {work: max(block_s, least_s) for work, block_s in lengths.items()})
+    return Pool(
+        watts, weight, unit[order], blocks, max(lengths.values()), sum(observed.values()), len(observed), len(lengths)
+    )
 
 
 def _blocks(
@@ -131,14 +133,15 @@ def _blocks(
     known: Sequence[np.ndarray],
     scale: Sequence[float],
     observed: Mapping[str, float],
-    block_s: float,
+    lengths: Mapping[str, float],
 ) -> int:
     """Return how many blocks of one weight are worth as much: a run that counts little adds little."""
     of_run = dict.fromkeys(observed, 0.0)
     for d, k, s in zip(draws, known, scale, strict=True):
         if d.run in of_run:
             of_run[d.run] += s * int(k.sum())
-    doubt = sum(of_run[run] ** 2 / max(seconds / block_s, 1.0) for run, seconds in observed.items())
+    long_s = {d.run: lengths[d.work] for d in draws if d.run in observed}
+    doubt = sum(of_run[run] ** 2 / max(seconds / long_s[run], 1.0) for run, seconds in observed.items())
     return max(int(1 / doubt + 1e-6), 1)
 
 
@@ -169,28 +172,40 @@ def _observed(draws: Sequence[Draw], known: Sequence[np.ndarray]) -> dict[str, f
     return {run: seconds for run, seconds in found.items() if seconds}
 
 
-def _units(draws: Sequence[Draw], known: Sequence[np.ndarray], unit_s: float) -> Ints:
-    """Return the unit of each reading: a stretch of one run with all of its hosts."""
+def _units(draws: Sequence[Draw], known: Sequence[np.ndarray], lengths: Mapping[str, float]) -> Ints:
+    """Return the unit of each reading: a stretch of one run with all of its hosts, as long as its work asks for."""
     runs = {run: n for n, run in enumerate(dict.fromkeys(d.run for d in draws))}
-    longest = max(d.high_w.size * d.step_s for d in draws)
-    apart = int(longest / unit_s) + 2
+    apart = int(max(d.high_w.size * d.step_s / lengths.get(d.work, np.inf) for d in draws)) + 2
     raw = [
-        runs[d.run] * apart + (np.flatnonzero(k) * d.step_s / unit_s).astype(np.int64)
+        runs[d.run] * apart + (np.flatnonzero(k) * d.step_s / lengths.get(d.work, np.inf)).astype(np.int64)
         for d, k in zip(draws, known, strict=True)
     ]
     _, unit = np.unique(np.concatenate(raw), return_inverse=True)
     return unit.astype(np.int64)
 
 
+def _lengths(draws: Sequence[Draw], limits_w: Mapping[float, float], observed: Mapping[str, float]) -> dict[str, float]:
+    """Return how long a block of each work is, in s: no longer than its longest run, no shorter than its steps.
+
+    That different work draws differently is no chance: which work is done, and for how long, is what the runs were
+    chosen for.
+    """
+    found = {}
+    for work in dict.fromkeys(d.work for d in draws if d.run in observed):
+        own = [d for d in draws if d.work == work and d.run in observed]
+        long_s = max(correlation_s(own), above_s(own, limits_w), LEAST_BLOCK_S)
+        found[work] = max(min(long_s, max(observed[d.run] for d in own)), *(d.step_s for d in own))
+    return found
+
+
 def correlation_s(draws: Sequence[Draw]) -> float:
     """Return for how long (s) the power of readings depends on each other, never shorter than the coarsest step.
 
-    It is the integrated autocorrelation time of all hosts together, each about the mean of its work, gaps left out:
-    where repeats have levels of their own, a run is one observation, not many that agree. That different work draws
-    differently is no chance: which work is done, and for how long, is what the runs were chosen for.
+    It is the integrated autocorrelation time of all hosts together about the mean of all runs, gaps left out: where
+    repeats have levels of their own, a run is one observation, not many that agree.
     """
     step_s, series = _alike(draws)
-    return _lags(_centred(draws, series)) * step_s
+    return _lags(_centred(series)) * step_s
 
 
 def above_s(draws: Sequence[Draw], limits_w: Mapping[float, float]) -> float:
@@ -202,18 +217,13 @@ def above_s(draws: Sequence[Draw], limits_w: Mapping[float, float]) -> float:
     found = 1.0
     for limit_w, share in limits_w.items():
         over = [np.where(np.isfinite(s), s > limit_w, np.nan) for s in series]
-        found = max(found, (OVER if share <= RARE else 1.0) * _lags(_centred(draws, over)))
+        found = max(found, (OVER if share <= RARE else 1.0) * _lags(_centred(over)))
     return found * step_s
 
 
-def _centred(draws: Sequence[Draw], series: Sequence[Floats]) -> list[Floats]:
-    """Return the series of hosts about the mean of all that did the same work."""
-    of_work: dict[str, list[Floats]] = {}
-    for d, s in zip(draws, series, strict=True):
-        of_work.setdefault(d.work, []).append(s[np.isfinite(s)])
-    means = {work: np.concatenate(some) for work, some in of_work.items()}
-    level = {work: float(np.mean(some)) if some.size else 0.0 for work, some in means.items()}
-    return [s - level[d.work] for d, s in zip(draws, series, strict=True)]
+def _centred(series: Sequence[Floats]) -> list[Floats]:
+    mean = float(np.mean(np.concatenate([s[np.isfinite(s)] for s in series])))
+    return [s - mean for s in series]
 
 
 def _alike(draws: Sequence[Draw]) -> tuple[float, list[Floats]]:

@@ -175,5 +175,12 @@ def targets_of(
         short = None if highest_w is None else max(nodes * (highest_w - each), 0.0)
         promised = None if isinstance(guarantee, str) else cap_by_guarantee(guarantee, each, priced.response)
         seen = cap_by_measurement(priced.response, each, wider, free=priced.against_w is None)
-        found.append(Target(nodes, each, short, promised, seen))
+        found.append(Target(nodes, each, short, promised, _no_lower(seen, promised, priced.response)))
     return tuple(found)
+
+
+def _no_lower(seen: Capped, promised: Capped | None, response: Response | None) -> Capped:
+    """Return the cap by what was seen; one by a model is no lower than one that is promised to do."""
+    if response is None or response.source != "model" or promised is None or promised.cap_w is None or not seen.needed:
+        return seen
+    return promised if seen.cap_w is None or seen.cap_w < promised.cap_w else seen

@@ -82,9 +82,10 @@ class Decision:
 
     @property
     def best(self) -> Row:
-        """Return the row to begin with: the measured maximum, else the nameplate, else what caps promise."""
-        found = [self.row(kind) for kind in ("maximum", "nameplate", "caps")]
-        return next(row for row in found if row is not None)
+        """Return the row to begin with: the highest that was measured or given, else the nameplate, else caps."""
+        highest = max((row for row in self.rows if row.kind == "maximum"), key=lambda row: row.node_w or 0.0)
+        found = [highest, *(self.row(kind) for kind in ("nameplate", "caps"))]
+        return next(row for row in found if row is not None and row.nodes is not None)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; powers in W at the wall."""
@@ -141,8 +142,9 @@ def decide(
     if not counts:
         raise _no_nodes(rows, unread)
     priced = response_for(runs, kind, seen_w)
-    fitting = next((row.nodes for row in rows if row.kind == "maximum" and row.nodes), max(counts))
-    assumed = [ONE_JOB, wall, unread, left_out, *rack.said, *_seen(free, draws), spread.said if spread else ""]
+    fitting = min((row.nodes for row in rows if row.kind == "maximum" and row.nodes), default=max(counts))
+    low = "the rack's height is not looked at: give height_u of the node" if rack.height_u and not kind.height_u else ""
+    assumed = [ONE_JOB, wall, unread, left_out, low, *rack.said, *_seen(free, draws), spread.said if spread else ""]
     return Decision(
         title=title, rack=rack, kind=kind, limits=limits, rows=rows,
         targets=targets_of(limits, counts, guarantee, priced, seen_w, _raised(rows, free)), priced=priced, held=held,

@@ -74,13 +74,14 @@ class Refusal:
     hours: float
     hours_needed: float
     runs: int = 0
+    works: int = 1
 
     @property
     def said(self) -> str:
         """Return the refusal for people."""
         text = (
             f"{percent(self.p)} needs {self.needed:,} independent blocks; there {_are(self.blocks)} of "
-            f"{shown(self.block_s)} s in {shown(self.hours)} h: measure {shown(self.hours_needed)} h"
+            f"{up_to(self.works)}{shown(self.block_s)} s in {shown(self.hours)} h: measure {shown(self.hours_needed)} h"
         )
         if self.runs > 1 and self.blocks < 2 * self.runs and self.block_s > LEAST_BLOCK_S:
             text += f", in {math.ceil(self.needed * self.runs / self.blocks):,} runs: power differs between runs"
@@ -133,7 +134,7 @@ class Percentile:
     @property
     def said(self) -> str:
         """Return what it is worth, for people."""
-        text = f"{independent(self.blocks)} of {shown(self.block_s)} s in {shown(self.hours)} h"
+        text = f"{independent(self.blocks)} of {up_to(self.works)}{shown(self.block_s)} s in {shown(self.hours)} h"
         if not self.supported:
             hours = self.hours * blocks_for(self.p, self.confidence) / self.blocks
             text += (
@@ -181,7 +182,8 @@ class Exceeding:
     def said(self) -> str:
         """Return it for people."""
         seen = "never seen" if self.share == 0 else f"seen {self.share:.2%} of the time"
-        text = f"{seen} in {independent(self.blocks)} of {shown(self.block_s)} s; at most {self.high:.2g}"
+        blocks = f"{independent(self.blocks)} of {up_to(self.works)}{shown(self.block_s)} s"
+        text = f"{seen} in {blocks}; at most {self.high:.2g}"
         if self.wider > 1:
             text += f" with power up to {100 * (self.wider - 1):.2g} % above what was read"
         return text + _once(self.runs, self.works)
@@ -206,6 +208,11 @@ def independent(blocks: int) -> str:
     return f"{blocks:,} independent block{'' if blocks == 1 else 's'}"
 
 
+def up_to(works: int) -> str:
+    """Return what stands before the length of blocks: each work has its own, and the longest is told."""
+    return "up to " if works > 1 else ""
+
+
 def _once(runs: int, works: int) -> str:
     """Return what has to be said where no work was repeated."""
     if not runs or runs > works:
@@ -225,7 +232,7 @@ def refused(p: float, pool: Pool) -> Refusal | None:
     hours = pool.observed_s / HOUR_S
     # Runs that are shorter than a block make short ones, which longer runs would not have.
     more = max(hours / pool.blocks, LEAST_BLOCK_S / HOUR_S) * needed
-    return Refusal(p, pool.blocks, needed, pool.block_s, hours, more, pool.runs)
+    return Refusal(p, pool.blocks, needed, pool.block_s, hours, more, pool.runs, pool.works)
 
 
 def blocks_for(p: float, confidence: float) -> int:
@@ -241,14 +248,19 @@ def maximum_of(draws: Sequence[Draw]) -> Peak:
         raise ConfigError("no power to plan with", why="nothing was read in the runs", next="joulelab show RUN")
     hot = max(read, key=lambda d: d.highest_w)
     at_s = (int(np.nanargmax(hot.high_w)) + 0.5) * hot.step_s
-    known = [d.highest_w * (1 + d.gain) for d in read if d.gain is not None]
+    upper_w = max(d.highest_w * (1 + (d.gain or 0.0)) for d in read)
     return Peak(
-        value_w=hot.highest_w, upper_w=max(known) if len(known) == len(read) else None, run=hot.run, host=hot.host,
+        value_w=hot.highest_w, upper_w=None if known_gain(read) is None else upper_w, run=hot.run, host=hot.host,
         at_s=at_s, at_utc_s=hot.start_utc_s + at_s, raw_s=hot.raw_s, window_s=hot.window_s,
         readings=sum(int(np.isfinite(d.high_w).sum()) for d in read),
         hours=sum(float(np.isfinite(d.high_w).sum()) * d.step_s for d in read) / HOUR_S,
         simulated=any(d.twin for d in read),
     )  # fmt: skip
+
+
+def known_gain(draws: Sequence[Draw]) -> float | None:
+    """Return by which share the worst of those meters may be wrong whose accuracy is stated, None where none is."""
+    return max((d.gain for d in draws if d.gain is not None), default=None)
 
 
 def percentile_of(
@@ -279,8 +291,7 @@ def percentile_of(
     often = seen_share(rare, pool.blocks, tail, upper=False)
     low_w = min(low_w, pool.at(often or 1.0))
     value_w = pool.at(rare)
-    gains = [d.gain for d in draws]
-    gain = None if None in gains else max(g for g in gains if g is not None)
+    gain = known_gain(draws)
     return Percentile(
         p=p, value_w=value_w, low_w=low_w, high_w=high_w,
         upper_w=None if gain is None else value_w + math.hypot(high_w - value_w, gain * value_w),

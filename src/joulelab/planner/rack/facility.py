@@ -137,10 +137,12 @@ def limits_of(rack: Rack, node_height_u: float | None = None) -> tuple[Limit, ..
     """Return every limit of a rack, those of its power first."""
     found = [*_electric(rack)]
     if rack.cooling_w is not None:
-        found.append(Limit("cooling", rack.cooling_w - rack.others_w, f"{rack.cooling_w:g} W of heat taken away"))
+        less = f" less {rack.others_w:g} W for others" if rack.others_w else ""
+        said = f"{rack.cooling_w:g} W of heat taken away{less}"
+        found.append(Limit("cooling", rack.cooling_w - rack.others_w, said))
     if rack.height_u is not None and node_height_u is not None:
         free_u = rack.height_u - rack.others_u
-        room = math.floor(free_u / node_height_u + 1e-9)
+        room = max(math.floor(free_u / node_height_u + 1e-9), 0)
         found.append(Limit("height", math.inf, f"{free_u:g} U free, {node_height_u:g} U per node", room=room))
     if rack.outlets is not None:
         said = f"{rack.outlets} outlets, {rack.node_outlets} per node"
@@ -260,8 +262,9 @@ def _rules(table: Table) -> Rules:
 
 def _check(table: Table, rack: Rack, *, whole: bool) -> None:
     """Note what contradicts itself; `whole` is whether all feeds could be read."""
-    if "supply_w" not in table and "feeds" not in table:
-        table.wrong("", "a rack without a supply", next="add supply_w = 70000, or feeds with volts and amps")
+    if "supply_w" not in table and (whole and not rack.feeds):
+        then = "give --supply 70kW, or in [rack] supply_w = 70000, or feeds with volts and amps"
+        table.wrong("", "a rack without a supply", next=then)
     if rack.margin >= 1:
         table.wrong("margin", f"margin is {rack.margin:g}", next="give the share that is kept free, below 1: 0.2")
     if not whole:

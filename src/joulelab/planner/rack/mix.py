@@ -15,7 +15,16 @@ import numpy as np
 
 from joulelab.core.errors import ConfigError
 from joulelab.planner.rack.blocks import Pool, pool_of, seen_share, share_limits, side_of
-from joulelab.planner.rack.extremes import HOUR_S, SEED, Exceeding, Percentile, Refusal, check_wider, refused
+from joulelab.planner.rack.extremes import (
+    HOUR_S,
+    SEED,
+    Exceeding,
+    Percentile,
+    Refusal,
+    check_wider,
+    known_gain,
+    refused,
+)
 from joulelab.planner.rack.spread import Spread, spread_of
 from joulelab.planner.rack.steps import sum_of
 
@@ -225,8 +234,7 @@ def load_of(jobs: Sequence[tuple[Job, Sequence[Draw]]], *, seed: int = SEED, spr
     bins = min(max(LEAST_BINS, 1 << (1024 * count).bit_length()), MOST_BINS)
     step_w = maximum_w / (bins - 2 * count - 2)
     parts = [_Part(j, p, i, step_w, bins) for (j, _), p, i in zip(jobs, pools, idles, strict=True)]
-    gains = [d.gain for _, draws in jobs for d in draws]
-    gain = None if None in gains else max(g for g in gains if g is not None)
+    gain = known_gain([d for _, draws in jobs for d in draws])
     spread = spread or max((spread_of(draws) for _, draws in jobs), key=lambda s: s.above)
     return Load(
         step_w=step_w, chance=_sum([p.chance() for p in parts], jobs, bins),

@@ -75,7 +75,8 @@ def mixed_of(rack: Rack, limits: Sequence[Limit], jobs: Sequence[tuple[Job, Sequ
     confidence = rack.rules.confidence
     hidden = [widened(draws).factor for _, draws in jobs]
     wider = max((one for one in hidden if one is not None), default=1.0)
-    lacks = [*([ACCURACY] if load.gain is None else []), *([PEAKS] if None in hidden else [])]
+    unknown = any(d.gain is None for _, draws in jobs for d in draws)
+    lacks = [*([ACCURACY] if unknown else []), *([PEAKS] if None in hidden else [])]
     return Mixed(
         names=tuple(f"{job.count} x {job.name} on {job.nodes}" for job, _ in jobs), nodes=load.nodes,
         allowed_w=allowed_w, binding=binding.name, mean_w=load.mean_w, maximum_w=load.maximum_w,

@@ -148,7 +148,7 @@ def _maxima(basis: Basis, peak: Peak | None) -> list[Row]:
 
 
 def _percentiles(basis: Basis) -> list[Row]:
-    asked = [p / 100 for p in basis.rack.rules.percentiles if basis.draws]
+    asked = [p / 100 for p in dict.fromkeys(basis.rack.rules.percentiles) if basis.draws]
     return [_percentile(basis, percentile_of(basis.draws, p, confidence=basis.rack.rules.confidence)) for p in asked]
 
 
@@ -172,11 +172,21 @@ def _caps(basis: Basis, guarantee: Guarantee | str) -> list[Row]:
     return [_promised(basis, guarantee, cap) for cap in every]
 
 
+def _no_cap(guarantee: Guarantee, cap_w: float) -> str:
+    """Return why GPUs cannot have a cap; nothing where they can, or where their highest is not known."""
+    if guarantee.gpu_w is None or guarantee.lowest_w <= cap_w <= guarantee.gpu_w:
+        return ""
+    return f"GPUs of {guarantee.gpu_w:g} W take caps from {guarantee.lowest_w:g} W, as far as is known, to that"
+
+
 def _promised(basis: Basis, guarantee: Guarantee, cap_w: float) -> Row:
     """Return the row of a cap; what nodes drew stands beside it only where they drew it under this cap.
 
     Under a lower cap they draw no more than the promise, nor than was seen.
     """
+    refused = _no_cap(guarantee, cap_w)
+    if refused:
+        return Row(f"caps {cap_w:g} W", "caps", refused=refused)
     node_w = guarantee.node_w(cap_w)
     row = basis.row(f"caps {cap_w:g} W", "caps", node_w, node_w, guarantee.said)
     highest = guarantee.gpu_w is not None and cap_w >= guarantee.gpu_w

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from joulelab.planner.rack.extremes import Refusal, independent
+from joulelab.planner.rack.extremes import Refusal, independent, up_to
 from joulelab.planner.rack.fit import usable_w
 from joulelab.report import format as fmt
 from joulelab.report.console import STYLE, make_table, print_facts
@@ -185,6 +185,11 @@ def facts(decision: Decision) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     if decision.twins:
         found.append(("warning", "simulated: nothing of it was measured on real nodes"))
+    seen = max((r for r in decision.rows if r.kind == "maximum"), key=lambda r: r.node_w or 0.0)
+    plate = decision.row("nameplate")
+    if plate is not None and (seen.node_w or 0.0) > (plate.node_w or 0.0):
+        text = f"a node at {_kilowatts(seen.node_w)} is above its nameplate of {_kilowatts(plate.node_w)}, which bounds"
+        found.append(("warning", f"{text} nothing then; correct --rated, or look at the meter"))
     found += [("limit", f"{limit.name}: {limit.said}") for limit in decision.limits]
     now = rack.nodes_now
     rated = decision.row("nameplate")
@@ -249,7 +254,7 @@ def _risk(row: Row) -> list[tuple[str, str]]:
     text = (
         f"a node above {_kilowatts(row.allowed_w)}, which {row.nodes} of them may draw each, {seen}; with "
         f"{100 * over.confidence:g} % confidence {least}{fmt.percent(over.high, signed=False)} of the time "
-        f"({independent(over.blocks)} of {fmt.roughly(over.block_s)}), for the work of these runs"
+        f"({independent(over.blocks)} of {up_to(over.works)}{fmt.roughly(over.block_s)}), for the work of these runs"
     )
     if over.wider > 1:
         without = f", without {' and '.join(row.lacks)}" if row.lacks else ""

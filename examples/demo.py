@@ -39,7 +39,7 @@ PARTS = ("measure", "sweep", "reproduce")
 PART_S, END_S = 900.0, 20.0
 # So long a part may import what it needs before it is ended because nobody reads it: it can then end in good order (s).
 START_S = 2.0
-LOAD_S = 7.0
+LOAD_S = 5.0
 # How `joulelab run` ends where one of its meters is not there.
 NO_SUCH_METER = "exit code 125"
 # The servers of the twin's node-level meters, what each needs, and the entry that reads it.

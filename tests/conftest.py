@@ -111,22 +111,9 @@ FIRST = (
     "integrations/test_jupyter.py",
 )
 
-# Files whose processes are not traced, which about doubles what each needs: those of other files show the same lines.
-# What core, analysis and control need is in none of these. The tests themselves are traced here too.
-UNTRACED = (
-    "cli/test_group.py",
-    "cli/test_run.py",
-    "cli/test_run_outcome.py",
-    "contracts/test_executors.py",
-    "integrations/test_jupyter.py",
-    "integrations/test_wandb.py",
-    "meters/test_ipmi.py",
-    "recorder/test_process.py",
-    "study/test_slurm_cluster.py",
-    "supervisor/test_measure.py",
-    "supervisor/test_nodes_cluster.py",
-    "supervisor/test_run.py",
-)
+# Processes that tests start are traced only where these do: tracing about doubles what each needs. Control lives in
+# processes; what else runs in one is run by tests of its own layer too. The tests themselves are always traced.
+TRACED = ("tests/control/", "tests/core/", "tests/recorder/test_owner.py", "tests/recorder/test_process.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -137,9 +124,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Leave processes untraced that a test marked `no_cover` or of an UNTRACED file starts."""
-    file = item.nodeid.partition("::")[0].removeprefix("tests/")
-    untraced = file in UNTRACED or item.get_closest_marker("no_cover") is not None
+    """Leave processes untraced that a test marked `no_cover`, or not TRACED, starts."""
+    untraced = not item.nodeid.startswith(TRACED) or item.get_closest_marker("no_cover") is not None
     kept = os.environ.pop("COVERAGE_PROCESS_CONFIG", None) if untraced else None
     try:
         return (yield)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.report.synthetic import make_run
 
 from joulelab.cli.group import run_commands
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from joulelab.cli.own_files import write_whole
 
 pytest.importorskip("matplotlib")
 KINDS = {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}
@@ -62,6 +60,23 @@ def test_only_pictures_of_ours_are_written_over(runs: Path, capsys: pytest.Captu
     assert "the folder cannot be made" in capsys.readouterr().err
     assert figure("energy", "first", "-o", "-") == 2
     assert not [path for path in runs.parent.iterdir() if path.name.startswith(".")]
+
+
+def test_an_ending_that_is_no_picture_is_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert figure("energy", "first", "-o", "mine.docx") == 2
+    assert "there is no picture of format 'docx'" in capsys.readouterr().err
+    assert not list(runs.parent.glob("mine*"))
+
+
+def test_a_device_is_written_into_and_a_link_stays(runs: Path) -> None:
+    real, link = runs.parent / "real.pdf", runs.parent / "link.pdf"
+    assert figure("energy", "first", "-o", "real.pdf") == 0
+    real_bytes, _ = real.read_bytes(), link.symlink_to(real)
+    assert figure("power", "first", "-o", "link.pdf") == 0
+    assert link.is_symlink()
+    assert real.read_bytes() != real_bytes
+    write_whole(Path("/dev/null"), b"x", what="picture")
+    assert Path("/dev/null").is_char_device()
 
 
 @pytest.mark.usefixtures("runs")

@@ -27,6 +27,7 @@ from joulelab.analysis.sums import SumCurve
 from joulelab.analysis.terms import Quantity, total
 from joulelab.analysis.unsure import unsure_of, with_unsure
 from joulelab.core.scope import family
+from joulelab.core.text import SERVED_TWIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,6 +116,12 @@ def joined_of(run: Run, interval: Interval) -> Joined:
     return run.kept(interval, lambda: join(load_channels(run, interval.idle), interval.start_ns, interval.end_ns))
 
 
+def _twin(run: Run) -> str:
+    """Return which twin stood in for a node: that of virtual time by name, or one that was served."""
+    served = SERVED_TWIN if (run.meta.get("environment") or {}).get("JOULELAB_TWIN") else ""
+    return str((run.meta.get("twin") or {}).get("name", "")) or served
+
+
 def _told(run: Run, end: dict[str, Any]) -> dict[str, Any]:
     """Return what the folder tells of a run by itself: names, command, outcome, labels."""
     return {
@@ -127,7 +134,7 @@ def _told(run: Run, end: dict[str, Any]) -> dict[str, Any]:
         "outcome": str(end.get("outcome", run.state)),
         "exit_code": end.get("exit_code"),
         "signal": end.get("signal"),
-        "twin": str((run.meta.get("twin") or {}).get("name", "")),
+        "twin": _twin(run),
     }
 
 

@@ -155,8 +155,8 @@ class PhaseResult:
 class Result:
     """Hold everything that is printed of a run; `stretches` are steps that follow each other, together.
 
-    `twin` names the twin that a run of virtual time is of: nothing of it was measured. `rated` is what runtime x rated
-    power would have said.
+    `twin` names the twin that a run is of, in virtual time or served: nothing of it was measured. `rated` is what
+    runtime x rated power would have said.
     """
 
     run: str

@@ -194,6 +194,8 @@ def _place(
     if several or output.is_dir():
         return output / f"{target.name}-{picture.kind}", formats or FORMATS[:1]
     ending = output.suffix.removeprefix(".")
+    if ending and not ending[0].isdigit() and ending not in FORMATS:
+        raise click.UsageError(f"there is no picture of format {ending!r}; name it .{', .'.join(FORMATS)}")
     if ending in FORMATS and set(formats) <= {ending}:
         return output.with_suffix(""), (ending,)
     if ending in FORMATS:

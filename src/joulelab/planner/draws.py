@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +23,6 @@ from joulelab.analysis.profile_lines import Edges
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import ConfigError
 from joulelab.core.scope import family
-from joulelab.core.text import SERVED_TWIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -152,10 +151,6 @@ def utc_s(text: str) -> float:
 def measured_of(run: Run) -> Measured:
     """Read a run for planning. Raises ConfigError where no power was measured."""
     result = analyse(run)
-    if not result.twin and (run.meta.get("environment") or {}).get("JOULELAB_TWIN"):
-        result = replace(
-            result, twin=SERVED_TWIN
-        )  # meters were read as real ones are, but nothing real was behind them
     events = list(run.events())
     interval = interval_of(run, events)
     told = accounts_of(events)

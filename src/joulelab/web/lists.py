@@ -144,7 +144,7 @@ def _status(entry: Entry) -> Html:
     if entry.status == "failed":
         words = end_text({"outcome": entry.outcome, "exit_code": entry.exit_code, "signal": entry.signal})
     badge = tag("span", printable(words), class_=BADGES[entry.status])
-    twin = tag("span", "simulated", class_="badge warn", title=short(f"twin {entry.twin}, virtual time"))
+    twin = tag("span", "simulated", class_="badge warn", title=short(fmt.simulated([entry.twin])))
     return joined((badge, twin if entry.twin else None), " ")
 
 

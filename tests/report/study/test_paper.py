@@ -95,6 +95,11 @@ def test_the_caption_says_what_was_measured_by_what_and_how_well() -> None:
         "the meters' own 2 % (k = 2) comes on top of ±."
     )
     assert table.rows[0].labels == ("1",)
+    (table,) = paper_tables(summarise([cell("a", trials[:1], batch=1)]), scope="gpu")
+    assert table.caption == (
+        "One run of each; how much runs differ is not known. "
+        "Energy of gpu, by nvml, rapl; each is known to 2 % (k = 2)."
+    )
     two = summarise(by_cap({260.0: [(5e3, 60.0)], 200.0: [(4e3, 70.0)] * 2}, gain=0.01, offset=0.005))
     (table,) = paper_tables(two)
     assert table.caption.startswith("Mean ± standard deviation of 2 repeats; one run where there is no ±.")

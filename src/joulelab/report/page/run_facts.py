@@ -8,6 +8,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import JoulelabError
+from joulelab.core.text import SERVED_TWIN
 from joulelab.report import format as fmt
 from joulelab.report.caps import cap_lines
 from joulelab.report.page.blocks import Commands, Fold, Heading, Lines, Table, Text
@@ -160,7 +161,7 @@ def recomputed(result: Result, folder: Path, name: str) -> tuple[Block, ...]:
         Text(f"Every figure of this page is worked out from the run's folder, `{folder}`: no meter is needed for it."),
         Commands(tuple(typed)),
     ]
-    if result.command and result.outcome != "imported" and not result.twin:
+    if result.command and result.outcome != "imported" and result.twin in ("", SERVED_TWIN):
         blocks += [
             Text("To measure again:"),
             Commands((f"joulelab run -- {shlex.join(result.command)}",)),

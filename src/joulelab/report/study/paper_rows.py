@@ -209,12 +209,16 @@ def caption(
     single = "; one run where there is no ±" if ns[0] > 1 and any(c.n == 1 for c in cells) else ""
     what = "standard deviation" if spread == "deviation" else "half of Student's 95 % interval of the mean"
     many = f"{ns[0]}" if len(ns) == 1 else f"{ns[0]} to {ns[-1]}"
-    said = [f"Mean ± {what} of {many} {'repeat' if many == '1' else 'repeats'}{single}."]
+    once = many == "1"
+    said = [
+        "One run of each; how much runs differ is not known." if once else f"Mean ± {what} of {many} repeats{single}."
+    ]
     samples = [s for c in cells for s in [summary.statistics[c.key].get("energy")] if s is not None]
     meters = sorted({part.split()[0] for s in samples for d in s.devices for part in d.split("; ") if part.split()})
     if samples:
         of = f" of {scope}" if scope else " of everything measured"
-        said.append(f"Energy{of}{', by ' + ', '.join(meters) if meters else ''}{_accuracy(samples)}.")
+        by = f", by {', '.join(meters)}" if meters else ""
+        said.append(f"Energy{of}{by}{_known_to(cells) if once else _accuracy(samples)}.")
     data = {c.data for c in cells}
     if len(data) > 1:
         said.append("Rows worked on different data, from which differences may come.")
@@ -250,5 +254,18 @@ def _accuracy(samples: Sequence[Sample]) -> str:
     known = [s.meter * 100 for s in samples if s.meter is not None]
     if len(known) < len(samples):
         return "; the meters' own accuracy is not known, and not in ±"
-    low, high = (f"{v:.0f}" if v >= 99.5 else f"{v:.2g}" for v in (min(known), max(known)))
-    return f"; the meters' own {low if low == high else f'{low} to {high}'} % (k = 2) comes on top of ±"
+    return f"; the meters' own {_percents(known)} % (k = 2) comes on top of ±"
+
+
+def _known_to(cells: Sequence[CellMetrics]) -> str:
+    """Return how well energies of single runs are known: by all terms of their intervals, not by the gain alone."""
+    energies = [c.energy for c in cells if c.energy is not None]
+    known = [100 * e.expanded / e.value for e in energies if e.expanded is not None and e.value > 0]
+    if not known or len(known) < len(energies):
+        return "; the meters' own accuracy is not known"
+    return f"; each is known to {_percents(known)} % (k = 2)"
+
+
+def _percents(values: Sequence[float]) -> str:
+    low, high = (f"{v:.0f}" if v >= 99.5 else f"{v:.2g}" for v in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from joulelab.core.errors import JoulelabError
+from joulelab.core.text import SERVED_TWIN
+from joulelab.store.folder import read_meta
+
 if TYPE_CHECKING:
     from joulelab.analysis.metrics import Summary
     from joulelab.study.folder import Plan, Study
@@ -43,11 +47,24 @@ def simulated(study: Study) -> str:
 
     nodes = study.nodes
     twins = twins_of(nodes)
+    if not twins and _served(study):
+        return told([SERVED_TWIN])
     real = [name for name in nodes if name not in twins]
     names = list(dict.fromkeys(twins.values()))
     if real:
         names = [f"{twin} ({node})" for node, twin in twins.items()]
     return told(names) if twins else ""
+
+
+def _served(study: Study) -> bool:
+    """Return whether its runs were on a twin that was served, by the first of them: they share a machine."""
+    first = next((study.folder / "cells").glob("*/r*/*/run.json"), None)
+    if first is None:
+        return False
+    try:
+        return bool((read_meta(first.parent).get("environment") or {}).get("JOULELAB_TWIN"))
+    except JoulelabError:
+        return False  # whoever looks at the run says what is wrong with it
 
 
 def twins_by_node(study: Study) -> dict[str, str] | None:

@@ -94,6 +94,44 @@ def test_a_plan_weighs_kinds_of_nodes_at_sites(call: Call, tmp_path: Path) -> No
     assert {entry["mean_rate"] for entry in typed["entries"]} == {100.0}
 
 
+def test_kinds_of_nodes_are_weighed_by_one_workload(
+    call: Call, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call is not None
+    node_run(runs, 4000.0, seconds=40.0, work={"tokens": 4e6}, name="other", labels={"workload": "resnet"})
+    (tmp_path / "plan.toml").write_text(PLAN.replace('runs = ["slow"]', 'runs = ["other"]'))
+    assert run_commands(["plan", "cost", "--plan", "plan.toml"], []) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "epoch: kinds of nodes are not weighed by different workloads (fast: python train.py; slow: resnet)" in said
+
+
+def test_what_files_are_called_does_not_change_an_interval(call: Call, tmp_path: Path) -> None:
+    widths = []
+    for first, second in (("a", "b"), ("x/log", "y/log")):
+        for name in (first, second):
+            log = tmp_path / f"{name}.csv"
+            log.parent.mkdir(exist_ok=True)
+            log.write_text("t,w\n" + "".join(f"{1714564800 + k},4000\n" for k in range(61)))
+            known = ("--map", "w=node.ac:W", "gain=0.02", "reference=sheet")
+            call("import", "csv", log, "--time", "t=unix", *known, "--name", name.replace("/", "-"))
+        names = [name.replace("/", "-") for name in (first, second)]
+        total = json.loads(call("plan", "cost", *names, "--tariff", "1EUR", "--json").stdout)["total"]["here"]
+        widths.append(total["expanded"])
+    assert widths[0] == pytest.approx(widths[1])
+
+
+def test_a_cap_is_modelled_where_only_the_node_was_measured(call: Call, tmp_path: Path) -> None:
+    words = ("plan", "cost", "fast", "--tariff", "1EUR", "--cap", "400", "--json")
+    (entry,) = json.loads(call(*words, "--gpu-power", "700W", "--gpus", "8").stdout)["entries"]
+    (step,) = entry["planned"]["steps"]
+    assert (step["axis"], step["how"]) == ("cap", "assumed")
+    assert "70% of the node's power" in step["said"]
+    assert step["time"]["value"] > 1 > step["energy"]["value"]
+    (tmp_path / "plan.toml").write_text("[nodes.a]\ngpus = 8\ngpu_w = 700\n")
+    (by_plan,) = json.loads(call(*words, "--plan", "plan.toml").stdout)["entries"]
+    assert by_plan["planned"]["steps"] == entry["planned"]["steps"]
+
+
 def test_a_statement_is_text_and_latex(call: Call) -> None:
     words = ("plan", "carbon", "fast", "--intensity", "380", "--statement")
     text = call(*words).stdout
@@ -132,6 +170,12 @@ def test_a_picture_is_written_and_nothing_of_others_over(call: Call, tmp_path: P
         (("carbon", "fast", "--intensity", "380", "--cap", "nan"), "is no number to reckon with"),
         (("carbon", "fast", "--intensity", "380", "--rated", "inf"), "is no number to reckon with"),
         (("carbon", "--plan", "none.toml"), "there is no such plan"),
+        (("cost", "fast", "--tariff", "1e308EUR", "--json"), "1e+308 EUR/kWh is no rate"),
+        (("carbon", "fast", "--intensity", "1e308", "--json"), "1e+308 g/kWh is no rate"),
+        (("cost", "fast", "--tariff", "1EUR", "--work", "runs=1e308"), "would take more than 1000 years on 1 node"),
+        (("cost", "fast", "--tariff", "1EUR", "--rated", "1e308", "--json"), "too large to reckon with"),
+        (("cost", "fast", "--tariff", "1EUR", "--pue", "1e300"), "it is 1 to 100"),
+        (("cost", "fast", "--tariff", "1EUR", "--cap", "400", "--gpu-power", "700"), "for a model give --gpus 8"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(

@@ -51,6 +51,20 @@ def test_its_help_is_that_of_the_list() -> None:
     assert command.help.splitlines()[0] == COMMANDS["rates"]
 
 
+def test_all_hours_of_a_rule_are_told(call: Call, tmp_path: Path) -> None:
+    hours = '["06:00-07:00", "09:00-11:00", "18:00-22:00"]\ndays = "mon,wed,fri"\nmonths = "nov-feb"'
+    (tmp_path / "t.toml").write_text(TARIFF.replace('"22:00-06:00"', hours))
+    text = call("plan", "rates", "check", "t.toml").stdout
+    assert is_narrow(text)
+    assert "…" not in text
+    assert "mon,wed,fri 18:00-22:00 in jan-feb,nov-dec" in " ".join(text.split())
+
+
+def test_a_value_that_no_rate_has_is_refused(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "grid.csv").write_text("# kind: average\n# unit: g/kWh\n" + ROWS.replace(",300", ",3e300"))
+    assert "3e+300 g/kWh is no rate" in call("plan", "rates", "check", "grid.csv", code=2).stderr
+
+
 def test_a_series_is_described_with_its_gaps(call: Call, tmp_path: Path) -> None:
     (tmp_path / "grid.csv").write_text("# kind: average\n# unit: g/kWh\n# zone: DE\n" + ROWS)
     text = call("plan", "rates", "check", "grid.csv").stdout

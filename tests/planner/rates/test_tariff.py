@@ -208,6 +208,8 @@ def test_dates_are_days_of_the_tariffs_own_clock(tmp_path: Path) -> None:
         ('"20:00-08:00"', '"20:00-20:00"', "are no hours"),
         ("price = 22", 'price = "22"', "price is '22'"),
         ("price = 22", "", "rule 4 has no price"),
+        ("price = 22", "price = 1e12", "is no rate"),
+        ('title = "City 2026"', "since = 2026-05-01\nuntil = 2026-04-01", ":3: the tariff ends before it begins"),
         ("price_per_kw = 120", "", r"\[demand\] has no price_per_kw"),
         ('per = "year"', 'per = "week"', "per is 'week'"),
         ('title = "City 2026"', 'titel = "x"', "unknown key 'titel'"),

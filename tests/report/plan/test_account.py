@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.planner.measured_runs import measured, node_run
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import SERVED_TWIN
 from joulelab.planner.account.energy import RunProfile
-from joulelab.planner.account.entries import Books, Job, books_of, pue_of, start_of
+from joulelab.planner.account.entries import Books, Job, books_of, pue_of
 from joulelab.planner.account.sites import Site
+from joulelab.planner.account.start import start_of
 from joulelab.planner.account.statement import statements_of
 from joulelab.planner.account.work import Work, plan_work
 from joulelab.planner.nodes import NodeKind
@@ -51,7 +54,16 @@ def test_a_table_of_sites_fits_and_says_what_differs(tmp_path: Path) -> None:
     found = books(tmp_path, "carbon", NORTH, HOME)
     text = shown(found)
     assert max(len(line) for line in text.splitlines()) <= 80
-    for word in ("north", "home", "rated x time", "making,", "than", "PUE 1.1 is taken as exact", "average intensity"):
+    for word in (
+        "north",
+        "home",
+        "rated x time",
+        "making,",
+        "than north",
+        "change from",
+        "PUE 1.1 is taken as exact",
+        "average intensity",
+    ):
         assert word in " ".join(text.split())
     first, second = found.entries
     assert found.against(first) is None
@@ -204,6 +216,39 @@ def test_a_start_without_offset_is_in_the_rates_time_zone(tmp_path: Path) -> Non
         start_of("2023-10-29T02:30", rates)
 
 
+def on_twin(run: Measured, twin: str = SERVED_TWIN) -> Measured:
+    return replace(run, result=replace(run.result, twin=twin))
+
+
+def test_measured_and_simulated_runs_are_not_added_up(tmp_path: Path) -> None:
+    real, twin = run_of(tmp_path, name="real"), on_twin(run_of(tmp_path, name="sleep"))
+    with pytest.raises(ConfigError, match=r"not added up \(real was measured, sleep is simulated\)"):
+        books_of([Job(RunProfile(one)) for one in (real, twin)], [HOME], "carbon")
+    epoch = Work("epoch", "tokens", 1e9)
+    kinds = [Job(plan_work(epoch, [run]), NodeKind(name)) for run, name in ((real, "a"), (twin, "b"))]
+    assert "simulated: epoch on b; the others come from measured runs" in books_of(kinds, [HOME], "carbon").notes
+
+
+def test_virtual_time_is_said_only_of_twins_in_it(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    told = {}
+    for twin in (SERVED_TWIN, "8xh100"):
+        (one,) = statements_of(books_of([Job(RunProfile(on_twin(run, twin)))], [HOME], "carbon"))
+        told[twin] = statement_text(one)
+    said = "These figures are simulated ({}); nothing was measured. "
+    assert told[SERVED_TWIN].startswith(said.format(SERVED_TWIN))
+    assert told["8xh100"].startswith(said.format("twin 8xh100, virtual time"))
+
+
+def test_runs_of_several_workloads_have_no_common_sci(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path), run_of(tmp_path, labels={"workload": "sleep"})]
+    (one,) = statements_of(books_of([Job(RunProfile(run)) for run in runs], [HOME], "carbon"))
+    assert one.sci is None
+    assert "No software carbon intensity (SCI) is given: the runs are of several workloads." in statement_text(one)
+    (money,) = statements_of(books_of([Job(RunProfile(run)) for run in runs], [HOME], "cost"))
+    assert "SCI" not in statement_text(money)
+
+
 def test_data_is_moved_once_for_all_runs(tmp_path: Path) -> None:
     runs = [run_of(tmp_path), run_of(tmp_path, seconds=10.0)]
     alone, both = (books_of([Job(RunProfile(r)) for r in some], [NORTH], "carbon") for some in (runs[:1], runs))
@@ -253,6 +298,8 @@ def test_a_demand_charge_is_told_apart(tmp_path: Path) -> None:
     (entry,) = found.entries
     assert entry.charges == pytest.approx({"demand per month": 90.0, "fee per month": 5.0})
     assert entry.account.amount.value == pytest.approx(entry.account.site_kwh.value * 0.3)
+    assert "not in it: demand per month for fifty_%, 90.00 EUR" in found.notes
+    assert "not in it: fee per month, 5.00 EUR" in found.notes  # whatever runs
 
 
 def test_what_is_typed_is_read_or_refused() -> None:

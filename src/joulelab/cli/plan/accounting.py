@@ -91,8 +91,9 @@ def account_options(function: F) -> F:
 
 def answer(purpose: Purpose, spec: str | None, given: Given) -> None:
     """Account for what was typed, and print it. Raises ConfigError, NotARun, MissingDependency."""
-    from joulelab.planner.account.entries import books_of, start_of
+    from joulelab.planner.account.entries import books_of
     from joulelab.planner.account.sites import rates_of
+    from joulelab.planner.account.start import start_of
     from joulelab.planner.scenario import read_scenario
 
     kind = checked_picture(given.picture, force=given.force)
@@ -204,17 +205,20 @@ def _planned(
 ) -> list[Job]:
     """Return work as planned from its own runs, from those that were named, or on each kind of node."""
     from joulelab.planner.account.entries import Job
-    from joulelab.planner.account.work import plan_work
+    from joulelab.planner.account.work import check_one_workload, plan_work
 
     own = _measured(plan.near(work.runs), given) if work.runs else list(named)
     bases: list[tuple[NodeKind | None, list[Measured]]] = list(kinds.values()) if not own else []
     if own:
         bases = [(_kind(own[0], kinds, plan), own)]
+    _check_imported([one for _, measured in bases for one in measured])
+    check_one_workload(work, {kind.name: measured for kind, measured in bases if kind is not None and not own})
     jobs = []
     for kind, measured in bases:
-        _check_imported(measured)
         gpu_w = given.gpu_w if given.gpu_w is not None or kind is None else kind.gpu_w
-        jobs.append(Job(plan_work(work, measured, at_s=at_s, rated_w=_rated(kind, given), gpu_w=gpu_w), kind))
+        gpus = None if kind is None else kind.gpus
+        planned = plan_work(work, measured, at_s=at_s, rated_w=_rated(kind, given), gpus=gpus, gpu_w=gpu_w)
+        jobs.append(Job(planned, kind))
     return jobs
 
 

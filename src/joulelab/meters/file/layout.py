@@ -280,9 +280,10 @@ def _spec(
     name = str(table.get("name") or usual.get(kind) or (own if own.endswith(suffix) else own + suffix))
     accuracy = stated({**config, **table}, UNSTATED) if kind != "state" else Accuracy()
     if kind != "state" and not accuracy.shared:
-        # One file may hold several instruments: what is wrong in common is so within a family only.
+        # One file may hold several instruments: what is wrong in common is so within a family only. What a
+        # file is called does not tell instruments apart: two files may well come from one.
         offset = accuracy.offset if kind == "power" else 0.0
-        accuracy = replace(accuracy, offset=offset, quantum=0.0, shared=f"{label_of(config)}:{covers}")
+        accuracy = replace(accuracy, offset=offset, quantum=0.0, shared=f"file:{covers}")
     seconds = {k: number(where, table, k, 0.0, above=-1e-12) if k in table else None for k in ("update_s", "window_s")}
     modulus = number(where, table, "modulus", 0.0, above=0.0) * unit.factor if "modulus" in table else None
     return Spec(

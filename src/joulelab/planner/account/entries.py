@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from joulelab.analysis.products import ONE
 from joulelab.analysis.terms import Quantity
@@ -13,14 +13,13 @@ from joulelab.core.errors import ConfigError
 from joulelab.planner.account.energy import RunProfile, account_of, side_of, summed
 from joulelab.planner.account.purchase import BreakEven, Option, break_even, share_of
 from joulelab.planner.account.scaling import RUNS
-from joulelab.planner.account.sites import fits, notes_of, rates_of
+from joulelab.planner.account.sites import MOST_PUE, fits, notes_of, rates_of
 from joulelab.planner.account.work import Planned
 from joulelab.planner.accounted import nodes_told, outer_scopes
+from joulelab.planner.draws import workload_of
 from joulelab.planner.rates.constant import Constant
 from joulelab.planner.rates.find import caveats
-from joulelab.planner.rates.steps import shown
 from joulelab.planner.rates.tariff import Tariff
-from joulelab.planner.rates.zones import UTC_NAMES, utc_of, zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,10 +27,12 @@ if TYPE_CHECKING:
     from joulelab.planner.account.energy import Account
     from joulelab.planner.account.purchase import Share
     from joulelab.planner.account.sites import Purpose, Site
+    from joulelab.planner.account.start import Start
     from joulelab.planner.nodes import NodeKind
     from joulelab.planner.rates.rate import Rate
 
 HOURS = 3600.0
+DEMAND = "demand"
 SIDES = {
     "dc": "measured behind the supplies: their losses are not included",
     "parts": "only parts of the nodes were measured: the rest of them is not included",
@@ -65,6 +66,12 @@ class Job:
         if isinstance(profile, Planned):
             return profile.twins
         return (profile.measured.result.twin,) if profile.measured.result.twin else ()
+
+    @property
+    def workload(self) -> str:
+        """Return what it does: the workload of a run, the name of planned work."""
+        profile = self.profile
+        return profile.name if isinstance(profile, Planned) else workload_of(profile.measured.result)
 
     @property
     def side(self) -> str:
@@ -213,15 +220,18 @@ def books_of(
     """Account for jobs at sites; `start` moves them to another time, `rates` are those of the sites where read before.
 
     Data is moved to a site once for all jobs, which share it equally; kinds of nodes are choices for the same work.
-    Raises ConfigError where rates may not stand together, or are not known when a job runs.
+    Raises ConfigError where rates may not stand together, or are not known when a job runs, and for measured runs
+    together with simulated ones.
     """
     if not jobs:
         raise ConfigError("there is nothing to account for", next="name runs, or give [[work]] in the plan")
+    _check_real([job for job in jobs if not isinstance(job.profile, Planned)])
     rates = rates_of(sites, purpose) if rates is None else rates
     at_s = None if start is None else start.at_s
     movers = len({j.profile.name if isinstance(j.profile, Planned) else j.runs[0] for j in jobs})
     pairs = [(job, site, rate) for job in jobs for site, rate in zip(sites, rates, strict=True)]
     entries = [_entry(job, site, rate, purpose, at_s, movers) for job, site, rate in pairs]
+    _check_finite(entries)
     runs = [e for e in entries if not isinstance(e.job.profile, Planned)]
     several = len({id(e.job) for e in runs}) > 1
     total = {site.name: summed([(e.job.runs[0], e.whole) for e in runs if e.site is site]) for site in sites if several}
@@ -230,6 +240,23 @@ def books_of(
     return Books(
         purpose, tuple(entries), total, summed(first) if several else None, evens, tuple(_notes(entries, start))
     )
+
+
+def _check_real(runs: Sequence[Job]) -> None:
+    """Refuse runs that were measured together with simulated ones: no sum of them is either. Raises ConfigError."""
+    real, twin = ([job.name for job in runs if bool(job.twins) is twins] for twins in (False, True))
+    if real and twin:
+        why = f"{real[0]} was measured, {twin[0]} is simulated"
+        raise ConfigError("measured and simulated runs are not added up", why=why, next="name one or the other")
+
+
+def _check_finite(entries: Sequence[Entry]) -> None:
+    """Refuse figures that are too large to reckon with, wherever they come from. Raises ConfigError."""
+    for e in entries:
+        whole, kwh = e.whole, e.account.site_kwh
+        if not math.isfinite(whole.value + whole.u + kwh.value + kwh.u + (e.account.rated_amount or 0.0)):
+            why = "energy, price, overhead or rated power is beyond all measure"
+            raise ConfigError(f"{e.job.name}: the figures are too large to reckon with", why=why, next="correct them")
 
 
 def _entry(job: Job, site: Site, rate: Rate, purpose: Purpose, at_s: float | None, movers: int) -> Entry:
@@ -245,8 +272,10 @@ def _entry(job: Job, site: Site, rate: Rate, purpose: Purpose, at_s: float | Non
     notes += _fitting(job, site)
     charges = _charges(rate, job, site)
     unit = rate.label.unit.partition("/")[0]
-    notes += [f"not in it: {name}, {amount:.2f} {unit}" for name, amount in charges.items()]
-    if any(name.startswith("demand") for name in charges):
+    demand = [name for name in charges if name.startswith(DEMAND)]
+    whose = dict.fromkeys(demand, f" for {job.name}")  # a fee is asked once, whatever runs
+    notes += [f"not in it: {name}{whose.get(name, '')}, {amount:.2f} {unit}" for name, amount in charges.items()]
+    if demand:
         notes.append("demand is as if the highest power of the work added to that of the site in full")
     elif isinstance(rate, Tariff) and rate.demand is not None:
         notes.append(f"not in it: demand per {rate.demand.per}; the highest power of {job.name} is not known")
@@ -277,7 +306,7 @@ def _charges(rate: Rate, job: Job, site: Site) -> dict[str, float]:
     found: dict[str, float] = {}
     if isinstance(rate, Tariff) and rate.demand is not None and job.highest_w is not None:
         highest_kw = job.highest_w * site.overhead.value / 1e3
-        found[f"demand per {rate.demand.per}"] = rate.demand.amount * highest_kw
+        found[f"{DEMAND} per {rate.demand.per}"] = rate.demand.amount * highest_kw
     if isinstance(rate, Tariff) and rate.fee is not None:
         found[f"fee per {rate.fee.per}"] = rate.fee.amount
     return found
@@ -309,6 +338,9 @@ def _notes(entries: Sequence[Entry], start: Start | None) -> list[str]:
     several = len({entry.site.name for entry in entries}) > 1
     labels = {entry.site.name: entry.account.label for entry in entries}.values()
     said += [*caveats(labels), *(note for label in labels for note in label.notes), *_measured_notes(entries)]
+    simulated = dict.fromkeys(entry.job.name for entry in entries if entry.job.twins)
+    if any(not entry.job.twins for entry in entries) and simulated:
+        said.append(f"simulated: {', '.join(simulated)}; the others come from measured runs")
     if entries[0].account.label.kind == "average":
         said.append("average intensity: says what is attributed to the energy, not what one kWh less would avoid")
     for entry in entries:
@@ -341,33 +373,6 @@ def _measured_notes(entries: Sequence[Entry]) -> list[str]:
     return said
 
 
-class Start(NamedTuple):
-    """Hold when jobs start (s since 1970), and how to say it."""
-
-    at_s: float
-    said: str
-
-
-def start_of(text: str, rates: Sequence[Rate]) -> Start:
-    """Return a time as people write it: `2026-11-17T08:00+01:00`; without an offset it is in the rates' time zone.
-
-    Raises ConfigError, also where rates are of several zones and for times that clocks skip or show twice.
-    """
-    try:
-        time = dt.datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise ConfigError(f"{text!r} is no time", next="write it as 2026-11-17T08:00+01:00") from None
-    if time.tzinfo is not None:
-        return Start(time.timestamp(), f"it starts at {shown(time.timestamp())}")
-    zones = list(dict.fromkeys(rate.label.time_zone for rate in rates))
-    if len(zones) > 1:
-        why = f"rates are in {', '.join(zones)}"
-        raise ConfigError(f"{text!r} says no offset", why=why, next=f"write it as {time.isoformat()}+01:00")
-    at_s = utc_of(time, zone_of(zones[0]))
-    given = "" if zones[0] in UTC_NAMES else f" ({time:%H:%M} in {zones[0]}, the rate's time zone)"
-    return Start(at_s, f"it starts at {shown(at_s)}{given}")
-
-
 def pue_of(text: str) -> Quantity:
     """Return a PUE as people write it: `1.3`, or `1.3±0.05` (k = 2, as everywhere). Raises ConfigError."""
     value, sign, width = text.replace("+-", "±").replace("+/-", "±").partition("±")
@@ -375,6 +380,6 @@ def pue_of(text: str) -> Quantity:
         pue, u = float(value), float(width) / 2 if sign else 0.0
     except ValueError:
         raise ConfigError(f"{text!r} is no PUE", next="write it as 1.3 or 1.3±0.05") from None
-    if not 1 <= pue < float("inf") or not 0 <= u < pue:
-        raise ConfigError(f"{text!r} is no PUE", why="it is at least 1", next="write it as 1.3 or 1.3±0.05")
+    if not 1 <= pue <= MOST_PUE or not 0 <= u < pue:
+        raise ConfigError(f"{text!r} is no PUE", why=f"it is 1 to {MOST_PUE:g}", next="write it as 1.3 or 1.3±0.05")
     return Quantity(pue, {"pue:given": u}) if u else Quantity(pue) if pue != 1 else ONE

@@ -19,12 +19,13 @@ from joulelab.planner.account.energy import side_of
 from joulelab.planner.accounted import check_course, evenly, nodes_of, outer_scopes
 from joulelab.planner.caps.between import between
 from joulelab.planner.caps.capped_runs import cap_of, caps_of
-from joulelab.planner.caps.response import known_response
+from joulelab.planner.caps.response import known_response, modelled_response
 from joulelab.planner.draws import workload_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from joulelab.planner.caps.response import Response
     from joulelab.planner.draws import Measured
 
 How = Literal["measured", "interpolated", "assumed"]
@@ -32,6 +33,9 @@ RUNS, GPU_HOURS, NODE_HOURS = "runs", "gpu_hours", "node_hours"
 # The least share of the speed that each doubling of nodes is taken to keep where nothing was measured: a short real
 # job (ResNet of MLPerf Training 4.0, 13 min on one node of 8 H100) kept 0.72 from one node to eight, start included.
 KEPT = 0.7
+# What a node draws while it waits for others, as a share of what it draws alone: from idle to all of it. Those eight
+# nodes took 2.66 times the node-hours and 1.69 times the energy: 0.42 while they waited, idle 0.34.
+WAITING = (0.33, 1.0)
 OWN = ("study", "cell", "slot", "workload", "cap", "batch", "nodes", "repeat")  # labels that are no other knob
 LONGEST, MOST = 40, 4  # of what runs differ in, in a message
 BATCH = ("batch", "batch_size")  # labels or facts that tell it
@@ -97,6 +101,7 @@ class Basis:
 
     groups: tuple[Group, ...]
     unit: str
+    gpus: int | None = None
     gpu_w: float | None = None
     notes: tuple[str, ...] = ()
 
@@ -125,7 +130,7 @@ class Basis:
                 raise ConfigError("a run has no energy", where=cell.trials[0].run, next="joulelab doctor")
             alone = alone or not found.time.known
             groups.append(Group(*key, tuple(members[key]), found.judged(cell.key)))
-        return cls(tuple(groups), unit, gpu_w, (*((SINGLE,) if alone else ()), *evenly(measured)))
+        return cls(tuple(groups), unit, gpus, gpu_w, (*((SINGLE,) if alone else ()), *evenly(measured)))
 
     def at(self, *, nodes: int | None = None, cap_w: float | None = None, batch: float | None = None) -> Scaled:
         """Return energy and time per unit of work at a node count, cap (W on each GPU) and batch.
@@ -197,12 +202,9 @@ class Basis:
         line.sort(key=lambda g: g.nodes)
         places = [float(g.nodes) for g in line]
         if len(line) == 1:
-            low, high = sorted((1.0, KEPT ** -math.log2(nodes / base.nodes)))
-            middle, u = (low + high) / 2, (high - low) / 2 / math.sqrt(3)
-            # Nodes that wait draw less: what they lose in time says little of what they lose in energy.
-            spread = Quantity(middle, {f"scaling:nodes@{base.run}": u})
-            energy, how = Quantity(middle, {f"scaling:energy@{base.run}": u}), "assumed"
+            (spread, energy), how = assumed_spread(nodes / base.nodes, base.run), "assumed"
             said = f"one count was measured: each doubling keeps {KEPT * 100:.0f} to 100 % of the speed (100 %: ideal)"
+            said += f", nodes that wait draw {WAITING[0] * 100:.0f} to 100 % of their power"
         else:
             inside = places[0] < nodes < places[-1]
             find = between if inside else beyond
@@ -219,13 +221,46 @@ class Basis:
         line = [g for g in self.groups if (g.nodes, g.batch) == (base.nodes, base.batch)]
         members = [m for g in line for m in g.members]
         check_course(members, "what caps do")
-        response = known_response(members, gpu_w=self.gpu_w)
+        response = self._response(base, members)
         there, here = response.at(cap_w), response.points[-1]
         time = _ratio(there.slowdown, here.slowdown)
         energy = product(time, _ratio(there.node_w, here.node_w))
         how: How = "assumed" if response.source == "model" else "interpolated"
         since = "none" if base.cap_w is None else f"{base.cap_w:g} W"
         return Step("cap", since, f"{cap_w:g} W", time, energy, how, response.said)
+
+    def _response(self, base: Group, members: Sequence[Measured]) -> Response:
+        """Return what caps do: by the given GPUs where none was measured but the power of whole nodes was."""
+        draws = [draw for one in members for draw in one.draws]
+        whole = all(draw.side in ("ac", "dc") and not draw.gpus for draw in draws)
+        if not whole or self.gpu_w is None or any(cap_of(one.result) is not None for one in members):
+            return known_response(members, gpu_w=self.gpu_w)
+        if self.gpus is None:
+            raise ConfigError("what caps do is not known", why="no GPU was measured", next="for a model give --gpus 8")
+        node_w = base.energy.ratio(base.node_s)
+        highest_w = max(draw.highest_w for draw in draws)
+        return modelled_response(
+            Quantity(node_w.value, node_w.terms), highest_w, gpus=self.gpus, gpu_w=self.gpu_w
+        )  # what the model adds is known, whatever the meter is worth
+
+
+def assumed_spread(times: float, tag: str) -> tuple[Quantity, Quantity]:
+    """Return by what node-seconds and energy per work change on so many times the nodes, where nothing was measured.
+
+    Both come from the time that nodes wait for others, so that in their ratio, the power of a node, only what waiting
+    nodes draw is left: they never draw more than they did.
+    """
+    end = KEPT ** -math.log2(times)
+    spread, u = (1 + end) / 2, abs(end - 1) / 2 / math.sqrt(3)
+    drawn, u_drawn = sum(WAITING) / 2, (WAITING[1] - WAITING[0]) / 2 / math.sqrt(3)
+    if times > 1:  # they come to wait
+        energy, by_spread, by_drawn = 1 + drawn * (spread - 1), drawn, spread - 1
+    else:  # they waited
+        whole = spread + drawn * (1 - spread)
+        energy, by_spread, by_drawn = spread / whole, drawn / whole**2, -spread * (1 - spread) / whole**2
+    shared = f"scaling:nodes@{tag}"
+    terms = {shared: by_spread * u, f"scaling:waiting@{tag}": by_drawn * u_drawn}
+    return Quantity(spread, {shared: u}), Quantity(energy, terms)
 
 
 def beyond(x: Sequence[float], points: Sequence[Quantity], at: float, source: str) -> Quantity:

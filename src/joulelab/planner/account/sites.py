@@ -23,6 +23,7 @@ KEYS = (
     "budget_w",
 )  # fmt: skip
 NUMBERS = ("pue", "pue_u", "data_gb", "kwh_per_gb", "kwh_per_gb_u", "budget_w")
+MOST_PUE = 100.0
 Purpose = Literal["cost", "carbon"]
 
 
@@ -108,6 +109,8 @@ def _check(table: Table, pue: float | None, pue_u: float | None) -> None:
         table.wrong(
             "pue", f"pue is {pue:g}", why="a site takes at least what its computers take", next="give 1 or more"
         )
+    if pue is not None and pue > MOST_PUE:
+        table.wrong("pue", f"pue is {pue:g}", next=f"give at most {MOST_PUE:g}")
     if pue_u is not None and pue is None:
         table.wrong("pue_u", "pue_u says nothing without pue", next="add pue")
 

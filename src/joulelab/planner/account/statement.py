@@ -158,8 +158,8 @@ def _excluded(entries: Sequence[Entry], side: str, share: Quantity | None) -> li
 
 
 def _sci(entries: Sequence[Entry], amount: Quantity, share: Quantity | None) -> Sci | None:
-    """Return the SCI per unit of the work that all jobs report, else per run; none for money."""
-    if entries[0].account.label.kind == "price":
+    """Return the SCI per unit of the work that all jobs report, else per run; none for money or several workloads."""
+    if entries[0].account.label.kind == "price" or len({e.job.workload for e in entries}) > 1:
         return None
     done = [e.job.done for e in entries]
     common = [kind for kind in done[0] if all(kind in one for one in done)]

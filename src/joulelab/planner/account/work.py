@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from joulelab.core.errors import ConfigError
 from joulelab.planner.account.energy import Nameplate, nameplate_of, side_of
-from joulelab.planner.account.scaling import GPU_HOURS, NODE_HOURS, RUNS, Basis, Step
+from joulelab.planner.account.scaling import GPU_HOURS, LONGEST, NODE_HOURS, RUNS, Basis, Step
 from joulelab.planner.accounted import nodes_of
+from joulelab.planner.draws import workload_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.series import Floats
     from joulelab.analysis.terms import Quantity
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from joulelab.planner.draws import Measured
 
 KEYS = ("name", "runs", "amount", GPU_HOURS, NODE_HOURS, "repeats", "nodes", "gpus", "cap_w", "batch")
+LONGEST_S = 1000 * 365.25 * 86400.0  # a plan over more is a slip of the pen
 AMOUNTS = ("amount", GPU_HOURS, NODE_HOURS, "repeats")
 
 
@@ -108,24 +110,41 @@ def _amount(table: Table, key: str) -> tuple[str, float | None]:
     return unit, inner.positive(unit)
 
 
+def check_one_workload(work: Work, kinds: Mapping[str, Sequence[Measured]]) -> None:
+    """Refuse to weigh kinds of nodes, by name, of which runs did different work. Raises ConfigError."""
+    found = {name: sorted({workload_of(one.result) for one in runs}) for name, runs in kinds.items()}
+    if len({each for workloads in found.values() for each in workloads}) > 1:
+        why = "; ".join(f"{name}: {', '.join(workloads)[:LONGEST]}" for name, workloads in found.items())
+        raise ConfigError(
+            f"{work.name}: kinds of nodes are not weighed by different workloads", why=why,
+            next="name runs of one workload in each [nodes.NAME], or label them alike: workload=NAME",
+        )  # fmt: skip
+
+
 def plan_work(
     work: Work,
     measured: Sequence[Measured],
     *,
     at_s: float | None = None,
     rated_w: float | None = None,
+    gpus: int | None = None,
     gpu_w: float | None = None,
 ) -> Planned:
     """Return what planned work would use, from runs of its workload; `at_s` is when it starts (s since 1970).
 
-    `rated_w` of a node and `gpu_w`, the highest cap of a GPU, are for runs that do not tell them.
-    Raises ConfigError where the runs do not tell it.
+    `rated_w` of a node, its `gpus` and `gpu_w`, the highest cap of each, are for runs that do not tell them.
+    Raises ConfigError where the runs do not tell it, or it would take more than LONGEST_S.
     """
     if not measured:
         raise ConfigError(f"{work.name}: there is no run that tells what it uses", next="name runs of the workload")
     basis = Basis.of(measured, work.unit, gpus=work.gpus, gpu_w=gpu_w)
+    if work.gpus is None:
+        basis = replace(basis, gpus=gpus)
     scaled = basis.at(nodes=work.nodes, cap_w=work.cap_w, batch=work.batch)
     time = scaled.time.scaled(work.amount)
+    if not time.value <= LONGEST_S:
+        what = f"{work.name} would take more than 1000 years on {scaled.nodes} node{'s' if scaled.nodes > 1 else ''}"
+        raise ConfigError(what, next="give less work, or more nodes: --nodes N")
     base = scaled.base
     plate = nameplate_of(base, rated_w)
     if plate is not None:

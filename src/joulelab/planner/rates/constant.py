@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joulelab.planner.rates.rate import check_size
 from joulelab.planner.rates.steps import check_edges
 
 if TYPE_CHECKING:
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Give one value (in the label's unit) for all times."""
+    """Give one value (in the label's unit) for all times. Raises ConfigError for one that no rate has."""
 
     value: float
     label: Label
+
+    def __post_init__(self) -> None:
+        check_size([self.value], self.label)
 
     def changes(self, since_s: float, until_s: float) -> Floats:  # noqa: ARG002 it never changes
         """Return no time."""

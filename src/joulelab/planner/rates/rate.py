@@ -9,13 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import numpy as np
+
+from joulelab.core.errors import ConfigError
 from joulelab.core.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from joulelab.analysis.series import Floats
 
 # Carbon by the average of all generation or by what one kWh more causes; money. They are never added or compared.
 Kind = Literal["average", "marginal", "price"]
+MOST = 1e9  # per kWh: no currency and no way to make electricity comes near it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,14 @@ class Label:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return {k: getattr(self, k) for k in self.__dataclass_fields__} | {"notes": list(self.notes)}
+
+
+def check_size(values: Sequence[float] | Floats, label: Label) -> None:
+    """Refuse values that no rate has: they are a slip, and sums of them are no numbers. Raises ConfigError."""
+    sizes = np.abs(np.asarray(values, dtype=np.float64))
+    if (sizes > MOST).any():
+        what, where = f"{np.nanmax(sizes):.3g} {label.unit} is no rate", label.source or label.name
+        raise ConfigError(what, where=where, why=f"it is above {MOST:g}", next="correct the value, or its unit")
 
 
 class Rate(Protocol):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.core.errors import ConfigError
+from joulelab.planner.rates.rate import check_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,6 +45,7 @@ class Steps:
             raise self._wrong("has no values, or not one for each time")
         if not np.isfinite(self.start_s).all() or not (np.diff([*self.start_s, self.end_s]) > 0).all():
             raise self._wrong("does not go forward in time at each step", "sort it, and leave out what is there twice")
+        check_size(self.values, self.label)
         if self.u is not None and (self.u < 0).any():
             first = int(np.argmax(self.u < 0))
             what = f"has an uncertainty below 0 at {shown(self.start_s[first])}: {self.u[first]:g} {self.label.unit}"

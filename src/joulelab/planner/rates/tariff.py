@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from joulelab.core.errors import ConfigError
+from joulelab.planner.rates.rate import check_size
 from joulelab.planner.rates.steps import Steps, check_edges, shown
 from joulelab.planner.rates.zones import offsets, zone_of
 
@@ -82,6 +83,8 @@ class Tariff:
     until_s: float = np.inf
 
     def __post_init__(self) -> None:
+        asked = [self.base or 0.0, *(rule.price for rule in self.rules)]
+        check_size([*asked, *(charge.amount for charge in (self.demand, self.fee) if charge)], self.label)
         covered: Hours = np.zeros((12, 7, MINUTES), dtype=bool)
         for k, rule in enumerate(self.rules):
             held = rule.hours()

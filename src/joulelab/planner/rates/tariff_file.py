@@ -41,6 +41,8 @@ def read_tariff(path: Path, text: str, values: dict[str, object]) -> Tariff:
     demand = _charge(table, "demand", "price_per_kw")
     fee = _charge(table, "fee", "price")
     since_s, until_s = _date(table, "since", zone), _date(table, "until", zone)
+    if since_s is not None and until_s is not None and until_s <= since_s:
+        table.wrong("until", "the tariff ends before it begins to hold", next="give an `until` after `since`")
     problems.check()
     currency = unit.unit.partition("/")[0]
     label = Label(

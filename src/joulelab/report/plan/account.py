@@ -155,10 +155,11 @@ def _compared(books: Books) -> list[Column]:
     if len(books.sites) > 1:
         against = [books.against(e) for e in entries]
         differences = (fmt.NOTHING if a is None else cell(a[0], factor) for a in against)
-        columns.append(Column(f"more,\n{unit}", (*differences, *blank)))
+        first = fmt.shortened(books.sites[0], SITE_WIDTH)
+        columns.append(Column(f"{unit} more\nthan {first}", (*differences, *blank)))
         ratios = [None if a is None else a[1] for a in against]
         changes = (fmt.NOTHING if r is None else fmt.change(r.value - 1, r.expanded) for r in ratios)
-        columns.append(Column(f"than\n{fmt.shortened(books.sites[0], SITE_WIDTH)}", (*changes, *blank)))
+        columns.append(Column(f"change from\n{first}", (*changes, *blank)))
     return columns
 
 

@@ -42,7 +42,8 @@ def _sentences(s: Statement) -> list[str]:
 def _simulated(s: Statement) -> str:
     if not s.twins:
         return ""
-    return f"These figures are simulated (twin {', '.join(s.twins)}, virtual time); nothing was measured."
+    _, _, how = fmt.simulated(s.twins).partition(": ")
+    return f"These figures are simulated ({how}); nothing was measured."
 
 
 def _energy(s: Statement) -> str:
@@ -130,8 +131,10 @@ def _making(s: Statement) -> str:
 
 
 def _sci(s: Statement) -> str:
-    if s.sci is None:
+    if s.sci is None and s.label.kind == "price":
         return ""
+    if s.sci is None:
+        return "No software carbon intensity (SCI) is given: the runs are of several workloads."
     made = "with the making of the nodes" if s.sci.embodied else "without the making of the nodes: M is not known"
     value = s.sci.value if s.sci.value.known else Quantity(s.sci.value.value)
     return f"The software carbon intensity (SCI, ISO/IEC 21031) is {per_unit(value, s.sci.unit, 'g')}, {made}."

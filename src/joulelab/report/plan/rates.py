@@ -35,9 +35,10 @@ def print_look(console: Console, look: Look, spec: str) -> None:
     console.print()
     console.print(Text(f"{fmt.in_the_middle(look.label.name, 60)}: {look.form}, {look.label.unit}", style="bold"))
     if look.rules:
-        table = make_table("rule", look.label.unit, "when", left=(0, 2))
+        table = make_table("rule", look.label.unit)
+        table.add_column("when", header_style="bold")  # wrapped: all hours are told
         for name, price, hours in look.rules:
-            table.add_row(fmt.in_the_middle(name, 20), f"{price:.6g}", fmt.shortened(hours, 44))
+            table.add_row(fmt.in_the_middle(name, 20), f"{price:.6g}", hours)
         console.print()
         console.print(table)
     console.print()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -150,6 +151,10 @@ def test_a_picture_is_drawn_and_nothing_of_others_is_written_over(
             ["--jobs", "jobs.csv", "--nodes", "1", "--budget", "9kW", "--idle", "3kW"],
             "jobs.csv:2: job j0 needs 2 nodes",
         ),
+        (
+            ["--jobs", "jobs.csv", "--nodes", "4", "--budget", "24kW", "--idle", "1W", "--margin", "120%"],
+            "a margin of 120 % leaves nothing of the budget",
+        ),
         (["--jobs", "jobs.csv", "--repeat", "3"], "--repeat is for runs"),
         (["--plan", "none.toml"], "no such plan file"),
     ],
@@ -174,6 +179,65 @@ def test_a_rate_by_the_hour_needs_times_with_a_zone(
     assert "the times of the jobs have no zone; give --zone" in capsys.readouterr().err
     assert run_commands([*words, "--zone", "Europe/Berlin"], []) == 0
     assert "average carbon intensity" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_rate_by_the_hour_needs_times_that_are_dates(
+    plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.parent)
+    (plan.parent / "jobs.csv").write_text(HEAD + "a,0,2,9000,6000,6500,train\nb,3600,2,9000,6000,6500,train\n")
+    about = 'unit = "EUR/kWh"\ntime_zone = "Europe/Berlin"\nprice = 0.3\n'
+    night = '[[rules]]\nname = "night"\nprice = 0.2\nhours = "22:00-06:00"\n'
+    (plan.parent / "night.toml").write_text(f"{about}{night}")
+    (plan.parent / "flat.toml").write_text(about)
+    (plan.parent / "grid.csv").write_text(
+        "# kind: average\n# unit: g/kWh\ntime,value\n2026-01-05T00:00:00Z,300\n2026-01-05T01:00:00Z,310\n"
+    )
+    words = ["plan", "schedule", "--plan", "plan.toml", "--draws", "2"]
+    for rate in (["--tariff", "night.toml"], ["--intensity", "grid.csv"], ["--intensity", "em:DE"]):
+        assert run_commands([*words, *rate], []) == 2
+        assert "no dates; write `submit` as 2026-01-05T08:00:00Z" in " ".join(capsys.readouterr().err.split())
+    for rate in (["--tariff", "0.3EUR"], ["--tariff", "flat.toml"], ["--intensity", "table:DE"]):
+        assert run_commands([*words, *rate], []) == 0
+    since = 1_767_571_200  # 2026-01-05: s since 1970 are dates
+    jobs = f"a,{since},2,9000,6000,6500,train\nb,{since + 3600},2,9000,6000,6500,train\n"
+    (plan.parent / "jobs.csv").write_text(HEAD + jobs)
+    assert run_commands([*words, "--tariff", "night.toml"], []) == 0
+
+
+def test_changes_and_the_headline_are_against_the_same(call: Call, plan: Path) -> None:
+    out = " ".join(call("plan", "schedule", "--plan", plan, "--tariff", "0.3EUR", "--draws", "9").output.split())
+    told = json.loads(call("plan", "schedule", "--plan", plan, "--draws", "9", "--json").output)
+    assert told["compared_with"] == "first come"
+    found = re.search(r"(caps to fit|least energy) against first come: (-[\d.]+) ± [\d.]+ % energy", out)
+    assert found is not None
+    of = {each["name"]: each["changes_against"]["first come"]["energy_j"]["value"] for each in told["policies"]}
+    assert float(found[2]) == pytest.approx(100 * of[found[1]], abs=0.1)
+    assert re.search(rf"{found[1]} [\d.]+ ± [\d.]+ {found[2]}", out)
+    assert "changes are against first come" in out
+
+
+def test_a_policy_that_never_starts_some_job_is_told_beside_first_come() -> None:
+    """A job that fits only under a cap."""
+    found = compare(busy_stream(10, 1), Site(6, 6 * 2200.0 + 16e3, 2200.0), {"made": CURVE}, draws=0)
+    assert found.outcome(BACKFILL) is None
+    assert found.base is found.outcomes[0]
+    assert any(text.endswith("changes are against first come") for _, text in lines(found, {}))
+
+
+def test_unused_nodes_may_draw_nothing_and_jobs_below_them_are_said(call: Call, plan: Path) -> None:
+    words = ("plan", "schedule", "--jobs", plan.parent / "jobs.csv", "--nodes", "4", "--budget", "40kW", "--json")
+    told = json.loads(call(*words, "--idle", "0W").output)
+    assert told["site"]["idle_w"] == 0.0
+    assert not any("hardly right" in note for note in told["notes"])
+    (plan.parent / "low.toml").write_text(PLAN.replace("idle_w = 2_000", "idle_w = 0"))
+    assert json.loads(call("plan", "schedule", "--plan", plan.parent / "low.toml", "--json").output)["site"][
+        "idle_w"
+    ] == pytest.approx(0.0)
+    low = json.loads(call(*words, "--idle", "7kW").output)["notes"]
+    assert any("6 jobs draw less than an unused node (job j0 6000 W per node, unused 7000 W)" in note for note in low)
+    off = json.loads(call(*words, "--idle", "7kW", "--unused", "off").output)["notes"]
+    assert not any("hardly right" in note for note in off)
 
 
 def test_simulated_powers_are_called_simulated() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,79 @@ def test_a_run_is_planned_by_price_and_drawn(call: Call, runs: Path, tmp_path: P
     other.write_bytes(b"a photo")
     assert "name another with --picture" in _flat(call(*words, "--picture", other, "--keep", code=2).output)
     assert not (tmp_path / "joulelab-plans").exists()  # nothing is kept of what is refused
+
+
+def test_what_a_run_says_against_its_idle_power_is_repeated(call: Call, runs: Path, tmp_path: Path) -> None:
+    warmer = itertools.count(2000.0, 30.0)
+    run = node_run(runs, 7000.0, seconds=30.0, step_s=0.1, idle_w=lambda _: next(warmer), gpu_w=400.0)
+    words = ("plan", "when", run.name, *FROM, "--intensity", series(tmp_path / "f.csv"), "--deadline", "1d")
+    text = _flat(call(*words).output)
+    assert "the idle power is doubted" in text
+    assert "node.ac: idle power drifted by +585.0 W while it was measured" in text
+    assert "doubted" not in call(*words, "--idle", "2kW").output
+    steady = node_run(runs, 7000.0, seconds=30.0)
+    assert "doubted" not in call("plan", "when", steady.name, *words[3:]).output
+
+
+def test_rated_power_of_parts_is_held_against_these_parts(call: Call, runs: Path, tmp_path: Path) -> None:
+    """Two GPUs rated at 700 W draw 400 W each, in a node of 7000 W: 1400 W are no share of that."""
+    run = node_run(runs, 7000.0, seconds=30.0, step_s=0.1, gpu_w=400.0)
+    words = ("plan", "when", run.name, *FROM, "--intensity", series(tmp_path / "f.csv"), "--deadline", "1d")
+    text = _flat(call(*words).output)
+    assert "rated power of gpu: 1400 W x time says" in text
+    assert "of running now, +75.2 % against what these used; the job is of more than these" in text
+    assert "rated parts," in text
+    assert "nameplate" not in text
+    given = _flat(call(*words, "--rated", "10kW").output)
+    assert "nameplate as given: 10.00 kW x time says" in given
+    assert "of running now, +43.0 %" in given
+    kept = json.loads(call(*words, "--json").output)["job"]
+    assert (kept["rated_alike"], kept["rated_times"]) == (False, pytest.approx(1.752, abs=0.001))
+
+
+def test_a_nameplate_of_nodes_is_no_share_of_parts(call: Call, runs: Path, tmp_path: Path) -> None:
+    run = node_run(runs, 400.0, seconds=30.0, scope="gpu:0")
+    words = ("plan", "when", run.name, *FROM, "--intensity", series(tmp_path / "f.csv"), "--deadline", "1d")
+    text = _flat(call(*words, "--rated", "10kW").output)
+    assert "of running now; the job is of parts of the nodes only, and no share is told" in text
+
+
+def test_idle_power_may_be_none_and_more_than_at_work_is_said(call: Call, tmp_path: Path) -> None:
+    words = ("plan", "when", "--power", "6.9kW", "--duration", "5h", *FROM, "--deadline", "2d")
+    words = (*words, "--intensity", series(tmp_path / "f.csv"))
+    data = json.loads(call(*words, "--idle", "0W", "--json").output)
+    assert (data["job"]["idle_w"]["value"], data["job"]["idle_from"]) == (0.0, "given")
+    by = {way["name"]: way["cost"]["value"] for way in data["ways"]}
+    assert by["pauses-idle"] == pytest.approx(by["pauses-off"])
+    (tmp_path / "plan.toml").write_text("[nodes.h100]\nidle_w = 2200\n")
+    typed = json.loads(call(*words, "--plan", tmp_path / "plan.toml", "--idle", "0", "--json").output)
+    assert typed["job"]["idle_w"]["value"] == 0.0
+    assert "is no power" in call(*words, "--rated", "0W", code=2).output
+    more = "a node draws more in pauses than at work (9000 W, at work 6900 W)"
+    assert more in _flat(call(*words, "--idle", "9kW").output)
+    assert "more in pauses" not in _flat(call(*words, "--idle", "2kW").output)
+
+
+def test_a_node_that_waits_is_counted_where_pauses_cost(call: Call, tmp_path: Path) -> None:
+    """The row without pauses costs what it does by hand: 1 h of 700 W, then 3.042 kWh."""
+    prices = tmp_path / "w.csv"
+    hours = "".join(f"2026-10-24T{20 + k}:00:00Z,{v}\n" for k, v in enumerate((107.2, 26.9, 110.5)))
+    prices.write_text(f"# kind: price\n# unit: EUR/MWh\ntime,value\n{hours}")
+    times = ("--from", "2026-10-24T20:00Z", "--deadline", "2026-10-24T23:00Z", "--slot", "1h")
+    node = ("--power", "6900W", "--idle", "700W", "--duration", "30m", "--gpus", "8", "--gpu-power", "700W")
+    text = _flat(call("plan", "when", *node, *times, "--tariff", prices, "--pause-cost", "10m", "--waits").output)
+    assert "caps, no pauses, model 3.742 ± ? 0.1569 ± ?" in text
+    assert "that is counted, except where it is off in pauses" in text
+
+
+def test_one_figure_is_not_what_came(call: Call, tmp_path: Path) -> None:
+    words = ("plan", "when", *GIVEN, *FROM, "--intensity", series(tmp_path / "f.csv"), "--deadline", "72h")
+    call(*words, "--keep")
+    for figure in ("300", "table:DE"):
+        said = _flat(call("plan", "review", "--actual", figure, code=2).output)
+        assert "is no series of what came (it is one figure for all times)" in said
+    (kept,) = (tmp_path / "joulelab-plans").iterdir()
+    assert json.loads(kept.read_text())["reviews"] == []
 
 
 def test_a_sweep_on_a_twin_is_called_simulated(call: Call, runs: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def node_run(
     step_s: float = 1.0,
     scope: str = "node.ac",
     hosts: Sequence[str] = (HOST,),
-    idle_w: float = 2000.0,
+    idle_w: float | Callable[[float], float] = 2000.0,
     gpu_w: float | None = None,
     gpus: int = 2,
     cap: float | Sequence[float] | None = None,
@@ -57,7 +57,7 @@ def node_run(
         accuracy = Accuracy("unknown") if gain is None else Accuracy("assumed", gain, shared=f"pdu:{host}")
         spec = Spec("power_w", "power", "W", "power", step_s, step_s, accuracy=accuracy)
         stream = Stream(scope, "power", scope, step_s, (spec,), device=f"pdu-{host}")
-        _write(run, host, "pdu", [stream], stop, step_s, lambda s: [[course(s) if s is not None else idle_w]])
+        _write(run, host, "pdu", [stream], stop, step_s, lambda s: [[_at(idle_w, s) if s is None else course(s)]])
         if gpu_w is not None:
             _write_gpus(run, host, (gpu_w, gpus), stop, step_s)
         if gpu_c is not None:

@@ -195,7 +195,7 @@ class Cluster:
         files |= {f"{kind}-file": self.folder / "munge" / kind for kind in ("log", "pid", "seed")}
         options = [f"--{option}={path}" for option, path in files.items()]
         self._daemons.start("munged", [str(program("munged")), "--foreground", "--num-threads=2", *options])
-        until(self._munge.exists, "munged answers", every=0.02)
+        until(self._munge.exists, "munged answers", most_s=0.02)
 
     def _start_database(self) -> None:
         data, door = self.folder / "db", self.folder / "run" / "mysql"

@@ -18,24 +18,24 @@ def cheapest(
     modes: Sequence[Mode],
     pause_w: float | None,
     *,
-    waits: bool = False,
+    wait_w: float = 0.0,
 ) -> float:
     """Return the least cost over all windows, all modes by slot, and all mixes of two modes in one slot.
 
-    A linear problem with one condition on the whole has an optimum in which at most one slot is mixed.
+    Until the job starts, also within its first slot, the node draws `wait_w`. A linear problem with one condition on
+    the whole has an optimum in which at most one slot is mixed.
     """
     inner = [*modes, *([] if pause_w is None else [(0.0, pause_w)])]
     outer = [*modes, (0.0, 0.0)]
     count = len(rates)
-    if pause_w == 0:  # then it does not matter where the job starts and ends
+    if pause_w == 0 and not wait_w:  # then it does not matter where the job starts and ends
         return _window(rates, lengths, work, [outer] * count)
+    begins = [*modes, (0.0, wait_w)]
     best = float("inf")
-    for first in range(1 if waits else count):
+    for first in range(count):
         for last in range(first, count):
-            kinds = [
-                outer if t == last or (t == first and not waits) else inner if first <= t < last else [(0.0, 0.0)]
-                for t in range(count)
-            ]
+            held = [outer] if first == last else [begins, *[inner] * (last - first - 1), outer]
+            kinds = [*[[(0.0, wait_w)]] * first, *held, *[[(0.0, 0.0)]] * (count - 1 - last)]
             best = min(best, _window(rates, lengths, work, kinds))
     return best
 

@@ -15,6 +15,7 @@ from joulelab.planner.shifting.optimum import MOST_SLOTS, Modes, fill, hull
 RATES = st.lists(st.integers(-3, 9).map(float), min_size=1, max_size=4)
 SLOWER = st.lists(st.tuples(st.sampled_from((0.25, 0.5, 0.8, 0.9)), st.integers(2, 9).map(float)), max_size=2)
 PAUSES = st.sampled_from((0.0, 1.0, 3.0, None))
+WAITS = st.sampled_from((0.0, 1.0, 3.0))
 
 
 def modes_of(slower: list[tuple[float, float]], pause_w: float | None) -> tuple[list[tuple[float, float]], Modes]:
@@ -22,32 +23,32 @@ def modes_of(slower: list[tuple[float, float]], pause_w: float | None) -> tuple[
     return every, Modes(np.array([m[0] for m in every]), np.array([m[1] for m in every]), pause_w)
 
 
-@given(RATES, SLOWER, PAUSES, st.floats(0.02, 1.0), st.booleans(), st.booleans())
-@example([1.0, 5.0, 1.0], [], 3.0, 0.5, False, False)
-@example([0.0, 0.0, 0.0], [(0.5, 4.0)], 1.0, 0.7, False, True)
-@settings(max_examples=60, deadline=None)
+@given(RATES, SLOWER, PAUSES, st.floats(0.02, 1.0), st.booleans(), WAITS)
+@example([1.0, 5.0, 1.0], [], 3.0, 0.5, False, 0.0)
+@example([0.0, 0.0, 0.0], [(0.5, 4.0)], 1.0, 0.7, False, 1.0)
+@example([9.0, 2.0, 9.0], [(0.8, 6.0)], None, 0.2, False, 1.0)
+@settings(max_examples=80, deadline=None)
 def test_it_is_the_optimum(
     rates: list[float],
     slower: list[tuple[float, float]],
     pause_w: float | None,
     share: float,
     uneven: bool,
-    waits: bool,
+    wait_w: float,
 ) -> None:
     lengths = [2.0 + (k % 2 if uneven else 0) for k in range(len(rates))]
     every, modes = modes_of(slower, pause_w)
     work = share * sum(lengths)
-    truth = cheapest(rates, lengths, work, every, pause_w, waits=waits and pause_w != 0)
-    if truth == float("inf"):  # a job that may not pause, and waits, cannot be slow enough
-        return
-    found = fill(np.array(rates), np.array(lengths), work, modes, waits=waits)
+    truth = cheapest(rates, lengths, work, every, pause_w, wait_w=wait_w)
+    found = fill(np.array(rates), np.array(lengths), work, modes, wait_w=wait_w)
     assert found.cost == pytest.approx(truth, abs=1e-7)
     assert (found.seconds @ modes.speeds).sum() == pytest.approx(work)
     assert (found.seconds >= 0).all()
     assert (found.paused_s >= 0).all()
     assert (found.seconds.sum(axis=1) + found.paused_s <= np.array(lengths) + 1e-6).all()
-    power = found.seconds @ modes.powers_w + found.paused_s * (pause_w or 0.0)
-    assert np.array(rates) @ power == pytest.approx(truth, abs=1e-6)
+    if wait_w in (0.0, pause_w) or pause_w is None:  # else pauses and waiting are not of one power
+        power = found.seconds @ modes.powers_w + found.paused_s * (pause_w or wait_w)
+        assert np.array(rates) @ power == pytest.approx(truth, abs=1e-6)
     mixed = ((found.seconds > 1e-6) & (found.seconds < np.array(lengths)[:, None] - 1e-6)).any(axis=1)
     assert mixed.sum() <= 1
 

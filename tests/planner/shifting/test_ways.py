@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planner.measured_runs import measured, node_run
+from tests.planner.shifting.brute import cheapest
 from tests.planner.shifting.problems import HOUR_S, MONDAY_S, daily, job, slots
 
 from joulelab.analysis.terms import Quantity
@@ -19,12 +20,19 @@ from joulelab.planner.rates.steps import Steps
 from joulelab.planner.shifting.baselines import Terms, best_of, gain, idling, saved, ways_of
 from joulelab.planner.shifting.blocks import Restart
 from joulelab.planner.shifting.job import IDLE_SHARE, Mode, Wanted, job_of, product
+from joulelab.planner.shifting.slots import slots_of
 from joulelab.planner.shifting.stretches import stretches_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CAPS = {"gpus": 8, "gpu_w": 700.0}
+CAPS: dict[str, Any] = {"gpus": 8, "gpu_w": 700.0}
+
+
+def hourly(values: list[float]) -> Steps:
+    """Return prices of hours from Monday on."""
+    times = MONDAY_S + HOUR_S * np.arange(len(values))
+    return Steps(Label("price", "EUR/kWh", "x"), times, np.array(values, dtype=float), times[-1] + HOUR_S)
 
 
 @given(st.integers(1, 10_000), st.floats(1.0, 40.0), st.booleans(), st.booleans())
@@ -61,6 +69,44 @@ def test_energies_by_slot_make_the_cost_and_the_work_is_done(seed: int, paid: bo
         ran = sum(s.until_s - s.since_s for s in told if s.does == "run")
         assert ran == pytest.approx(way.running_s.sum(), abs=30.0)
         assert (told[0].since_s, told[-1].until_s) == pytest.approx((way.start_s, way.end_s), abs=2.0)
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=4), st.floats(0.1, 0.9), st.sampled_from((300.0, 2200.0)))
+@settings(max_examples=30, deadline=None)
+def test_caps_without_pauses_count_a_node_that_waits(values: list[int], share: float, idle_w: float) -> None:
+    """The start is the cheapest with the waiting in it: against trying everything."""
+    rate = hourly([v / 10 for v in values])
+    one = job(duration_s=share * HOUR_S * len(values), idle_w=idle_w, caps_w=(450.0,), **CAPS)
+    at = slots_of(rate, MONDAY_S, MONDAY_S + len(values) * HOUR_S, HOUR_S)
+    way = next(way for way in ways_of(one, at, Terms(Restart(600.0), waits=True)) if way.name == "caps")
+    modes = [(1 / mode.slowdown.value, mode.power.value) for mode in one.modes]
+    truth = cheapest(at.per_j.tolist(), at.lengths_s.tolist(), one.work_s, modes, None, wait_w=idle_w)
+    assert way.cost.value == pytest.approx(truth, rel=1e-5)
+    assert way.paused_s.sum() == pytest.approx(way.start_s - at.start_s, abs=1e-3)
+    assert way.energy.value == pytest.approx(way.energy_j.sum(), rel=1e-9)
+
+
+def test_a_node_that_waits_is_in_caps_without_pauses_as_by_hand() -> None:
+    """From 21:00 of a price of 107.2, 26.9, 110.5 EUR/MWh: an hour of 700 W before, then the job at its cap."""
+    at = slots_of(hourly([0.1072, 0.0269, 0.1105]), MONDAY_S, MONDAY_S + 3 * HOUR_S, HOUR_S)
+    one = job(duration_s=1800.0, power_w=6900.0, idle_w=700.0, **CAPS)
+    by = {way.name: way for way in ways_of(one, at, Terms(Restart(600.0), waits=True))}
+    free = {way.name: way for way in ways_of(one, at, Terms(waits=True))}
+    assert by["caps"].energy.value / 3.6e6 == pytest.approx(3.742, abs=5e-4)
+    assert by["caps"].cost.value == pytest.approx(0.1569, abs=5e-5)
+    assert by["caps"].cost.value == pytest.approx(free["caps-idle"].cost.value)
+    assert by["caps"].start_s == MONDAY_S + HOUR_S
+
+
+def test_where_pauses_are_free_there_is_none_for_nothing() -> None:
+    """Before the dear hour and after it, or only after it: that costs the same."""
+    by = {way.name: way for way in ways_of(job(duration_s=3 * HOUR_S, **CAPS), slots(hourly([1, 2, 1, 1, 1, 1]), 6.0))}
+    for name in ("pauses-off", "caps-off"):
+        assert by[name].restarts == 0, name
+        assert by[name].start_s == MONDAY_S + 2 * HOUR_S
+    assert by["pauses-off"].cost.value == pytest.approx(21.0)
+    needed = {way.name: way for way in ways_of(job(duration_s=3 * HOUR_S), slots(hourly([1, 2, 1, 2, 1]), 5.0))}
+    assert needed["pauses-off"].restarts == 2
 
 
 def test_a_job_follows_its_own_course() -> None:

@@ -23,16 +23,19 @@ PICTURE = "--picture"
 
 
 class Watts(click.ParamType[float]):
-    """Take a power: `8480`, `8480W`, `8.48kW`; the value is in W."""
+    """Take a power: `8480`, `8480W`, `8.48kW`; the value is in W. With `zero` it may be 0, as of a node that is off."""
 
     name = "power"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self._zero = zero
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return W."""
         if isinstance(value, float):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\d+)?)\s*([kM]?)W?", str(value).strip())
-        if not found or float(found[1]) <= 0:
+        if not found or (float(found[1]) == 0 and not self._zero):
             self.fail(f"{value!r} is no power; write it as 70kW or 8480", param, ctx)
         return float(found[1]) * PREFIXES[found[2]]
 

@@ -52,7 +52,9 @@ joulelab plan schedule STUDY --repeat 200 --every 10m --nodes 8 --budget 40kW
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the site.")
 @click.option("--budget", "budget_w", type=Watts(), help="Power for all nodes, those that idle too.")
 @click.option("--margin", type=Percent(), help="Share of the budget that is kept free.")
-@click.option("--idle", "idle_w", type=Watts(), help="What an unused node draws.  [default: as runs measured it]")
+@click.option(
+    "--idle", "idle_w", type=Watts(zero=True), help="What an unused node draws.  [default: as runs measured it]"
+)
 @click.option("--unused", type=click.Choice(("idle", "off")), help="What unused nodes do.  [default: idle]")
 @click.option("--rated", "rated_w", type=Watts(), help="Nameplate of a node.")
 @click.option("--count", type=click.Choice(("mean", "highest")), help="Keep the budget by this power of jobs.")
@@ -183,11 +185,21 @@ def _rates(schedule: Schedule, folders: dict[str, Path], stream: Stream) -> dict
         found["cost"] = rate_of(schedule.tariff, want="price", folder=folders["tariff"])
     if schedule.intensity:
         found["carbon_g"] = rate_of(schedule.intensity, want="carbon", folder=folders["intensity"])
-    first, last = stream.jobs[0].submit_s, stream.jobs[-1].submit_s
-    varying = [rate for rate in found.values() if len(rate.changes(first - DAY_S, last + 7 * DAY_S))]
-    if varying and not stream.zoned:
+    if not (stream.dated and stream.zoned) and (varying := [rate for rate in found.values() if _varies(rate, stream)]):
+        lack = "have no zone" if stream.dated else "are s from a start of their own, no dates"
         raise ConfigError(
-            f"{varying[0].label.name} changes by the hour, and the times of the jobs have no zone",
-            next="give --zone Europe/Berlin",
+            f"{varying[0].label.name} changes by the hour, and the times of the jobs {lack}",
+            next="give --zone Europe/Berlin" if stream.dated else "write `submit` as 2026-01-05T08:00:00Z",
         )
     return found
+
+
+def _varies(rate: Rate, stream: Stream) -> bool:
+    """Return whether a rate changes while jobs run. A series has no dates of jobs without any: it is not asked."""
+    from joulelab.planner.rates.constant import Constant
+    from joulelab.planner.rates.tariff import Tariff
+
+    if not stream.dated and not isinstance(rate, Constant | Tariff):
+        return True
+    first, last = stream.jobs[0].submit_s, stream.jobs[-1].submit_s
+    return bool(len(rate.changes(first - DAY_S, last + 7 * DAY_S)))

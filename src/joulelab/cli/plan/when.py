@@ -62,7 +62,9 @@ def plans_option(function: Any) -> Any:
 @click.option("--duration", type=Hours(LEAST_S), help="Time of the job without caps.  [default: the run's]")
 @click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the job.  [default: the run's]")
 @click.option("--power", type=Watts(), metavar="W", help="Power of a node at work.  [default: measured]")
-@click.option("--idle", type=Watts(), metavar="W", help="Power of a node in pauses.  [default: measured, else 31 %]")
+@click.option(
+    "--idle", type=Watts(zero=True), metavar="W", help="Power of a node in pauses.  [default: measured, else 31 %]"
+)
 @click.option("--rated", type=Watts(), metavar="W", help="Nameplate of a node, shown beside.  [default: the run's]")
 @click.option("--gpus", type=click.IntRange(min=1), help="GPUs of a node, to model caps.  [default: the run's]")
 @click.option(
@@ -172,8 +174,9 @@ def _job(words: tuple[str, ...], given: Mapping[str, Any]) -> Job:
 
     plan = read_scenario(given["plan"])
     kind = plan.kind
+    idle_w = kind.idle_w if given["idle"] is None else given["idle"]
     wanted = Wanted(
-        given["duration"], given["power"], given["idle"] or kind.idle_w, given["rated"] or kind.rated_w, given["nodes"],
+        given["duration"], given["power"], idle_w, given["rated"] or kind.rated_w, given["nodes"],
         given["gpus"] or kind.gpus, given["gpu_w"] or kind.gpu_w, given["caps"],
     )  # fmt: skip
     words = words or tuple(plan.near(kind.runs))

@@ -42,7 +42,8 @@ class Job:
 class Stream:
     """Hold jobs in the order of their submission, where they are from, and what has to be said of them.
 
-    `zoned` tells whether their times are UTC for certain, so that prices and carbon of the hour apply. `twins` are the
+    `zoned` tells whether their times are UTC for certain, `dated` whether they are dates at all and not s from a start
+    of their own: only then do prices and carbon of the hour apply. `twins` are the
     simulated nodes that their powers are from.
     """
 
@@ -50,6 +51,7 @@ class Stream:
     source: str
     notes: tuple[str, ...] = ()
     zoned: bool = True
+    dated: bool = True
     twins: tuple[str, ...] = ()
 
     @property

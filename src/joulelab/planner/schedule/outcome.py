@@ -85,10 +85,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Hold a stream of jobs under several policies; the first of them is what the others are compared with.
-
-    `uncapped` jobs are of workloads of which nobody knows what caps do.
-    """
+    """Hold a stream of jobs under several policies. `uncapped` jobs are of workloads whose caps nobody knows."""
 
     stream: Stream
     site: Site
@@ -97,6 +94,11 @@ class Comparison:
     draws: int
     seed: int
     uncapped: int
+
+    @property
+    def base(self) -> Outcome:
+        """Return what the others are compared with: the first that starts all jobs."""
+        return next(each for each in self.outcomes if not each.refused)
 
     def outcome(self, policy: Policy) -> Outcome | None:
         """Return what came of a policy, None where it was refused or not asked for."""

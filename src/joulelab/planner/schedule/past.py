@@ -40,6 +40,7 @@ PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e
 # their digits.
 LEAST_MARK = float(2**63)
 NO_VALUE = (str(2**32 - 1), str(2**32 - 2))
+FIRST_DATE_S = 946_684_800.0  # 2000-01-01: fewer s are from a start of their own, not since 1970
 MOST_TOLD = 10
 MOST_BYTES = 500_000_000
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
@@ -48,7 +49,7 @@ Row = dict[str, str]
 
 
 def read_jobs(path: Path, *, zone: str = "", node_w: float | None = None, accuracy: float | None = None) -> Stream:
-    """Read jobs from a file. Times without offset are of `zone` (IANA); s are taken as they are.
+    """Read jobs from a file. Times without offset are of `zone` (IANA); s are taken as they are (few are no dates).
 
     `node_w` (W) is for jobs whose power the file does not tell. `accuracy` is the share by which all powers of the
     file may be wrong alike (k = 2); None where nobody knows. Raises ConfigError with a line for each thing that is
@@ -64,7 +65,9 @@ def read_jobs(path: Path, *, zone: str = "", node_w: float | None = None, accura
             "there are no jobs in the file", where=str(path), why=reader.why_none or None, next="name another"
         )
     ordered = tuple(sorted(jobs, key=lambda job: job.submit_s))
-    return Stream(ordered, f"{len(ordered)} jobs of {path.name}", (*_said(text), *reader.notes()), reader.zoned)
+    return Stream(
+        ordered, f"{len(ordered)} jobs of {path.name}", (*_said(text), *reader.notes()), reader.zoned, reader.dated
+    )
 
 
 def _text(path: Path) -> str:
@@ -134,7 +137,7 @@ class _Reader:
         self._lines: dict[str, int] = {}
         self._left = {"jobs that did not run": 0, "jobs that were not over": 0}
         self._assumed = 0
-        self.zoned = True
+        self.zoned = self.dated = True
 
     @property
     def why_none(self) -> str:
@@ -224,6 +227,7 @@ class _Reader:
         else:
             if not math.isfinite(found):
                 raise ConfigError(f"{text!r} is no time", next="write it as 2026-01-05T08:00:00Z, or in s")
+            self.dated = self.dated and found >= FIRST_DATE_S
             return found
         try:
             local = dt.datetime.fromisoformat(text)

@@ -8,6 +8,7 @@ from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import ConfigError
 from joulelab.planner.caps.response import known_response, modelled_response
 from joulelab.planner.draws import workload_of
+from joulelab.planner.idle import idle_doubts
 from joulelab.planner.schedule.caps import given_response
 from joulelab.planner.schedule.site import Site
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from joulelab.planner.caps.response import Response
     from joulelab.planner.draws import Measured
-    from joulelab.planner.schedule.jobs import Stream
+    from joulelab.planner.schedule.jobs import Job, Stream
     from joulelab.planner.schedule.site import Schedule, Workload
 
 
@@ -32,6 +33,7 @@ def site_of(given: Schedule, stream: Stream, measured: Sequence[Measured]) -> tu
     if idle_w is None and found:
         idle_w = sum(found) / len(found)
         notes.append(f"an unused node draws {idle_w:.0f} W: the mean of what {len(found)} hosts drew before their runs")
+        notes += idle_doubts(measured)
     unused = given.unused or "idle"
     if idle_w is None and unused == "idle":
         raise ConfigError(
@@ -41,10 +43,22 @@ def site_of(given: Schedule, stream: Stream, measured: Sequence[Measured]) -> tu
     count = given.count or ("highest" if highest else "mean")
     if given.count is None and not highest:
         notes.append("the budget is kept by mean powers: the highest power of some jobs is not known")
+    if unused == "idle":
+        notes += _below(stream.jobs, idle_w or 0.0)
     return Site(
         given.nodes, given.budget_w, idle_w or 0.0, unused, count, given.margin or 0.0, given.rated_w,
         given.pue or 1.0,
     ), tuple(notes)  # fmt: skip
+
+
+def _below(jobs: Sequence[Job], idle_w: float) -> list[str]:
+    """Return what has to be said where jobs draw less than a node that none uses."""
+    low = [job for job in jobs if job.node_w.value < idle_w]
+    if not low:
+        return []
+    many = f"{len(low)} jobs draw" if len(low) > 1 else "a job draws"
+    first = f"job {low[0].id} {low[0].node_w.value:.4g} W per node"
+    return [f"{many} less than an unused node ({first}, unused {idle_w:.4g} W): one of the two is hardly right"]
 
 
 def responses_of(

@@ -56,6 +56,11 @@ class Site:
 
     def check(self) -> None:
         """Refuse a site on which nothing can run. Raises ConfigError."""
+        if not 0 <= self.margin < 1:
+            raise ConfigError(
+                f"a margin of {100 * self.margin:g} % leaves nothing of the budget",
+                next="give less than 100%: --margin 5%",
+            )
         if self.nodes < 1:
             raise ConfigError("the site has no nodes", next="give --nodes, or nodes in [schedule]")
         if self.room_w <= 0:
@@ -125,7 +130,7 @@ def read_schedule(table: Table) -> Schedule:
     found = Schedule(
         jobs=table.text("jobs") or "", runs=table.texts("runs") or (), repeat=table.whole("repeat", 1),
         every_s=table.time("every"), nodes=table.whole("nodes", 1), budget_w=table.positive("budget_w"),
-        idle_w=table.positive("idle_w"), unused=cast("Unused | None", table.one_of("unused", ("idle", "off"))),
+        idle_w=_or_none(table, "idle_w"), unused=cast("Unused | None", table.one_of("unused", ("idle", "off"))),
         rated_w=table.positive("rated_w"), node_w=table.positive("node_w"),
         count=cast("Count | None", table.one_of("count", ("mean", "highest"))), pue=pue,
         zone=table.text("zone") or "", tariff=table.text("tariff") or "", intensity=table.text("intensity") or "",
@@ -136,11 +141,15 @@ def read_schedule(table: Table) -> Schedule:
     return found
 
 
+def _or_none(table: Table, key: str) -> float | None:
+    """Return a number of at least 0."""
+    value = table.values.get(key)
+    return 0.0 if value == 0 and not isinstance(value, bool) else table.positive(key)
+
+
 def _share(table: Table, key: str) -> float | None:
     """Return a share of at least 0 and below 1."""
-    if key in table and table.values[key] == 0:
-        return 0.0
-    share = table.positive(key)
+    share = _or_none(table, key)
     if share is not None and share >= 1:
         table.wrong(key, f"{key} is {share:g}", next="give a share below 1: 0.1")
         return None

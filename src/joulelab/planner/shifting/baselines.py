@@ -13,11 +13,12 @@ import numpy as np
 from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import ConfigError
 from joulelab.planner.shifting.blocks import NO_RESTART, Restart, fill_blocks
-from joulelab.planner.shifting.optimum import Modes, fill
+from joulelab.planner.shifting.optimum import fill
 
 if TYPE_CHECKING:
     from joulelab.analysis.series import Floats
     from joulelab.planner.shifting.job import Job
+    from joulelab.planner.shifting.optimum import Filling
     from joulelab.planner.shifting.slots import Slots
 
 Name = Literal["now", "now-cap", "start", "pauses-idle", "pauses-off", "caps", "caps-idle", "caps-off"]
@@ -195,16 +196,26 @@ def _paused(name: Name, job: Job, slots: Slots, terms: Terms, pause_w: float) ->
 
 def _filled(name: Name, job: Job, slots: Slots, terms: Terms, pause_w: float | None, *, caps: bool) -> Way:
     """Return the optimum with pauses at a power (None: never paused), at one speed or with caps by the slot."""
-    arrays: Modes = job.arrays(pause_w, caps=caps)
-    waits = terms.waits and bool(pause_w)
-    filling = fill(_tilted(slots), slots.lengths_s, job.work_s, arrays, waits=waits)
+    waits = terms.waits and pause_w != 0  # a node that is off in pauses is off before the job too
+    filling = _cheapest(job, slots, pause_w, job.idle.value if waits else 0.0, caps=caps)
     modes = np.zeros((len(slots.values), len(job.modes)))
     modes[:, -filling.seconds.shape[1] :] = filling.seconds
-    paused = filling.paused_s.copy() if pause_w else np.zeros(len(modes))
+    paused = filling.paused_s.copy()
     # At prices below 0 it would pay to hold the node after the job, or before: that is no way to run it.
     paused[filling.last + 1 :] = 0.0
     paused[: 0 if waits else filling.first] = 0.0
     return _way(name, job, slots, terms, modes, paused, price=filling.price)
+
+
+def _cheapest(job: Job, slots: Slots, pause_w: float | None, wait_w: float, *, caps: bool) -> Filling:
+    """Return the cheapest filling; where pauses are free and going without them costs the same, one without."""
+    rates, arrays = _tilted(slots), job.arrays(pause_w, caps=caps)
+    found = fill(rates, slots.lengths_s, job.work_s, arrays, wait_w=wait_w)
+    if pause_w != 0 or not _gaps(found.seconds.sum(axis=1), slots):
+        return found
+    plain = fill(rates, slots.lengths_s, job.work_s, job.arrays(None, caps=caps), wait_w=wait_w)
+    same = 10 * TILT * float(np.abs(rates).mean() * arrays.powers_w.max()) * job.work_s
+    return plain if plain.cost <= found.cost + same else found
 
 
 def _way(

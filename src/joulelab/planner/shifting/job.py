@@ -15,6 +15,7 @@ from joulelab.planner.account.entries import SIDES
 from joulelab.planner.accounted import evenly, nodes_of
 from joulelab.planner.caps.capped_runs import cap_of
 from joulelab.planner.caps.response import modelled_response, response_of
+from joulelab.planner.idle import idle_doubts
 from joulelab.planner.shifting.optimum import Modes
 from joulelab.planner.shifting.repeats import repeats_of
 
@@ -31,6 +32,7 @@ CapsFrom = Literal["", "measured", "twin", "model"]
 
 # An idle H100 node draws 2.2 kW of the 7 kW it trains with (public logs of 8xH100 servers).
 IDLE_SHARE = 0.31
+GIVEN_PLATE = "nameplate as given"
 LOWEST_MODELLED = 0.6  # share of the highest cap: below it the model is known to be poor
 ASSUMED_IDLE = (
     f"idle power is assumed: {100 * IDLE_SHARE:.0f} % of the power at work, as in public logs of 8xH100 servers"
@@ -51,9 +53,11 @@ class Job:
     """Hold a job: work (s at full speed), its modes with the fastest last, power in pauses (W of all nodes).
 
     `course_j` is the energy (J) of each of equal steps of its own course, empty where that is not known: then it draws
-    the same all the time. `rated_w` is what the nameplates (or the GPUs' rated powers) of its nodes add up to. `sure`
-    is False where nobody states how accurate its power is; `known` of its modes then says whether that of their ratios
-    is: costs have no interval, gains may have one.
+    the same all the time. `rated_w` is what the nameplates (or the GPUs' rated powers) of its nodes add up to;
+    `rated_alike` is False where that is not of what was measured: of some parts of it, or of more. `rated_times` is
+    then how many times what the same parts used it is, None where nobody knows. `sure` is False where nobody states how
+    accurate its power is; `known` of its modes then says whether that of their ratios is: costs have no interval, gains
+    may have one.
     """
 
     name: str
@@ -65,6 +69,8 @@ class Job:
     course_j: tuple[float, ...] = ()
     rated_w: float | None = None
     rated_by: str = ""
+    rated_alike: bool = True
+    rated_times: float | None = None
     twin: str = ""
     caps_from: CapsFrom = ""
     sure: bool = True
@@ -124,14 +130,14 @@ def job_given(wanted: Wanted) -> Job:
         wanted.name or "job as given", wanted.duration_s, (Mode(None, Quantity(1.0), power),),
         *_idle(wanted, None, power, nodes, nodes), nodes=nodes,
         rated_w=None if wanted.rated_w is None else wanted.rated_w * nodes,
-        rated_by="nameplate as given" if wanted.rated_w else "", sure=False,
+        rated_by=GIVEN_PLATE if wanted.rated_w else "", sure=False,
     )  # fmt: skip
     if wanted.gpus and wanted.gpu_w:
         node_w = power.scaled(1 / nodes)
         job = with_caps(job, modelled_response(node_w, node_w.value, gpus=wanted.gpus, gpu_w=wanted.gpu_w), wanted)
     elif wanted.caps_w:
         _refuse_caps()
-    return _noted(job, job.idle_from)
+    return _noted(job)
 
 
 def job_of(measured: Sequence[Measured], wanted: Wanted) -> Job:
@@ -149,21 +155,21 @@ def job_of(measured: Sequence[Measured], wanted: Wanted) -> Job:
     whole = repeats.energy.scaled(scale / repeats.duration_s)
     power = Quantity(whole.value, whole.terms) if wanted.power_w is None else Quantity(wanted.power_w * nodes)
     own = wanted.duration_s is None and wanted.power_w is None
-    rated_w, rated_by = _rated(run, wanted, nodes, scale)
     idle, idle_from = _idle(wanted, repeats.idle, power, nodes, hosts)
     job = Job(
         run.result.name or run.result.run, wanted.duration_s or repeats.duration_s,
         (Mode(None, Quantity(1.0), power),), idle, idle_from, nodes=nodes,
-        course_j=tuple((repeats.course() * scale).tolist()) if own else (), rated_w=rated_w, rated_by=rated_by,
-        twin=run.result.twin, sure=whole.known and wanted.power_w is None,
+        course_j=tuple((repeats.course() * scale).tolist()) if own else (), twin=run.result.twin,
+        sure=whole.known and wanted.power_w is None,
     )  # fmt: skip
-    job = replace(job, notes=_notes(repeats, wanted, hosts))
+    doubts = idle_doubts(repeats.runs) if idle_from == "measured" else ()
+    job = replace(_with_rated(job, repeats, wanted, scale), notes=(*_notes(repeats, wanted, hosts), *doubts))
     response = _response(measured, repeats, wanted)
     if response is not None:
         job = with_caps(job, response, wanted)
     elif wanted.caps_w:
         _refuse_caps()
-    return _noted(job, idle_from)
+    return _noted(job)
 
 
 def _notes(repeats: Repeats, wanted: Wanted, hosts: int) -> tuple[str, ...]:
@@ -178,8 +184,13 @@ def _notes(repeats: Repeats, wanted: Wanted, hosts: int) -> tuple[str, ...]:
     return tuple(note for note in notes if note)
 
 
-def _noted(job: Job, idle_from: IdleFrom) -> Job:
-    return replace(job, notes=(*job.notes, ASSUMED_IDLE)) if idle_from == "assumed" else job
+def _noted(job: Job) -> Job:
+    """Return the job with what has to be said of its idle power."""
+    notes = [ASSUMED_IDLE] if job.idle_from == "assumed" else []
+    if job.idle.value > job.full.power.value:
+        powers = f"{job.idle.value:.4g} W, at work {job.full.power.value:.4g} W"
+        notes.append(f"a node draws more in pauses than at work ({powers}): one of the two is hardly right")
+    return replace(job, notes=(*job.notes, *notes))
 
 
 def _refuse_caps() -> None:
@@ -244,16 +255,24 @@ def _idle(
     return Quantity(IDLE_SHARE * power.value, known=False), "assumed"
 
 
-def _rated(run: Measured, wanted: Wanted, nodes: int, scale: float) -> tuple[float | None, str]:
-    """Return what nameplates say, of the nodes where that is known, else of the devices that are rated."""
+def _with_rated(job: Job, repeats: Repeats, wanted: Wanted, scale: float) -> Job:
+    """Return the job with what nameplates say, of the nodes where that is known, else of the devices that are rated."""
+    run, told = repeats.first, wanted.power_w is not None
     if wanted.rated_w is not None:
-        return wanted.rated_w * nodes, "nameplate as given"
+        alike = told or side_of(run) != "parts"
+        return replace(job, rated_w=wanted.rated_w * job.nodes, rated_by=GIVEN_PLATE, rated_alike=alike)
     rated = [draw.rated_w for draw in run.draws]
     known = [w for w in rated if w is not None]
     if known and len(known) == len(rated):
-        return sum(known) * scale, f"nameplate ({run.draws[0].rated_by})"
+        return replace(job, rated_w=sum(known) * scale, rated_by=f"nameplate ({run.draws[0].rated_by})")
     devices = run.result.rated
-    return (devices.watts * scale, f"rated power of {devices.families}") if devices.devices else (None, "")
+    if not devices.devices:
+        return job
+    used = [one.result.rated.measured for one in repeats.runs]
+    used_j = 0.0 if told else sum(q.value for q in used if q is not None)
+    times = sum(one.result.rated.energy_j for one in repeats.runs) / used_j if None not in used and used_j else None
+    by = f"rated power of {devices.families}"
+    return replace(job, rated_w=devices.watts * scale, rated_by=by, rated_alike=False, rated_times=times)
 
 
 def job_to_json(job: Job) -> dict[str, Any]:
@@ -268,7 +287,8 @@ def job_to_json(job: Job) -> dict[str, Any]:
             for m in job.modes
         ],
         "idle_w": quantity_to_json(job.idle), "idle_from": job.idle_from, "course_j": list(job.course_j),
-        "rated_w": job.rated_w, "rated_by": job.rated_by, "twin": job.twin, "simulated": bool(job.twin),
+        "rated_w": job.rated_w, "rated_by": job.rated_by, "rated_alike": job.rated_alike,
+        "rated_times": job.rated_times, "twin": job.twin, "simulated": bool(job.twin),
         "caps_from": job.caps_from, "accuracy_known": job.sure, "notes": list(job.notes),
     }  # fmt: skip
 
@@ -281,7 +301,8 @@ def job_from_json(data: Mapping[str, Any]) -> Job:
     return Job(
         data["name"], float(data["work_s"]), modes, quantity_from_json(data["idle_w"]), data["idle_from"],
         nodes=int(data["nodes"]), course_j=tuple(map(float, data["course_j"])), rated_w=data["rated_w"],
-        rated_by=data["rated_by"], twin=data["twin"], caps_from=data["caps_from"],
+        rated_by=data["rated_by"], rated_alike=bool(data.get("rated_alike", True)),
+        rated_times=data.get("rated_times"), twin=data["twin"], caps_from=data["caps_from"],
         sure=bool(data["accuracy_known"]), notes=tuple(data["notes"]),
     )  # fmt: skip
 

@@ -2,9 +2,10 @@
 
 Time is cut in slots, each with a rate (cost per J). In a slot a job may be in modes (a speed and a power each), also in
 several one after the other. The node belongs to the job from the slot in which it starts to the slot in which it ends:
-between them it pauses at a power of its own, outside of them it costs nothing. For a given first and last slot this is
-a linear problem that filling up by marginal price solves exactly, with at most one slot in two modes. Which slots are
-first and last is found by bounds: each window that is solved gives a price of work, and with it a bound for all others.
+between them it pauses at a power of its own, outside of them it costs nothing, except where it waits for the job to
+start: until then it idles. For a given first and last slot this is a linear problem that filling up by marginal price
+solves exactly, with at most one slot in two modes. Which slots are first and last is found by bounds: each window that
+is solved gives a price of work, and with it a bound for all others.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.series import Floats, Ints
 
 MOST_SLOTS = 3_000  # windows are their square
+OUTER, INNER, FIRST = 0, 1, 2  # slots of a window: its last, those between its ends, its first
 NEAR = 1e-9  # share of the work, or of the cost, that is no difference
 
 
@@ -38,7 +40,7 @@ class Modes:
 
 @dataclass(frozen=True)
 class Filling:
-    """Hold what to do: the time (s) in each mode by slot, and in pauses; `cost` as rate x J.
+    """Hold what to do: the time (s) in each mode by slot, and in pauses or waiting; `cost` as rate x J.
 
     `price` is what one more second of work (at full speed) would cost. The job starts in slot `first`, ends in `last`.
     """
@@ -52,14 +54,14 @@ class Filling:
 
 
 class _Steps(NamedTuple):
-    """Hold steps from mode to mode, cheapest work first: price, work (s), slot, modes below and above, inner or not."""
+    """Hold steps from mode to mode, cheapest work first: price, work (s), slot, modes below and above, kind of slot."""
 
     price: Floats
     work_s: Floats
     slot: Ints
     below: Ints
     above: Ints
-    inner: Ints
+    kind: Ints
 
 
 class _Start(NamedTuple):
@@ -70,11 +72,11 @@ class _Start(NamedTuple):
     work_s: Floats
 
 
-def fill(rates: Floats, lengths_s: Floats, work_s: float, modes: Modes, *, waits: bool = False) -> Filling:
+def fill(rates: Floats, lengths_s: Floats, work_s: float, modes: Modes, *, wait_w: float = 0.0) -> Filling:
     """Return the cheapest way to do work (s at full speed) in slots, by their rates (per J) and lengths (s).
 
-    With `waits` the node belongs to the job from the first slot on, and idles until the job starts. Raises ConfigError
-    where the time is too short, or the slots are too many.
+    `wait_w` is what the node draws until the job starts, also where the job cannot be paused. Raises ConfigError where
+    the time is too short, or the slots are too many.
     """
     rates, lengths_s = np.asarray(rates, dtype=float), np.asarray(lengths_s, dtype=float)
     if len(rates) > MOST_SLOTS:
@@ -87,7 +89,7 @@ def fill(rates: Floats, lengths_s: Floats, work_s: float, modes: Modes, *, waits
             "the deadline is too early", why=f"{work_s / 3600:.2f} h of work, {room_s / 3600:.2f} h of time",
             next="a later deadline",
         )  # fmt: skip
-    return _Search(rates, lengths_s, min(work_s, room_s), modes, waits=waits).best()
+    return _Search(rates, lengths_s, min(work_s, room_s), modes, wait_w=wait_w).best()
 
 
 def hull(speeds: Floats, powers_w: Floats, *, upper: bool = False) -> list[int]:
@@ -111,25 +113,27 @@ def _turn(x: Floats, y: Floats, a: int, b: int, c: int) -> float:
 class _Search:
     """Solve windows of slots until none of the others can be cheaper."""
 
-    def __init__(self, rates: Floats, lengths_s: Floats, work_s: float, modes: Modes, *, waits: bool) -> None:
-        self.rates, self.lengths_s, self.work_s, self.waits = rates, lengths_s, work_s, waits
+    def __init__(self, rates: Floats, lengths_s: Floats, work_s: float, modes: Modes, *, wait_w: float) -> None:
+        self.rates, self.lengths_s, self.work_s, self.wait_w = rates, lengths_s, work_s, wait_w
         self.count = len(rates)
-        # Modes as they are numbered here: those of the job, then the pause, then what is outside of it.
+        # Modes as they are numbered here: those of the job, then the pause, waiting, and what is outside of it.
         pause_w = modes.pause_w
-        self.speeds = np.append(modes.speeds, [0.0, 0.0])
-        self.powers_w = np.append(modes.powers_w, [0.0 if pause_w is None else pause_w, 0.0])
+        self.speeds = np.append(modes.speeds, [0.0, 0.0, 0.0])
+        self.powers_w = np.append(modes.powers_w, [0.0 if pause_w is None else pause_w, wait_w, 0.0])
         running = list(range(len(modes.speeds)))
-        self.pause, self.free = len(running), len(running) + 1
+        self.pause, self.wait, self.free = (len(running) + k for k in range(3))
         inner = running if pause_w is None else [*running, self.pause]
-        sides = [self._sides(inner), self._sides([*running, self.free])]
+        members = {OUTER: [*running, self.free], INNER: inner, FIRST: [*running, self.wait]}
+        sides = [self._sides(kind, members[kind]) for kind in (OUTER, INNER, FIRST)]
         self.starts = [start for start, _ in sides]
         both = [np.concatenate([steps[k] for _, steps in sides]) for k in range(len(_Steps._fields))]
         # Among equal prices the earlier slot comes first.
         order = np.lexsort((both[2], both[0]))
         self.steps = _Steps(*(column[order] for column in both))
-        self.released = pause_w == 0.0
+        self.released = pause_w == 0.0 and not wait_w
+        self.waited = np.append(0.0, np.cumsum(rates * wait_w * lengths_s))  # what waiting costs until each slot
 
-    def _sides(self, members: list[int]) -> tuple[_Start, _Steps]:
+    def _sides(self, kind: int, members: list[int]) -> tuple[_Start, _Steps]:
         """Return where filling begins in each slot with these modes, and its steps (not in order yet)."""
         members_of = np.array(members)
         chains = [
@@ -138,9 +142,9 @@ class _Search:
         negative = (self.rates < 0).astype(int)
         first = np.array([chain[0] for chain in chains])[negative]
         start = _Start(first, self.rates * self.powers_w[first] * self.lengths_s, self.speeds[first] * self.lengths_s)
-        return start, self._steps(chains, negative, inner=self.free not in members)
+        return start, self._steps(chains, negative, kind)
 
-    def _steps(self, chains: list[Ints], negative: Ints, *, inner: bool) -> _Steps:
+    def _steps(self, chains: list[Ints], negative: Ints, kind: int) -> _Steps:
         parts: list[_Steps] = []
         for upper, chain in enumerate(chains):
             slots = np.flatnonzero(negative == upper)
@@ -149,7 +153,7 @@ class _Search:
                 faster = self.speeds[b] - self.speeds[a]
                 slope = (self.powers_w[b] - self.powers_w[a]) / faster
                 price, work_s = self.rates[slots] * slope, self.lengths_s[slots] * faster
-                parts.append(_Steps(price, work_s, slots, a * one, b * one, int(inner) * one))
+                parts.append(_Steps(price, work_s, slots, a * one, b * one, kind * one))
         if not parts:  # one mode that never pauses
             none = np.empty(0, dtype=int)
             return _Steps(np.empty(0), np.empty(0), none, none, none, none)
@@ -184,51 +188,45 @@ class _Search:
 
     def _windows(self) -> tuple[Ints, Ints]:
         """Return the first and last slots of all windows that the work fits in."""
-        firsts, lasts = np.triu_indices(1 if self.waits else self.count, m=self.count)
+        firsts, lasts = np.triu_indices(self.count)
         fastest = float(self.speeds.max())
         ends = np.append(0.0, np.cumsum(self.lengths_s)) * fastest
-        slowest = np.append(0.0, np.cumsum(self.starts[0].work_s))
+        slowest = np.append(0.0, np.cumsum(self.starts[INNER].work_s))
         most = ends[lasts + 1] - ends[firsts]
         # Where the job cannot be paused, a window between its ends does work at the least speed anyhow.
-        least = np.maximum(slowest[lasts] - slowest[firsts if self.waits else np.minimum(firsts + 1, lasts)], 0.0)
+        least = np.maximum(slowest[lasts] - slowest[np.minimum(firsts + 1, lasts)], 0.0)
         fits = (most >= self.work_s * (1 - NEAR)) & (least <= self.work_s)
         return firsts[fits], lasts[fits]
 
     def _bounds(self, price: float, firsts: Ints, lasts: Ints) -> Floats:
         """Return what each window costs at least, were work worth `price` (the dual of its problem)."""
         sums = []
-        for inner, start in zip((1, 0), self.starts, strict=True):
+        for kind, start in enumerate(self.starts):
             value = start.cost - price * start.work_s
-            of = self.steps.inner == inner
+            of = self.steps.kind == kind
             gain = np.minimum(self.steps.price[of] - price, 0.0) * self.steps.work_s[of]
             sums.append(value + np.bincount(self.steps.slot[of], gain, minlength=self.count))
-        between = np.append(0.0, np.cumsum(sums[0]))
-        if self.waits:
-            whole = between[lasts] - between[firsts] + sums[1][lasts]
-        else:
-            whole = between[lasts] - between[np.minimum(firsts + 1, lasts)] + sums[1][lasts]
-            whole = whole + np.where(lasts > firsts, sums[1][firsts], 0.0)
+        between = np.append(0.0, np.cumsum(sums[INNER]))
+        whole = between[lasts] - between[np.minimum(firsts + 1, lasts)] + sums[OUTER][lasts]
+        whole = whole + np.where(lasts > firsts, sums[FIRST][firsts], 0.0) + self.waited[firsts]
         found: Floats = whole + price * self.work_s
         return found
 
-    def _inner(self, first: int, last: int) -> Ints:
-        """Return for each slot: 1 between the ends of a window, 0 at its ends, -1 outside of it."""
-        kinds = np.full(self.count, -1)
-        if self.released:
-            kinds[:] = 0
-            return kinds
-        kinds[first : last + 1] = 1
-        kinds[last] = 0
-        if not self.waits:
-            kinds[first] = 0
+    def _kinds(self, first: int, last: int) -> Ints:
+        """Return which kind each slot of a window is, -1 outside of it."""
+        kinds = np.full(self.count, OUTER if self.released else -1)
+        if not self.released:
+            kinds[first : last + 1] = INNER
+            kinds[first], kinds[last] = FIRST, OUTER  # one slot that is both is the last: waiting in it is for nothing
         return kinds
 
     def _fill(self, first: int, last: int) -> tuple[float, float, Ints, Floats, float]:
         """Return cost, price, and the steps of a window with the work that is done by each, and that of the start."""
-        kinds = self._inner(first, last)
-        steps = np.flatnonzero(kinds[self.steps.slot] == self.steps.inner)
-        cost = float(sum(self.starts[1 - kind].cost[kinds == kind].sum() for kind in (0, 1)))
-        begun = float(sum(self.starts[1 - kind].work_s[kinds == kind].sum() for kind in (0, 1)))
+        kinds = self._kinds(first, last)
+        steps = np.flatnonzero(kinds[self.steps.slot] == self.steps.kind)
+        of = [(start, kinds == kind) for kind, start in enumerate(self.starts)]
+        cost = float(self.waited[first] + sum(start.cost[own].sum() for start, own in of))
+        begun = float(sum(start.work_s[own].sum() for start, own in of))
         each = self.steps.work_s[steps]
         before = np.cumsum(each) - each
         done = np.clip(self.work_s - begun - before, 0.0, each)
@@ -244,14 +242,21 @@ class _Search:
         cost, price, *_ = self._fill(first, last)
         return cost, price
 
+    def _beside(self, cost: float, first: int, last: int) -> float:
+        """Return what one more second of work costs at least, if it may go into a slot beside those that are used."""
+        around = [(a, b) for a in (first - 1, first) for b in (last, last + 1) if a >= 0 and b < self.count]
+        found = [self._cost(a, b) for a, b in around]
+        return min((price for other, price in found if other <= cost + 10 * NEAR * abs(cost)), default=np.inf)
+
     def _filling(self, first: int, last: int) -> Filling:
         """Return what is done in a window, in seconds of each mode."""
         cost, price, steps, done, _ = self._fill(first, last)
-        kinds = self._inner(first, last)
+        kinds = self._kinds(first, last)
         seconds = np.zeros((self.count, len(self.speeds)))
-        for kind in (0, 1):
+        seconds[:first, self.wait] = self.lengths_s[:first]
+        for kind, start in enumerate(self.starts):
             slots = np.flatnonzero(kinds == kind)
-            seconds[slots, self.starts[1 - kind].mode[slots]] = self.lengths_s[slots]
+            seconds[slots, start.mode[slots]] = self.lengths_s[slots]
         for step, work_s in zip(steps[done > 0], done[done > 0], strict=True):
             below, above = self.steps.below[step], self.steps.above[step]
             moved = work_s / (self.speeds[above] - self.speeds[below])
@@ -260,4 +265,6 @@ class _Search:
         seconds[np.abs(seconds) < 1e-6] = 0.0
         ran = np.flatnonzero(seconds[:, : self.pause].sum(axis=1) > 0)
         ends = (int(ran[0]), int(ran[-1])) if len(ran) else (first, last)
-        return Filling(seconds[:, : self.pause], seconds[:, self.pause], cost, price, *ends)
+        price = price if self.released else min(price, self._beside(cost, *ends))
+        paused = seconds[:, self.pause] + (seconds[:, self.wait] if self.wait_w else 0.0)
+        return Filling(seconds[:, : self.pause], paused, cost, price, *ends)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.core.errors import ConfigError
+from joulelab.planner.rates.constant import Constant
 from joulelab.planner.rates.find import check_same
 from joulelab.planner.shifting.baselines import cost_at, shown, ways_of
 from joulelab.planner.shifting.finer import finer
@@ -82,9 +83,15 @@ class Review:
 def review(plan: Plan, rate: Rate, *, now_s: float) -> Review:
     """Hold a plan against an actual series, at a time (s since 1970) when the plan's deadline is over.
 
-    Raises ConfigError where it is not over, and where the series is a forecast, of another kind or place, or has gaps.
+    Raises ConfigError where it is not over, and where the series is one figure, a forecast, of another kind or place,
+    or has gaps.
     """
     check_over(plan, now_s)
+    if isinstance(rate, Constant):
+        raise ConfigError(
+            f"{rate.label.name} is no series of what came", why="it is one figure for all times",
+            next="name a series: --actual FILE.csv, kept:NAME, em:DE",
+        )  # fmt: skip
     check_actual(plan.slots.label, rate.label)
     actual = cut(plan.slots.edges_s, rate)
     check_actual(plan.slots.label, rate.label)  # a service says what it tells once it was asked

@@ -50,18 +50,20 @@ def print_schedule(
 
 def headline(comparison: Comparison) -> str:
     """Return what caps change under the budget, in a sentence."""
-    site, base = comparison.site, comparison.outcome(BACKFILL)
+    site, base = comparison.site, comparison.base
     under = f"{len(comparison.stream.jobs)} jobs on {site.nodes} nodes under {fmt.watts(site.budget_w)}"
     best = [o for o in (comparison.outcome(FIT), comparison.outcome(ENERGY)) if o is not None]
-    if base is None or not best:
-        return f"{under}: {'without caps some job never starts' if best else 'some job never starts'}."
+    if not best:
+        return f"{under}: some job never starts."
     if comparison.uncapped == len(comparison.stream.jobs):
         return f"{under}: of no job it is known what caps do."
     own = min(best, key=lambda o: o.drawn[0]["wait_s"])
     energy, wait = own.change("energy_j", base), own.figure("wait_s").value
-    told = "" if energy is None else f"{fmt.change(energy.value, energy.expanded)} energy and "
-    was = base.figure("wait_s").value
-    return f"{under}: {own.policy.name}: {told}{fmt.duration(wait)} of waiting, without caps {fmt.duration(was)}."
+    told = "" if energy is None else f"{fmt.change(energy.value, energy.expanded)} energy, "
+    waited = f"{fmt.duration(wait)} of waiting instead of {fmt.duration(base.figure('wait_s').value)}"
+    over, was = (fmt.duration(o.drawn[0][f"over_{site.count}_s"]) for o in (own, base))
+    above = f"{over} above the budget instead of {was}"
+    return f"{under}: {own.policy.name} against {base.policy.name}: {told}{waited}, {above}."
 
 
 def _followed(comparison: Comparison) -> list[Outcome]:
@@ -69,18 +71,18 @@ def _followed(comparison: Comparison) -> list[Outcome]:
 
 
 def _energies(comparison: Comparison) -> Table:
-    rows, first = _followed(comparison), comparison.outcomes[0]
+    rows, base = _followed(comparison), comparison.base
     factor, unit = fmt.column([o.drawn[0]["energy_j"] / J_PER_WH for o in rows], "Wh")
     table = make_table("policy", f"energy, {unit}", "change, %", "jobs", "idle", "by nameplate")
     for each in comparison.outcomes:
         if each.refused:
             table.add_row(each.policy.name, "never starts some job", *[""] * 4)
             continue
-        change = each.change("energy_j", first)
+        change = each.change("energy_j", base)
         cells = [_cell(each.figure(name), factor * J_PER_WH) for name in ("energy_j", "jobs_j", "idle_j")]
         rated = each.drawn[0].get("rated_j")
         table.add_row(
-            each.policy.name, cells[0], "" if change is None or each is first else _cell(change, 0.01),
+            each.policy.name, cells[0], "" if change is None or each is base else _cell(change, 0.01),
             cells[1].partition(" ±")[0], cells[2].partition(" ±")[0],
             fmt.NOTHING if rated is None else fmt.plain(rated / J_PER_WH / factor),
         )  # fmt: skip
@@ -120,7 +122,7 @@ def _accounts(comparison: Comparison) -> list[Table]:
     """Return a table of money and carbon, where rates were given."""
     if not comparison.rates:
         return []
-    rows, first = _followed(comparison), comparison.outcomes[0]
+    rows, base = _followed(comparison), comparison.base
     heads, scales = [], {}
     for name, rate in comparison.rates.items():
         money = rate.label.kind == "price"
@@ -131,8 +133,8 @@ def _accounts(comparison: Comparison) -> list[Table]:
     for each in rows:
         cells: list[str] = []
         for name, scale in scales.items():
-            change = each.change(name, first)
-            cells += [_cell(each.figure(name), scale), "" if change is None or each is first else _cell(change, 0.01)]
+            change = each.change(name, base)
+            cells += [_cell(each.figure(name), scale), "" if change is None or each is base else _cell(change, 0.01)]
         table.add_row(each.policy.name, *cells)
     return [table]
 
@@ -167,7 +169,8 @@ def lines(
     if any("rated_j" in o.names for o in _followed(comparison)):
         found.append(("note", PLATE))
     drawn = f"intervals (k = 2) are of {comparison.draws} draws of what is not known" if comparison.draws else ""
-    by = "wait is a mean; slowdown is waiting and running by running without a cap; changes are against first come"
+    of = "wait is a mean; slowdown is waiting and running by running without a cap"
+    by = f"{of}; changes are against {comparison.base.policy.name}"
     found.append(("note", f"{drawn + '; ' if drawn else ''}{by}"))
     return found
 
@@ -251,6 +254,7 @@ def schedule_json(
         "responses": {
             name: {"source": r.source, "said": r.said, "caps_w": list(r.caps_w)} for name, r in responses.items()
         },
+        "compared_with": comparison.base.policy.name,
         "policies": [_policy(each, comparison) for each in comparison.outcomes],
         "notes": [*notes, ASSUMED],
     }

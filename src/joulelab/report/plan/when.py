@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from joulelab.planner.shifting.baselines import gain, idling, saved, shown
+from joulelab.planner.shifting.job import GIVEN_PLATE
 from joulelab.planner.shifting.slots import J_PER_KWH, zone_of
 from joulelab.planner.shifting.stretches import stretches_of
 from joulelab.report import format as fmt
@@ -90,7 +91,7 @@ def columns_of(plan: Plan) -> list[Column]:
     ]
     if plan.job.rated_w is not None:
         rated = tuple(fmt.plain(None if way.rated is None else way.rated / factor) for way in ways)
-        columns.append(Column(f"nameplate,\n{unit}", rated))
+        columns.append(Column(_plate_head(plan, unit), rated))
     return columns
 
 
@@ -228,9 +229,20 @@ def plate_text(plan: Plan) -> str:
     if rated is None or job.rated_w is None:
         return "the nameplate is not known: give --rated, and what it would say stands beside"
     factor, unit = scale([rated], plan.unit)
-    said = f"{fmt.watts(job.rated_w)} x time says {fmt.plain(rated / factor)} {unit} of running now"
+    said = f"{job.rated_by}: {fmt.watts(job.rated_w)} x time says {fmt.plain(rated / factor)} {unit} of running now"
     measured = plan.now.cost.value
-    return f"{job.rated_by}: {said}" + (f", {_changed(rated / measured - 1)}" if measured > 0 else "")
+    if job.rated_alike:
+        return said + (f", {_changed(rated / measured - 1)}" if measured > 0 else "")
+    if job.rated_by == GIVEN_PLATE:
+        return f"{said}; the job is of parts of the nodes only, and no share is told"
+    times = f", {_changed(job.rated_times - 1)} against what these used" if job.rated_times else ""
+    return f"{said}{times}; the job is of more than these"
+
+
+def _plate_head(plan: Plan, unit: str) -> str:
+    """Return the heading of what rated powers say: of whole nodes or all that was measured, or of some parts."""
+    whole = plan.job.rated_alike or plan.job.rated_by == GIVEN_PLATE
+    return f"{'nameplate' if whole else 'rated parts'},\n{unit}"
 
 
 def scatter_text(plan: Plan) -> str:
@@ -256,7 +268,7 @@ def _lowest(plan: Plan) -> str:
 
 def _waits(plan: Plan) -> str:
     if plan.terms.waits:
-        return "the node idles from now until the job starts: that is counted"
+        return "the node idles from now until the job starts: that is counted, except where it is off in pauses"
     return "until the job starts its node is somebody else's or off: that is not counted (--waits counts it as idle)"
 
 
@@ -326,7 +338,7 @@ def review_columns(review: Review) -> list[Column]:
     ]
     if review.plan.job.rated_w is not None:
         rated = tuple(fmt.plain(None if row.rated is None else row.rated / factor) for row in rows)
-        columns.append(Column(f"nameplate,\n{unit}", rated))
+        columns.append(Column(_plate_head(review.plan, unit), rated))
     return columns
 
 

@@ -135,14 +135,20 @@ def _blocks(
     observed: Mapping[str, float],
     lengths: Mapping[str, float],
 ) -> int:
-    """Return how many blocks of one weight are worth as much: a run that counts little adds little."""
-    of_run = dict.fromkeys(observed, 0.0)
+    """Return as how many blocks all of the time counts: as the work does that is known worst for its share of it.
+
+    The highest powers may all be of that work. A run of it that counts little adds little.
+    """
+    of_run: dict[str, dict[str, float]] = {work: {} for work in lengths}
     for d, k, s in zip(draws, known, scale, strict=True):
-        if d.run in of_run:
-            of_run[d.run] += s * int(k.sum())
-    long_s = {d.run: lengths[d.work] for d in draws if d.run in observed}
-    doubt = sum(of_run[run] ** 2 / max(seconds / long_s[run], 1.0) for run, seconds in observed.items())
-    return max(int(1 / doubt + 1e-6), 1)
+        if d.run in observed:
+            of_run[d.work][d.run] = of_run[d.work].get(d.run, 0.0) + s * int(k.sum())
+    found = []
+    for work, shares in of_run.items():
+        doubt = sum(w**2 / max(observed[run] / lengths[work], 1.0) for run, w in shares.items())
+        if doubt:
+            found.append(sum(shares.values()) / doubt)
+    return max(int(min(found) + 1e-6), 1)
 
 
 def _scales(draws: Sequence[Draw], known: Sequence[np.ndarray], weights: Mapping[str, float] | None) -> list[float]:

@@ -35,7 +35,10 @@ def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary
     if said:
         from joulelab.study.virtual.refused import remarks
 
-        notes = (f"{said[0].upper()}{said[1:]}: nothing was measured there.", *(remarks(plan) if plan else ()))
+        notes = (
+            f"{said[0].upper()}{said[1:]}: nothing was measured there.",
+            *(remarks(plan) if plan and twins_by_node(study) else ()),
+        )
         summary = replace(summary, notes=(*notes, *summary.notes))
     return results, summary
 

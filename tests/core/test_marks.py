@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import resource
+import sys
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -261,6 +262,13 @@ def test_a_folder_that_is_gone_costs_the_marks_only(tmp_path: Path) -> None:
     writer = MarkWriter(tmp_path / "gone")
     writer.end(writer.begin("x"), None)
     assert writer.lost == 2
+
+
+def test_a_process_without_multiprocessing_asks_it_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "multiprocessing.util", raising=False)
+    writer = MarkWriter(tmp_path)
+    writer.end(writer.begin("train"), None)
+    assert [line["mark"] for line in lines(tmp_path)] == ["begin", "end"]
 
 
 def test_a_shell_marks_by_its_own_file(tmp_path: Path) -> None:

@@ -85,14 +85,12 @@ def command(
     stores = Stores(runs, studies, only)
     if words:
         node["runs"] = list(words) if save is None else _kept(save, words, stores)
-    elif save is not None and only:
-        raise ConfigError(
-            "--only is not kept in a plan file", next="name the runs, and --save keeps those with the label"
-        )
     asked = read_scenario(plan, rack, node, need="rack")
     assert asked.rack is not None
     kind = checked_picture(picture, force=force)
     if save is not None:
+        if only and not words:
+            raise ConfigError("--only is not kept in a plan file", next="name the runs: --save keeps those it chose")
         check_own(save, MADE.encode(), what="plan file", force=force, option="--save")
     measured = _measured(words or asked.near(asked.kind.runs), stores)
     jobs = [(job, _measured(_job_runs(asked, job, words), stores)) for job in asked.mix]

@@ -47,7 +47,7 @@ def verdict(path, seed, off):
     return only(result_of(account(folder, joules, start, end, given=given, holds=["node1"]), 4.0, 56.0)).verdict
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_what_is_alike_seldom_differs_and_what_is_a_third_off_always(tmp_path):
     said = {off: [verdict(tmp_path, seed, off) for seed in range(TRIALS)] for off in (0.0, 0.3)}
     assert said[0.0].count("differ") <= 0.1 * TRIALS

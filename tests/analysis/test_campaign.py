@@ -30,7 +30,7 @@ def test_two_hundred_scenarios(gain, seed):
     assert np.median([o.width for o in free]) < 0.15, report("an interval that holds everything says nothing", free)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("gain", [0.05, 0.0])
 def test_five_thousand_scenarios_by_what_they_are(gain):
     """Not only on the whole: for each load, each meter and each channel."""

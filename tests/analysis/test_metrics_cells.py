@@ -191,7 +191,7 @@ def test_work_gives_joules_per_unit_and_units_per_second() -> None:
 
 @pytest.mark.no_cover  # thousands of draws of what others trace
 @pytest.mark.parametrize(
-    ("n", "tries"), [(3, 200), *(pytest.param(n, 600, marks=pytest.mark.long) for n in (2, 3, 10))]
+    ("n", "tries"), [(3, 200), *(pytest.param(n, 600, marks=pytest.mark.campaign) for n in (2, 3, 10))]
 )
 def test_the_interval_of_a_gain_covers_the_truth(n: int, tries: int) -> None:
     draw = random.Random(7)

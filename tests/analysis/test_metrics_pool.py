@@ -253,7 +253,7 @@ LONGER = [[1, *SINGLES[:0:-1]], [2] * CAPS, [10] * 9, [2] * 5]
 @pytest.mark.no_cover  # thousands of draws of what others trace
 @pytest.mark.parametrize(
     ("counts", "tries"),
-    [(SINGLES, 250), *(pytest.param(c, 500, marks=pytest.mark.long) for c in (SINGLES, [3] * CAPS, *LONGER))],
+    [(SINGLES, 250), *(pytest.param(c, 500, marks=pytest.mark.campaign) for c in (SINGLES, [3] * CAPS, *LONGER))],
 )
 def test_intervals_of_gains_cover_the_truth_where_all_cells_scatter_alike(counts: list[int], tries: int) -> None:
     gains, _, losses = _coverage(counts, tries=tries)
@@ -267,7 +267,7 @@ def test_intervals_of_gains_cover_the_truth_where_all_cells_scatter_alike(counts
     ("n", "itself", "tries"),
     [
         (3, 0.87, 200),
-        *(pytest.param(*row, 500, marks=pytest.mark.long) for row in ((2, 0.80), (3, 0.87), (10, 0.935))),
+        *(pytest.param(*row, 500, marks=pytest.mark.campaign) for row in ((2, 0.80), (3, 0.87), (10, 0.935))),
     ],
 )
 def test_intervals_of_gains_cover_the_truth_with_one_cell_three_times_noisier(
@@ -294,7 +294,7 @@ TIMES |= {(c, 8): t for c, t in zip(CAPPED, (1.5, 1.1, 0.99, 0.9, 0.84), strict=
 
 @pytest.mark.no_cover  # thousands of draws of what others trace
 @pytest.mark.parametrize(
-    ("n", "tries", "least"), [(3, 80, 0.9), *(pytest.param(n, 300, 0.92, marks=pytest.mark.long) for n in (3, 10))]
+    ("n", "tries", "least"), [(3, 80, 0.9), *(pytest.param(n, 300, 0.92, marks=pytest.mark.campaign) for n in (3, 10))]
 )
 def test_lines_are_pooled_by_themselves_so_that_short_runs_are_covered(n: int, tries: int, least: float) -> None:
     draw = random.Random(5)

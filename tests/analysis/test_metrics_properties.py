@@ -137,7 +137,7 @@ def test_the_order_of_cells_and_repeats_does_not_matter(points: dict[float, list
         assert _close(each.edp, b.cell(each.key).edp)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("test", "drawn"),
     [

@@ -52,7 +52,7 @@ def test_of_normal_repeats_so_few_are_marked_by_chance(n: int) -> None:
     assert false_marks(n, 4000) == pytest.approx(LEVEL, abs=0.009)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("n", range(4, 21))
 def test_of_normal_repeats_so_few_are_marked_by_chance_at_length(n: int) -> None:
     assert false_marks(n, 60_000) == pytest.approx(LEVEL, abs=0.0025)

@@ -177,7 +177,7 @@ def test_the_repeats_that_are_named_settle_it_in_four_of_five() -> None:
     assert 0.74 < often < 0.95
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize(("n", "share"), [(3, 0.02), (3, 0.03), (5, 0.02), (5, 0.01)])
 def test_the_repeats_that_are_named_settle_it_in_four_of_five_at_length(n: int, share: float) -> None:
     more, often = settled(n, share, 4000)
@@ -206,7 +206,7 @@ def test_of_equal_cells_hardly_a_study_tells_any_apart(n: int) -> None:
     assert plain > 0.2
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("n", NUMBERS)
 def test_of_equal_cells_hardly_a_study_tells_any_apart_at_length(n: int) -> None:
     corrected, plain = family_error(n, 6000)

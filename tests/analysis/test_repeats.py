@@ -105,7 +105,7 @@ def test_intervals_hold_the_truth_in_95_of_100(n: int) -> None:
     assert all(0.93 < share < 0.97 for share in found.values()), found
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("ratio", [1.2, 80.0])
 @pytest.mark.parametrize("n", NUMBERS)
 def test_intervals_hold_the_truth_in_95_of_100_at_length(n: int, ratio: float) -> None:

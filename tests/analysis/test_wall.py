@@ -10,7 +10,7 @@ from benchmarks.wall import served, virtual
 
 
 @pytest.mark.parametrize("gains", [True, False])
-@pytest.mark.parametrize("seeds", [2, pytest.param(6, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seeds", [2, pytest.param(6, marks=pytest.mark.campaign)])
 def test_in_virtual_time(seeds, gains):
     """A few seeds here; `python -m benchmarks wall` draws as many as one likes."""
     found = [o for seed in range(1, seeds + 1) for o in virtual(seed, 12.0, gains=gains)]

@@ -122,7 +122,7 @@ def test_random_kills_leave_no_cap_behind(tmp_path: Path) -> None:
     assert came["in force when struck"], "some are struck while a cap is set"
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1800)
 def test_two_hundred_random_kills_leave_no_cap_behind(tmp_path: Path) -> None:
     with CapBench(tmp_path) as bench:

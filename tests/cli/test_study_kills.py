@@ -139,7 +139,7 @@ def test_random_kills_leave_every_slot_once_and_nothing_else(tmp_path: Path) -> 
     assert campaign.finished
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(3600)
 def test_two_hundred_random_kills_leave_every_slot_once_and_nothing_else(tmp_path: Path) -> None:
     with CapBench(tmp_path) as bench:

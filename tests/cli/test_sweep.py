@@ -111,7 +111,7 @@ def events(run: Path, name: str) -> list[dict[str, Any]]:
         return [dict(line) for line in opened.events() if line.get("event") == name]
 
 
-@pytest.mark.long  # studies are killed in test_study_kills.py, by the same engine
+@pytest.mark.campaign  # studies are killed in test_study_kills.py, by the same engine
 def test_a_sweep_of_caps_and_gpus_survives_kills(twin: TwinServer, tmp_path: Path) -> None:
     environ = environment(tmp_path, {**twin.environment, "CUDA_VISIBLE_DEVICES": "2,0"})
     found = caps(twin)

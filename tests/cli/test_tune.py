@@ -231,7 +231,7 @@ def test_online_chooses_no_cap_where_none_is_enforced(unenforced: CapBench) -> N
     assert unenforced.caps() == [FOUND_W, FOUND_W]
 
 
-@pytest.mark.long  # tuning/test_runs.py chooses none either, and test_sweep.py finds such caps in runs on the twin
+@pytest.mark.campaign  # tuning/test_runs.py chooses none either, and test_sweep.py finds such caps in runs on the twin
 def test_whole_runs_choose_no_cap_where_none_is_enforced(unenforced: CapBench) -> None:
     words = ("--goal", "edp", "--cap", "100,110,260", "--", *JOB, "--work", "30")
     done = unenforced.call("tune", *words, code=1)

@@ -22,7 +22,7 @@ class Places:
         self.project = root / "work" / "joulelab.toml"
         self.cwd = root / "work" / "deep" / "er"
         self.named = root / "named.toml"
-        self.environ = {"XDG_CONFIG_HOME": str(root / "home")}
+        self.environ = {"XDG_CONFIG_HOME": str(root / "home"), "JOULELAB_ETC": str(root / "etc")}
         for path in (self.system, self.user, self.cwd / "x"):
             path.parent.mkdir(parents=True)
 
@@ -34,7 +34,7 @@ class Places:
         return path
 
     def load(self, host: str = "node07.cluster", **more: Any) -> Config:
-        return load(self.environ, host, cwd=str(self.cwd), system=self.system, **more)
+        return load(self.environ, host, cwd=str(self.cwd), **more)
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_the_same_file_is_read_once(places: Places) -> None:
 def test_without_files_nothing_is_loaded(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom joulelab.config.load import load\nfrom pathlib import Path\n"
-        f"c = load({{'XDG_CONFIG_HOME': '{tmp_path}'}}, 'h', cwd='{tmp_path}', system=Path('{tmp_path}/no'))\n"
+        f"c = load({{'XDG_CONFIG_HOME': '{tmp_path}', 'JOULELAB_ETC': '/no'}}, 'h', cwd='{tmp_path}')\n"
         "assert not c.files and not c.entries\n"
         "print(sorted({'tomllib', 'difflib', 'joulelab.config.check', 'keyring'} & set(sys.modules)))"
     )

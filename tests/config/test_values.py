@@ -192,7 +192,7 @@ def test_checking_loads_no_client_library(tmp_path: Path) -> None:
     config.write_text("".join(text.replace("[meters.x]", f"[meters.x{n}]") for n, text in enumerate(entries)))
     code = (
         "import sys\nfrom joulelab.config.load import load\nfrom pathlib import Path\n"
-        f"c = load({{}}, 'h', named=Path('{config}'), cwd='{tmp_path}', system=Path('{tmp_path}/no'))\n"
+        f"c = load({{'JOULELAB_ETC': '/no'}}, 'h', named=Path('{config}'), cwd='{tmp_path}')\n"
         "c.check()\nassert len(c.entries) == 9\n"
         "print(sorted({'httpx', 'pysnmp', 'pymodbus', 'pyvisa', 'paho', 'numpy', 'duckdb'} & set(sys.modules)))"
     )

@@ -106,7 +106,7 @@ def test_a_second_client_is_refused_and_one_that_waits_a_moment_is_not(environ, 
         timer.join()
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGSEGV])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.campaign), signal.SIGSEGV])
 def test_a_keeper_that_died_is_started_again(environ, files, number):
     with Caps(environ) as caps:
         caps.set(TWO)
@@ -185,8 +185,8 @@ def test_a_keeper_without_caps_that_dies_is_not_missed(environ):
     [
         (1, "after set"),
         (2, "before set"),
-        pytest.param(1, "before set", marks=pytest.mark.long),
-        pytest.param(2, "after set", marks=pytest.mark.long),
+        pytest.param(1, "before set", marks=pytest.mark.campaign),
+        pytest.param(2, "after set", marks=pytest.mark.campaign),
     ],
 )
 def test_a_keeper_killed_in_the_middle_of_a_set_leaves_nothing(environ, files, nth, where):

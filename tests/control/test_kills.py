@@ -15,7 +15,7 @@ def test_whatever_is_killed_the_caps_come_back():
     assert not result.problems, result
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.no_cover
 @pytest.mark.timeout(1800)
 def test_two_hundred_kills_leave_nothing_behind():

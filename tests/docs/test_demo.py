@@ -139,7 +139,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing_behind(place: Place) -> None:
     assert place.is_left_clean(), place.left()
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(600)
 def test_the_whole_demo_with_every_part(place: Place) -> None:
     ran = place.start()

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "frameworks.md"
 CODE = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.no_cover
 @pytest.mark.parametrize("code", CODE, ids=["huggingface", "lightning", "keras"])
 def test_an_example_runs(tmp_path: Path, code: str) -> None:

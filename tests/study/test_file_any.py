@@ -111,7 +111,7 @@ def test_any_file_is_read_or_refused(tmp_path: Path, content: dict[str, Any]) ->
     check(tmp_path / "any.toml", content)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 @settings(max_examples=800, suppress_health_check=list(HealthCheck), deadline=None)
 @given(files())

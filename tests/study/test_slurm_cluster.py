@@ -266,7 +266,7 @@ def test_a_job_that_ends_before_its_slot_begins(slurm):
     assert (ended[slot].told, ended[slot].fate) == (None, "")
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_held_jobs_are_told(slurm):
     study, _ = slurm.held("stuck", {"cpu": CPU})
     (slot,) = slots(study)

@@ -113,7 +113,7 @@ class Bench:
         return [self.served.truth.caps(gpu, monotonic_ns())[0] for gpu in range(2)]
 
 
-@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.campaign)])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     try:
         nvml.library()

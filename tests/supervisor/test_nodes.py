@@ -126,7 +126,7 @@ def test_a_step_that_does_not_come_up_is_not_waited_for(bench: Bench) -> None:
     assert gone(int((bench.folder / "pid").read_text()))
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_one_that_heeds_no_signal_is_killed(bench: Bench) -> None:
     job = Job(bench, f"trap '' TERM; echo $$ > {bench.folder}/pid; while :; do sleep 0.2; done")
     job.run("sh", "-c", f"until [ -s {bench.folder}/pid ]; do sleep 0.05; done; exit 3")
@@ -188,7 +188,7 @@ def test_a_step_that_ends_early_is_replaced(bench: Bench) -> None:
     assert "n2" in [e["node"] for e in bench.events("node-back")]
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_node_that_is_silent_at_the_end_is_told(bench: Bench) -> None:
     job = Job(bench, f"{of_two('hello', 'ready')}\ncat > /dev/null; sleep 1")
     (problem,) = job.run("sh", "-c", "sleep 2.5; exit 3")
@@ -196,7 +196,7 @@ def test_a_node_that_is_silent_at_the_end_is_told(bench: Bench) -> None:
     assert [e["node"] for e in bench.events("node-lost")] == ["n2"]
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_nobody_is_lost_while_the_supervisor_itself_is_stopped(bench: Bench) -> None:
     job = Job(bench, f"{of_two('hello', 'ready')}\ncat > /dev/null; {of_two('ended')}")
     words = [sys.executable, DRIVER, "sh", "-c", f"until [ -e {bench.folder}/go ]; do sleep 0.1; done; exit 3"]

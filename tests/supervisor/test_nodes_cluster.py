@@ -185,7 +185,7 @@ def test_each_node_has_one_run_where_ranks_are_recorded(bench: Bench) -> None:
     assert not any(events(p, "nodes") for run in found for p in run.iterdir() if p.is_dir()), "inside a step"
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_step_that_is_refused_costs_nothing(bench: Bench) -> None:
     # As if the job were another's: Slurm refuses the step.
     runs = bench.submit(
@@ -254,7 +254,7 @@ def test_a_node_whose_task_is_killed_is_told_and_recorded_again(bench: Bench) ->
         assert check.message.startswith("n2: nothing was read from ")
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_nodes_whose_srun_is_killed_are_recorded_again_and_not_twice(bench: Bench) -> None:
     runs, run = begin_waiting(bench, "srun")
     left = [*tasks_on("n1"), *tasks_on("n2")]

@@ -192,7 +192,7 @@ class TestModel:
         self.check(parameters, forward, whole)
         self.seen()
 
-    @pytest.mark.long
+    @pytest.mark.campaign
     def test_the_whole_model_has_these_too(self):
         whole, seen = self.counted(), self.seen()
         self.check(whole.parameters, whole.forward - seen, whole.training - seen)

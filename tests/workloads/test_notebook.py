@@ -271,7 +271,7 @@ def test_a_program_of_that_name_is_run_as_it_is(tmp_path: Path) -> None:
     assert done.stdout == "program x=1\n"
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_told_or_killed_at_any_moment_nothing_is_left(tmp_path: Path) -> None:
     rng = random.Random(5)
     file = write(tmp_path / "a.ipynb", book(*(code("import time\ntime.sleep(0.1)") for _ in range(10))))

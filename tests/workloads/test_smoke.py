@@ -27,7 +27,7 @@ OTHERS = [name for name in workloads.names() if name not in TRAINED]
 # Each is trained once: with two ranks where that is a way of its own (copies of the model, parts of it), else with one.
 TWO_RANKS = ("resnet152-cifar10", "llava15-13b")
 TRAININGS = [
-    pytest.param(name, ranks, marks=[] if (ranks == 2) == (name in TWO_RANKS) else pytest.mark.long)
+    pytest.param(name, ranks, marks=[] if (ranks == 2) == (name in TWO_RANKS) else pytest.mark.campaign)
     for name in TRAINED
     for ranks in (1, 2)
 ]

@@ -152,7 +152,7 @@ class TestTraining:
         loop.train("resnet", workload.task, given(max_steps="3", epochs="5"))
         assert (told["stopped_by"], told["steps"], told["predict_stopped_by"]) == ("max_steps", 3, "max_steps")
 
-    @pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.long)])
+    @pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.campaign)])
     def test_warm_up_leaves_nothing_behind(self, told, reported, workers):
         kept = []
         for steps in ("0", "3"):

@@ -141,7 +141,7 @@ def _what_does_not_fit_is_refused(file, tmp_path):
         load_weights(model, tmp_path / "none.pt")
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore")
 def test_keras_gives_the_same_features_from_the_same_weights(tmp_path, monkeypatch):
     import numpy as np

@@ -17,7 +17,7 @@ from joulelab.cli.entries import Opener, configuration
 from joulelab.cli.options import print_json
 from joulelab.config.check import NAME, check_values, entry_of
 from joulelab.config.entry import Source, Table
-from joulelab.config.files import NAMED, SYSTEM, project_file, user_file
+from joulelab.config.files import NAMED, project_file, system_file, user_file
 from joulelab.config.modules import module_of
 from joulelab.config.secrets import KINDS
 from joulelab.config.write import entry_text, write_entry
@@ -149,7 +149,7 @@ def _value(key: str, text: str, secrets: Sequence[str]) -> Any:
 
 def _target(level: str | None, named: Path | None) -> Path:
     if level == "system":
-        return SYSTEM
+        return system_file(os.environ)
     if level == "user":
         return user_file(os.environ)
     if named is not None or os.environ.get(NAMED):

@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 NAME = "joulelab.toml"
 NAMED = "JOULELAB_CONFIG"
-SYSTEM = Path("/etc/joulelab") / NAME
+SYSTEM = "JOULELAB_ETC"  # where the configuration of the machine is, if not in /etc/joulelab
+
+
+def system_file(environ: Mapping[str, str]) -> Path:
+    """Return the machine's file, whether it exists or not."""
+    return Path(environ.get(SYSTEM) or "/etc/joulelab") / NAME
 
 
 def user_file(environ: Mapping[str, str]) -> Path:
@@ -38,7 +43,7 @@ def project_file(cwd: str | None = None) -> Path | None:
 
 
 def present(
-    environ: Mapping[str, str], *, named: Path | None = None, cwd: str | None = None, system: Path = SYSTEM
+    environ: Mapping[str, str], *, named: Path | None = None, cwd: str | None = None
 ) -> tuple[list[Path], list[str]]:
     """Return the files to read, the weakest first, and warnings about what is left out.
 
@@ -48,7 +53,7 @@ def present(
     chosen = named or (Path(environ[NAMED]) if environ.get(NAMED) else None)
     if chosen is not None and not chosen.is_absolute():
         chosen = Path(cwd or os.curdir, chosen.expanduser()).absolute()  # it stays that file wherever we go
-    files = [path for path in (system, user_file(environ)) if _is_file(path)]
+    files = [path for path in (system_file(environ), user_file(environ)) if _is_file(path)]
     warnings = []
     project = project_file(cwd)
     if project is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from joulelab.config.entry import Config, Source, Table
-from joulelab.config.files import SYSTEM, present
+from joulelab.config.files import present
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,11 +16,9 @@ TOP = ("meters", "run", "node", "supply")
 RUN = ("period_s", "idle_s", "tail_s")
 
 
-def load(
-    environ: Mapping[str, str], host: str, *, named: Path | None = None, cwd: str | None = None, system: Path = SYSTEM
-) -> Config:
+def load(environ: Mapping[str, str], host: str, *, named: Path | None = None, cwd: str | None = None) -> Config:
     """Return the configuration for a host; where there is no file it is empty, and nothing was loaded for it."""
-    files, warnings = present(environ, named=named, cwd=cwd, system=system)
+    files, warnings = present(environ, named=named, cwd=cwd)
     config = Config(warnings=warnings)
     if not files:
         return config

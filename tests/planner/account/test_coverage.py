@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SECONDS = 40
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_amounts_over_time_hold_the_truth(tmp_path: Path) -> None:
     """120 runs of random steps of power at random rates that change within the meter's steps."""
     draw = np.random.default_rng(9)
@@ -53,7 +53,7 @@ def test_amounts_over_time_hold_the_truth(tmp_path: Path) -> None:
     assert np.median(sizes) < 0.1  # not by being wide
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_work_planned_from_three_runs_holds_what_many_take(tmp_path: Path) -> None:
     """Each three of 30 runs of a twin against the mean of all of them, and of what was true of them."""
     from joulelab.study.drive import plan as planned

@@ -208,7 +208,7 @@ def test_the_truth_lies_in_the_interval(load):
     assert held >= 4 / 5
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
 def test_the_truth_lies_in_nine_of_ten_intervals_and_more(load):
     tally, held = campaign(load, 0.95, count=60, runs=5, size=600, seed=11)

@@ -210,7 +210,7 @@ def test_no_policy_beats_the_best_possible_and_caps_come_near_it() -> None:
     assert found["caps to fit"][:, 0].mean() < 0.2 < found["waits"][:, 0].mean()
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_no_policy_beats_the_best_possible_in_many_cases() -> None:
     found = gaps(150, 4, 3, seed=5)
     assert all((rows > -1e-9).all() for rows in found.values())

@@ -17,7 +17,7 @@ DATA = Path(__file__).parents[4] / "shared" / "data" / "cap-sweeps"
 FILES = [DATA / f"summary_power_{device}.csv" for device in ("rtx6000", "v100")]
 needs_sweeps = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}: recorded sweeps are not part of the project")
 GOALS = ("energy", "edp", "energy@slowdown=5%")
-FEWER = [pytest.param("energy", marks=pytest.mark.long), pytest.param("edp", marks=pytest.mark.long), GOALS[-1]]
+FEWER = [pytest.param("energy", marks=pytest.mark.campaign), pytest.param("edp", marks=pytest.mark.campaign), GOALS[-1]]
 pytestmark = pytest.mark.no_cover  # thousands of searches; test_search.py traces them
 
 
@@ -45,7 +45,7 @@ def test_seven_trials_of_a_dense_grid_lose_less_than_one_percent_in_the_middle(p
 
 
 @needs_sweeps
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_all_dense_grids_stay_below_three_percent_in_95_of_100(path, goal):

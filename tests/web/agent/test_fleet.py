@@ -206,7 +206,7 @@ def test_names_and_labels_are_conventional_and_few(fleet):
     assert len(set(lines)) == len(lines)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_victoria_metrics_scrapes_it_too(fleet, tmp_path):
     binary = program("victoria-metrics")
     target = {"targets": [fleet.good.url.split("/")[2]], "labels": {"instance": "well"}}

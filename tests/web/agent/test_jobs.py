@@ -106,7 +106,7 @@ def test_a_node_that_slurm_does_not_know_is_told(tmp_path):
     assert jobs.problem.endswith("--slurm-node")
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.skipif(bool(missing()), reason=missing() or "all is there")
 def test_jobs_of_a_real_slurm(monkeypatch):
     folder = Path(tempfile.mkdtemp(prefix="joulelab-agent-"))

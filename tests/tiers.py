@@ -1,0 +1,110 @@
+"""Sort tests into three tiers, and keep the quick tier quick.
+
+A test without a mark is quick. `system` marks tests of real processes, servers, browsers and frameworks; `campaign`
+marks kills, fuzzing, coverage of intervals, and whatever needs real time to pass. A quick test that sleeps, starts a
+process, opens a network socket or imports a heavy framework fails.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+PROCESSES: Final = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
+SOCKETS: Final = {"socket.bind", "socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"}
+FRAMEWORKS: Final = {"keras", "lightning", "mlflow", "playwright", "torch", "transformers", "wandb"}
+
+
+class QuickGuard:
+    """Watch what the running test does. Audit hooks see every thread, and calls from C code."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.violations: list[str] = []
+
+    def watch_event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Raise where a quick test does what a quick test must not do."""
+        if not self.is_on:
+            return
+        if event in PROCESSES:
+            self._refuse(f"starts a process ({event}: {arguments[0]!r})")
+        elif event in SOCKETS:
+            self._refuse(f"uses the network ({event})")
+        elif event == "import" and arguments[0] in FRAMEWORKS:
+            self._refuse(f"imports {arguments[0]}")
+
+    def sleep(self, seconds: float) -> None:
+        """Stand in for `time.sleep`."""
+        if self.is_on and seconds > 0:
+            self._refuse(f"sleeps {seconds:g} s")
+        _sleep(seconds)
+
+    def _refuse(self, what: str) -> None:
+        text = f"A quick test {what}. Give it a virtual clock or a fake, or mark it: @pytest.mark.system"
+        self.violations.append(text)
+        pytest.fail(text)
+
+
+_sleep = time.sleep
+guard = QuickGuard()
+time.sleep = guard.sleep
+sys.addaudithook(guard.watch_event)
+
+
+def find_tier(item: pytest.Item) -> str:
+    """Return the tier of a test: quick, system or campaign."""
+    return next((name for name in ("campaign", "system") if item.get_closest_marker(name)), "quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import files of other tiers when only the quick tier is asked for."""
+    if "not system" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text()
+    marked = any(f"\npytestmark = pytest.mark.{tier}\n" in text for tier in ("system", "campaign"))
+    return True if marked else None
+
+
+@pytest.hookimpl(trylast=True)  # after the random order
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of each heavy framework together, so that one worker imports it; the order stays random else."""
+    items.sort(key=lambda item: "/workloads/" not in item.nodeid and "/integrations/" not in item.nodeid)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Guard a quick test from its set-up to its end."""
+    guard.violations.clear()
+    guard.is_on = find_tier(item) == "quick"
+    try:
+        return (yield)
+    finally:
+        guard.is_on = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a quick test whose threads, or whose code under test, caught the refusal."""
+    result = yield
+    if guard.violations:
+        pytest.fail(guard.violations[0])
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """List the skipped tests by reason, one line each."""
+    reasons: dict[str, list[str]] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = str(report.longrepr[-1]).removeprefix("Skipped: ")
+        reasons.setdefault(reason, []).append(report.nodeid.partition("::")[0])
+    if reasons:
+        terminalreporter.section("skipped, by reason")
+    for reason, files in sorted(reasons.items()):
+        terminalreporter.write_line(f"{len(files):4} {reason} ({', '.join(sorted(set(files)))})")

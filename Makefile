@@ -6,29 +6,34 @@ BIN := $(VENV)/bin
 # Tests start thousands of processes: each would compile all that it imports where the environment forbids to keep it.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo screenshots test test-all check collected format benchmarks install system clean
+.PHONY: demo screenshots quick quick-covered test test-all check format benchmarks install install-dev system clean
 
 # About a minute, on a simulated node; the installation comes the first time only. Results go to joulelab-demo/.
 demo: $(VENV)/installed-demo
 	@$(BIN)/python examples/demo.py
 
-# Most tests wait for servers and processes, so three at once fit on two cores; the files that take longest come first
-# (tests/conftest.py). Some race them on a busy machine: one that fails is tried again, twice at most, and listed as RERUN.
-COVERED := $(VENV)/coverage.json
-SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder --reruns 2 --reruns-delay 2 -r R
+# Three tiers (CONTRIBUTING.md): quick, then real servers and processes, then campaigns. No test is tried twice.
+PYTEST := $(BIN)/python -m pytest --dist worksteal
+QUICK := not system and not campaign
 
+# Below a minute on two cores: no sleep, no process, no network.
+quick: install-dev
+	@$(PYTEST) -q -n 2 -m "$(QUICK)"
+
+# What CI runs: the linters beside the quick tier, then the rest, most of which waits for servers: four fit on two cores.
+COVERED := $(VENV)/coverage.json
 test: install-dev system
-	@$(MAKE) --no-print-directory -j 2 check collected
-	@$(BIN)/python -m pytest -m "not long" $(SIDE_BY_SIDE) --durations=20 --cov --cov-report=json:$(COVERED)
+	@rm -f .coverage .coverage.*
+	@$(MAKE) --no-print-directory -j 2 --output-sync check quick-covered
+	@$(PYTEST) -q -n 4 -m "system and not campaign" --durations=10 --cov --cov-append --cov-report=json:$(COVERED)
 	@$(BIN)/python tests/coverage_floor.py $(COVERED)
 
-# While mypy has one core, the other compiles the tests and what they import, once instead of in every worker.
-collected: install-dev
-	@$(BIN)/python -m pytest --collect-only -qq >/dev/null || true  # the tests themselves say what is wrong
+quick-covered: install-dev
+	@$(PYTEST) -q -n 2 -m "$(QUICK)" --cov --cov-report=
 
-test-all: install-dev system
-	@$(MAKE) --no-print-directory check
-	@$(BIN)/python -m pytest --timeout=1800
+# Kills, fuzzing, coverage of intervals, what needs real time to pass; hypothesis draws new examples.
+test-all: test
+	@HYPOTHESIS_PROFILE=campaign $(PYTEST) -q -n 2 -m campaign --timeout=3600 --durations=10
 
 check: install-dev
 	$(BIN)/ruff format --check --quiet .

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("tests.tiers", "tests.outside")
 
-# The same examples in every run, however busy the machine: what fails was broken by the change. Campaigns draw new ones.
+# The same examples in every run: what fails was broken by the change. Campaigns draw new ones.
 settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("campaign", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))

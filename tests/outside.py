@@ -8,15 +8,12 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 ROOT = Path(__file__).parents[1]
-HOME = Path(os.path.expanduser("~"))  # of the person, before it is redirected
+HOME = Path.home()  # of the person, before it is redirected
 REAL_PLACES = (
     *(str(HOME / name / "joulelab") for name in (".config", ".local/state", ".cache", ".local/share")),
     str(ROOT / "joulelab-runs"),
@@ -78,10 +75,10 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own_home(monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give each test a home, a configuration, a state and a working folder of its own."""
     home = make_home()
     for name, value in redirect(home).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(home / "work")
-    yield home
+    return home

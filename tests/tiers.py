@@ -7,6 +7,7 @@ process, opens a network socket or imports a heavy framework fails.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -46,15 +47,22 @@ class QuickGuard:
             self._refuse(f"sleeps {seconds:g} s")
         _sleep(seconds)
 
+    async def sleep_in_loop(self, delay: float, result: Any = None) -> Any:
+        """Stand in for `asyncio.sleep`."""
+        if self.is_on and delay > 0:
+            self._refuse(f"sleeps {delay:g} s")
+        return await _sleep_in_loop(delay, result)
+
     def _refuse(self, what: str) -> None:
         text = f"A quick test {what}. Give it a virtual clock or a fake, or mark it: @pytest.mark.system"
         self.violations.append(text)
         pytest.fail(text)
 
 
-_sleep = time.sleep
+_sleep, _sleep_in_loop = time.sleep, asyncio.sleep
 guard = QuickGuard()
 time.sleep = guard.sleep
+asyncio.sleep = guard.sleep_in_loop
 sys.addaudithook(guard.watch_event)
 
 

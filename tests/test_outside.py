@@ -1,0 +1,48 @@
+"""No test reads or writes what belongs to the person who runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.outside import HOME, REAL_PLACES, ROOT
+
+from joulelab.config.files import present, system_file, user_file
+from joulelab.control.leftover import caps_folder
+from joulelab.meters.analyzer.kept import folder as state_folder
+from joulelab.planner.rates.services.access import settings_file
+from joulelab.study.turn import places
+from joulelab.twins.servers.nvml import cache_directory
+from joulelab.workloads.data.source import cache_folder
+
+
+def test_everything_of_a_user_is_in_the_tests_own_home(own_home: Path) -> None:
+    configuration = [user_file(os.environ), system_file(os.environ), settings_file(os.environ)]
+    state = [Path(caps_folder(os.environ)), state_folder(), places(os.environ)[0]]
+    for path in [*configuration, *state, Path.home(), Path.cwd()]:
+        assert path.is_relative_to(own_home)
+    for path in (cache_directory(), cache_folder("data")):
+        assert path.is_relative_to(ROOT / ".pytest_cache")
+    assert not own_home.is_relative_to(HOME / ".config")
+    assert present(os.environ) == ([], [])
+
+
+def test_a_file_of_the_person_cannot_be_opened() -> None:
+    for place in REAL_PLACES:
+        with pytest.raises(pytest.fail.Exception, match="not the test's own"):
+            open(f"{place}/joulelab.toml")  # noqa: SIM115 it is not opened
+
+
+def test_no_test_sees_the_home_of_another(own_home: Path) -> None:
+    assert list(own_home.iterdir()) == [own_home / "work"]
+
+
+@pytest.mark.system
+def test_a_meter_that_is_added_is_added_to_the_tests_own_configuration(own_home: Path) -> None:
+    words = [sys.executable, "-m", "joulelab", "meters", "--add", "estimate", "--user"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (own_home / "config" / "joulelab" / "joulelab.toml").exists()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from joulelab.web.index import Index
 
+pytestmark = pytest.mark.system
+
 TOKEN = "a-token-for-the-browser-42"
 WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 ROWS = "#list tbody tr[data-run]"

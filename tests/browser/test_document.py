@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page, Route
 
+pytestmark = pytest.mark.system
+
 BACKGROUND = "() => getComputedStyle(document.body).backgroundColor"
 LIGHT, DARK = "rgb(255, 255, 255)", "rgb(17, 20, 23)"
 LONG = "a-very-long-name-of-a-run-without-any-place-to-break-it-" * 3

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page, Route
 
+pytestmark = pytest.mark.system
+
 HOSTILE = "<img src=x onerror='window.broken = 1'>"
 SITE = "http://joulelab.test"
 # The colours of a column of the picture, from top to bottom of the power panel, as [r, g, b] lists.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.system
+
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><svg onload=\"document.title='owned'\">"
 
 

@@ -18,6 +18,8 @@ from joulelab.report.study.curves import HALF, NO_BARS, panels_of, pareto_of, sc
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 GOALS = [Goal.parse(g) for g in ("edp", "energy")]
 NAMES = ["energy", "time", "edp", "energy-gain", "time-loss", "edp-gain", "eds-1.5", "eds-2", "gain-minus-loss"]
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from joulelab.report.pictures import Picture
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("matplotlib")
 
 

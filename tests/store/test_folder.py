@@ -71,6 +71,7 @@ def test_a_reused_pid_is_not_the_owner(runs: Path) -> None:
     assert run_state(make_run(runs, owner={**me, "start_ticks": 1})) is RunState.KILLED
 
 
+@pytest.mark.system
 def test_a_zombie_is_dead(runs: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     who = owner(child.pid)

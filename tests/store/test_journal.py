@@ -213,6 +213,7 @@ def test_no_room_for_the_header_leaves_no_file(runs: Path) -> None:
     write_rows(run, gpus(), ramp(2))
 
 
+@pytest.mark.system
 def test_full_disk(tiny_disk: Path) -> None:
     run = make_run(tiny_disk)
     ballast = tiny_disk / "ballast"
@@ -225,6 +226,7 @@ def test_full_disk(tiny_disk: Path) -> None:
     assert opened.problems() == []
 
 
+@pytest.mark.system
 def test_seal_on_a_full_disk_changes_nothing(tiny_disk: Path) -> None:
     run = make_run(tiny_disk)
     path = write_rows(run, gpus(), ramp(200))
@@ -243,6 +245,7 @@ def test_seal_on_a_full_disk_changes_nothing(tiny_disk: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.system
 def test_journal_needs_neither_numpy_nor_duckdb() -> None:
     code = "import sys, joulelab.store.journal, joulelab.store.folder; print({'numpy', 'duckdb'} & set(sys.modules))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -146,6 +146,7 @@ def test_a_foreign_parquet_file_is_a_problem_not_a_table(runs: Path) -> None:
     assert len(opened.problems()) == 1
 
 
+@pytest.mark.system
 def test_a_read_only_disk_is_read_without_a_seal(tiny_disk: Path) -> None:
     run = make_run(tiny_disk)
     write_rows(run, gpus(), ramp(10))
@@ -208,6 +209,7 @@ print(len(report.left), flush=True)
 """
 
 
+@pytest.mark.system
 def test_two_processes_seal_and_read_at_once(runs: Path) -> None:
     run = make_run(runs)
     for meter in ("nvml", "rapl"):
@@ -265,6 +267,7 @@ for k in range(0, 6_000_000, 6):
 """
 
 
+@pytest.mark.system
 def test_kill_9_of_the_writer(runs: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(runs)]
     environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([".", ENVIRONMENT["PYTHONPATH"]])}
@@ -287,6 +290,7 @@ def test_kill_9_of_the_writer(runs: Path) -> None:
     assert np.array_equal(np.sort(np.concatenate(times)), START_NS + 1000 * np.arange(info.rows))
 
 
+@pytest.mark.system
 def test_kill_9_of_the_sealer(runs: Path) -> None:
     run = make_run(runs, owner=NOBODY)
     write_rows(run, gpus(4), ramp(40_000, streams=4))

@@ -90,6 +90,7 @@ def test_what_is_live_is_held_for_a_while(monkeypatch: pytest.MonkeyPatch) -> No
         assert page.times == 2
 
 
+@pytest.mark.system
 def test_one_thing_is_made_once_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heavy, "MOST_WAITING", 2)
     going, most, free = 0, 0, threading.Event()

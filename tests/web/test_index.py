@@ -50,6 +50,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "LIVE_S", 0.1)
 
 
+@pytest.mark.system
 def test_every_kind_of_run_has_its_status(served: Asked) -> None:
     by_id, ids = served.index.snapshot().by_id, served.stores.ids
     statuses = {name: by_id[run].status for name, run in ids.items()}
@@ -77,6 +78,7 @@ def test_every_kind_of_run_has_its_status(served: Asked) -> None:
     assert all(str(served.stores.root) not in entry.problem for entry in by_id.values())
 
 
+@pytest.mark.system
 def test_what_is_listed_is_what_ls_tells(served: Asked) -> None:
     for path in list_runs(served.stores.runs):
         entry = served.index.snapshot().by_id[path.name]
@@ -89,6 +91,7 @@ def test_what_is_listed_is_what_ls_tells(served: Asked) -> None:
         assert entry.energy == told
 
 
+@pytest.mark.system
 def test_studies_and_the_runs_of_their_slots_are_found(served: Asked) -> None:
     snapshot = served.index.snapshot()
     sweep, torn = snapshot.study_by_id["sweep"], snapshot.study_by_id["torn"]
@@ -112,6 +115,7 @@ def test_slots_are_counted_before_they_are_there(data: dict[str, Any], planned: 
     assert _planned(data, 2) == planned
 
 
+@pytest.mark.system
 def test_runs_come_change_and_go(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     with Index(runs, None) as index:
@@ -130,6 +134,7 @@ def test_runs_come_change_and_go(tmp_path: Path) -> None:
         until(index, lambda s: not s.entries)
 
 
+@pytest.mark.system
 def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [small(tmp_path, started=started(hours)) for hours in range(3)]
     for path in made:
@@ -156,6 +161,7 @@ def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pyt
     assert read[3:] == [made[1].name]
 
 
+@pytest.mark.system
 def test_a_killed_owner_is_noticed(tmp_path: Path) -> None:
     process = subprocess.Popen(["sleep", "60"])
     run = small(tmp_path, state="live", owner=owner(process.pid))
@@ -166,6 +172,7 @@ def test_a_killed_owner_is_noticed(tmp_path: Path) -> None:
         until(index, lambda s: s.by_id[run.name].status == "killed" and s.by_id[run.name].told)
 
 
+@pytest.mark.system
 def test_a_killed_owner_leaves_no_trace_and_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "LIVE_S", 1000.0)
     process = subprocess.Popen(["sleep", "60"])
@@ -224,6 +231,7 @@ def test_work_comes_back_soon_for_what_has_come_meanwhile(tmp_path: Path, monkey
     assert told == {old.name: True, new.name: True, older.name: False}
 
 
+@pytest.mark.system
 def test_what_fails_is_told_once_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -267,6 +275,7 @@ def test_a_slot_that_is_made_anew_is_looked_at_again(tmp_path: Path, monkeypatch
     assert looker.look()[0].slots == {"failed": 1}
 
 
+@pytest.mark.system
 def test_a_folder_that_is_being_made_is_not_broken_yet(tmp_path: Path) -> None:
     run = tmp_path / "20261101-000000-0001"
     run.mkdir()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from tests.web.conftest import Asked
 
+pytestmark = pytest.mark.system
+
 
 class Seen(HTMLParser):
     """Note what a page may not have: scripts and styles within, handlers, pictures."""

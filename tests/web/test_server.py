@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from tests.web.conftest import Asked, Stores
 
+pytestmark = pytest.mark.system
+
 TOKEN = "a-token-for-the-tests-0123"
 
 

@@ -153,6 +153,7 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Measured], dict
     return found, times
 
 
+@pytest.mark.system
 def test_a_twin_says_what_its_truth_is(twin: tuple[list[Measured], dict[float, float]]) -> None:
     runs, times = twin
     found = response_of(runs)
@@ -163,6 +164,7 @@ def test_a_twin_says_what_its_truth_is(twin: tuple[list[Measured], dict[float, f
     assert found.at(200.0).highest_w == found.points[2].highest_w
 
 
+@pytest.mark.system
 def test_the_model_is_asked_where_all_runs_are_at_one_cap(twin: tuple[list[Measured], dict[float, float]]) -> None:
     runs, times = twin
     assert known_response(runs).source == "twin"

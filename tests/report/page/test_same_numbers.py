@@ -30,6 +30,8 @@ from joulelab.study.virtual import run_twin_study
 if TYPE_CHECKING:
     from joulelab.analysis.result import Result
 
+pytestmark = pytest.mark.system
+
 GOLDEN = Path(__file__).parents[2] / "golden" / "schema-1" / "20231114-221320-aaaa"
 MORE = """
 [meters.inlet]

@@ -197,6 +197,7 @@ def test_nothing_that_others_wrote_does_anything() -> None:
     assert "img" not in Reader(rendered).tags
 
 
+@pytest.mark.system
 def test_a_study_on_a_twin_says_so_and_its_estimates_come_from_its_runs(tmp_path: Path) -> None:
     from joulelab.study.virtual import run_twin_study
 

@@ -118,6 +118,7 @@ def test_the_study_file_is_that_of_the_paper() -> None:
     assert [pdu.options[key] for key in same] == [entry[key] for key in same]
 
 
+@pytest.mark.system
 def test_energy_is_made_of_power_that_was_sampled_once_a_minute(study: Study) -> None:
     ran = bnl_runs.ran(study)
     for name, (_, slot) in bnl_runs.done(study).items():
@@ -132,6 +133,7 @@ def test_energy_is_made_of_power_that_was_sampled_once_a_minute(study: Study) ->
         assert energy.value == pytest.approx(node.energy.value)
 
 
+@pytest.mark.system
 def test_figures_are_worked_out_from_the_runs(study: Study) -> None:
     found = bnl_runs.ran(study)
     made = {f.id: f for f in bnl.figures(study, PRINTED)}
@@ -150,6 +152,7 @@ def test_figures_are_worked_out_from_the_runs(study: Study) -> None:
     assert [f.id for f in made.values() if f.kind == "finding" and f.reproduced is not True] == []
 
 
+@pytest.mark.system
 def test_no_published_number_gets_into_what_is_reproduced(study: Study) -> None:
     own = {f.id: f.reproduced for f in bnl.figures(study, PRINTED)}
     runs = [{k: v * 2 if isinstance(v, float | int) and k != "batch_size" else v for k, v in row.items()}
@@ -159,6 +162,7 @@ def test_no_published_number_gets_into_what_is_reproduced(study: Study) -> None:
     assert {f.id: f.reproduced for f in bnl.figures(study, other)} == own
 
 
+@pytest.mark.system
 def test_a_physical_parameter_moves_what_is_reproduced(study: Study, tmp_path: Path) -> None:
     before = {f.id: f for f in bnl.figures(study, PRINTED)}
     file = short(tmp_path)
@@ -174,6 +178,7 @@ def test_a_physical_parameter_moves_what_is_reproduced(study: Study, tmp_path: P
     assert after["bnl.energy_factor"].reproduced is None
 
 
+@pytest.mark.system
 def test_the_summary_has_a_row_for_each_run(study: Study) -> None:
     summary, sampling = bnl.tables(study)
     assert [row[1] for row in summary.rows] == ["512", "4096", "128", "-", "-"]
@@ -184,6 +189,7 @@ def test_the_summary_has_a_row_for_each_run(study: Study) -> None:
     assert {record["period_s"] for record in sampling.records} == {1, 10, 60, 300}
 
 
+@pytest.mark.system
 def test_pictures_show_power_nameplate_burn_and_load(study: Study, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = pictures_of(study, tmp_path / "pictures", rated_w=10200, burn_w=8430, formats=("svg",))
@@ -203,6 +209,7 @@ def test_pictures_show_power_nameplate_burn_and_load(study: Study, tmp_path: Pat
     assert bnl_runs.course(study, "resnet-64") is None
 
 
+@pytest.mark.system
 def test_reading_less_often_gets_more_wrong(study: Study) -> None:
     found = {(c.name, c.period_s): c for c in costs(study)}
     for name in bnl_runs.NAMES:
@@ -213,6 +220,7 @@ def test_reading_less_often_gets_more_wrong(study: Study) -> None:
     assert any("once a minute" in text for text in bnl.meters(study))
 
 
+@pytest.mark.system
 def test_powers_of_the_cost_are_those_that_the_study_prints(study: Study) -> None:
     found = {(c.name, c.period_s): c for c in costs(study)}
     ran = bnl_runs.ran(study)

@@ -194,6 +194,7 @@ def test_reproduced_figures_follow_the_twins_physics(
     assert other[moves].reproduced != pytest.approx(before[moves].reproduced, rel=0.02)
 
 
+@pytest.mark.system
 def test_pictures_are_those_of_the_paper(ideal: Swept, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert ideal.summary is not None
@@ -260,6 +261,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return run_twin_study(folder / "small.toml", "gdansk-rtx6000", folder / "small")
 
 
+@pytest.mark.system
 def test_figures_come_from_runs(run: Study) -> None:
     found = by_id(gdansk.figures(run, published("gdansk")))
     steady = by_id(gdansk.figures_of(modelled_small(), published("gdansk")))
@@ -278,6 +280,7 @@ def modelled_small() -> Swept:
     return modelled(short, (170, 260))
 
 
+@pytest.mark.system
 def test_other_fans_change_what_runs_give(run: Study, tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(SMALL.replace("gpus = [1, 8]", "gpus = [8]"))
     strong = node(cooling={"fan_max_w": 1500.0})

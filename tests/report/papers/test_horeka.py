@@ -180,6 +180,7 @@ def test_the_file_runs_training_and_prediction_alone_on_three_kinds_of_nodes() -
     assert find("horeka") is horeka.PAPER
 
 
+@pytest.mark.system
 def test_study_without_runs_gives_the_whole_list(tmp_path: Path, truth: list[Figure]) -> None:
     study = Study(tmp_path, EMPTY)
     found = horeka.figures(study, published("horeka"))
@@ -199,6 +200,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return run_twin_study(folder / "small.toml", twins(), folder / "small")
 
 
+@pytest.mark.system
 def test_figures_come_from_the_accounting_of_runs(run: Study) -> None:
     found = ran(run)
     assert len(found) == 7
@@ -218,6 +220,7 @@ def test_figures_come_from_the_accounting_of_runs(run: Study) -> None:
     assert " ± " in tables[0].rows[1][2]
 
 
+@pytest.mark.system
 def test_accounted_energy_is_that_of_the_node(run: Study) -> None:
     for key, cell in run.cells().items():
         if cell.workload.name == "energy-predict":
@@ -227,6 +230,7 @@ def test_accounted_energy_is_that_of_the_node(run: Study) -> None:
             assert own.times_s[0] == pytest.approx(true["time_s"])
 
 
+@pytest.mark.system
 def test_sampling_costs_short_jobs_more_and_has_a_sign(run: Study) -> None:
     found = {(c.workload, c.period_s): c for c in costs(run)}
     assert {name for name, _ in found} == {"health-predict"}  # trainings have not run here
@@ -272,6 +276,7 @@ def test_jobs_of_the_study_are_accounted_as_the_table_says(look_s: int) -> None:
     assert np.std(off) == pytest.approx(np.std(table), rel=0.3)
 
 
+@pytest.mark.system
 def test_a_miss_of_the_short_job_is_explained_by_the_table(run: Study) -> None:
     others = copy.deepcopy(published("horeka"))
     others["rows"] = [
@@ -285,6 +290,7 @@ def test_a_miss_of_the_short_job_is_explained_by_the_table(run: Study) -> None:
     assert "on this twin" not in long.note
 
 
+@pytest.mark.system
 def test_profiles_show_work_between_idle_stretches(run: Study, tmp_path: Path) -> None:
     (seen,) = profiles(run, "energy-predict", "gpu", 1)
     assert seen.used == (True, False, False, False)

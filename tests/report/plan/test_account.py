@@ -324,6 +324,7 @@ def test_amounts_have_units_that_people_use() -> None:
     assert per_unit(Quantity(0.5), "samples", "EUR") == "0.5000 EUR per sample"
 
 
+@pytest.mark.system
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from joulelab.report.plan.account_picture import books_picture

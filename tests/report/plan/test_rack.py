@@ -111,6 +111,7 @@ def test_what_nobody_knows_stands_beside_the_upper_end(tmp_path: Path) -> None:
     assert "without the meter's accuracy" in by["risk"]
 
 
+@pytest.mark.system
 def test_runs_under_caps_are_told_wherever_they_count(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from joulelab.report.plan.rack_picture import draw_rack
@@ -174,6 +175,7 @@ def test_every_limit_is_told() -> None:
     assert limits[1] == "feed lost: 45284 VA of 1 feed left x 0.8 continuous x power factor 1 less 600 W for others"
 
 
+@pytest.mark.system
 def test_the_picture_shows_limits_rules_and_how_long_a_node_drew_how_much(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from joulelab.report.plan.rack_picture import draw_rack

@@ -27,6 +27,7 @@ def test_files_for_operators_are_printed(what):
     assert packaged(FILES[what]).exists()
 
 
+@pytest.mark.system
 def test_rules_are_right():
     tool = program("promtool")
     for words in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]):
@@ -37,6 +38,7 @@ def test_rules_are_right():
         assert f"alertname: {name}\n" in tested, f"{name} is seen firing by no test"
 
 
+@pytest.mark.system
 def test_the_unit_is_right(tmp_path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")

@@ -19,6 +19,8 @@ from joulelab.web.agent.collect import Collector
 from joulelab.web.agent.metrics import METRICS, Metrics, samples
 from joulelab.web.agent.serve import MOST_CLIENTS, ScrapeServer
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("prometheus_client", reason="pip install 'joulelab[agent]'")
 FAKE = str(Path(__file__).parents[2] / "recorder" / "fake.py")
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))

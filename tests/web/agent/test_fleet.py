@@ -23,6 +23,8 @@ from joulelab.twins import nodefile, profile
 from joulelab.twins.model import H100, Node, Supply
 from joulelab.twins.serve import TwinServer
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("prometheus_client", reason="pip install 'joulelab[agent]'")
 PACKAGING = Path(__file__).parents[3] / "packaging"
 SUPPLIES = '[node]\nrated_w = {rated}\nplanned_w = {planned}\n[supply]\n"node.ac" = {supply}\nrack = {supply}\n'

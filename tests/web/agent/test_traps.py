@@ -43,6 +43,7 @@ def listening(tmp_path):
         yield board, send, listener.address[1]
 
 
+@pytest.mark.system
 def test_conditions_begin_and_end(listening):
     board, send, _ = listening
     first = ("-v1", "-c", "any", "TO", f".{E}318", "127.0.0.1", "6")
@@ -71,6 +72,7 @@ def test_conditions_begin_and_end(listening):
     assert board.refused == 0
 
 
+@pytest.mark.system
 def test_version_three_and_noise_are_refused(listening):
     board, send, port = listening
     send("-v3", "-l", "noAuthNoPriv", "-u", "me", "-e", "0x80001f8804aabbccdd", "TO", "", f".{APC}276")
@@ -81,6 +83,7 @@ def test_version_three_and_noise_are_refused(listening):
     assert not board.counted()
 
 
+@pytest.mark.system
 def test_a_port_that_is_taken_is_told(listening):
     _, _, port = listening
     with pytest.raises(Unavailable, match=f"port {port} of 127.0.0.1"):
@@ -170,6 +173,7 @@ def test_what_is_not_known_is_held_for_a_while():
     assert board.active() == {}
 
 
+@pytest.mark.system
 def test_a_flood_of_strange_traps_neither_fills_memory_nor_hides_a_known_one(monkeypatch):
     board = Board()
     board.heard("pdu1", f"{APC}276", {})

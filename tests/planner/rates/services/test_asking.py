@@ -23,23 +23,27 @@ def asked(service):
     return ask
 
 
+@pytest.mark.system
 def test_too_many_requests_wait_as_long_as_asked(asked, service):
     assert asked((429, {"Retry-After": "7"}, b""), (429, {}, b""), GOOD).values.tolist() == [5]
     assert service.slept == [7, 10]
 
 
+@pytest.mark.system
 def test_too_long_a_wait_is_told_instead(asked, service):
     with pytest.raises(ReadFailed, match=r"no more requests.*try again in 3600 s"):
         asked((429, {"Retry-After": "3600"}, b"slow down"))
     assert service.slept == []
 
 
+@pytest.mark.system
 def test_waiting_has_an_end_in_all(asked, service):
     with pytest.raises(ReadFailed, match="no more requests"):
         asked(*[(429, {"Retry-After": "20"}, b"")] * 10)
     assert service.slept == [20] * 4
 
 
+@pytest.mark.system
 def test_a_fault_that_passes(asked, service):
     broken = (500, {}, {"error": {"code": "500 Internal Server Error", "message": "Requested resource not found."}})
     assert asked(broken, (503, {}, b""), GOOD).values.tolist() == [5]
@@ -48,6 +52,7 @@ def test_a_fault_that_passes(asked, service):
         asked(broken, broken, broken)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
@@ -69,12 +74,14 @@ def test_each_failure_in_its_own_words(asked, answer, kind, words):
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.system
 def test_no_server(service, tmp_path):
     service.file.write_text('[gb]\naddress = "http://127.0.0.1:9"\n')
     with pytest.raises(ReadFailed, match="refused"):
         service.fetch("gb")
 
 
+@pytest.mark.system
 def test_without_httpx(service, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "httpx", None)
     with pytest.raises(MissingDependency, match="httpx"):

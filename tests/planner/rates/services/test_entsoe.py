@@ -8,6 +8,8 @@ import pytest
 from joulelab.core.errors import ConfigError, Denied, ReadFailed
 from joulelab.planner.rates.kept import list_kept
 
+pytestmark = pytest.mark.system
+
 NOW_S = dt.datetime(2026, 11, 16, 20, 0, tzinfo=dt.UTC).timestamp()
 DAY_S, HOUR_S = 86_400.0, 3600.0
 MIDNIGHT_S = dt.datetime(2026, 11, 15, 23, 0, tzinfo=dt.UTC).timestamp()  # of Berlin

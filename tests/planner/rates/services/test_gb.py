@@ -8,6 +8,8 @@ import pytest
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.planner.rates.kept import list_kept, read_kept
 
+pytestmark = pytest.mark.system
+
 NOW_S = dt.datetime(2026, 11, 16, 20, 0, tzinfo=dt.UTC).timestamp()
 HALF_S = 1800.0
 

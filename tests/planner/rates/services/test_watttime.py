@@ -9,6 +9,8 @@ import pytest
 from joulelab.core.errors import ConfigError, Denied, ReadFailed
 from joulelab.planner.rates.kept import list_kept
 
+pytestmark = pytest.mark.system
+
 NOW_S = dt.datetime(2026, 11, 16, 20, 2, tzinfo=dt.UTC).timestamp()
 STEP_S, DAY_S = 300.0, 86_400.0
 SECRET = "s3cr3t-of-the-test"

@@ -33,6 +33,7 @@ def amd(tmp_path, remote):
     return start
 
 
+@pytest.mark.system
 def test_reads_energy_power_and_state(amd):
     meter = amd([{"watts": 500}, {"watts": 90, "current": "N/A", "average": 90, "name": "AMD Instinct MI210"}])
     first = meter.read("gpu:0.power")
@@ -52,6 +53,7 @@ def test_reads_energy_power_and_state(amd):
     assert meter.opened["missing"] == []
 
 
+@pytest.mark.system
 def test_a_frozen_accumulator_is_no_energy(amd):
     meter = amd([{"watts": 300, "frozen": True, "energy_j": 124.7}])
     assert math.isnan(meter.read("gpu:0.power")[0])
@@ -59,6 +61,7 @@ def test_a_frozen_accumulator_is_no_energy(amd):
     assert "does not move" in meter.opened["missing"][0]["why"]
 
 
+@pytest.mark.system
 def test_what_is_not_there_is_nan_never_zero(amd):
     absent = {"energy": 2, "activity": 2, "clock": 3, "memory": 40, "processes": 2, "cap": 2}
     hidden = {"temperature_edge": 2, "temperature_hotspot": 2}
@@ -69,6 +72,7 @@ def test_what_is_not_there_is_nan_never_zero(amd):
     assert meter.streams["gpu:0.power"].channels[0].limits is None
 
 
+@pytest.mark.system
 def test_the_edge_stands_in_for_the_hot_spot(amd):
     meter = amd([{"watts": 10, "errors": {"temperature_hotspot": 2}, "gfx": "N/A"}])
     row = meter.read("gpu:0.state")
@@ -76,6 +80,7 @@ def test_the_edge_stands_in_for_the_hot_spot(amd):
     assert math.isnan(row[0])
 
 
+@pytest.mark.system
 def test_tells_when_cap_and_processes_change(amd):
     meter = amd([{"watts": 10}])
     meter.read("gpu:0.state")
@@ -87,6 +92,7 @@ def test_tells_when_cap_and_processes_change(amd):
     assert cap["requested_w"] == 400
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("code", "error"), [(10, "Denied"), (31, "DeviceLost"), (30, "ReadFailed"), (9, "ReadFailed")])
 def test_failures_are_typed(amd, code, error):
     meter = amd([{"watts": 10}])
@@ -100,12 +106,14 @@ def test_failures_are_typed(amd, code, error):
     assert meter.read("gpu:0.power")[1] == 10
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("code", "error"), [(10, "Denied"), (34, "Unavailable")])
 def test_a_library_that_does_not_start(amd, code, error):
     answer = amd([], init=code).opened
     assert (answer["error"], bool(answer["why"]), bool(answer["next"])) == (error, True, True)
 
 
+@pytest.mark.system
 def test_no_gpu_or_a_wrong_one(amd):
     assert amd([]).opened["error"] == "Unavailable"
     assert amd([{"watts": 1}], {"devices": [3]}).opened["error"] == "ConfigError"

@@ -11,6 +11,8 @@ from tests.meters.analyzer_bench import CHANNELS, now_s, rows_of, told
 
 from joulelab.core.errors import ConfigError, Unavailable
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize("transport", ["socket", "vxi11"])
 def test_reads_what_flows_at_the_pace_of_the_instrument(truth, bench, transport):

@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from joulelab.core.errors import ReadFailed, Unavailable
+from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
+from joulelab.meters import analyzer
 from joulelab.meters.analyzer import answers, setup
 from joulelab.meters.analyzer.accuracy import MODELS, Ranges, Signal, power_accuracy, relative
+from joulelab.transports import scpi_probe
 
 # One element at 3 kW of a 6 kW range (300 V, 20 A), integrating for 754 s; and three of them.
 ONE = "230.05E+00,13.306E+00,2.9999E+03,3.0611E+03,980.00E-03,49.987E+00,628.312E+00"
@@ -210,3 +212,36 @@ def test_fuzzed_settings_give_typed_errors_or_what_they_say():
         with contextlib.suppress(ReadFailed, Unavailable):
             assert answers.parse_identity(text, tuple(MODELS), "x").model.upper() in MODELS
         setup.same(text, "300")
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        ({"resource": "TCPIP::h::INSTR", "rang": 3}, "unknown key 'rang'"),
+        ({}, "no resource"),
+        ({"resource": "gpib at desk"}, "resource is"),
+        ({"resource": "TCPIP::h::99999::SOCKET"}, "resource is"),
+        ({"resource": "PXI0::1::INSTR"}, "resource is"),
+        ({"resource": "TCPIP::h::INSTR", "voltage_v": "big"}, "voltage_v is 'big'"),
+        ({"resource": "TCPIP::h::INSTR", "current_a": -5}, "current_a is -5"),
+        ({"resource": "TCPIP::h::INSTR", "crest_factor": 4}, "crest_factor is 4"),
+        ({"resource": "TCPIP::h::INSTR", "period_s": 60}, "period_s is 60"),
+        ({"resource": "TCPIP::h::INSTR", "period_s": 2, "timeout_s": 1}, "timeout_s is 1"),
+        ({"resource": "TCPIP::h::INSTR", "elements": "all"}, "elements is 'all'"),
+        ({"resource": "TCPIP::h::INSTR", "baud_rate": 9601}, "baud_rate is 9601"),
+        ({"resource": "TCPIP::h::INSTR", "keep_rate": "yes"}, "keep_rate is 'yes'"),
+    ],
+)
+def test_wrong_settings_are_refused(config, what):
+    with pytest.raises(ConfigError) as raised:
+        analyzer.open_meter(config)
+    assert what in str(raised.value)
+    assert raised.value.next
+
+
+def test_doctor_tells_of_permissions(monkeypatch):
+    monkeypatch.setattr(scpi_probe, "probe_serial", lambda path: "denied")
+    said = analyzer.diagnose({"resource": "ASRL/dev/ttyS0::INSTR"}, Denied("x", why="permission denied"))
+    assert "dialout" in said[0]
+    usb = analyzer.diagnose({"resource": "USB::0x0b21::0x0025::C1::INSTR"}, Unavailable("x", why="none found"))
+    assert "lsusb" in usb[0]

@@ -136,6 +136,7 @@ def opened(link, **config):
     return Analyzer(parse({"resource": "GPIB0::1::INSTR", "timeout_s": 5.0} | config, CONFIG), lambda: link)
 
 
+@pytest.mark.system
 def test_an_instrument_that_answers_one_question_at_a_time(instrument):
     link = Direct(instrument, first=True)
     meter = opened(link)
@@ -147,6 +148,7 @@ def test_an_instrument_that_answers_one_question_at_a_time(instrument):
     assert link.log[-2:] == [":COMM:HEAD 1", "close"]
 
 
+@pytest.mark.system
 def test_a_spoilt_digit_is_a_failure_and_a_new_link(instrument):
     spoilt = []
 

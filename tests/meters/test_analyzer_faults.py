@@ -11,10 +11,12 @@ import time
 import pytest
 from tests.meters.analyzer_bench import now_s, rows_of, told
 
-from joulelab.core.errors import ConfigError, Denied, DeviceLost, MeterError, ReadFailed, Unavailable
+from joulelab.core.errors import DeviceLost, MeterError, ReadFailed, Unavailable
 from joulelab.meters import analyzer
-from joulelab.transports import scpi, scpi_probe
+from joulelab.transports import scpi
 from joulelab.twins.servers.process import ServerProcess
+
+pytestmark = pytest.mark.system
 
 
 def test_dies_and_returns(truth, tmp_path):
@@ -203,31 +205,6 @@ def test_lock_of_another_client(bench):
     assert rows_of(served.open(), 1)
 
 
-@pytest.mark.parametrize(
-    ("config", "what"),
-    [
-        ({"resource": "TCPIP::h::INSTR", "rang": 3}, "unknown key 'rang'"),
-        ({}, "no resource"),
-        ({"resource": "gpib at desk"}, "resource is"),
-        ({"resource": "TCPIP::h::99999::SOCKET"}, "resource is"),
-        ({"resource": "PXI0::1::INSTR"}, "resource is"),
-        ({"resource": "TCPIP::h::INSTR", "voltage_v": "big"}, "voltage_v is 'big'"),
-        ({"resource": "TCPIP::h::INSTR", "current_a": -5}, "current_a is -5"),
-        ({"resource": "TCPIP::h::INSTR", "crest_factor": 4}, "crest_factor is 4"),
-        ({"resource": "TCPIP::h::INSTR", "period_s": 60}, "period_s is 60"),
-        ({"resource": "TCPIP::h::INSTR", "period_s": 2, "timeout_s": 1}, "timeout_s is 1"),
-        ({"resource": "TCPIP::h::INSTR", "elements": "all"}, "elements is 'all'"),
-        ({"resource": "TCPIP::h::INSTR", "baud_rate": 9601}, "baud_rate is 9601"),
-        ({"resource": "TCPIP::h::INSTR", "keep_rate": "yes"}, "keep_rate is 'yes'"),
-    ],
-)
-def test_wrong_settings_are_refused(config, what):
-    with pytest.raises(ConfigError) as raised:
-        analyzer.open_meter(config)
-    assert what in str(raised.value)
-    assert raised.value.next
-
-
 def explained(config):
     with pytest.raises(MeterError) as raised:
         analyzer.open_meter(config | {"timeout_s": 0.6})
@@ -275,11 +252,3 @@ def test_doctor_tells_of_serial_ports(tmp_path):
     assert "no analyzer answers at 9600 baud" in explained({"resource": f"ASRL{name}::INSTR"})
     os.close(main)
     os.close(port)
-
-
-def test_doctor_tells_of_permissions(monkeypatch):
-    monkeypatch.setattr(scpi_probe, "probe_serial", lambda path: "denied")
-    said = analyzer.diagnose({"resource": "ASRL/dev/ttyS0::INSTR"}, Denied("x", why="permission denied"))
-    assert "dialout" in said[0]
-    usb = analyzer.diagnose({"resource": "USB::0x0b21::0x0025::C1::INSTR"}, Unavailable("x", why="none found"))
-    assert "lsusb" in usb[0]

@@ -38,6 +38,7 @@ def kept_files(state_home):
     return sorted(state_home.glob("joulelab/*"))
 
 
+@pytest.mark.system
 def test_what_a_killed_process_found_is_put_back_by_the_next(served, state_home):
     link = served.link()
     link.write(":COMM:HEAD OFF;:NUM:NORM:NUM 2;ITEM1 S,1;:MEAS:AVER:STAT ON;:INTEG:MODE CONT;:STAT:FILT1 BOTH")
@@ -64,6 +65,7 @@ def test_what_a_killed_process_found_is_put_back_by_the_next(served, state_home)
     assert kept_files(state_home) == []
 
 
+@pytest.mark.system
 def test_nothing_is_left_behind_and_two_meters_do_not_share(served, state_home):
     first = served.open()
     (path,) = kept_files(state_home)
@@ -119,6 +121,7 @@ def test_a_damaged_file_is_not_believed(state_home, text):
     kept.clear()
 
 
+@pytest.mark.system
 def test_a_folder_that_cannot_be_written_is_told_and_nothing_more(served, state_home):
     (state_home / "joulelab").write_text("a file")
     meter = served.open()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from joulelab import meters
 from joulelab.meters import catalog
 from joulelab.twins.model import Node
@@ -21,6 +23,7 @@ def test_every_meter_has_a_row_that_says_what_it_gives_or_what_to_do():
     assert {c.accuracy for c in rows["host"].channels} == {""}
 
 
+@pytest.mark.system
 def test_an_estimate_is_opened_when_asked_for():
     assert {r.meter: r.status for r in catalog.survey(estimate=True)}["estimate"] == "open"
     (row,) = catalog.survey(names=["estimate"])
@@ -37,6 +40,7 @@ def test_names_that_are_wrong_and_configurations_that_are_wrong_are_rows_too():
     assert (row.status, row.channels) == ("unavailable", ())
 
 
+@pytest.mark.system
 def test_channels_of_a_simulated_tree(twin):
     server = twin(Node(gpus=(), packages=1))
     (row,) = catalog.survey({"rapl": {"root": server.environment["JOULELAB_POWERCAP"]}}, names=["rapl"])

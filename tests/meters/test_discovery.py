@@ -94,6 +94,7 @@ def test_a_missing_target_is_a_typed_error(outside):
         meters.open_meter("nowhere", {})
 
 
+@pytest.mark.system
 def test_the_usual_meters_are_found_without_loading_the_others():
     import subprocess
     import sys

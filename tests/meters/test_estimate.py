@@ -32,6 +32,7 @@ def test_is_load_times_rated_power(tmp_path):
     meter.close()
 
 
+@pytest.mark.system
 def test_an_assumed_rating_is_labelled_and_wider():
     meter = estimate.open_meter({})
     (stream,) = meter.streams()

@@ -142,6 +142,7 @@ def test_the_module_says_what_it_is() -> None:
     assert {"path", "columns", "time", "clock_offset_s", "label", "feeds"} <= set(CONFIG)
 
 
+@pytest.mark.system
 def test_neither_numpy_nor_duckdb_is_imported() -> None:
     import subprocess
     import sys

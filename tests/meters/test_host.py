@@ -33,6 +33,7 @@ def test_reads_the_machine():
     meter.close()
 
 
+@pytest.mark.system
 def test_the_tree_is_nan_before_a_workload_and_counts_children_that_ended():
     meter = host.open_meter({"slow_period_s": 0.5})
     tree = streams(meter)["tree"]
@@ -62,6 +63,7 @@ def test_the_tree_is_nan_before_a_workload_and_counts_children_that_ended():
     meter.close()
 
 
+@pytest.mark.system
 def test_a_workload_that_was_never_seen_is_nan():
     meter = host.open_meter({})
     with subprocess.Popen(["true"]) as gone:

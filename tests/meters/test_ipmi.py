@@ -17,6 +17,8 @@ from joulelab.twins.model import Node
 from joulelab.twins.servers.process import ServerProcess
 from joulelab.twins.truth import Truth
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("pyghmi", reason="pip install 'joulelab[ipmi]'")
 
 

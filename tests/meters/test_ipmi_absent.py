@@ -11,6 +11,8 @@ import pytest
 from joulelab.core.errors import MeterError, ReadFailed
 from joulelab.meters import ipmi
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("pyghmi", reason="pip install 'joulelab[ipmi]'")
 
 

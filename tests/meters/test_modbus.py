@@ -17,6 +17,8 @@ from joulelab.twins.servers import modbus as server
 from joulelab.twins.servers.process import ServerProcess
 from joulelab.twins.truth import Truth
 
+pytestmark = pytest.mark.system
+
 ROW = {"name": "power_w", "unit": "W"}
 
 
@@ -270,27 +272,3 @@ def test_the_doctor_without_a_device():
     assert "refuses the connection" in modbus.diagnose(entry, ReadFailed("x"))[0]
     entry["address"] = "no-such-host.invalid"
     assert "does not resolve" in modbus.diagnose(entry, ReadFailed("x"))[0]
-
-
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        ({"profil": "sdm630"}, "did you mean 'profile'"),
-        ({"address": "a"}, "neither profile nor registers"),
-        ({"address": "a", "profile": "sdm630", "registers": []}, "both profile and registers"),
-        ({"profile": "sdm630"}, "no address"),
-        ({"address": "a", "profile": "sdm630", "unit_id": 300}, "0 to 255"),
-        ({"address": "a", "profile": "sdm630", "outlets": [1]}, "has no outlets"),
-        ({"address": "a", "profile": "xerus", "outlets": [2]}, "set stride"),
-        ({"address": "a", "profile": "xerus", "outlets": "2"}, "list of numbers"),
-        ({"address": "a", "profile": "xerus", "outlets": [1, 1]}, "list of numbers"),
-        ({"address": "a", "profile": "xerus", "outlets": [1], "inlets": [1]}, "make an entry for each"),
-        ({"address": "a", "profile": "xerus", "outlets": [900], "stride": 64}, "outside 0 to 65535"),
-        ({"address": "a", "profile": "sdm630", "word_order": "middle"}, "big or little"),
-        ({"address": "a", "profile": "sdm630", "timeout_s": 0}, "above 0"),
-    ],
-)  # fmt: skip
-def test_wrong_entries_are_refused(entry, words):
-    with pytest.raises(ConfigError) as caught:
-        open_meter("modbus", entry)
-    assert words in str(caught.value)

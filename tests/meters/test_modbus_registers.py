@@ -10,6 +10,7 @@ import tomllib
 import pytest
 
 from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.meters import open_meter
 from joulelab.meters.modbus import profile
 from joulelab.meters.modbus.profile import load, parse
 from joulelab.meters.modbus.registers import BOUNDS, TYPES, UNITS, Register, blocks, cut, decode
@@ -173,3 +174,27 @@ def test_own_profiles_by_path(tmp_path):
     path.write_text("registers = [")
     with pytest.raises(ConfigError, match="cannot be read"):
         load(str(path), "test")
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"profil": "sdm630"}, "did you mean 'profile'"),
+        ({"address": "a"}, "neither profile nor registers"),
+        ({"address": "a", "profile": "sdm630", "registers": []}, "both profile and registers"),
+        ({"profile": "sdm630"}, "no address"),
+        ({"address": "a", "profile": "sdm630", "unit_id": 300}, "0 to 255"),
+        ({"address": "a", "profile": "sdm630", "outlets": [1]}, "has no outlets"),
+        ({"address": "a", "profile": "xerus", "outlets": [2]}, "set stride"),
+        ({"address": "a", "profile": "xerus", "outlets": "2"}, "list of numbers"),
+        ({"address": "a", "profile": "xerus", "outlets": [1, 1]}, "list of numbers"),
+        ({"address": "a", "profile": "xerus", "outlets": [1], "inlets": [1]}, "make an entry for each"),
+        ({"address": "a", "profile": "xerus", "outlets": [900], "stride": 64}, "outside 0 to 65535"),
+        ({"address": "a", "profile": "sdm630", "word_order": "middle"}, "big or little"),
+        ({"address": "a", "profile": "sdm630", "timeout_s": 0}, "above 0"),
+    ],
+)  # fmt: skip
+def test_wrong_entries_are_refused(entry, words):
+    with pytest.raises(ConfigError) as caught:
+        open_meter("modbus", entry)
+    assert words in str(caught.value)

@@ -13,6 +13,8 @@ from joulelab.twins.flaws import Counter
 from joulelab.twins.model import A100, H100, RTX3090, RTX6000, V100, Node
 from joulelab.twins.records import Instance, Process
 
+pytestmark = pytest.mark.system
+
 MIXED = Node(gpus=(H100, A100, V100, RTX6000, RTX3090), spread=0.0)
 LOAD = {"gpu": profile.constant(0.5)}
 

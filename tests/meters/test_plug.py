@@ -83,6 +83,7 @@ def read(config, **more) -> dict[str, float]:
     return row
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("flaws", "config", "step_w"),
     [
@@ -106,6 +107,7 @@ def test_reads_power_and_energy(truth, served, flaws, config, step_w):
     assert row["voltage_v"] == 230
 
 
+@pytest.mark.system
 def test_what_the_stream_says(served):
     meter = plug.open_meter(served())
     (stream,) = meter.streams()
@@ -121,6 +123,7 @@ def test_what_the_stream_says(served):
     stated.close()
 
 
+@pytest.mark.system
 def test_a_node_that_no_plug_carries_has_no_entry(tmp_path):
     with Truth.create(tmp_path / "big", Node(gpus=(H100,) * 8)) as big:
         assert server.full_w(big) > server.CARRIES_W
@@ -131,6 +134,7 @@ def test_a_node_that_no_plug_carries_has_no_entry(tmp_path):
             assert read(entry)["power_w"] > 1000
 
 
+@pytest.mark.system
 def test_dies_and_returns(truth, tmp_path):
     with ServerProcess("plug", truth.path, tmp_path / "plug") as process:
         meter = plug.open_meter(configured(process.served))
@@ -144,6 +148,7 @@ def test_dies_and_returns(truth, tmp_path):
         meter.close()
 
 
+@pytest.mark.system
 def test_slow_silent_and_garbled(truth, served):
     assert read(served(latency_s=0.05))["power_w"] > 0
     with pytest.raises(ReadFailed, match="no answer in time"):
@@ -155,6 +160,7 @@ def test_slow_silent_and_garbled(truth, served):
             read(served(garble_at_s=0.0, password=False), kind=kind)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["shelly", "tasmota"])
 def test_wrong_password(served, kind):
     config = served() | {"kind": kind}
@@ -167,6 +173,7 @@ def test_wrong_password(served, kind):
         read(served(refuse=True) | {"kind": kind})
 
 
+@pytest.mark.system
 def test_configuration_that_does_not_fit(served):
     config = served(clamp=True)
     for wrong, words in (
@@ -183,6 +190,7 @@ def test_configuration_that_does_not_fit(served):
         assert words in str(caught.value), wrong
 
 
+@pytest.mark.system
 def test_the_doctor_tells_failures_apart(served):
     config = served()
 
@@ -201,6 +209,7 @@ def test_the_doctor_tells_failures_apart(served):
     assert "HOST" in told(address="")
 
 
+@pytest.mark.system
 def test_the_doctor_tells_one_kind_from_the_other(served):
     config = served(password=False)
     error = ReadFailed("its answer is not JSON")
@@ -299,6 +308,7 @@ def patiently(action, seconds=10):
                 raise
 
 
+@pytest.mark.system
 def test_a_tasmota_that_publishes(broker):
     config = {"label": "plug1", "kind": "tasmota", "via": "mqtt", "address": f"127.0.0.1:{broker}", "topic": "desk"}
     with pytest.raises(ReadFailed, match="has not published"):

@@ -16,6 +16,8 @@ from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.meters import open_meter
 from joulelab.meters import prometheus as module
 
+pytestmark = pytest.mark.system
+
 SCRAPE_S = 15
 # The store's samples: two GPUs every 15 s for 30 min, with a hole of 4 min and a reset; one dense series.
 BEGIN = int(time.clock_gettime(time.CLOCK_REALTIME)) // 3600 * 3600 - 8 * 3600
@@ -358,32 +360,3 @@ def test_credentials_go_to_the_server_and_nowhere_else():
         assert any(h and h.startswith("Basic ") for h in sent)
         assert "Bearer s3cret-word" in sent
     assert set(module.SECRETS) == {"password", "token"}
-
-
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        ({"adress": "x"}, "did you mean 'address'"),
-        ({"preset": "ipmi"}, "no address"),
-        ({"address": "ftp://x", "preset": "ipmi"}, "not a server's"),
-        ({"address": "http://me:pw@x", "preset": "ipmi"}, "holds a login"),
-        ({"address": "x"}, "neither preset nor queries"),
-        ({"address": "x", "preset": "ipmi", "queries": []}, "both preset and queries"),
-        ({"address": "x", "preset": "impi"}, "did you mean 'ipmi'"),
-        ({"address": "x", "queries": {}}, "queries is no list"),
-        ({"address": "x", "queries": [{"qery": "a"}]}, "did you mean 'query'"),
-        ({"address": "x", "queries": [{"query": ""}]}, "empty"),
-        ({"address": "x", "queries": [{"query": "a", "unit": "kw"}]}, "unit is 'kw'"),
-        ({"address": "x", "queries": [{"query": "a", "unit": "W", "kind": "counter"}]}, "a counter in W"),
-        ({"address": "x", "queries": [{"query": "a", "name": "power"}]}, "end it in _w"),
-        ({"address": "x", "queries": [{"query": "a"}], "match": "b='c'"}, "match goes with a preset"),
-        ({"address": "x", "preset": "ipmi", "user": "me"}, "belong together"),
-        ({"address": "x", "preset": "ipmi", "token": "t", "user": "me", "password": "p"}, "one of them"),
-        ({"address": "x", "preset": "ipmi", "verify": 3}, "verify is 3"),
-        ({"address": "x", "preset": "ipmi", "lookback_s": -1}, "above 0"),
-    ],
-)
-def test_wrong_entries_are_refused(entry, words):
-    with pytest.raises(ConfigError) as caught:
-        open_meter("prometheus", entry)
-    assert words in str(caught.value)

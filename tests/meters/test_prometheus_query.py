@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.meters import open_meter
 from joulelab.meters.prometheus.api import parse_matrix
 from joulelab.meters.prometheus.presets import PRESETS
 from joulelab.meters.prometheus.query import filled, is_plain, narrowed, parse_query, selectors
@@ -168,3 +169,32 @@ def test_fuzzed_structures_give_typed_errors():
         except ReadFailed:
             outcomes["bad"] += 1
     assert min(outcomes.values()) > 500, outcomes
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"adress": "x"}, "did you mean 'address'"),
+        ({"preset": "ipmi"}, "no address"),
+        ({"address": "ftp://x", "preset": "ipmi"}, "not a server's"),
+        ({"address": "http://me:pw@x", "preset": "ipmi"}, "holds a login"),
+        ({"address": "x"}, "neither preset nor queries"),
+        ({"address": "x", "preset": "ipmi", "queries": []}, "both preset and queries"),
+        ({"address": "x", "preset": "impi"}, "did you mean 'ipmi'"),
+        ({"address": "x", "queries": {}}, "queries is no list"),
+        ({"address": "x", "queries": [{"qery": "a"}]}, "did you mean 'query'"),
+        ({"address": "x", "queries": [{"query": ""}]}, "empty"),
+        ({"address": "x", "queries": [{"query": "a", "unit": "kw"}]}, "unit is 'kw'"),
+        ({"address": "x", "queries": [{"query": "a", "unit": "W", "kind": "counter"}]}, "a counter in W"),
+        ({"address": "x", "queries": [{"query": "a", "name": "power"}]}, "end it in _w"),
+        ({"address": "x", "queries": [{"query": "a"}], "match": "b='c'"}, "match goes with a preset"),
+        ({"address": "x", "preset": "ipmi", "user": "me"}, "belong together"),
+        ({"address": "x", "preset": "ipmi", "token": "t", "user": "me", "password": "p"}, "one of them"),
+        ({"address": "x", "preset": "ipmi", "verify": 3}, "verify is 3"),
+        ({"address": "x", "preset": "ipmi", "lookback_s": -1}, "above 0"),
+    ],
+)
+def test_wrong_entries_are_refused(entry, words):
+    with pytest.raises(ConfigError) as caught:
+        open_meter("prometheus", entry)
+    assert words in str(caught.value)

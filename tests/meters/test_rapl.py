@@ -52,6 +52,7 @@ def rows(meter) -> dict[str, float]:
     return {s.name: meter.read(s)[0] for s in meter.streams()}
 
 
+@pytest.mark.system
 def test_reads_each_zone_in_joules(tmp_path):
     meter = opened(tree(tmp_path, XEON), period_s=0.5)
     assert scopes(meter) == {"cpu:0": None, "core:0": "cpu:0", "dram:0": None, "cpu:1": None, "dram:1": None}
@@ -63,6 +64,7 @@ def test_reads_each_zone_in_joules(tmp_path):
     meter.close()
 
 
+@pytest.mark.system
 def test_the_counter_wraps_one_register_unit_after_its_largest_value(tmp_path):
     meter = opened(tree(tmp_path, XEON))
     modulus = meter.streams()[0].channels[0].modulus
@@ -73,6 +75,7 @@ def test_the_counter_wraps_one_register_unit_after_its_largest_value(tmp_path):
     assert (after - before) % modulus == pytest.approx(4 * unit / 1e6, abs=1e-9)
 
 
+@pytest.mark.system
 def test_psys_contains_packages_and_memory(tmp_path):
     meter = opened(tree(tmp_path, XEON | {"intel-rapl:2": ("psys", 9), "intel-rapl:3": ("psys", 9)}))
     parents = scopes(meter)
@@ -81,6 +84,7 @@ def test_psys_contains_packages_and_memory(tmp_path):
     assert "second psys" in meter.missing()[0].what
 
 
+@pytest.mark.system
 def test_what_two_interfaces_show_counts_once(tmp_path):
     both = XEON | {"intel-rapl-mmio:0": ("package-0", 1_000_500), "intel-rapl-mmio:0:0": ("dram", 3)}
     meter = opened(tree(tmp_path, both))
@@ -88,11 +92,13 @@ def test_what_two_interfaces_show_counts_once(tmp_path):
     assert {s.device for s in meter.streams()} == set(XEON)
 
 
+@pytest.mark.system
 def test_mmio_alone_is_read(tmp_path):
     meter = opened(tree(tmp_path, {"intel-rapl-mmio:0": ("package-0", 5)}))
     assert scopes(meter) == {"cpu:0": None}
 
 
+@pytest.mark.system
 def test_subzones_may_lie_below_their_package(tmp_path):
     (tmp_path / "intel-rapl").mkdir()
     tree(tmp_path / "intel-rapl", {"intel-rapl:0": ("package-0", 7)})
@@ -100,6 +106,7 @@ def test_subzones_may_lie_below_their_package(tmp_path):
     assert scopes(opened(tmp_path)) == {"cpu:0": None, "dram:0": None}
 
 
+@pytest.mark.system
 def test_dies_with_counters_of_their_own_are_scopes_of_their_own(tmp_path):
     dies = {
         "intel-rapl:0": ("package-0-die-0", 1_000_000),
@@ -112,6 +119,7 @@ def test_dies_with_counters_of_their_own_are_scopes_of_their_own(tmp_path):
     assert scope.roots(parents, parents) == ["cpu:0/die:0", "cpu:0/die:1", "dram:0/die:0"]
 
 
+@pytest.mark.system
 def test_dies_that_mirror_their_package_count_once(tmp_path):
     dies = {
         "intel-rapl:0": ("package-0-die-0", 68_000_000),
@@ -134,6 +142,7 @@ def test_a_machine_without_zones_says_why(tmp_path):
         opened(tmp_path)
 
 
+@pytest.mark.system
 def test_refused_counters_come_with_the_command_to_type(tmp_path, remote):
     tree(tmp_path, XEON)
     for path in tmp_path.glob("*/energy_uj"):
@@ -145,6 +154,7 @@ def test_refused_counters_come_with_the_command_to_type(tmp_path, remote):
     assert "CVE-2020-8694" in answer["why"]
 
 
+@pytest.mark.system
 def test_zones_that_are_refused_singly_are_told(tmp_path, remote):
     tree(tmp_path, XEON)
     for path in tmp_path.glob("intel-rapl:1*/energy_uj"):
@@ -163,6 +173,7 @@ def test_zones_that_hold_no_number_are_unavailable(tmp_path):
         opened(tmp_path)
 
 
+@pytest.mark.system
 def test_a_file_that_vanishes_is_lost_and_may_come_back(tmp_path):
     meter = opened(tree(tmp_path, XEON))
     cpu = meter.streams()[0]
@@ -177,6 +188,7 @@ def test_a_file_that_vanishes_is_lost_and_may_come_back(tmp_path):
         meter.read(cpu)
 
 
+@pytest.mark.system
 def test_the_step_is_watched(tmp_path):
     tree(tmp_path, {"intel-rapl:0": ("package-0", 1), "intel-rapl:1": ("package-1", 1)})
     stop = threading.Event()
@@ -226,6 +238,7 @@ def test_every_fix_is_a_command_for_this_tree():
     assert any("setcap cap_dac_read_search=ep /usr/bin/python3.11" in c for c in commands)
 
 
+@pytest.mark.system
 def test_the_cap_of_a_package_is_read_where_it_has_one(tmp_path):
     tree(tmp_path, XEON)
     limit = tmp_path / "intel-rapl:0" / "constraint_1_power_limit_uw"
@@ -240,6 +253,7 @@ def test_the_cap_of_a_package_is_read_where_it_has_one(tmp_path):
     meter.close()
 
 
+@pytest.mark.system
 def test_follows_the_simulated_node_through_a_wrap(twin, remote):
     flaws = PowercapFlaws(base_uj=RANGE_UJ - 20_000_000)
     server = twin(Node(gpus=(), psys=True), profiles={"cpu": profile.constant(0.5)}, powercap=flaws)

@@ -18,6 +18,8 @@ from joulelab.twins.servers import redfish as server
 from joulelab.twins.servers.process import ServerProcess
 from joulelab.twins.truth import Truth
 
+pytestmark = pytest.mark.system
+
 NODE = Node(gpus=(H100, H100))
 OLD = 100 * NS  # the twin has run for so long: every window is full
 

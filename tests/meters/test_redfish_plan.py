@@ -111,6 +111,7 @@ def test_supplies_that_do_not_add_up_are_ratings():
     assert len(missing) == 2
 
 
+@pytest.mark.system
 def test_inlet_and_fans_by_environment_metrics():
     fans = [{"Reading": 40, "SpeedRPM": 5000}, {"Reading": 50}, {"Reading": None}]
     excerpt = {"PowerWatts": {"Reading": 1000}, "TemperatureCelsius": {"Reading": 24.5}, "FanSpeedsPercent": fans}
@@ -129,6 +130,7 @@ def test_inlet_and_fans_by_environment_metrics():
         opened.read(stream)
 
 
+@pytest.mark.system
 def test_a_reading_that_goes_missing_is_a_gap():
     docs = service()
     opened = meter(docs)

@@ -16,6 +16,8 @@ from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
 from joulelab.meters import snmp
 from joulelab.twins.servers._pdu_trees import MAKERS
 
+pytestmark = pytest.mark.system
+
 # How finely each maker shows power (W) and energy (J) at its outlets, or at the unit where it has no metered outlets.
 STEPS = {
     "apc_rpdu2": (1, 360e3),

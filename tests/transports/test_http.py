@@ -73,6 +73,7 @@ def client(server):
     made.close()
 
 
+@pytest.mark.system
 def test_asks_over_one_connection(client):
     assert client.get_json("/good", {"a": "1 2"}) == {"ok": 1}
     assert client.post_json("/make", {"b": 2}) is None
@@ -82,6 +83,7 @@ def test_asks_over_one_connection(client):
     assert body == {"b": 2}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("path", "kind", "words"),
     [
@@ -106,16 +108,19 @@ def test_each_failure_in_its_own_words(client, path, kind, words):
     assert str(caught.value).startswith("bmc7: ")
 
 
+@pytest.mark.system
 def test_a_status_that_is_asked_for_is_an_answer(client):
     assert client.get_json("/422", also=(422,)) == {"ok": 1}
     assert client.get_json("/here") == {"ok": 1}
 
 
+@pytest.mark.system
 def test_answers_have_an_end(server):
     with HttpClient(server, limit_b=1000) as client, pytest.raises(ReadFailed, match="too long"):
         client.get_json("/long")
 
 
+@pytest.mark.system
 def test_the_whole_exchange_is_bounded_however_slowly_it_drips(server):
     begin = time.monotonic()
     with HttpClient(server, timeout_s=0.4) as client, pytest.raises(ReadFailed, match="no answer in time"):
@@ -123,6 +128,7 @@ def test_the_whole_exchange_is_bounded_however_slowly_it_drips(server):
     assert time.monotonic() - begin < 2.5  # 3 s if every byte renewed the patience
 
 
+@pytest.mark.system
 def test_refused_unknown_and_silent(server):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -140,6 +146,7 @@ def test_refused_unknown_and_silent(server):
         client.get_json("/")
 
 
+@pytest.mark.system
 def test_credentials_go_where_they_belong_and_nowhere_else(server):
     with HttpClient(server, auth=Auth("bearer", password="s3cret")) as bearer:
         bearer.get_json("/good")
@@ -150,11 +157,11 @@ def test_credentials_go_where_they_belong_and_nowhere_else(server):
     assert "s3cret" not in f"{caught.value} {basic.auth!r}"
 
 
-def test_settings_that_do_not_fit(server, tmp_path):
+def test_settings_that_do_not_fit(tmp_path):
     with pytest.raises(ConfigError, match="64 hexadecimal"):
-        HttpClient(server, fingerprint="ab:cd")
+        HttpClient("https://bmc7", fingerprint="ab:cd")
     with pytest.raises(ConfigError, match="CA file"):
-        HttpClient(server, verify=str(tmp_path / "none.pem"))
+        HttpClient("https://bmc7", verify=str(tmp_path / "none.pem"))
     assert plain_fingerprint("SHA256:" + ":".join(["AB"] * 32), "x") == "ab" * 32
 
 

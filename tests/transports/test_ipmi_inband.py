@@ -10,6 +10,8 @@ from joulelab.core.errors import Denied, MissingDependency, ReadFailed, Unavaila
 from joulelab.transports import ipmi
 from joulelab.transports.ipmi_inband import InBand
 
+pytestmark = pytest.mark.system
+
 
 def tool(code: str) -> InBand:
     return InBand([sys.executable, "-S", "-c", f"import sys, time\n{code}"])

@@ -109,6 +109,7 @@ def read(connection):
     return connection.read(1, [Request(3, 100, 2)])
 
 
+@pytest.mark.system
 def test_an_answer_in_pieces_and_a_connection_closed_while_idle():
     closing = []
 
@@ -129,6 +130,7 @@ def test_an_answer_in_pieces_and_a_connection_closed_while_idle():
         connection.close()
 
 
+@pytest.mark.system
 def test_nonsense_is_told_at_once_and_does_not_spoil_the_next_reading():
     answers = iter([b"SSH-2.0-OpenSSH\r\n", None])
 
@@ -146,6 +148,7 @@ def test_nonsense_is_told_at_once_and_does_not_spoil_the_next_reading():
         connection.close()
 
 
+@pytest.mark.system
 def test_a_late_answer_is_not_taken_for_the_next():
     late = []
 
@@ -165,6 +168,7 @@ def test_a_late_answer_is_not_taken_for_the_next():
         connection.close()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("code", "words"),
     [(1, "function code"), (2, "no such registers"), (4, "failed"), (6, "busy"), (11, "gateway"), (99, "not define")],
@@ -178,6 +182,7 @@ def test_exceptions_in_own_words(code, words):
         connection.close()
 
 
+@pytest.mark.system
 def test_why_there_is_no_connection():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -10,8 +10,9 @@ import pytest
 from joulelab.core.errors import Denied, ReadFailed
 from joulelab.transports.mqtt import MqttListener
 
+pytestmark = pytest.mark.system
+
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed: apt install mosquitto")
 TOPIC = "tele/desk/SENSOR"
 
 
@@ -24,6 +25,8 @@ class Broker:
     """A real mosquitto on loopback; `start` after `stop` returns at the same port."""
 
     def __init__(self, directory, *, password: str = ""):
+        if MOSQUITTO is None:
+            pytest.skip("mosquitto is not installed: apt install mosquitto")
         self.port = free_port()
         lines = [f"listener {self.port} 127.0.0.1", "persistence false", f"allow_anonymous {str(not password).lower()}"]
         if password:

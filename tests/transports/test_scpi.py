@@ -46,6 +46,7 @@ def open_at(resource, timeout_s=5.0, **options):
     return scpi.open_link(scpi.parse_resource(resource, "meter lab"), "meter lab", timeout_s, **options)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("transport", ["socket", "vxi11"])
 def test_asks_and_writes(served, transport):
     link = open_at(served.facts[transport])
@@ -56,6 +57,7 @@ def test_asks_and_writes(served, transport):
     link.close()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("transport", ["socket", "vxi11"])
 def test_a_question_without_an_answer_ends(served, transport):
     link = open_at(served.facts[transport], 0.4)
@@ -86,6 +88,7 @@ def accepting(action):
         client.close()
 
 
+@pytest.mark.system
 def test_a_silent_server_does_not_hang():
     with accepting(lambda client: None) as port:
         begin = time.monotonic()
@@ -95,6 +98,7 @@ def test_a_silent_server_does_not_hang():
         assert raised.value.next == "run joulelab doctor lab"
 
 
+@pytest.mark.system
 def test_a_closed_connection_is_noticed_at_once():
     with accepting(lambda client: client.close()) as port:
         link = open_at(f"TCPIP::127.0.0.1::{port}::SOCKET", 8.0)
@@ -105,6 +109,7 @@ def test_a_closed_connection_is_noticed_at_once():
         assert time.monotonic() - begin < 4.0
 
 
+@pytest.mark.system
 def test_an_answer_without_end_is_refused():
     with accepting(lambda client: client.sendall(b"7" * 20_000)) as port:
         link = open_at(f"TCPIP::127.0.0.1::{port}::SOCKET")
@@ -113,6 +118,7 @@ def test_an_answer_without_end_is_refused():
         link.abandon()
 
 
+@pytest.mark.system
 def test_an_answer_that_is_no_text_is_refused():
     with accepting(lambda client: client.sendall(b"\xff\xfe\x80\n")) as port:
         link = open_at(f"TCPIP::127.0.0.1::{port}::SOCKET")
@@ -199,6 +205,7 @@ def serial_line(instrument):
     os.close(main)
 
 
+@pytest.mark.system
 def test_serial(truth):
     with serial_line(Instrument(truth, AnalyzerFlaws())) as (name, sent):
         config = {"resource": f"ASRL{name}::INSTR", "baud_rate": 57600, "timeout_s": 5.0}
@@ -260,6 +267,7 @@ def test_usbtmc_and_gpib_by_simulated_exchange(resource):
     assert not hasattr(manager.resource, "read_termination")  # these buses mark the end themselves
 
 
+@pytest.mark.system
 def test_a_layer_that_hangs_is_left_behind():
     release = threading.Event()
     manager = FakeManager([])
@@ -279,6 +287,7 @@ def test_a_layer_that_hangs_is_left_behind():
     assert manager.calls[-1] == "close"  # what it opened too late
 
 
+@pytest.mark.system
 def test_it_does_without_heavy_libraries(served):
     code = (
         "import sys; from joulelab.transports import scpi;"

@@ -244,6 +244,7 @@ def numbered(names):
     return [(oid, v2c.Integer(int(oid.rsplit(".", 1)[1]))) for oid in names]
 
 
+@pytest.mark.system
 def test_strange_datagrams_before_the_answer_do_no_harm():
     def answer(request_id, names):
         late = message(request_id - 1, [(oid, v2c.Integer(666)) for oid in names])
@@ -253,6 +254,7 @@ def test_strange_datagrams_before_the_answer_do_no_harm():
         assert asking.get([f"{BASE}.{n}" for n in range(3)]) == [0, 1, 2]
 
 
+@pytest.mark.system
 def test_values_under_other_names_are_refused():
     def answer(request_id, names):
         return [message(request_id, numbered(list(reversed(names))))]
@@ -265,6 +267,7 @@ def test_values_under_other_names_are_refused():
         asking.get([f"{BASE}.1", f"{BASE}.2"])
 
 
+@pytest.mark.system
 def test_what_does_not_fit_is_asked_in_parts():
     def answer(request_id, names):
         if len(names) > 7:
@@ -278,6 +281,7 @@ def test_what_does_not_fit_is_asked_in_parts():
         assert agent.asked == before + 1
 
 
+@pytest.mark.system
 def test_forty_values_come_in_one_datagram():
     with (
         Agent(lambda i, names: [message(i, numbered(names))]) as agent,
@@ -287,6 +291,7 @@ def test_forty_values_come_in_one_datagram():
         assert agent.asked == 1
 
 
+@pytest.mark.system
 def test_silence_and_closed_ports_are_told_apart():
     with Agent(lambda *_: []) as agent, contextlib.closing(session(agent.port, 0.2)) as asking:
         begin = time.monotonic()
@@ -302,6 +307,7 @@ def test_silence_and_closed_ports_are_told_apart():
         gone.get([f"{BASE}.1"])
 
 
+@pytest.mark.system
 def test_only_garbage_says_so():
     with (
         Agent(lambda *_: [b"\x30\x03\x02\x01"]) as agent,
@@ -311,6 +317,7 @@ def test_only_garbage_says_so():
         asking.get([f"{BASE}.1"])
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("status", "error"), [(5, ReadFailed), (16, Denied), (6, Denied)])
 def test_errors_of_the_agent_have_words(status, error):
     with (
@@ -323,6 +330,7 @@ def test_errors_of_the_agent_have_words(status, error):
     assert "pdu1" in str(raised.value)
 
 
+@pytest.mark.system
 def test_a_walk_ends_where_the_column_ends_and_refuses_circles():
     column = {f"{BASE}.{n}": n for n in range(1, 46)}
 

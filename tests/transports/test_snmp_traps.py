@@ -14,6 +14,8 @@ from joulelab.core.errors import Unavailable
 from joulelab.transports.snmp_traps import receiver
 from joulelab.transports.snmp_usm import Community, User
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("pysnmp", reason="pip install 'joulelab[snmp]'")
 OID = ".1.3.6.1.4.1.1718.4.0.1"
 

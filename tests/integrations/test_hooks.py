@@ -21,6 +21,7 @@ __all__ = ["marked"]
         ("keras", ("keras",)),
     ],
 )
+@pytest.mark.system
 def test_a_missing_framework_is_named(monkeypatch: pytest.MonkeyPatch, name: str, modules: tuple[str, ...]) -> None:
     with pytest.raises(MissingDependency, match=rf'pip install "joulelab\[{name}\]"'):
         load(monkeypatch, name, **dict.fromkeys(modules))

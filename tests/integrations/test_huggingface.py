@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from joulelab.twins.serve import TwinServer
 
+pytestmark = pytest.mark.system
+
 SCRIPT = str(HERE / "train_huggingface.py")
 L = 6  # tokens of a sample
 

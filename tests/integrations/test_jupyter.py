@@ -89,6 +89,7 @@ def begun(run: Path) -> list[tuple[str, str | None]]:
     return [(line["name"], names.get(line["parent"])) for line in lines]
 
 
+@pytest.mark.system
 def test_cells_are_marked_measured_and_shown(shell: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shell.run_cell("%load_ext joulelab")
     run = list_runs(folder / "runs")[0]
@@ -192,6 +193,7 @@ def check_after_the_recording(shell: Any, folder: Path, capsys: pytest.CaptureFi
     assert phases.writer() is None
 
 
+@pytest.mark.system
 def test_what_somebody_else_records_is_joined_and_left(
     shell: Any, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +275,7 @@ if sys.argv[1] == "kill":
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("how", ["kill", "leave"])
+@pytest.mark.system
 def test_a_kernel_that_ends_leaves_a_run_that_can_be_read(folder: Path, how: str) -> None:
     environ = environment(folder, JOULELAB_RUNS=str(folder / "runs"))
     words = [sys.executable, "-c", DYING, how]

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from tests.workloads.books import LIMIT_S, book, code, environment, write
 
+pytestmark = pytest.mark.system
+
 JOULELAB = [sys.executable, "-c", "from joulelab.cli import main; main()"]
 TWIN = ("twin", "--gpus", "2", "--gpu-model", "v100", "--profile", "constant:level=0.5", "--")
 TRAIN = """\
@@ -27,7 +29,6 @@ with joulelab.phase("epoch", n=1):
         joulelab.work(samples=2)
 6 * 7
 """
-pytestmark = pytest.mark.no_cover
 
 
 @dataclass

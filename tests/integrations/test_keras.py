@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from joulelab.twins.serve import TwinServer
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.no_cover
 def test_trainings(twin: Callable[..., TwinServer], tmp_path: Path) -> None:

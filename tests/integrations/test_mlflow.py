@@ -16,6 +16,8 @@ from joulelab.supervisor import live
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.no_cover
 @pytest.mark.filterwarnings("ignore")  # the library's own

@@ -99,6 +99,7 @@ def test_samples_may_be_told() -> None:
     assert samples_in((X, Y), lambda batch: batch[0].size) == 40
 
 
+@pytest.mark.system
 def test_loops_in_one_run_are_numbered_phases_with_steps_and_samples(
     kw: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,6 +138,7 @@ def test_loops_in_one_run_are_numbered_phases_with_steps_and_samples(
     assert caplog.text.count("a batch of str") == 1
 
 
+@pytest.mark.system
 def test_loops_around_others_count_no_steps_and_errors_end_a_phase(kw: dict[str, Any]) -> None:
     def failing() -> None:
         for number, _batch in enumerate(track(Loader(5), name="failing", show=False)):
@@ -159,6 +161,7 @@ def test_loops_around_others_count_no_steps_and_errors_end_a_phase(kw: dict[str,
     assert not any(p.open_end for p in m.result.phases)
 
 
+@pytest.mark.system
 def test_on_a_terminal_there_is_a_bar_and_a_line_that_stays(
     kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +197,7 @@ def test_on_a_terminal_there_is_a_bar_and_a_line_that_stays(
     assert "silent" not in painted
 
 
+@pytest.mark.system
 def test_what_is_printed_after_a_loop_stays(kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "PAINT_S", 0.02)
     terminal = io.StringIO()
@@ -230,6 +234,7 @@ def test_a_late_line_makes_a_bar_give_way_and_one_that_is_over_is_not_painted() 
     assert painted[2:] == ["first: 9.000 s, 16 samples, 1.778 samples/s, energy not measured\n"]
 
 
+@pytest.mark.system
 def test_what_is_slow_to_import_is_imported_before_anything_is_measured(
     kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +248,7 @@ def test_what_is_slow_to_import_is_imported_before_anything_is_measured(
     assert seen == [None]
 
 
+@pytest.mark.system
 def test_loops_in_threads_are_no_loops_around_each_other(kw: dict[str, Any]) -> None:
     tracked = [track(Loader(5), name=f"thread {k}", show=False) for k in range(2)]
     with joulelab.measure("training", **kw) as m:
@@ -256,6 +262,7 @@ def test_loops_in_threads_are_no_loops_around_each_other(kw: dict[str, Any]) -> 
     assert m.result.work == {"steps": 10, "samples": 80}
 
 
+@pytest.mark.system
 def test_a_rank_that_nobody_records_only_goes_over_its_batches(
     kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,6 +292,7 @@ train()
 """
 
 
+@pytest.mark.system
 def test_a_loop_of_its_own_is_a_run_and_one_that_fails_is_closed_when_the_program_ends(
     tmp_path: Path, twin: Any
 ) -> None:

@@ -106,6 +106,7 @@ def test_ranks_report_their_own_work_in_a_run(marked: Marked, monkeypatch: pytes
     assert marked.work() == {"samples": 8}
 
 
+@pytest.mark.system
 def test_by_itself_it_is_a_run_and_the_first_rank_reports_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

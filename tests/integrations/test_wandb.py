@@ -59,6 +59,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.no_cover
+@pytest.mark.system
 def test_points_join_the_rows_of_the_user_whose_steps_stay_as_they_are(
     kw: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def test_points_join_the_rows_of_the_user_whose_steps_stay_as_they_are(
     assert summary["joulelab/folder"] == str(m.run)
 
 
+@pytest.mark.system
 def test_a_run_that_begins_later_is_found_and_one_that_fails_is_left_out(
     kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,6 +128,7 @@ def test_a_run_that_begins_later_is_found_and_one_that_fails_is_left_out(
     assert "not logged to wandb any more" in caplog.text
 
 
+@pytest.mark.system
 def test_without_a_tracker_nothing_is_imported_and_what_is_asked_for_is_missed(
     kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -90,6 +90,7 @@ environment = { PATH = "%s/tools" }
     ]
 
 
+@pytest.mark.system
 def test_programs_are_looked_for_where_joulelab_is_started(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(here / "train.sh")
     (here / "s.toml").write_text('meters = ["host"]\n[workloads.a]\ncommand = "./train.sh"\n')
@@ -119,6 +120,7 @@ def test_a_kernel_that_is_not_there_is_told(here: Path) -> None:
     assert told[0].startswith("s.toml:3: a.ipynb: there is no kernel 'nope' here; install it; ")
 
 
+@pytest.mark.system
 def test_a_key_that_makes_a_node_type_one_of_slurm_is_told() -> None:
     text = '[workloads.w]\ncommand = "true"\n[nodes.x]\ngpus = 2\n[nodes.y]\nuses = "cpu"\ntime = "2h"\n'
     told = said(text, environment(PATH="/nonexistent"))

@@ -121,6 +121,7 @@ def test_a_claim_that_cannot_be_made_is_told(study: Study) -> None:
         pass
 
 
+@pytest.mark.system
 def test_only_a_process_that_is_known_to_have_ended_is_gone(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     told = owner(child.pid)

@@ -55,6 +55,7 @@ def follow(folder, site, driver):
     return second, slots[:2]
 
 
+@pytest.mark.system
 def test_jobs_of_a_driver_that_lives_are_left_to_it(tmp_path):
     site = Site(sbatch="8\n", squeue=BOTH, scancel="")
     with process() as other:
@@ -73,6 +74,7 @@ def test_jobs_of_a_driver_that_lives_are_left_to_it(tmp_path):
 
 
 @pytest.mark.parametrize(("ended", "fate"), [([0], "again"), ([1], "cancelled")])
+@pytest.mark.system
 def test_what_another_driver_cancels_as_it_ends_is_still_to_be_run(tmp_path, ended, fate):
     site = Site(sbatch="8\n", squeue=BOTH)
     with process() as other:
@@ -184,6 +186,7 @@ def test_a_slot_that_began_and_told_nothing_says_where_its_output_is(tmp_path):
     assert ended.said == f"job 8 ended as FAILED, exit code 0:9 on n1; see {folder}/err.0"
 
 
+@pytest.mark.system
 def test_what_is_queued(tmp_path):
     rows = "8_0|9|RUNNING|n1|None\n8_1|10|PENDING||JobHeldUser\n8_2|8|CANCELLED||None\n"
     opened, slots = executor(tmp_path / "s", Site(sbatch="8\n", squeue=rows))
@@ -204,6 +207,7 @@ def test_what_is_queued(tmp_path):
     assert queued(tmp_path / "s", environ) == {}
 
 
+@pytest.mark.system
 def test_the_script_hands_the_cpus_of_a_task_to_srun(tmp_path):
     text = options.script(NodeType("x", "slurm", options={"setup": ["set -u"]}), tmp_path, "t")
     shown = text.partition("study=")[0] + "echo ${SRUN_CPUS_PER_TASK:-none} >&3\n"

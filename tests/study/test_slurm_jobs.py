@@ -309,6 +309,7 @@ def test_a_folder_that_cannot_be_read_is_left_out(tmp_path):
         pass
 
 
+@pytest.mark.system
 def test_programs_that_are_not_there_or_hang(tmp_path):
     with pytest.raises(Unavailable, match="no program sacct"):
         Jobs({"PATH": str(tmp_path)}).accounted(["1"])

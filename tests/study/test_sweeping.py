@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from subprocess import Popen
 
+pytestmark = pytest.mark.system
+
 COMMON = ("--meter", "host", "--no-figures", "--name", "s")
 # Fails where another is at work, and leaves a line.
 ALONE = "mkdir busy || exit 9; sleep 0.2; rmdir busy; echo {n} >> log"

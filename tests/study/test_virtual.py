@@ -53,6 +53,7 @@ def energies(study: Study) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.system
 def test_every_slot_is_done_and_its_run_is_like_a_recorded_one(study: Study) -> None:
     slots = slots_of(study)
     assert [slot.state for slot in slots] == [State.DONE] * 24
@@ -69,6 +70,7 @@ def test_every_slot_is_done_and_its_run_is_like_a_recorded_one(study: Study) -> 
     assert tables["wall", "power"].streams[0].channels[0].accuracy.source == "datasheet"
 
 
+@pytest.mark.system
 def test_the_true_energy_lies_in_the_interval(study: Study) -> None:
     inside = []
     for slot in slots_of(study):
@@ -80,6 +82,7 @@ def test_the_true_energy_lies_in_the_interval(study: Study) -> None:
     assert sum(inside) >= 0.95 * len(inside)
 
 
+@pytest.mark.system
 def test_caps_and_gpus_reach_the_twin(study: Study) -> None:
     by_cell = {(c.knobs["cap"].value, c.knobs["gpus"].value): k for k, c in study.cells().items()}
     first = {key: next(s for s in slots_of(study) if s.folder.parent.name == cell) for key, cell in by_cell.items()}
@@ -93,11 +96,13 @@ def test_caps_and_gpus_reach_the_twin(study: Study) -> None:
     assert set(tight.phases) == {"load", "epoch"}
 
 
+@pytest.mark.system
 def test_the_results_are_those_of_any_study(study: Study) -> None:
     results = gather(study)
     assert len(results.cells) == 4
 
 
+@pytest.mark.system
 def test_the_same_seed_gives_the_same_and_another_does_not(study: Study, tmp_path: Path) -> None:
     file = write(tmp_path, repeats=1, caps="[150]")
     node = str(tmp_path / "node.toml")
@@ -111,6 +116,7 @@ def test_the_same_seed_gives_the_same_and_another_does_not(study: Study, tmp_pat
     assert all(whole[slot][:2] == first[slot][:2] for slot in first)  # a slot does not depend on the others
 
 
+@pytest.mark.system
 def test_a_changed_parameter_changes_what_is_measured(tmp_path: Path) -> None:
     file = write(tmp_path, repeats=1, caps="[260]")
     text = (tmp_path / "node.toml").read_text()
@@ -164,6 +170,7 @@ def _workers(pid: int) -> Iterator[int]:
     yield from map(int, listed.stdout.split())
 
 
+@pytest.mark.system
 def test_a_killed_run_leaves_no_workers_and_goes_on_when_called_again(tmp_path: Path) -> None:
     write(tmp_path, repeats=8)
     process = subprocess.Popen(_study_run(tmp_path), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -194,12 +201,14 @@ def _lives(pid: int) -> bool:
         return False
 
 
+@pytest.mark.system
 def test_a_worker_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "WORKER", "joulelab.no_such_module")
     with pytest.raises(JoulelabError, match=r"cut off 3 times.*worker died, exit code 1.*no_such_module"):
         run_twin_study(write(tmp_path, repeats=1), str(tmp_path / "node.toml"), tmp_path / "out")
 
 
+@pytest.mark.system
 def test_a_slot_that_fails_stops_the_study_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, repeats=1, meters=METERS.replace("current_a = 5", 'current_a = "much"'))
     monkeypatch.setattr("joulelab.study.check.check_plan", lambda *_: [])  # it would be refused before

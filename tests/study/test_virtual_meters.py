@@ -149,6 +149,7 @@ def test_wrong_options_are_refused() -> None:
     assert "slurm" not in READERS
 
 
+@pytest.mark.system
 def test_what_a_cluster_accounts_comes_by_the_code_of_real_ones(tmp_path: Path) -> None:
     meters = '[meters.job]\nfamily = "slurm"\npoint = "node.dc"\noptions = { frequency_s = 10 }\n'
     meters += '[meters.nvml]\nfamily = "nvml"\nask_s = 0.5\n'

@@ -127,6 +127,7 @@ def sacct(tmp_path, monkeypatch):
     return write
 
 
+@pytest.mark.system
 def test_programs_are_bounded_in_time(sacct):
     sacct("exec sleep 30")
     began = time.monotonic()
@@ -135,6 +136,7 @@ def test_programs_are_bounded_in_time(sacct):
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.system
 def test_programs_answer_in_utc_and_plainly(sacct, monkeypatch):
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     monkeypatch.setenv("SACCT_FORMAT", "jobname")
@@ -143,6 +145,7 @@ def test_programs_answer_in_utc_and_plainly(sacct, monkeypatch):
     assert (row.execution, row.user, row.state) == ("UTC", "standard", "/the/conf")
 
 
+@pytest.mark.system
 def test_where_there_is_no_slurm(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="not installed"):

@@ -12,6 +12,8 @@ from joulelab.workloads.data.source import FILES, MEMORY
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("torch")
+
+pytestmark = pytest.mark.system
 SMALL = birds.Sizes(classes=3, images=8, held_out=2, pixels=40, file_pixels=32)
 
 

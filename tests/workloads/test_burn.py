@@ -89,6 +89,7 @@ ENGINES = [("numpy", "fp32"), ("numpy", "auto"), ("torch", "auto"), ("torch", "b
 
 
 @pytest.mark.parametrize(("backend", "dtype"), ENGINES)
+@pytest.mark.system
 def test_a_flipped_bit_is_found(backend: str, dtype: str) -> None:
     pytest.importorskip(backend)
     engine = open_engine(asked(backend=backend, device="cpu", dtype=dtype, size="48", memory="256kB"), 0)
@@ -136,6 +137,7 @@ def test_rounds_are_as_long_as_they_should_be() -> None:
     assert rounds.compared == 0
 
 
+@pytest.mark.system
 def test_without_a_gpu_none_is_burnt() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.device_count():
@@ -176,6 +178,7 @@ def test_what_stress_ng_says_is_read(tmp_path: Path) -> None:
 
 
 @needs_stress_ng
+@pytest.mark.system
 def test_node_control_burns_beside_stress_ng_and_tells(tmp_path: Path) -> None:
     (tmp_path / "here" / "marks").mkdir(parents=True)
     environ = environment(tmp_path) | {"JOULELAB_RUN": str(tmp_path), "JOULELAB_HOST": "here"}
@@ -208,6 +211,7 @@ def tree(pid: int) -> list[int]:
 @needs_stress_ng
 @pytest.mark.no_cover
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+@pytest.mark.system
 def test_all_of_it_ends_however_it_ends(tmp_path: Path, number: signal.Signals) -> None:
     words = [*BURN, "seconds=600", "processes=1", "size=32", "host=stress-ng", "tasks=2"]
     burning = subprocess.Popen(words, env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
@@ -221,6 +225,7 @@ def test_all_of_it_ends_however_it_ends(tmp_path: Path, number: signal.Signals) 
 
 
 @pytest.mark.no_cover
+@pytest.mark.system
 def test_what_a_process_cannot_do_is_told(tmp_path: Path) -> None:
     words = [*BURN, "memory=1MB", "processes=1"]
     done = subprocess.run(words, env=environment(tmp_path), capture_output=True, text=True, timeout=LIMIT_S)

@@ -31,6 +31,8 @@ from joulelab.workloads.training.counting import count  # noqa: E402
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 __all__ = ["one_thread"]  # pytest calls it
 
 TINY = llava.SIZES["tiny"]

@@ -18,6 +18,8 @@ from joulelab.workloads.models import llama  # noqa: E402
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 SHAPE = data.Shape(pixels=56, image_tokens=16, vocabulary=1000, text=40, longest=200)
 CUT = data.StandIn(SHAPE.vocabulary)
 PADDING = SHAPE.image_token + 1

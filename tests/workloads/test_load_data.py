@@ -17,6 +17,8 @@ from joulelab.workloads.data.load import SPAN, WEEK, Load, Weeks, collate, open_
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 
 def ramp(hours: int, low: float, width: float) -> Load:
     return Load("A", np.linspace(low, low + width, hours, dtype=np.float32))

@@ -18,6 +18,8 @@ from joulelab.workloads.models.lstm import ZERO, LoadForecaster
 from joulelab.workloads.training import loop
 from joulelab.workloads.training.counting import count
 
+pytestmark = pytest.mark.system
+
 torch.set_num_threads(1)  # several wait for each other where other tests run too
 
 

@@ -34,6 +34,8 @@ from tests.workloads.books import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 JOULELAB = [sys.executable, "-c", "from joulelab.cli import main; main()"]
 TWIN = ("twin", "--gpus", "2", "--gpu-model", "v100", "--profile", "constant:level=0.5", "--")
 TRAIN = """\

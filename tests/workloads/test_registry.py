@@ -102,6 +102,7 @@ def test_what_is_missing_is_named_with_its_extra() -> None:
         workloads.require("w", "sys", "no_such")
 
 
+@pytest.mark.system
 def test_without_nbclient_a_notebook_says_what_to_install(tmp_path: Path) -> None:
     file = write(tmp_path / "a.ipynb", book(code("1")))
     # A Python in which only joulelab's own source is found.

@@ -19,6 +19,8 @@ from joulelab.workloads.data import cifar10, fashion_mnist  # noqa: E402
 from joulelab.workloads.models.resnet import resnet  # noqa: E402
 from joulelab.workloads.training.counting import count  # noqa: E402
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize(
     ("stem", "classes", "pixels", "parameters", "gigaflop"),

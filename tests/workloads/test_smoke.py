@@ -17,7 +17,8 @@ from joulelab.twins.serve import TwinServer
 
 pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.no_cover, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.system
+
 JOULELAB = [sys.executable, "-m", "joulelab"]
 LIMIT_S = 240
 NEEDS = {"llava15-13b": "transformers", "llm-infer": "transformers", "lstm-notebook": "nbclient"}

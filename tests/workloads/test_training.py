@@ -20,6 +20,8 @@ from joulelab.workloads.training.feed import Feed, to_device  # noqa: E402
 from joulelab.workloads.training.limits import Limits  # noqa: E402
 from joulelab.workloads.training.ranks import Ranks, join  # noqa: E402
 
+pytestmark = pytest.mark.system
+
 CPU = torch.device("cpu")
 ONE = Ranks(0, 0, 1, CPU)
 TINY = {

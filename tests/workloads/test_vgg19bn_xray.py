@@ -20,6 +20,8 @@ from joulelab.workloads.training.counting import count
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 torch.set_num_threads(1)  # several wait for each other where other tests run too
 MEMORY = {"data": "synthetic-memory", "pixels": "122", "divisor": "16", "train_samples": "32"}
 

@@ -10,6 +10,8 @@ from joulelab.workloads.training import launch
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def one_thread():

@@ -14,6 +14,8 @@ from joulelab.core.errors import ConfigError
 from joulelab.workloads.data import xray
 from joulelab.workloads.data.xray import LOGARITHM, Preparation, StandIn, load, prepared
 
+pytestmark = pytest.mark.system
+
 SMALL = Preparation(pixels=32)
 
 

@@ -24,6 +24,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("joulelab.study.tuning.online.POLL_S", 0.03)
 
 
+@pytest.mark.system
 def test_caps_that_are_denied_end_the_tuning_and_nothing_else(tmp_path: Path) -> None:
     tuning = online()
     capped = Capped(lambda _: Denied("no", where="gpu:0", next="run as root"))
@@ -36,6 +37,7 @@ def test_caps_that_are_denied_end_the_tuning_and_nothing_else(tmp_path: Path) ->
     assert told.problems == ("tuning failed: gpu:0: no; run as root",)
 
 
+@pytest.mark.system
 def test_without_a_meter_tuning_goes_back_to_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("joulelab.study.tuning.online.COVER_NS", NS // 10)
     tuning = online()
@@ -46,6 +48,7 @@ def test_without_a_meter_tuning_goes_back_to_what_was_found(tmp_path: Path, monk
     assert any("enforces 234 W where 260 W are asked for" in note for note in tuning.state.notes)
 
 
+@pytest.mark.system
 def test_a_cap_that_the_device_refuses_is_left_out(tmp_path: Path) -> None:
     tuning = online(trials=4)
     measured(tuning, lambda cap, _: TRUE[cap])
@@ -58,6 +61,7 @@ def test_a_cap_that_the_device_refuses_is_left_out(tmp_path: Path) -> None:
     assert "tune-choice" in events(recording)
 
 
+@pytest.mark.system
 def test_the_first_window_counts_when_two_agree_and_no_work_stood_still(tmp_path: Path) -> None:
     tuning = online(trials=3)
     # Two windows with a pause, then a warm-up that becomes faster and faster.
@@ -68,6 +72,7 @@ def test_the_first_window_counts_when_two_agree_and_no_work_stood_still(tmp_path
     assert tuning.state.windows[0].time_per.value == pytest.approx(1.0, rel=1e-3)
 
 
+@pytest.mark.system
 def test_a_workload_that_never_becomes_steady_is_tuned_with_a_note(tmp_path: Path) -> None:
     tuning = online(trials=2)
     measured(tuning, lambda cap, n: scaled(cap, 1.5 if n % 2 and n < 12 else 1.0))
@@ -76,6 +81,7 @@ def test_a_workload_that_never_becomes_steady_is_tuned_with_a_note(tmp_path: Pat
     assert any("did not become steady" in note for note in tuning.state.notes)
 
 
+@pytest.mark.system
 def test_a_workload_that_changed_by_itself_is_found_out_by_coming_back(tmp_path: Path) -> None:
     tuning = online(trials=3)
     made = measured(tuning, lambda cap, n: scaled(cap, 1.0 + 0.05 * max(n - 1, 0)))
@@ -99,6 +105,7 @@ def test_a_run_that_is_not_recorded_is_not_tuned(tmp_path: Path) -> None:
     assert account(tuning, None, "CMD").problems == ("tuning failed: nothing is recorded, so nothing can be tuned",)
 
 
+@pytest.mark.system
 def test_where_caps_are_not_enforced_none_is_chosen(tmp_path: Path) -> None:
     tuning = online(trials=4)
     measured(tuning, lambda cap, _: (500.0 - 0.1 * (260 - cap), 1.0))
@@ -114,6 +121,7 @@ def test_where_caps_are_not_enforced_none_is_chosen(tmp_path: Path) -> None:
     assert capped.wishes[-1][0].value == 250  # as it was found
 
 
+@pytest.mark.system
 def test_a_cap_below_what_the_gpu_can_do_is_left_out_and_others_count(tmp_path: Path) -> None:
     tuning = online(trials=4)
     measured(tuning, lambda cap, _: TRUE[cap])

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 
-def until(condition: Callable[[], Found], what: str = "it", within_s: float = 30.0, most_s: float = 0.2) -> Found:
+def until(condition: Callable[[], Found], what: str = "it", within_s: float = 120.0, most_s: float = 0.2) -> Found:
     """Return what a condition gives once it holds, asking ever less often; fail where it does not in time."""
     end = time.monotonic() + within_s
     wait_s = min(0.01, most_s)

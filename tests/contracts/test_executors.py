@@ -20,6 +20,8 @@ from joulelab.study.matrix import Knob, Workload, cells
 from joulelab.study.nodes import NodeType
 from joulelab.study.slots import State, look, owner
 
+pytestmark = pytest.mark.system
+
 NODES = {"local": NodeType(), "slurm": CPU}
 # What only a job has.
 OF_JOBS = {"job", "task", "restart", "cluster", "node"}

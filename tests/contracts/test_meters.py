@@ -16,7 +16,8 @@ from joulelab.twins import profile, wall
 from joulelab.twins.model import A100, H100, Host, Node
 from joulelab.twins.serve import TwinServer
 
-pytestmark = pytest.mark.no_cover  # each meter is traced by the tests of its own
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[2]
 TWIN = ("LD_LIBRARY_PATH", "JOULELAB_TWIN", "JOULELAB_POWERCAP", "JOULELAB_CONFIG")
 BARE = {k: v for k, v in os.environ.items() if k not in TWIN and not k.startswith("COVERAGE")}

@@ -14,6 +14,8 @@ from joulelab.control import setters
 from joulelab.twins.model import A100, RTX6000, Node
 from joulelab.twins.serve import TwinServer
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[2]
 TWIN = ("LD_LIBRARY_PATH", "JOULELAB_TWIN", "JOULELAB_POWERCAP", "JOULELAB_STATE")
 BARE = {key: value for key, value in os.environ.items() if key not in TWIN}

@@ -76,6 +76,7 @@ def test_without_torch_it_says_what_to_install_before_it_starts(name: str, monke
         workloads.reference([name, "preset=smoke"])
 
 
+@pytest.mark.system
 def test_to_find_and_plan_them_nothing_heavy_is_imported() -> None:
     done = subprocess.run([sys.executable, "-c", COMMANDS], capture_output=True, text=True, check=True)
     found, heavy = json.loads(done.stdout)

@@ -91,7 +91,7 @@ def _round(twin: TwinServer, random_: random.Random, result: Result, start: Call
     try:
         if random_.random() < 0.8:  # most of the time, there is something to put back
             with contextlib.suppress(AssertionError):
-                wait_for(lambda: _shown(twin) != before, within_s=20)
+                wait_for(lambda: _shown(twin) != before, within_s=60)
         time.sleep(random_.uniform(0.0, 0.3))
         kill(process.pid, keepers(process.pid), master)
         time.sleep(random_.uniform(0.0, 0.5))
@@ -113,7 +113,7 @@ def _own_terminal() -> None:
 def _look(twin: TwinServer, environ: dict[str, str], before: Any, pid: int, result: Result) -> list[str]:
     """Wait for the keepers to end; caps are as before then, at the latest after a restore."""
     with contextlib.suppress(AssertionError):
-        wait_for(lambda: not keepers(pid), within_s=20)
+        wait_for(lambda: not keepers(pid))
     if alive := keepers(pid):
         return [f"keepers {alive} still run"]
     if has_leftovers(environ):

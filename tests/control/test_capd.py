@@ -20,6 +20,8 @@ from joulelab.control.leftover import has_leftovers
 from joulelab.control.state import Journal, State
 from joulelab.core.errors import Denied, JoulelabError, Refused
 
+pytestmark = pytest.mark.system
+
 NOBODY = 65534
 
 

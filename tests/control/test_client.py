@@ -18,6 +18,8 @@ from joulelab.control.state import State
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused
 from joulelab.core.process import start_ticks
 
+pytestmark = pytest.mark.system
+
 TWO = [Wish("gpu:0", 170.0), Wish("gpu:1", 0.5, "share")]
 
 

@@ -22,6 +22,8 @@ from joulelab.control.link import CapdGone
 from joulelab.control.setting import OutOfBounds
 from joulelab.core.errors import Refused
 
+pytestmark = pytest.mark.system
+
 CAP = {"scope": "gpu:0", "device": "GPU-0", "model": "fake", "kind": "power", "asked": 170.0, "requested": 170.0}
 CAP |= {"enforced": 170.0, "found": 300.0, "default": 350.0, "unit": "W"}
 BACK = {"scope": "gpu:0", "device": "GPU-0", "outcome": "restored", "found": 300.0, "now": 300.0, "unit": "W"}

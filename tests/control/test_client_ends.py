@@ -14,6 +14,8 @@ from joulelab.control.leftover import has_leftovers
 from joulelab.control.state import State
 from joulelab.core.errors import JoulelabError
 
+pytestmark = pytest.mark.system
+
 TWO = [Wish("gpu:0", 170.0), Wish("gpu:1", 0.5, "share")]
 
 

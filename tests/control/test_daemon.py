@@ -16,6 +16,8 @@ from joulelab.control.policy import Allow, Policy
 from joulelab.control.state import user_name
 from joulelab.core.errors import ConfigError, Refused
 
+pytestmark = pytest.mark.system
+
 ROOT = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody else")
 NOBODY = 65534
 

@@ -5,8 +5,10 @@ import re
 from dataclasses import asdict
 
 import pytest
-from tests.control.fake import open_setters
+from tests.control.fake import VirtualTime, open_setters
 
+from joulelab.control import keeper as keeper_module
+from joulelab.control import lease as lease_module
 from joulelab.control.frames import Ask, WishFrame, error_of
 from joulelab.control.keeper import Keeper
 from joulelab.control.setters import Found
@@ -15,6 +17,15 @@ from joulelab.core.errors import ConfigError, Denied, DeviceLost, Refused, Store
 
 WHO = {"user": "alice", "pid": 7}
 ABSENT = [("nvml", "nvml: no driver")]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Let pauses take no time."""
+    virtual = VirtualTime()
+    monkeypatch.setattr(keeper_module, "time", virtual)
+    monkeypatch.setattr(lease_module, "time", virtual)
+    return virtual
 
 
 @pytest.fixture
@@ -257,10 +268,11 @@ def test_status_shows_what_was_left_behind_and_what_is_wrong(keeper, files):
     ]
 
 
-def test_a_cap_that_is_not_enforced_is_told_after_a_moment(keeper, files):
+def test_a_cap_that_is_not_enforced_is_told_after_a_moment(keeper, files, clock):
     files.flaws("GPU-0", loose=True)
     (told,) = ask(keeper, "set", ("gpu:0", 170.0))["caps"]
     assert (told["requested"], told["enforced"]) == (170.0, 400.0)
+    assert clock.now >= keeper_module.SETTLE_S
 
 
 def test_left_over_journals_are_finished_where_the_device_is_free(make, environ, files):

@@ -4,8 +4,9 @@ import os
 from dataclasses import replace
 
 import pytest
-from tests.control.fake import Fake
+from tests.control.fake import Fake, VirtualTime
 
+from joulelab.control import lease as lease_module
 from joulelab.control.lease import Lease, finish, main_value, unit_of, value_text, verdict
 from joulelab.control.state import InUse, Journal, State
 from joulelab.core.errors import DeviceLost, ReadFailed, Refused, StoreError
@@ -17,6 +18,14 @@ FOUND, OURS, DEFAULT, OTHER = ({"cap_w": w} for w in (300.0, 170.0, 350.0, 222.0
 @pytest.fixture
 def gpu(files):
     return Fake(files, "GPU-0", "gpu:0")
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Let the pauses between two tries take no time."""
+    virtual = VirtualTime()
+    monkeypatch.setattr(lease_module, "time", virtual)
+    return virtual
 
 
 @pytest.fixture
@@ -172,11 +181,12 @@ def test_without_a_journal_there_is_no_cap(gpu, here, files):
     assert lease.restore().outcome == "as found"
 
 
-def test_a_restore_that_fails_is_tried_again_and_keeps_the_journal(gpu, here, files):
+def test_a_restore_that_fails_is_tried_again_and_keeps_the_journal(gpu, here, files, clock):
     lease = Lease(gpu, here, WHO)
     lease.set(OURS)
     files.flaws("GPU-0", fail=2)
     assert lease.restore().outcome == "restored"
+    assert clock.now == 2 * lease_module.PAUSE_S
     lease = Lease(gpu, here, WHO)
     lease.set(OURS)
     files.flaws("GPU-0", fail=3)

@@ -19,6 +19,7 @@ from joulelab.core.process import start_ticks
 TWO = [Wish("gpu:0", 170.0), Wish("gpu:1", 0.5, "share")]
 
 
+@pytest.mark.system
 def test_the_choice_between_capd_and_a_keeper_of_ones_own(environ, tmp_path):
     path = tmp_path / "capd.sock"
     asked = {**environ, "JOULELAB_CAPD": str(path)}
@@ -67,6 +68,7 @@ def test_a_refusal_without_a_number_is_an_answer():
         one.close()
 
 
+@pytest.mark.system
 def test_a_keeper_that_dies_at_once_is_an_error(environ, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/true")
     with Caps(environ) as caps, pytest.raises(JoulelabError, match="the keeper of caps died"):
@@ -75,6 +77,7 @@ def test_a_keeper_that_dies_at_once_is_an_error(environ, monkeypatch):
         restore(environ)
 
 
+@pytest.mark.system
 def test_an_answer_that_refuses_a_status_or_restore_is_raised(environ, monkeypatch, tmp_path):
     (tmp_path / "packages" / "sitecustomize.py").write_text(
         "import joulelab.control.keeper as k\n"
@@ -88,6 +91,7 @@ def test_an_answer_that_refuses_a_status_or_restore_is_raised(environ, monkeypat
         restore(environ)
 
 
+@pytest.mark.system
 def test_a_process_is_known_by_more_than_its_number():
     process = subprocess.Popen(["sleep", "600"])
     ticks = start_ticks(process.pid)
@@ -107,6 +111,7 @@ def test_a_process_is_known_by_more_than_its_number():
     watched.close()
 
 
+@pytest.mark.system
 def test_a_keeper_that_still_runs_is_left_to_itself(monkeypatch):
     monkeypatch.setattr(link, "LEAVE_S", 0.2)
     here, there = socket.socketpair()
@@ -128,6 +133,7 @@ def test_a_keeper_finds_the_joulelab_that_started_it():
     assert environment["JOULELAB_STATE"] == "/var/lib/joulelab"
 
 
+@pytest.mark.system
 def test_a_keeper_that_fails_itself_puts_back_first(environ, files, tmp_path):
     (tmp_path / "packages" / "sitecustomize.py").write_text(
         "import joulelab.control.keeper as k\ndef fail(*_): raise SystemExit(3)\nk.Keeper.status = fail\n"
@@ -141,6 +147,7 @@ def test_a_keeper_that_fails_itself_puts_back_first(environ, files, tmp_path):
         assert event["why"] == "it failed"
 
 
+@pytest.mark.system
 def test_a_keeper_takes_no_nonsense(environ, files):
     sock, pid = spawn.start(environ)
     with sock:
@@ -156,6 +163,7 @@ def test_a_keeper_takes_no_nonsense(environ, files):
     os.waitpid(pid, 0)
 
 
+@pytest.mark.system
 def test_a_client_that_goes_without_reading_is_gone_all_the_same(environ, files):
     sock, pid = spawn.start(environ)
     sock.sendall(b'{"id":1,"do":"set","caps":[{"device":"gpu:0","value":170.0}]}\n')

@@ -40,6 +40,7 @@ def test_a_second_keeper_is_told_who_has_the_device(environ):
         one.close()
 
 
+@pytest.mark.system
 def test_a_lock_goes_with_its_process_only(environ):
     code = (
         "import os, sys, time; from joulelab.control.state import State\n"
@@ -186,6 +187,7 @@ def test_a_state_that_cannot_be_made_names_both_ways(environ):
     assert "make it writable, or set JOULELAB_STATE" in str(error)
 
 
+@pytest.mark.system
 @ROOT
 def test_others_see_who_holds_a_device_but_cannot_hold_it_up(environ, tmp_path):
     for_everybody(tmp_path)
@@ -225,6 +227,7 @@ def test_leftovers_are_journals_that_nobody_holds(environ):
     assert not leftover.has_leftovers(environ)
 
 
+@pytest.mark.system
 def test_looking_for_leftovers_loads_next_to_nothing():
     code = (
         "import sys; before = set(sys.modules); from joulelab.control.leftover import has_leftovers\n"

@@ -235,6 +235,7 @@ def test_local_rank(environ: dict[str, str], rank: int) -> None:
     assert local_rank(environ) == rank
 
 
+@pytest.mark.system
 def test_a_forked_child_writes_its_own_file_and_not_its_parents_work(tmp_path: Path) -> None:
     writer = MarkWriter(tmp_path)
     phase = writer.begin("parent")

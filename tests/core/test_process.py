@@ -7,6 +7,7 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.waiting import until
 
 from joulelab.core.process import is_pending, is_stopped, start_ticks
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.system
 def test_start_ticks_tell_processes_apart() -> None:
     assert start_ticks() == start_ticks(os.getpid())
     with subprocess.Popen(["sleep", "60"]) as process:
@@ -33,6 +35,7 @@ def test_names_with_brackets_and_spaces(tmp_path: Path) -> None:
     assert start_ticks(7, tmp_path) is None
 
 
+@pytest.mark.system
 def test_stopped_and_pending() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         assert not is_stopped(process.pid)

@@ -223,6 +223,7 @@ def test_a_step_without_anything_to_count_is_not_written(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.system
 def test_a_forked_child_numbers_its_own_steps(loop: Loop) -> None:
     loop.begin("epoch")
     for _ in range(120):

@@ -46,6 +46,7 @@ def test_files_can_be_held_in_the_head(path):
             assert (node.end_lineno or 0) - node.lineno < 40, node.name
 
 
+@pytest.mark.system
 def test_importing_core_loads_nothing_heavy():
     names = ", ".join(f"joulelab.core.{p.stem}" for p in FILES if p.stem != "__init__")
     code = f"import sys, {names}; print(*sys.modules)"

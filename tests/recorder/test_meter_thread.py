@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from joulelab.core.errors import JoulelabError
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize(
     ("raised", "paced", "final"),

@@ -15,6 +15,8 @@ from joulelab.recorder.owner import Owner
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(params=["pidfd", "an old kernel"])
 def sleeper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:

@@ -23,6 +23,8 @@ from joulelab.recorder.signals import IGNORED, REPORTED
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 
 def test_it_records_obeys_and_finishes(tmp_path: Path) -> None:
     with Driven(tmp_path, [fake(devices=3, state=True, update_s=0.05)], period_s=0.05) as r:

@@ -192,6 +192,7 @@ def call(sock, xid, procedure, body=b"", program=0x0607AF, version=1):
     return struct.unpack_from(">I", answer, 20)[0], answer[24:]
 
 
+@pytest.mark.system
 def test_vxi11_on_the_wire(truth, tmp_path):
     with (
         serve(truth, tmp_path, AnalyzerFlaws(), 0) as served,
@@ -222,6 +223,7 @@ def test_vxi11_on_the_wire(truth, tmp_path):
         assert call(sock, 13, 12, struct.pack(">6I", link, 1, 1, 0, 0, 0))[1][:4] == struct.pack(">I", 4)
 
 
+@pytest.mark.system
 def test_noise_on_the_wire_ends_only_its_connection(truth, tmp_path):
     with serve(truth, tmp_path, AnalyzerFlaws(), 0) as served:
         for noise in (b"\xff" * 64, b"GET / HTTP/1.0\r\n\r\n", struct.pack(">I", 0x80000004) + b"abcd"):
@@ -234,6 +236,7 @@ def test_noise_on_the_wire_ends_only_its_connection(truth, tmp_path):
             assert call(sock, 1, 0) == (0, b"")
 
 
+@pytest.mark.system
 def test_pyvisa_reads_both_and_sees_one_instrument(truth, tmp_path):
     pyvisa = pytest.importorskip("pyvisa", reason="pip install 'joulelab[analyzer]'")
     with serve(truth, tmp_path, AnalyzerFlaws(), 0) as served:

@@ -21,6 +21,8 @@ from joulelab.twins.servers.bmc import BmcFlaws
 from joulelab.twins.servers.process import ServerProcess
 from joulelab.twins.truth import Truth
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("pyghmi", reason="pip install 'joulelab[ipmi]'")
 
 

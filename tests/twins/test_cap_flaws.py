@@ -32,12 +32,14 @@ print(json.dumps({
 """
 
 
+@pytest.mark.system
 def test_a_cap_that_is_kept(make_twin) -> None:
     seen = make_twin(NODE, FULL).run(READ)
     assert (seen["set"], seen["read"][:2], seen["watts"]) == (None, [150_000, 150_000], 150_000)
     assert seen["reasons"] & 4
 
 
+@pytest.mark.system
 def test_caps_that_are_not_supported(make_twin) -> None:
     twin = make_twin(NODE.with_flaws(0, caps_supported=False), FULL)
     seen = twin.run(READ)
@@ -47,6 +49,7 @@ def test_caps_that_are_not_supported(make_twin) -> None:
     assert twin.truth.locked_mhz(0) == 1200
 
 
+@pytest.mark.system
 def test_caps_that_are_ignored(make_twin) -> None:
     twin = make_twin(NODE.with_flaws(0, ignore_caps=True), FULL)
     seen = twin.run(READ)
@@ -54,6 +57,7 @@ def test_caps_that_are_ignored(make_twin) -> None:
     assert twin.truth.power("gpu:0", time.monotonic_ns()) == 260
 
 
+@pytest.mark.system
 def test_caps_that_are_shown_but_not_enforced(make_twin) -> None:
     twin = make_twin(NODE.with_flaws(0, unenforced_caps=True), FULL)
     a = time.monotonic_ns()

@@ -24,6 +24,7 @@ def truth(tmp_path: Path) -> Iterator[Truth]:
         yield made
 
 
+@pytest.mark.system
 def test_the_twin_follows_a_load(truth: Truth) -> None:
     level = [0.0]
     with LoadDriver(truth, load=lambda: level[0], period_s=0.01):
@@ -42,6 +43,7 @@ def test_the_twin_follows_a_load(truth: Truth) -> None:
     assert int(truth._leaves[0]["segments"]) == 4
 
 
+@pytest.mark.system
 def test_a_written_past_never_changes(truth: Truth) -> None:
     values = iter(range(10_000))
     with LoadDriver(truth, load=lambda: (next(values) % 7) / 7, period_s=0.005):
@@ -68,6 +70,7 @@ def test_the_machine_has_a_load() -> None:
     assert 0 <= machine_load() <= 1
 
 
+@pytest.mark.system
 def test_a_script_goes_on(tmp_path: Path) -> None:
     profiles = {"gpu": profile.square(0.05, 0.5, 100, 500, unit="W"), "cpu": profile.ramp(30.0)}
     with Truth.create(tmp_path / "t", NODE, profiles=profiles, horizon_s=0.2) as truth:
@@ -81,6 +84,7 @@ def test_a_script_goes_on(tmp_path: Path) -> None:
     assert ScriptDriver.is_needed({"gpu": profile.burst(1000, 2)})
 
 
+@pytest.mark.system
 def test_a_driver_says_why_it_stopped(tmp_path: Path) -> None:
     profiles = {"gpu": profile.square(0.001)}
     with Truth.create(tmp_path / "t", NODE, profiles=profiles, horizon_s=0.01, room=10) as truth:

@@ -221,6 +221,7 @@ def start(environment, *words):
     )
 
 
+@pytest.mark.system
 def test_as_a_process_of_its_own(truth):
     environment = {"JOULELAB_TWIN": str(truth.path), "CUDA_VISIBLE_DEVICES": "2"}
     with start(environment, "--work", "8", "--speed", "80", "--slowdown", "0.1,2", "--phases", "a=2,b") as child:
@@ -236,6 +237,7 @@ def test_as_a_process_of_its_own(truth):
         assert "joulelab twin 8xrtx6000 --idle" in child.communicate(timeout=60)[1]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_dies_of_the_signal_that_ended_it(truth, number):
     with start({"JOULELAB_TWIN": str(truth.path)}, "--work", "100000") as child:
@@ -247,6 +249,7 @@ def test_it_dies_of_the_signal_that_ended_it(truth, number):
     assert truth.last("gpu:0")[1] == 18
 
 
+@pytest.mark.system
 def test_two_jobs_at_once_and_one_that_is_killed(tmp_path):
     with TwinServer(NODE, directory=tmp_path) as server:
         truth = server.truth
@@ -270,6 +273,7 @@ def test_two_jobs_at_once_and_one_that_is_killed(tmp_path):
         assert truth.last("host")[1] == NODE.host.idle_w
 
 
+@pytest.mark.system
 def test_the_next_job_finds_what_a_killed_one_left(truth):
     with start({"JOULELAB_TWIN": str(truth.path)}, "--work", "100000") as child:
         child.stdout.readline()

@@ -17,6 +17,8 @@ from joulelab.twins.servers import modbus
 from joulelab.twins.servers.process import ServerProcess
 from joulelab.twins.truth import Truth
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def truth(tmp_path):

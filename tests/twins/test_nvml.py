@@ -16,6 +16,8 @@ from joulelab.twins.model import A100, H100, RTX3090, RTX6000, V100, Node
 
 from .conftest import Twin, finish
 
+pytestmark = pytest.mark.system
+
 NS = 10**9
 Make = Callable[..., Twin]
 

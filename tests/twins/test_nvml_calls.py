@@ -15,6 +15,8 @@ from joulelab.twins.servers import nvml
 
 from .conftest import Twin
 
+pytestmark = pytest.mark.system
+
 Make = Callable[..., Twin]
 
 

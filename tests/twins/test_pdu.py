@@ -56,6 +56,7 @@ def v3(server):
     return [*words, "-x", "AES", "-X", secret(server, "privacy_password"), "-t", "5", "-r", "1"]
 
 
+@pytest.mark.system
 def test_snmpget_reads_the_truth_by_v3(truth, server):
     done = ask("snmpget", server.served.ports["snmp"], f"{OUTLET_W}.1", f"{OUTLET_W}.99", login=v3(server))
     first, second = done.stdout.splitlines()
@@ -63,6 +64,7 @@ def test_snmpget_reads_the_truth_by_v3(truth, server):
     assert "No Such" in second
 
 
+@pytest.mark.system
 def test_snmpwalk_reads_by_v2c_and_sees_only_the_device(server):
     credentials = json.loads((secret_folder(server) / "credentials.json").read_text())
     login = ["-v2c", "-c", credentials["community"]]
@@ -79,12 +81,14 @@ def secret_folder(server):
     return Path(server.served.entries["pdu1"]["password"]["file"]).parent
 
 
+@pytest.mark.system
 def test_credentials_are_for_the_owner_only(server):
     folder = secret_folder(server)
     for name in ("credentials.json", "password", "privacy_password", "community", "snmpd.conf"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
 
 
+@pytest.mark.system
 def test_the_entry_is_whole(truth, server):
     entry = server.served.entries["pdu1"]
     assert entry["meter"] == "snmp"
@@ -92,6 +96,7 @@ def test_the_entry_is_whole(truth, server):
     assert entry["outlets"] == list(range(1, len(truth.node.supply.cords) + 1))
 
 
+@pytest.mark.system
 def test_snmpd_dies_with_a_killed_server_and_both_return(truth, tmp_path):
     with ServerProcess("pdu", truth.path, tmp_path / "pdu") as served:
         port, login = served.served.ports["snmp"], v3(served)
@@ -114,6 +119,7 @@ def is_running(pid):
         return False
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("flaw", ["latency_s", "garble_at_s", "silent_at_s"])
 def test_flaws_reach_the_client(truth, tmp_path, flaw):
     flaws = {flaw: 0.3 if flaw == "latency_s" else 0, "login": "v2c"}

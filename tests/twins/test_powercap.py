@@ -51,6 +51,7 @@ def test_the_tree_looks_like_the_kernels(truth: Truth, tmp_path: Path) -> None:
         assert (package / "enabled").read_text() == "1\n"
 
 
+@pytest.mark.system
 def test_energies_are_true_and_in_place(truth: Truth, tmp_path: Path) -> None:
     flaws = PowercapFlaws(period_s=0.005, gain={"cpu:1": 1.1})
     with PowercapServer(truth, tmp_path / "tree", flaws):
@@ -102,6 +103,7 @@ def test_the_counter_wraps(truth: Truth, tmp_path: Path) -> None:
     assert total / 1e6 == pytest.approx(truth.energy("cpu:0", began, ended), abs=0.05 * 350 + 1)
 
 
+@pytest.mark.system
 def test_refused_and_vanished(truth: Truth, tmp_path: Path) -> None:
     with PowercapServer(truth, tmp_path / "tree", PowercapFlaws(refuse=True)) as server:
         path = tmp_path / "tree" / "intel-rapl:0" / "energy_uj"
@@ -119,6 +121,7 @@ def test_wrong_flaws_are_refused(truth: Truth, tmp_path: Path) -> None:
         PowercapFlaws(period_s=0)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("how", ["terminate", "close"])
 def test_as_a_process_of_its_own(truth: Truth, tmp_path: Path, how: str) -> None:
     words = [sys.executable, "-m", "joulelab.twins.servers.powercap", str(truth.path), str(tmp_path / "tree")]

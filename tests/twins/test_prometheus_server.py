@@ -24,6 +24,8 @@ from joulelab.twins.servers import prometheus
 from joulelab.twins.servers.process import ServerProcess
 from joulelab.twins.truth import Truth
 
+pytestmark = pytest.mark.system
+
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 

@@ -59,6 +59,7 @@ def account(served, tmp_path):
     return (*trusted(served), "--user", f"{redfish.USER}:{(tmp_path / 'password').read_text()}")
 
 
+@pytest.mark.system
 def test_curl_logs_in_reads_and_logs_out(serve, truth, tmp_path):
     served = serve()
     assert curl(served, "/redfish/v1/")[0] == -60  # a certificate that nobody has vouched for
@@ -81,6 +82,7 @@ def test_curl_logs_in_reads_and_logs_out(serve, truth, tmp_path):
     assert curl(served, sessions, *trusted(served), "--data", said.replace("reader", "nobody"))[0] == 401
 
 
+@pytest.mark.system
 def test_basic_expand_and_what_is_not_there(serve, tmp_path):
     served = serve()
     key = account(served, tmp_path)
@@ -95,6 +97,7 @@ def test_basic_expand_and_what_is_not_there(serve, tmp_path):
     assert curl(served, "/redfish/v1/Chassis", *wrong)[0] == 401
 
 
+@pytest.mark.system
 def test_flaws_show(serve, tmp_path):
     refused = serve(refuse=True)
     assert curl(refused, "/redfish/v1/Chassis", *account(refused, tmp_path))[0] == 401

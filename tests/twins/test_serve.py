@@ -33,8 +33,10 @@ def no_compiler() -> Path:
     raise MissingDependency("no NVML", why="no C compiler")
 
 
-def test_everything_is_served_and_nothing_is_left(library: Path, tmp_path: Path) -> None:
+def test_everything_is_served_and_nothing_is_left(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     inherited = {"LD_LIBRARY_PATH": "/opt/lib"}
+    library = tmp_path_factory.mktemp("built") / "libnvidia-ml.so.1"
+    library.touch()
     server = TwinServer(
         SMALL, follow=True, load=lambda: 0.5, directory=tmp_path, library=lambda: library, inherited=inherited
     )
@@ -173,6 +175,7 @@ def command() -> click.Command:
     return made
 
 
+@pytest.mark.system
 def test_the_command_prints_what_to_export(library: Path) -> None:
     done = CliRunner().invoke(command(), ["--gpus", "1", "--gpu-model", "a100", "--for", "0"])
     assert done.exit_code == 0, done.output
@@ -202,6 +205,7 @@ def test_the_command_explains_what_is_wrong(arguments: list[str], says: str) -> 
     assert says in done.output
 
 
+@pytest.mark.system
 def test_a_command_that_does_not_exist_is_127_as_in_shells() -> None:
     done = CliRunner().invoke(command(), ["--gpus", "1", "--", "/nonexistent/command"])
     assert done.exit_code == 127
@@ -218,6 +222,7 @@ def test_a_flaw_that_is_no_number_is_refused(flaw: str) -> None:
 RUN = "from joulelab.cli.twin import command; command(prog_name='twin')"
 
 
+@pytest.mark.system
 def test_a_command_sees_the_twin_and_its_exit_code_passes(library: Path) -> None:
     look = "import pynvml as n; n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(1); "
     look += "print(n.nvmlDeviceGetCount(), n.nvmlDeviceGetPowerUsage(h)); raise SystemExit(7)"
@@ -238,6 +243,7 @@ def test_a_command_sees_the_twin_and_its_exit_code_passes(library: Path) -> None
     assert (done.returncode, done.stdout) == (7, "3 333000\n"), done.stderr
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("inner", [[], ["--", "sleep", "60"]])
 def test_a_signal_ends_it_cleanly(library: Path, tmp_path: Path, inner: list[str]) -> None:
     words = [sys.executable, "-c", RUN, "--gpus", "1", "--json", *inner]
@@ -258,6 +264,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, folder: Path, module: str, text: str
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("server", "module", "text", "kind", "said"),
     [
@@ -298,6 +305,7 @@ def test_servers_keep_the_libraries_of_the_user_but_not_those_of_twins(tmp_path:
     assert outside({}) == {}
 
 
+@pytest.mark.system
 def test_a_server_gets_the_library_path_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/needed")
     with TwinServer(SMALL, directory=tmp_path, library=no_compiler, wall={"analyzer": {}}) as twin:

@@ -222,6 +222,7 @@ def call(environment: dict[str, str], *words: str) -> subprocess.CompletedProces
     return subprocess.run(line, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.system
 def test_as_a_process_of_its_own(truth: Truth) -> None:
     environment = {"JOULELAB_TWIN": str(truth.path)}
     words = ("--workload", "birds", "--scale", "0.005", "--seed", "3")

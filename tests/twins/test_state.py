@@ -13,9 +13,11 @@ from joulelab.twins import profile
 from joulelab.twins.model import A100, FULL_RPM, H100, RTX6000, Cooling, Node
 from joulelab.twins.servers._redfish_shown import RedfishFlaws, Shown
 from joulelab.twins.servers.bmc import FLAWS, Bmc
+from joulelab.twins.truth import Truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.twins.conftest import Twin
 
@@ -50,6 +52,7 @@ def test_a_board_has_the_spread_in_its_powers_alone() -> None:
     assert Node(spread=0.05).board(1).active_w is None
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("load", [0.0, 0.03, 0.6, 1.0])
 def test_the_c_library_shows_what_the_model_says(make_twin: Callable[..., Twin], load: float) -> None:
     node = Node(gpus=(H100, RTX6000, A100, H100, RTX6000), packages=0, spread=0.06)
@@ -66,16 +69,16 @@ def test_the_c_library_shows_what_the_model_says(make_twin: Callable[..., Twin],
         assert shown[gpu][1] == pytest.approx(float(board.celsius(given)), abs=0.51)
 
 
-def test_bmcs_show_the_same_fans_and_temperatures(make_twin: Callable[..., Twin]) -> None:
+def test_bmcs_show_the_same_fans_and_temperatures(tmp_path: Path) -> None:
     node = Node(gpus=(H100, H100), packages=1, spread=0.06)
     profiles = {"gpu:0": profile.constant(0.5), "gpu:1": profile.constant(0.0)}
-    truth = make_twin(node, profiles, start_ns=monotonic_ns() - 60 * NS).truth
-    fans_w = truth.power("fans", monotonic_ns())
-    sensors = {sensor.name: sensor for sensor in Bmc(truth, FLAWS, b"")._sensors()}
-    assert sensors["GPU1 Temp"].read() == pytest.approx(55)
-    assert sensors["GPU2 Temp"].read() == pytest.approx(32), "at rest"
-    assert sensors["Fan 3"].read() == pytest.approx(node.cooling.rpm(fans_w))
-    assert Shown(truth, RedfishFlaws()).fan_rpm(0) == round(node.cooling.rpm(fans_w))
+    with Truth.create(tmp_path / "truth", node, profiles=profiles, start_ns=monotonic_ns() - 60 * NS) as truth:
+        fans_w = truth.power("fans", monotonic_ns())
+        sensors = {sensor.name: sensor for sensor in Bmc(truth, FLAWS, b"")._sensors()}
+        assert sensors["GPU1 Temp"].read() == pytest.approx(55)
+        assert sensors["GPU2 Temp"].read() == pytest.approx(32), "at rest"
+        assert sensors["Fan 3"].read() == pytest.approx(node.cooling.rpm(fans_w))
+        assert Shown(truth, RedfishFlaws()).fan_rpm(0) == round(node.cooling.rpm(fans_w))
 
 
 def test_fans_turn_by_the_cube_root_of_their_power() -> None:

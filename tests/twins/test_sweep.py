@@ -7,12 +7,16 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
+import pytest
+
 from joulelab.core.process import start_ticks
 from joulelab.twins.owner import owner
 from joulelab.twins.serve import PREFIX, TwinServer, sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.system
 
 
 def left_by(parent: Path, name: str, told: dict[str, object] | None) -> Path:

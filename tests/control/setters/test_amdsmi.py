@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 STUBS = Path(__file__).parents[2] / "stubs"
 GPU = ("gpu:0", "power")
 

@@ -34,6 +34,7 @@ def package(folder: Path, text: str) -> Path:
     return folder
 
 
+@pytest.mark.system
 def test_every_family_is_found(twin, remote, tmp_path):
     (tmp_path / "stub").write_text(json.dumps({"gpus": [{"watts": 1}]}))
     environment = twin().environment | {"AMDSMI_STUB": str(tmp_path / "stub")}
@@ -44,6 +45,7 @@ def test_every_family_is_found(twin, remote, tmp_path):
     assert found("heater:0", "power", "limits")["highest"] == 2
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("text", ["import no_such_module_here", "def open_setters(environ): 1 / 0"])
 def test_a_broken_package_is_told_and_others_are_found(remote, tmp_path, text):
     environment = {"JOULELAB_POWERCAP": str(tmp_path / "none"), "LD_LIBRARY_PATH": ""}
@@ -63,6 +65,7 @@ def test_there_is_no_such_family():
         setters.load("heaters")
 
 
+@pytest.mark.system
 def test_what_was_found_is_closed_when_finding_ends_early(tmp_path, remote):
     text = GOOD.replace("return Opened", "import os; os.environ.get('STOP') and exit(3)\n    return Opened")
     outside = package(tmp_path / "outside", text)

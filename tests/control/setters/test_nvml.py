@@ -22,6 +22,7 @@ POWER, CLOCKS = ("gpu:0", "power"), ("gpu:0", "clocks")
 TWO = Node(gpus=(RTX6000, H100), packages=0)
 
 
+@pytest.mark.system
 def test_a_cap_is_set_read_back_and_put_back(twin, remote):
     server = twin(TWO)
     gpus = remote("nvml", server.environment)
@@ -45,6 +46,7 @@ def test_a_cap_is_set_read_back_and_put_back(twin, remote):
     assert gpus(*POWER, "get") == found == {"cap_w": 260}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("value", [99, 261, 0, -5, float("inf"), float("nan")])
 def test_out_of_range_is_refused_with_the_range(twin, remote, value):
     gpus = remote("nvml", twin(TWO).environment)
@@ -55,6 +57,7 @@ def test_out_of_range_is_refused_with_the_range(twin, remote, value):
     assert gpus(*POWER, "get") == {"cap_w": 260}
 
 
+@pytest.mark.system
 def test_no_permission_names_the_cause(twin, remote):
     gpus = remote("nvml", twin(TWO.with_flaws(refuse_caps=True)).environment)
     answer = gpus(*POWER, "set", {"cap_w": 170})
@@ -66,6 +69,7 @@ def test_no_permission_names_the_cause(twin, remote):
     assert gpus(*CLOCKS, "set", {})["error"] == "Denied"
 
 
+@pytest.mark.system
 def test_where_caps_are_not_supported_clocks_are_the_advice(twin, remote):
     server = twin(TWO.with_flaws(0, caps_supported=False))
     gpus = remote("nvml", server.environment)
@@ -77,6 +81,7 @@ def test_where_caps_are_not_supported_clocks_are_the_advice(twin, remote):
     assert server.truth.locked_mhz(0) == 1200
 
 
+@pytest.mark.system
 def test_a_cap_that_stops_being_supported_is_refused(twin, remote):
     server = twin(TWO)
     gpus = remote("nvml", server.environment)
@@ -86,6 +91,7 @@ def test_a_cap_that_stops_being_supported_is_refused(twin, remote):
     assert gpus(*POWER, "enforced") is None
 
 
+@pytest.mark.system
 def test_a_cap_out_of_band_is_enforced_not_requested(twin, remote):
     server = twin(TWO.with_flaws(0, outside_cap_w=150))
     gpus = remote("nvml", server.environment)
@@ -93,6 +99,7 @@ def test_a_cap_out_of_band_is_enforced_not_requested(twin, remote):
     assert gpus(*POWER, "enforced") == 150
 
 
+@pytest.mark.system
 def test_an_ignored_cap_is_seen_by_reading_back(twin, remote):
     server = twin(TWO.with_flaws(0, ignore_caps=True))
     gpus = remote("nvml", server.environment)
@@ -100,6 +107,7 @@ def test_an_ignored_cap_is_seen_by_reading_back(twin, remote):
     assert gpus(*POWER, "get") == {"cap_w": 260}
 
 
+@pytest.mark.system
 def test_a_lost_gpu_is_told_and_comes_back(twin, remote):
     server = twin(TWO)
     gpus = remote("nvml", server.environment)
@@ -111,6 +119,7 @@ def test_a_lost_gpu_is_told_and_comes_back(twin, remote):
     assert gpus(*POWER, "get") == {"cap_w": 260}
 
 
+@pytest.mark.system
 def test_a_gpu_that_fails_at_the_start_is_found_all_the_same(twin, remote):
     server = twin(TWO.with_flaws(0, lost_at_s=0.0))
     gpus = remote("nvml", server.environment)
@@ -118,6 +127,7 @@ def test_a_gpu_that_fails_at_the_start_is_found_all_the_same(twin, remote):
     assert {row[0] for row in gpus.opened["setters"]} == {"gpu:1"}
 
 
+@pytest.mark.system
 def test_mig_instances_have_no_cap_of_their_own(twin, remote):
     server = twin(Node(gpus=(A100,), packages=0))
     server.truth.set_instances(0, [Instance(), Instance(gpu_instance=8)])
@@ -127,12 +137,14 @@ def test_mig_instances_have_no_cap_of_their_own(twin, remote):
     assert "cap its GPU: gpu:0" in gpus.opened["missing"][0][1]
 
 
+@pytest.mark.system
 def test_no_gpu_and_no_driver(twin, remote):
     assert remote("nvml", twin(Node(gpus=())).environment).opened["error"] == "Unavailable"
     if not Path("/proc/driver/nvidia/version").exists():
         assert remote("nvml", LD_LIBRARY_PATH="").opened["error"] == "Unavailable"
 
 
+@pytest.mark.system
 def test_clocks_are_locked_and_known_to_another_process(twin, remote):
     server = twin(TWO)
     gpus = remote("nvml", server.environment)
@@ -154,6 +166,7 @@ def test_clocks_are_locked_and_known_to_another_process(twin, remote):
     assert gpus(*CLOCKS, "set", {"lowest_hz": 1.0, "highest_hz": 1e9})["error"] == "Refused"
 
 
+@pytest.mark.system
 def test_a_record_of_another_boot_or_of_nonsense(twin, remote):
     server = twin(TWO)
     gpus = remote("nvml", server.environment)
@@ -167,6 +180,7 @@ def test_a_record_of_another_boot_or_of_nonsense(twin, remote):
         assert gpus(*CLOCKS, "get")["error"] == "ReadFailed"
 
 
+@pytest.mark.system
 def test_a_lock_that_is_refused_leaves_the_record_as_it_was(twin, remote):
     server = twin(TWO)
     gpus = remote("nvml", server.environment)
@@ -177,6 +191,7 @@ def test_a_lock_that_is_refused_leaves_the_record_as_it_was(twin, remote):
     assert gpus(*CLOCKS, "get") == first
 
 
+@pytest.mark.system
 def test_a_state_folder_that_may_not_be_used(twin, remote, tmp_path):
     server = twin(TWO)
     state = tmp_path / "state"

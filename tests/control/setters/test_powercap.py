@@ -201,6 +201,7 @@ def test_writing_fails_for_real(tmp_path):
         write_value(Path("/dev/full"), 1)
 
 
+@pytest.mark.system
 def test_a_user_who_may_not_write_is_told_how(tmp_path, remote):
     path = zone(tmp_path, long_term=(200, 200), short_term=(240, 240))
     for file in path.iterdir():
@@ -212,6 +213,7 @@ def test_a_user_who_may_not_write_is_told_how(tmp_path, remote):
     assert cpu(*CPU, "get") == {"long_term_w": 200, "short_term_w": 240, "enabled": 1}
 
 
+@pytest.mark.system
 def test_on_the_simulated_node(twin, remote):
     server = twin()
     cpu = remote("powercap", server.environment)

@@ -18,7 +18,7 @@ from joulelab.transports.powercap import Zone, constraints, zones
 from joulelab.transports.sysfs import OpenFile, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.core.spec import Meter
 
@@ -38,8 +38,13 @@ _STEP_S = 0.001
 _STUDIES = "Desrochers, Paradis, Weaver (MEMSYS 2016); Khan et al., RAPL in Action (2018)"
 
 
-def open_meter(config: Mapping[str, Any]) -> Meter:
-    """Open the powercap tree. Raises Unavailable, Denied, ConfigError."""
+def open_meter(
+    config: Mapping[str, Any],
+    *,
+    now: Callable[[], int] = monotonic_ns,
+    pause: Callable[[float], None] = time.sleep,
+) -> Meter:
+    """Open the powercap tree and watch its counters for a moment. Raises Unavailable, Denied, ConfigError."""
     check_keys("rapl", config, CONFIG)
     period_s = seconds("rapl", config, "period_s", 0.1)
     root = Path(text("rapl", config, "root", ROOT) or ROOT)
@@ -52,7 +57,8 @@ def open_meter(config: Mapping[str, Any]) -> Meter:
             next="sudo modprobe intel_rapl_msr (bare metal only), or try the simulated node: joulelab twin",
         )
     cpu = cpu_facts(Path("/proc/cpuinfo")) if str(root) == ROOT else CpuFacts()
-    return RaplMeter(found, root, (period_s, seconds("rapl", config, "slow_period_s", 1.0)), cpu)
+    periods_s = period_s, seconds("rapl", config, "slow_period_s", 1.0)
+    return RaplMeter(found, root, periods_s, cpu, lambda files: steps_s(files, now=now, pause=pause))
 
 
 def fixes(root: str = ROOT, python: str = "/usr/bin/python3") -> list[tuple[str, str]]:
@@ -91,7 +97,14 @@ def cpu_facts(cpuinfo: Path) -> CpuFacts:
 class RaplMeter:
     """Read each zone's counter in J; a zone that may not be read is told by `missing`."""
 
-    def __init__(self, found: Sequence[Zone], root: Path, periods_s: tuple[float, float], cpu: CpuFacts) -> None:
+    def __init__(
+        self,
+        found: Sequence[Zone],
+        root: Path,
+        periods_s: tuple[float, float],
+        cpu: CpuFacts,
+        watch_steps: Callable[[Sequence[OpenFile]], Sequence[float]],
+    ) -> None:
         """Open every zone that can be read. Raises Denied, Unavailable where none can."""
         self._files: dict[str, OpenFile] = {}
         self._streams: list[Stream] = []
@@ -109,7 +122,7 @@ class RaplMeter:
         platform = any(zone.kind == "psys" for zone, _ in opened)
         try:
             kept = self._without_mirrors(opened)
-            for (zone, file), update_s in zip(kept, steps_s([file for _, file in kept]), strict=True):
+            for (zone, file), update_s in zip(kept, watch_steps([file for _, file in kept]), strict=True):
                 self._add(zone, file, (periods_s[0], update_s), cpu, platform=platform)
                 if zone.kind == "package":
                     self._add_cap(zone, periods_s[1], platform=platform)
@@ -219,18 +232,24 @@ def accuracy(zone: Zone, cpu: CpuFacts) -> Accuracy:
     return Accuracy("assumed", 0.05, quantum=quantum, shared=shared, reference=why)
 
 
-def steps_s(files: Sequence[OpenFile], watch_s: float = 0.03) -> list[float]:
+def steps_s(
+    files: Sequence[OpenFile],
+    watch_s: float = 0.03,
+    *,
+    now: Callable[[], int] = monotonic_ns,
+    pause: Callable[[float], None] = time.sleep,
+) -> list[float]:
     """Return how often each counter steps (s), watched for a moment: about 1 ms is documented, not promised."""
     changes: list[list[int]] = [[] for _ in files]
     last = [file.number() for file in files]
-    end = monotonic_ns() + round(watch_s * NS)
-    while (now := monotonic_ns()) < end:
+    end = now() + round(watch_s * NS)
+    while (seen_ns := now()) < end:
         for index, file in enumerate(files):
             count = file.number()
             if count != last[index]:
                 last[index] = count
-                changes[index].append(now)
-        time.sleep(_STEP_S / 2)
+                changes[index].append(seen_ns)
+        pause(_STEP_S / 2)
     return [_median_gap_s(times) or watch_s for times in changes]
 
 

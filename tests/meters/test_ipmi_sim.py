@@ -15,6 +15,8 @@ from joulelab.twins.servers import _bmc_sdr as sdr
 
 pytest.importorskip("pyghmi", reason="pip install 'joulelab[ipmi]'")
 
+pytestmark = pytest.mark.system
+
 COUNT = 95
 
 
@@ -58,7 +60,7 @@ def config(address: str, **more):
 
 def opened(address: str, **more):
     """Open the meter as soon as the simulator is up."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while True:
         try:
             return ipmi.open_meter(config(address, **more))

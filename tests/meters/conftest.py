@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.meters.analyzer_bench import Bench
 from tests.remote.child import Meter, children
 
+from joulelab.core.clock import NS, monotonic_ns
 from joulelab.twins import profile
 from joulelab.twins.model import Node
 from joulelab.twins.servers._scpi_readings import AnalyzerFlaws
@@ -47,8 +47,8 @@ def remote() -> Iterator[Callable[..., Meter]]:
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Truth]:
     """Hold what truly happens on a node under half of its load; modules with a node of their own define their own."""
     path = tmp_path_factory.mktemp("node") / "truth"
-    with Truth.create(path, Node(), profiles={"gpu": profile.constant(0.5)}) as truth:
-        time.sleep(0.3)  # the first updates of its instruments have come
+    start = monotonic_ns() - 10 * NS  # the first updates of its instruments have come
+    with Truth.create(path, Node(), profiles={"gpu": profile.constant(0.5)}, start_ns=start) as truth:
         yield truth
 
 
@@ -58,6 +58,7 @@ def bench(truth: Truth, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     with contextlib.ExitStack() as stack:
 
         def start(**flaws: Any) -> Bench:
-            return Bench(stack, stack.enter_context(serve(truth, tmp_path, AnalyzerFlaws(**flaws), 0)))
+            made = AnalyzerFlaws(**flaws)
+            return Bench(stack, stack.enter_context(serve(truth, tmp_path, made, 0)), made)
 
         yield start

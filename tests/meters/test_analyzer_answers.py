@@ -245,3 +245,14 @@ def test_doctor_tells_of_permissions(monkeypatch):
     assert "dialout" in said[0]
     usb = analyzer.diagnose({"resource": "USB::0x0b21::0x0025::C1::INSTR"}, Unavailable("x", why="none found"))
     assert "lsusb" in usb[0]
+
+
+def test_doctor_tells_when_the_transport_is_the_other_one(monkeypatch):
+    monkeypatch.setattr(scpi_probe, "probe_host", lambda *_: "")
+    monkeypatch.setattr(scpi_probe, "probe_port", lambda *_: "open")
+    monkeypatch.setattr(scpi_probe, "probe_rpc", lambda host, port, timeout_s: port == 1024)
+    text = {5025: b"YOKOGAWA,WT310E,C2QG12345V,F1.04\n"}
+    monkeypatch.setattr(scpi_probe, "probe_text", lambda host, port, timeout_s: text.get(port, b""))
+    failed = ReadFailed("x", why="no answer")
+    assert "is a raw socket" in analyzer.diagnose({"resource": "TCPIP::h,5025::INSTR"}, failed)[0]
+    assert "speaks VXI-11" in analyzer.diagnose({"resource": "TCPIP::h::1024::SOCKET"}, failed)[0]

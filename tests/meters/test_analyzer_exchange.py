@@ -1,20 +1,12 @@
-"""What is said to the instrument, word for word: pairs of sent and answered; and instruments that know less."""
+"""What is said to the instrument, word for word: pairs of sent and answered."""
 
 from __future__ import annotations
-
-import time
 
 import pytest
 
 from joulelab.core.errors import ReadFailed, Unavailable
-from joulelab.meters.analyzer import CONFIG, Analyzer, setup
-from joulelab.meters.analyzer.config import parse
+from joulelab.meters.analyzer import setup
 from joulelab.meters.analyzer.kept import Kept
-from joulelab.twins import profile
-from joulelab.twins.model import Node
-from joulelab.twins.servers._scpi import Instrument
-from joulelab.twins.servers._scpi_readings import AnalyzerFlaws
-from joulelab.twins.truth import Truth
 
 
 class Pairs:
@@ -98,74 +90,3 @@ def test_setting_up_has_an_end():
     talk = setup.Dialogue(Pairs(), "x", Kept(), -1.0)
     with pytest.raises(ReadFailed, match="too long"):
         talk.ask([":RATE"])
-
-
-@pytest.fixture
-def instrument(tmp_path):
-    with Truth.create(tmp_path / "truth", Node(), profiles={"gpu": profile.constant(0.5)}) as truth:
-        time.sleep(0.2)
-        yield Instrument(truth, AnalyzerFlaws())
-
-
-class Direct:
-    """A cable without a transport; `first` answers only the first question of a message."""
-
-    def __init__(self, instrument, *, first=False, spoil=None):
-        self._instrument, self._first, self._spoil = instrument, first, spoil or (lambda text: text)
-        self.log = []
-
-    def write(self, text):
-        self.log.append(text)
-        assert self._instrument.execute(text) == ""
-
-    def query(self, text):
-        self.log.append(text)
-        answer = self._instrument.execute(text, 5.0)
-        if not answer:
-            raise ReadFailed(f"{text} failed", why="no answer")
-        return self._spoil(answer.split(";")[0] if self._first else answer)
-
-    def close(self):
-        self.log.append("close")
-
-    def abandon(self):
-        self.log.append("abandon")
-
-
-def opened(link, **config):
-    return Analyzer(parse({"resource": "GPIB0::1::INSTR", "timeout_s": 5.0} | config, CONFIG), lambda: link)
-
-
-@pytest.mark.system
-def test_an_instrument_that_answers_one_question_at_a_time(instrument):
-    link = Direct(instrument, first=True)
-    meter = opened(link)
-    (stream,) = meter.streams()
-    first, second = meter.read(stream), meter.read(stream)
-    assert second[1] > first[1]
-    assert any(event["what"] == "poll" for event in meter.events())
-    meter.close()
-    assert link.log[-2:] == [":COMM:HEAD 1", "close"]
-
-
-@pytest.mark.system
-def test_a_spoilt_digit_is_a_failure_and_a_new_link(instrument):
-    spoilt = []
-
-    def spoil(answer):
-        fields = answer.split(",")
-        if spoilt and len(fields) == 8:
-            spoilt.clear()
-            fields[2] = f"{1.1 * float(fields[2]):.4E}"  # the power alone
-        return ",".join(fields)
-
-    link = Direct(instrument, spoil=spoil)
-    meter = opened(link)
-    (stream,) = meter.streams()
-    good = meter.read(stream)[0]
-    spoilt.append(True)
-    with pytest.raises(ReadFailed, match="do not fit together"):
-        meter.read(stream)
-    assert meter.read(stream)[0] == good
-    meter.close()
-    assert instrument.execute(":INTEG:STAT?").endswith("RES")

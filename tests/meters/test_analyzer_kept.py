@@ -7,18 +7,14 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from tests.meters.analyzer_bench import Bench, rows_of, told
 
 from joulelab.core.process import start_ticks
 from joulelab.meters.analyzer.kept import Kept
-from joulelab.twins import profile
-from joulelab.twins.model import Node
 from joulelab.twins.servers._scpi_readings import AnalyzerFlaws
 from joulelab.twins.servers.analyzer import serve
-from joulelab.twins.truth import Truth
 
 ASKED = (
     ":INP:VOLT:RANG?;:INP:CURR:RANG?;:RATE?;:NUM:NORM:NUM?;:NUM:NORM:ITEM1?;:MEAS:AVER:STAT?;:INTEG:STAT?;"
@@ -27,10 +23,8 @@ ASKED = (
 
 
 @pytest.fixture
-def served(tmp_path):
+def served(truth, tmp_path):
     with contextlib.ExitStack() as stack:
-        truth = stack.enter_context(Truth.create(tmp_path / "truth", Node(), profiles={"gpu": profile.constant(0.5)}))
-        time.sleep(0.3)  # its first updates have come
         yield Bench(stack, stack.enter_context(serve(truth, tmp_path, AnalyzerFlaws(period_s=0.25, window_s=0.25), 0)))
 
 
@@ -44,12 +38,13 @@ def test_what_a_killed_process_found_is_put_back_by_the_next(served, state_home)
     link.write(":COMM:HEAD OFF;:NUM:NORM:NUM 2;ITEM1 S,1;:MEAS:AVER:STAT ON;:INTEG:MODE CONT;:STAT:FILT1 BOTH")
     found = link.query(ASKED)
     entry = {k: v for k, v in served.served.entries["analyzer"].items() if k != "meter"}
-    entry |= {"resource": served.served.facts["socket"], "current_a": 10, "voltage_v": 600.0, "timeout_s": 5.0}
+    entry |= {"resource": served.served.facts["socket"], "current_a": 10, "voltage_v": 600.0, "timeout_s": 60.0}
     code = (
-        "import json, sys, time; from joulelab.meters import analyzer;"
-        "meter = analyzer.open_meter(json.loads(sys.argv[1])); print('open', flush=True); time.sleep(60)"
+        "import json, sys; from joulelab.meters import analyzer;"
+        "meter = analyzer.open_meter(json.loads(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen([sys.executable, "-c", code, json.dumps(entry)], stdout=subprocess.PIPE, text=True) as child:
+    words, pipe = [sys.executable, "-c", code, json.dumps(entry)], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as child:
         assert child.stdout.readline() == "open\n"
         during = link.query(ASKED)
         assert ";STAR;" in during

@@ -65,8 +65,18 @@ def diagnose(config: Mapping[str, Any], error: Exception) -> list[str]:
 class Analyzer:
     """Hold one instrument; `connect` opens a link to it."""
 
-    def __init__(self, options: Options, connect: Callable[[], Link], *, serial: bool = False) -> None:
+    def __init__(
+        self,
+        options: Options,
+        connect: Callable[[], Link],
+        *,
+        serial: bool = False,
+        now: Callable[[], int] = monotonic_ns,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._options = options
+        self._now = now
+        self._pause = pause
         self._connect = connect
         self._where = options.where
         self._events: list[dict[str, Any]] = []
@@ -106,7 +116,7 @@ class Analyzer:
             rows = [self._row(element, seconds) for element in shown]
             self._waiting = dict(zip((s.name for s in self._streams), rows, strict=True))
             row = self._waiting.pop(stream.name)
-        age_s = max(monotonic_ns() - self._pace.update_ns, 0) / NS
+        age_s = max(self._now() - self._pace.update_ns, 0) / NS
         return (*row, age_s, float(self._pace.missed), float(self._pace.duplicate))
 
     def events(self) -> list[dict[str, Any]]:
@@ -238,25 +248,25 @@ class Analyzer:
 
     def _next(self) -> tuple[list[answers.Element], float]:
         """Return the next update. Raises ReadFailed, DeviceLost."""
-        until = monotonic_ns() + round(self._options.timeout_s * NS)
+        until = self._now() + round(self._options.timeout_s * NS)
         if self._link is None:
             self._reattach()
         while True:
-            begin = monotonic_ns()
+            begin = self._now()
             try:
                 updated, shown, seconds = self._ask()
             except ReadFailed:
                 self._pace.restart()
                 self._drop()  # an answer that comes late would be taken for the next one
                 raise
-            end = monotonic_ns()
+            end = self._now()
             if not updated:
                 self._pace.repeated()
-                time.sleep(self._state.update_s / 20)
+                self._pause(self._state.update_s / 20)
             elif self._take(begin, end, shown, seconds):
                 self._look(end)
                 return shown, seconds
-            if monotonic_ns() > until:
+            if self._now() > until:
                 self._pace.restart()
                 why = f"none within {self._options.timeout_s:g} s"
                 raise ReadFailed("no update", where=self._where, why=why, next="is it on hold?")
@@ -301,13 +311,13 @@ class Analyzer:
     def _poll_events(self, link: Link) -> int:
         """Ask for the status until it shows an update, for at most two intervals. Raises ReadFailed."""
         update_s = self._state.update_s
-        until = monotonic_ns() + round(min(2 * update_s, self._options.timeout_s) * NS)
+        until = self._now() + round(min(2 * update_s, self._options.timeout_s) * NS)
         events = 0
         while True:
             events |= answers.parse_register(link.query(":STAT:EESR?"), self._where)
-            if events & setup.UPDATED or monotonic_ns() > until:
+            if events & setup.UPDATED or self._now() > until:
                 return events
-            time.sleep(min(update_s / 20, 0.02))
+            self._pause(min(update_s / 20, 0.02))
 
     def _row(self, element: answers.Element, seconds: float) -> Sequence[float]:
         self._advise(element)
@@ -320,7 +330,7 @@ class Analyzer:
     # What is told besides.
 
     def _say(self, what: str, text: str, **more: Any) -> None:
-        event = {"t": monotonic_ns(), "event": "analyzer", "meter": self._options.label, "what": what, "text": text}
+        event = {"t": self._now(), "event": "analyzer", "meter": self._options.label, "what": what, "text": text}
         self._events.append(event | more)
 
     def _say_what_was_found(self) -> None:

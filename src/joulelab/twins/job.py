@@ -96,10 +96,11 @@ class Runner:
         phase: Callable[[str], AbstractContextManager[Any]],
         say: Callable[[str], object],
         stop: Stop,
+        now: Callable[[], int] = monotonic_ns,
     ) -> None:
         """Take a twin and a job. Raises ConfigError where the twin takes none, or has no such GPU."""
         self._truth, self._job = truth, job
-        self._report, self._phase, self._say, self._stop = report, phase, say, stop
+        self._report, self._phase, self._say, self._stop, self._now = report, phase, say, stop, now
         self._board = Board(truth)
         count = len(job.gpus)
         draw = random.Random(job.seed).gauss(0.0, job.noise) if job.noise else 0.0  # noqa: S311 - not a secret
@@ -110,13 +111,13 @@ class Runner:
 
     def run(self) -> Done:
         """Warm up, work, idle again, also where a signal ends it."""
-        begin_ns = monotonic_ns() + round(LEAD_S * NS)
+        begin_ns = self._now() + round(LEAD_S * NS)
         try:
             if self._job.warm_up_s:
                 begin_ns = self._warm_up(begin_ns)
             return self._work(begin_ns)
         finally:
-            self._board.clear(monotonic_ns() + round(LEAD_S * NS))
+            self._board.clear(self._now() + round(LEAD_S * NS))
 
     def _draw_w(self, gpu: int, load: float) -> float:
         """Return what a GPU draws without a cap but its default (W)."""
@@ -137,7 +138,7 @@ class Runner:
         with self._phase("warm-up"):
             end_ns = begin_ns + round(self._job.warm_up_s * NS)
             self._stop.wait_until(end_ns)
-        return max(end_ns, monotonic_ns()) + round(LEAD_S * NS)
+        return max(end_ns, self._now()) + round(LEAD_S * NS)
 
     def _work(self, begin_ns: int) -> Done:
         wanted_w = {gpu: self._wanted_w(gpu) for gpu in self._job.gpus}
@@ -153,11 +154,11 @@ class Runner:
                 rate = self._rate(wanted_w, last_ns)
                 due_ns = last_ns + math.ceil((self._job.work - done) / rate * NS)
                 # The end is announced ahead, as every change of power is.
-                is_last = due_ns - last_ns <= round((TICK_S + LEAD_S) * NS) and due_ns - monotonic_ns() > 0
+                is_last = due_ns - last_ns <= round((TICK_S + LEAD_S) * NS) and due_ns - self._now() > 0
                 if is_last:
                     self._board.clear(due_ns)
                 self._stop.wait_until(due_ns if is_last else last_ns + round(TICK_S * NS))
-                now_ns = due_ns if is_last and self._stop.signal is None else monotonic_ns()
+                now_ns = due_ns if is_last and self._stop.signal is None else self._now()
                 done += (rate + self._rate(wanted_w, now_ns)) / 2 * (now_ns - last_ns) / NS
                 last_ns = now_ns
                 told = self._tell(told, self._job.work if now_ns == due_ns else math.floor(done))
@@ -167,7 +168,7 @@ class Runner:
     def _follow_clocks(self, before: Mapping[int, float]) -> dict[int, float]:
         wanted_w = {gpu: self._wanted_w(gpu) for gpu in self._job.gpus}
         if wanted_w != before:
-            self._board.put(fed(self._truth.node, wanted_w), monotonic_ns() + round(LEAD_S * NS))
+            self._board.put(fed(self._truth.node, wanted_w), self._now() + round(LEAD_S * NS))
         return wanted_w
 
     def _tell(self, told: int, done: int) -> int:

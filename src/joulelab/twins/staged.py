@@ -74,12 +74,13 @@ class Staged:
         phase: Callable[..., AbstractContextManager[Any]],
         say: Callable[[str], object],
         stop: Stop,
+        now: Callable[[], int] = monotonic_ns,
     ) -> None:
         """Take a twin and a workload; caps are those in force. Raises ConfigError where the twin takes no jobs."""
         if not 0 < scale <= MOST_SCALE:
             raise ConfigError(f"scale is {scale}, not above 0 and at most {MOST_SCALE:g}", where="job")
         check_names(model, ask.parameters, "job")
-        self._truth, self._scale, self._stop = truth, scale, stop
+        self._truth, self._scale, self._stop, self._now = truth, scale, stop, now
         self._ask = ask
         self._course = Course(truth.node, model, replace(ask, caps=self._limits_w()), seed)
         idle = [name for name in ask.parameters if name not in names_used(model)]
@@ -93,11 +94,11 @@ class Staged:
 
     def run(self) -> Done:
         """Go through the stages, idle again, also where a signal ends it."""
-        begin_ns = monotonic_ns() + round(LEAD_S * NS)
+        begin_ns = self._now() + round(LEAD_S * NS)
         try:
             return self._go(begin_ns)
         finally:
-            self._board.clear(monotonic_ns() + round(LEAD_S * NS))
+            self._board.clear(self._now() + round(LEAD_S * NS))
 
     def _go(self, begin_ns: int) -> Done:
         count = len(self._widths)
@@ -106,23 +107,23 @@ class Staged:
         last, since_ns, left, end_ns = 0, begin_ns, 1.0, begin_ns  # of the last one planned, so much is left
         with self._marks as marks:
             while waiting or last < count:
-                planned, until_ns = [], monotonic_ns() + round(AHEAD_S * NS)
+                planned, until_ns = [], self._now() + round(AHEAD_S * NS)
                 while last < count and (due_ns := since_ns + round(left * self._lasts_s(last) * NS)) <= until_ns:
                     last, since_ns, left = last + 1, due_ns, 1.0
                     planned.append((due_ns, last))
                 waiting += self._announced(planned)
                 end_ns = waiting[-1][0] if waiting else end_ns
-                tick_ns = monotonic_ns() + round(TICK_S * NS)
+                tick_ns = self._now() + round(TICK_S * NS)
                 if self._stop.wait_until(min(waiting[0][0], tick_ns) if waiting else tick_ns):
                     break
-                now_ns = monotonic_ns()
+                now_ns = self._now()
                 while waiting and waiting[0][0] <= now_ns:
                     marks.begin(waiting.popleft()[1])
                 if last < count and since_ns < now_ns:
                     left, since_ns = left - (now_ns - since_ns) / NS / self._lasts_s(last), now_ns
                     marks.progress(1 - left)
         stopped = self._stop.signal is not None
-        return Done(marks.ended, begin_ns, monotonic_ns() if stopped else end_ns, self._stop.signal)
+        return Done(marks.ended, begin_ns, self._now() if stopped else end_ns, self._stop.signal)
 
     def _announced(self, planned: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Announce pieces that are due (ns), and return when they really begin.
@@ -130,13 +131,13 @@ class Staged:
         Where this process was held up, what is over already is left out, and the next one begins late.
         """
         for number, (due_ns, piece) in enumerate(planned, 1):
-            at_ns = max(due_ns, monotonic_ns())
+            at_ns = max(due_ns, self._now())
             if number == len(planned) or planned[number][0] > at_ns:
                 self._announce(piece, at_ns)
             yield at_ns, piece
 
     def _limits_w(self) -> dict[int, float]:
-        now_ns = monotonic_ns()
+        now_ns = self._now()
         return {gpu: self._truth.limit_w(gpu, now_ns) for gpu in self._ask.gpus}
 
     def _lasts_s(self, piece: int) -> float:

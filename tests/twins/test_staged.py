@@ -1,4 +1,4 @@
-"""A modelled workload on a served twin: the times, powers and marks of one that is laid out, under the caps in force."""
+"""A modelled workload on a served twin: times, powers and marks are those laid out, under the caps in force."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_served_run_and_a_laid_out_one_are_the_same(
             assert marked_ns - seen.begin_ns == pytest.approx(SCALE * true_ns, abs=1e4), spans[0]
     share, curve = laid_out.curve("node.ac")
     for span in laid_out.spans:
-        inside_ns = (4 * span.start_ns + 3 * span.end_ns) // 7  # not where a flutter changes
+        inside_ns = (11 * span.start_ns + 9 * span.end_ns) // 20  # not where a flutter changes
         watts = truth.power("node.ac", seen.begin_ns + round(SCALE * inside_ns))
         assert watts == pytest.approx(share * float(curve.watts(np.array([inside_ns]))[0]), rel=1e-6), span
     for leaf in FOUND.node.leaves():  # and nothing is left of it

@@ -15,6 +15,7 @@ from tests.report.synthetic import NOBODY, STARTED, epochs, make_run
 from tests.study.bench import make_study, place
 
 from joulelab.core.clock import NS
+from joulelab.web.index import LOOK_S, Index
 from joulelab.web.security import Doors
 from joulelab.web.server import in_background
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from joulelab.web.index import Index
+    from joulelab.web.index import Snapshot
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
 BIDI = "\u202egpj.exe"
@@ -123,6 +124,39 @@ class Asked:
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
     """Return a store with runs of every kind; nobody changes it."""
     return fill(tmp_path_factory.mktemp("dashboard"))
+
+
+class Driven:
+    """Look and work by hand in virtual time, as the two threads of an index do; each look at the clock takes a tick."""
+
+    def __init__(self, runs: Path, studies: Path | None = None, *, tick_s: float = 0.0) -> None:
+        self.now, self._tick_s = 0.0, tick_s
+        self.index = Index(runs, studies, clock=self._clock)
+
+    def _clock(self) -> float:
+        self.now += self._tick_s
+        return self.now
+
+    def go_on(self, seconds: float = LOOK_S) -> Snapshot:
+        """Let so much time pass, look once and work out all that is due."""
+        self.now += seconds
+        self.index.look()
+        while self.index.work():
+            pass
+        return self.index.snapshot()
+
+    def waits_for(self, run: Path) -> bool:
+        """Return whether a run is still to be read."""
+        return not self.index.snapshot().by_id[run.name].told
+
+
+@pytest.fixture(scope="package")
+def indexed(stores: Stores) -> Index:
+    """Return an index that has seen all of the store."""
+    driven = Driven(stores.runs, stores.studies)
+    for _ in range(2):  # what cannot be read is read twice
+        driven.go_on()
+    return driven.index
 
 
 @pytest.fixture(scope="package")

@@ -6,53 +6,42 @@ import json
 import os
 import shutil
 import subprocess
-import time
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.report.synthetic import make_run
+from tests.report.synthetic import NOBODY, make_run
 from tests.study.bench import make_study, place
-from tests.web.conftest import END, started
+from tests.waiting import until
+from tests.web.conftest import END, Driven, started
 
 from joulelab.report.cache import rows_of
 from joulelab.store.folder import end_run, list_runs, owner
+from joulelab.web import entries as entries_module
 from joulelab.web import index as index_module
 from joulelab.web import studies as studies_module
-from joulelab.web.index import Index, Snapshot
+from joulelab.web.index import LIVE_S, LOOK_S, MOST_FAILURES, WHOLE_S, Index
 from joulelab.web.studies import StudyLooker, _planned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from tests.web.conftest import Asked
+    from tests.web.conftest import Stores
 
     from joulelab.web.entries import Entry, Place
-
-
-def until(index: Index, true: Callable[[Snapshot], bool]) -> Snapshot:
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        if true(index.snapshot()):
-            return index.snapshot()
-        time.sleep(0.02)
-    raise AssertionError([(e.id, e.status, e.problem) for e in index.snapshot().entries])
 
 
 def small(runs: Path, **more: object) -> Path:
     return make_run(runs, seconds=1.0, gpus=1, cpus=0, **more)  # type: ignore[arg-type]
 
 
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "LOOK_S", 0.03)
-    monkeypatch.setattr(index_module, "WHOLE_S", 0.1)
-    monkeypatch.setattr(index_module, "LIVE_S", 0.1)
+def change_in_place(path: Path, **changes: object) -> None:
+    """Change a JSON file without a trace in the time of its folder."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-@pytest.mark.system
-def test_every_kind_of_run_has_its_status(served: Asked) -> None:
-    by_id, ids = served.index.snapshot().by_id, served.stores.ids
+def test_every_kind_of_run_has_its_status(stores: Stores, indexed: Index) -> None:
+    by_id, ids = indexed.snapshot().by_id, stores.ids
     statuses = {name: by_id[run].status for name, run in ids.items()}
     assert statuses == {
         "first": "ok",
@@ -75,13 +64,12 @@ def test_every_kind_of_run_has_its_status(served: Asked) -> None:
     assert by_id[ids["twin"]].workload == "burn"
     assert by_id[ids["none"]].energy is None
     assert by_id[ids["none"]].hosts == ("node1",)
-    assert all(str(served.stores.root) not in entry.problem for entry in by_id.values())
+    assert all(str(stores.root) not in entry.problem for entry in by_id.values())
 
 
-@pytest.mark.system
-def test_what_is_listed_is_what_ls_tells(served: Asked) -> None:
-    for path in list_runs(served.stores.runs):
-        entry = served.index.snapshot().by_id[path.name]
+def test_what_is_listed_is_what_ls_tells(stores: Stores, indexed: Index) -> None:
+    for path in list_runs(stores.runs):
+        entry = indexed.snapshot().by_id[path.name]
         if entry.status in ("broken", "live"):
             continue
         listed = rows_of(path)["listed"]
@@ -91,9 +79,8 @@ def test_what_is_listed_is_what_ls_tells(served: Asked) -> None:
         assert entry.energy == told
 
 
-@pytest.mark.system
-def test_studies_and_the_runs_of_their_slots_are_found(served: Asked) -> None:
-    snapshot = served.index.snapshot()
+def test_studies_and_the_runs_of_their_slots_are_found(indexed: Index) -> None:
+    snapshot = indexed.snapshot()
     sweep, torn = snapshot.study_by_id["sweep"], snapshot.study_by_id["torn"]
     assert (sweep.slots, sweep.planned, sweep.status) == ({"done": 1, "failed": 1}, 3, "open")
     assert torn.status == "broken"
@@ -115,28 +102,49 @@ def test_slots_are_counted_before_they_are_there(data: dict[str, Any], planned: 
     assert _planned(data, 2) == planned
 
 
-@pytest.mark.system
 def test_runs_come_change_and_go(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    with Index(runs, None) as index:
-        assert index.snapshot().entries == ()
-        first = small(runs, name="one", started=started(1))
-        until(index, lambda s: first.name in s.by_id and s.by_id[first.name].status == "ok" and s.entries[0].told)
-        live = small(runs, name="two", state="live", started=started(0))
-        seen = until(index, lambda s: live.name in s.by_id and s.by_id[live.name].energy is not None)
-        assert seen.by_id[live.name].status == "live"
-        assert [e.id for e in seen.entries] == [live.name, first.name]
-        end_run(live, END | {"start_ns": 100 * 10**9, "end_ns": 101 * 10**9})
-        until(index, lambda s: s.by_id[live.name].status == "ok" and s.by_id[live.name].told)
-        shutil.rmtree(first)
-        until(index, lambda s: first.name not in s.by_id)
-        shutil.rmtree(runs)
-        until(index, lambda s: not s.entries)
+    driven = Driven(runs)
+    assert driven.go_on().entries == ()
+    first = small(runs, name="one", started=started(1))
+    (entry,) = driven.go_on().entries
+    assert (entry.id, entry.status, entry.told) == (first.name, "ok", True)
+    live = small(runs, name="two", state="live", started=started(0))
+    seen = driven.go_on()
+    assert [(e.id, e.status) for e in seen.entries] == [(live.name, "live"), (first.name, "ok")]
+    assert seen.by_id[live.name].energy is not None
+    end_run(live, END | {"start_ns": 100 * 10**9, "end_ns": 101 * 10**9})
+    ended = driven.go_on().by_id[live.name]
+    assert (ended.status, ended.told) == ("ok", True)
+    shutil.rmtree(first)
+    assert first.name not in driven.go_on().by_id
+    shutil.rmtree(runs)
+    assert not driven.go_on().entries
 
 
 @pytest.mark.system
+def test_threads_see_runs_come_and_go_and_a_killed_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOK_S", "WHOLE_S", "LIVE_S"):
+        monkeypatch.setattr(index_module, name, 0.05)
+    runs = tmp_path / "runs"
+    process = subprocess.Popen(["sleep", "600"])
+    with Index(runs, None) as index:
+        assert index.snapshot().entries == ()
+        first = small(runs, started=started(1))
+        until(lambda: index.snapshot().by_id.get(first.name) and index.settled().by_id[first.name].status == "ok")
+        live = small(runs, state="live", owner=owner(process.pid))
+        seen = until(lambda: (e := index.snapshot().by_id.get(live.name)) and e.energy and e, "the energy so far")
+        assert seen.status == "live"
+        process.kill()
+        process.wait()
+        until(lambda: index.snapshot().by_id[live.name].status == "killed" and index.settled(), "the killed owner")
+        shutil.rmtree(first)
+        until(lambda: first.name not in index.snapshot().by_id, "what is gone")
+
+
 def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [small(tmp_path, started=started(hours)) for hours in range(3)]
+    made = [small(tmp_path, started=started(0))]
+    made += [shutil.copytree(made[0], tmp_path / f"20261101-00000{k}-0001") for k in range(2)]
     for path in made:
         rows_of(path)
     read: list[str] = []
@@ -148,41 +156,96 @@ def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pyt
         return quick(place)
 
     monkeypatch.setattr(index_module, "quick_entry", noted)
-    index = Index(tmp_path, None)
-    index.look()
+    driven = Driven(tmp_path)
+    for _ in range(4):
+        driven.go_on(WHOLE_S)
     assert read == sorted((path.name for path in made), reverse=True)  # the newest first
-    for _ in range(3):
-        time.sleep(0.11)
-        index.look()
-    assert len(read) == 3
     (made[1] / "rows.json").unlink()
-    time.sleep(0.11)
-    index.look()
+    driven.go_on(WHOLE_S)
     assert read[3:] == [made[1].name]
 
 
-@pytest.mark.system
-def test_a_killed_owner_is_noticed(tmp_path: Path) -> None:
-    process = subprocess.Popen(["sleep", "60"])
-    run = small(tmp_path, state="live", owner=owner(process.pid))
-    with Index(tmp_path, None) as index:
-        until(index, lambda s: bool(s.entries) and s.entries[0].status == "live")
-        process.kill()
-        process.wait()
-        until(index, lambda s: s.by_id[run.name].status == "killed" and s.by_id[run.name].told)
+@pytest.mark.parametrize("name", ["run.json", "end.json"])
+def test_a_file_that_is_half_written_does_not_break_a_run(tmp_path: Path, name: str) -> None:
+    run = small(tmp_path, state="live" if name == "run.json" else "closed")
+    whole = (run / name).read_text()
+    (run / name).write_text(whole[:20])
+    driven = Driven(tmp_path)
+    assert driven.go_on().by_id[run.name].status == "reading"
+    (run / name).write_text(whole)
+    assert driven.go_on().by_id[run.name].status == ("live" if name == "run.json" else "ok")
 
 
-@pytest.mark.system
-def test_a_killed_owner_leaves_no_trace_and_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "LIVE_S", 1000.0)
-    process = subprocess.Popen(["sleep", "60"])
-    run = small(tmp_path, state="live", owner=owner(process.pid))
-    index = Index(tmp_path, None)
+def test_a_live_run_that_fails_to_read_once_stays_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small(tmp_path, state="live")
+    driven = Driven(tmp_path)
+    before = driven.go_on().by_id[run.name]
+    refuse(monkeypatch, tmp_path, times=1)
+    after = driven.go_on(LIVE_S).by_id[run.name]
+    assert (after.status, after.energy) == ("live", before.energy)
+    driven.go_on()
+    assert driven.go_on(LIVE_S).by_id[run.name].problem == ""
+
+
+def test_a_live_run_that_cannot_be_read_is_broken_until_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small(tmp_path, state="live")
+    driven = Driven(tmp_path)
+    refuse(monkeypatch, tmp_path, times=MOST_FAILURES + 2)
+    found = [driven.go_on(LIVE_S).by_id[run.name] for _ in range(MOST_FAILURES + 3)]
+    assert [entry.status for entry in found] == ["reading", "reading", "broken", "broken", "broken", "live"]
+    assert found[3].problem == "PermissionError: Permission denied"
+
+
+def test_a_run_that_cannot_be_read_twice_is_broken_until_its_files_change(tmp_path: Path) -> None:
+    run = small(tmp_path)
+    whole = (run / "run.json").read_text()
+    (run / "run.json").write_text("{")
+    driven = Driven(tmp_path)
+    found = [driven.go_on().by_id[run.name] for _ in range(2)]
+    assert [(entry.status, entry.told) for entry in found] == [("reading", False), ("broken", True)]
+    assert found[1].problem == "run.json is damaged (not JSON)"
+    (run / "run.json").write_text("{]")
+    assert not driven.go_on(WHOLE_S).by_id[run.name].told  # something changes it
+    (run / "run.json").write_text(whole)
+    assert driven.go_on(WHOLE_S).by_id[run.name].status == "ok"
+
+
+def test_a_run_that_was_known_is_read_again_soon_where_it_is_half_written(tmp_path: Path) -> None:
+    run = small(tmp_path)
+    driven = Driven(tmp_path)
+    assert driven.go_on().by_id[run.name].told
+    whole = (run / "end.json").read_text()
+    (run / "rows.json").unlink()
+    (run / "results.json").unlink()
+    (run / "end.json").write_text(whole[:9])
+    assert (driven.go_on(WHOLE_S).by_id[run.name].status, driven.waits_for(run)) == ("ok", True)
+    (run / "end.json").write_text(whole)
+    assert (driven.go_on().by_id[run.name].status, driven.waits_for(run)) == ("ok", False)
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, root: Path, times: int) -> None:
+    """Let reading fail so often below a folder; other tests' servers go on."""
+    check, left = entries_module.check_inside, [times]
+
+    def refused(place: Place) -> None:
+        if place.root == root.resolve() and left[0]:
+            left[0] -= 1
+            raise PermissionError(13, "Permission denied")
+        check(place)
+
+    monkeypatch.setattr(entries_module, "check_inside", refused)
+
+
+def test_a_killed_owner_leaves_no_trace_and_is_looked_for(tmp_path: Path) -> None:
+    run = small(tmp_path, state="live")
+    driven = Driven(tmp_path)
+    index = driven.index
+    driven.now += WHOLE_S
     index.look()
     assert index.work()
     assert not index.work()  # not again so soon
-    process.kill()
-    process.wait()
+    change_in_place(run / "run.json", owner=NOBODY)
+    driven.now += LOOK_S
     index.look()
     assert index.snapshot().by_id[run.name].status == "killed"
     assert index.work()  # one that has ended does not wait
@@ -195,7 +258,7 @@ def test_what_is_asked_for_is_read_first_then_the_newest(tmp_path: Path, monkeyp
         shutil.copytree(first, tmp_path / f"20261101-00000{k}-0001")
     names = sorted((path.name for path in tmp_path.iterdir()), reverse=True)
     read: list[str] = []
-    index = Index(tmp_path, None)
+    index = Driven(tmp_path).index
 
     def noted(place: Place) -> Entry:
         if place.root != tmp_path.resolve():  # of another test's server
@@ -210,18 +273,17 @@ def test_what_is_asked_for_is_read_first_then_the_newest(tmp_path: Path, monkeyp
         read.clear()
         index._asked = ()
         monkeypatch.setattr(index_module, name, noted)
-        monkeypatch.setattr(index_module, "SHOW_S", 60.0)
         act()
         assert read == [names[k] for k in (0, 1, 3, 4, 2)]
     index.ask_for(index.settled().entries)
     assert index._asked == tuple(names[3:])  # what is known need not be read
 
 
-def test_work_comes_back_soon_for_what_has_come_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "SHOW_S", 0.0)
+def test_work_comes_back_soon_for_what_has_come_meanwhile(tmp_path: Path) -> None:
     old = small(tmp_path, started=started(9))
     older = shutil.copytree(old, tmp_path / "20261101-000000-0001")
-    index = Index(tmp_path, None)
+    driven = Driven(tmp_path, tick_s=1.0)  # each run takes longer than work may
+    index = driven.index
     index.look()
     assert index.work()
     new = shutil.copytree(older, tmp_path / "20261201-000000-0001")
@@ -231,32 +293,25 @@ def test_work_comes_back_soon_for_what_has_come_meanwhile(tmp_path: Path, monkey
     assert told == {old.name: True, new.name: True, older.name: False}
 
 
-@pytest.mark.system
-def test_what_fails_is_told_once_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    fails = {"look": 3, "work": 3}
-    index = Index(tmp_path, None)
+def test_what_fails_is_told_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    index, at_once = Index(tmp_path, None), threading.Event()
+    at_once.set()
+    outcomes = ["an odd disk", "an odd disk", "another", "", "another", ""]
 
-    def failing(name: str) -> Callable[[], object]:
-        real = getattr(index, name)
+    def act() -> bool:
+        if said := outcomes.pop(0):
+            raise RuntimeError(said)
+        if not outcomes:
+            index._over.set()
+        return False
 
-        def act() -> object:
-            if fails[name]:
-                fails[name] -= 1
-                raise RuntimeError(f"{name} of an odd disk")
-            return real()
-
-        return act
-
-    for name in fails:
-        monkeypatch.setattr(index, name, failing(name))
-    run = small(tmp_path)
-    with index:
-        until(index, lambda s: run.name in s.by_id and s.by_id[run.name].told)
-    told = [record.exc_text or str(record.exc_info) for record in caplog.records if record.name == "joulelab.web"]
-    assert len(told) == 2
-    assert all(any(f"{name} of an odd disk" in text for text in told) for name in fails)
+    index._go_on(act, at_once)
+    told = [str(record.exc_info) for record in caplog.records if record.name == "joulelab.web"]
+    assert [("an odd disk" in text, "another" in text) for text in told] == [
+        (True, False),
+        (False, True),
+        (False, True),
+    ]
 
 
 def test_a_slot_that_is_made_anew_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,23 +324,22 @@ def test_a_slot_that_is_made_anew_is_looked_at_again(tmp_path: Path, monkeypatch
     looker = StudyLooker(tmp_path)
     for _ in range(2):
         assert looker.look()[0].slots == {"done": 1}
-    assert looks == [slot]
+    assert [path for path in looks if path.is_relative_to(tmp_path)] == [slot]
     shutil.rmtree(slot)
     place(slot, {"ticks": 1}, END | {"exit_code": 3})
+    os.utime(slot, ns=(1, 1))  # a coarse clock may give it the time of the old one
     assert looker.look()[0].slots == {"failed": 1}
 
 
-@pytest.mark.system
 def test_a_folder_that_is_being_made_is_not_broken_yet(tmp_path: Path) -> None:
     run = tmp_path / "20261101-000000-0001"
     run.mkdir()
-    index = Index(tmp_path, None)
-    index.look()
-    assert index.snapshot().entries[0].status == "reading"
+    os.utime(run, (2**33, 2**33))  # however slowly this test runs, it is young
+    driven = Driven(tmp_path)
+    for _ in range(MOST_FAILURES + 1):
+        assert driven.go_on().entries[0].status == "reading"
     os.utime(run, (1, 1))
-    time.sleep(0.11)
-    index.look()
-    assert index.snapshot().entries[0].status == "broken"
+    assert driven.go_on().entries[0].status == "broken"
 
 
 ODD = [
@@ -306,26 +360,14 @@ def test_odd_caches_break_their_own_run_only(tmp_path: Path) -> None:
     for hours, (key, value) in enumerate(ODD, 1):
         odd = shutil.copytree(good, tmp_path / f"20261114-{hours:02d}0000-0000", copy_function=shutil.copy2)
         (odd / "rows.json").write_text(json.dumps({**rows, "listed": {**rows["listed"], key: value}}))
-    with Index(tmp_path, None) as index:
-        found = index.settled()
-        statuses = {entry.id: entry.status for entry in found.entries}
-        assert statuses.pop(good.name) == "ok"
-        assert list(statuses.values()) == ["broken"] * len(ODD)
-        for order in ("start", "energy", "time", "name", "status", "host"):
-            assert len(found.ordered(order)) == len(ODD) + 1
-
-
-def test_unreadable_folders_are_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = small(tmp_path)
-    import joulelab.web.entries as entries
-
-    def refused(place: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(entries, "check_inside", refused)
-    index = Index(tmp_path, None)
-    index.look()
-    assert index.snapshot().by_id[run.name].problem == "PermissionError: Permission denied"
+    driven = Driven(tmp_path)
+    driven.go_on()
+    found = driven.go_on()
+    statuses = {entry.id: entry.status for entry in found.entries}
+    assert statuses.pop(good.name) == "ok"
+    assert list(statuses.values()) == ["broken"] * len(ODD)
+    for order in ("start", "energy", "time", "name", "status", "host"):
+        assert len(found.ordered(order)) == len(ODD) + 1
 
 
 def test_a_missing_store_is_an_empty_one(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from joulelab.core.errors import JoulelabError, StoreError
-from joulelab.report.cache import cached_rows, rows_of
+from joulelab.report.cache import cached_rows, fingerprint, rows_of
 from joulelab.store.documents import read_document
 from joulelab.store.folder import RunState, read_end, read_meta, run_state
 
@@ -116,6 +116,21 @@ def broken(place: Place, error: Exception) -> Entry:
         told=True,
         text=f"{begun.text} {said.lower()}",
     )
+
+
+def describe_files(place: Place) -> str | None:
+    """Return names, sizes and times of a run's files as one hash; None while it is live, as they may be half written.
+
+    It is empty for a link, which is not followed, and for a folder that cannot be listed.
+    """
+    if place.path.is_symlink():
+        return ""
+    with contextlib.suppress(Exception):  # whatever makes a run unreadable, its files may still be listed
+        if run_state(place.path) is RunState.LIVE:
+            return None
+    with contextlib.suppress(OSError):
+        return fingerprint(place.path)
+    return ""
 
 
 def problem_text(error: Exception, root: Path) -> str:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulelab.store.folder import RUN_ID
-from joulelab.web.entries import NOT_YET, Entry, Place, full_entry, quick_entry, stub
+from joulelab.web.entries import NOT_YET, Entry, Place, describe_files, full_entry, quick_entry, stub
 from joulelab.web.studies import StudyEntry, StudyLooker
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ SHOW_S = 0.2  # while many are read, the list is renewed so often
 LIVE_S = 3.0  # a live run is worked out so often, and at most for a twentieth of the time
 SHARE = 20.0
 FRESH_S = 5.0  # a folder without run.json is being made for so long
+MOST_FAILURES = 3  # so often in a row a run that may still be written may be unreadable before the list says so
 FACETS = ("status", "study", "host", "workload", "label")
 MOST_VALUES = 200
 
@@ -85,7 +86,7 @@ class Snapshot:
 class Index:
     """Look at a store of runs and one of studies until closed. Both folders must not be links themselves."""
 
-    def __init__(self, runs: Path, studies: Path | None) -> None:
+    def __init__(self, runs: Path, studies: Path | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.runs = runs.resolve()
         self.studies = None if studies is None else studies.resolve()
         self._looker = None if self.studies is None else StudyLooker(self.studies)
@@ -94,9 +95,10 @@ class Index:
         self._places: dict[str, Place] = {}
         self._found_studies: list[StudyEntry] = []
         self._due: dict[str, float] = {}
+        self._failures: dict[str, tuple[int, str | None]] = {}  # how often in a row, and the files at the last time
+        self._clock = clock
         self._store_stamp = -1
-        self._whole_at = -WHOLE_S
-        self._studies_at = -WHOLE_S
+        self._whole_at = self._studies_at = clock() - WHOLE_S
         self._asked: tuple[str, ...] = ()
         self._waiting = 0
         self._lock = threading.Lock()
@@ -145,7 +147,7 @@ class Index:
 
     def look(self) -> None:
         """Look at the folders once; what is new or has changed is read, the newest first."""
-        now = time.monotonic()
+        now = self._clock()
         whole = now - self._whole_at >= WHOLE_S
         changed = self._find_places(whole=whole)
         if whole:
@@ -153,15 +155,15 @@ class Index:
         todo = [place for key, place in self._places.items() if self._has_changed(key, place, whole=whole)]
         if changed or todo:
             self._publish(len(todo))
-        shown = time.monotonic()
+        shown = self._clock()
         for k, place in enumerate(self._in_turn(todo)):
             if self._over.is_set():
                 return
             self._stamps[place.id] = _stamp(place.path)
-            self._take(quick_entry(place))
-            if time.monotonic() - shown > SHOW_S:
+            self._take(place, quick_entry(place))
+            if self._clock() - shown > SHOW_S:
                 self._publish(len(todo) - k - 1)
-                shown = time.monotonic()
+                shown = self._clock()
         if todo:
             self._publish(0)
         self._ready.set()
@@ -172,12 +174,12 @@ class Index:
 
         It comes back soon, so that what has come meanwhile has its turn before the many that are older.
         """
-        until, changed = time.monotonic() + SHOW_S, False
+        until, changed = self._clock() + SHOW_S, False
         for place in self._in_turn(self._unread()):
-            begin = time.monotonic()
+            begin = self._clock()
             entry = full_entry(place)
-            now = time.monotonic()
-            self._take(entry, due=now + max(LIVE_S, SHARE * (now - begin)))
+            now = self._clock()
+            self._take(place, entry, due=now + max(LIVE_S, SHARE * (now - begin)))
             changed = True
             if self._over.is_set() or now > until:
                 break
@@ -214,6 +216,7 @@ class Index:
                 self._entries.pop(key, None)
                 self._stamps.pop(key, None)
                 self._due.pop(key, None)
+                self._failures.pop(key, None)
             for key in places.keys() - self._places.keys():
                 self._entries[key] = stub(places[key])
                 changed = True
@@ -222,7 +225,7 @@ class Index:
 
     def _active(self) -> bool:
         """Return whether studies are to be looked at again: often while one goes on."""
-        now = time.monotonic()
+        now = self._clock()
         every = LOOK_S * 2 if any(study.status == "live" for study in self._found_studies) else LOOK_S * 5
         if now - self._studies_at < every:
             return False
@@ -241,28 +244,50 @@ class Index:
         if not whole and entry.status != NOT_YET and entry.told:
             return False
         stamp = _stamp(place.path)
+        if stamp == self._stamps.get(key) and entry.problem and entry.told:
+            # A file below a folder may be mended without a trace in the folder.
+            return describe_files(place) != self._failures.get(key, (0, None))[1]
         if stamp == self._stamps.get(key) and entry.status != NOT_YET:
             # The owner of a run may be killed without a trace in the folder.
             return entry.status == "live" and quick_entry(place).status != "live"
         return True
 
-    def _take(self, entry: Entry, due: float | None = None) -> None:
+    def _take(self, place: Place, entry: Entry, due: float | None = None) -> None:
         """Keep what was read; what a live run has used so far stays until it is worked out again, when it is due."""
+        files = describe_files(place) if entry.problem else None
         with self._lock:
             known = self._entries.get(entry.id)
             if known is None:
                 return
+            if entry.problem:
+                self._take_failure(entry, files, due)
+                return
+            if due is not None or entry.told:
+                self._failures.pop(entry.id, None)
             if not entry.status == known.status == "live":
                 self._due.pop(entry.id, None)  # one that has ended does not wait as long as a live one
             elif due is not None:
                 self._due[entry.id] = due
-            if entry.problem and not _is_old(entry.path) and not (entry.path / "run.json").exists():
-                self._stamps.pop(entry.id, None)
-                self._due[entry.id] = time.monotonic() + LIVE_S
-                return
             if entry.status == "live" == known.status and entry.energy is None:
                 entry = replace(entry, energy=known.energy, duration_s=known.duration_s, start_utc=known.start_utc)
             self._entries[entry.id] = entry
+
+    def _take_failure(self, entry: Entry, files: str | None, due: float | None) -> None:
+        """Call a run broken once it cannot be read twice with the same files; until then it may be half written.
+
+        One that goes on failing while it is live, or changes, is shown as broken too, and read again and again.
+        """
+        failures, before = self._failures.get(entry.id, (0, None))
+        self._failures[entry.id] = failures + 1, files
+        self._due[entry.id] = self._clock() + LIVE_S if due is None else due
+        is_being_made = not _is_old(entry.path) and not (entry.path / "run.json").exists()
+        if not is_being_made and failures and files is not None and files == before:
+            self._entries[entry.id] = entry
+        elif not is_being_made and failures + 1 >= MOST_FAILURES:
+            self._entries[entry.id] = replace(entry, told=False)
+        else:
+            self._stamps.pop(entry.id, None)
+            self._entries[entry.id] = replace(self._entries[entry.id], told=False)
 
     def _publish(self, waiting: int | None = None) -> None:
         """Show what is known; `waiting` are still to be read, as many as before unless told."""
@@ -297,7 +322,7 @@ class Index:
                 woken.wait(LOOK_S)
 
     def _unread(self) -> list[Place]:
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             keys = [
                 key

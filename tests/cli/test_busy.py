@@ -8,7 +8,7 @@ import pty
 import re
 import subprocess
 import sys
-import time
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,11 +19,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+LONG_S = 3600.0  # longer than any test takes
+
+
 class Terminal(io.StringIO):
-    """A file that says that it is a terminal."""
+    """A file that says that it is a terminal, and tells when something is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Condition()
 
     def isatty(self) -> bool:
         return True
+
+    def write(self, text: str) -> int:
+        with self.written:
+            self.written.notify_all()
+            return super().write(text)
 
 
 @pytest.fixture(autouse=True)
@@ -37,17 +49,15 @@ def seen(text: str) -> str:
 
 
 def until(file: Terminal, word: str) -> str:
-    """Return what was drawn as soon as a word is in it; a busy machine may take a while."""
-    by = time.monotonic() + 5
-    while word not in seen(file.getvalue()):
-        assert time.monotonic() < by, file.getvalue()
-        time.sleep(0.01)
-    return seen(file.getvalue())
+    """Return what was drawn as soon as a word is in it."""
+    with file.written:
+        assert file.written.wait_for(lambda: word in seen(file.getvalue()), timeout=60), file.getvalue()
+        return seen(file.getvalue())
 
 
 def test_what_is_quick_shows_nothing() -> None:
     file = Terminal()
-    with busy("reading", 10, file=file) as step:
+    with busy("reading", 10, file=file, after_s=LONG_S) as step:
         step(5)
     assert file.getvalue() == ""
 
@@ -55,7 +65,7 @@ def test_what_is_quick_shows_nothing() -> None:
 def test_what_is_no_terminal_shows_nothing() -> None:
     file = io.StringIO()
     with busy("reading", file=file, after_s=0.0):
-        time.sleep(0.05)
+        assert "busy" not in {thread.name for thread in threading.enumerate()}
     assert file.getvalue() == ""
 
 
@@ -93,14 +103,13 @@ def test_a_dumb_terminal_gets_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     file = Terminal()
     with busy("reading", file=file, after_s=0.0):
         until(file, "reading ...")
-        time.sleep(0.3)
     assert file.getvalue() == "reading ...\n"
 
 
 def test_one_inside_another_draws_nothing() -> None:
     inner = Terminal()
-    with busy("outer", file=Terminal(), after_s=9.0), busy("inner", file=inner, after_s=0.0):
-        time.sleep(0.1)
+    with busy("outer", file=Terminal(), after_s=LONG_S), busy("inner", file=inner, after_s=0.0):
+        assert [thread.name for thread in threading.enumerate()].count("busy") == 1
     assert inner.getvalue() == ""
     with busy("after", file=inner, after_s=0.0):
         until(inner, "after")
@@ -120,12 +129,15 @@ def test_errors_go_on_and_the_bar_goes_away() -> None:
 
 
 def test_a_terminal_that_is_gone_stops_nothing() -> None:
+    tried = threading.Event()
+
     class Gone(Terminal):
         def write(self, text: str) -> int:
+            tried.set()
             raise OSError(5, "Input/output error")
 
     with busy("reading", file=Gone(), after_s=0.0) as step:
-        time.sleep(0.3)
+        assert tried.wait(60)
         step()
     assert step.done == 1
 
@@ -140,22 +152,27 @@ def test_time_left_is_told_only_once_it_is_known() -> None:
 
 
 CODE = """
-import sys, time
-from joulelab.cli.busy import busy
-with busy("reading", after_s=0.0):
-    time.sleep(0.6)
+import sys, threading
+from joulelab.cli import busy
+drawn, draw = threading.Event(), busy._draw
+def watched(*words):
+    draw(*words)
+    drawn.set()
+busy._draw = watched
+with busy.busy("reading", after_s=0.0):
+    drawn.wait()
     print("result")
     print("warning", file=sys.stderr)
-    time.sleep(0.3)
 """
 
 
+@pytest.mark.system
 def test_results_stay_in_their_pipe(tmp_path: Path) -> None:
     """The bar redirects what is printed meanwhile, but never what goes into a pipe."""
     parent, child = pty.openpty()
     out = tmp_path / "out"
     with out.open("wb") as file:
-        subprocess.run([sys.executable, "-c", CODE], stdout=file, stderr=child, check=True, timeout=20)
+        subprocess.run([sys.executable, "-c", CODE], stdout=file, stderr=child, check=True, timeout=120)
     os.close(child)
     drawn = os.read(parent, 65536).decode()
     os.close(parent)

@@ -9,17 +9,14 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.cli.capped import FOUND_W, CapBench, kill, need_cc
+from tests.cli.capped import FOUND_W, CapBench, kill
 from tests.waiting import until
-
-from joulelab.cli.cap import clock, value
-from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = need_cc
+pytestmark = pytest.mark.system
 SLEEP = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)")
 
 
@@ -104,7 +101,6 @@ def test_a_second_writer_is_told_who_holds_the_gpu(bench: CapBench) -> None:
     assert bench.caps() == [170.0, 170.0]
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
 def test_joulelab_ends_by_a_signal(bench: CapBench, number: signal.Signals) -> None:
     joulelab = bench.start("cap", "170", "--", *SLEEP)
@@ -194,18 +190,3 @@ def test_without_permission_both_ways_to_proceed_are_named(tmp_path: Path) -> No
         assert "capd" in done.stderr
         assert not (bench.folder / "ran").exists()
         assert not bench.journals()
-
-
-@pytest.mark.parametrize(("text", "meant"), [("170", (170, "W")), ("170.5W", (170.5, "W")), ("65%", (0.65, "share"))])
-def test_caps_are_written_in_three_ways(text: str, meant: tuple[float, str]) -> None:
-    assert value(text, "cap") == meant
-    assert value("default", "cap") == (1.0, "share")
-    for wrong in ("", "-5", "0", "170 V", "nan"):
-        with pytest.raises(ConfigError, match="is no cap"):
-            value(wrong, "cap")
-
-
-def test_clocks_are_written_in_three_ways() -> None:
-    assert clock("1200") == clock("1200MHz") == clock("1.2 GHz") == (1.2e9, "Hz")
-    with pytest.raises(ConfigError, match="is no clock"):
-        clock("fast")

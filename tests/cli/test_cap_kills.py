@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from tests.cli.capped import FOUND_W, CapBench, need_cc
+from tests.cli.capped import FOUND_W, CapBench
 from tests.waiting import until
 
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-pytestmark = [need_cc, pytest.mark.no_cover]
+pytestmark = pytest.mark.campaign
 WAYS = ("some", "all", "power loss", "term", "hangup", "group")
 LONGEST_S = 2.0  # joulelab needs about one second to set caps on a quiet machine: kills fall before, into and after it
 

@@ -52,6 +52,7 @@ def assert_no_secret(folder: Path, *texts: str) -> None:
         assert RIGHT not in text
 
 
+@pytest.mark.system
 def test_a_run_reads_configured_meters_and_keeps_no_secret(tmp_path: Path) -> None:
     configure(tmp_path, "outlets = [1, 2]\nwatts = 70\n[run]\ntail_s = 0.1\n")
     done = joulelab(tmp_path, "run", *FAST, "--", "sleep", "0.4", PW=RIGHT)
@@ -71,6 +72,7 @@ def test_a_run_reads_configured_meters_and_keeps_no_secret(tmp_path: Path) -> No
     assert_no_secret(tmp_path / "out", shown.stdout, exported.stdout)
 
 
+@pytest.mark.system
 def test_a_meter_that_talks_too_much_is_not_stored(tmp_path: Path) -> None:
     configure(tmp_path, "leak = true\n")
     done = joulelab(tmp_path, "run", *FAST, "--json", "--", "sleep", "0.1", PW=RIGHT)
@@ -83,6 +85,7 @@ def test_a_meter_that_talks_too_much_is_not_stored(tmp_path: Path) -> None:
         assert "***" in said.stdout
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("more", "environ", "said"),
     [
@@ -104,6 +107,7 @@ def test_a_wrong_configuration_refuses_the_run(tmp_path: Path, more: str, enviro
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.system
 def test_a_slow_meter_is_waited_for_and_a_dead_one_is_not(tmp_path: Path) -> None:
     slow = f'[meters.pdu2]\nmeter = "{INSTRUMENT}"\naddress = "dead"\npassword = {{ env = "PW" }}\nfeeds = "rack"\n'
     configure(tmp_path, "opens_in_s = 1.5\n" + slow)
@@ -115,6 +119,7 @@ def test_a_slow_meter_is_waited_for_and_a_dead_one_is_not(tmp_path: Path) -> Non
     assert any("it does not answer" in path.read_text() for path in run.rglob("events*.jsonl"))
 
 
+@pytest.mark.system
 def test_a_named_file_is_read_and_others_meters_are_refused(tmp_path: Path) -> None:
     configure(tmp_path).rename(tmp_path / "mine.toml")
     done = joulelab(tmp_path, "run", *FAST, "--", "true", code=125, PW=RIGHT)
@@ -131,6 +136,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.system
 def test_meters_lists_entries_with_their_file(call: Call, here: Path) -> None:
     path = configure(here, "outlets = [1, 2]\n")
     text = call("meters", "pdu1").output
@@ -143,6 +149,7 @@ def test_meters_lists_entries_with_their_file(call: Call, here: Path) -> None:
     assert data["channels"][0]["scope"] == "outlet:pdu1.1"
 
 
+@pytest.mark.system
 def test_meters_says_what_is_wrong_with_an_entry(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(here)
     monkeypatch.setenv("PW", "wrong-password")
@@ -159,6 +166,7 @@ def doctor(call: Call, *words: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.system
 def test_doctor_tells_the_mistakes_apart(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(here, "watts = 5\n")
     assert "pdu1 works:" in " ".join(call("doctor", "pdu1", "--for", "0.2").output.split())
@@ -182,6 +190,7 @@ def test_doctor_tells_the_mistakes_apart(call: Call, here: Path, monkeypatch: py
     assert data["settings"]["password"] == "*** (env PW)"
 
 
+@pytest.mark.system
 def test_doctor_examines_entries_beside_the_usual_meters(call: Call, here: Path) -> None:
     path = configure(here)
     off = "".join(f"[meters.{name}]\nenabled = false\n" for name in ("nvml", "rapl", "amdsmi"))
@@ -194,6 +203,7 @@ def test_doctor_examines_entries_beside_the_usual_meters(call: Call, here: Path)
 ADD = ("meters", "--add", INSTRUMENT, "address=here", "password=env:PW")
 
 
+@pytest.mark.system
 def test_a_meter_is_added_after_it_was_read(call: Call, here: Path) -> None:
     text = call(*ADD, "--name", "pdu1", "outlets=1,2", "watts=7.5", "feeds=rack").output
     assert "outlet:pdu1.1  power_w  7.5 W" in text
@@ -213,6 +223,7 @@ def test_a_meter_is_added_after_it_was_read(call: Call, here: Path) -> None:
     assert "outlet:pdu1.1,2" in call("meters", "pdu1").output
 
 
+@pytest.mark.system
 def test_what_was_written_is_kept_and_names_are_not_taken_twice(call: Call, here: Path) -> None:
     path = here / "joulelab.toml"
     path.write_text("# mine\n")
@@ -229,6 +240,7 @@ def test_what_was_written_is_kept_and_names_are_not_taken_twice(call: Call, here
     assert data["readings"][0]["value"] == 100
 
 
+@pytest.mark.system
 def test_a_meter_that_does_not_read_is_not_written(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PW", "wrong-password")
     text = call(*ADD, code=1).output
@@ -240,6 +252,7 @@ def test_a_meter_that_does_not_read_is_not_written(call: Call, here: Path, monke
     assert not (here / "home").exists()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -263,6 +276,7 @@ def test_options_of_add_need_it(call: Call) -> None:
     assert "--user is for --add" in call("meters", "--user", code=2).output
 
 
+@pytest.mark.system
 def test_missing_keys_are_asked_for_at_a_terminal(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(["here", "env:PW"])
     asked: list[str] = []
@@ -284,6 +298,7 @@ def test_missing_keys_are_asked_for_at_a_terminal(call: Call, here: Path, monkey
     assert (here / "home" / "joulelab" / "joulelab.toml").is_file()
 
 
+@pytest.mark.system
 def test_a_signal_ends_the_wait_for_slow_meters(tmp_path: Path) -> None:
     configure(tmp_path, "opens_in_s = 9.0\n")
     environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}

@@ -14,7 +14,7 @@ from tests.report.synthetic import make_run
 
 from joulelab.cli import main
 from joulelab.cli.group import COMMANDS, commands, run_commands
-from joulelab.cli.options import Amount, Duration, Pair, print_json
+from joulelab.cli.options import print_json
 from joulelab.cli.plan import COMMANDS as PLANS
 from joulelab.cli.plan import command as plan
 from joulelab.core.errors import ConfigError, RecorderError
@@ -40,6 +40,7 @@ def cpu_s(*command: str) -> float:
     return best
 
 
+@pytest.mark.system
 def test_help_and_import_are_quick() -> None:
     """Against what any Python needs to start: a busy machine is slow in both."""
     bare = cpu_s(sys.executable, "-c", "pass")
@@ -47,6 +48,7 @@ def test_help_and_import_are_quick() -> None:
     assert cpu_s(sys.executable, "-c", "import joulelab") < 2 * bare + 0.05
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("words", [["--help"], ["mark", "--help"], ["mark", "x"], ["run", "--help"]])
 def test_nothing_heavy_is_imported(words: list[str]) -> None:
     heavy = "{'numpy', 'duckdb', 'rich', 'msgspec', 'psutil', 'pynvml'} & set(sys.modules)"
@@ -106,6 +108,7 @@ def test_a_wrong_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
     assert "there are run, show" in capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], runs: Path) -> None:
     make_run(runs, gpus=0)
     for words, code, said in (
@@ -139,6 +142,7 @@ def test_own_failures_of_run_are_125(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert capsys.readouterr().err == "joulelab: the recorder cannot be started (no Python); joulelab doctor\n"
 
 
+@pytest.mark.system
 def test_a_recorder_that_nobody_takes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
 
@@ -168,6 +172,7 @@ def test_bad_input_is_2(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended.value.code == 2
 
 
+@pytest.mark.system
 def test_a_reader_that_leaves_is_no_fault(runs: Path) -> None:
     for _ in range(3):
         make_run(runs, gpus=0, cpus=0)
@@ -183,31 +188,6 @@ def test_without_words_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> 
     assert ended.value.code == 2
     shown = capsys.readouterr()
     assert "Commands:" in shown.out + shown.err
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("10", 10), ("10s", 10), ("500ms", 0.5), ("2m", 120), ("1.5h", 5400), (".5", 0.5), ("3 min", 180), ("7µs", 7e-6)],
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert Duration().convert(text, None, None) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "ten", "10x", "-1", "1e3", "1 2"])
-def test_wrong_durations(text: str) -> None:
-    with pytest.raises(click.BadParameter):
-        Duration().convert(text, None, None)
-
-
-def test_pairs_and_amounts() -> None:
-    assert Pair().convert("a=b=c", None, None) == ("a", "b=c")
-    assert Amount().convert("samples=64", None, None) == ("samples", 64.0)
-    for wrong in ("a", "=b"):
-        with pytest.raises(click.BadParameter):
-            Pair().convert(wrong, None, None)
-    for wrong in ("samples", "samples=many", "=4", "samples=-1", "samples=nan", "samples=inf"):
-        with pytest.raises(click.BadParameter):
-            Amount().convert(wrong, None, None)
 
 
 def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,6 +256,7 @@ def _post(url: str, data: bytes) -> None:
     pytest.fail("victoria-metrics did not come up within 30 s")
 
 
+@pytest.mark.system
 def test_a_monitoring_system_is_asked_for_a_past_interval(call: Call, monitoring: str, tmp_path: Path) -> None:
     port, begin = monitoring.split()
     entry = f'[meters.monitoring]\nmeter = "prometheus"\naddress = "http://127.0.0.1:{port}"\npreset = "dcgm"\n'

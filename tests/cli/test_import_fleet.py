@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Call
 
+pytestmark = pytest.mark.system
+
 SPAN_S = 1200.0
 JOB = "4711"
 

@@ -15,6 +15,8 @@ from tests.report.synthetic import HOST, make_run
 if TYPE_CHECKING:
     from tests.cli.conftest import Call
 
+pytestmark = pytest.mark.system
+
 SCRIPT = [sys.executable, "-c", "from joulelab.cli import main; main()", "mark"]
 
 

@@ -43,6 +43,7 @@ def test_meters_says_what_is_here_and_what_is_missing(call: Call, tmp_path: Path
     assert "joulelab twin -- joulelab meters" in nothing
 
 
+@pytest.mark.system
 def test_meters_shows_scope_quantity_accuracy_and_period(call: Call, powercap: Path) -> None:
     text = call("meters", "rapl").output
     row = next(line for line in text.splitlines() if line.startswith("cpu:0"))
@@ -64,6 +65,7 @@ def test_the_estimate_is_on_request_and_marked(call: Call) -> None:
     assert "(estimate)" in call("meters", "estimate").output
 
 
+@pytest.mark.system
 def test_doctor_reads_a_meter(call: Call, powercap: Path) -> None:
     text = call("doctor", "rapl", "--for", "100ms").output
     assert "rapl     works:" in text

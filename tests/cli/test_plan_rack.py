@@ -152,6 +152,7 @@ name = "here"
     assert tomllib.loads((tmp_path / "b.toml").read_text()) == wanted
 
 
+@pytest.mark.system
 def test_a_burn_of_the_twin_gives_the_sixth_node_and_is_called_simulated(call: Call, tmp_path: Path) -> None:
     study = 'name = "burn"\nrepeats = 1\n[workloads.burn]\nreference = "burn"\n'
     (tmp_path / "burn.toml").write_text(

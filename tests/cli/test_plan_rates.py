@@ -198,6 +198,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("service")
 def test_what_is_fetched_is_kept_and_can_be_used(call: Call, tmp_path: Path) -> None:
     times = ("--since", "2026-11-01", "--until", "2026-11-01T02:00Z")

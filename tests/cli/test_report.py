@@ -88,6 +88,7 @@ def test_wrong_targets_are_refused_with_what_to_do(call: Call, runs: Path, tmp_p
     assert not list(tmp_path.glob("joulelab-report*"))
 
 
+@pytest.mark.system
 def test_a_study_is_named_by_its_name_folder_or_file(call: Call, tmp_path: Path, runs: Path) -> None:
     write(tmp_path, repeats=1, caps="[150]")
     words = ("--twin", "node.toml", "--studies", "st")

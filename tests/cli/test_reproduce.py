@@ -148,6 +148,7 @@ def _numbers(found: Told) -> dict[str, Any]:
     return {f.id: f.reproduced for f in found.figures if f.reproduced is not None}
 
 
+@pytest.mark.system
 def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_another(
     asked: Asked, small: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_anot
     assert sorted(f.name for f in another.iterdir()) == ["best-caps.csv", "figures.csv", "figures.md"]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("paper", names())
 def test_nothing_that_was_published_gets_into_what_is_reproduced(paper: str, tmp_path: Path, asked: Asked) -> None:
     first = reproduce(replace(asked, paper=paper), print, file=shortened(paper, tmp_path))
@@ -200,6 +202,7 @@ def test_nothing_that_was_published_gets_into_what_is_reproduced(paper: str, tmp
 
 
 # That of bnl is also the default, which moves gdansk's: its long runs add nothing here.
+@pytest.mark.system
 @pytest.mark.parametrize("paper", [name for name in names() if name != "bnl"])
 def test_the_change_that_is_suggested_moves_figures(paper: str, tmp_path: Path, asked: Asked) -> None:
     file = shortened(paper, tmp_path)

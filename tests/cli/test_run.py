@@ -9,17 +9,15 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.cli.entry import JOULELAB
 
-from joulelab.cli.run import _options
-from joulelab.config.choose import choose
-from joulelab.config.entry import Config
-
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.system
 
 # A meter that exists everywhere and tells no energy.
 NO_POWER = ["--meter", "host"]
@@ -99,40 +97,6 @@ def test_a_store_that_cannot_be_written_does_not_stop_the_command(tmp_path: Path
 def test_a_result_that_cannot_be_shown_does_not_change_the_exit_code(runs: Path) -> None:
     done = joulelab(runs, "run", *NO_POWER, "-o", "/no/such/folder/x.json", "--", "sh", "-c", "exit 5", code=5)
     assert "the result cannot be shown" in done.stderr
-
-
-def test_meters_are_chosen_by_name() -> None:
-    def chosen(wanted: tuple[str, ...], without: tuple[str, ...]) -> list[dict[str, Any]] | None:
-        return choose(Config(), {}, wanted, without).meters
-
-    assert chosen((), ()) is None
-    assert chosen(("nvml",), ()) == [{"meter": "nvml"}, {"meter": "host"}]
-    assert chosen(("nvml",), ("host",)) == [{"meter": "nvml"}]
-    assert chosen(("./mine.py",), ("host",)) == [{"meter": "./mine.py"}]
-    without = chosen((), ("nvml",))
-    assert without is not None
-    assert {"meter": "rapl"} in without
-    assert {"meter": "nvml"} not in without
-
-
-def test_options_reach_the_supervisor(tmp_path: Path) -> None:
-    options = _options(
-        runs=tmp_path,
-        name="n",
-        labels=(("a", "b"),),
-        period=0.02,
-        idle=10.0,
-        tail=2.0,
-        meters=(),
-        without=(),
-        estimate=True,
-        rated_cpu=65.0,
-        capture=tmp_path / "log",
-    )
-    assert options.also == [{"meter": "estimate", "config": {"cpu_w": 65.0}}]
-    assert (options.period_s, options.idle_s, options.tail_s) == (0.02, 10.0, 2.0)
-    assert options.labels == {"a": "b"}
-    assert options.capture == tmp_path / "log"
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the twin's NVML library is built with cc, which is not here")

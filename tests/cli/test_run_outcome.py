@@ -17,6 +17,8 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 # An analysis that takes long: what is sent then arrives after the command's end.
 SLOW = (
     "import time, joulelab.supervisor.closing as c\n"

@@ -38,6 +38,7 @@ def address(process: subprocess.Popen[str]) -> str:
     return found[0]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path)
@@ -55,6 +56,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signal
     assert "token" not in out
 
 
+@pytest.mark.system
 def test_elsewhere_it_makes_a_token_and_says_what_lacks(tmp_path: Path) -> None:
     process = start(tmp_path, "--host", "0.0.0.0", "--json")
     try:
@@ -73,6 +75,7 @@ def test_elsewhere_it_makes_a_token_and_says_what_lacks(tmp_path: Path) -> None:
     assert token not in err
 
 
+@pytest.mark.system
 def test_with_a_certificate_it_is_https(tmp_path: Path) -> None:
     cert, key, file = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "token"
     made = [
@@ -111,6 +114,7 @@ def test_with_a_certificate_it_is_https(tmp_path: Path) -> None:
     assert "without TLS" not in err
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("words", "said"),
     [

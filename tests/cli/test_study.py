@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Call
 
+pytestmark = pytest.mark.system
+
 LIMIT_S = 120.0
 FILE = """
 name = "mine"
@@ -145,7 +147,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.no_cover
 def test_failed_slots_are_kept_said_and_retried_on_request(file: Path, environ: dict[str, str]) -> None:
     file.write_text(SHORT)
     (file.parent / "fail").touch()
@@ -161,7 +162,6 @@ def test_failed_slots_are_kept_said_and_retried_on_request(file: Path, environ: 
     assert len(kept) == 2
 
 
-@pytest.mark.no_cover
 def test_two_runs_of_one_study_do_not_clash(file: Path, environ: dict[str, str]) -> None:
     file.write_text(SHORT)
     both = [start(file, environ, "run", "--no-figures") for _ in range(2)]
@@ -174,7 +174,6 @@ def test_two_runs_of_one_study_do_not_clash(file: Path, environ: dict[str, str])
     assert {str(look(slot).state) for slot in slots} == {"done"}
 
 
-@pytest.mark.no_cover
 def test_interrupted_it_says_so_and_goes_on(file: Path, environ: dict[str, str]) -> None:
     file.write_text(SHORT)
     process = start(file, environ, "run", "--no-figures")
@@ -203,7 +202,6 @@ def moved(small: Path) -> Iterator[Path]:
     small.write_text(text)
 
 
-@pytest.mark.no_cover
 def test_a_study_whose_file_was_moved_goes_on_and_another_of_its_name_does_not(
     moved: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -258,7 +256,6 @@ def served(tmp_path: Path) -> Iterator[TwinServer]:
         yield server
 
 
-@pytest.mark.no_cover
 def test_gpus_that_the_workload_is_not_shown_are_metered_as_idle(served: TwinServer, tmp_path: Path) -> None:
     environ = environment(tmp_path, served.environment)
     file = tmp_path / "mix.toml"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from tests.cli.capped import FOUND_W, CapBench, need_cc
+from tests.cli.capped import FOUND_W, CapBench
 from tests.waiting import until
 
 from joulelab.study.slots import SLOT, look
@@ -20,7 +20,7 @@ from joulelab.study.slots import SLOT, look
 if TYPE_CHECKING:
     import subprocess
 
-pytestmark = [need_cc, pytest.mark.no_cover]
+pytestmark = pytest.mark.campaign
 FILE = """
 repeats = {repeats}
 seed = 5

@@ -6,12 +6,15 @@ import csv
 import json
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.study.virtual_study import METERS, NODE, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.conftest import Call
+
+pytestmark = pytest.mark.system
 
 SAID = "simulated: twin node, virtual time"
 

@@ -74,6 +74,7 @@ def test_a_report_of_nothing_says_so(call: Call) -> None:
     assert "there is no study" in call("sweep", "--report", "--name", "x", code=1).stderr
 
 
+@pytest.mark.system
 def test_work_time_and_results_of_a_plain_command(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JOULELAB_STUDIES", str(tmp_path / "mine"))
     environ = environment(tmp_path, {"JOULELAB_STUDIES": str(tmp_path / "mine")})
@@ -165,7 +166,7 @@ def check_caps(slot: Path) -> None:
     assert shown == ",".join(["2", "0"][: len(used)])
 
 
-@pytest.mark.no_cover
+@pytest.mark.system
 def test_caps_that_are_not_enforced_are_not_named_best(call: Call, twin: TwinServer, tmp_path: Path) -> None:
     for gpu in range(3):
         twin.truth.change_flaws(gpu, unenforced_caps=True)
@@ -188,7 +189,7 @@ def test_caps_that_are_not_enforced_are_not_named_best(call: Call, twin: TwinSer
     assert "None" not in out
 
 
-@pytest.mark.no_cover
+@pytest.mark.system
 def test_the_work_that_is_named_is_what_is_compared_by(call: Call, twin: TwinServer, tmp_path: Path) -> None:
     environ = environment(tmp_path, twin.environment)
     words = (
@@ -223,6 +224,7 @@ def test_the_work_that_is_named_is_what_is_compared_by(call: Call, twin: TwinSer
     assert "there are 16, 64" in said
 
 
+@pytest.mark.system
 def test_caps_that_are_refused_stop_the_sweep(twin: TwinServer, tmp_path: Path) -> None:
     environ = environment(tmp_path, twin.environment)
     words = ("--gpus", "1", "--name", "tw", "--no-figures")

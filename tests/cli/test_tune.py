@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.cli.capped import FOUND_W, CapBench, kill, need_cc
+from tests.cli.capped import FOUND_W, CapBench, kill
 from tests.waiting import until
 
 from joulelab.store.folder import list_runs
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = need_cc
+pytestmark = pytest.mark.system
 JOB = (sys.executable, "-m", "joulelab.twins.job", "--gpus", "2", "--speed", "20")
 CAPS = (100.0, 180.0, 260.0)
 FEW_PERCENT = 1.05
@@ -105,7 +105,6 @@ def test_a_command_without_reports_of_work_is_told_to_make_some(bench: CapBench)
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
-@pytest.mark.no_cover
 def test_a_keeper_that_is_killed_does_not_end_the_tuning(bench: CapBench) -> None:
     words = ("--goal", "energy", "--cap", "180,260", "--trials", "2")
     tune = bench.start("tune", *words, *SHORT, "--", "sh", "-c", UNTIL_CHOSEN)
@@ -131,7 +130,6 @@ def test_a_signal_goes_to_the_command_and_the_caps_come_back(bench: CapBench) ->
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
-@pytest.mark.no_cover
 def test_whole_runs_find_a_good_cap_and_count_when_it_is_asked_again(bench: CapBench) -> None:
     words = ("tune", "--goal", "energy", "--cap", "100:260:80", "--trials", "3", "--gpu", "all")
     done = bench.call(*words, "--", *JOB, "--work", "30")
@@ -154,7 +152,6 @@ def test_whole_runs_find_a_good_cap_and_count_when_it_is_asked_again(bench: CapB
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
-@pytest.mark.no_cover
 def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: CapBench) -> None:
     script = f"test {{cap}} -gt 120 && {' '.join(JOB)} --work 10"
     words = ("--goal", "edp", "--cap", "100,180,260", "--trials", "3", "--scope", "gpu", "--", "sh", "-c", script)
@@ -217,7 +214,6 @@ def unenforced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CapBench]:
         yield made
 
 
-@pytest.mark.no_cover
 def test_online_chooses_no_cap_where_none_is_enforced(unenforced: CapBench) -> None:
     done = unenforced.call("tune", "--goal", "edp", "--cap", "100,260", *SHORT, "--", "sh", "-c", UNTIL_CHOSEN, code=7)
     said = " ".join(done.stderr.split())

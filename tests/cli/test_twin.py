@@ -57,6 +57,7 @@ def test_wrong_flaws_are_refused(text: str, said: str) -> None:
     assert said in str(raised.value)
 
 
+@pytest.mark.system
 def test_what_is_served_is_announced(call: Call) -> None:
     told = call("twin", "--gpus", "0", "--serve", "modbus", "--for", "0", "--json").stdout
     data = json.loads(told)
@@ -73,6 +74,7 @@ def test_what_is_served_is_announced(call: Call) -> None:
     assert "given twice" in call("twin", "a.toml", "--node", "b.toml", code=2).output
 
 
+@pytest.mark.system
 def test_an_idle_twin_takes_jobs(call: Call, tmp_path: Path) -> None:
     job = [sys.executable, "-m", "joulelab.twins.job", "--work", "2", "--gpus", "2"]
     out = tmp_path / "out"
@@ -83,6 +85,7 @@ def test_an_idle_twin_takes_jobs(call: Call, tmp_path: Path) -> None:
     assert "exclude each other" in call("twin", "--idle", "--load", "--", "true", code=2).output
 
 
+@pytest.mark.system
 def test_a_command_finds_the_entries_of_the_twin(call: Call, tmp_path: Path) -> None:
     copy = tmp_path / "copy.toml"
     call("twin", "--gpus", "0", "--serve", "modbus", "--", "sh", "-c", f'cp "$JOULELAB_CONFIG" {copy}')
@@ -165,6 +168,7 @@ def test_own_nodes_are_listed_and_unknown_ones_refused(call: Call) -> None:
     assert "RTX 3090" in call("twin", "--show", "2xrtx3090").stdout
 
 
+@pytest.mark.system
 def test_a_workload_of_an_own_node_runs_in_real_time(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "out"
     job = f"{sys.executable} -m joulelab.twins.job --workload xception-birds --scale 0.002 --set epochs=1 --gpus 8"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -14,22 +14,29 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.report.synthetic import HOST, NOBODY, START, epochs, make_run
 
+from joulelab.cli import watch
 from joulelab.cli.watch import live_runs
+from joulelab.cli.watch_terminal import Waiter
 from joulelab.core.clock import NS
+from joulelab.report.watch.view import Watched
 from joulelab.store.folder import end_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.cli.conftest import Call
+
+    from joulelab.report.watch.view import View
+
+    Once = Callable[[Callable[[list[View]], bool], Callable[[], object]], list[View]]
 
 SCRIPT = [sys.executable, "-c", "from joulelab.cli import main; main()"]
 SECONDS = 10.0
@@ -41,15 +48,25 @@ def finish(run: Path) -> None:
     end_run(run, {"outcome": "exit", "exit_code": 3, "start_ns": START, "end_ns": stop})
 
 
-@contextlib.contextmanager
-def soon(do: Callable[[], object], after_s: float = 0.5) -> Iterator[None]:
-    """Do something while a block goes on."""
-    timer = threading.Timer(after_s, do)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.join()
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> Once:
+    """Do something once what was seen so far fulfils a condition; no time passes between two looks."""
+    look, seen, done = Watched.look, [], []
+
+    def plan(condition: Callable[[list[View]], bool], do: Callable[[], object]) -> list[View]:
+        def looked(self: Watched, *words: Any, **more: Any) -> View:
+            seen.append(look(self, *words, **more))
+            if not done and condition(seen):
+                done.append(do())
+            return seen[-1]
+
+        monkeypatch.setattr(Watched, "look", looked)
+        return seen
+
+    now = itertools.count()
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(Waiter, "until", lambda *_: None)
+    return plan
 
 
 class Pty:
@@ -79,7 +96,7 @@ class Pty:
 
     def until(self, word: str, after: int = 0) -> str:
         """Read until a word is there."""
-        by = time.monotonic() + 20
+        by = time.monotonic() + 120
         while word not in self.text[after:]:
             assert time.monotonic() < by, self.text
             if select.select([self.parent], (), (), 0.05)[0]:
@@ -91,7 +108,7 @@ class Pty:
 
     def end(self) -> int:
         """Wait for the end, and return the exit code; the terminal must be as it was found."""
-        code = self.process.wait(20)
+        code = self.process.wait(120)
         while select.select([self.parent], (), (), 0.05)[0]:
             self.drawn += os.read(self.parent, 65536)
         assert termios.tcgetattr(self.child)[3] == self.found[3]
@@ -105,6 +122,7 @@ class Pty:
         return [CODES.sub("", screen).replace("\r", "").split("\n") for screen in drawn]
 
 
+@pytest.mark.system
 def test_on_a_terminal_it_follows_size_and_end_of_the_run(runs: Path) -> None:
     run = make_run(runs, state="live", seconds=SECONDS, gpus=8, marks=epochs(3, SECONDS), name="evil\x1b[2Jname")
     other = make_run(runs, state="live", started={**make_started(), "utc_ns": 1_600_000_000 * NS})
@@ -140,6 +158,7 @@ def make_started() -> dict[str, Any]:
     return dict(STARTED)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("key", "code"), [(b"q", 0), (b"\x03", 130)])
 def test_one_leaves_by_a_key(runs: Path, key: bytes, code: int) -> None:
     run = make_run(runs, state="live", seconds=SECONDS)
@@ -152,6 +171,7 @@ def test_one_leaves_by_a_key(runs: Path, key: bytes, code: int) -> None:
     assert not re.search(r"\x1b\[3\d", term.text)  # no colours where nobody wants them
 
 
+@pytest.mark.system
 def test_a_signal_leaves_the_terminal_as_it_was(runs: Path) -> None:
     make_run(runs, state="live", seconds=SECONDS)
     term = Pty("watch", "--runs", str(runs), PYTHONIOENCODING="ascii")
@@ -162,13 +182,14 @@ def test_a_signal_leaves_the_terminal_as_it_was(runs: Path) -> None:
     assert term.text.endswith("\x1b[?25h\x1b[?1049l")
 
 
-def test_a_pipe_gets_a_line_each_time_and_the_end(call: Call, runs: Path) -> None:
+def test_a_pipe_gets_a_line_each_time_and_the_end(call: Call, runs: Path, once: Once) -> None:
     run = make_run(runs, state="live", seconds=SECONDS, marks=epochs(3, SECONDS))
     other = make_run(runs, state="live", seconds=1.0, name="b" * 90, started={**make_started(), "utc_ns": NS})
-    with soon(lambda: finish(run), 0.7):
-        done = call("watch", "--every", "0.2")
+    seen = once(lambda seen: len(seen) == 3, lambda: finish(run))
+    done = call("watch", "--every", "0.2")
     lines = done.stdout.splitlines()
-    assert len(lines) > 3
+    assert [view.state for view in seen] == ["live", "live", "live", "closed"]
+    assert len(lines) == 3 + 3
     assert "690.0 W  gpu (2) 600.0 W" in lines[0]
     assert "\x1b" not in done.stdout
     shown = call("show", run.name).stdout
@@ -178,10 +199,10 @@ def test_a_pipe_gets_a_line_each_time_and_the_end(call: Call, runs: Path) -> Non
     assert "joulelab watch RUN" in done.stderr
 
 
-def test_json_is_an_object_each_time(call: Call, runs: Path) -> None:
+def test_json_is_an_object_each_time(call: Call, runs: Path, once: Once) -> None:
     run = make_run(runs, state="live", seconds=SECONDS)
-    with soon(lambda: finish(run)):
-        found = [json.loads(line) for line in call("watch", "--every", "0.2", "--json").stdout.splitlines()]
+    once(lambda seen: seen[-1].energy is not None, lambda: finish(run))
+    found = [json.loads(line) for line in call("watch", "--every", "0.2", "--json").stdout.splitlines()]
     assert {view["state"] for view in found[:-1]} == {"live"}
     assert found[-1]["final"]["exit_code"] == 3
     whole = json.loads(call("show", run.name, "--json").stdout)
@@ -218,14 +239,15 @@ def test_a_killed_run_is_told(call: Call, runs: Path) -> None:
     assert not list((run / HOST).glob("*.parquet"))  # nothing is written there
 
 
-def test_a_folder_that_vanishes_is_said(call: Call, runs: Path) -> None:
+def test_a_folder_that_vanishes_is_said(call: Call, runs: Path, once: Once) -> None:
     run = make_run(runs, state="live", seconds=SECONDS)
-    with soon(lambda: run.rename(runs.parent / "away")):
-        done = call("watch", "--every", "0.2", code=1)
+    once(lambda seen: len(seen) == 2, lambda: run.rename(runs.parent / "away"))
+    done = call("watch", "--every", "0.2", code=1)
     assert "the run folder is gone" in done.stderr
     assert "joulelab ls" in done.stderr
 
 
+@pytest.mark.system
 def test_alone_it_measures_this_node_and_leaves_nothing(
     call: Call, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +261,7 @@ def test_alone_it_measures_this_node_and_leaves_nothing(
     assert not runs.exists()
 
 
+@pytest.mark.system
 def test_alone_it_keeps_what_is_wanted(call: Call, runs: Path) -> None:
     data = json.loads(call("watch", "--once", "--json", "--keep").stdout)
     assert data["own"]

@@ -66,6 +66,7 @@ def test_info_describes_the_workload_and_what_would_be_run(call: Call) -> None:
         assert part in text
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -88,6 +89,7 @@ def test_what_is_wrong_is_told_with_the_nearest(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.system
 def test_own_failures_of_run_are_125(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["workload", "run", "burn", "--no-such-option"])
@@ -95,6 +97,7 @@ def test_own_failures_of_run_are_125(capsys: pytest.CaptureFixture[str]) -> None
     assert "see `joulelab workload run --help`" in capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_what_is_not_installed_is_told_before_anything_is_started(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +129,7 @@ def measure(runs: Path, *words: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.no_cover
+@pytest.mark.system
 def test_run_measures_it_as_run_does(runs: Path) -> None:
     (row,) = measure(runs, "workload", "run", "burn", *SHORT, "--preset", "smoke", "--set", "backend=numpy",
                      "--label", "preset=mine", "-q")  # fmt: skip
@@ -135,7 +138,7 @@ def test_run_measures_it_as_run_does(runs: Path) -> None:
     assert meta["labels"] == {"workload": "burn", "preset": "mine"}
 
 
-@pytest.mark.no_cover
+@pytest.mark.system
 def test_inside_of_a_run_it_is_a_part_of_it(runs: Path) -> None:
     (row,) = measure(runs, "run", "-q", "--name", "outer", "--", *JOULELAB, "workload", "run", "burn", *SHORT)
     assert (row["name"], row["facts"]["workload"]) == ("outer", "burn")

@@ -48,6 +48,7 @@ def test_the_same_file_is_read_once(places: Places) -> None:
     assert places.load().files == [places.project]
 
 
+@pytest.mark.system
 def test_without_files_nothing_is_loaded(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom joulelab.config.load import load\nfrom pathlib import Path\n"

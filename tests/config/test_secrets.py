@@ -71,6 +71,7 @@ def ring() -> Iterator[Any]:
     keyring.set_keyring(before)
 
 
+@pytest.mark.system
 def test_from_the_keyring(places: Places, ring: Any) -> None:
     ring(Ring())
     assert resolve(entry(places, '{ keyring = "rack/pdu/admin" }'), {})[0]["password"] == SECRET

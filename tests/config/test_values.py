@@ -183,6 +183,7 @@ def test_a_module_of_ones_own_is_asked(places: Places) -> None:
     assert "ZeroDivisionError" in str(places.load().problems[0])
 
 
+@pytest.mark.system
 def test_checking_loads_no_client_library(tmp_path: Path) -> None:
     config = tmp_path / "joulelab.toml"
     entries = (

@@ -110,6 +110,7 @@ def check_measured(text: str, here: Any) -> None:
         assert re.search(rf" {entry} (energy_j|power_w) ", text), entry
 
 
+@pytest.mark.system
 def test_a_load_is_measured_by_all_meters_of_the_node_in_one_table(place: Place) -> None:
     ran = place.start("measure", "--load", "3")
     text, _ = ran.communicate(timeout=110)
@@ -123,6 +124,7 @@ def test_a_load_is_measured_by_all_meters_of_the_node_in_one_table(place: Place)
     assert place.is_left_clean(), place.left()
 
 
+@pytest.mark.system
 @pytest.mark.skipif(not demo.Here.look().nvml, reason="no C compiler: apt install gcc libc6-dev")
 def test_ctrl_c_in_the_middle_leaves_nothing_behind(place: Place) -> None:
     ran = place.start("sweep", "reproduce")
@@ -159,6 +161,7 @@ def parts_of(*programs: str) -> list[Any]:
     return [demo.Part(f"part{k}", "a title", (program,)) for k, program in enumerate(programs)]
 
 
+@pytest.mark.system
 def test_a_part_that_fails_is_told_and_the_others_go_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     chosen = parts_of("sh -c 'exit 3'", "no-such-program", "echo still here")
     chosen.insert(1, demo.Part("without", "a title", ("echo never",), missing="there is no compiler"))
@@ -173,6 +176,7 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(tmp_path: Path, capfd: p
     assert demo.show(parts_of("true"), demo.Shown(), os.environ, str(tmp_path)) == 0
 
 
+@pytest.mark.system
 def test_what_is_to_be_tried_instead_is_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     less = demo.Part("less", "a title", ("echo with less",))
     asked: list[str] = []
@@ -186,6 +190,7 @@ def test_what_is_to_be_tried_instead_is_tried(tmp_path: Path, capfd: pytest.Capt
     assert demo.show([none], demo.Shown(), os.environ, str(tmp_path)) == 1
 
 
+@pytest.mark.system
 def test_a_server_that_does_not_start_is_told_and_left_out(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,11 +210,13 @@ def test_a_server_that_does_not_start_is_told_and_left_out(
     assert less.instead is None
 
 
+@pytest.mark.system
 def test_a_meter_that_is_not_there_ends_a_run_as_the_demo_expects(place: Place) -> None:
     part = demo.Part("run", "a title", (f"joulelab run --runs {place.folder} --meter gone", "true"))
     assert demo.Shown().run(part, place.environment | demo.environment()) == demo.NO_SUCH_METER
 
 
+@pytest.mark.system
 def test_a_part_that_hangs_is_ended_with_all_it_started(place: Place) -> None:
     began = time.monotonic()
     part = demo.Part("hangs", "a title", ("sh -c 'sleep 60 & wait'",))
@@ -236,6 +243,7 @@ def test_without_a_compiler_or_libraries_the_rest_is_shown() -> None:
     assert "--serve" not in bare.typed
 
 
+@pytest.mark.system
 def test_commands_can_be_typed_as_they_are_shown() -> None:
     for part in demo.parts(demo.Here(servers=list(demo.SERVERS)), "joulelab-demo/12"):
         assert part.typed.startswith("$ joulelab ")
@@ -246,6 +254,7 @@ def test_commands_can_be_typed_as_they_are_shown() -> None:
         assert typed.stdout.split("\n")[:-1] == part.words
 
 
+@pytest.mark.system
 def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("no folder")
     ran = Place(tmp_path).start("measure")
@@ -254,6 +263,7 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> 
     assert text == f"demo: no folder for results in {tmp_path}/results (Not a directory); choose --results\n"
 
 
+@pytest.mark.system
 def test_nothing_runs_on_once_nobody_reads(place: Place) -> None:
     ran = place.start("reproduce", stderr=subprocess.PIPE)
     assert ran.stdout is not None

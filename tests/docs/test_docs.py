@@ -46,6 +46,7 @@ def test_links_resolve(page: Path) -> None:
             assert (page.parent / target.split("#")[0]).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("page", "command", "text"), outputs())
 def test_output_in_the_documents_is_what_the_command_prints(page: str, command: str, text: str) -> None:
     assert run_command(command).rstrip() == text.rstrip(), f"{page}: run `{command}` and paste what it prints"
@@ -55,6 +56,7 @@ def test_there_is_output_to_hold() -> None:
     assert any(page == "README.md" for page, _, _ in outputs())
 
 
+@pytest.mark.system
 def test_the_readme_names_commands_that_exist() -> None:
     listed = set(re.findall(r"^\| `joulelab (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
     known = run_command("joulelab --help")
@@ -62,6 +64,7 @@ def test_the_readme_names_commands_that_exist() -> None:
     assert all(re.search(rf"^  {name}\b", known, re.MULTILINE) for name in listed)
 
 
+@pytest.mark.system
 def test_the_python_example_of_the_readme_runs(tmp_path: Path) -> None:
     code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert code is not None

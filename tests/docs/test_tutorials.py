@@ -10,6 +10,8 @@ from tests.docs.tutorials import TUTORIALS, Typed, play, typed_in
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_tutorial_prints_what_it_shows(page: Path, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from joulelab.supervisor.recorder_process import RecorderProcess
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 ENTRY = f'[meters.pdu1]\nmeter = "{INSTRUMENT}"\naddress = "here"\npassword = {{ env = "PW" }}\n'
 
 

@@ -89,6 +89,7 @@ def test_a_meter_that_comes_late_counts_from_the_start_and_one_that_is_gone_is_i
     read.close()
 
 
+@pytest.mark.system
 def test_it_costs_no_more_than_its_share_and_ends_with_its_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_it_costs_no_more_than_its_share_and_ends_with_its_block(
         wait_until_covered(run, monotonic_ns())  # in vain, for a bounded time
 
 
+@pytest.mark.system
 def test_nothing_that_fails_reaches_the_block(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def broken(_: object) -> None:
         calls.append(1)

@@ -19,6 +19,8 @@ from joulelab.store.folder import RunState, list_runs, run_state
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 
 def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     # Without what measures coverage, too: it imports a lot and takes its time.

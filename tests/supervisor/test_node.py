@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 
 class Task:
     """Hold a task on node `n2` whose supervisor is this process, on `n1` unless told otherwise."""

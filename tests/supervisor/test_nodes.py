@@ -101,6 +101,7 @@ class Job:
         return problems
 
 
+@pytest.mark.system
 def test_without_srun_this_node_is_recorded(bench: Bench) -> None:
     (problem,) = Job(bench, None).run()
     assert problem == "only this node is recorded, 1 others are not: srun: there is no such command"
@@ -110,6 +111,7 @@ def test_without_srun_this_node_is_recorded(bench: Bench) -> None:
     assert bench.rows()
 
 
+@pytest.mark.system
 def test_the_last_words_of_srun_are_told(bench: Bench) -> None:
     job = Job(bench, "echo srun: error: no step for you >&2; exit 1")
     (problem,) = job.run("sh", "-c", "sleep 0.2; exit 3")
@@ -117,6 +119,7 @@ def test_the_last_words_of_srun_are_told(bench: Bench) -> None:
     assert bench.events("nodes-ended")
 
 
+@pytest.mark.system
 def test_a_step_that_does_not_come_up_is_not_waited_for(bench: Bench) -> None:
     job = Job(bench, f"echo $$ > {bench.folder}/pid; exec sleep 300")
     (problem,) = job.run()
@@ -133,6 +136,7 @@ def test_one_that_heeds_no_signal_is_killed(bench: Bench) -> None:
     assert gone(int((bench.folder / "pid").read_text()))
 
 
+@pytest.mark.system
 def test_a_node_that_says_little_or_nonsense_is_named(bench: Bench) -> None:
     hello = '{"node":"n%d","is":"hello","step":"4"}'
     said = [hello % 1, '{"node":"n1","is":"ready"}', hello % 2, "no JSON", "{}", '{"node":"n2","is":"edge","id":"x"}']
@@ -143,6 +147,7 @@ def test_a_node_that_says_little_or_nonsense_is_named(bench: Bench) -> None:
     assert (told["step"], told["nodes"]) == ("4", ["n1", "n2"])
 
 
+@pytest.mark.system
 def test_what_nodes_tell_is_told(bench: Bench) -> None:
     node = '{"node":"n2","is":'
     said = [f'{node}"hello"}}', f'{node}"failed","what":"no folder"}}', f'{node}"problem","what":"a disk is full"}}']
@@ -165,6 +170,7 @@ def of_two(*said: str) -> str:
     return "\n".join(f"""echo '{{"node":"{node}","is":"{what}","step":"4"}}'""" for node, what in lines)
 
 
+@pytest.mark.system
 def test_a_node_that_ends_early_is_taken_up_again(bench: Bench) -> None:
     again = f"case $* in *--nodelist=n2*) head -n 1 > {bench.folder}/plan; echo refused >&2; exit 1;; esac"
     job = Job(bench, f"{again}\n{of_two('hello', 'ready', 'ended')}\ncat > /dev/null")
@@ -177,6 +183,7 @@ def test_a_node_that_ends_early_is_taken_up_again(bench: Bench) -> None:
     assert [(e["node"], e["step"]) for e in bench.events("node-lost")] == [("n2", "4")] * 2
 
 
+@pytest.mark.system
 def test_a_step_that_ends_early_is_replaced(bench: Bench) -> None:
     again = f"case $* in *--nodelist=n1,n2*) head -n 1 > {bench.folder}/plan; {{}};; esac"
     more = f"{of_two('hello', 'ready')}; cat > /dev/null; {of_two('ended')}; exit 0"
@@ -211,6 +218,7 @@ def test_nobody_is_lost_while_the_supervisor_itself_is_stopped(bench: Bench) -> 
     assert not bench.events("node-lost")
 
 
+@pytest.mark.system
 def test_a_plan_that_does_not_fit_into_a_pipe_arrives(bench: Bench) -> None:
     job = Job(
         bench, f'sleep 0.3; head -n 1 > {bench.folder}/plan; echo \'{{"node":"n1","is":"hello"}}\'; cat > /dev/null'
@@ -222,6 +230,7 @@ def test_a_plan_that_does_not_fit_into_a_pipe_arrives(bench: Bench) -> None:
     assert len(plan["options"]["also"][0]["config"]["pad"]) == 100_000
 
 
+@pytest.mark.system
 def test_what_is_sent_to_the_workloads_group_does_not_reach_the_step(bench: Bench) -> None:
     job = Job(
         bench, f"trap 'echo hit > {bench.folder}/hit' INT; echo $$ > {bench.folder}/pid; cat > /dev/null; sleep 0.1"
@@ -235,6 +244,7 @@ def test_what_is_sent_to_the_workloads_group_does_not_reach_the_step(bench: Benc
     assert not (bench.folder / "hit").exists()
 
 
+@pytest.mark.system
 def test_ranks_other_than_the_first_of_a_node_are_the_command(bench: Bench) -> None:
     script = bench.folder / "script"
     script.write_text("exit 5\n")

@@ -22,6 +22,8 @@ from joulelab.core.clock import NS
 from joulelab.store.folder import list_runs, read_end
 from joulelab.supervisor.events import EventLog
 
+pytestmark = pytest.mark.system
+
 __all__ = ["small_disk"]
 LINES = "import sys\nfor i in range(9000): print('line', i)\nsys.stderr.write('end\\n')"
 

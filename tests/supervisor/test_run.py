@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 
 def test_input_output_and_errors_pass_through(bench: Bench) -> None:
     done = bench.run("sh", "-c", "cat; echo to-stderr >&2", text="some\ninput\n")

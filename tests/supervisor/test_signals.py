@@ -44,6 +44,7 @@ def catching(bench: Bench) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
 SENT = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1]
 
 
+@pytest.mark.system
 def test_signals_of_a_process_are_passed_on_once(catching: tuple[subprocess.Popen[bytes], Path]) -> None:
     process, log = catching
     for number in SENT:
@@ -55,6 +56,7 @@ def test_signals_of_a_process_are_passed_on_once(catching: tuple[subprocess.Pope
     until(lambda: caught(log).count("SIGTERM") == 2)
 
 
+@pytest.mark.system
 def test_signals_to_the_group_are_not_passed_on_again(catching: tuple[subprocess.Popen[bytes], Path]) -> None:
     process, log = catching
     for number in SENT:
@@ -64,6 +66,7 @@ def test_signals_to_the_group_are_not_passed_on_again(catching: tuple[subprocess
     assert sorted(caught(log)[1:]) == sorted(n.name for n in SENT)
 
 
+@pytest.mark.system
 def test_timeout_sends_to_both_and_the_workload_gets_one(catching: tuple[subprocess.Popen[bytes], Path]) -> None:
     process, log = catching
     # What timeout(1) does: first to the process it started, then to its group.
@@ -74,6 +77,7 @@ def test_timeout_sends_to_both_and_the_workload_gets_one(catching: tuple[subproc
     assert caught(log) == ["ready", "SIGINT"]
 
 
+@pytest.mark.system
 def test_an_interrupt_while_idle_is_recorded_starts_nothing(bench: Bench) -> None:
     process = bench.start("touch", str(bench.folder / "started"), idle_s=30.0)
     until(lambda: bench.runs.exists() and list(bench.runs.glob("*/*/fake.power.0.journal")))
@@ -83,6 +87,7 @@ def test_an_interrupt_while_idle_is_recorded_starts_nothing(bench: Bench) -> Non
     assert not (bench.folder / "started").exists()
 
 
+@pytest.mark.system
 def test_an_interrupt_cuts_the_tail_short(bench: Bench) -> None:
     process = bench.start("true", tail_s=30.0, meters=[slow_meter(bench.folder)], seal_limit=0)
     until(lambda: bench.runs.exists() and list(bench.runs.glob("*/*/slow.power.0.journal")))
@@ -107,6 +112,7 @@ def slow_meter(folder: Path) -> dict[str, Any]:
     return {"meter": str(path)}
 
 
+@pytest.mark.system
 def test_stopping_and_continuing_from_outside(catching: tuple[subprocess.Popen[bytes], Path], bench: Bench) -> None:
     process, log = catching
     workload = bench.events("workload")[0]["pid"]
@@ -198,6 +204,7 @@ class TestForwarder:
         assert self.forwarder.group
 
 
+@pytest.mark.system
 def test_a_witness_sees_what_is_sent_to_its_group_and_a_new_one_nothing() -> None:
     witness = Witness()
     assert not witness.saw(signal.SIGTERM)
@@ -269,6 +276,7 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
         each.close()
 
 
+@pytest.mark.system
 def test_the_command_has_the_terminal(bench: Bench, terminal: Callable[..., Terminal]) -> None:
     code = (
         "import os; print([os.isatty(i) for i in range(3)], tuple(os.get_terminal_size()),"
@@ -281,6 +289,7 @@ def test_the_command_has_the_terminal(bench: Bench, terminal: Callable[..., Term
     assert t.wait() == 0
 
 
+@pytest.mark.system
 def test_ctrl_c_reaches_the_command_once(bench: Bench, terminal: Callable[..., Terminal]) -> None:
     log = bench.folder / "caught"
     t = terminal([sys.executable, DRIVER, *CATCHER, str(log)], bench.environ())
@@ -293,6 +302,7 @@ def test_ctrl_c_reaches_the_command_once(bench: Bench, terminal: Callable[..., T
     assert t.wait() == 0
 
 
+@pytest.mark.system
 def test_a_hangup_reaches_the_command_once(bench: Bench, terminal: Callable[..., Terminal]) -> None:
     log = bench.folder / "caught"
     t = terminal([sys.executable, DRIVER, *CATCHER, str(log)], bench.environ())
@@ -307,6 +317,7 @@ def test_a_hangup_reaches_the_command_once(bench: Bench, terminal: Callable[...,
     until(lambda: gone(t.pid))
 
 
+@pytest.mark.system
 def test_ctrl_z_and_fg_work_as_for_any_job(bench: Bench, terminal: Callable[..., Terminal]) -> None:
     log = bench.folder / "caught"
     t = terminal(["bash", "--norc", "--noprofile", "-i"], bench.environ() | {"PS1": "prompt> "})

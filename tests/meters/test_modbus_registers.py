@@ -11,9 +11,10 @@ import pytest
 
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.meters import open_meter
-from joulelab.meters.modbus import profile
+from joulelab.meters.modbus import doctor, profile
 from joulelab.meters.modbus.profile import load, parse
 from joulelab.meters.modbus.registers import BOUNDS, TYPES, UNITS, Register, blocks, cut, decode
+from joulelab.meters.modbus.setup import setup
 from joulelab.transports.modbus import Request
 
 
@@ -198,3 +199,15 @@ def test_wrong_entries_are_refused(entry, words):
     with pytest.raises(ConfigError) as caught:
         open_meter("modbus", entry)
     assert words in str(caught.value)
+
+
+def test_the_doctor_finds_the_unit_that_answers_where_others_are_silent():
+    class Gateway:
+        def read(self, unit, requests):
+            if unit != 3:
+                raise ReadFailed("the device does not answer")
+            return [(0,) * request.size for request in requests]
+
+    entry = {"address": "a", "profile": "sdm630", "unit_id": 4}
+    said = doctor._answers(Gateway(), setup(entry))
+    assert "set unit_id = 3" in " ".join(said)

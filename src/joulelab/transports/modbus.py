@@ -130,8 +130,8 @@ class Connection:
         except OSError as error:
             why = f"the name {self._host} does not resolve: {error.strerror}"
             raise ReadFailed("it cannot be reached", where=self._where, why=why, next="check address") from None
-        client = self._library.client(
-            self._host, port=self._port, timeout=self._timeout_s, retries=0, reconnect_delay=0,
+        client = self._library.client(  # its time limit is longer than ours: two equal ones would race
+            self._host, port=self._port, timeout=2 * self._timeout_s + 1, retries=0, reconnect_delay=0,
             trace_packet=self._seen, trace_connect=self._connected,
         )  # fmt: skip
         if not await client.connect():

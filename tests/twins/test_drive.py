@@ -1,9 +1,14 @@
+"""What moves a served twin: a load, a script; in virtual time, and in the thread it has when served."""
+
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.twins.virtual_clock import START
+from tests.waiting import until
 
 from joulelab.twins import profile
 from joulelab.twins.drive import LoadDriver, ScriptDriver, machine_load
@@ -18,43 +23,63 @@ NS = 10**9
 NODE = Node(gpus=(H100,), packages=1, spread=0.0)
 
 
+class Clock:
+    """Virtual time (ns)."""
+
+    def __init__(self) -> None:
+        self.t_ns = START
+
+    def __call__(self) -> int:
+        return self.t_ns
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
 @pytest.fixture
 def truth(tmp_path: Path) -> Iterator[Truth]:
-    with Truth.create(tmp_path / "truth", NODE) as made:
+    with Truth.create(tmp_path / "truth", NODE, start_ns=START) as made:
         yield made
 
 
-@pytest.mark.system
-def test_the_twin_follows_a_load(truth: Truth) -> None:
-    level = [0.0]
-    with LoadDriver(truth, load=lambda: level[0], period_s=0.01):
-        time.sleep(0.05)
-        level[0] = 0.5
-        time.sleep(0.1)
-        half = time.monotonic_ns()
-        level[0] = 1.0
-        time.sleep(0.1)
-    end = time.monotonic_ns() + NS
-    assert truth.power("gpu:0", truth.start_ns) == 70
-    assert truth.power("gpu:0", half) == pytest.approx(70 + 630 / 2)
-    assert truth.power("cpu:0", end) == pytest.approx(350)
-    assert truth.power("core:0", end) < 350
+def test_the_twin_follows_a_load(truth: Truth, clock: Clock) -> None:
+    loads = [0.0, 0.0, 0.5, 0.5, 0.5, 1.0, 1.0]
+    driver = LoadDriver(truth, load=lambda: loads[clock.t_ns // NS - START // NS], period_s=1.0, now=clock)
+    for _ in range(len(loads) - 1):
+        clock.t_ns += NS
+        assert driver.step() == 1.0
+    assert truth.power("gpu:0", START) == 70
+    assert truth.power("gpu:0", START + 4 * NS) == pytest.approx(70 + 630 / 2)
+    assert truth.power("cpu:0", clock.t_ns + NS) == pytest.approx(350)
+    assert truth.power("core:0", clock.t_ns + NS) < 350
     # What does not change is not written: two changes of load, and the first value.
     assert int(truth._leaves[0]["segments"]) == 4
 
 
-@pytest.mark.system
-def test_a_written_past_never_changes(truth: Truth) -> None:
-    values = iter(range(10_000))
-    with LoadDriver(truth, load=lambda: (next(values) % 7) / 7, period_s=0.005):
-        readings = []
-        end = time.monotonic() + 0.25
-        while time.monotonic() < end:
-            now = time.monotonic_ns()
-            readings.append((now, truth.energy("gpu:0", truth.start_ns, now)))
-            time.sleep(0.003)
+def test_a_written_past_never_changes(truth: Truth, clock: Clock) -> None:
+    values = itertools.count()
+    driver = LoadDriver(truth, load=lambda: (next(values) % 7) / 7, period_s=0.005, now=clock)
+    readings = []
+    for number in range(100):
+        clock.t_ns += 3_000_000
+        readings.append((clock.t_ns, truth.energy("gpu:0", START, clock.t_ns)))
+        if number % 2:
+            driver.step()
     for now, joules in readings:
-        assert truth.energy("gpu:0", truth.start_ns, now) == joules
+        assert truth.energy("gpu:0", START, now) == joules
+
+
+@pytest.mark.system
+def test_a_driver_steps_by_itself_until_it_is_left(tmp_path: Path) -> None:
+    values = itertools.count()
+    with Truth.create(tmp_path / "t", NODE) as truth:
+        with LoadDriver(truth, load=lambda: next(values) % 2, period_s=0.001):
+            until(lambda: int(truth._leaves[0]["segments"]) > 5)
+        written = int(truth._leaves[0]["segments"])
+        time.sleep(0.05)
+        assert int(truth._leaves[0]["segments"]) == written
 
 
 def test_a_full_file_slows_the_driver(tmp_path: Path) -> None:
@@ -70,15 +95,16 @@ def test_the_machine_has_a_load() -> None:
     assert 0 <= machine_load() <= 1
 
 
-@pytest.mark.system
-def test_a_script_goes_on(tmp_path: Path) -> None:
+def test_a_script_goes_on(tmp_path: Path, clock: Clock) -> None:
     profiles = {"gpu": profile.square(0.05, 0.5, 100, 500, unit="W"), "cpu": profile.ramp(30.0)}
-    with Truth.create(tmp_path / "t", NODE, profiles=profiles, horizon_s=0.2) as truth:
+    with Truth.create(tmp_path / "t", NODE, profiles=profiles, horizon_s=0.2, start_ns=START) as truth:
         assert ScriptDriver.is_needed(profiles, 0.2)
-        with ScriptDriver(truth, profiles, written_s=0.2, chunk_s=0.2):
-            time.sleep(0.5)
-        end = truth.start_ns + NS // 2
-        assert truth.energy("gpu:0", truth.start_ns, end) == pytest.approx(150, rel=1e-6)
+        driver = ScriptDriver(truth, profiles, written_s=0.2, chunk_s=0.2, now=clock)
+        for _ in range(20):
+            clock.t_ns += round(driver.step() * NS)
+        end = START + NS // 2
+        assert clock.t_ns >= end
+        assert truth.energy("gpu:0", START, end) == pytest.approx(150, rel=1e-6)
         assert truth.power("cpu:0", end) == pytest.approx(90 + 260 * 0.5 / 30, rel=1e-6)
     assert not ScriptDriver.is_needed({"gpu": profile.burst(1, 2)})
     assert ScriptDriver.is_needed({"gpu": profile.burst(1000, 2)})
@@ -89,8 +115,7 @@ def test_a_driver_says_why_it_stopped(tmp_path: Path) -> None:
     profiles = {"gpu": profile.square(0.001)}
     with Truth.create(tmp_path / "t", NODE, profiles=profiles, horizon_s=0.01, room=10) as truth:
         with ScriptDriver(truth, profiles, written_s=0.01, chunk_s=0.1) as driver:
-            time.sleep(0.1)
-        assert driver.error is not None
+            until(lambda: driver.error)
         assert "no room" in str(driver.error)
 
 

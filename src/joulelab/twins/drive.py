@@ -61,9 +61,16 @@ class Driver:
 class LoadDriver(Driver):
     """Let every leaf follow a load (0 to 1), by default that of this machine's CPUs."""
 
-    def __init__(self, truth: Truth, *, load: Callable[[], float] = machine_load, period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self,
+        truth: Truth,
+        *,
+        load: Callable[[], float] = machine_load,
+        period_s: float = PERIOD_S,
+        now: Callable[[], int] = monotonic_ns,
+    ) -> None:
         super().__init__(period_s)
-        self._truth = truth
+        self._truth, self._now = truth, now
         self._load = load
         self._last = math.nan
         load()  # the first answer covers the time before
@@ -73,7 +80,7 @@ class LoadDriver(Driver):
         load = min(max(self._load(), 0.0), 1.0)
         if not abs(load - self._last) < 0.005:
             self._last = load
-            t_ns = monotonic_ns() + round(LEAD_S * NS)
+            t_ns = self._now() + round(LEAD_S * NS)
             for leaf in self._truth.leaves:
                 watts = float(self._truth.node.draws_w(leaf, load, awake=float(load > 0)))
                 self._truth.append(leaf, t_ns, watts, watts)
@@ -86,10 +93,16 @@ class ScriptDriver(Driver):
     """Append the next stretch of profiles before the written one ends."""
 
     def __init__(
-        self, truth: Truth, profiles: Mapping[str, Profile], *, written_s: float = HORIZON_S, chunk_s: float = HORIZON_S
+        self,
+        truth: Truth,
+        profiles: Mapping[str, Profile],
+        *,
+        written_s: float = HORIZON_S,
+        chunk_s: float = HORIZON_S,
+        now: Callable[[], int] = monotonic_ns,
     ) -> None:
         super().__init__(0.0)
-        self._truth = truth
+        self._truth, self._now = truth, now
         self._profiles = profiles
         self._until_s = written_s
         self._chunk_s = chunk_s
@@ -101,7 +114,7 @@ class ScriptDriver(Driver):
 
     def step(self) -> float:
         """Append a stretch if less than half of one is left."""
-        while self._until_s - self._truth.seconds() < self._chunk_s / 2:
+        while self._until_s - self._truth.seconds(self._now()) < self._chunk_s / 2:
             more = script.segments(
                 self._truth.node, self._profiles, self._truth.start_ns, self._until_s, self._until_s + self._chunk_s
             )

@@ -17,7 +17,7 @@ from joulelab.twins.names import nearest
 from joulelab.twins.truth import Truth
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 RANGE_UJ = 262_143_328_850
 PERIOD_S = 0.01
@@ -68,9 +68,16 @@ class PowercapServer:
     `with` starts and stops a thread; as a process of its own: `python -m joulelab.twins.servers.powercap TRUTH ROOT`.
     """
 
-    def __init__(self, truth: Truth, root: Path, flaws: PowercapFlaws | None = None) -> None:
+    def __init__(
+        self,
+        truth: Truth,
+        root: Path,
+        flaws: PowercapFlaws | None = None,
+        *,
+        now: Callable[[], int] = monotonic_ns,
+    ) -> None:
         self.root = root
-        self._truth = truth
+        self._truth, self._now = truth, now
         self._flaws = flaws or PowercapFlaws()
         self._zones: dict[str, _Zone] = {}
         self._stop = threading.Event()
@@ -124,7 +131,7 @@ class PowercapServer:
     def update(self) -> None:
         """Write the energies of now."""
         for point, zone in self._zones.items():
-            zone.write(self.energy_uj(point, monotonic_ns()))
+            zone.write(self.energy_uj(point, self._now()))
 
     def _run(self) -> None:
         period_ns = round(self._flaws.period_s * NS)

@@ -54,7 +54,7 @@ class Twin:
 
 
 def finish(child: subprocess.Popen[str], text: str | None = None) -> Any:
-    out, err = child.communicate(text, timeout=60)
+    out, err = child.communicate(text, timeout=120)
     assert child.returncode == 0, err
     return json.loads(out)
 

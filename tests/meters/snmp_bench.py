@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from joulelab import meters
 from joulelab.twins import profile
 from joulelab.twins.model import Node
+from joulelab.twins.servers import pdu
 from joulelab.twins.servers.process import ServerProcess
 from joulelab.twins.truth import Truth
 
@@ -49,13 +52,21 @@ class Bench:
         with ServerProcess("pdu", self.folder / "truth", directory, flaws=flaws, port=port):
             yield
 
+    def send_trap(self, server: ServerProcess, **flaws: Any) -> None:
+        """Let the device send a trap now."""
+        directory = server.log.parent
+        known = json.loads((directory / "credentials.json").read_text())
+        flaws |= {"trap_at_s": 0.0}
+        pdu._send_trap(self.truth, directory, pdu.PduFlaws(**flaws), known, threading.Event())
+        assert (directory / "trap.log").read_text().startswith("0\n")
+
 
 def config(server: ServerProcess) -> dict[str, Any]:
     """Return the served entry with its credentials read, as the configuration layer does it."""
     entry = dict(server.served.entries["pdu1"])
     assert entry.pop("meter") == "snmp"
     plain = {k: Path(v["file"]).read_text() if isinstance(v, dict) else v for k, v in entry.items()}
-    return plain | {"label": "pdu1"}
+    return plain | {"label": "pdu1", "timeout_s": 60.0}
 
 
 @contextlib.contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import socket
-import time
 
 import pytest
 from tests.meters.snmp_bench import Bench, need_snmpd, opened, rows
+from tests.waiting import until
 
 from joulelab import meters
 from joulelab.core.clock import monotonic_ns
@@ -60,12 +60,13 @@ def test_every_maker_reads_as_the_truth(bench, vendor):
     base_j = 7.2e6  # 2 kWh: counters of 0.1 kWh show something too
     with bench.served(vendor=vendor, login="v2c", base_j=base_j) as (_, config), opened(config) as meter:
         power_step, energy_step = STEPS[vendor]
+        before = monotonic_ns()
         read = rows(meter)
+        now = monotonic_ns()
         points = {f"outlet:pdu1.{n}": f"outlet:{n}" for n in range(1, bench.cords + 1)}
         if not MAKERS[vendor][3]:
             points = {"node.ac": "node.ac"}
         assert set(read) == set(points)
-        now = monotonic_ns()
         for stream in meter.streams():
             if stream.table != "power":
                 assert all(c.kind == "state" for c in stream.channels), "phases and banks are counted nowhere"
@@ -77,8 +78,9 @@ def test_every_maker_reads_as_the_truth(bench, vendor):
             assert specs["power_w"].window_s == specs["power_w"].update_s == 1.0
             assert ("energy_j" in row) is (energy_step is not None)
             if energy_step is not None:
-                true = base_j + bench.truth.energy(point, bench.truth.start_ns, now)
-                assert row["energy_j"] == pytest.approx(true, abs=energy_step + 3 * row["power_w"])
+                least = base_j + bench.truth.energy(point, bench.truth.start_ns, before)
+                most = base_j + bench.truth.energy(point, bench.truth.start_ns, now)
+                assert least - energy_step - 3 * row["power_w"] <= row["energy_j"] <= most
                 assert row["energy_j"] % energy_step == 0
                 assert specs["energy_j"].accuracy.quantum == energy_step
                 assert specs["energy_j"].modulus is None, "it may be reset: a fall is no wrap"
@@ -122,7 +124,7 @@ def test_the_device_tells_units_digits_accuracy_and_time(bench):
         assert (specs["power_w"].accuracy.source, specs["power_w"].accuracy.gain) == ("datasheet", 0.01)
         row = rows(meter)[stream.name]
         assert row["current_a"] == pytest.approx(row["power_w"] / 230 / 0.98, abs=0.002), "three digits"
-        assert 0 <= row["age_s"] < 4
+        assert 0 <= row["age_s"] < 60
         assert (specs["age_s"].quantity, specs["age_s"].unit) == ("age", "s")
         assert (stream.model, stream.device) == ("PX3-5190R", "QFC0000003")
 
@@ -153,139 +155,111 @@ def test_stated_accuracy_and_wrap_are_taken_over(bench):
             assert rows(meter)["outlet:pdu1.1"]["energy_j"] < modulus_j
 
 
+def counted(meter):
+    """Count the requests of a meter."""
+    asked = []
+    real = meter._poll.read
+    meter._poll.read = lambda: asked.append(1) or real()
+    return asked
+
+
 def test_one_request_serves_all_streams_of_a_moment(steady):
-    with opened(steady) as meter:
-        asked = []
-        real = meter._poll.read
-        meter._poll.read = lambda: asked.append(1) or real()
-        first, *others = meter.streams()
-        meter.read(first)
-        begin = time.monotonic()
-        for stream in others:
+    with opened(steady, period_s=60.0) as meter:
+        asked = counted(meter)
+        for stream in meter.streams():
             meter.read(stream)
-        if time.monotonic() - begin < 0.5:  # not so slow that values are too old to share
-            assert len(asked) == 1
-        meter.read(first)
-        assert len(asked) >= 2, "the next reading is a new one"
+        assert len(asked) == 1
+        meter.read(meter.streams()[0])
+        assert len(asked) == 2, "the next reading is a new one"
 
 
 def test_a_slow_device_is_asked_once_for_all_streams_of_a_tick(bench):
-    with bench.served() as (server, config), opened(config, timeout_s=5.0, period_s=5.0) as meter:
-        asked = []
-        real = meter._poll.read
-        meter._poll.read = lambda: asked.append(1) or real()
-        first, *others = meter.streams()
-        assert len(others) > 3
+    with bench.served() as (server, config), opened(config, period_s=60.0) as meter:
+        asked = counted(meter)
+        assert len(meter.streams()) > 4
         with bench.changed(server, latency_s=0.7):
-            meter.read(first)
-            for stream in others:
+            for stream in meter.streams():
                 assert len(meter.read(stream)) == len(stream.channels)
         assert len(asked) == 1
 
 
 def test_an_answer_too_old_is_not_shared(steady):
-    with opened(steady, period_s=5.0) as meter:
-        asked = []
-        real = meter._poll.read
-        meter._poll.read = lambda: asked.append(1) or real()
+    with opened(steady, period_s=60.0) as meter:
+        asked = counted(meter)
         first, second = meter.streams()[:2]
         meter.read(first)
-        meter._read_ns -= 4 * 10**9
+        meter._read_ns -= 40 * 10**9
         meter.read(second)
         assert len(asked) == 2
 
 
+def is_read(meter, stream):
+    """Tell whether there is an answer, right or wrong."""
+    try:
+        meter.read(stream)
+    except ReadFailed as error:
+        return error.what not in ("there is no answer", "the port is closed")
+    return True
+
+
 def test_it_dies_and_returns(bench):
-    with bench.served(vendor="sentry4") as (server, config), opened(config, timeout_s=1.0) as meter:
+    with bench.served(vendor="sentry4") as (server, config), opened(config, timeout_s=3.0) as meter:
         stream = meter.streams()[0]
         before = meter.read(stream)
         server.kill()
         with pytest.raises(ReadFailed, match=r"port is closed|no answer"):
             meter.read(stream)
         server.start()
-        until = time.monotonic() + 20
-        while True:
-            try:
-                after = meter.read(stream)
-                break
-            except ReadFailed:
-                assert time.monotonic() < until
-        assert after[0] == pytest.approx(before[0], abs=2)
+        until(lambda: is_read(meter, stream), "it answers again")
+        assert meter.read(stream)[0] == pytest.approx(before[0], abs=2)
 
 
 def test_a_slow_device_is_read_and_a_slower_one_is_a_gap(bench):
     with bench.served(latency_s=0.15) as (_, config):
-        with opened(config, timeout_s=5.0, outlets=[1], phases=False) as meter:
+        with opened(config, outlets=[1], phases=False) as meter:
             assert rows(meter)["outlet:pdu1.1"]["power_w"] > 0
         with pytest.raises(ReadFailed, match="no answer"):
             meters.open_meter("snmp", config | {"timeout_s": 0.05})
 
 
 def test_silence_garbage_and_sentinels_are_gaps_with_their_reason(bench):
-    with bench.served() as (server, config), opened(config, timeout_s=1.0) as meter:
+    with bench.served() as (server, config), opened(config, timeout_s=3.0, period_s=60.0) as meter:
         first, *others = meter.streams()
         assert rows(meter)["outlet:pdu1.1"]["power_w"] > 0
         with bench.changed(server, silent_at_s=0):
-            with pytest.raises(ReadFailed, match="no answer"):
-                meter.read(first)
-            begin = time.monotonic()
-            for stream in others:
+            asked = counted(meter)
+            for stream in (first, *others):
                 with pytest.raises(ReadFailed, match="no answer"):
                     meter.read(stream)
-            assert time.monotonic() - begin < len(others), "the others do not wait again"
-        with bench.changed(server, garble_at_s=0):
-            time.sleep(0.5)  # a failure is one for all only for a moment
-            with pytest.raises(ReadFailed, match="malformed"):
-                meter.read(first)
+            assert len(asked) == 1, "the others do not wait again"
+        with bench.changed(server, garble_at_s=0), pytest.raises(ReadFailed, match="malformed"):
+            meter.read(first)
         with bench.changed(server, sentinel_at_s=0):
-            time.sleep(0.5)
+            until(lambda: is_read(meter, first), "it answers again")
             with pytest.raises(ReadFailed, match=r"just now .it shows -1"):
-                until_answered(meter, first)
+                meter.read(first)
             state = next(s for s in others if s.table == "phases")
             row = dict(zip([c.name for c in state.channels], meter.read(state), strict=True))
             assert math.isnan(row["power_w"])
             assert row["voltage_v"] == 230, "what is known is still read"
 
 
-def until_answered(meter, stream):
-    """Read, and again while the device is only slow."""
-    until = time.monotonic() + 20
-    while True:
-        try:
-            return meter.read(stream)
-        except ReadFailed as error:
-            if error.what != "there is no answer" or time.monotonic() > until:
-                raise
-            time.sleep(0.5)
-
-
-def test_a_lossy_network_is_asked_again(bench):
-    with bench.served(drop_share=0.2) as (_, config):
-        good = 0
-        for _ in range(3):
-            try:
-                with opened(config, outlets=[1], phases=False, timeout_s=1.0) as meter:
-                    good += rows(meter)["outlet:pdu1.1"]["power_w"] > 0
-            except ReadFailed:
-                continue
-        assert good > 0
-
-
 def test_wrong_logins_are_denied_each_in_its_own_words(steady, bench):
+    silent = {"timeout_s": 1.5}  # the device drops such requests: this is waited for
     wrong = [
         ({"password": "not the password"}, "authentication password"),
         ({"user": "nobody"}, "no user 'nobody'"),
-        ({"privacy_password": "not the password"}, "privacy password"),
+        ({"privacy_password": "not the password"} | silent, "privacy password"),
         ({"auth": "SHA-256"}, "authentication password or protocol"),
     ]
     for change, words in wrong:
         with pytest.raises(Denied, match=words) as raised:
-            meters.open_meter("snmp", steady | change | {"timeout_s": 0.7})
+            meters.open_meter("snmp", steady | change)
         assert "not the password" not in str(raised.value)
     with bench.served(refuse=True) as (_, config), pytest.raises(Denied, match="authentication"):
         meters.open_meter("snmp", config)
     with bench.served(login="v2c", refuse=True) as (_, config), pytest.raises(Denied, match="community") as raised:
-        meters.open_meter("snmp", config | {"timeout_s": 0.7})
+        meters.open_meter("snmp", config | silent)
     assert config["community"] not in str(raised.value)
 
 
@@ -334,18 +308,16 @@ def test_traps_are_events(bench, login):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
-    at_s = bench.truth.seconds() + 2
-    with bench.served(login=login, trap_at_s=at_s, trap_port=port) as (_, config), opened(config) as meter:
+    with bench.served(login=login) as (server, config), opened(config, trap_port=port) as meter:
         assert meter.missing() == []
-        events, until = [], time.monotonic() + 20
-        while not events and time.monotonic() < until:
-            events = meter.events()
-            time.sleep(0.05)
-        (event,) = events
+        assert meter.events() == []
+        begin = monotonic_ns()
+        bench.send_trap(server, login=login, trap_port=port)
+        (event,) = until(meter.events, "the trap")
         assert event["event"] == "trap"
         assert (event["meter"], event["from"], event["oid"]) == ("pdu1", "127.0.0.1", "1.3.6.1.4.1.1718.4.0.1")
         assert list(event["values"].values()) == [17, "outlet 1: load high"]
-        assert 0 <= monotonic_ns() - event["t"] < 30e9
+        assert begin <= event["t"] <= monotonic_ns()
         json.dumps(event)
         assert meter.events() == []
 
@@ -360,7 +332,7 @@ def test_a_taken_trap_port_is_told_and_the_meter_still_reads(steady):
 
 def test_the_doctor_tells_causes_apart(steady, bench):
     def told(**change):
-        settings = steady | {"timeout_s": 0.6} | change
+        settings = steady | change
         try:
             meters.open_meter("snmp", settings).close()
         except Exception as error:
@@ -375,9 +347,9 @@ def test_the_doctor_tells_causes_apart(steady, bench):
     assert "is closed" in told(address=f"127.0.0.1:{port}")
     assert "knows no user" in told(user="nobody")
     assert "authentication password" in told(password="not the password")
-    assert "privacy password or protocol is wrong" in told(privacy_password="not the password")
+    assert "privacy password or protocol is wrong" in told(privacy_password="not the password", timeout_s=1.5)
     assert "1 (node psu 1, AA1)" in told(outlets=[77])
     with bench.served(login="v2c", refuse=True) as (_, config):
-        said = " ".join(snmp.diagnose(config | {"timeout_s": 0.6}, ReadFailed("x")))
+        said = " ".join(snmp.diagnose(config | {"timeout_s": 1.5}, ReadFailed("x")))
         assert "silent to this community: it is wrong" in said
         assert config["community"] not in said

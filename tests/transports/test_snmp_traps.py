@@ -6,9 +6,9 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 
 import pytest
+from tests.waiting import until
 
 from joulelab.core.errors import Unavailable
 from joulelab.transports.snmp_traps import receiver
@@ -31,14 +31,21 @@ def port():
 
 def send(tmp_path, *words, program="snmptrap"):
     environ = os.environ | {"SNMP_PERSISTENT_DIR": str(tmp_path), "MIBS": ""}
-    return subprocess.run([program, "-m", "", *words], env=environ, capture_output=True, text=True, timeout=30)
+    return subprocess.run([program, "-m", "", *words], env=environ, capture_output=True, text=True, timeout=120)
 
 
 def wait(heard, count=1):
-    until = time.monotonic() + 15
-    while len(heard) < count and time.monotonic() < until:
-        time.sleep(0.02)
+    until(lambda: len(heard) >= count, "traps")
     return heard
+
+
+def is_free(port):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        try:
+            free.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def test_versions_one_and_two_and_informs_are_heard_each_by_its_listener(port, tmp_path):
@@ -65,15 +72,9 @@ def test_versions_one_and_two_and_informs_are_heard_each_by_its_listener(port, t
         receiver().leave(left)
         receiver().leave(right)
         receiver().leave(right)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        until = time.monotonic() + 5
-        while True:
-            try:
-                free.bind(("", port))  # it was let go
-                break
-            except OSError:
-                assert time.monotonic() < until
-                time.sleep(0.02)
+    until(lambda: is_free(port), "the port is let go")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("", port))
         with pytest.raises(Unavailable, match=f"port {port}"):
             receiver().listen(port, "127.0.0.1", Community("one"), b"", first.append)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
 import os
 import secrets
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import pytest
 from tests.slurm.daemons import PATH, Daemons, free_ports, program
 from tests.waiting import until
 
@@ -34,6 +36,7 @@ CPUS = 4  # as many as are declared, not as there are: jobs of the tests sleep
 SCRIPT = "private_sys.sh"
 
 
+@functools.cache
 def missing() -> str:
     """Return what to install for a Slurm to run here, empty where all is there."""
     packages = sorted({package for name, package in PROGRAMS.items() if program(name) is None})
@@ -65,7 +68,7 @@ class Machine:
 
 
 class Cluster:
-    """Start everything at the beginning of the block, stop it by pid at its end.
+    """Start everything at the beginning of the block, stop it by pid at its end; skip the test where that cannot be.
 
     `environment` is what client programs need. The folder must be open to all users for `nobody` to use it.
     """
@@ -73,6 +76,8 @@ class Cluster:
     def __init__(
         self, folder: Path, feed: Path, machines: Mapping[str, Machine], settings: Mapping[str, str] | None = None
     ) -> None:
+        if missing():
+            pytest.skip(missing())
         self.folder = folder
         self._settings = dict(settings or {})
         self._feed = feed
@@ -81,7 +86,7 @@ class Cluster:
         self._host = socket.gethostname().split(".")[0]
         names = ("database", "dbd", "controller", *machines)
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
-        for name in ("munge", "db", "log", "run", "spool", "state", "etc"):
+        for name in ("munge", "db", "log", "run", "spool", "state", "etc", "tmp"):
             (folder / name).mkdir(parents=True)
         self._munge = folder / "munge" / "socket"
         self._daemons = Daemons(folder / "log")
@@ -99,10 +104,10 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.run("scancel", f"--user={self._user}", check=False)
         self.run("scancel", "--signal=KILL", f"--user={self._user}", check=False)
-        until(lambda: not self.run("squeue", "-h", check=False).strip(), "no job is left", 15)
+        until(lambda: not self.run("squeue", "-h", check=False).strip(), "no job is left")
         self._daemons.stop()
 
-    def run(self, *words: str, check: bool = True, seconds: float = 60.0) -> str:
+    def run(self, *words: str, check: bool = True, seconds: float = 120.0) -> str:
         """Return what a client program prints."""
         done = subprocess.run(
             words,
@@ -120,7 +125,7 @@ class Cluster:
     def works(self, *words: str) -> bool:
         """Tell whether a client program succeeds."""
         try:
-            self.run(*words, seconds=10)
+            self.run(*words, seconds=20)
         except (AssertionError, subprocess.TimeoutExpired):
             return False
         return True
@@ -163,7 +168,7 @@ class Cluster:
             yield
         finally:
             self._start_controller()
-            until(lambda: "UP" in self.run("scontrol", "ping", check=False, seconds=20), "slurmctld answers")
+            until(lambda: "UP" in self.run("scontrol", "ping", check=False), "slurmctld answers")
 
     def _start_controller(self) -> None:
         self._daemons.start("slurmctld", [str(program("slurmctld")), "-D"], {"SLURM_CONF": str(self.conf)})
@@ -185,7 +190,7 @@ class Cluster:
             conf = self.folder / "etc" / machine.plugin / "slurm.conf"
             words = [str(program("slurmd")), "-D", "-N", name, "-f", str(conf)]
             start(f"slurmd-{name}", self._private(name, words), {"SLURM_CONF": str(conf), **machine.environment})
-        until(self._idle, f"{len(self._machines)} nodes are idle", 40)
+        until(self._idle, f"{len(self._machines)} nodes are idle")
 
     def _start_munge(self) -> None:
         key = self.folder / "munge" / "key"
@@ -199,10 +204,13 @@ class Cluster:
 
     def _start_database(self) -> None:
         data, door = self.folder / "db", self.folder / "run" / "mysql"
-        make = [str(program("mariadb-install-db")), "--no-defaults", f"--datadir={data}", f"--user={self._user}"]
+        # A server that starts removes the temporary files of all others that use the same folder.
+        own = [f"--datadir={data}", f"--user={self._user}", f"--tmpdir={self.folder / 'tmp'}"]
+        make = [str(program("mariadb-install-db")), "--no-defaults", *own]
         make += ["--auth-root-authentication-method=normal", "--skip-test-db"]
-        subprocess.run(make, check=True, capture_output=True, env=self.environment, timeout=60)
-        words = [str(program("mariadbd")), "--no-defaults", f"--user={self._user}", f"--datadir={data}"]
+        done = subprocess.run(make, capture_output=True, text=True, env=self.environment, timeout=120, cwd="/")
+        assert done.returncode == 0, done.stdout + done.stderr
+        words = [str(program("mariadbd")), "--no-defaults", *own]
         words += [f"--socket={door}", f"--port={self._ports['database']}", "--bind-address=127.0.0.1"]
         words += [f"--pid-file={self.folder}/run/mariadbd.pid", "--innodb-flush-log-at-trx-commit=0"]
         words += ["--innodb-buffer-pool-size=32M", "--innodb-lock-wait-timeout=900", "--skip-name-resolve"]

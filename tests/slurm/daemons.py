@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -22,15 +24,14 @@ def program(name: str) -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that are free now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Return ports that are free now, all different, and none that the system gives to whoever asks for any port."""
+    found: list[int] = []
+    while len(found) < count:
+        port = secrets.choice(range(10_000, 32_768))
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            found += [port] if port not in found else []
+    return found
 
 
 class Daemons:
@@ -75,7 +76,7 @@ class Daemons:
                 process.send_signal(signal.SIGTERM)
             for item in alike:
                 try:
-                    item[1].wait(10)
+                    item[1].wait(60)
                 except subprocess.TimeoutExpired:
                     item[1].kill()
                     item[1].wait()

@@ -27,7 +27,8 @@ from joulelab.twins.truth import Truth
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SIDE_BY_SIDE = "srun {0} --exact sleep 3 & srun {0} --exact sleep 3 & wait"
+# A step that runs beside others: it waits for all that share its folder, each in a task of its own, and then a while.
+BESIDE = "mkdir -p {0}; touch {0}/$$; until [ $(ls {0} | wc -l) -ge {1} ]; do sleep 0.2; done; sleep 3"
 # Ended by being requeued the first time, by itself the second.
 AGAIN = "srun sleep $((${SLURM_RESTART_COUNT:-0} > 0 ? 2 : 300))"
 XCC = Path("/usr/lib/x86_64-linux-gnu/slurm-wlm/acct_gather_energy_xcc.so")
@@ -35,9 +36,13 @@ XCC = Path("/usr/lib/x86_64-linux-gnu/slurm-wlm/acct_gather_energy_xcc.so")
 
 @dataclass
 class Accounts:
-    """Hold the cluster after the jobs: their numbers by name, the true power of a node (W), why there is no BMC."""
+    """Hold the cluster after the jobs: their numbers by name, the true power of a node (W), why there is no BMC.
+
+    Tasks that run side by side find each other in `meeting`.
+    """
 
     cluster: Cluster
+    meeting: Path
     jobs: dict[str, str]
     truth: Truth
     no_bmc: str
@@ -46,6 +51,17 @@ class Accounts:
         """Return sacct's own joules by row."""
         out = self.cluster.run("sacct", "-n", "-P", "-o", "JobID,ConsumedEnergyRaw", "-j", self.jobs[job], *options)
         return dict(line.split("|") for line in out.splitlines())
+
+    def is_settled(self) -> bool:
+        """Return whether the database has the end of all that ran, and so its energy."""
+        words = ("-n", "-P", "-D", "-o", "JobID,End", "-j", ",".join(self.jobs.values()))
+        rows = self.cluster.run("sacct", *words).splitlines()
+        return len(rows) > len(self.jobs) and not any(row.endswith("|Unknown") for row in rows)
+
+    def side_by_side(self, name: str, options: str, tasks: int) -> str:
+        """Return a script of two steps that run at the same time, however late one of them starts."""
+        step = f"srun {options} --exact sh -c '{BESIDE.format(self.meeting / name, 2 * tasks)}'"
+        return f"{step} & {step} & wait"
 
 
 @contextlib.contextmanager
@@ -66,9 +82,11 @@ def accounts() -> Iterator[Accounts]:
         panel = Panel(truth, "node.dc", PanelFlaws(period_s=0.1, window_s=0.1, quantum_j=1.0, base_j=1e6))
         stack.enter_context(Feed(panel, feed))
         cluster = stack.enter_context(Cluster(folder / "slurm", feed, machines))
-        found = Accounts(cluster, {}, truth, no_bmc)
+        found = Accounts(cluster, folder / "meeting", {}, truth, no_bmc)
+        found.meeting.mkdir()
         _plain(found, with_bmc=machine is not None)
         _contained(found)
+        until(found.is_settled, "the database has the end of every job and step")
         yield found
 
 
@@ -80,49 +98,50 @@ def _plain(found: Accounts, *, with_bmc: bool) -> None:
     )
     jobs["again"] = cluster.submit(AGAIN, alone, "--requeue", "-w", "n6")
     jobs["batch"] = cluster.submit("sleep 3", alone, "-w", "n2", "-J", "a|name\nof two lines")
-    jobs["parallel"] = cluster.submit(SIDE_BY_SIDE.format("-n1"), alone, "-w", "n3", "-n2")
-    jobs["wide"] = cluster.submit(SIDE_BY_SIDE.format("-N2 -n2"), alone, "-w", "n4,n5", "-N2", "-n4")
+    jobs["parallel"] = cluster.submit(found.side_by_side("parallel", "-n1", 1), alone, "-w", "n3", "-n2")
+    jobs["wide"] = cluster.submit(found.side_by_side("wide", "-N2 -n2", 2), alone, "-w", "n4,n5", "-N2", "-n4")
     jobs["zero"] = cluster.submit("srun sleep 3", "-w", "z1")
     jobs["gaps"] = cluster.submit("srun sleep 1; sleep 3; srun sleep 1", alone, "-w", "n4,n5", "-N2")
     jobs["array"] = cluster.submit("srun sleep 2", alone, "-w", "n2", "--array=1-2")
     jobs["het"] = cluster.submit("srun --het-group=0,1 sleep 2", alone, "-w", "n3", ":", alone, "-w", "n1")
-    jobs["shared"] = cluster.submit("srun sleep 3", "-n1", "-w", "n1")
-    jobs["beside"] = cluster.submit("srun sleep 3", "-n1", "-w", "n1")
-    _requeue(cluster, jobs["again"], "n6")
+    both = f"srun sh -c '{BESIDE.format(found.meeting / 'shared', 2)}'"
+    jobs["shared"] = cluster.submit(both, "-n1", "-w", "n1")
+    jobs["beside"] = cluster.submit(both, "-n1", "-w", "n1")
     if with_bmc:
         # What is counted before the plugin's session with the BMC stands is lost.
         shown = ("scontrol", "-o", "show", "node", "x1")
-        until(lambda: "CurrentWatts=0 " not in cluster.run(*shown), "the BMC is read", 40)
+        until(lambda: "CurrentWatts=0 " not in cluster.run(*shown), "the BMC is read")
         jobs["xcc"] = cluster.submit("srun sleep 6", alone, "-w", "x1")
-    assert step.wait(60) == 0
+    _requeue(cluster, jobs["again"], "n6")
+    assert step.wait(120) == 0
     named = ("sacct", "-n", "-P", "-X", "--name=step", "-o", "JobIDRaw")
     until(lambda: cluster.run(*named).strip(), "the database has the job")
     jobs["step"] = cluster.run(*named).strip()
-    until(lambda: not cluster.run("squeue", "-h").strip(), "the jobs end", 60)
+    until(lambda: not cluster.run("squeue", "-h").strip(), "the jobs end")
 
 
 def _contained(found: Accounts) -> None:
     """Run jobs with `.extern` steps."""
     cluster, jobs, alone = found.cluster, found.jobs, "--exclusive"
     cluster.set(PrologFlags="Contain")
-    jobs["contained"] = cluster.submit(SIDE_BY_SIDE.format("-n1"), alone, "-w", "n1", "-n2")
+    jobs["contained"] = cluster.submit(found.side_by_side("contained", "-n1", 1), alone, "-w", "n1", "-n2")
     jobs["contained wide"] = cluster.submit("sleep 2; srun sleep 1", alone, "-w", "n2,n3", "-N2")
-    until(lambda: not cluster.run("squeue", "-h").strip(), "the jobs end", 60)
+    until(lambda: not cluster.run("squeue", "-h").strip(), "the jobs end")
 
 
 def _requeue(cluster: Cluster, job: str, node: str) -> None:
     """Put a job that runs back into the queue, and let it start again at once."""
     shown = ("squeue", "-h", "-j", job, "-o", "%T %M")
-    until(lambda: re.match("RUNNING (?!0:0[0-2])", cluster.run(*shown)), f"job {job} has run 3 s", 40)
+    until(lambda: re.match("RUNNING (?!0:0[0-2])", cluster.run(*shown)), f"job {job} has run 3 s")
     # On a busy machine its database may not have heard of the node yet, and then never would.
     asked = ("sacct", "-n", "-X", "-P", "-j", job, "-o", "NodeList")
-    until(lambda: node in cluster.run(*asked), f"the database knows the node of job {job}", 40)
+    until(lambda: node in cluster.run(*asked), f"the database knows the node of job {job}")
     cluster.run("scontrol", "requeue", job)
     # A node refuses what was signed before it was told to end the job, to the second.
     later = time.monotonic() + 2.5
-    until(lambda: "PENDING" in cluster.run(*shown), f"job {job} waits again", 20)
-    until(lambda: cluster.run("sinfo", "-h", "-n", node, "-o", "%T").strip() == "idle", f"{node} is free of it", 20)
-    until(lambda: time.monotonic() > later, "seconds pass", 5, 0.1)
+    until(lambda: "PENDING" in cluster.run(*shown), f"job {job} waits again")
+    until(lambda: cluster.run("sinfo", "-h", "-n", node, "-o", "%T").strip() == "idle", f"{node} is free of it")
+    time.sleep(max(later - time.monotonic(), 0))
     cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 

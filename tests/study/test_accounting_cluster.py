@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.slurm.cluster import Cluster, Machine, missing
+from tests.slurm.cluster import Cluster, Machine
 from tests.slurm.feed import Feed
 from tests.waiting import until
 
@@ -31,7 +31,8 @@ from joulelab.twins.servers.process import ServerProcess
 from joulelab.twins.truth import Truth
 
 pytest.importorskip("pyghmi")
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "all is there")
+
+pytestmark = pytest.mark.system
 SECONDS = 12
 
 
@@ -45,7 +46,7 @@ class Ran:
     def joulelab(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "joulelab", *words],
-            env=self.cluster.environment, capture_output=True, text=True, timeout=120, cwd=self.cluster.folder,
+            env=self.cluster.environment, capture_output=True, text=True, timeout=240, cwd=self.cluster.folder,
         )  # fmt: skip
 
 
@@ -90,7 +91,7 @@ def ran():
             script = f"exec {words} -- sleep {SECONDS}"
             output = ("-o", str(folder / f"{name}.out"), "--export=ALL", "--exclusive", "-w", nodes)
             jobs[name] = cluster.submit(script, *output, "-N", str(nodes.count(",") + 1))
-        until(lambda: not cluster.run("squeue", "-h").strip(), "the jobs end", 120)
+        until(lambda: not cluster.run("squeue", "-h").strip(), "the jobs end")
         slots = {}
         for name, job in jobs.items():
             runs = list_runs(folder / name)
@@ -109,7 +110,7 @@ def accounted(slot):
 @pytest.fixture(scope="module")
 def filled(ran):
     slots = [ran.slots["one"], ran.slots["two"]]
-    assert fill_in(slots, ran.cluster.environment, wait_s=30) == []
+    assert fill_in(slots, ran.cluster.environment, wait_s=120) == []
     return ran
 
 
@@ -166,12 +167,12 @@ def test_the_job_of_another_time_is_refused_and_one_that_runs(filled, tmp_path):
     meta = json.loads((copy / "run.json").read_text())
     meta["started"]["utc_ns"] -= 3600 * 10**9
     (copy / "run.json").write_text(json.dumps(meta))
-    settings = {"slurm_conf": str(filled.cluster.conf), "settle_s": 60}
+    settings = {"slurm_conf": str(filled.cluster.conf), "settle_s": 120}
     with pytest.raises(ConfigError, match="is not that of this run"):
         attach_job(copy, {"job": job, **settings})
     running = filled.cluster.submit("sleep 60", "-w", "n1")
-    until(lambda: "RUNNING" in filled.cluster.run("squeue", "-h", "-j", running, "-o", "%T"), "the job runs", 60)
-    until(lambda: "n1" in filled.cluster.run("sacct", "-n", "-X", "-j", running, "-o", "NodeList"), "it is known", 60)
+    until(lambda: "RUNNING" in filled.cluster.run("squeue", "-h", "-j", running, "-o", "%T"), "the job runs")
+    until(lambda: "n1" in filled.cluster.run("sacct", "-n", "-X", "-j", running, "-o", "NodeList"), "it is known")
     with pytest.raises(Unavailable, match="still runs"):
         attach_job(run, {"job": running, **settings})
     filled.cluster.run("scancel", running)

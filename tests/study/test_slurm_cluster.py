@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.slurm.cluster import missing
 from tests.slurm.studies import CPU, GPU, LIMITED, bench
 from tests.waiting import until
 
@@ -21,7 +20,7 @@ from joulelab.study.nodes import NodeType
 from joulelab.study.slots import State, look
 from joulelab.study.slurm.queued import queued
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "all is there")
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")
@@ -32,25 +31,13 @@ def shared():
 
 @pytest.fixture
 def slurm(shared):
-    """Give each test a folder of its own, also where it is tried again, and cancel the jobs that it leaves."""
+    """Give each test a folder of its own, and cancel the jobs that it leaves."""
     folder = Path(tempfile.mkdtemp(dir=shared.folder))
     yield replace(shared, folder=folder)
-    left = [task for task, *_ in shared.jobs("-p", "main,accelerated,cpu")]
+    left = [task for task, *_ in shared.jobs()]
     if left:
         shared.cluster.run("scancel", *left, check=False)
-        until(lambda: not shared.jobs("-p", "main,accelerated,cpu"), "no job is left", 60)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def limited(shared):
-    """Have a job reach its time limit while other tests run: Slurm looks at limits every 30 s."""
-    study, _ = shared.held("limited", {"limited": LIMITED})
-    (slot,) = slots(study)
-    executor = shared.executor(study)
-    executor.submit(slot)
-    until_runs(executor, slot)
-    shared.cluster.run("scontrol", "update", f"JobId={claim_of(slot)['job']}", "EndTime=now+1")
-    return executor, slot, {}
+        until(lambda: not shared.jobs(), "no job is left")
 
 
 def slots(study, repeats=1):
@@ -65,7 +52,7 @@ def claim_of(slot):
     return json.loads((slot / "claim.json").read_text())
 
 
-def poll(executor, wanted, limit_s=60):
+def poll(executor, wanted):
     """Poll until so many slots have ended; return them by slot, and what was waited for."""
     ended, waits = {}, []
 
@@ -78,12 +65,12 @@ def poll(executor, wanted, limit_s=60):
                 waits.append(news)
         return len(ended) >= wanted
 
-    until(more, f"{wanted} slots end", limit_s, 0)
+    until(more, f"{wanted} slots end", most_s=0)
     return ended, waits
 
 
 def until_runs(executor, slot):
-    until(lambda: executor.poll(0.1) == [] and (slot / "out.txt").exists(), "the workload runs", 60, 0)
+    until(lambda: executor.poll(0.1) == [] and (slot / "out.txt").exists(), "the workload runs", most_s=0)
 
 
 def sent(study):
@@ -139,12 +126,8 @@ def test_cancelled_while_they_wait_or_run(slurm):
     executor = slurm.executor(study)
     for slot in slots(study):
         executor.submit(slot)
-    until(
-        lambda: executor.poll(0.1) == [] and any((slot / "out.txt").exists() for slot in slots(study)),
-        "one runs",
-        60,
-        0,
-    )
+    one_runs = lambda: executor.poll(0.1) == [] and any((slot / "out.txt").exists() for slot in slots(study))  # noqa: E731
+    until(one_runs, "one runs", most_s=0)
     first = next(slot for slot in slots(study) if slot.exists())
     others = [slot for slot in slots(study) if slot != first]
     executor.cancel(others[0])
@@ -176,17 +159,20 @@ def test_cancelled_twice_is_killed(slurm):
     assert ended[slot].fate == "cancelled"
 
 
-def test_time_limit(limited):
-    executor, slot, ended = limited
-    if not ended:
-        ended.update(poll(executor, 1, 90)[0])
+@pytest.mark.campaign  # Slurm looks at limits every 30 s
+def test_time_limit(slurm):
+    study, _ = slurm.held("limited", {"limited": LIMITED})
+    (slot,) = slots(study)
+    executor = slurm.executor(study)
+    executor.submit(slot)
+    until_runs(executor, slot)
+    slurm.cluster.run("scontrol", "update", f"JobId={claim_of(slot)['job']}", "EndTime=now+1")
+    ended, _ = poll(executor, 1)
     assert ended[slot].fate == "failed"
     assert "ended as TIMEOUT" in ended[slot].said
     assert job_of(slot)["state"] == "TIMEOUT"
     assert look(slot).state is State.FAILED
     assert executor.is_over(claim_of(slot)) is True
-    assert executor.is_over({"job": "1"}) is None
-    assert executor.is_over({"job": "1", "cluster": "elsewhere"}) is None
 
 
 def test_a_lost_node(slurm):
@@ -201,6 +187,9 @@ def test_a_lost_node(slurm):
     slurm.cluster.run("scontrol", "update", "NodeName=c1", "State=RESUME", check=False)  # it may be back
     assert ended[slot].fate == "again"
     assert "ended as NODE_FAIL" in ended[slot].said
+    assert executor.is_over(claim_of(slot)) is True
+    assert executor.is_over({"job": "1"}) is None
+    assert executor.is_over({"job": "1", "cluster": "elsewhere"}) is None
 
 
 def test_requeued_jobs_go_on_while_daemons_restart(slurm):
@@ -212,21 +201,21 @@ def test_requeued_jobs_go_on_while_daemons_restart(slurm):
     job = claim_of(slot)["job"]
     waits = []
     with slurm.cluster.without_database():
-        until(lambda: waits.extend(executor.poll(0.2)) or waits, "it says that Slurm does not answer", 40, 0)
+        until(lambda: waits.extend(executor.poll(0.2)) or waits, "it says that Slurm does not answer", most_s=0)
         assert executor.poll(1.5) == []
     assert [(news.what, type(news)) for news in waits] == [("waits for Slurm", Waits)]
     slurm.cluster.run("scontrol", "requeue", job)
-    until(lambda: [job, "PENDING", job] in slurm.jobs(), "it waits again", 40)
+    until(lambda: [job, "PENDING", job] in slurm.jobs(), "it waits again")
     with slurm.cluster.without_controller():
         assert [news for news in executor.poll(1.0) if isinstance(news, Ended)] == []
     # Slurm waits two minutes before it starts it again, unless it is told otherwise.
-    until(lambda: slurm.cluster.works("scontrol", "update", f"JobId={job}", "StartTime=now"), "it may start", 40)
+    until(lambda: slurm.cluster.works("scontrol", "update", f"JobId={job}", "StartTime=now"), "it may start")
 
     def runs_again():
         assert not [news for news in executor.poll(0.2) if isinstance(news, Ended)]
         return slot.exists() and claim_of(slot)["restart"] == 1
 
-    until(runs_again, "it runs again", 60, 0)
+    until(runs_again, "it runs again", most_s=0)
     go.touch()
     ended, _ = poll(executor, 1)
     assert ended[slot].fate == ""
@@ -276,7 +265,7 @@ def test_held_jobs_are_told(slurm):
     job = claim_of(slot)["job"]
     slurm.cluster.run("scontrol", "requeuehold", job)
     waits = []
-    until(lambda: waits.extend(executor.poll(0.2)) or waits, "it says that it is held", 60, 0)
+    until(lambda: waits.extend(executor.poll(0.2)) or waits, "it says that it is held", most_s=0)
     assert [(news.what, news.why) for news in waits] == [
         (
             "waits in the queue",
@@ -292,8 +281,8 @@ def test_a_killed_driver_is_followed_by_one_that_finds_its_jobs(slurm):
     study, go = slurm.held("driven", n="1,2,3,4,5")
     driver = slurm.start(study)
     try:
-        until(lambda: any((slot / "out.txt").exists() for slot in slots(study)), "a slot runs", 60)
-        until(lambda: len(slurm.jobs("-p", "accelerated")) == 5, "all are sent", 60)
+        until(lambda: any((slot / "out.txt").exists() for slot in slots(study)), "a slot runs")
+        until(lambda: len(slurm.jobs("-p", "accelerated")) == 5, "all are sent")
         left_alone(slurm, study, driver.pid)
     finally:
         os.kill(driver.pid, signal.SIGKILL)

@@ -264,6 +264,24 @@ def test_what_slurm_has_lost_is_tried_again(tmp_path):
     assert (news.fate, news.said) == ("again", "job 8 ended; Slurm knows no more of it")
 
 
+def test_a_job_that_reaches_its_time_limit_fails_its_slot(tmp_path):
+    site = Site(sbatch="8\n", squeue="8|8|RUNNING|n1|None\n", sacct="8|8|RUNNING|0:0|n1\n")
+    opened, slots = executor(tmp_path / "s", site)
+    opened.submit(slots[0])
+    assert opened.poll(0) == []
+    slots[0].mkdir(parents=True)
+    (slots[0] / "claim.json").write_text('{"job": "8", "cluster": "test", "host": "n1", "boot": "x"}')
+    site.answers |= {"squeue": NONE, "sacct": "8|8|TIMEOUT|0:0|n1\n"}
+    news = []
+    for site.t in (10.0, 100.0):
+        news += opened.poll(0)
+    (ended,) = news
+    assert (ended.slot, ended.fate) == (slots[0], "failed")
+    assert "ended as TIMEOUT" in ended.said
+    assert json.loads((slots[0] / "job.json").read_text())["state"] == "TIMEOUT"
+    assert opened.is_over({"job": "8", "cluster": "test"}) is True
+
+
 def test_claims_are_asked_about_once(tmp_path):
     site = Site(sacct="9|9|CANCELLED by 0|0:0|n1\n8|8|RUNNING|0:0|n2\n")
     opened, slots = executor(tmp_path / "s", site)
@@ -313,7 +331,7 @@ def test_a_folder_that_cannot_be_read_is_left_out(tmp_path):
 def test_programs_that_are_not_there_or_hang(tmp_path):
     with pytest.raises(Unavailable, match="no program sacct"):
         Jobs({"PATH": str(tmp_path)}).accounted(["1"])
-    for name, text in (("sacct", "sleep 5"), ("squeue", "exit 3")):
+    for name, text in (("sacct", "exec sleep 600"), ("squeue", "exit 3")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin"}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.recorder.driving import SRC
-from tests.slurm.cluster import Cluster, Machine, missing
+from tests.slurm.cluster import Cluster, Machine
 from tests.supervisor.supervised import gone, recorders_in
 from tests.waiting import until
 
@@ -32,7 +32,8 @@ from joulelab.twins.serve import TwinServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "all is there")
+pytestmark = pytest.mark.system
+
 # A script's command is typed so in each of them.
 JOULELAB = f"{sys.executable} -m joulelab"
 
@@ -51,7 +52,7 @@ class Bench:
 
     def submit(self, name: str, command: str, *options: str, **variables: str) -> Path:
         """Submit a job and return its store of runs; what it prints goes to `out` there."""
-        runs = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))  # a new one where a test is tried again
+        runs = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
         own = {
             "JOULELAB_RUNS": runs,
             "PYTHONPATH": SRC,
@@ -64,7 +65,7 @@ class Bench:
 
     def ended(self, runs: Path) -> int:
         """Wait for a job's end and return the exit code of its command."""
-        until((runs / "code").exists, f"{runs.name} ends", 90)
+        until((runs / "code").exists, f"{runs.name} ends")
         return int((runs / "code").read_text())
 
 
@@ -91,7 +92,7 @@ def no_job_left(bench: Bench) -> Iterator[None]:
     jobs = bench.cluster.run("squeue", "-h", "-o", "%i").split()
     if jobs:
         bench.cluster.run("scancel", *jobs)
-        until(lambda: not bench.cluster.run("squeue", "-h", "-o", "%i").split(), "no job is left", 60)
+        until(lambda: not bench.cluster.run("squeue", "-h", "-o", "%i").split(), "no job is left")
 
 
 def only_run(runs: Path) -> Path:
@@ -103,15 +104,17 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [e for path in folder.glob("events.*.jsonl") for e in read_lines(path)[0] if e["event"] == kind]
 
 
-def commands() -> dict[int, list[str]]:
-    """Return the command lines of the processes that run here."""
+def words_in(file: Path) -> list[str]:
+    return file.read_bytes().decode(errors="replace").split("\0")
+
+
+def commands(runs: Path, *variables: str) -> dict[int, list[str]]:
+    """Return the command lines of a job's processes that have these variables: other tests run beside this one."""
     found = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            except OSError:
-                continue
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and {f"JOULELAB_RUNS={runs}", *variables} <= set(words_in(entry / "environ")):
+                found[int(entry.name)] = words_in(entry / "cmdline")
     return found
 
 
@@ -156,22 +159,22 @@ def test_a_job_of_two_nodes_is_one_run(bench: Bench) -> None:
 
 def test_all_recorders_end_when_the_supervisor_is_killed(bench: Bench) -> None:
     runs = bench.submit("killed", f"{JOULELAB} run -- srun sleep 300.25 || sleep 300", "-N2", "--ntasks-per-node=1")
-    until(lambda: list_runs(runs), "the run begins", 60)
+    until(lambda: list_runs(runs), "the run begins")
     run = only_run(runs)
-    until(lambda: events(run / "n1", "workload"), "the workload runs", 60)
-    until(lambda: recorders_in(run / "n2"), "the other node is recorded", 30)
+    until(lambda: events(run / "n1", "workload"), "the workload runs")
+    until(lambda: recorders_in(run / "n2"), "the other node is recorded")
     (own,), (other,) = recorders_in(run / "n1"), recorders_in(run / "n2")
     (supervisor,) = (
-        p for p, words in commands().items() if words[1:4] == ["-m", "joulelab", "run"] and "300.25" in words
+        p for p, words in commands(runs).items() if words[1:4] == ["-m", "joulelab", "run"] and "300.25" in words
     )
-    step = [p for p, words in commands().items() if MODULE in words]
+    step = [p for p, words in commands(runs).items() if MODULE in words]
     assert len(step) >= 3, "srun, and a task on each node"
     os.kill(supervisor, signal.SIGKILL)
-    until(lambda: all(gone(p) for p in (own, other, *step)), "recorders and step are gone", 30)
+    until(lambda: all(gone(p) for p in (own, other, *step)), "recorders and step are gone")
     assert events(run / "n2", "owner-ended")
-    assert any("300.25" in words for words in commands().values()), "the workload goes on"
+    assert any("300.25" in words for words in commands(runs).values()), "the workload goes on"
     bench.cluster.run("scancel", bench.job)
-    until(lambda: bench.job not in bench.cluster.run("squeue", "-h", "-o", "%i"), "the job is gone", 30)
+    until(lambda: bench.job not in bench.cluster.run("squeue", "-h", "-o", "%i"), "the job is gone")
 
 
 def test_each_node_has_one_run_where_ranks_are_recorded(bench: Bench) -> None:
@@ -203,24 +206,19 @@ def test_a_step_that_is_refused_costs_nothing(bench: Bench) -> None:
     assert (workload["t"] - began["t"]) / NS < 30
 
 
-def tasks_on(host: str) -> list[int]:
+def tasks_on(runs: Path, host: str) -> list[int]:
     """Return the tasks of our steps on a node, not their srun."""
-    found = []
-    for pid, words in commands().items():
-        with contextlib.suppress(OSError):
-            named = f"SLURMD_NODENAME={host}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if MODULE in words and named and Path(words[0]).name != "srun":
-                found.append(pid)
-    return found
+    there = commands(runs, f"SLURMD_NODENAME={host}")
+    return [pid for pid, words in there.items() if MODULE in words and Path(words[0]).name != "srun"]
 
 
 def begin_waiting(bench: Bench, name: str) -> tuple[Path, Path]:
     """Begin a run on both nodes whose workload ends soon after the file `go` is in its store; return both."""
     wait = "sh -c 'until [ -e go ]; do sleep 0.1; done; sleep 0.3'"
     runs = bench.submit(name, f"{JOULELAB} run -o result.json -- {wait}", "-N2")
-    until(lambda: list_runs(runs), "the run begins", 60)
+    until(lambda: list_runs(runs), "the run begins")
     run = only_run(runs)
-    until(lambda: events(run / "n1", "workload") and recorders_in(run / "n2"), "both nodes are recorded", 60)
+    until(lambda: events(run / "n1", "workload") and recorders_in(run / "n2"), "both nodes are recorded")
     return runs, run
 
 
@@ -237,10 +235,10 @@ def segments(run: Path) -> list[str]:
 
 def test_a_node_whose_task_is_killed_is_told_and_recorded_again(bench: Bench) -> None:
     runs, run = begin_waiting(bench, "task")
-    (task,), (recorder,) = tasks_on("n2"), recorders_in(run / "n2")
+    (task,), (recorder,) = tasks_on(runs, "n2"), recorders_in(run / "n2")
     os.kill(task, signal.SIGKILL)
-    until(lambda: gone(recorder), "its recorder ends with it", 30)
-    until(lambda: events(run / "n1", "node-back") and segments(run) == ["0", "1"], "it is recorded again", 60)
+    until(lambda: gone(recorder), "its recorder ends with it")
+    until(lambda: events(run / "n1", "node-back") and segments(run) == ["0", "1"], "it is recorded again")
     (problem,) = problems_of(bench, runs)
     assert problem.startswith("n2: not heard of for 5 s, so the recording is lost (srun: error: n2: task 1: Killed)")
     assert problem.endswith("; it is started again")
@@ -257,17 +255,17 @@ def test_a_node_whose_task_is_killed_is_told_and_recorded_again(bench: Bench) ->
 @pytest.mark.campaign
 def test_nodes_whose_srun_is_killed_are_recorded_again_and_not_twice(bench: Bench) -> None:
     runs, run = begin_waiting(bench, "srun")
-    left = [*tasks_on("n1"), *tasks_on("n2")]
+    left = [*tasks_on(runs, "n1"), *tasks_on(runs, "n2")]
     assert len(left) == 2
-    sruns = [p for p, words in commands().items() if MODULE in words and Path(words[0]).name == "srun"]
+    sruns = [p for p, words in commands(runs).items() if MODULE in words and Path(words[0]).name == "srun"]
     for srun in sruns:  # it has a child of its own
         os.kill(srun, signal.SIGKILL)
-    until(lambda: events(run / "n1", "node-back") and segments(run) == ["0", "1"], "they are recorded again", 60)
-    until(lambda: all(gone(pid) for pid in left), "the tasks that were left are gone", 30)
+    until(lambda: events(run / "n1", "node-back") and segments(run) == ["0", "1"], "they are recorded again")
+    until(lambda: all(gone(pid) for pid in left), "the tasks that were left are gone")
     # Again and again, until it is given up; there is a pause before each try.
-    (task,) = tasks_on("n2")
+    (task,) = tasks_on(runs, "n2")
     os.kill(task, signal.SIGKILL)
-    until(lambda: len(events(run / "n1", "node-back")) >= 3, "it is recorded again", 60)
+    until(lambda: len(events(run / "n1", "node-back")) >= 3, "it is recorded again")
     problems = problems_of(bench, runs)
     assert problems[0].startswith("the step that records n1, n2 ended early")
     assert len(problems) == 2, problems

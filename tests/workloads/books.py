@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RUNNER = (sys.executable, "-m", "joulelab.workloads.notebook")
-LIMIT_S = 100
+LIMIT_S = 240
 
 
 def code(source: str, *tags: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The smoke preset of every workload, measured on the simulated node, with one rank and with two."""
+"""The smoke preset of every workload: in this process, and measured on the simulated node as users run it."""
 
 from __future__ import annotations
 
@@ -7,33 +7,43 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.integrations.following import Marked, marked
 
 from joulelab import workloads
 from joulelab.twins import profile
 from joulelab.twins.model import Node, preset
 from joulelab.twins.serve import TwinServer
+from joulelab.workloads import llm_infer
+from joulelab.workloads.training import launch
+
+__all__ = ["marked"]
 
 pytest.importorskip("torch")
 
 pytestmark = pytest.mark.system
 
 JOULELAB = [sys.executable, "-m", "joulelab"]
-LIMIT_S = 240
+LIMIT_S = 400
 NEEDS = {"llava15-13b": "transformers", "llm-infer": "transformers", "lstm-notebook": "nbclient"}
 # Workloads that are trained; what they tell is the same.
 TRAINED = [name for name in workloads.names() if {"ranks", "epochs"} <= set(workloads.find(name).PARAMETERS)]
 OTHERS = [name for name in workloads.names() if name not in TRAINED]
-# Each is trained once: with two ranks where that is a way of its own (copies of the model, parts of it), else with one.
-TWO_RANKS = ("resnet152-cifar10", "llava15-13b")
+# One training of two ranks and one workload of another kind are measured as users run them, the others in campaigns.
 TRAININGS = [
-    pytest.param(name, ranks, marks=[] if (ranks == 2) == (name in TWO_RANKS) else pytest.mark.campaign)
+    pytest.param(name, ranks, marks=() if (name, ranks) == ("lstm-load", 2) else pytest.mark.campaign)
     for name in TRAINED
     for ranks in (1, 2)
 ]
-# The preset trains this one for 15 s; a few steps show the same.
-FEWER = {"resnet152-cifar10": ("max_steps=12",)}
+MEASURED = [pytest.param(name, marks=() if name == "burn" else pytest.mark.campaign) for name in OTHERS]
+# Presets take 15 s and 4 s; a few steps and a second show the same.
+FEWER = {
+    "resnet152-cifar10": ("max_steps=12",),
+    "lstm-load": ("epochs=1", "countries=1"),
+    "burn": ("seconds=1", "size=128"),
+}
 PHASES = ["set-up", "warm-up", "epoch 1", "predict", "save"]
 
 
@@ -66,14 +76,18 @@ def measured(node: dict[str, str], runs: Path, name: str, *words: str) -> tuple[
     return json.loads((runs / "out").read_text()), done.stdout
 
 
-def check_training(result: dict, ranks: int) -> None:
-    facts, work, titles = result["facts"], result["work"], [p["title"] for p in result["phases"]]
+def check_facts(facts: dict, titles: list[str], ranks: int) -> None:
     assert [title for title in PHASES if title not in titles] == []
     assert facts["ranks"] == ranks
     assert facts["data"].startswith("synthetic-")
     assert facts["stopped_by"] in ("end", "max_steps", "max_seconds")
     assert facts["flop_training"] >= facts["flop_forward"] > 0
     assert [facts[name] for name in facts["quality"].split(", ")]
+
+
+def check_training(result: dict, ranks: int) -> None:
+    facts, work = result["facts"], result["work"]
+    check_facts(facts, [p["title"] for p in result["phases"]], ranks)
     # Each rank reports what it did; steps are those of all of them together.
     epochs = [p for p in result["phases"] if p["name"] == "epoch"]
     assert sum(p["work"]["steps"] for p in epochs) == facts["steps"]
@@ -104,10 +118,42 @@ def test_trainings(node, tmp_path, name, ranks):
     assert len(list(Path(result["folder"]).glob("*/nvml.power.*"))) == 1  # one recorder
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", MEASURED)
 def test_others(node, tmp_path, name):
     pytest.importorskip(NEEDS.get(name, "torch"))
-    result, _ = measured(node, tmp_path, name)
+    result, _ = measured(node, tmp_path, name, *FEWER.get(name, ()))
     check_energy(result)
     assert result["work"]
     assert result["labels"]["workload"] == name
+
+
+def facts_of(marked: Marked) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for line in marked.lines():
+        facts |= line.get("facts", {})
+    return facts
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("name", TRAINED)
+def test_trainings_of_this_process(marked: Marked, capsys, name):
+    pytest.importorskip(NEEDS.get(name, "torch"))
+    module = workloads.find(name)
+    words = ["preset=smoke", "ranks=1", *FEWER.get(name, ())]
+    assert launch.main(name, module.PARAMETERS, module.task, module.PRESETS, words) == 0
+    assert capsys.readouterr().out.count("epoch 1: loss") == 1
+    facts, work = facts_of(marked), marked.work()
+    check_facts(facts, marked.titles(), 1)
+    assert work["steps"] == facts["steps"]
+    assert work["samples"] == pytest.approx(facts["steps"] * facts["batch"], rel=0.2)
+    assert work["FLOP"] >= work["samples"] * facts["flop_training"]
+    assert work["predicted"] > 0
+    assert marked.open() == 0
+
+
+@pytest.mark.no_cover
+def test_serving_of_this_process(marked: Marked):
+    pytest.importorskip("transformers")
+    assert llm_infer.main(["preset=smoke", "max_seconds=0", "repeats=2"]) == 0
+    assert marked.work()["tokens"] == 2 * 4 * 64
+    assert marked.open() == 0

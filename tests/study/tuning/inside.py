@@ -75,7 +75,7 @@ def recorded(tmp_path: Path, capped: Capped, tuning: Online, until: Callable[[],
     recording = Recording(RunOptions(runs=tmp_path), ["true"], os.environ)
     writer = MarkWriter(recording.folder / "marks")
     tuning.begin(recording, capped)  # type: ignore[arg-type]
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not until():
         writer.work({"steps": 1})
         writer.flush()

@@ -196,7 +196,7 @@ def call(sock, xid, procedure, body=b"", program=0x0607AF, version=1):
 def test_vxi11_on_the_wire(truth, tmp_path):
     with (
         serve(truth, tmp_path, AnalyzerFlaws(), 0) as served,
-        socket.create_connection(("127.0.0.1", served.ports["vxi11"]), 5) as sock,
+        socket.create_connection(("127.0.0.1", served.ports["vxi11"]), 60) as sock,
     ):
         assert call(sock, 1, 0) == (0, b"")
         _, body = call(sock, 2, 10, struct.pack(">III", 7, 0, 0) + struct.pack(">I", 5) + b"inst0\0\0\0")
@@ -227,12 +227,12 @@ def test_vxi11_on_the_wire(truth, tmp_path):
 def test_noise_on_the_wire_ends_only_its_connection(truth, tmp_path):
     with serve(truth, tmp_path, AnalyzerFlaws(), 0) as served:
         for noise in (b"\xff" * 64, b"GET / HTTP/1.0\r\n\r\n", struct.pack(">I", 0x80000004) + b"abcd"):
-            with socket.create_connection(("127.0.0.1", served.ports["vxi11"]), 5) as sock:
+            with socket.create_connection(("127.0.0.1", served.ports["vxi11"]), 60) as sock:
                 sock.sendall(noise)
                 with contextlib.suppress(OSError):  # it may have gone already
                     sock.shutdown(socket.SHUT_WR)
                     assert sock.recv(10) == b""
-        with socket.create_connection(("127.0.0.1", served.ports["vxi11"]), 5) as sock:
+        with socket.create_connection(("127.0.0.1", served.ports["vxi11"]), 60) as sock:
             assert call(sock, 1, 0) == (0, b"")
 
 

@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from joulelab.core.clock import NS, monotonic_ns, utc_now_ns
 from joulelab.core.errors import Denied, ReadFailed
@@ -37,7 +38,7 @@ def truth(tmp_path_factory):
         yield made
 
 
-def page(served, exporter, timeout=5):
+def page(served, exporter, timeout=60):
     try:
         with OPENER.open(f"{served.facts['exporters']}/{exporter}/metrics", timeout=timeout) as answer:
             return answer.read().decode()
@@ -68,16 +69,17 @@ def test_each_exporter_speaks_in_its_own_units(truth, tmp_path):
         assert sum(gpus.values()) == pytest.approx(sum(truth.power(f"gpu:{n}", now) for n in range(8)), abs=0.1)
         counted = values(page(served, "dcgm"), "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")
         first = next(value for labels, value in counted.items() if 'gpu="0"' in labels)
-        assert first / 1000 == pytest.approx(
-            truth.energy("gpu:0", truth.start_ns, now), abs=3 * truth.power("gpu:0", now)
-        )
+        low, high = (truth.energy("gpu:0", truth.start_ns, t) for t in (now - 3 * NS, monotonic_ns()))
+        assert low <= first / 1000 <= high
         pdu = page(served, "snmp")
         assert sum(values(pdu, "st4OutletActivePower").values()) == pytest.approx(watts, abs=4)
         assert list(values(pdu, "rPDU2DeviceStatusPower").values()) == [round(watts / 10)]
         joules = sum(values(page(served, "node"), "node_rapl_package_joules_total").values())
-        assert joules == pytest.approx(sum(truth.energy(f"cpu:{n}", truth.start_ns, now) for n in (0, 1)), rel=0.05)
         kepler = values(page(served, "kepler"), "kepler_node_cpu_joules_total")
-        assert next(v for k, v in kepler.items() if "package" in k) == pytest.approx(joules, rel=0.05)
+        times = (now - 5 * NS, monotonic_ns())
+        low, high = (sum(truth.energy(f"cpu:{n}", truth.start_ns, t) for n in (0, 1)) for t in times)
+        assert low <= joules <= high
+        assert low <= next(v for k, v in kepler.items() if "package" in k) <= high
         micro = values(page(served, "scaphandre"), "scaph_host_power_microwatts")
         leaves = [f"{family}:{n}" for family in ("cpu", "dram") for n in (0, 1)]
         assert sum(micro.values()) / 1e6 == pytest.approx(sum(truth.power(leaf, now) for leaf in leaves), abs=0.1)
@@ -92,7 +94,7 @@ def test_promtool_reads_every_page(truth, tmp_path):
     with exporters(truth, tmp_path) as served:
         for name in prometheus.EXPORTERS:
             text = page(served, name)
-            done = subprocess.run([tool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=30)
+            done = subprocess.run([tool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=120)
             assert "error while linting" not in done.stderr, done.stderr
             assert done.returncode in (0, 3), done.stderr  # 3: names that its style would not choose
 
@@ -139,18 +141,19 @@ def test_the_entry_reads_the_twin_live_and_afterwards(truth, twin):
     with contextlib.closing(open_meter("prometheus", entry(twin))) as meter:
         (stream,) = meter.streams()
         assert stream.scope == "node.ac"
-        seen = set()
-        until = time.monotonic() + 30
-        while len(seen) < 3 and time.monotonic() < until:
+        seen, begin = set(), utc_now_ns()
+
+        def read():
             value, age_s = meter.read(stream)
             assert value == watts
-            assert 0 <= age_s < 60
-            seen.add(round((utc_now_ns() / NS - age_s) * 20))
-            time.sleep(0.1)
-        assert len(seen) >= 3, "new samples come"
+            assert age_s >= 0
+            seen.add(round(utc_now_ns() / NS - age_s, 1))
+            return len(seen) >= 3
+
+        until(read, "new samples come")
     end = utc_now_ns()
     with contextlib.closing(meter_module.open_archive(entry(twin))) as archive:
-        (fetched,) = archive.fetch(end - NS, end)
+        (fetched,) = archive.fetch(begin, end)
         assert {row[2][0] for row in fetched.rows} == {watts}
     with contextlib.closing(open_meter("prometheus", entry(twin) | {"preset": "dcgm", "match": 'job="dcgm"'})) as meter:
         assert [s.scope for s in meter.streams()] == [f"gpu:{n}" for n in range(8)]
@@ -177,10 +180,7 @@ def test_the_child_dies_with_a_server_that_is_killed(truth, tmp_path):
         with pytest.raises(Denied):  # no log-in is right
             open_meter("prometheus", entry(process))
         process.kill()
-        until = time.monotonic() + 20
-        while is_alive(child) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not is_alive(child)
+        until(lambda: not is_alive(child), "prometheus ends")
 
 
 def is_alive(pid):

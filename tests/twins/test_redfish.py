@@ -43,7 +43,7 @@ def serve(truth, tmp_path):
 def curl(served, path, *options):
     """Return status, headers and body, with a client that shares nothing with ours."""
     place = f"https://127.0.0.1:{served.ports['redfish']}{path}"
-    command = [CURL, "--silent", "--globoff", "--include", "--max-time", "20", *options, place]
+    command = [CURL, "--silent", "--globoff", "--include", "--max-time", "120", *options, place]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     head, _, body = done.stdout.partition("\n\n")
     status, *lines = head.splitlines() or [f"HTTP/1.1 {-done.returncode}"]

@@ -143,7 +143,8 @@ class _Signals:
 
     def __init__(self) -> None:
         self.ended = threading.Event()
-        self.child: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._number = 0
 
     def __enter__(self) -> Self:
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -154,20 +155,30 @@ class _Signals:
         for number, handler in self._found.items():
             signal.signal(number, handler)
 
+    def follow(self, child: subprocess.Popen[bytes]) -> None:
+        """Pass signals on to a command, also one that came while it was started."""
+        self._child = child
+        self._pass_on()
+
     def _note(self, number: int, _: FrameType | None) -> None:
+        self._number = number
         self.ended.set()
-        if self.child is not None and number != signal.SIGINT:
-            self.child.send_signal(number)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._child is not None and self._number not in (0, signal.SIGINT):
+            self._child.send_signal(self._number)
 
 
 def _run(server: TwinServer, words: tuple[str, ...], signals: _Signals) -> int:
     """Run a command that sees the twin; return its exit code as a shell would."""
     try:
-        signals.child = subprocess.Popen(words, env=os.environ | server.environment)
+        child = subprocess.Popen(words, env=os.environ | server.environment)
     except OSError as error:
         click.echo(f"joulelab: twin: cannot run {words[0]!r} ({error.strerror}); check the words after `--`", err=True)
         return 127 if isinstance(error, FileNotFoundError) else 126
-    code = signals.child.wait()
+    signals.follow(child)
+    code = child.wait()
     if server.driver is not None and server.driver.error is not None:
         click.echo(f"joulelab: twin: it stopped following the load ({server.driver.error})", err=True)
     return code if code >= 0 else 128 - code

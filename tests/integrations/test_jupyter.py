@@ -98,7 +98,7 @@ def test_cells_are_marked_measured_and_shown(shell: Any, folder: Path, capsys: p
     shell.run_cell("# wait\nimport asyncio, time, joulelab\ntime.sleep(0.2)")
     body = "%%joulelab the training\n# train\nprint('printed')\nwith joulelab.phase('epoch', n=1):\n"
     body += "    joulelab.fact(data='fashion-mnist', accuracy=0.91)\n"
-    body += "    for _ in range(10):\n        await asyncio.sleep(0.02)\n        joulelab.work(samples=4)\n6 * 7"
+    body += "    for _ in range(10):\n        await asyncio.sleep(0.05)\n        joulelab.work(samples=4)\n6 * 7"
     done = shell.run_cell(body)
     assert done.result == 42
     assert "printed\n" in capsys.readouterr().out
@@ -155,7 +155,7 @@ def check_total(shell: Any, run: Path) -> None:
     assert found is not None
     whole = found.whole
     assert whole.energy is not None
-    assert whole.duration_s == pytest.approx((monotonic_ns() - recording.since_ns) * 1e-9, abs=1.5)
+    assert 0.4 < whole.duration_s <= (monotonic_ns() - recording.since_ns) * 1e-9
     assert whole.energy.value == pytest.approx(200 * whole.duration_s, rel=0.05)
     assert found.between.energy is not None
     assert found.between.duration_s > 0.2

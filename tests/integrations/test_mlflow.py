@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.recorder.driving import fake
+from tests.waiting import until
 
 import joulelab
 from joulelab.core.clock import utc_now_ns
@@ -31,26 +31,32 @@ def test_points_and_totals_are_in_the_run_that_was_active(
     monkeypatch.setattr(live, "CREDIT_S", 1000.0)
     mlflow = pytest.importorskip("mlflow")
     mlflow.set_tracking_uri(f"file://{tmp_path}/mlruns")
-    began = utc_now_ns() // 10**6
+    client, began = mlflow.MlflowClient(), utc_now_ns() // 10**6
+
+    def history(run: Any, name: str) -> list[Any]:
+        """Return the points of a metric."""
+        try:
+            return list(client.get_metric_history(run.info.run_id, name))
+        except mlflow.exceptions.MlflowException:  # there is none yet, or half a line
+            return []
+
     kw: dict[str, Any] = {"runs": tmp_path / "runs", "meters": [fake(devices=2)], "period_s": 0.02}
     with joulelab.measure("training", **kw) as m:
         with mlflow.start_run() as run:
-            for _ in range(2):  # twice in one run: the second goes on where the first one ended
+            for least in (3, 6):  # twice in one run: the second goes on where the first one ended
                 with logged(to="mlflow", every_s=0.1):
                     joulelab.fact(data="digits", accuracy=0.9)
                     joulelab.work(samples=100)
                     mlflow.log_metric("loss", 1.0, step=7)
-                    time.sleep(0.7)
+                    until(lambda least=least: len(history(run, "joulelab/energy_j")) >= least, "points are logged")
         with logged(to="mlflow"):
             pass  # none is active any more
     assert "no run of mlflow is active" in caplog.text
-    client = mlflow.MlflowClient()
-    points = client.get_metric_history(run.info.run_id, "joulelab/energy_j")
-    assert len(points) >= 6
+    points = history(run, "joulelab/energy_j")
     assert [p.step for p in points] == list(range(len(points)))
     assert all(began <= p.timestamp <= utc_now_ns() // 10**6 for p in points)
     assert [p.timestamp for p in points] == sorted(p.timestamp for p in points)
-    powers = client.get_metric_history(run.info.run_id, "joulelab/gpu/power_w")
+    powers = history(run, "joulelab/gpu/power_w")
     assert [p.value for p in powers][-1] == pytest.approx(200, rel=0.2)
     kept = client.get_run(run.info.run_id).data
     assert kept.metrics["loss"] == 1.0

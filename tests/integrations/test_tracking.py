@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.recorder.driving import fake
 from tests.supervisor.supervised import marks
+from tests.waiting import until
 
 import joulelab
 from joulelab.analysis.terms import Quantity
@@ -28,7 +29,7 @@ from joulelab.supervisor import live, phases
 from joulelab.supervisor.tail import Now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from joulelab.twins.serve import TwinServer
@@ -38,14 +39,16 @@ IMAGE = np.zeros((3, 16, 16))
 
 
 class Loader:
-    """Batches of eight samples, each 20 ms of work."""
+    """Batches of eight samples, each 20 ms of work; the last one waits for something."""
 
-    def __init__(self, count: int = 10) -> None:
-        self.count = count
+    def __init__(self, count: int = 10, wait: Callable[[], object] = lambda: True) -> None:
+        self.count, self.wait = count, wait
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        for _ in range(self.count):
+        for number in range(self.count):
             time.sleep(0.02)
+            if number == self.count - 1:
+                until(self.wait, "the last batch may come")
             yield X, Y
 
     def __len__(self) -> int:
@@ -57,6 +60,21 @@ def kw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in ("JOULELAB_RUN", "JOULELAB_HOST", "RANK", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     return {"runs": tmp_path / "runs", "meters": [fake(devices=2)], "period_s": 0.02}
+
+
+class Painted:
+    """Know how often bars were painted with figures of the node, by their titles."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.times: dict[str, int] = {}
+        paint = Bar.paint
+
+        def counted(bar: Bar, seconds: float, batches: int, samples: float, now: Now | None) -> None:
+            paint(bar, seconds, batches, samples, now)
+            if now is not None and samples:
+                self.times[bar._title] = self.times.get(bar._title, 0) + 1
+
+        monkeypatch.setattr(Bar, "paint", counted)
 
 
 def lines() -> None:
@@ -166,15 +184,18 @@ def test_on_a_terminal_there_is_a_bar_and_a_line_that_stays(
     kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "CREDIT_S", 1000.0)
-    monkeypatch.setattr(tracking, "PAINT_S", 0.1)
+    monkeypatch.setattr(tracking, "PAINT_S", 0.05)
     master, slave = os.openpty()
+    painted_of = Painted(monkeypatch).times
     with os.fdopen(slave, "w") as terminal, joulelab.measure("training", **kw):
         monkeypatch.setattr(sys, "stderr", terminal)
-        for _fold in track(["a", "b"], name="fold"):
-            for _batch in track(Loader(35)):
+        for fold in track(["a", "b"], name="fold"):
+            for _batch in track(Loader(35, lambda: "epoch 1" in painted_of)):
                 pass
+            if fold == "a":
+                lines()
         lines()
-        for _batch in track((b for b in Loader(30)), name="endless"):
+        for _batch in track((b for b in Loader(3, lambda: "endless 1" in painted_of)), name="endless"):
             pass
         lines()
         monkeypatch.setenv("LOCAL_RANK", "1")
@@ -186,7 +207,8 @@ def test_on_a_terminal_there_is_a_bar_and_a_line_that_stays(
     bars = [line for line in painted.split("\n") if "|" in line]
     assert any("epoch" in bar and "/35" in bar and "samples/s" in bar and " W, " in bar for bar in bars)
     assert any("J/sample" in bar and "left" in bar for bar in bars)
-    assert sum("fold" in bar for bar in bars) <= 1  # only the innermost is painted, once there is one
+    begun = next(k for k, bar in enumerate(bars) if "epoch" in bar)
+    assert not any("fold" in bar for bar in bars[begun:])  # only the innermost is painted, once there is one
     kept = [line.removeprefix("\x1b[K") for line in painted.split("\n") if "accuracy unknown" in line]
     titles = [line.split(":")[0] for line in kept]
     assert titles[0] == "epoch 1"
@@ -199,13 +221,17 @@ def test_on_a_terminal_there_is_a_bar_and_a_line_that_stays(
 
 @pytest.mark.system
 def test_what_is_printed_after_a_loop_stays(kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "CREDIT_S", 1000.0)
     monkeypatch.setattr(tracking, "PAINT_S", 0.02)
+    painted_of, printed = Painted(monkeypatch).times, threading.Event()
+    monkeypatch.setattr(live, "wait_until_covered", lambda *_: printed.wait(60))  # the line comes late
     terminal = io.StringIO()
     monkeypatch.setattr(sys, "stderr", terminal)
     with joulelab.measure("training", **kw):
-        for _batch in track(Loader(10), show=True):
+        for _batch in track(Loader(3, lambda: "epoch 1" in painted_of), show=True):
             pass
         terminal.write("accuracy 0.9\nloss 0.1 ")
+        printed.set()
         lines()
     bar, _, after = terminal.getvalue().partition("accuracy 0.9")
     assert "epoch 1: " in bar

@@ -144,10 +144,10 @@ def test_a_stubborn_workload_is_killed(tmp_path: Path, environ: dict[str, str]) 
 
 def test_failures_are_kept_told_and_run_again_on_request(tmp_path: Path, environ: dict[str, str]) -> None:
     script = "echo oh no >&2; sleep 60 & if [ {n} = 2 ]; then exit 3; fi; if [ {n} = 3 ]; then exec env -i sleep 45; fi"
-    words = (*COMMON, "--set", "n=1,2,3", "--repeat", "1", "--timeout", "1s")
+    words = (*COMMON, "--set", "n=1,2,3", "--repeat", "1", "--timeout", "4s")
     _, err = sweep(tmp_path, environ, *words, "--", "sh", "-c", script, code=1)
     assert "n 2 (r01): failed (exit code 3)" in err
-    assert "n 3 (r01): failed (it took longer than 1.0 s)" in err
+    assert "n 3 (r01): failed (it took longer than 4.0 s)" in err
     assert "1 process outlived the command and was ended" in err
     assert "2 of 3 slots failed; type the same with --retry" in err
     assert {p.read_text() for p in tmp_path.glob("joulelab-studies/s/cells/*/r01/err.txt")} == {"oh no\n"}

@@ -29,6 +29,7 @@ def costs(grid: Grid, goal: str, budget: int, seed: int) -> float:
 
 
 @needs_sweeps
+@pytest.mark.system  # many searches
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_four_trials_of_a_recorded_sweep_lose_less_than_one_percent_in_the_middle(path, goal):
@@ -37,6 +38,7 @@ def test_four_trials_of_a_recorded_sweep_lose_less_than_one_percent_in_the_middl
 
 
 @needs_sweeps
+@pytest.mark.system
 @pytest.mark.parametrize("goal", FEWER)
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_seven_trials_of_a_dense_grid_lose_less_than_one_percent_in_the_middle(path, goal):
@@ -95,6 +97,7 @@ def test_search_golden_section_and_sweep_find_the_best_of_a_plain_curve(text):
     assert cost[at] < 0.3
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("goal", FEWER)
 @pytest.mark.parametrize("made_of", [cliffs, textbook])
 def test_curves_that_are_not_of_the_searchs_family_lose_less_than_one_percent_in_the_middle(made_of, goal):

@@ -29,7 +29,7 @@ class Driven:
     def __init__(self, folder: Path, meters: list[dict[str, Any]], **plan: Any) -> None:
         self.folder = folder
         base = {"host_dir": str(folder), "host": "h", "owner_pid": os.getpid(), "segment": 0, "meters": meters}
-        self.plan = base | plan
+        self.plan = base | {"ready_s": 60.0} | plan  # meters open late on a busy machine
 
     def __enter__(self) -> Driven:
         self.process = subprocess.Popen(
@@ -58,7 +58,7 @@ class Driven:
         self.process.stdin.write(json.dumps(message).encode() + b"\n")
         self.process.stdin.flush()
 
-    def hear(self, kind: str, within_s: float = 20.0) -> dict[str, Any]:
+    def hear(self, kind: str, within_s: float = 120.0) -> dict[str, Any]:
         """Return the next message of a kind, and forget it."""
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
@@ -77,10 +77,11 @@ class Driven:
             *lines, self._buffer = (self._buffer + data).split(b"\n")
             self.said += [json.loads(line) for line in lines]
 
-    def finish(self, tail_s: float = 0.3) -> int:
+    def finish(self, tail_s: float = 60.0) -> int:
+        """Let it read what is due, for at most `tail_s`, and end; return its exit code."""
         self.say({"do": "finish", "tail_s": tail_s, "id": 9})
         assert self.hear("finished")["id"] == 9
-        return self.process.wait(30)
+        return self.process.wait(120)
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         return events_of(self.folder / f"events.{self.plan['segment']}.jsonl", kind)

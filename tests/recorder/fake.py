@@ -27,8 +27,8 @@ CONFIG = {
     "hang_s": "how long a reading of device 0 hangs",
     "hang_after_s": "from when on it hangs, once",
     "hang_open_s": "how long opening hangs",
-    "fail_from_s": "from when on readings of device 0 fail",
-    "fail_to_s": "until when",
+    "hang_open_until": "a file; until it is there, opening hangs",
+    "fail_while": "a file; while it is there, readings of device 0 fail",
     "raises": "what opening raises: unavailable, denied, bug",
     "appears": "a file; until it is there, opening raises Unavailable",
     "chatty": "write to standard output, as libraries do (false)",
@@ -40,6 +40,8 @@ def open_meter(config: Mapping[str, Any]) -> Fake:
     if config.get("chatty"):
         os.write(1, b"hello from a library\n")
     time.sleep(config.get("hang_open_s", 0))
+    while not Path(config.get("hang_open_until", "/")).exists():
+        time.sleep(0.01)
     problem = config.get("raises")
     if not Path(config.get("appears", "/")).exists():
         raise Unavailable("no fake here yet", why="it starts")
@@ -98,5 +100,5 @@ class Fake:
         if "hang_s" in config and not self.hung and t >= config.get("hang_after_s", 0.3):
             self.hung = True
             time.sleep(config["hang_s"])
-        if config.get("fail_from_s", 1e9) <= t < config.get("fail_to_s", 1e9):
+        if "fail_while" in config and Path(config["fail_while"]).exists():
             raise ReadFailed("fake fails", why="asked to")

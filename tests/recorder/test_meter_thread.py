@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.waiting import until
 
 from joulelab.core.errors import ConfigError, Denied, MissingDependency, ReadFailed, Unavailable
 from joulelab.recorder.meter_thread import MeterThread
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.core.errors import JoulelabError
-
-pytestmark = pytest.mark.system
 
 
 @pytest.mark.parametrize(
@@ -36,8 +33,6 @@ pytestmark = pytest.mark.system
 def test_what_may_pass_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: type[JoulelabError], paced: bool, final: bool
 ) -> None:
-    monkeypatch.setattr("joulelab.recorder.meter_thread.ABSENT_FIRST_S", 0.01)
-    monkeypatch.setattr("joulelab.recorder.meter_thread.REOPEN_FIRST_S", 0.01)
     tried: list[int] = []
 
     def refuse(*_: object) -> None:
@@ -47,8 +42,8 @@ def test_what_may_pass_is_tried_again(
     monkeypatch.setattr("joulelab.recorder.meter_thread.open_meter", refuse)
     wanted = MeterPlan("x", "x", {}, paced=paced)
     thread = MeterThread(Plan(tmp_path, "h", os.getpid()), wanted, [], add_tables=lambda _: None, done=lambda _: None)
-    thread.start()
-    until(lambda: thread.ended if final else len(tried) > 2)
-    assert (len(tried) == 1) is final
-    thread.inbox.put(Request("stop"))
-    until(lambda: thread.ended)
+    pauses = iter([None, None, Request("stop")])
+    monkeypatch.setattr(thread.inbox, "sleep_until", lambda due_ns: next(pauses))
+    thread._main()
+    assert len(tried) == (1 if final else 3)
+    assert thread.ended

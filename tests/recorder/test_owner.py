@@ -35,7 +35,7 @@ def test_the_end_is_noticed(sleeper: subprocess.Popen[bytes]) -> None:
     owner = Owner(sleeper.pid, start_ticks(sleeper.pid))
     assert not owner.ended()
     sleeper.kill()
-    until(owner.ended, within_s=15)
+    until(owner.ended)
     for fd in owner.fds:
         os.close(fd)
 

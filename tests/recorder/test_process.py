@@ -27,56 +27,75 @@ pytestmark = pytest.mark.system
 
 
 def test_it_records_obeys_and_finishes(tmp_path: Path) -> None:
-    with Driven(tmp_path, [fake(devices=3, state=True, update_s=0.05)], period_s=0.05) as r:
-        (meter,) = r.hear("ready")["meters"]
-        assert (meter["meter"], meter["status"], meter["streams"]) == ("fake", "open", 6)
-        r.say({"do": "edge", "id": 7})
+    meter = fake(devices=3, state=True, slow_period_s=0.1, update_s=0.05)
+    with Driven(tmp_path, [meter], period_s=0.05) as r:
+        (opened,) = r.hear("ready")["meters"]
+        assert (opened["meter"], opened["status"], opened["streams"]) == ("fake", "open", 6)
+        r.say({"do": "edge", "id": 7, "within_s": 60})
         assert r.hear("edge") == {"is": "edge", "id": 7, "stepped": True}
+        start = time.monotonic_ns()
+        r.say({"do": "workload", "pid": os.getpid(), "start_ns": start})
+        until(lambda: len(r.rows(table="state")) >= 3 * 2 and r.events("tree"))
+        end = time.monotonic_ns()
+        assert r.finish() == 0
+    for device in range(3):
+        mine = [row for row in r.rows() if row[0] == device]
+        assert all(t0 <= t1 for _, t0, t1, *_ in mine)
+        assert mine == sorted(mine, key=lambda row: row[1])
+        # After both edges the counter was read until it had stepped.
+        for edge in (start, end):
+            after = [row for row in mine if row[1] >= edge]
+            assert after[-1][3] > after[0][3]
+    kinds = [e["event"] for e in r.events()]
+    assert kinds[0] == "clock"
+    assert kinds[-1] == "stop"
+    assert kinds.count("clock") >= 2
+    assert r.events("stop")[0]["reason"] == "asked"
+    assert r.events("tree")[0]["pids"] == [os.getpid()]
+    assert r.events("late")[0]["ticks"] >= 3
+
+
+@pytest.mark.campaign
+def test_it_keeps_its_pace_and_polls_quickly_at_the_edges(tmp_path: Path) -> None:
+    """In virtual time: test_sampling.py, deadlines, late and missed ones, and edges."""
+    with Driven(tmp_path, [fake(devices=3, update_s=0.05)], period_s=0.05) as r:
+        r.hear("ready")
         start = time.monotonic_ns()
         r.say({"do": "workload", "pid": os.getpid(), "start_ns": start})
         time.sleep(0.5)
         end = time.monotonic_ns()
-        assert r.finish() == 0
-    rows = r.rows()
+        assert r.finish(tail_s=0.3) == 0
     for device in range(3):
-        mine = [row for row in rows if row[0] == device]
-        assert all(t0 <= t1 for _, t0, t1, *_ in mine)
-        steps = [b[1] - a[1] for a, b in itertools.pairwise(mine)]
-        assert max(steps) < 0.2 * NS
-        # Around both edges the counter was polled until it had stepped.
+        mine = [row for row in r.rows() if row[0] == device]
+        assert max(b[1] - a[1] for a, b in itertools.pairwise(mine)) < 0.2 * NS
         for edge in (start, end):
             after = [row for row in mine if row[1] >= edge]
             step = next(i for i, row in enumerate(after) if row[3] != after[0][3])
             assert after[step][1] - after[step - 1][1] < 0.02 * NS
-    assert len(r.rows(table="state")) >= 3 * 2
-    kinds = [e["event"] for e in r.events()]
-    assert kinds[0] == "clock"
-    assert kinds[-1] == "stop"
-    assert kinds.count("clock") == 2
-    assert r.events("stop")[0]["reason"] == "asked"
-    assert r.events("tree")[0]["pids"] == [os.getpid()]
     assert r.events("late")[0]["ticks"] >= 10
 
 
 def test_it_writes_while_it_records(tmp_path: Path) -> None:
     with Driven(tmp_path, [fake()], period_s=0.02) as r:
         r.hear("ready")
-        until(lambda: len(r.rows()) > 50 and r.rows()[-1][2] > time.monotonic_ns() - 0.6 * NS)
+        for _ in range(2):  # and goes on writing
+            written = len(r.rows())
+            until(lambda written=written: len(r.rows()) > written + 5)
 
 
 def test_it_ends_with_its_owner_though_the_pipe_stays_open(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as owner, Driven(tmp_path, [fake()], owner_pid=owner.pid) as r:
         r.hear("ready")
-        time.sleep(0.2)
+        until(lambda: len(r.rows()) >= 2)
         owner.kill()
-        assert r.process.wait(20) == 0
+        assert r.process.wait(120) == 0
     assert r.events("stop")[0]["reason"] == "owner-ended"
     assert len(r.rows()) >= 2
 
 
 def test_it_ends_when_the_owner_was_gone_before_it_looked(tmp_path: Path) -> None:
     with Driven(tmp_path, [fake()], owner_start_ticks=1) as r:
-        assert r.process.wait(20) == 0
+        assert r.process.wait(120) == 0
     assert r.events("stop")[0]["reason"] == "owner-ended"
 
 
@@ -85,7 +104,7 @@ def test_it_ends_when_the_owner_closes_the_pipe(tmp_path: Path) -> None:
         r.hear("ready")
         assert r.process.stdin is not None
         r.process.stdin.close()
-        assert r.process.wait(20) == 0
+        assert r.process.wait(120) == 0
     assert r.events("stop")[0]["reason"] == "owner-closed"
 
 
@@ -103,11 +122,11 @@ def test_it_reports_signals_and_outlives_them(tmp_path: Path) -> None:
 def test_it_says_when_the_workload_ended_and_who_sent_a_signal(tmp_path: Path) -> None:
     with Driven(tmp_path, [fake()]) as r:
         r.hear("ready")
-        workload = subprocess.Popen(["sleep", "0.3"])
         begun = time.monotonic_ns()
+        workload = subprocess.Popen(["sleep", "0.2"])
         r.say({"do": "workload", "pid": workload.pid, "start_ns": begun})
         ended = r.hear("workload-ended")["t"]
-        assert 0.2e9 < ended - begun < 3e9
+        assert begun + 0.2 * NS <= ended <= time.monotonic_ns()
         workload.wait()
         r.process.send_signal(REPORTED[0])
         assert r.hear("signal")["sender"] == os.getpid()
@@ -171,21 +190,21 @@ def test_a_configured_meter_that_is_not_there_yet_is_tried_again(tmp_path: Path)
 
 
 def test_a_meter_that_hangs_in_opening_holds_up_nobody(tmp_path: Path) -> None:
-    with Driven(tmp_path, [fake(hang_open_s=30), fake()]) as r:
-        begun = time.monotonic()
-        said = r.hear("ready")["meters"]
-        assert [m["status"] for m in said] == ["opening", "open"]
-        r.say({"do": "edge", "id": 1})
-        assert r.hear("edge", 15.0)["stepped"]
+    with Driven(tmp_path, [fake(hang_open_s=3600), fake()], ready_s=0.1) as r:
+        assert r.hear("ready")["meters"][0]["status"] == "opening"
+        until(lambda: len(r.rows("fake-2")) > 2)
+        r.say({"do": "edge", "id": 1, "within_s": 60})
+        assert r.hear("edge")["stepped"]
         assert r.finish() == 0
-        assert time.monotonic() - begun < 20
-    assert len(r.rows("fake-2")) > 5
+    assert [e["status"] for e in r.events("meter") if e["meter"] == "fake"] == ["opening"]
 
 
 def test_a_meter_that_opens_late_is_still_recorded_and_told_the_workload(tmp_path: Path) -> None:
-    with Driven(tmp_path, [fake(hang_open_s=1.2)]) as r:
+    opens = tmp_path / "opens"
+    with Driven(tmp_path, [fake(hang_open_until=str(opens))], ready_s=0.1) as r:
         r.hear("ready")
         r.say({"do": "workload", "pid": 4711, "start_ns": 1})
+        opens.touch()
         until(lambda: r.events("tree"))
         assert r.finish() == 0
     assert r.events("tree")[0]["pids"] == [4711]
@@ -193,28 +212,28 @@ def test_a_meter_that_opens_late_is_still_recorded_and_told_the_workload(tmp_pat
 
 
 def test_a_reading_that_hangs_delays_its_own_meter_only(tmp_path: Path) -> None:
-    with Driven(tmp_path, [fake(hang_s=30, hang_after_s=0.2), fake()]) as r:
+    with Driven(tmp_path, [fake(hang_s=3600, hang_after_s=0.2), fake()]) as r:
         r.hear("ready")
-        until(lambda: r.events("stuck"), within_s=10)
-        begun = time.monotonic()
-        assert r.finish() == 0
-        assert time.monotonic() - begun < 15
+        until(lambda: r.events("stuck"))
+        assert r.finish(tail_s=0.3) == 0  # waits no longer for the one that hangs
     assert r.events("stuck")[0]["meter"] == "fake"
     (gap,) = r.events("gap")
     assert gap["error"] == "Stuck"
-    other = [row[1] for row in r.rows("fake-2")]
-    assert max(b - a for a, b in itertools.pairwise(other)) < 0.4 * NS
-    assert other[-1] - gap["from"] > 2 * NS
+    assert r.rows("fake-2")[-1][1] - gap["from"] > 2 * NS
 
 
 def test_a_stream_that_fails_is_a_gap_and_comes_back(tmp_path: Path) -> None:
-    with Driven(tmp_path, [fake(devices=2, fail_from_s=0.3, fail_to_s=0.9)]) as r:
+    fails = tmp_path / "fails"
+    with Driven(tmp_path, [fake(devices=2, fail_while=str(fails))], period_s=0.02) as r:
         r.hear("ready")
+        until(lambda: len(r.rows()) > 4)
+        fails.touch()
+        until(lambda: r.events("gap"))
+        fails.unlink()
         until(lambda: r.events("gap-end"))
         assert r.finish() == 0
     (gap,), (end,) = r.events("gap"), r.events("gap-end")
     assert (gap["stream"], gap["error"], gap["reason"]) == ("gpu:0.power", "ReadFailed", "fake fails (asked to)")
-    assert end["to"] - gap["from"] > 0.5 * NS
     inside = [row for row in r.rows() if gap["from"] < row[1] < end["to"]]
     assert {row[0] for row in inside} == {1}
 
@@ -225,7 +244,7 @@ def test_a_disk_that_fills_and_clears_loses_nothing(tmp_path: Path) -> None:
         until(lambda: len(r.rows()) > 10)
         full = (tmp_path / "fake.power.0.journal").stat().st_size + 17
         resource.prlimit(r.process.pid, resource.RLIMIT_FSIZE, (full, resource.RLIM_INFINITY))
-        time.sleep(1.2)
+        until(lambda: r.events("disk"))
         held = len(r.rows())
         assert (tmp_path / "fake.power.0.journal").stat().st_size <= full
         resource.prlimit(r.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -233,7 +252,7 @@ def test_a_disk_that_fills_and_clears_loses_nothing(tmp_path: Path) -> None:
         assert r.finish() == 0
     times = [row[1] for row in r.rows()]
     assert times == sorted(times)
-    assert max(b - a for a, b in itertools.pairwise(times)) < 0.3 * NS
+    assert len(times) >= sum(e["ticks"] for e in r.events("late"))
     assert "EFBIG" in r.events("disk")[0]["error"]
     assert r.events("disk-end")[0]["dropped_rows"] == 0
 
@@ -241,14 +260,26 @@ def test_a_disk_that_fills_and_clears_loses_nothing(tmp_path: Path) -> None:
 def test_a_disk_that_stays_full_is_told_at_the_end(tmp_path: Path) -> None:
     with Driven(tmp_path, [fake()], period_s=0.01) as r:
         r.hear("ready")
-        resource.prlimit(r.process.pid, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
-        time.sleep(0.5)
-        r.say({"do": "finish", "tail_s": 0.1, "id": 1})
-        assert r.hear("finished")["lost_rows"] > 10
-        assert r.process.wait(20) == 0
+        resource.prlimit(r.process.pid, resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+        time.sleep(0.2)
+        r.say({"do": "finish", "tail_s": 60, "id": 1})
+        assert r.hear("finished")["lost_rows"] > 0
+        assert r.process.wait(120) == 0
 
 
+def test_kill_9_leaves_what_was_written(tmp_path: Path) -> None:
+    with Driven(tmp_path, [fake()], period_s=0.01) as r:
+        r.hear("ready")
+        until(lambda: len(r.rows()) > 20)
+        written = r.rows()
+        r.process.send_signal(signal.SIGKILL)
+        r.process.wait()
+    assert r.rows()[: len(written)] == written
+
+
+@pytest.mark.campaign
 def test_kill_9_loses_less_than_a_second(tmp_path: Path) -> None:
+    """What is written at once is tested in test_writer.py: rows and events are written in order."""
     with Driven(tmp_path, [fake()], period_s=0.01) as r:
         r.hear("ready")
         time.sleep(1.5)

@@ -85,7 +85,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         page.said = said = []
         page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: said.append(f"error: {error}"))
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(120_000)
         return page
 
     yield opened

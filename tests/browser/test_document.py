@@ -116,6 +116,6 @@ def test_a_live_page_renews_what_changed(open_page: Callable[..., Page]) -> None
     page.goto("http://joulelab.test/runs/1")
     page.click("summary")
     page.evaluate("() => document.activeElement.blur()")
-    page.wait_for_selector("text=2 kWh", timeout=9000)
+    page.wait_for_selector("text=2 kWh")
     assert page.is_visible("text=hidden")  # what was opened stays open
     assert page.said == []

@@ -345,6 +345,7 @@ def test_what_goes_on_grows(open_page: Callable[..., Page], axe: Callable[..., l
     assert page.said == []
 
 
+@pytest.mark.campaign
 def test_a_day_opens_and_zooms_without_stalls(shown: Callable[..., Page], stalls: Callable[..., Any]) -> None:
     data = day()
     assert 2.5e6 < len(json.dumps(data)) < 3.5e6

@@ -159,12 +159,12 @@ def indexed(stores: Stores) -> Index:
     return driven.index
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def served(stores: Stores) -> Iterator[Asked]:
-    """Serve the store without a token."""
+    """Serve the store without a token; no quick test of another file runs beside the server."""
     with (
         in_background(stores.runs, stores.studies, Doors()) as (server, index),
-        httpx.Client(base_url=server.url, timeout=20) as client,
+        httpx.Client(base_url=server.url, timeout=120) as client,
     ):
         index.settled()
         yield Asked(server.url, client, index, stores)

@@ -180,7 +180,7 @@ def test_a_live_run_that_fails_to_read_once_stays_live(tmp_path: Path, monkeypat
     run = small(tmp_path, state="live")
     driven = Driven(tmp_path)
     before = driven.go_on().by_id[run.name]
-    refuse(monkeypatch, tmp_path, times=1)
+    refuse(monkeypatch, tmp_path, times=2)  # of the check whether its owner lives, and of what that leads to
     after = driven.go_on(LIVE_S).by_id[run.name]
     assert (after.status, after.energy) == ("live", before.energy)
     driven.go_on()

@@ -182,11 +182,11 @@ def test_links_in_a_study_are_not_followed(tmp_path: Path) -> None:
 
     study = make_study(tmp_path / "studies" / "s", "true", "{n}", knobs={"n": "1,2"})
     with in_background(tmp_path / "runs", tmp_path / "studies", Doors()) as (server, _):
-        assert httpx.get(f"{server.url}studies/s").status_code == 200
+        assert httpx.get(f"{server.url}studies/s", timeout=120).status_code == 200
         (tmp_path / "elsewhere").mkdir()
         (study.folder / "cells" / "link").symlink_to(tmp_path / "elsewhere")
-        assert httpx.get(f"{server.url}api/studies/s").status_code == 500
-        assert "leads out" in httpx.get(f"{server.url}api/studies/s").text
+        assert httpx.get(f"{server.url}api/studies/s", timeout=120).status_code == 500
+        assert "leads out" in httpx.get(f"{server.url}api/studies/s", timeout=120).text
 
 
 def test_runs_of_one_id_are_told_apart(tmp_path: Path) -> None:
@@ -208,14 +208,14 @@ def test_runs_of_one_id_are_told_apart(tmp_path: Path) -> None:
     with in_background(tmp_path / "runs", studies, Doors()) as (server, index):
         found = index.settled().find(made.name)
         assert len(found) == 2
-        several = httpx.get(f"{server.url}runs/{made.name}")
+        several = httpx.get(f"{server.url}runs/{made.name}", timeout=120)
         assert several.status_code == 300
         assert all(f'href="/runs/{entry.id}"' in several.text for entry in found)
-        assert httpx.get(f"{server.url}api/runs/{made.name}").status_code == 409
-        assert httpx.get(f"{server.url}api/runs/{found[0].id}").status_code == 200
+        assert httpx.get(f"{server.url}api/runs/{made.name}", timeout=120).status_code == 409
+        assert httpx.get(f"{server.url}api/runs/{found[0].id}", timeout=120).status_code == 200
 
 
 def test_empty_stores_say_what_to_do(tmp_path: Path) -> None:
     with in_background(tmp_path / "none", tmp_path / "nor", Doors()) as (server, _):
-        assert "joulelab run -- COMMAND" in httpx.get(server.url).text
-        assert "joulelab study run FILE" in httpx.get(f"{server.url}studies").text
+        assert "joulelab run -- COMMAND" in httpx.get(server.url, timeout=120).text
+        assert "joulelab study run FILE" in httpx.get(f"{server.url}studies", timeout=120).text

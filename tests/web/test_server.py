@@ -8,7 +8,6 @@ import re
 import shutil
 import socket
 import ssl
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -36,7 +35,7 @@ pytestmark = pytest.mark.system
 TOKEN = "a-token-for-the-tests-0123"
 
 
-def raw(url: str, request: bytes, *, wait: float = 5.0) -> bytes:
+def raw(url: str, request: bytes, *, wait: float = 120.0) -> bytes:
     """Send bytes as they are, and return what comes back until the other side closes."""
     parts = urlsplit(url)
     answer = b""
@@ -193,44 +192,43 @@ def test_fifty_at_once(served: Asked) -> None:
     ids = served.stores.ids
     paths = ["/", "/api/runs?q=resnet", f"/runs/{ids['first']}", f"/api/runs/{ids['second']}/power?buckets=50"] * 12
 
-    async def ask() -> list[tuple[int, float]]:
+    async def ask() -> list[httpx.Response]:
         limits = httpx.Limits(max_connections=50)
-        async with httpx.AsyncClient(base_url=served.url, limits=limits, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=served.url, limits=limits, timeout=120) as client:
+            return await asyncio.gather(*(client.get(path) for path in paths))
 
-            async def one(path: str) -> tuple[int, float]:
-                begin = time.monotonic()
-                answer = await client.get(path)
-                return answer.status_code, time.monotonic() - begin
-
-            return await asyncio.gather(*(one(path) for path in paths))
-
-    answers = asyncio.run(ask())
-    assert {status for status, _ in answers} == {200}
+    assert {answer.status_code for answer in asyncio.run(ask())} == {200}
 
 
-def test_slow_clients_are_left(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "HEADER_S", 0.4)
-    with in_background(stores.runs, None, Doors(token=TOKEN)) as (server, _):
+SLOW = (
+    b"GET / HTTP/1.1\r\nHost: local",
+    b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\ntoken=",
+)
+
+
+def test_slow_clients_hold_up_nobody_and_are_left(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    with in_background(stores.runs, None, Doors(token=TOKEN)) as (server, _), contextlib.ExitStack() as stack:
         parts = urlsplit(server.url)
-        slow = [socket.create_connection((parts.hostname or "", parts.port or 0), timeout=5) for _ in range(20)]
-        for k, connection in enumerate(slow):
-            connection.sendall(
-                b"GET / HTTP/1.1\r\nHost: local" if k % 2 else
-                b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\ntoken="
-            )  # fmt: skip
-        begin = time.monotonic()
-        assert httpx.get(f"{server.url}login").status_code == 200
-        for connection in slow:
+
+        def connect(request: bytes) -> socket.socket:
+            opened = socket.create_connection((parts.hostname or "", parts.port or 0), timeout=120)
+            stack.enter_context(opened).sendall(request)
+            return opened
+
+        monkeypatch.setattr(server_module, "HEADER_S", 600.0)
+        for request in SLOW * 10:
+            connect(request)
+        assert httpx.get(f"{server.url}login", timeout=120).status_code == 200
+        monkeypatch.setattr(server_module, "HEADER_S", 0.2)
+        for connection in [connect(request) for request in SLOW]:
             with contextlib.suppress(ConnectionResetError):
                 assert connection.recv(1000) == b""
-            connection.close()
-        assert 0.2 < time.monotonic() - begin < 4
 
 
 def test_a_token_is_asked_for_and_taken(stores: Stores) -> None:
     with (
         in_background(stores.runs, stores.studies, Doors(token=TOKEN)) as (server, _),
-        httpx.Client(base_url=server.url, timeout=20) as client,
+        httpx.Client(base_url=server.url, timeout=120) as client,
     ):
         for path in ("/", "/studies", "/runs/x", "/compare"):
             answer = client.get(path)
@@ -261,7 +259,7 @@ def test_a_token_is_asked_for_and_taken(stores: Stores) -> None:
 def test_tokens_cannot_be_guessed_quickly(stores: Stores, capfd: pytest.CaptureFixture[str]) -> None:
     with (
         in_background(stores.runs, None, Doors(token=TOKEN)) as (server, _),
-        httpx.Client(base_url=server.url, timeout=20) as client,
+        httpx.Client(base_url=server.url, timeout=120) as client,
     ):
         wrong = [client.post("/login", data={"token": f"guess-{k}"}).status_code for k in range(MOST_WRONG)]
         assert set(wrong) == {403}
@@ -271,7 +269,7 @@ def test_tokens_cannot_be_guessed_quickly(stores: Stores, capfd: pytest.CaptureF
         assert "wait a minute" in refused.json()["error"]
     with (
         in_background(stores.runs, None, Doors(token=TOKEN)) as (server, _),
-        httpx.Client(base_url=server.url, timeout=20) as client,
+        httpx.Client(base_url=server.url, timeout=120) as client,
     ):
         for k in range(MOST_WRONG):  # those of programs count as well
             assert client.get("/api/runs", headers={"authorization": f"Bearer guess-{k}"}).status_code == 401
@@ -285,18 +283,18 @@ def test_programs_are_turned_away_in_json_and_people_in_words(stores: Stores) ->
     with in_background(stores.runs, None, Doors(token=TOKEN)) as (server, _):
         for path, kind in (("api/runs", "application/json"), ("runs/x", "text/plain; charset=utf-8")):
             answers = {
-                421: httpx.get(f"{server.url}{path}", headers={"host": "evil.example"}),
-                405: httpx.put(f"{server.url}{path}"),
-                414: httpx.get(f"{server.url}{path}?q={'y' * 9000}"),
-                403: httpx.get(f"{server.url}{path}", headers={"sec-fetch-site": "cross-site"}),
-                401: httpx.get(f"{server.url}{path}", headers={"authorization": "Bearer wrong"}),
+                421: httpx.get(f"{server.url}{path}", headers={"host": "evil.example"}, timeout=120),
+                405: httpx.put(f"{server.url}{path}", timeout=120),
+                414: httpx.get(f"{server.url}{path}?q={'y' * 9000}", timeout=120),
+                403: httpx.get(f"{server.url}{path}", headers={"sec-fetch-site": "cross-site"}, timeout=120),
+                401: httpx.get(f"{server.url}{path}", headers={"authorization": "Bearer wrong"}, timeout=120),
             }
             for status, answer in answers.items():
                 assert (answer.status_code, answer.headers["content-type"]) == (status, kind)
                 said = answer.json()["error"] if path.startswith("api") else answer.text.strip()
                 assert re.fullmatch(r"[a-z][^\n]+", said)
                 assert answer.headers["x-content-type-options"] == "nosniff"
-        missing = httpx.get(f"{server.url}api/none", headers={"authorization": f"Bearer {TOKEN}"})
+        missing = httpx.get(f"{server.url}api/none", headers={"authorization": f"Bearer {TOKEN}"}, timeout=120)
         assert (missing.status_code, list(missing.json())) == (404, ["error"])
 
 
@@ -377,7 +375,7 @@ def test_a_run_that_vanishes_while_it_is_shown(tmp_path: Path) -> None:
     made = make_run(runs, seconds=1.0, gpus=1, cpus=0, started=started(1))
     with (
         in_background(runs, None, Doors()) as (server, index),
-        httpx.Client(base_url=server.url, timeout=20) as client,
+        httpx.Client(base_url=server.url, timeout=120) as client,
     ):
         index.settled()
         assert client.get(f"/runs/{made.name}").status_code == 200

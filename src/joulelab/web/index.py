@@ -135,7 +135,7 @@ class Index:
         if wanted := tuple(entry.id for entry in entries if not entry.told):
             self._asked = wanted
 
-    def settled(self, timeout_s: float = 30.0) -> Snapshot:
+    def settled(self, timeout_s: float = 120.0) -> Snapshot:
         """Wait until every run is read and worked out, and return the state: for tests and benchmarks."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:

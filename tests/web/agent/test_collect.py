@@ -23,6 +23,7 @@ pytestmark = pytest.mark.system
 
 pytest.importorskip("prometheus_client", reason="pip install 'joulelab[agent]'")
 FAKE = str(Path(__file__).parents[2] / "recorder" / "fake.py")
+SWITCHED = str(Path(__file__).parent / "switched.py")
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -43,39 +44,56 @@ def up(collector):
 
 
 def test_energy_power_and_health_of_a_meter():
+    began_ns, began_s = time.monotonic_ns(), time.clock_gettime(time.CLOCK_REALTIME)
     with Collector(plan({"period_s": 0.05, "devices": 2})) as collector:
         until(lambda: up(collector) == {"m0": True})
-        time.sleep(0.3)
+        until(lambda: all(w.energy_j > 20 for w in collector.seen().watched))
         found = samples(collector.seen())
+    passed_s, now_s = (time.monotonic_ns() - began_ns) / NS, time.clock_gettime(time.CLOCK_REALTIME)
     energy = found["joulelab_energy_joules_total"]
     assert len(energy) == 2
-    assert all(key[3] == "counter" and 20 < joules < 200 for key, joules in energy.items())
+    assert all(key[3] == "counter" and 20 < joules <= 100 * passed_s for key, joules in energy.items())
     assert set(found["joulelab_power_watts"].values()) == {100.0}
     assert found["joulelab_meter_silent_streams"] == {("m0",): 0}
-    assert abs(found["joulelab_meter_last_reading_timestamp_seconds"][("m0",)] - time.clock_gettime(0)) < 3
+    assert began_s - 1 < found["joulelab_meter_last_reading_timestamp_seconds"][("m0",)] < now_s + 1
 
 
-def test_a_meter_that_hangs_holds_up_neither_a_scrape_nor_the_others(monkeypatch):
+def test_a_meter_that_hangs_holds_up_neither_a_scrape_nor_the_others(monkeypatch, tmp_path):
     monkeypatch.setattr("joulelab.web.agent.watched.FRESH_S", 1.0)
-    hanging = {"period_s": 0.05, "hang_s": 30.0, "hang_after_s": 1.0}
-    with Collector(plan(hanging, {"period_s": 0.05}, {"hang_open_s": 30.0})) as collector:
-        until(lambda: up(collector) == {"m0": False, "m1": True, "m2": False} and collector.seen().watched)
+    hangs = tmp_path / "hangs"
+    meters = [
+        {"meter": SWITCHED, "name": "m0", "config": {"period_s": 0.05, "hangs": str(hangs)}, "paced": False},
+        {"meter": FAKE, "name": "m1", "config": {"period_s": 0.05}, "paced": False},
+        {"meter": FAKE, "name": "m2", "config": {"hang_open_s": 600.0}, "paced": False},
+    ]
+    with Collector(Plan(Path(), "h", 1, meters=meters)) as collector:
+        until(lambda: {w.place.meter for w in collector.seen().watched if w.energy_j > 0} == {"m0", "m1"})
+        hangs.touch()
+
+        def one_of_three():  # on a busy machine the second may be late too, and is there again a moment later
+            seen = collector.seen()
+            return seen if {h.meter: h.up for h in seen.health} == {"m0": False, "m1": True, "m2": False} else None
+
+        seen = samples(until(one_of_three))
         with ScrapeServer(Metrics(collector, {}), "127.0.0.1", 0) as server:
-            began = time.monotonic()
             text = fetch(server)
-            assert time.monotonic() - began < 10  # the others hang for 30 s
-        seen = samples(collector.seen())
+        hangs.unlink()
     assert 'joulelab_meter_up{meter="m0"} 0.0' in text
     assert {key[1] for key in seen["joulelab_power_watts"]} == {"m1"}, "a reading of long ago is no power"
     assert {key[1] for key in seen["joulelab_energy_joules_total"]} == {"m0", "m1"}, "its energy stands still"
 
 
-def test_failures_are_gaps_that_are_counted_and_told():
+def test_failures_are_gaps_that_are_counted_and_told(tmp_path):
     told: list[str] = []
-    config = {"period_s": 0.05, "fail_from_s": 0.2, "fail_to_s": 0.6}
-    with Collector(plan(config), tell=told.append) as collector:
-        until(lambda: collector.seen().health[0].errors == 1)
+    fails = tmp_path / "fails"
+    meter = {"meter": SWITCHED, "name": "m0", "config": {"period_s": 0.05, "fails": str(fails)}, "paced": False}
+    with Collector(Plan(Path(), "h", 1, meters=[meter]), tell=told.append) as collector:
         until(lambda: up(collector) == {"m0": True})
+        fails.touch()
+        until(lambda: collector.seen().health[0].errors == 1)
+        before = collector.seen().health[0].last_s
+        fails.unlink()
+        until(lambda: (h := collector.seen().health[0]).up and h.last_s > before + 0.1)
         assert collector.seen().health[0].errors == 1
     assert told[0] == "m0: open"
     assert len(told) == 2
@@ -92,22 +110,23 @@ def test_a_usual_meter_that_is_not_there_is_no_matter_and_one_that_is_configured
 
 def test_what_was_lost_or_was_not_there_is_opened_anew_and_keeps_its_energy(monkeypatch, tmp_path):
     monkeypatch.setattr(kept_module, "ANEW_NS", NS // 5)
-    late = {"meter": FAKE, "name": "late", "config": {"appears": str(tmp_path / "now")}}
-    lost = {
-        "meter": FAKE,
-        "name": "lost",
-        "config": {"period_s": 0.05, "fail_from_s": 0.5, "fail_to_s": 1e9},
-        "paced": False,
-    }
+    appears, fails = tmp_path / "now", tmp_path / "fails"
+    late = {"meter": FAKE, "name": "late", "config": {"appears": str(appears)}}
+    lost = {"meter": SWITCHED, "name": "lost", "config": {"period_s": 0.05, "fails": str(fails)}, "paced": False}
+
+    def energy_j():
+        return [w.energy_j for w in collector.seen().watched if w.place.meter == "lost"]
+
     with Collector(Plan(Path(), "h", 1, meters=[late, lost])) as collector:
-        until(lambda: up(collector).get("lost"))
+        until(lambda: any(joules > 0 for joules in energy_j()))
         assert "late" not in up(collector)
-        (tmp_path / "now").touch()
+        appears.touch()
         until(lambda: up(collector).get("late"))
+        fails.touch()
         until(lambda: collector.kept[1].opened >= 2)
-        before = [w.energy_j for w in collector.seen().watched if w.place.meter == "lost"]
+        before = energy_j()
         until(lambda: collector.kept[1].opened >= 3)
-        after = [w.energy_j for w in collector.seen().watched if w.place.meter == "lost"]
+        after = energy_j()
     assert len(after) == 1
     assert after[0] >= before[0] > 0
 
@@ -122,7 +141,7 @@ def test_secrets_stay_out_of_the_log():
 
 def fetch(server, path="/metrics", **more):
     scheme, (host, port) = server.scheme, server.address
-    with OPENER.open(f"{scheme}://{host}:{port}{path}", timeout=10, **more) as answer:
+    with OPENER.open(f"{scheme}://{host}:{port}{path}", timeout=120, **more) as answer:
         return answer.read().decode()
 
 
@@ -173,7 +192,7 @@ def test_scrapes_over_https_and_with_certificates_of_clients(certificate):
     def ask(server):
         handler = urllib.request.HTTPSHandler(context=context)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), handler)
-        with opener.open(f"https://127.0.0.1:{server.address[1]}/metrics", timeout=10) as answer:
+        with opener.open(f"https://127.0.0.1:{server.address[1]}/metrics", timeout=120) as answer:
             return answer.read()
 
     with Collector(plan({})) as collector:

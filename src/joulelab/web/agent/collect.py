@@ -67,8 +67,10 @@ class Collector:
         jobs: Jobs | None = None,
         board: Board | None = None,
         tell: Callable[[str], None] = lambda _line: None,
+        clock: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.plan = plan
+        self._clock = clock
         self.jobs, self.board = jobs, board or Board()
         self.kept: list[Kept] = []
         self._tell = tell
@@ -109,7 +111,7 @@ class Collector:
         """Return the node as it is now; takes what was read since the last time."""
         with self._lock:
             self._drain()
-            now = monotonic_ns()
+            now = self._clock()
             watched = list(self._watched.values())
             shown = [k for k in self.kept if k.is_expected]
             accounts = list(self._ledger.accounts.values())
@@ -136,7 +138,7 @@ class Collector:
     def _tick(self) -> None:
         with self._lock:
             self._drain()
-            now = monotonic_ns()
+            now = self._clock()
             for kept in self.kept:
                 kept.look(now)
             if self.jobs is not None:
@@ -195,7 +197,7 @@ class Collector:
             self._errors[meter] = self._errors.get(meter, 0) + 1
         if what not in TOLD:
             return
-        now, line = monotonic_ns(), _clean(_line(event), self._hidden)
+        now, line = self._clock(), _clean(_line(event), self._hidden)
         if what == "meter":  # what was lost and is tried again says the same each time
             new, self._said[meter] = self._said.get(meter) != line, line
         else:

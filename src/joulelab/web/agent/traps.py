@@ -94,8 +94,10 @@ class TrapListener:
     Raises Denied or Unavailable where the port cannot be had.
     """
 
-    def __init__(self, host: str, port: int, board: Board, names: Mapping[str, str]) -> None:
-        self._board, self._names = board, names
+    def __init__(
+        self, host: str, port: int, board: Board, names: Mapping[str, str], *, now: Callable[[], int] = monotonic_ns
+    ) -> None:
+        self._board, self._names, self._now = board, names, now
         self._socket = bound(host, port)
         self._socket.settimeout(1.0)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
@@ -124,7 +126,7 @@ class TrapListener:
                 self._take(data, address)
 
     def _take(self, data: bytes, address: tuple[str, int]) -> None:
-        second = monotonic_ns() // NS
+        second = self._now() // NS
         if second != self._second:
             self._second, self._count = second, 0
         self._count += 1

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -20,8 +21,28 @@ from joulelab.twins.model import RTX6000, Node
 from joulelab.twins.serve import TwinServer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+# Call joulelab several times, each in a fork of one process: it is imported once.
+REFUSED = """
+import json, os, sys, tempfile
+from joulelab.cli import group, main
+group.commands.get_command(None, json.loads(sys.argv[1])[0][0])
+said = []
+for words in json.loads(sys.argv[1]):
+    with tempfile.TemporaryFile("w+") as text:
+        if (pid := os.fork()) == 0:
+            os.dup2(text.fileno(), 2)
+            try:
+                main(words)
+            except SystemExit as end:
+                os._exit(end.code)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        text.seek(0)
+        said.append([code, text.read()])
+print(json.dumps(said))
+"""
 FOUND_W = 250.0  # a site's own policy: neither the default nor the highest
 
 
@@ -63,11 +84,22 @@ class CapBench:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=300,
             check=False,
         )
         assert code is None or done.returncode == code, (done.returncode, done.stdout, done.stderr)
         return done
+
+    def refuse(self, command: str, cases: Sequence[tuple[tuple[str, ...], str]], code: int) -> None:
+        """Check that each case is refused with a code and a text."""
+        words = json.dumps([[command, *each] for each, _ in cases])
+        called = [sys.executable, "-c", REFUSED, words]
+        done = subprocess.run(called, env=self.environ, cwd=self.folder, capture_output=True, text=True, timeout=300)
+        for (each, text), (ended, said) in zip(cases, json.loads(done.stdout), strict=True):
+            assert (ended, text in said) == (code, True), (each, said)
+        assert not list_runs(self.folder / "runs")
+        assert self.caps() == [FOUND_W] * self.gpus
+        assert not self.journals()
 
     def start(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen(

@@ -63,9 +63,8 @@ def test_hidden_gpus_are_left_alone(bench: CapBench) -> None:
     bench.wait_caps(FOUND_W, FOUND_W)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_what_cannot_be_set_is_refused_and_nothing_runs(bench: CapBench) -> None:
+    cases = [
         (("90",), "100 to 260 W"),
         (("300",), "100 to 260 W"),
         (("--gpu", "7", "170"), "there is no GPU '7'"),
@@ -73,20 +72,14 @@ def test_hidden_gpus_are_left_alone(bench: CapBench) -> None:
         ((), "there is no cap"),
         (("--gpu", "0", "--cpu", "100"), "there is no cap for them"),
         (("170", "180"), "one value too many"),
-    ],
-)
-def test_what_cannot_be_set_is_refused_and_nothing_runs(shared: CapBench, words: tuple[str, ...], said: str) -> None:
-    done = shared.call("cap", *words, "--", "touch", "ran", code=125)
-    assert said in done.stderr
-    assert not (shared.folder / "ran").exists()
-    assert shared.caps() == [FOUND_W, FOUND_W]
-    assert not shared.journals()
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CapBench]:
-    with CapBench(tmp_path_factory.mktemp("cap")) as made:
-        yield made
+    ]
+    bench.refuse("cap", [((*words, "--", "touch", "ran"), said) for words, said in cases], code=125)
+    assert not (bench.folder / "ran").exists()
+    for gpu in range(bench.gpus):
+        bench.truth.change_flaws(gpu, refuse_caps=True)
+    cases = [(("170", "--", "touch", "ran"), both) for both in ("root", "capd")]  # both ways to proceed are named
+    bench.refuse("cap", cases, code=125)
+    assert not (bench.folder / "ran").exists()
 
 
 def test_a_second_writer_is_told_who_holds_the_gpu(bench: CapBench) -> None:
@@ -181,12 +174,3 @@ def test_a_gpu_that_is_lost_keeps_its_journal_and_the_others_come_back(bench: Ca
     bench.truth.change_flaws(0, lost_at_s=None)
     bench.call("ls")
     assert bench.caps() == [FOUND_W, FOUND_W]
-
-
-def test_without_permission_both_ways_to_proceed_are_named(tmp_path: Path) -> None:
-    with CapBench(tmp_path, refuse_caps=True) as bench:
-        done = bench.call("cap", "170", "--", "touch", "ran", code=125)
-        assert "root" in done.stderr
-        assert "capd" in done.stderr
-        assert not (bench.folder / "ran").exists()
-        assert not bench.journals()

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.system
 JOB = (sys.executable, "-m", "joulelab.twins.job", "--gpus", "2", "--speed", "20")
 CAPS = (100.0, 180.0, 260.0)
 FEW_PERCENT = 1.05
-QUICK = ("--online", "--window", "600ms", "--settle", "200ms")
+WIDE = ("--online", "--window", "600ms", "--settle", "200ms")
 SHORT = ("--online", "--window", "300ms", "--settle", "100ms")  # where nothing depends on what was chosen
 
 
@@ -60,31 +60,36 @@ until grep -qE 'tune-(choice|failed)' $JOULELAB_RUN/*/events.run.jsonl; do sleep
 sleep 0.2; kill $!; wait $!; echo over; exit 7"""
 
 
-def test_online_finds_a_good_cap_while_the_command_goes_on_and_leaves_as_it_did(bench: CapBench) -> None:
-    words = ("--goal", "energy", "--cap", "100:260:80", "--trials", "3", "--gpu", "0,1", "-o", "told.json")
-    done = bench.call("tune", *words, *QUICK, "--", "sh", "-c", UNTIL_CHOSEN, code=7)
+def test_online_tries_caps_while_the_command_goes_on_and_leaves_as_it_did(bench: CapBench) -> None:
+    words = ("--goal", "energy", "--cap", "100,260", "--trials", "2", "--gpu", "0,1", "-o", "told.json")
+    done = bench.call("tune", *words, *SHORT, "--", "sh", "-c", UNTIL_CHOSEN, code=7)
     assert done.stdout == "over\n"
     assert "Best cap for energy" in done.stderr
     assert "windows:" in done.stderr
     (choice,) = [e for e in bench.events() if e["event"] == "tune-choice"]
-    assert regret(bench, choice["cap"]) < FEW_PERCENT
+    assert choice["cap"] in (100, 260)
     seen = windows(bench)
     assert seen[0]["cap"] == 260
-    assert all(e["to"] - e["from"] >= 0.6e9 and e["work"] > 0 and e["energy"] > 0 for e in seen)
+    assert all(e["to"] - e["from"] >= 0.3e9 and e["work"] > 0 and e["energy"] > 0 for e in seen)
     # Windows lie apart, and the choice is what was set last.
     assert all(a["to"] <= b["from"] for a, b in pairwise(seen))
     assert [e["asked"] for e in bench.events() if e["event"] == "cap-set"][-1] == choice["cap"]
     assert bench.caps() == [FOUND_W, FOUND_W]
     assert not bench.journals()
     told = json.loads((bench.folder / "told.json").read_text())
-    assert told["exit_code"] == 7
-    check_told(told["tune"], choice["cap"])
-
-
-def check_told(tune: dict[str, Any], choice: float) -> None:
-    """Check what is told against the truth."""
-    assert (tune["mode"], tune["unit"], tune["choice_w"], tune["complete"]) == ("online", "steps", choice, True)
+    tune = told["tune"]
+    assert (told["exit_code"], tune["mode"], tune["unit"], tune["complete"]) == (7, "online", "steps", True)
+    assert tune["choice_w"] == choice["cap"]
     assert tune["saved_j"]["expanded"] > 0
+    assert tune["cost"]["trials"] >= 2
+
+
+@pytest.mark.campaign  # the choice is as good as the time is even: study/tuning/test_account.py has virtual time
+def test_online_finds_a_good_cap(bench: CapBench) -> None:
+    words = ("--goal", "energy", "--cap", "100:260:80", "--trials", "3", "--gpu", "0,1", "-o", "told.json")
+    bench.call("tune", *words, *WIDE, "--", "sh", "-c", UNTIL_CHOSEN, code=7)
+    tune = json.loads((bench.folder / "told.json").read_text())["tune"]
+    assert regret(bench, tune["choice_w"]) < FEW_PERCENT
     assert tune["cost"]["trials"] >= 3
     for row in (row for row in tune["rows"] if row["cap_w"] < 260):
         wide = max(2 * row["loss"]["expanded"], 0.05)
@@ -92,25 +97,26 @@ def check_told(tune: dict[str, Any], choice: float) -> None:
 
 
 def test_a_command_that_ends_early_is_told_to_run_longer(bench: CapBench) -> None:
-    done = bench.call("tune", "--goal", "edp", *QUICK, "--", *JOB, "--work", "20")
+    done = bench.call("tune", "--goal", "edp", "--online", "--window", "10m", "--", *JOB, "--work", "5")
     assert "the command ended after 0 windows" in done.stderr
-    assert "--window 0.5s" in done.stderr
+    assert "--window 300s" in done.stderr
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
 def test_a_command_without_reports_of_work_is_told_to_make_some(bench: CapBench) -> None:
-    done = bench.call("tune", "--goal", "edp", *QUICK, "--", "sh", "-c", "sleep 0.3; exit 3", code=3)
+    done = bench.call("tune", "--goal", "edp", *SHORT, "--", "sh", "-c", "sleep 0.1; exit 3", code=3)
     assert "joulelab.work(samples=64)" in done.stderr
     assert not [e for e in bench.events() if e["event"] == "cap-set"]
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
+@pytest.mark.campaign  # a kill; control/test_client.py replaces a keeper, supervisor/test_capping.py tells it
 def test_a_keeper_that_is_killed_does_not_end_the_tuning(bench: CapBench) -> None:
     words = ("--goal", "energy", "--cap", "180,260", "--trials", "2")
     tune = bench.start("tune", *words, *SHORT, "--", "sh", "-c", UNTIL_CHOSEN)
     until(lambda: list_runs(bench.folder / "runs") and windows(bench))
     kill(bench.keeper())
-    _, told = tune.communicate(timeout=90)
+    _, told = tune.communicate(timeout=120)
     assert tune.returncode == 7, told
     events = [e["event"] for e in bench.events()]
     assert "keeper-died" in events
@@ -124,43 +130,53 @@ def test_a_signal_goes_to_the_command_and_the_caps_come_back(bench: CapBench) ->
     tune = bench.start("tune", "--goal", "energy", *SHORT, "--", *JOB, "--work", "100000")
     until(lambda: list_runs(bench.folder / "runs") and windows(bench))
     tune.send_signal(signal.SIGTERM)
-    _, told = tune.communicate(timeout=90)
+    _, told = tune.communicate(timeout=120)
     assert tune.returncode == -signal.SIGTERM, told
     assert "before the search did" in told
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
-def test_whole_runs_find_a_good_cap_and_count_when_it_is_asked_again(bench: CapBench) -> None:
-    words = ("tune", "--goal", "energy", "--cap", "100:260:80", "--trials", "3", "--gpu", "all")
-    done = bench.call(*words, "--", *JOB, "--work", "30")
+def test_whole_runs_are_tried_and_count_when_it_is_asked_again(bench: CapBench) -> None:
+    words = ("tune", "--goal", "energy", "--cap", "100,260", "--trials", "2", "--gpu", "all")
+    done = bench.call(*words, "--", *JOB, "--work", "10")
     assert "trial 1: 260 W" in done.stderr
     assert "Best cap for energy" in done.stdout
-    assert "3 trials:" in done.stdout
+    assert "2 trials:" in done.stdout
     assert "…" not in done.stdout
     told = [line for line in done.stdout.splitlines() if not line.startswith(("study", "next"))]
     assert max(map(len, told)) <= 80
     # Each cap was run once, so nothing is known to be saved.
     assert "one run each" in done.stdout
     assert "runs pay" not in done.stdout
-    again = json.loads(bench.call(*words, "--json", "--", *JOB, "--work", "30").stdout)
+    again = json.loads(bench.call(*words, "--json", "--", *JOB, "--work", "10").stdout)
     assert not again["saved_surely"]
     assert again["cost"]["trials"] == 0
-    # A run of a second is half start-up, whose length is that of a busy machine.
-    assert regret(bench, again["choice_w"]) < 2 * FEW_PERCENT - 1
+    assert again["choice_w"] in (100, 260)
     assert "joulelab cap" in again["next"]
-    assert len(list(bench.folder.glob("joulelab-studies/*/cells/*/r*/claim.json"))) <= 3
+    assert len(list(bench.folder.glob("joulelab-studies/*/cells/*/r*/claim.json"))) == 2
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
+@pytest.mark.campaign  # a run of a second is half start-up, as long as the machine is busy: study/tuning/test_runs.py
+def test_whole_runs_find_a_good_cap(bench: CapBench) -> None:
+    words = ("tune", "--goal", "energy", "--cap", "100:260:80", "--trials", "3", "--gpu", "all", "--json")
+    told = json.loads(bench.call(*words, "--", *JOB, "--work", "200").stdout)
+    assert regret(bench, told["choice_w"]) < FEW_PERCENT
+
+
 def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: CapBench) -> None:
-    script = f"test {{cap}} -gt 120 && {' '.join(JOB)} --work 10"
+    # The second trial waits for the interrupt.
+    script = f"""test {{cap}} -gt 120 || exit 1
+    test ! -e first -o -e go || exec sleep 600
+    touch first; exec {" ".join(JOB)} --work 5"""
     words = ("--goal", "edp", "--cap", "100,180,260", "--trials", "3", "--scope", "gpu", "--", "sh", "-c", script)
     tune = bench.start("tune", *words)
     done = bench.folder / "joulelab-studies"
-    until(lambda: list(done.glob("*/cells/*/r01/trial.json")), within_s=60)
+    until(lambda: list(done.glob("*/cells/*/r01/trial.json")))
     tune.send_signal(signal.SIGINT)
-    _, told = tune.communicate(timeout=60)
+    _, told = tune.communicate(timeout=120)
     assert tune.returncode == 130, told
+    (bench.folder / "go").touch()
     again = bench.call("tune", *words)
     assert "trial 1: 260 W" not in again.stderr
     assert " by gpu\n" in again.stderr
@@ -169,9 +185,8 @@ def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: Cap
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_what_cannot_be_done_is_said_before_anything_runs(bench: CapBench) -> None:
+    cases = [
         (("--goal", "edpp", "--", "true"), "cannot read the goal 'edpp'"),
         (("--goal", "edp", "--cap", "50,260", "--", "true"), "takes 100 to 260 W"),
         (("--goal", "edp", "--cap", "200", "--", "true"), "nothing to choose from"),
@@ -179,33 +194,17 @@ def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: Cap
         (("--goal", "edp", "--window", "3s", "--", "true"), "--window is for tuning with --online"),
         (("--goal", "edp"), "there is no command to tune"),
         (("--goal", "edp", "--", "echo", "{batch}"), "the placeholder {batch} has no knob"),
-    ],
-)
-def test_what_cannot_be_done_is_said_before_anything_runs(shared: CapBench, words: tuple[str, ...], said: str) -> None:
-    assert said in shared.call("tune", *words, code=2).stderr
-    assert not list_runs(shared.folder / "runs")
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CapBench]:
-    with CapBench(tmp_path_factory.mktemp("tune")) as made:
-        yield made
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+        # The command's own words are not ours: without --online the usual code stays.
+        (("--goal", "edp", "--window", "soon", "--", "true", "--online"), "'soon' is no time"),
+    ]
+    bench.refuse("tune", cases, code=2)
+    cases = [
         (("--goal", "edp", "--cap", "50,260", "--", "true"), "takes 100 to 260 W"),
         (("--goal", "edp", "--retry", "--", "true"), "--retry is for whole runs"),
         (("--goal", "edp", "--window", "soon", "--", "true"), "'soon' is no time"),
         (("--goal", "edp"), "there is no command to tune"),
-    ],
-)
-def test_online_refuses_with_a_code_that_is_no_commands(shared: CapBench, words: tuple[str, ...], said: str) -> None:
-    assert said in shared.call("tune", "--online", *words, code=125).stderr
-    # The command's own words are not ours: without --online the usual code stays.
-    if "--cap" not in words and "--retry" not in words:
-        shared.call("tune", *words[:4], *(("--", "true", "--online") if "--" in words else ()), code=2)
+    ]
+    bench.refuse("tune", [(("--online", *words), said) for words, said in cases], code=125)
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +213,7 @@ def unenforced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CapBench]:
         yield made
 
 
+@pytest.mark.campaign  # study/tuning/test_online.py chooses none either
 def test_online_chooses_no_cap_where_none_is_enforced(unenforced: CapBench) -> None:
     done = unenforced.call("tune", "--goal", "edp", "--cap", "100,260", *SHORT, "--", "sh", "-c", UNTIL_CHOSEN, code=7)
     said = " ".join(done.stderr.split())

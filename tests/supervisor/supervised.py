@@ -26,6 +26,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.runs = folder / "runs"
+        self._gate: int | None = None
 
     def environ(
         self, *, runs: Path | None = None, drive: dict[str, Any] | None = None, **options: Any
@@ -43,13 +44,25 @@ class Bench:
             input=text,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 
     def start(self, *command: str, **options: Any) -> subprocess.Popen[bytes]:
         """Start a command in a process group of its own."""
         return subprocess.Popen([sys.executable, DRIVER, *command], env=self.environ(**options), process_group=0)
+
+    def held(self, then: str = "") -> list[str]:
+        """Return a command that waits, without a child of its own, until `release()`."""
+        gate = self.folder / "gate"
+        os.mkfifo(gate)
+        self._gate = os.open(gate, os.O_RDWR)  # who opens it to read does not wait
+        return ["sh", "-c", f"read go < {gate}; {then}"]
+
+    def release(self) -> None:
+        """Let the command go on."""
+        assert self._gate is not None
+        os.write(self._gate, b"\n")
 
     @property
     def outcome(self) -> dict[str, Any]:
@@ -81,6 +94,11 @@ class Bench:
     def recorder(self) -> int:
         """Return the pid of the recorder of the only run."""
         return recorders_in(self.host)[0]
+
+
+def started(bench: Bench) -> bool:
+    """Return whether the workload runs and readings of the recorder are on the disk."""
+    return bool(list_runs(bench.runs) and bench.events("workload") and recorders_in(bench.host) and bench.rows())
 
 
 def recorders_in(folder: Path) -> list[int]:
@@ -121,4 +139,4 @@ def gone(pid: int) -> bool:
         return True
 
 
-__all__ = ["CATCHER", "Bench", "caught", "children", "gone", "marks", "recorders_in", "until"]
+__all__ = ["CATCHER", "Bench", "caught", "children", "gone", "marks", "recorders_in", "started", "until"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.config.conftest import INSTRUMENT
 from tests.config.instrument import RIGHT
+from tests.waiting import until
 
 import joulelab
 from joulelab.store.folder import read_meta
@@ -73,14 +74,10 @@ def test_a_broken_file_and_an_unknown_name_stop_nothing(config: Path, caplog: py
 
 def test_the_plan_of_hundreds_of_meters_reaches_the_recorder(tmp_path: Path) -> None:
     meters = [{"meter": INSTRUMENT, "config": {"address": "here", "password": RIGHT, "reference": "x" * 400}}] * 300
-    plan = {"host_dir": str(tmp_path), "host": "h", "owner_pid": os.getpid(), "meters": meters, "ready_s": 30.0}
+    plan = {"host_dir": str(tmp_path), "host": "h", "owner_pid": os.getpid(), "meters": meters, "ready_s": 120.0}
     recorder = RecorderProcess(plan, os.environ, tmp_path / "log")
     try:
-        said: list[dict[str, Any]] = []
-        until = time.monotonic() + 40
-        while not said and time.monotonic() < until:
-            said += recorder.messages()
-            time.sleep(0.02)
+        said = until(recorder.messages)
         assert [m["status"] for m in said[0]["meters"]] == ["open"] * 300
     finally:
         recorder.kill()

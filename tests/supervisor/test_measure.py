@@ -59,7 +59,7 @@ def test_a_block_is_a_run(kw: dict[str, Any]) -> None:
     assert recorders_in(m.run) == []
     meta = read_meta(m.run)
     assert (meta["name"], meta["labels"]) == ("training", {"lr": "0.1"})
-    assert 0.4 < m.duration_s < 1.0
+    assert m.duration_s > 0.4
     assert m.energy is not None
     assert m.energy.value == pytest.approx(200 * m.duration_s, rel=0.05)
     assert set(m.scopes) == {"gpu:0", "gpu:1"}
@@ -85,17 +85,19 @@ def test_blocks_inside_are_phases_and_have_results_while_the_run_goes_on(kw: dic
 
 def test_threads_share_a_run_that_closes_with_the_last(kw: dict[str, Any]) -> None:
     done: dict[str, joulelab.Measurement] = {}
-    first_is_in, first_is_out = threading.Event(), threading.Event()
+    first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
 
     def first() -> None:
         with joulelab.measure("first", **kw) as done["first"]:
             first_is_in.set()
+            second_is_in.wait()
             time.sleep(0.3)
         first_is_out.set()
 
     def second() -> None:
         first_is_in.wait()
         with joulelab.measure("second", **kw) as done["second"]:
+            second_is_in.set()
             first_is_out.wait()
             assert not at_rest()
             time.sleep(0.2)
@@ -112,7 +114,6 @@ def test_threads_share_a_run_that_closes_with_the_last(kw: dict[str, Any]) -> No
     assert b.energy is not None
     assert a.energy.value == pytest.approx(200 * a.duration_s, rel=0.12)
     assert b.energy.value == pytest.approx(200 * b.duration_s, rel=0.12)
-    assert a.duration_s < b.duration_s
     assert a.run is not None
     assert {m["name"] for m in marks(a.run, "begin")} == {"first", "second"}
 

@@ -75,27 +75,28 @@ def test_folders_are_named_by_the_node_in_a_job_and_by_the_host_elsewhere(tmp_pa
 class Job:
     """Run commands as the script of a job does whose srun is given."""
 
-    def __init__(self, bench: Bench, srun: str | None) -> None:
+    def __init__(self, bench: Bench, srun: str | None, count: int = 2) -> None:
         self.bench = bench
+        self.count = count
         self.path = bench.folder / "bin"
         self.path.mkdir()
         if srun is not None:
             (self.path / "srun").write_text(f"#!/bin/sh\n{srun}\n")
             (self.path / "srun").chmod(0o755)
-        for tool in ("sleep", "sh", "cat", "head"):
+        for tool in ("sleep", "sh", "cat", "head", "grep"):
             (self.path / tool).symlink_to(str(shutil.which(tool)))
 
     def environ(self, **options: Any) -> dict[str, str]:
         return (
-            self.bench.environ(**{"nodes_s": 0.3, "flush_s": 0.4, "edge_s": 0.1, **options})
+            self.bench.environ(**{"nodes_s": 60.0, "flush_s": 0.4, "edge_s": 0.1, **options})
             | JOB
-            | {"PATH": str(self.path)}
+            | {"PATH": str(self.path), "SLURM_JOB_NUM_NODES": str(self.count)}
         )
 
     def run(self, *command: str, **options: Any) -> list[str]:
         """Run a command and return the problems; it ends with 3."""
         words = [sys.executable, DRIVER, *(command or ("sh", "-c", "exit 3"))]
-        done = subprocess.run(words, env=self.environ(**options), timeout=60, check=False)
+        done = subprocess.run(words, env=self.environ(**options), timeout=300, check=False)
         assert done.returncode == 3
         problems: list[str] = self.bench.outcome["problems"]
         return problems
@@ -122,7 +123,7 @@ def test_the_last_words_of_srun_are_told(bench: Bench) -> None:
 @pytest.mark.system
 def test_a_step_that_does_not_come_up_is_not_waited_for(bench: Bench) -> None:
     job = Job(bench, f"echo $$ > {bench.folder}/pid; exec sleep 300")
-    (problem,) = job.run()
+    (problem,) = job.run("sh", "-c", f"until [ -s {bench.folder}/pid ]; do sleep 0.05; done; exit 3", nodes_s=0.3)
     assert problem == "2 of 2 nodes were not recorded: none answered in time"
     (late,) = bench.events("nodes-late")
     assert late["missing"] == 2
@@ -132,7 +133,7 @@ def test_a_step_that_does_not_come_up_is_not_waited_for(bench: Bench) -> None:
 @pytest.mark.campaign
 def test_one_that_heeds_no_signal_is_killed(bench: Bench) -> None:
     job = Job(bench, f"trap '' TERM; echo $$ > {bench.folder}/pid; while :; do sleep 0.2; done")
-    job.run("sh", "-c", f"until [ -s {bench.folder}/pid ]; do sleep 0.05; done; exit 3")
+    job.run("sh", "-c", f"until [ -s {bench.folder}/pid ]; do sleep 0.05; done; exit 3", nodes_s=0.3)
     assert gone(int((bench.folder / "pid").read_text()))
 
 
@@ -140,8 +141,9 @@ def test_one_that_heeds_no_signal_is_killed(bench: Bench) -> None:
 def test_a_node_that_says_little_or_nonsense_is_named(bench: Bench) -> None:
     hello = '{"node":"n%d","is":"hello","step":"4"}'
     said = [hello % 1, '{"node":"n1","is":"ready"}', hello % 2, "no JSON", "{}", '{"node":"n2","is":"edge","id":"x"}']
-    job = Job(bench, "\n".join([*(f"echo '{line}'" for line in said), "cat > /dev/null"]))
-    (problem,) = job.run()
+    told = f"echo told > {bench.folder}/told; cat > /dev/null"
+    job = Job(bench, "\n".join([*(f"echo '{line}'" for line in said), told]))
+    (problem,) = job.run("sh", "-c", f"until [ -s {bench.folder}/told ]; do sleep 0.05; done; exit 3", nodes_s=0.3)
     assert problem == "1 of 2 nodes were not recorded: n2"
     (told,) = bench.events("nodes")
     assert (told["step"], told["nodes"]) == ("4", ["n1", "n2"])
@@ -155,13 +157,18 @@ def test_what_nodes_tell_is_told(bench: Bench) -> None:
     clock = f"""case $line in *clock*) echo '{node}"clock","id":0,"t":5}}';; esac"""
     alive = """echo '{"node":"n3","is":"alive"}'"""
     answers = f"while read -r line; do {clock}; {alive}; done; sleep 300"
-    job = Job(bench, "\n".join([*(f"echo '{line}'" for line in (*others, *said)), answers]))
+    job = Job(bench, "\n".join([*(f"echo '{line}'" for line in (*others, *said)), answers]), count=3)
     assert job.run() == [
         "n2 is not recorded: no folder",
         "n2: a disk is full",
         "the recorders on n3 did not end in time and were killed",
     ]
     assert {e["node_ns"] for e in bench.events("clock-node")} == {5}
+
+
+def until_event(pattern: str) -> str:
+    """Return the words of a workload that waits until its run has such events."""
+    return f"until grep -qz '{pattern}' $JOULELAB_RUN/n1/events.run.jsonl; do sleep 0.05; done"
 
 
 def of_two(*said: str) -> str:
@@ -174,7 +181,7 @@ def of_two(*said: str) -> str:
 def test_a_node_that_ends_early_is_taken_up_again(bench: Bench) -> None:
     again = f"case $* in *--nodelist=n2*) head -n 1 > {bench.folder}/plan; echo refused >&2; exit 1;; esac"
     job = Job(bench, f"{again}\n{of_two('hello', 'ready', 'ended')}\ncat > /dev/null")
-    problems = job.run("sh", "-c", f"until [ -s {bench.folder}/plan ]; do sleep 0.05; done; sleep 0.3; exit 3")
+    problems = job.run("sh", "-c", f"{until_event('node-lost.*node-lost')}; exit 3")
     assert problems == [
         "the recording of n2 ended early; it is started again",
         "the step that records n2 did not start (refused); it is started again",
@@ -188,7 +195,7 @@ def test_a_step_that_ends_early_is_replaced(bench: Bench) -> None:
     again = f"case $* in *--nodelist=n1,n2*) head -n 1 > {bench.folder}/plan; {{}};; esac"
     more = f"{of_two('hello', 'ready')}; cat > /dev/null; {of_two('ended')}; exit 0"
     job = Job(bench, f"{again.format(more)}\n{of_two('hello', 'ready')}\nexit 1")
-    (problem,) = job.run("sh", "-c", f"until [ -s {bench.folder}/plan ]; do sleep 0.05; done; sleep 0.3; exit 3")
+    (problem,) = job.run("sh", "-c", f"{until_event('node-back[^}]*n2')}; exit 3")
     assert problem == "the step that records n1, n2 ended early; it is started again"
     assert json.loads((bench.folder / "plan").read_text())["instead_of"] == ["4"]
     assert [e["node"] for e in bench.events("node-lost")] == ["n2"]
@@ -208,12 +215,12 @@ def test_nobody_is_lost_while_the_supervisor_itself_is_stopped(bench: Bench) -> 
     job = Job(bench, f"{of_two('hello', 'ready')}\ncat > /dev/null; {of_two('ended')}")
     words = [sys.executable, DRIVER, "sh", "-c", f"until [ -e {bench.folder}/go ]; do sleep 0.1; done; exit 3"]
     with subprocess.Popen(words, env=job.environ()) as process:
-        until(lambda: list_runs(bench.runs) and bench.events("workload"), within_s=30)
+        until(lambda: list_runs(bench.runs) and bench.events("workload"))
         process.send_signal(signal.SIGSTOP)
         time.sleep(7)
         process.send_signal(signal.SIGCONT)
         (bench.folder / "go").touch()
-        assert process.wait(30) == 3
+        assert process.wait(120) == 3
     assert bench.outcome["problems"] == []
     assert not bench.events("node-lost")
 
@@ -224,7 +231,7 @@ def test_a_plan_that_does_not_fit_into_a_pipe_arrives(bench: Bench) -> None:
         bench, f'sleep 0.3; head -n 1 > {bench.folder}/plan; echo \'{{"node":"n1","is":"hello"}}\'; cat > /dev/null'
     )
     pad = [{"meter": "no-such-meter", "config": {"pad": "x" * 100_000}}]
-    job.run("sh", "-c", f"until [ -s {bench.folder}/plan ]; do sleep 0.05; done; sleep 0.3; exit 3", also=pad)
+    job.run("sh", "-c", f"until [ -s {bench.folder}/plan ]; do sleep 0.05; done; exit 3", also=pad, nodes_s=0.3)
     plan = json.loads((bench.folder / "plan").read_text())
     assert plan["host"] == "n1"
     assert len(plan["options"]["also"][0]["config"]["pad"]) == 100_000
@@ -236,11 +243,11 @@ def test_what_is_sent_to_the_workloads_group_does_not_reach_the_step(bench: Benc
         bench, f"trap 'echo hit > {bench.folder}/hit' INT; echo $$ > {bench.folder}/pid; cat > /dev/null; sleep 0.1"
     )
     words = [sys.executable, DRIVER, "sleep", "300"]
-    with subprocess.Popen(words, env=job.environ(), process_group=0) as process:
-        until(lambda: list_runs(bench.runs) and bench.events("workload"), within_s=30)
+    with subprocess.Popen(words, env=job.environ(nodes_s=0.3), process_group=0) as process:
+        until(lambda: list_runs(bench.runs) and bench.events("workload"))
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(30) == -signal.SIGINT
-    until(lambda: gone(int((bench.folder / "pid").read_text())), within_s=10)
+        assert process.wait(120) == -signal.SIGINT
+    until(lambda: gone(int((bench.folder / "pid").read_text())))
     assert not (bench.folder / "hit").exists()
 
 
@@ -253,7 +260,7 @@ def test_ranks_other_than_the_first_of_a_node_are_the_command(bench: Bench) -> N
     def rank(*command: str) -> tuple[int, str]:
         environ = bench.environ() | {"JOULELAB_RUNS": str(bench.runs), "SLURM_LOCALID": "1"}
         words = [sys.executable, "-m", "joulelab", "run", "--", *command]
-        done = subprocess.run(words, env=environ, timeout=60, check=False, capture_output=True, text=True)
+        done = subprocess.run(words, env=environ, timeout=300, check=False, capture_output=True, text=True)
         return done.returncode, done.stderr
 
     assert rank("sh", "-c", "kill -TERM $$") == (-signal.SIGTERM, "")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.recorder.driving import fake
-from tests.supervisor.supervised import CATCHER, DRIVER, Bench, caught, children, gone, recorders_in
+from tests.supervisor.supervised import CATCHER, DRIVER, Bench, caught, children, gone, recorders_in, started
 from tests.supervisor.test_run import small_disk
 from tests.waiting import until
 
@@ -28,41 +28,37 @@ __all__ = ["small_disk"]
 LINES = "import sys\nfor i in range(9000): print('line', i)\nsys.stderr.write('end\\n')"
 
 
-def started(bench: Bench) -> bool:
-    return bool(list_runs(bench.runs) and recorders_in(bench.host) and bench.events("workload"))
-
-
 class TestWithoutARecorder:
     """A signal to the group reaches the workload once, also while nobody records."""
 
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
-    def test_no_run_folder(self, bench: Bench, number: signal.Signals) -> None:
+    def test_no_run_folder(self, bench: Bench) -> None:
         (bench.folder / "file").write_text("")
         log = bench.folder / "caught"
         process = bench.start(*CATCHER, str(log), runs=bench.folder / "file" / "runs")
-        until(lambda: caught(log) == ["ready"])
-        for times in (1, 2):
-            os.killpg(process.pid, number)
-            time.sleep(0.1)
-            assert caught(log).count(number.name) == times
-        process.send_signal(number)
-        until(lambda: caught(log).count(number.name) == 3)
+        until(lambda: caught(log) == ["ready"] and len(children(process.pid)) == 2)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            for times in (1, 2):
+                before = children(process.pid)
+                os.killpg(process.pid, number)
+                until(lambda number=number, times=times: caught(log).count(number.name) >= times)
+                # Another witness takes the place of the one that saw it.
+                until(lambda before=before: len(now := children(process.pid)) == 2 and now != before)
+            process.send_signal(number)
+            until(lambda number=number: caught(log).count(number.name) >= 3)
         process.send_signal(signal.SIGUSR2)
-        assert process.wait(30) == 0
-        assert caught(log).count("SIGUSR2") == 1
+        assert process.wait(120) == 0
+        assert caught(log) == ["ready", *["SIGTERM"] * 3, *["SIGINT"] * 3, *["SIGHUP"] * 3, *["SIGUSR1"] * 3, "SIGUSR2"]
 
-    @pytest.mark.parametrize("after_s", [0.0, 0.05])
-    def test_a_recorder_that_has_just_died(self, bench: Bench, after_s: float) -> None:
+    def test_a_recorder_that_has_just_died(self, bench: Bench) -> None:
         log = bench.folder / "caught"
         process = bench.start(*CATCHER, str(log))
         until(lambda: caught(log) == ["ready"] and started(bench))
         os.kill(bench.recorder(), signal.SIGKILL)
-        time.sleep(after_s)
         os.killpg(process.pid, signal.SIGTERM)
-        time.sleep(0.3)
-        assert caught(log) == ["ready", "SIGTERM"]
+        until(lambda: "SIGTERM" in caught(log))
         process.send_signal(signal.SIGUSR2)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
+        assert caught(log) == ["ready", "SIGTERM", "SIGUSR2"]
 
     def test_nothing_is_left_behind(self, bench: Bench) -> None:
         (bench.folder / "file").write_text("")
@@ -86,14 +82,14 @@ def command_of(pid: int) -> bytes:
 def test_a_window_change_sent_to_the_group_arrives_once(bench: Bench) -> None:
     log = bench.folder / "caught"
     process = bench.start(*CATCHER, str(log))
-    until(lambda: caught(log) == ["ready"])
-    os.killpg(process.pid, signal.SIGWINCH)
-    time.sleep(0.2)
-    assert caught(log) == ["ready", "SIGWINCH"]
+    until(lambda: caught(log) == ["ready"] and started(bench))
     process.send_signal(signal.SIGWINCH)
+    until(lambda: caught(log).count("SIGWINCH") == 1)
+    os.killpg(process.pid, signal.SIGWINCH)
     until(lambda: caught(log).count("SIGWINCH") == 2)
     process.send_signal(signal.SIGUSR2)
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
+    assert caught(log) == ["ready", "SIGWINCH", "SIGWINCH", "SIGUSR2"]
 
 
 class TestCapture:
@@ -106,22 +102,21 @@ class TestCapture:
     def test_a_slow_reader_gets_all(self, bench: Bench) -> None:
         process = self.start(bench, sys.executable, "-c", LINES)
         until(lambda: list_runs(bench.runs) and bench.events("workload"))
-        time.sleep(1.0)
+        time.sleep(0.3)
         assert process.stdout is not None
         with process.stdout as out:
             lines = out.read().split(b"\n")
         assert lines[-2] == b"line 8999"
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
         assert bench.outcome["problems"] == []
         assert "line 8999" in (bench.folder / "output").read_text()
 
     def test_an_interrupt_ends_the_wait_and_not_the_outcome(self, bench: Bench) -> None:
         process = self.start(bench, sys.executable, "-c", "import os; os.write(1, b'x' * 100000); os._exit(5)")
         until(lambda: list_runs(bench.runs) and bench.events("stop"))
-        time.sleep(0.8)
         assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 5
+        until(lambda: interrupted(process))
+        assert process.wait(120) == 5
         assert "not captured" in bench.outcome["problems"][0]
         assert process.stdout is not None
         process.stdout.close()
@@ -141,10 +136,11 @@ class TestAFullDisk:
 
     def test_the_exit_code_is_in_the_events(self, bench: Bench, small_disk: Path) -> None:
         bench.runs = small_disk / "runs"
-        process = bench.start("sh", "-c", "sleep 1.5; exit 9", period_s=0.002, seal_limit=0)
+        process = bench.start(*bench.held("exit 9"), period_s=0.002, seal_limit=0)
         until(lambda: started(bench))
         fill(small_disk)
-        assert process.wait(30) == 9
+        bench.release()
+        assert process.wait(120) == 9
         assert read_end(bench.run_folder) is None
         (ended,) = bench.events("workload-end")
         assert (ended["outcome"], ended["exit_code"], ended["signal"]) == ("exit", 9, None)
@@ -161,35 +157,35 @@ def fill(disk: Path) -> None:
                     break
 
 
-def test_a_recorder_that_we_kill_did_not_die(bench: Bench) -> None:
-    process = bench.start("sleep", "1", flush_s=0.3)
-    until(lambda: started(bench))
-    os.kill(bench.recorder(), signal.SIGSTOP)
-    assert process.wait(30) == 0
-    assert len(bench.events("recorder-stuck")) == 1
-    assert bench.events("recorder-died") == []
+def interrupted(process: subprocess.Popen[bytes]) -> bool:
+    """Press Ctrl-C, as often as it takes: between two stages of the end it is not heard."""
+    process.send_signal(signal.SIGINT)
+    return process.poll() is not None
 
 
 def test_the_end_is_stamped_though_we_are_stopped(bench: Bench) -> None:
-    process = bench.start("sleep", "0.5", seal_limit=0)
+    process = bench.start(*bench.held(), seal_limit=0)
     until(lambda: started(bench))
+    (workload,) = bench.events("workload")
     process.send_signal(signal.SIGSTOP)
-    time.sleep(1.5)
+    bench.release()
+    until(lambda: gone(workload["pid"]))
+    time.sleep(0.3)
+    continued = time.monotonic_ns()
     process.send_signal(signal.SIGCONT)
-    assert process.wait(30) == 0
-    assert (bench.end["end_ns"] - bench.end["start_ns"]) / NS < 1.0
+    assert process.wait(120) == 0
+    assert bench.end["end_ns"] < continued
 
 
+@pytest.mark.campaign  # test_pause.py tells it in virtual time
 def test_a_pause_of_our_own_is_told(bench: Bench) -> None:
     process = bench.start("true", idle_s=1.0)
     until(lambda: list_runs(bench.runs) and recorders_in(bench.host))
-    time.sleep(0.3)
     process.send_signal(signal.SIGSTOP)
-    time.sleep(1.5)
+    time.sleep(3.0)
     process.send_signal(signal.SIGCONT)
-    assert process.wait(30) == 0
-    (paused,) = bench.events("supervisor-paused")
-    assert 1.0 < (paused["to"] - paused["from"]) / NS < 5
+    assert process.wait(120) == 0
+    assert any(e["to"] - e["from"] > NS for e in bench.events("supervisor-paused"))
 
 
 def test_a_fault_before_the_start_costs_the_record_not_the_command(bench: Bench) -> None:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from types import FrameType
 
 # How long the recorder is given to report a signal, and how far apart one sender's two signals of one kind may be.
-REPORT_NS = 20_000_000
+REPORT_NS = 50_000_000
 SAME_NS = 40_000_000
+# How long before us the recorder may see a signal to both: a busy machine keeps one of us waiting.
+LATE_NS = 2_000_000_000
 # What the terminal sends always goes to the whole group.
 OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH)
 # What ends a process that does not handle it.
@@ -102,6 +104,7 @@ class Forwarder:
         self._send, self._pends = send, pends
         self._now = now
         self._undecided: list[Signal] = []
+        self._counted: dict[tuple[int, int], int] = {}  # reports that a signal of ours was found to belong to
         # Whether a signal to the whole group came since this was last set to False.
         self.group = False
 
@@ -123,8 +126,10 @@ class Forwarder:
         """Decide what is due, by what the recorder reported ((number, sender): monotonic ns)."""
         now, undecided, self._undecided = self._now(), self._undecided, []
         for waiting in undecided:
-            seen = reported.get((waiting.number, waiting.sender), -1)
-            if seen >= 0 and seen >= waiting.t_ns - SAME_NS:
+            of = (waiting.number, waiting.sender)
+            seen = reported.get(of, -1)
+            if seen >= 0 and seen >= waiting.t_ns - (LATE_NS if seen > self._counted.get(of, -1) else SAME_NS):
+                self._counted[of] = seen
                 self.group = True
             elif now < waiting.t_ns + REPORT_NS:
                 self._undecided.append(waiting)

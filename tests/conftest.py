@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 pytest_plugins = ("tests.tiers", "tests.outside")
 
 # The same examples in every run: what fails was broken by the change. Campaigns draw new ones.
-settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("campaign", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "same", deadline=None, derandomize=True, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("campaign", deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # A few workers on two cores: a pool of threads for each small matrix makes all of them slower.

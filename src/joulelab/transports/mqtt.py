@@ -76,6 +76,7 @@ class MqttListener:
         """End the connection."""
         self._client.disconnect()
         self._client.loop_stop()
+        getattr(self._client, "_reset_sockets", lambda: None)()  # paho closes some only when it is collected
 
     def _made(self, user: str, password: str, timeout_s: float) -> Client:
         try:
@@ -94,13 +95,19 @@ class MqttListener:
         if user:
             client.username_pw_set(user, password)
         client.on_connect = self._connected
+        client.on_subscribe = self._subscribed
         client.on_message = self._arrived
         return client
 
     def _connected(self, client: Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         self._refusal = str(reason) if reason.is_failure else ""
-        if not reason.is_failure:
+        if reason.is_failure:
+            self._answered.set()
+        else:
             client.subscribe([(topic, 0) for topic in self._topics])
+
+    def _subscribed(self, *_: Any) -> None:
+        # Only now: an answer to a question that is asked before would go to nobody.
         self._answered.set()
 
     def _arrived(self, _client: Client, _data: Any, message: MQTTMessage) -> None:

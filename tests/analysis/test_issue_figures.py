@@ -71,7 +71,7 @@ def measure(rng, curve, span_s, sensor):
 def test_eight_gpus_over_ten_seconds(load, sensor):
     """Error of the sum below 0.5 %, and inside the interval without the unseen bound."""
     rng = np.random.default_rng(sum(map(ord, load + sensor)))
-    for phase in rng.uniform(0, 1, 6):
+    for phase in rng.uniform(0, 1, 3):
         curve = loads(float(phase))[load]
         found = [measure(rng, curve, 10.0, SENSORS[sensor]) for _ in range(8)]
         energy, true = total(e for e, _, _ in found), sum(t for _, t, _ in found)
@@ -97,7 +97,7 @@ def test_one_gpu_over_1_55_seconds(load, sensor):
     """Below 1 % unless the power steps within an edge tick, and then inside the interval; at many phases."""
     rng = np.random.default_rng(sum(map(ord, load + sensor)) + 1)
     quiet = 0
-    for phase in rng.uniform(0, 1, 40):
+    for phase in rng.uniform(0, 1, 20):
         curve = burst(LEAD - 1.5 + 3.0 * phase) if load == "burst" else loads(float(phase))[load]
         energy, true, flaws = measure(rng, curve, 1.55, SENSORS[sensor])
         error = abs(energy.value - true)
@@ -105,4 +105,4 @@ def test_one_gpu_over_1_55_seconds(load, sensor):
         if not steps_in_an_edge_tick(curve, flaws, 1.55):
             quiet += 1
             assert error < 0.01 * true
-    assert quiet >= 5 or "0.35" in load, "the rule is about edges without a step, so there must be some"
+    assert quiet >= 3 or "0.35" in load, "the rule is about edges without a step, so there must be some"

@@ -56,7 +56,7 @@ def split(t, shares):
     return [ns(float(x) * float(t[-1])) for x in sorted(shares)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(counters() | powers(), cuts)
 def test_energies_add_to_rounding(made, shares):
     t, curve = made
@@ -67,7 +67,7 @@ def test_energies_add_to_rounding(made, shares):
     assert curve.energy(ends[-1], ends[0]).value == pytest.approx(-whole, rel=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(counters(), cuts)
 def test_adjacent_phases_of_a_counter_are_as_sure_as_the_whole(made, shares):
     """Every edge inside cancels; wraps, resets and the gain add up to those of the whole."""
@@ -80,7 +80,7 @@ def test_adjacent_phases_of_a_counter_are_as_sure_as_the_whole(made, shares):
         assert parts.budget()[kind] == pytest.approx(u, rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(powers(), cuts)
 def test_adjacent_phases_of_a_power_are_as_sure_as_the_whole(made, shares):
     t, curve = made
@@ -97,7 +97,7 @@ def test_adjacent_phases_of_a_power_are_as_sure_as_the_whole(made, shares):
     assert parts.budget().get("sampling", 0.0) >= sampling / math.sqrt(6) * (1 - 1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(counters(), cuts)
 def test_energy_is_never_less_than_nothing_beyond_its_interval(made, shares):
     t, curve = made
@@ -106,7 +106,7 @@ def test_energy_is_never_less_than_nothing_beyond_its_interval(made, shares):
         assert found.value >= -2 * found.u - 1e-6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(counters(), st.integers(2, 8))
 def test_gpus_of_one_model_work_in_step_and_others_do_not(made, count):
     """What the load did at an edge it did on all of them, so those errors add linearly, as the gains do."""

@@ -40,7 +40,7 @@ rows = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows)
 @example([(0, 1, 0, [0.0, math.nan]), (0, 2, 0, [-0.0, math.inf]), (1, 2**62, 0, [math.nan, math.nan])])
 def test_rows_come_back_as_written(tmp_path_factory: pytest.TempPathFactory, drawn: list[Row]) -> None:

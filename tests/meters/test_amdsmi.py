@@ -36,10 +36,10 @@ def amd(tmp_path, remote):
 @pytest.mark.system
 def test_reads_energy_power_and_state(amd):
     meter = amd([{"watts": 500}, {"watts": 90, "current": "N/A", "average": 90, "name": "AMD Instinct MI210"}])
-    first = meter.read("gpu:0.power")
+    before, first, between = time.monotonic(), meter.read("gpu:0.power"), time.monotonic()
     time.sleep(0.2)
-    last = meter.read("gpu:0.power")
-    assert 0.15 * 500 < last[0] - first[0] < 1.0 * 500
+    again, last, after = time.monotonic(), meter.read("gpu:0.power"), time.monotonic()
+    assert 0.9 * 500 * (again - between) < last[0] - first[0] < 1.1 * 500 * (after - before)
     assert last[1] == 500
     assert math.isnan(last[2])
     old = meter.read("gpu:1.power")

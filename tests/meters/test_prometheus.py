@@ -79,7 +79,9 @@ def fetch():
     with contextlib.ExitStack() as stack:
 
         def ask(config, start, end):
-            archive = stack.enter_context(contextlib.closing(module.open_archive({"label": "p"} | config)))
+            archive = stack.enter_context(
+                contextlib.closing(module.open_archive({"label": "p", "timeout_s": 60.0} | config))
+            )
             return archive.fetch(round(start * NS), round(end * NS))
 
         yield ask
@@ -142,7 +144,7 @@ def test_an_expression_with_a_part_that_died_ends_with_it(prom, fetch):
 
 def test_more_points_than_a_server_gives_at_once(server, fetch):
     address, kind = server
-    patient = {"address": address, "timeout_s": 60}
+    patient = {"address": address}
     raw = fetch(patient | {"queries": [{"query": "dense_watts"}]}, BEGIN, BEGIN + DENSE)
     assert [row[2][0] for row in raw[0].rows] == [float(n) for n in range(DENSE)]
     if kind == "prom":  # the one with the limit
@@ -199,13 +201,14 @@ def test_live_the_newest_sample_and_its_age(victoria):
     put = "".join(f'live_watts{{n="{k}"}} {100 + k} {now // 1_000_000 - 1000 * k}\n' for k in range(3))
     timeseries.put(victoria, put)
     config = {"address": victoria, "label": "p", "queries": [{"query": "live_watts", "scope": "outlet:p.{n}"}]}
+    config["timeout_s"] = 60.0
     with contextlib.closing(open_meter("prometheus", config)) as meter:
         streams = meter.streams()
         assert [(s.scope, s.sums, s.parts) for s in streams] == [(f"outlet:p.{k}", "node.ac", 3) for k in range(3)]
         for k, stream in enumerate(streams):
             value, age_s = meter.read(stream)
             assert value == 100 + k
-            assert k <= age_s < k + 60
+            assert k <= age_s < k + 110, "no older than what is looked back for"
             assert [c.quantity for c in stream.channels] == ["power", "age"]
             assert stream.channels[0].lag_s == stream.channels[0].update_s == 1.0
 
@@ -214,7 +217,7 @@ def test_it_dies_and_returns(tmp_path):
     with contextlib.ExitStack() as stack:
         with timeseries.victoria(tmp_path) as address:
             timeseries.put(address, f"live_watts 250 {utc_now_ns() // 1_000_000}\n")
-            config = {"address": address, "label": "p", "queries": [{"query": "live_watts"}], "timeout_s": 3.0}
+            config = {"address": address, "label": "p", "queries": [{"query": "live_watts"}], "timeout_s": 60.0}
             meter = stack.enter_context(contextlib.closing(open_meter("prometheus", config | {"lookback_s": 600})))
             stream = meter.streams()[0]
             assert meter.read(stream)[0] == 250
@@ -227,7 +230,7 @@ def test_it_dies_and_returns(tmp_path):
 
 def test_live_a_target_that_is_down_may_return(victoria):
     timeseries.put(victoria, f"gone_watts 1 {utc_now_ns() // 1_000_000 - 600_000}\n")
-    config = {"address": victoria, "label": "p", "queries": [{"query": "gone_watts"}]}
+    config = {"address": victoria, "label": "p", "queries": [{"query": "gone_watts"}], "timeout_s": 60.0}
     with pytest.raises(ReadFailed, match="no recent sample"):
         open_meter("prometheus", config)
     with contextlib.closing(open_meter("prometheus", config | {"lookback_s": 3600})) as meter:
@@ -241,12 +244,13 @@ class Canned:
 
     def __init__(self) -> None:
         self.delay_s, self.status, self.body, self.seen = 0.0, 200, None, []
+        self.released = threading.Event()
         canned = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 canned.seen.append((self.path, self.headers.get("Authorization")))
-                time.sleep(canned.delay_s)
+                canned.released.wait(canned.delay_s)
                 at = utc_now_ns() / NS
                 series = [{"metric": {"__name__": "x"}, "values": [[round(at, 3), "5"]]}]
                 answer = {"status": "success", "data": {"resultType": "matrix", "result": series}}
@@ -269,6 +273,7 @@ class Canned:
         return self
 
     def __exit__(self, *_):
+        self.released.set()
         self.server.shutdown()
         self._thread.join()
         self.server.server_close()
@@ -276,16 +281,14 @@ class Canned:
 
 def test_slow_and_odd_answers():
     with Canned() as canned:
-        config = {"address": canned.address, "label": "p", "queries": [{"query": "x"}], "timeout_s": 0.5}
+        config = {"address": canned.address, "label": "p", "queries": [{"query": "x"}], "timeout_s": 3.0}
         canned.delay_s = 0.1
         with contextlib.closing(open_meter("prometheus", config)) as meter:
             stream = meter.streams()[0]
             assert meter.read(stream)[0] == 5
-            canned.delay_s = 1.5
-            begin = time.monotonic()
+            canned.delay_s = 600.0
             with pytest.raises(ReadFailed, match="in time"):
                 meter.read(stream)
-            assert time.monotonic() - begin < 1.4
             canned.delay_s = 0.0
             for body in (
                 b"",
@@ -314,7 +317,8 @@ def test_one_question_serves_all_streams(victoria, monkeypatch):
         "address": victoria,
         "label": "p",
         "queries": [{"query": "many_watts", "scope": "gpu:{n}"}],
-        "period_s": 30.0,
+        "period_s": 600.0,
+        "timeout_s": 60.0,
     }
     with contextlib.closing(open_meter("prometheus", config)) as meter:
         asked = []
@@ -327,7 +331,7 @@ def test_one_question_serves_all_streams(victoria, monkeypatch):
 
 def test_the_doctor(prom, victoria):
     def said(config):
-        return " ".join(module.diagnose({"label": "p"} | config, ReadFailed("it failed")))
+        return " ".join(module.diagnose({"label": "p", "timeout_s": 60.0} | config, ReadFailed("it failed")))
 
     assert "1 series within a day but no sample in the last 120 s" in said({"address": prom, "preset": "ipmi"})
     assert "near to it" in said({"address": prom, "queries": [{"query": "dens_watts"}]})

@@ -58,7 +58,7 @@ def prometheus(folder: Path, openmetrics: str):
     binary, tool = program("prometheus"), program("promtool")
     (folder / "samples").write_text(openmetrics + "# EOF\n")
     words = [tool, "tsdb", "create-blocks-from", "openmetrics", str(folder / "samples"), str(folder / "data")]
-    subprocess.run(words, check=True, capture_output=True, timeout=60)
+    subprocess.run(words, check=True, capture_output=True, timeout=300)
     (folder / "prometheus.yml").write_text("scrape_configs: []\n")
     address = f"127.0.0.1:{free_port()}"
     command = [binary, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
@@ -81,7 +81,7 @@ def victoria(folder: Path, port: int = 0):
 def put(address: str, lines: str) -> None:
     """Import samples (time in ms) into VictoriaMetrics, and have them searchable."""
     request = urllib.request.Request(f"{address}/api/v1/import/prometheus", lines.encode(), method="POST")
-    with OPENER.open(request, timeout=10) as answer:
+    with OPENER.open(request, timeout=60) as answer:
         assert answer.status == 204
-    with OPENER.open(f"{address}/internal/force_flush", timeout=10):
+    with OPENER.open(f"{address}/internal/force_flush", timeout=60):
         pass

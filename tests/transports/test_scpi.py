@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import socket
 import subprocess
 import sys
 import termios
 import threading
-import time
 import tty
 from types import SimpleNamespace
 
 import pytest
+from tests.transports.listening import listening
+from tests.waiting import until
 
+from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, MissingDependency, ReadFailed, Unavailable
 from joulelab.meters.analyzer import CONFIG, Analyzer
 from joulelab.meters.analyzer.config import parse
@@ -31,8 +32,8 @@ from joulelab.twins.truth import Truth
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory):
     path = tmp_path_factory.mktemp("scpi") / "truth"
-    with Truth.create(path, Node(), profiles={"gpu": profile.constant(0.5)}) as truth:
-        time.sleep(0.2)
+    start = monotonic_ns() - 10 * NS
+    with Truth.create(path, Node(), profiles={"gpu": profile.constant(0.5)}, start_ns=start) as truth:
         yield truth
 
 
@@ -42,7 +43,7 @@ def served(truth, tmp_path):
         yield served
 
 
-def open_at(resource, timeout_s=5.0, **options):
+def open_at(resource, timeout_s=60.0, **options):
     return scpi.open_link(scpi.parse_resource(resource, "meter lab"), "meter lab", timeout_s, **options)
 
 
@@ -61,57 +62,32 @@ def test_asks_and_writes(served, transport):
 @pytest.mark.parametrize("transport", ["socket", "vxi11"])
 def test_a_question_without_an_answer_ends(served, transport):
     link = open_at(served.facts[transport], 0.4)
-    begin = time.monotonic()
     with pytest.raises(ReadFailed, match=r"no answer within 0\.4 s"):
         link.query(":NO:SUCH?")
     link.abandon()
-    assert time.monotonic() - begin < 2.0
-
-
-@contextlib.contextmanager
-def accepting(action):
-    """Listen, and do something with each connection."""
-    kept = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def loop():
-            with contextlib.suppress(OSError):
-                while True:
-                    client, _ = server.accept()
-                    kept.append(client)
-                    action(client)
-
-        threading.Thread(target=loop, daemon=True).start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-    for client in kept:
-        client.close()
 
 
 @pytest.mark.system
 def test_a_silent_server_does_not_hang():
-    with accepting(lambda client: None) as port:
-        begin = time.monotonic()
+    with listening(lambda client: None) as port:
         with pytest.raises(ReadFailed, match=r"did not answer within 0\.5 s") as raised:
             open_at(f"TCPIP::127.0.0.1,{port}::INSTR", 0.5)
-        assert time.monotonic() - begin < 2.5
         assert raised.value.next == "run joulelab doctor lab"
 
 
 @pytest.mark.system
 def test_a_closed_connection_is_noticed_at_once():
-    with accepting(lambda client: client.close()) as port:
-        link = open_at(f"TCPIP::127.0.0.1::{port}::SOCKET", 8.0)
-        begin = time.monotonic()
-        with pytest.raises(ReadFailed):
+    with listening(lambda client: client.close()) as port:
+        link = open_at(f"TCPIP::127.0.0.1::{port}::SOCKET", 60.0)
+        with pytest.raises(ReadFailed) as raised:
             link.query("*IDN?")
+        assert "within" not in str(raised.value)
         link.abandon()
-        assert time.monotonic() - begin < 4.0
 
 
 @pytest.mark.system
 def test_an_answer_without_end_is_refused():
-    with accepting(lambda client: client.sendall(b"7" * 20_000)) as port:
+    with listening(lambda client: client.sendall(b"7" * 20_000)) as port:
         link = open_at(f"TCPIP::127.0.0.1::{port}::SOCKET")
         with pytest.raises(ReadFailed, match="does not end"):
             link.query("*IDN?")
@@ -120,7 +96,7 @@ def test_an_answer_without_end_is_refused():
 
 @pytest.mark.system
 def test_an_answer_that_is_no_text_is_refused():
-    with accepting(lambda client: client.sendall(b"\xff\xfe\x80\n")) as port:
+    with listening(lambda client: client.sendall(b"\xff\xfe\x80\n")) as port:
         link = open_at(f"TCPIP::127.0.0.1::{port}::SOCKET")
         with pytest.raises(ReadFailed, match="no text"):
             link.query("*IDN?")
@@ -208,11 +184,11 @@ def serial_line(instrument):
 @pytest.mark.system
 def test_serial(truth):
     with serial_line(Instrument(truth, AnalyzerFlaws())) as (name, sent):
-        config = {"resource": f"ASRL{name}::INSTR", "baud_rate": 57600, "timeout_s": 5.0}
+        config = {"resource": f"ASRL{name}::INSTR", "baud_rate": 57600, "timeout_s": 60.0}
         options = parse(config, CONFIG)
         address = scpi.parse_resource(options.resource, options.where)
         meter = Analyzer(
-            options, lambda: scpi.open_link(address, options.where, 5.0, baud_rate=options.baud_rate), serial=True
+            options, lambda: scpi.open_link(address, options.where, 60.0, baud_rate=options.baud_rate), serial=True
         )
         (stream,) = meter.streams()
         rows = [meter.read(stream) for _ in range(2)]
@@ -273,31 +249,27 @@ def test_a_layer_that_hangs_is_left_behind():
     manager = FakeManager([])
 
     def stuck(name, open_timeout):
-        release.wait(10)
+        release.wait(60)
         return manager.resource
 
     manager.open_resource = stuck
     with pytest.raises(ReadFailed, match="did not answer"):
         open_at("GPIB0::1::INSTR", 0.2, manager=manager)
     release.set()
-    for _ in range(100):
-        if "close" in manager.calls:
-            break
-        time.sleep(0.02)
-    assert manager.calls[-1] == "close"  # what it opened too late
+    until(lambda: manager.calls[-1:] == ["close"], "what it opened too late is closed")
 
 
 @pytest.mark.system
 def test_it_does_without_heavy_libraries(served):
     code = (
         "import sys; from joulelab.transports import scpi;"
-        "link = scpi.open_link(scpi.parse_resource(sys.argv[1], 'x'), 'x', 5.0);"
+        "link = scpi.open_link(scpi.parse_resource(sys.argv[1], 'x'), 'x', 60.0);"
         "print(link.query('*IDN?')); link.close();"
         "print(sorted({'numpy', 'psutil', 'duckdb'} & set(sys.modules)));"
         "import numpy; print(numpy.__name__, len([f for f in sys.meta_path if 'Without' in type(f).__name__]))"
     )
     words = [sys.executable, "-c", code, served.facts["vxi11"]]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     lines = done.stdout.splitlines()
     assert lines[0].startswith("YOKOGAWA"), done.stderr
     assert lines[1:] == ["[]", "numpy 0"]

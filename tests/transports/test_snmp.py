@@ -112,13 +112,14 @@ def mutated(rng, data):
     return bytes(out)
 
 
-def test_ten_thousand_broken_answers_are_refused_or_read_as_pysnmp_reads_them():
+@pytest.mark.parametrize("rounds", [1_200, pytest.param(12_000, marks=pytest.mark.campaign)])
+def test_broken_answers_are_refused_or_read_as_pysnmp_reads_them(rounds):
     # Version 2c has no checksum: a changed digit is another right answer. A wrong number is one that pysnmp's own
     # decoder does not find in the same bytes under the same name, or one that belongs to another request.
     rng = random.Random(3)
     originals = [message(77, PAIRS[:3]), message(77, PAIRS[2:]), message(77, PAIRS[:1], status=5, index=1)]
     refused = others = compared = 0
-    for _ in range(12_000):
+    for _ in range(rounds):
         data = mutated(rng, rng.choice(originals))
         try:
             found = snmp._plain(data, 77)
@@ -134,9 +135,9 @@ def test_ten_thousand_broken_answers_are_refused_or_read_as_pysnmp_reads_them():
         assert (request_id, status) == (77, answer.status)
         assert list(zip(names, answer.values, strict=True)) == pairs
         compared += 1
-    assert refused > 6_000
-    assert others > 10
-    assert compared > 500
+    assert refused > 6_000 * rounds / 12_000
+    assert others >= 10 * rounds / 12_000
+    assert compared > 500 * rounds / 12_000
 
 
 def usm(user=USER, *, boots=3, time_s=1000):
@@ -174,12 +175,13 @@ def test_an_old_or_less_secure_answer_is_refused():
         usm().open(weaker, 77)
 
 
-def test_no_broken_secured_answer_is_read():
+@pytest.mark.parametrize("rounds", [1_000, pytest.param(10_000, marks=pytest.mark.campaign)])
+def test_no_broken_secured_answer_is_read(rounds):
     # Here a wrong number is any: the digest covers every byte, so nothing but the original may be read.
     rng = random.Random(4)
     original = usm().frame(response(PAIRS[:3]), 77)
     reader = usm()
-    for _ in range(10_000):
+    for _ in range(rounds):
         data = mutated(rng, original)
         with contextlib.suppress(ReadFailed):
             found = reader.open(data, 77)

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.cli.capped import FOUND_W, CapBench, kill
+from tests.recorder.driving import rows_of
 from tests.waiting import until
+
+from joulelab.core.clock import monotonic_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.system
-SLEEP = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)")
+SLEEP = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
 
 
 @pytest.fixture
@@ -45,21 +48,17 @@ def test_some_gpus_a_share_and_the_cpus(bench: CapBench) -> None:
     zone = next((bench.state.parent.parent / "powercap").glob("intel-rapl/intel-rapl:0"))
     until(lambda: (zone / "constraint_0_power_limit_uw").read_text().strip() == "120000000")
     workload.send_signal(signal.SIGTERM)
-    assert workload.wait(30) == -signal.SIGTERM
+    assert workload.wait(120) == -signal.SIGTERM
     assert bench.caps() == [FOUND_W, FOUND_W]
     assert (zone / "constraint_0_power_limit_uw").read_text().strip() == "350000000"
 
 
 def test_hidden_gpus_are_left_alone(bench: CapBench) -> None:
-    workload = bench.start("cap", "170", "--", *SLEEP)
-    bench.wait_caps(170.0, 170.0)
-    workload.send_signal(signal.SIGINT)
-    workload.wait(30)
     bench.environ["CUDA_VISIBLE_DEVICES"] = "1"
-    again = bench.start("cap", "170", "--", *SLEEP)
+    workload = bench.start("cap", "170", "--", *SLEEP)
     bench.wait_caps(FOUND_W, 170.0)
-    again.send_signal(signal.SIGINT)
-    again.wait(30)
+    workload.send_signal(signal.SIGINT)
+    workload.wait(120)
     bench.wait_caps(FOUND_W, FOUND_W)
 
 
@@ -94,14 +93,14 @@ def test_a_second_writer_is_told_who_holds_the_gpu(bench: CapBench) -> None:
     assert bench.caps() == [170.0, 170.0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
 def test_joulelab_ends_by_a_signal(bench: CapBench, number: signal.Signals) -> None:
     joulelab = bench.start("cap", "170", "--", *SLEEP)
     assert joulelab.stdout is not None
     assert joulelab.stdout.readline() == "up\n"
     assert bench.caps() == [170.0, 170.0]
     joulelab.send_signal(number)
-    assert joulelab.wait(30) == -number
+    assert joulelab.wait(120) == -number
     bench.wait_caps(FOUND_W, FOUND_W)
     until(lambda: not bench.journals())
     if number == signal.SIGKILL:
@@ -109,7 +108,7 @@ def test_joulelab_ends_by_a_signal(bench: CapBench, number: signal.Signals) -> N
 
 
 def test_a_killed_keeper_is_replaced_and_the_run_says_so(bench: CapBench) -> None:
-    script = "import sys, time; print('up', flush=True); sys.stdin.readline(); time.sleep(1.2)"
+    script = "import sys; print('up', flush=True); sys.stdin.readline()"
     joulelab = bench.start("cap", "170", "--", sys.executable, "-c", script, stdin=-1)
     assert joulelab.stdout is not None
     assert joulelab.stdin is not None
@@ -119,7 +118,7 @@ def test_a_killed_keeper_is_replaced_and_the_run_says_so(bench: CapBench) -> Non
     until(lambda: bench.journals() and bench.keeper() != first and bench.caps() == [170.0, 170.0])
     joulelab.stdin.write("\n")
     joulelab.stdin.flush()
-    assert joulelab.wait(30) == 0
+    assert joulelab.wait(120) == 0
     assert bench.caps() == [FOUND_W, FOUND_W]
     assert any(check["name"] == "keeper" for check in bench.checks())
 
@@ -131,7 +130,7 @@ def test_all_killed_at_once_the_next_start_puts_back(bench: CapBench) -> None:
     joulelab.send_signal(signal.SIGSTOP)  # so that it starts no other keeper
     kill(keeper)
     os.killpg(joulelab.pid, signal.SIGKILL)
-    joulelab.wait(30)
+    joulelab.wait(120)
     assert bench.caps() == [170.0, 170.0]
     assert bench.journals()
     assert "left behind" in bench.call("cap", "status").stdout
@@ -142,16 +141,22 @@ def test_all_killed_at_once_the_next_start_puts_back(bench: CapBench) -> None:
     assert "nothing was left behind" in bench.call("cap", "restore").stdout
 
 
+def states(bench: CapBench) -> list[Path]:
+    return list((bench.folder / "runs").glob("*/*/nvml.state.*.journal"))
+
+
 def test_a_cap_that_somebody_else_changes_is_left_and_marked(bench: CapBench) -> None:
-    script = "import sys, time; print('up', flush=True); sys.stdin.readline(); time.sleep(2.2)"
+    script = "import sys; print('up', flush=True); sys.stdin.readline()"
     joulelab = bench.start("cap", "170", "--", sys.executable, "-c", script, stdin=-1)
     assert joulelab.stdout is not None
     assert joulelab.stdin is not None
     joulelab.stdout.readline()
     bench.truth.set_cap(0, 200.0)
+    changed = monotonic_ns()
+    until(lambda: sum(row[1] > changed for file in states(bench) for row in rows_of(file)) >= 4)  # of two GPUs
     joulelab.stdin.write("\n")
     joulelab.stdin.flush()
-    _, told = joulelab.communicate(timeout=30)
+    _, told = joulelab.communicate(timeout=120)
     assert bench.caps() == [200.0, FOUND_W]
     assert "200" in told
     messages = [check["message"] for check in bench.checks() if check["name"] == "cap"]
@@ -164,7 +169,7 @@ def test_a_gpu_that_is_lost_keeps_its_journal_and_the_others_come_back(bench: Ca
     assert joulelab.stdout is not None
     joulelab.stdout.readline()
     bench.truth.change_flaws(0, lost_at_s=bench.truth.seconds())
-    _, told = joulelab.communicate("\n", timeout=60)
+    _, told = joulelab.communicate("\n", timeout=120)
     assert joulelab.returncode == 0
     assert "gpu:0" in told
     assert bench.caps()[1] == FOUND_W

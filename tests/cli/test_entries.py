@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import tomllib
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ import pytest
 from tests.cli.entry import JOULELAB
 from tests.config.conftest import INSTRUMENT
 from tests.config.instrument import RIGHT
+from tests.waiting import until
 
 from joulelab.cli import add as adding
 from joulelab.cli.doctor import without_doctor
@@ -30,7 +30,7 @@ FAST = ["--meter", "pdu1", "--no-meter", "host"]
 def joulelab(tmp_path: Path, *words: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}
     clean |= {"JOULELAB_RUNS": "runs", "COLUMNS": "80", "XDG_CONFIG_HOME": str(tmp_path / "home"), **environ}
-    done = subprocess.run([*JOULELAB, *words], env=clean, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run([*JOULELAB, *words], env=clean, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == code, done.stderr
     return done
 
@@ -300,17 +300,13 @@ def test_missing_keys_are_asked_for_at_a_terminal(call: Call, here: Path, monkey
 
 @pytest.mark.system
 def test_a_signal_ends_the_wait_for_slow_meters(tmp_path: Path) -> None:
-    configure(tmp_path, "opens_in_s = 9.0\n")
+    configure(tmp_path, "opens_in_s = 600.0\n")
     environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}
     environ |= {"JOULELAB_RUNS": "runs", "XDG_CONFIG_HOME": str(tmp_path / "home"), "PW": RIGHT}
     process = subprocess.Popen([*JOULELAB, "run", *FAST, "--", "touch", "started"], env=environ, cwd=tmp_path)
-    until = time.monotonic() + 20
-    while not list(tmp_path.glob("runs/*/*/events.run.jsonl")) and time.monotonic() < until:
-        time.sleep(0.02)
-    begin = time.monotonic()
+    until(lambda: list(tmp_path.glob("runs/*/*/events.run.jsonl")))
     process.terminate()
-    assert process.wait(20) == -signal.SIGTERM
-    assert time.monotonic() - begin < 6
+    assert process.wait(120) == -signal.SIGTERM
     assert not (tmp_path / "started").exists()
 
 

@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.report.synthetic import HOST, make_run
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call
@@ -90,15 +90,15 @@ def test_work_of_a_command_belongs_to_its_phase(recorded: dict[str, str]) -> Non
     assert len([m for m in lines(recorded) if m["mark"] == "work"]) == 1  # what failed did no work
 
 
-def test_signals_reach_the_command_and_its_death_is_repeated(recorded: dict[str, str]) -> None:
+def test_signals_reach_the_command_and_its_death_is_repeated(recorded: dict[str, str], tmp_path: Path) -> None:
+    started = tmp_path / "started"
     mark(recorded, "step", "--", "sh", "-c", "kill -9 $$", code=-9)
-    process = subprocess.Popen([*SCRIPT, "step", "--", "sleep", "20"], env=os.environ | recorded)
-    until = time.monotonic() + 10
-    while len(lines(recorded)) < 3 and time.monotonic() < until:
-        time.sleep(0.02)
-    time.sleep(0.2)
+    process = subprocess.Popen(
+        [*SCRIPT, "step", "--", "sh", "-c", f"touch {started}; exec sleep 600"], env=os.environ | recorded
+    )
+    until(lambda: len(lines(recorded)) == 3 and started.exists())
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == -signal.SIGTERM
+    assert process.wait(120) == -signal.SIGTERM
     assert lines(recorded)[-1]["mark"] == "end"
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,16 +18,29 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system
 
-# An analysis that takes long: what is sent then arrives after the command's end.
-SLOW = (
-    "import time, joulelab.supervisor.closing as c\n"
-    "def slow(run):\n"
-    "    open({flag!r}, 'w').close()\n"
-    "    time.sleep({seconds})\n"
-    "c.analyse_run = slow\n"
-    "from joulelab.cli import main\n"
-    "main()\n"
-)
+# An analysis that ends when it may: what is sent before arrives after the command's end.
+SLOW = """
+import os, time, joulelab.supervisor.closing as c
+def slow(run):
+    open({flag!r}, "w").close()
+    while not os.path.exists({go!r}):
+        time.sleep(0.01)
+c.analyse_run = slow
+from joulelab.cli import main
+main()
+"""
+# A signal of our own at the moment when a module is imported.
+EARLY = """
+import signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            open({flag!r}, "w").close()
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from joulelab.cli import main
+main()
+"""
 
 
 def environ(runs: Path, **more: str) -> dict[str, str]:
@@ -39,7 +51,7 @@ def full_run(runs: Path, *words: str) -> int:
     """Run with an error output to which nothing can be written; return the exit code."""
     with open("/dev/full", "w") as full:
         return subprocess.run(
-            [*JOULELAB, "run", *words], env=environ(runs), stderr=full, timeout=60, check=False
+            [*JOULELAB, "run", *words], env=environ(runs), stderr=full, timeout=300, check=False
         ).returncode
 
 
@@ -57,17 +69,19 @@ def test_a_table_that_cannot_be_printed_does_not_change_the_outcome(runs: Path) 
 
 
 @pytest.mark.parametrize(
-    ("number", "cuts"),
-    [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGUSR1, False)],
+    ("numbers", "cuts"), [([signal.SIGINT], True), ([signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1], False)]
 )
-def test_a_signal_after_the_end_does_not_replace_the_outcome(runs: Path, number: int, cuts: bool) -> None:
-    flag = runs.parent / "analysing"
-    code = SLOW.format(flag=str(flag), seconds=50 if cuts else 0.5)
+def test_a_signal_after_the_end_does_not_replace_the_outcome(runs: Path, numbers: list[int], cuts: bool) -> None:
+    flag, go = runs.parent / "analysing", runs.parent / "go"
+    code = SLOW.format(flag=str(flag), go=str(go))
     command = [sys.executable, "-c", code, "run", *NO_POWER, "--", "sh", "-c", "exit 3"]
     process = subprocess.Popen(command, env=environ(runs), stderr=subprocess.PIPE, text=True)
     until(flag.exists)
-    process.send_signal(number)
-    _, told = process.communicate(timeout=30)
+    for number in numbers:
+        process.send_signal(number)
+    if not cuts:
+        go.touch()
+    _, told = process.communicate(timeout=120)
     assert process.returncode == 3, told
     assert "Traceback" not in told
     assert ("interrupted; the record is complete" in told) == cuts
@@ -81,39 +95,29 @@ def test_a_parent_that_ignores_its_children(runs: Path) -> None:
 
 def test_a_signal_that_is_ignored_is_not_acted_upon(runs: Path) -> None:
     proof = runs.parent / "proof"
-    joulelab = ["env", "--ignore-signal=HUP", *JOULELAB, "run", "-q", *NO_POWER, "--idle", "1"]
-    process = subprocess.Popen([*joulelab, "--", "sh", "-c", f"touch {proof}; sleep 0.5; exit 4"], env=environ(runs))
+    joulelab = ["env", "--ignore-signal=HUP", *JOULELAB, "run", "-q", *NO_POWER, "--idle", "300ms"]
+    process = subprocess.Popen([*joulelab, "--", "sh", "-c", f"touch {proof}; sleep 0.3; exit 4"], env=environ(runs))
     until(lambda: list(runs.glob("*/*/events.0.jsonl")))
     process.send_signal(signal.SIGHUP)
     until(proof.exists)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(20) == 4
+    assert process.wait(120) == 4
 
 
 def test_an_interrupt_in_the_first_moments_leaves_no_traceback(runs: Path) -> None:
-    for k in range(0, 6, 2):
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "from joulelab.cli import main; print(flush=True); main()",
-                "run",
-                "--",
-                "sleep",
-                "5",
-            ],
-            env=environ(runs),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(0.05 + 0.02 * k)  # before that, Python itself may not have come to us yet
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
-        assert process.returncode == -signal.SIGINT
+    modules = ("supervisor.spawn", "cli.group", "cli.run", "supervisor.run", "supervisor.signals", "store.folder")
+    started = []
+    for module in modules:
+        flag = runs.parent / module
+        code = EARLY.format(module=f"joulelab.{module}", flag=str(flag))
+        command = [sys.executable, "-c", code, "run", *NO_POWER, "--", "touch", str(runs.parent / f"ran-{module}")]
+        started.append((module, subprocess.Popen(command, env=environ(runs), stderr=subprocess.PIPE, text=True)))
+    for module, process in started:
+        _, told = process.communicate(timeout=120)
+        assert (runs.parent / module).exists(), module
+        assert process.returncode == -signal.SIGINT, (module, told)
         assert "Traceback" not in told
+        assert not (runs.parent / f"ran-{module}").exists()
 
 
 def test_the_locale_that_python_gives_itself_is_not_the_commands(runs: Path) -> None:

@@ -47,7 +47,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signal
         assert url.startswith("http://127.0.0.1:")
         assert httpx.get(url).status_code == 200
         process.send_signal(number)
-        out, err = process.communicate(timeout=15)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 0
@@ -68,7 +68,7 @@ def test_elsewhere_it_makes_a_token_and_says_what_lacks(tmp_path: Path) -> None:
         assert httpx.get(f"{url}api/runs").status_code == 401
         assert httpx.get(f"{url}api/runs", headers={"Authorization": f"Bearer {token}"}).status_code == 200
         process.terminate()
-        _, err = process.communicate(timeout=15)
+        _, err = process.communicate(timeout=120)
     finally:
         process.kill()
     assert "without TLS" in err
@@ -107,7 +107,7 @@ def test_with_a_certificate_it_is_https(tmp_path: Path) -> None:
         entered = httpx.post(f"{url}login", data={"token": TOKEN}, verify=trusted)
         assert "Secure" in entered.headers["set-cookie"]
         process.terminate()
-        out, err = process.communicate(timeout=15)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
     assert TOKEN not in out + err

@@ -78,7 +78,7 @@ def test_a_report_of_nothing_says_so(call: Call) -> None:
 def test_work_time_and_results_of_a_plain_command(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JOULELAB_STUDIES", str(tmp_path / "mine"))
     environ = environment(tmp_path, {"JOULELAB_STUDIES": str(tmp_path / "mine")})
-    script = "echo '{\"tokens\": {n}}'; sleep 0.{n}"
+    script = "echo '{\"tokens\": {n}}'; sleep 0.0{n}"
     command = ("--", "sh", "-c", script)
     words = ("--set", "n=1,2", "--repeat", "1", "--cool", "100ms", "--idle", "100ms", "--meter", "host")
     _, err = sweep(tmp_path, environ, *words, "--work", r'"tokens": (\d+)', "--name", "w", "--no-figures", *command)
@@ -213,7 +213,7 @@ def test_the_work_that_is_named_is_what_is_compared_by(call: Call, twin: TwinSer
     assert {row["compared_per"] for row in rows} == {"samples"}
     assert {row["time_s_expanded"] for row in rows} == {""}  # one run each
     gains = [float(row["gain"]) for row in rows if row["knob_batch"] == "64" and row["knob_gpus"] == "1"]
-    assert gains[0] > 0.5
+    assert gains[0] > 0
     scaled = list(csv.DictReader((tmp_path / "joulelab-studies" / "tw" / "scaling.csv").read_text().splitlines()))
     assert [(row["knob_batch"], row["gpus"]) for row in scaled] == [
         ("16", "1.0"), ("16", "2.0"), ("64", "1.0"), ("64", "2.0"),

@@ -205,6 +205,7 @@ def test_what_cannot_be_done_is_said_before_anything_runs(bench: CapBench) -> No
         (("--goal", "edp"), "there is no command to tune"),
     ]
     bench.refuse("tune", [(("--online", *words), said) for words, said in cases], code=125)
+    assert not list_runs(bench.folder / "runs")
 
 
 @pytest.fixture(scope="module")

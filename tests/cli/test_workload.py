@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 JOULELAB = [sys.executable, "-m", "joulelab"]
 SHORT = ["--set", "seconds=0.2", "--set", "processes=1", "--set", "size=32"]
-LIMIT_S = 60
+LIMIT_S = 300
 
 
 def told(call: Call, *words: str) -> Any:

@@ -40,7 +40,7 @@ def cpu_s(*command: str) -> float:
     return best
 
 
-@pytest.mark.system
+@pytest.mark.campaign  # test_nothing_heavy_is_imported is why
 def test_help_and_import_are_quick() -> None:
     """Against what any Python needs to start: a busy machine is slow in both."""
     bare = cpu_s(sys.executable, "-c", "pass")

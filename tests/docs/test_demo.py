@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,10 +72,8 @@ class Place:
         return found
 
     def is_left_clean(self) -> bool:
-        end = time.monotonic() + 10
-        while self.left() and time.monotonic() < end:
-            time.sleep(0.1)
-        return not self.left()
+        until(lambda: not self.left(), "nothing left")
+        return True
 
 
 @pytest.fixture
@@ -88,13 +86,6 @@ def place() -> Iterator[Place]:
         with contextlib.suppress(psutil.Error):
             process.kill()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def wait_for(condition: Any, seconds: float = 60) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return bool(condition())
 
 
 def is_wide(text: str, columns: int = 100) -> list[str]:
@@ -112,8 +103,8 @@ def check_measured(text: str, here: Any) -> None:
 
 @pytest.mark.system
 def test_a_load_is_measured_by_all_meters_of_the_node_in_one_table(place: Place) -> None:
-    ran = place.start("measure", "--load", "3")
-    text, _ = ran.communicate(timeout=110)
+    ran = place.start("measure", "--load", "1")
+    text, _ = ran.communicate(timeout=300)
     assert ran.returncode == 0, text
     check_measured(text, demo.Here.look())
     results = place.folder / "results" / "1"
@@ -130,11 +121,11 @@ def test_ctrl_c_in_the_middle_leaves_nothing_behind(place: Place) -> None:
     ran = place.start("sweep", "reproduce")
     results = place.folder / "results" / "1"
     try:
-        assert wait_for(lambda: list(results.glob("caps/cells/*/*/*/*/marks/*"))), "no job of the sweep began"
+        until(lambda: list(results.glob("caps/cells/*/*/*/*/marks/*")), "a job of the sweep")
         assert len(place.left()) > 5  # the twin, the sweep, a slot's recorder and job, and the demo itself
     finally:
         ran.send_signal(signal.SIGINT)  # to the demo alone, as a supervisor would
-    text, _ = ran.communicate(timeout=30)
+    text, _ = ran.communicate(timeout=300)
     assert ran.returncode == 130, text
     assert "ended     by SIGINT in part 1" in text
     assert "2 of 2" not in text
@@ -218,10 +209,8 @@ def test_a_meter_that_is_not_there_ends_a_run_as_the_demo_expects(place: Place) 
 
 @pytest.mark.system
 def test_a_part_that_hangs_is_ended_with_all_it_started(place: Place) -> None:
-    began = time.monotonic()
-    part = demo.Part("hangs", "a title", ("sh -c 'sleep 60 & wait'",))
+    part = demo.Part("hangs", "a title", ("sh -c 'sleep 900 & wait'",))
     assert "did not end" in demo.Shown().run(part, place.environment, limit_s=0.3)
-    assert time.monotonic() - began < 5
     assert place.is_left_clean(), place.left()
 
 
@@ -258,7 +247,7 @@ def test_commands_can_be_typed_as_they_are_shown() -> None:
 def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("no folder")
     ran = Place(tmp_path).start("measure")
-    text, _ = ran.communicate(timeout=30)
+    text, _ = ran.communicate(timeout=300)
     assert ran.returncode == 2
     assert text == f"demo: no folder for results in {tmp_path}/results (Not a directory); choose --results\n"
 
@@ -270,11 +259,11 @@ def test_nothing_runs_on_once_nobody_reads(place: Place) -> None:
     assert ran.stderr is not None
     while "$ joulelab reproduce" not in ran.stdout.readline():
         pass
-    assert wait_for(lambda: len(place.processes()) > 1)
+    until(lambda: len(place.processes()) > 1)
     ran.stdout.close()
     with ran.stderr:
         said = ran.stderr.read()
-    assert ran.wait(30) == 128 + signal.SIGPIPE
+    assert ran.wait(120) == 128 + signal.SIGPIPE
     assert said.endswith("demo: ended, and all that was started: nobody reads what it prints\n")
     assert "Traceback" not in said
     assert place.is_left_clean(), place.left()

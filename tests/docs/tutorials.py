@@ -45,7 +45,7 @@ def play(command: str, folder: Path) -> str:
     beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environ = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PATH": beside}
     done = subprocess.run(
-        ["sh", "-c", command], cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False
+        ["sh", "-c", command], cwd=folder, env=environ, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, f"{command}: {done.stderr}"
     return done.stdout

@@ -35,7 +35,7 @@ class Place:
         self.made = 0
 
     def study(self, name, *command, **knobs):
-        """Make a study in a folder of its own, also where a test is tried again."""
+        """Make a study in a folder of its own."""
         self.made += 1
         node = NODES[self.name]
         made = cells(Workload(command, node_type=node.name), [Knob.parse(*item) for item in knobs.items()])
@@ -112,11 +112,11 @@ def test_cancelled_slots_end_and_are_not_done(place):
     executor = place.executor(study)
     assert executor.at_once >= 1
     executor.submit(slot)
-    until(lambda: executor.poll(0.1) == [] and list(slot.glob("*/*/events.run.jsonl")), "it runs", 60, 0)
+    until(lambda: executor.poll(0.1) == [] and list(slot.glob("*/*/events.run.jsonl")), "it runs", most_s=0)
     assert look(slot, executor.is_over).state is State.LIVE
     executor.cancel(slot)
     news = []
-    until(lambda: news.extend(executor.poll(0.2)) or news, "it ends", 60, 0)
+    until(lambda: news.extend(executor.poll(0.2)) or news, "it ends", most_s=0)
     (ended,) = news
     assert isinstance(ended, Ended)
     assert ended.slot == slot
@@ -133,10 +133,10 @@ def test_slots_go_on_when_an_executor_is_closed(place):
     slot = study.slot(key, 1)
     executor = place.executor(study)
     executor.submit(slot)
-    until(lambda: executor.poll(0.1) == [] and list(slot.glob("*/*/events.run.jsonl")), "it runs", 60, 0)
+    until(lambda: executor.poll(0.1) == [] and list(slot.glob("*/*/events.run.jsonl")), "it runs", most_s=0)
     executor.close()
     go.touch()
-    until(lambda: look(slot).state is State.DONE, "it is done", 60)
+    until(lambda: look(slot).state is State.DONE, "it is done")
 
 
 def test_of_claims_that_are_not_of_theirs_nothing_is_known(place):

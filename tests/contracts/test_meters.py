@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ def node(tmp_path_factory):
 def check(name: str, environment: dict[str, str], *path: Path):
     command = [sys.executable, str(ROOT / "tests" / "contracts" / "check_meter.py"), name]
     env = BARE | {"PYTHONPATH": os.pathsep.join(str(p) for p in (*path, ROOT / "src"))} | environment
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -61,18 +60,24 @@ def test_where_it_is(name):
     check(name, {})
 
 
-def test_finding_meters_is_quick_and_light():
-    code = (
-        "import sys, time; a = time.process_time(); import joulelab.meters as m; m.find('nvml'); m.find('rapl');"
-        "print(time.process_time() - a, sorted({'numpy', 'duckdb', 'pynvml', 'psutil', 'amdsmi'} & set(sys.modules)))"
-    )
-    best = 1.0
-    for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env=BARE | {"PYTHONPATH": str(ROOT / "src")}
-        )
-        seconds, heavy = done.stdout.split(None, 1)
-        assert heavy.strip() == "[]"
-        best = min(best, float(seconds))
-        time.sleep(0.01)
-    assert best < 0.25
+FIND = (
+    "import sys, time; a = time.process_time(); import joulelab.meters as m; m.find('nvml'); m.find('rapl');"
+    "print(time.process_time() - a, sorted({'numpy', 'duckdb', 'pynvml', 'psutil', 'amdsmi'} & set(sys.modules)))"
+)
+
+
+def find_meters() -> tuple[float, str]:
+    """Return the CPU time (s) that a process needs to find meters, and which heavy modules it imports."""
+    env = BARE | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", FIND], capture_output=True, text=True, env=env, check=True)
+    seconds, heavy = done.stdout.split(None, 1)
+    return float(seconds), heavy.strip()
+
+
+def test_finding_meters_imports_nothing_heavy():
+    assert find_meters()[1] == "[]"
+
+
+@pytest.mark.campaign
+def test_finding_meters_is_quick():
+    assert min(find_meters()[0] for _ in range(3)) < 0.25

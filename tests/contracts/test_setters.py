@@ -33,7 +33,7 @@ def node(tmp_path_factory):
 def check(name: str, environment: dict[str, str], *path: Path):
     command = [sys.executable, str(ROOT / "tests" / "contracts" / "check_setter.py"), name]
     env = BARE | {"PYTHONPATH": os.pathsep.join(str(p) for p in (*path, ROOT / "src"))} | environment
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

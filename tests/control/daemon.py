@@ -22,8 +22,8 @@ class Capd:
     """Run capd as a process of its own."""
 
     def __init__(self, environ, folder, config=""):
-        # Not in pytest's folder: whoever else starts a pytest closes that to other users.
-        self._place = Path(tempfile.mkdtemp(prefix="joulelab-capd-"))
+        # Where other users get to: neither pytest's folder nor that of temporary files need be.
+        self._place = Path(tempfile.mkdtemp(prefix="joulelab-capd-", dir="/tmp"))
         self._place.chmod(0o755)
         self.config, self.path, self._log = folder / "capd.toml", self._place / "run" / "capd.sock", folder / "capd.log"
         self.config.write_text(config)
@@ -49,7 +49,7 @@ class Capd:
 
     def connect(self):
         sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(30)
+        sock.settimeout(120)
         sock.connect(str(self.path))
         return sock
 
@@ -79,7 +79,7 @@ class Capd:
     def close(self):
         if self.process.poll() is None:
             self.process.terminate()
-        code = self.process.wait(timeout=60)
+        code = self.process.wait(timeout=120)
         shutil.rmtree(self._place)
         text = self._log.read_text()
         assert "Traceback" not in text, text

@@ -2,8 +2,8 @@
 
 A device is `<JOULELAB_FAKE>/<device>.json`: {"setting": {...}, "default": {...} | null, "flaws": {...}}. Flaws:
 `refuse`, `deny`, `lost`, `bug`, `unread`; `fail` (that many sets fail); `shift` (W that it shows too much after a set);
-`die` ("before set" | "after set": the process is killed there, at the n-th set); `hang` (s); `loose` (enforced stays
-up).
+`die` ("before set" | "after set": the process is killed there, at the n-th set, or `always`); `hang` (s); `loose`
+(enforced stays up).
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class Fake:
         flaws = self._files.read(self.device)["flaws"]
         if flaws.get("die") == where:
             left = flaws.get("nth", 1) - 1
-            self._files.flaws(self.device, **(flaws | {"nth": left} if left else {}))
+            if not flaws.get("always"):
+                self._files.flaws(self.device, **(flaws | {"nth": left} if left else {}))
             if not left:
                 os.kill(os.getpid(), signal.SIGKILL)
 

@@ -122,7 +122,7 @@ def test_a_client_that_vanishes_is_released_even_if_its_child_lives(capd, files)
     code = (
         "import os, sys, time; from joulelab.control.client import Caps, Wish\n"
         "caps = Caps(os.environ); caps.set([Wish('gpu:0', 170.0)])\n"
-        "child = os.fork() or (time.sleep(30), os._exit(0))\n"
+        "child = os.fork() or (time.sleep(600), os._exit(0))\n"
         "print(child, flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], env=capd.environ, stdout=subprocess.PIPE)
@@ -131,7 +131,7 @@ def test_a_client_that_vanishes_is_released_even_if_its_child_lives(capd, files)
     assert files.get("GPU-0") == {"cap_w": 170.0}
     process.kill()
     process.wait()
-    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0}, within_s=20)
+    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
     assert capd.wait("released")["why"] == "the client ended"
     os.kill(child, signal.SIGKILL)
     assert capd.is_well()
@@ -165,7 +165,7 @@ def test_who_floods_waits_for_himself_and_who_never_listens_is_dropped(capd, fil
         flooder.setblocking(False)
         frame = json.dumps(setting("gpu:1", 200.0)).encode() + b"\n"
         status = b'{"id":3,"do":"status"}\n' * 200
-        sent, until = 0, time.monotonic() + 60
+        sent, until = 0, time.monotonic() + 120
         dropped = False
         polite_answers = 0
         while not dropped and time.monotonic() < until:
@@ -187,7 +187,7 @@ def test_who_floods_waits_for_himself_and_who_never_listens_is_dropped(capd, fil
 
 
 STRANGER = """
-sock = socket.socket(socket.AF_UNIX); sock.settimeout(30); sock.connect(os.environ["JOULELAB_CAPD"])
+sock = socket.socket(socket.AF_UNIX); sock.settimeout(120); sock.connect(os.environ["JOULELAB_CAPD"])
 for frame in json.loads(os.environ["FRAMES"]):
     try: sock.sendall(json.dumps(frame).encode() + b"\\n")
     except OSError: pass
@@ -342,4 +342,4 @@ def test_a_log_that_nobody_reads_ends_no_capd(environ, tmp_path, files):
         caps.set([Wish("gpu:0", 170.0)])
         assert [r.outcome for r in caps.release()] == ["restored"]
     process.terminate()
-    assert process.wait(timeout=60) in (0, 120)  # Python itself minds the closed output at its very end
+    assert process.wait(timeout=120) in (0, 120)  # Python itself minds the closed output at its very end

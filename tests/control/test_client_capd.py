@@ -95,6 +95,7 @@ def capd(tmp_path):
 @pytest.fixture
 def caps(capd, environ, monkeypatch):
     monkeypatch.setattr(client, "AGAIN_CAPD_NS", client.NS // 20)
+    monkeypatch.setattr(client, "CAPD_S", 120.0)
     with Caps({**environ, "JOULELAB_CAPD": str(capd.path)}) as one:
         one.set([Wish("gpu:0", 170.0)])
         yield one
@@ -113,7 +114,7 @@ def served(caps, event, more=0.0):
 
 def test_a_client_that_had_capd_waits_for_capd(caps, capd):
     capd.kill()
-    heard = served(caps, "caps-problem", more=0.6)
+    heard = served(caps, "caps-problem", more=0.3)
     assert [e["event"] for e in heard] == ["keeper-died", "caps-problem"]  # told once, and no keeper of its own
     assert "the caps are not set again yet" in heard[1]["problem"]
     assert "capd is gone (Connection refused)" in heard[1]["problem"]
@@ -161,7 +162,7 @@ def test_who_comes_too_many_asks_again(caps, capd, monkeypatch):
     many = refused(0, Refused("too many clients", where="capd"))
     capd.answers = lambda frame: many if frame is None else None
     capd.start()
-    heard = served(caps, "caps-problem", more=0.5)
+    heard = served(caps, "caps-problem", more=0.3)
     assert {e["event"] for e in heard[1:]} <= {"caps-problem", "keeper-died"}
     assert sum(e["event"] == "caps-problem" for e in heard) == 1
     capd.answers = set_and_release

@@ -13,6 +13,7 @@ from joulelab.control.client import Caps, Wish, restore
 from joulelab.control.leftover import has_leftovers
 from joulelab.control.state import State
 from joulelab.core.errors import JoulelabError
+from joulelab.core.process import start_ticks
 
 pytestmark = pytest.mark.system
 
@@ -51,12 +52,14 @@ def holding(environ, then=""):
     return process
 
 
-def test_children_that_inherit_everything_do_not_hold_a_cap(environ, files):
-    then = "os.set_inheritable(caps.fds[0], True)\nif os.fork() == 0:\n    time.sleep(20); os._exit(0)"
+def test_children_that_inherit_everything_do_not_hold_a_cap(environ, files, tmp_path):
+    then = "os.set_inheritable(caps.fds[0], True)\nif os.fork() == 0:\n    "
+    then += f"while not os.path.exists({str(tmp_path / 'over')!r}): time.sleep(0.05)\n    os._exit(0)"
     process = holding(environ, then)
     process.kill()
     process.wait()
-    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0}, within_s=15.0)
+    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
+    (tmp_path / "over").touch()
     log = wait_for((State(environ).folder / "log").read_text)
     assert "the client ended" in log
 
@@ -85,8 +88,8 @@ def test_a_forked_child_lets_go_without_putting_back(environ, files):
 
 def test_both_killed_is_put_back_by_the_next_start(environ, files):
     process = holding(environ)
-    for pid in (process.pid, process.keeper):
-        os.kill(process.pid, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGSTOP)  # so that neither has the time to see the other's end
+    for pid in (process.keeper, process.pid):
         os.kill(pid, signal.SIGKILL)
     process.wait()
     wait_for(lambda: has_leftovers(environ))
@@ -102,6 +105,7 @@ def test_the_next_cap_finishes_what_was_left_first(environ, files):
     process = holding(environ)
     os.kill(process.pid, signal.SIGSTOP)
     os.kill(process.keeper, signal.SIGKILL)
+    wait_for(lambda: start_ticks(process.keeper) is None)
     with Caps(environ) as caps:
         (held,) = caps.set([Wish("gpu:0", 150.0)])
         assert held.found == 300.0

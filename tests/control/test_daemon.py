@@ -150,7 +150,7 @@ def test_a_loop_in_this_process_ends_by_a_signal(environ, tmp_path):
     path = tmp_path / "capd.sock"
     handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
     with serving(path, environ, Policy([Allow(users=["*"])])) as one:
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
         timer.start()
         one.run()
         timer.join()

@@ -52,8 +52,10 @@ def test_a_capd_that_talks_nonsense_is_a_broken_connection(environ):
         here, there = socket.socketpair()
         with there:
             broken = link.Link(here)
-            threading.Thread(target=there.sendall, args=(nonsense,)).start()
-            assert broken.ask({"id": 1, "do": "status"}, 10.0, lambda _: None) is None
+            thread = threading.Thread(target=there.sendall, args=(nonsense,))
+            thread.start()
+            assert broken.ask({"id": 1, "do": "status"}, 60.0, lambda _: None) is None
+            thread.join()
             broken.close()
 
 
@@ -63,7 +65,7 @@ def test_a_refusal_without_a_number_is_an_answer():
         one = link.Link(here)
         there.sendall(b'{"id":9,"is":"news"}\n{"id":0,"is":"refused","error":{}}\n')
         heard = []
-        assert one.ask({"id": 1, "do": "status"}, 10.0, heard.append)["is"] == "refused"
+        assert one.ask({"id": 1, "do": "status"}, 60.0, heard.append)["is"] == "refused"
         assert heard == [{"id": 9, "is": "news"}]
         one.close()
 
@@ -121,6 +123,7 @@ def test_a_keeper_that_still_runs_is_left_to_itself(monkeypatch):
     process.kill()
     process.wait()
     done = subprocess.Popen(["sh", "-c", "exit 3"])
+    os.waitid(os.P_PID, done.pid, os.WEXITED | os.WNOWAIT)
     here, there = socket.socketpair()
     assert link.Link(here, done.pid).close() == "it ended with 3"
     there.close()
@@ -151,7 +154,7 @@ def test_a_keeper_that_fails_itself_puts_back_first(environ, files, tmp_path):
 def test_a_keeper_takes_no_nonsense(environ, files):
     sock, pid = spawn.start(environ)
     with sock:
-        sock.settimeout(30)
+        sock.settimeout(120)
         sock.sendall(b'{"id":1,"do":"set","caps":[{"device":"gpu:0","value":170.0}]}\n')
         assert b'"is":"set"' in sock.recv(65536)
         sock.sendall(b'{"id":2,"do":"dance"}\n')

@@ -9,6 +9,7 @@ import resource
 import sys
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from joulelab.core import marks
 from joulelab.core.clock import NS
-from joulelab.core.marks import STAMPS, MarkWriter, current_phase, local_rank, shell_mark, shell_work
+from joulelab.core.marks import STAMPS, MarkWriter, current_phase, local_rank, local_ranks, shell_mark, shell_work
 from joulelab.core.process import start_ticks
 
 if TYPE_CHECKING:
@@ -235,6 +236,11 @@ def test_local_rank(environ: dict[str, str], rank: int) -> None:
     assert local_rank(environ) == rank
 
 
+def test_local_ranks() -> None:
+    counts = [local_ranks({name: "4"}) for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "OTHER")]
+    assert counts == [4, 4, 1]
+
+
 @pytest.mark.system
 def test_a_forked_child_writes_its_own_file_and_not_its_parents_work(tmp_path: Path) -> None:
     writer = MarkWriter(tmp_path)
@@ -270,6 +276,21 @@ def test_a_process_without_multiprocessing_asks_it_for_nothing(tmp_path: Path, m
     writer = MarkWriter(tmp_path)
     writer.end(writer.begin("train"), None)
     assert [line["mark"] for line in lines(tmp_path)] == ["begin", "end"]
+
+
+def test_a_worker_of_multiprocessing_writes_what_is_left_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending: list[Callable[[], None]] = []
+    util = SimpleNamespace(Finalize=lambda _, flush, exitpriority: ending.append(flush))
+    monkeypatch.setitem(sys.modules, "multiprocessing.util", util)
+    writer = MarkWriter(tmp_path, now=Clock())
+    for _ in range(3):
+        writer.work({"samples": 1})
+    assert sum(line["amounts"]["samples"] for line in lines(tmp_path)) < 3
+    for flush in ending:
+        flush()
+    assert sum(line["amounts"]["samples"] for line in lines(tmp_path)) == 3
 
 
 def test_a_shell_marks_by_its_own_file(tmp_path: Path) -> None:

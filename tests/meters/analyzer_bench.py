@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.meters.changing import change_flaws
+from tests.waiting import until
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ReadFailed
@@ -43,6 +44,11 @@ class Bench:
 def rows_of(meter, count):
     stream = meter.streams()[0]
     return [dict(zip(CHANNELS, meter.read(stream), strict=True)) for _ in range(count)]
+
+
+def wait_for_energy(meter, above_j):
+    """Read until the counter has moved: a host that stands still may take an update twice."""
+    return until(lambda: rows_of(meter, 1)[0]["energy_j"] > above_j, "the counter moves")
 
 
 def told(meter):

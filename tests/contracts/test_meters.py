@@ -42,13 +42,12 @@ def check(name: str, environment: dict[str, str], *path: Path):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", meters.names())
+# A twin has no Slurm: tests/meters/test_slurm_cluster.py starts a real one.
+@pytest.mark.parametrize("name", [name for name in meters.names() if name != "slurm"])
 def test_on_a_simulated_node(node, name):
     server, environment = node
     if name == "nvml" and server.missing is not None:
         pytest.skip(str(server.missing))
-    if name == "slurm":
-        pytest.skip("a twin has no Slurm: tests/meters/test_slurm_cluster.py starts a real one")
     served = {entry["meter"] for s in server.wall.servers.values() for entry in s.served.entries.values()}
     if name in WALL and name not in served:
         pytest.skip("; ".join(str(error) for error in server.wall.missing.values()))

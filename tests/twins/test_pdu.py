@@ -9,22 +9,18 @@ import signal
 import stat
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns
-from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.twins import profile
 from joulelab.twins.model import Node
-from joulelab.twins.servers import pdu
-from joulelab.twins.servers._pdu_bench import Bench
-from joulelab.twins.servers._pdu_feeder import Feeder
-from joulelab.twins.servers._pdu_trees import MAKERS
 from joulelab.twins.servers.process import ServerProcess
 from joulelab.twins.truth import Truth
+
+pytestmark = pytest.mark.system
 
 OUTLET_W = ".1.3.6.1.4.1.1718.4.1.8.3.1.7.1.1"
 
@@ -64,7 +60,6 @@ def v3(server):
     return [*words, "-x", "AES", "-X", secret(server, "privacy_password"), "-t", "30", "-r", "1"]
 
 
-@pytest.mark.system
 def test_snmpget_reads_the_truth_by_v3(truth, server):
     done = ask("snmpget", server.served.ports["snmp"], f"{OUTLET_W}.1", f"{OUTLET_W}.99", login=v3(server))
     first, second = done.stdout.splitlines()
@@ -72,7 +67,6 @@ def test_snmpget_reads_the_truth_by_v3(truth, server):
     assert "No Such" in second
 
 
-@pytest.mark.system
 def test_snmpwalk_reads_by_v2c_and_sees_only_the_device(server):
     credentials = json.loads((secret_folder(server) / "credentials.json").read_text())
     login = ["-v2c", "-c", credentials["community"]]
@@ -89,14 +83,12 @@ def secret_folder(server):
     return Path(server.served.entries["pdu1"]["password"]["file"]).parent
 
 
-@pytest.mark.system
 def test_credentials_are_for_the_owner_only(server):
     folder = secret_folder(server)
     for name in ("credentials.json", "password", "privacy_password", "community", "snmpd.conf"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
 
 
-@pytest.mark.system
 def test_the_entry_is_whole(truth, server):
     entry = server.served.entries["pdu1"]
     assert entry["meter"] == "snmp"
@@ -104,7 +96,6 @@ def test_the_entry_is_whole(truth, server):
     assert entry["outlets"] == list(range(1, len(truth.node.supply.cords) + 1))
 
 
-@pytest.mark.system
 def test_snmpd_dies_with_a_killed_server_and_both_return(truth, snmpd, tmp_path):
     with ServerProcess("pdu", truth.path, tmp_path / "pdu") as served:
         port, login = served.served.ports["snmp"], v3(served)
@@ -124,7 +115,6 @@ def is_running(pid):
         return False
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("flaw", ["latency_s", "garble_at_s", "silent_at_s"])
 def test_flaws_reach_the_client(truth, snmpd, tmp_path, flaw):
     flaws = {flaw: 0.3 if flaw == "latency_s" else 0, "login": "v2c"}
@@ -135,38 +125,3 @@ def test_flaws_reach_the_client(truth, snmpd, tmp_path, flaw):
         assert (done.returncode == 0) is (flaw == "latency_s")
         assert time.monotonic() - begin > 0.3
         assert flaw != "silent_at_s" or "Timeout" in done.stderr
-
-
-def test_counter_wraps_and_resets(tmp_path):
-    wh = (1, 3, 6, 1, 4, 1, 1718, 4, 1, 8, 3, 1, 14, 1, 1, 1)
-    flaws = replace(pdu.FLAWS, base_j=36_000.0, period_s=3600)  # as it was at the start, for an hour
-    with Truth.create(tmp_path / "truth", Node(), profiles={"gpu": profile.constant(0.5)}) as truth:
-
-        def shown(**changes):
-            return MAKERS["sentry4"][0](Bench(truth, replace(flaws, **changes)))[wh]()[1]
-
-        assert shown() == 10
-        assert shown(modulus_j=28_800.0) == 2
-        assert shown(reset_at_s=0.0) == 0
-
-
-def test_the_feeder_speaks_as_snmpd_expects():
-    feeder = Feeder({(1, 3, 2): lambda: ("integer", 7), (1, 3, 10): lambda: ("string", "x")}, "unused")
-    feeder._socket.close()
-    assert feeder.answer(["PING"]) == ["PONG"]
-    assert feeder.answer(["get"]) is None
-    assert feeder.answer(["get", ".1.3.2"]) == [".1.3.2", "integer", "7"]
-    assert feeder.answer(["getnext", ".1.3.2"]) == [".1.3.10", "string", "x"], "names are in numeric order"
-    assert feeder.answer(["getnext", ".1.3.10"]) == ["NONE"]
-    assert feeder.answer(["get", ".1.3.3"]) == ["NONE"]
-    assert feeder.answer(["set", ".1.3.2", "integer 8"]) == ["not-writable"]
-
-
-def test_wrong_flaws_and_a_missing_snmpd_are_told(truth, tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match="raritan"):
-        pdu.PduFlaws(vendor="raritn")
-    with pytest.raises(ConfigError):
-        pdu.PduFlaws(login="v1")
-    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    with pytest.raises(MissingDependency, match="apt install snmpd"), pdu.serve(truth, tmp_path, pdu.FLAWS):
-        pass

@@ -56,7 +56,8 @@ def served(seed: int, seconds: float, *, gains: bool) -> list[Outcome]:
             raise SystemExit("; ".join(str(error) for error in twin.wall.missing.values()))
         words = [sys.executable, "-m", "benchmarks.wall", "--play", str(seed), "--seconds", str(seconds)]
         run = [sys.executable, "-m", "joulelab", "run", "--runs", folder, "--idle", "5", "-q", "--", *words]
-        subprocess.run(run, env=os.environ | twin.environment, check=True, stdout=subprocess.DEVNULL)
+        here = Path(__file__).parents[1]  # of the workload, which is this module
+        subprocess.run(run, env=os.environ | twin.environment, check=True, stdout=subprocess.DEVNULL, cwd=here)
         result = analyse(open_run(next(Path(folder).iterdir())))
         for check in result.checks:
             if check.name in ("silent meter", "gaps", "cords", "meters disagree", "source"):

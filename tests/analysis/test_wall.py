@@ -27,7 +27,7 @@ def test_in_virtual_time(seeds, gains):
     assert np.mean(inside) >= 0.95
 
 
-@pytest.mark.system
+@pytest.mark.campaign  # the BMC shows ten updates, each a second apart
 @pytest.mark.no_cover  # each protocol is traced by the tests of its own
 @pytest.mark.skipif(shutil.which("snmpd") is None, reason="no snmpd: apt-get install snmpd")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: apt-get install gcc libc6-dev")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).parents[2]
 
 GOALS = [Goal.parse(g) for g in ("edp", "energy")]
 NAMES = ["energy", "time", "edp", "energy-gain", "time-loss", "edp-gain", "eds-1.5", "eds-2", "gain-minus-loss"]
@@ -78,7 +81,7 @@ def test_drawing_leaves_no_state_behind(tmp_path: Path) -> None:
         f"draw(summarise([cell('a', [trial(None, 1.0)], cap=1.0)]), Path({str(tmp_path)!r}), formats=['svg'])\n"
         "assert 'matplotlib.pyplot' not in sys.modules\nassert matplotlib.rcParams.copy() == before\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
@@ -91,7 +94,7 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path) -> No
         "from joulelab.report.figures import draw\ntry:\n    draw(summarise([]), Path('nowhere'))\n"
         "except MissingDependency as error:\n    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert 'pip install "joulelab[figures]"' in done.stdout, done.stderr
     assert not (tmp_path / "nowhere").exists()
 

@@ -4,7 +4,6 @@ import json
 import random
 import socket
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -16,6 +15,7 @@ from joulelab.transports.http import Auth, HttpClient, parse_json, plain_fingerp
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     seen: list[tuple[str, str, dict[str, str]]]
+    ended: threading.Event
 
     def do_GET(self):
         self.seen.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
@@ -26,7 +26,8 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             for _ in range(60):
                 self.wfile.write(b" ")
-                time.sleep(0.05)
+                if self.ended.wait(0.05):
+                    break
             return
         if name == "cut":
             self.close_connection = True
@@ -55,12 +56,13 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    Handler.seen = []
+    Handler.seen, Handler.ended = [], threading.Event()
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
         running.daemon_threads = True
         thread = threading.Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{running.server_address[1]}"
+        Handler.ended.set()
         running.shutdown()
         thread.join()
 

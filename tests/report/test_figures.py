@@ -5,7 +5,6 @@ import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.analysis.studies import by_cap, cell, sweep, trial
@@ -15,9 +14,6 @@ from joulelab.analysis.metrics import Cell, summarise
 from joulelab.report import figures
 from joulelab.report.figures import draw
 from joulelab.report.study.curves import HALF, NO_BARS, panels_of, pareto_of, scaling_panels
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.system
 

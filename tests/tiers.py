@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,10 +30,17 @@ class QuickGuard:
     def __init__(self) -> None:
         self.is_on = False
         self.violations: list[str] = []
+        self._older: set[int | None] = set()
+
+    def start(self) -> None:
+        """Begin to watch a test; threads that tests of other tiers left behind are not its own."""
+        self._older = {thread.ident for thread in threading.enumerate() if thread is not threading.current_thread()}
+        self.violations.clear()
+        self.is_on = True
 
     def watch_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Raise where a quick test does what a quick test must not do."""
-        if not self.is_on:
+        if not self.is_on or threading.get_ident() in self._older:
             return
         if event in PROCESSES:
             self._refuse(f"starts a process ({event}: {arguments[0]!r})")
@@ -43,7 +51,7 @@ class QuickGuard:
 
     def sleep(self, seconds: float) -> None:
         """Stand in for `time.sleep`."""
-        if self.is_on and seconds > 0:
+        if self.is_on and seconds > 0 and threading.get_ident() not in self._older:
             self._refuse(f"sleeps {seconds:g} s")
         _sleep(seconds)
 
@@ -89,8 +97,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Guard a quick test from its set-up to its end."""
-    guard.violations.clear()
-    guard.is_on = find_tier(item) == "quick"
+    if find_tier(item) == "quick":
+        guard.start()
     try:
         return (yield)
     finally:
@@ -101,7 +109,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Fail a quick test whose threads, or whose code under test, caught the refusal."""
     result = yield
-    if guard.violations:
+    if guard.is_on and guard.violations:
         pytest.fail(guard.violations[0])
     return result
 

@@ -282,7 +282,7 @@ def test_a_worker_of_multiprocessing_writes_what_is_left_when_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ending: list[Callable[[], None]] = []
-    util = SimpleNamespace(Finalize=lambda _, flush, exitpriority: ending.append(flush))
+    util = SimpleNamespace(Finalize=lambda _, flush, **__: ending.append(flush))
     monkeypatch.setitem(sys.modules, "multiprocessing.util", util)
     writer = MarkWriter(tmp_path, now=Clock())
     for _ in range(3):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +26,7 @@ REAL_PLACES = (
 )
 FOREIGN = ("JOULELAB_", "SLURM", "XDG_", "WANDB_", "MLFLOW_", "HF_", "CUDA_VISIBLE", "ROCR_VISIBLE", "HIP_VISIBLE")
 
+CACHE = ROOT / ".pytest_cache" / "home"
 MEMORY = "/dev/shm"
 ROOM = 2 << 30
 
@@ -52,19 +55,26 @@ os.environ["TMPDIR"] = tempfile.tempdir = str(_base)
 
 def redirect(home: Path) -> dict[str, str]:
     """Return the variables that put everything a user has into one folder. Caches of compiled code are shared."""
-    cache = ROOT / ".pytest_cache" / "home"
     return {
         "HOME": str(home),
         "XDG_CONFIG_HOME": str(home / "config"),
         "XDG_DATA_HOME": str(home / "data"),
         "XDG_STATE_HOME": str(home / "state"),
         "XDG_RUNTIME_DIR": str(home / "runtime"),
-        "XDG_CACHE_HOME": str(cache),
-        "MPLCONFIGDIR": str(cache / "matplotlib"),
+        "XDG_CACHE_HOME": str(CACHE),
+        "MPLCONFIGDIR": str(CACHE / "matplotlib"),
         "JOULELAB_ETC": str(home / "etc"),
         "JOULELAB_STATE": str(home / "machine"),
         "JOULELAB_CAPD": str(home / "capd.sock"),
     }
+
+
+def find_fonts() -> None:
+    """Let matplotlib list the machine's fonts once, which starts a process: in a quick test it may not."""
+    folder = CACHE / "matplotlib"
+    if importlib.util.find_spec("matplotlib") and not list(folder.glob("fontlist*")):
+        words = [sys.executable, "-c", "import matplotlib.font_manager"]
+        subprocess.run(words, env=os.environ | {"MPLCONFIGDIR": str(folder)}, check=True)
 
 
 def make_home() -> Path:
@@ -82,6 +92,8 @@ def watch_places(event: str, arguments: tuple[Any, ...]) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Redirect everything before the first test: fixtures of modules and sessions see this."""
+    if not hasattr(session.config, "workerinput"):
+        find_fonts()
     if session.config.pluginmanager.hasplugin("dsession"):  # xdist's workers start where this process is
         return
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:

@@ -90,10 +90,15 @@ def watch_places(event: str, arguments: tuple[Any, ...]) -> None:
         pytest.fail(f"A test opens {arguments[0]}, which is not the test's own.")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare once what the workers share."""
+    if not hasattr(config, "workerinput"):
+        find_fonts()
+
+
+@pytest.hookimpl(trylast=True)  # coverage looks for its settings in the folder where it starts
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Redirect everything before the first test: fixtures of modules and sessions see this."""
-    if not hasattr(session.config, "workerinput"):
-        find_fonts()
     if session.config.pluginmanager.hasplugin("dsession"):  # xdist's workers start where this process is
         return
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:

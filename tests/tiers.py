@@ -96,13 +96,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Guard a quick test from its set-up to its end."""
+    """Guard a quick test while it is set up and called."""
     if find_tier(item) == "quick":
         guard.start()
     try:
         return (yield)
     finally:
         guard.is_on = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """Let servers end that other tests of the file have used."""
+    guard.is_on = False
 
 
 @pytest.hookimpl(wrapper=True)

@@ -91,10 +91,12 @@ def test_a_database_that_lags_or_is_down():
 def test_the_database_may_never_hear_of_an_end():
     site = Site(sacct="5|5|RUNNING|0:0|n1\n", squeue=NONE)
     watch = site.watch()
-    for _ in range(30):
+    # The controller is asked the tenth time, and from then on each time until the end is believed.
+    overs = []
+    for _ in range(12):
         site.t += 30
-        seen = watch.ask(["5"])["5"]
-    assert seen.over is True
+        overs.append(watch.ask(["5"])["5"].over)
+    assert overs == [False] * 9 + [None, None, True]
     assert site.count("squeue") == 3
 
 
@@ -262,6 +264,24 @@ def test_what_slurm_has_lost_is_tried_again(tmp_path):
     site.t = 100.0
     (news,) = opened.poll(0)
     assert (news.fate, news.said) == ("again", "job 8 ended; Slurm knows no more of it")
+
+
+def test_a_task_that_is_cancelled_while_it_waits_ends_soon_though_the_database_still_has_it_waiting(tmp_path):
+    stale = "8_0|9|RUNNING|0:0|n1\n8_[1-3]|8|PENDING|0:0|\n"
+    rest = "8_0|9|RUNNING|n1|None\n8_2|8|PENDING||Resources\n8_3|8|PENDING||Resources\n"
+    site = Site(sbatch="8\n", sacct=stale, squeue=rest + "8_1|8|PENDING||Resources\n", scancel="")
+    opened, slots = executor(tmp_path / "s", site)
+    for slot in slots:
+        opened.submit(slot)
+    assert opened.poll(0) == []
+    opened.cancel(slots[1])
+    site.answers["squeue"] = rest
+    news = []
+    for site.t in (1.0, 3.0, 5.0, 7.0):
+        news += opened.poll(0)
+    (ended,) = news
+    assert (ended.slot, ended.fate) == (slots[1], "cancelled")
+    assert "CANCELLED" in ended.said
 
 
 def test_a_job_that_reaches_its_time_limit_fails_its_slot(tmp_path):

@@ -278,7 +278,8 @@ class Slurm:
             self._look_for_lost()
         tasks = {task.name: task for task in self._followed.values() if task.sent.job is not None}
         claims = [number for number, seen in self._claims.items() if not seen.over]
-        seen = self._watch.ask([*tasks, *claims, *self._earlier_tasks()]) if tasks or claims else {}
+        ending = [name for name, task in tasks.items() if task.cancelled]
+        seen = self._watch.ask([*tasks, *claims, *self._earlier_tasks()], ending) if tasks or claims else {}
         before = len(self._news)
         if self._watch.problem and self._followed:
             self._tell(ASKING, self._watch.problem, next(iter(self._followed)))

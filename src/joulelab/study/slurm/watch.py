@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SETTLE_S, LOST_S = 5.0, 60.0
 # A node that does not come back from ending a job must not hold up a study.
 COMPLETING, COMPLETING_S = "COMPLETING", 600.0
-UNKNOWN, CANCELLED = "UNKNOWN", "CANCELLED"
+UNKNOWN, CANCELLED, PENDING = "UNKNOWN", "CANCELLED", "PENDING"
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 # So often the controller is asked for all: the database may not have heard of an end, and never will.
 EVERY = 10
@@ -48,15 +48,19 @@ class Watch:
         self._since: dict[tuple[str, str], float] = {}
         self.problem = ""
 
-    def ask(self, tasks: Iterable[str]) -> dict[str, Seen]:
-        """Return what is known of each task (12, 12_3), or of a job by its own number."""
+    def ask(self, tasks: Iterable[str], ending: Iterable[str] = ()) -> dict[str, Seen]:
+        """Return what is known of each task (12, 12_3), or of a job by its own number.
+
+        The controller is asked for the tasks in `ending` each time: the database may still have them as waiting.
+        """
         wanted = sorted(set(tasks))
         self.problem = ""
         database = self._accounted(wanted) if self._database else {}
         rows = {task: (database or {}).get(task) for task in wanted}
         self._asked += 1
         every = self._asked % EVERY == 0
-        unclear = [task for task, row in rows.items() if every or row is None or row.is_final]
+        doubted = {*ending, *(task for task, what in self._since if what != COMPLETING)}
+        unclear = [task for task, row in rows.items() if every or row is None or row.is_final or task in doubted]
         queue = self._queued(unclear) if unclear else {}
         found = {}
         for task, row in rows.items():
@@ -65,21 +69,26 @@ class Watch:
             elif queue is None:
                 found[task] = Seen(row or JobState(task, "", UNKNOWN), over=None)
             else:
-                known = any(_base(other) == _base(task) for other in (*(database or {}), *queue))
+                waits = row is not None and row.state == PENDING  # then only the controller can say that it is gone
+                others = queue if waits else (*(database or {}), *queue)
+                known = (row is None or waits) and any(_base(other) == _base(task) for other in others)
                 found[task] = self._judge(task, row, queue.get(task), told=database is not None, known=known)
                 if found[task].over is False:
                     self._forget(task)
         return found
 
     def _judge(self, task: str, row: JobState | None, queued: JobState | None, *, told: bool, known: bool) -> Seen:
-        """Decide by both answers; `told` is whether the database answered, if there is one, `known` of its array."""
+        """Decide by both answers; `told` is whether the database answered, if there is one.
+
+        `known` is whether its array is known of a task that did not start.
+        """
         ended = row if row is not None and row.is_final else None
         if queued is None:
             if ended is not None:
                 return Seen(ended, over=True)
             # The controller knows it no more. Who has no database, and asks too late, knows only that; but of an array
             # with a database a task is not among the others only if it was cancelled while it waited.
-            gone = known and row is None and "_" in task and self._database
+            gone = known and "_" in task and self._database
             patient = self._database and (not told or self._waited(task, "lost") < (SETTLE_S if gone else LOST_S))
             state = JobState(task, "" if row is None else row.raw, CANCELLED if gone else UNKNOWN)
             return Seen(state, over=None if patient else True)

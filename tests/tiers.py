@@ -40,7 +40,7 @@ class QuickGuard:
 
     def watch_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Raise where a quick test does what a quick test must not do."""
-        if not self.is_on or threading.get_ident() in self._older:
+        if not self._is_watching():
             return
         if event in PROCESSES:
             self._refuse(f"starts a process ({event}: {arguments[0]!r})")
@@ -51,15 +51,18 @@ class QuickGuard:
 
     def sleep(self, seconds: float) -> None:
         """Stand in for `time.sleep`."""
-        if self.is_on and seconds > 0 and threading.get_ident() not in self._older:
+        if seconds > 0 and self._is_watching():
             self._refuse(f"sleeps {seconds:g} s")
         _sleep(seconds)
 
     async def sleep_in_loop(self, delay: float, result: Any = None) -> Any:
         """Stand in for `asyncio.sleep`."""
-        if self.is_on and delay > 0:
+        if delay > 0 and self._is_watching():
             self._refuse(f"sleeps {delay:g} s")
         return await _sleep_in_loop(delay, result)
+
+    def _is_watching(self) -> bool:
+        return self.is_on and threading.get_ident() not in self._older
 
     def _refuse(self, what: str) -> None:
         text = f"A quick test {what}. Give it a virtual clock or a fake, or mark it: @pytest.mark.system"

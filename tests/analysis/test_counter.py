@@ -65,6 +65,7 @@ def test_a_coarse_counter_costs_its_quantum_at_each_end(quantum):
     assert hits >= 39
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("every", [1.0, 10.0, 60.0, 300.0])
 @pytest.mark.parametrize("length", [0.2, 0.5, 0.9, 1.5, 10.0])
 @pytest.mark.parametrize("quantum", [3600.0, 36_000.0])

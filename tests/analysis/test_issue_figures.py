@@ -66,6 +66,7 @@ def measure(rng, curve, span_s, sensor):
     return counter.energy(a, b).without("unseen"), true, flaws
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("sensor", SENSORS)
 @pytest.mark.parametrize("load", LOADS)
 def test_eight_gpus_over_ten_seconds(load, sensor):
@@ -91,6 +92,7 @@ def steps_in_an_edge_tick(curve, flaws, span_s) -> bool:
     return False
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("sensor", SENSORS)
 @pytest.mark.parametrize("load", LOADS)
 def test_one_gpu_over_1_55_seconds(load, sensor):

@@ -292,6 +292,7 @@ TIMES = {(c, 1): t for c, t in zip(CAPPED, (7.4, 4.4, 3.5, 3.28, 3.18), strict=T
 TIMES |= {(c, 8): t for c, t in zip(CAPPED, (1.5, 1.1, 0.99, 0.9, 0.84), strict=True)}
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.no_cover  # thousands of draws of what others trace
 @pytest.mark.parametrize(
     ("n", "tries", "least"), [(3, 80, 0.9), *(pytest.param(n, 300, 0.92, marks=pytest.mark.campaign) for n in (3, 10))]

@@ -47,6 +47,7 @@ def _choices(summary: Summary) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(b.goal.text, b.cell, b.tied) for b in summary.best]
 
 
+@pytest.mark.system  # pure, and slow
 @FEW
 @given(STUDIES, st.floats(0.25, 4.0))
 def test_one_factor_on_all_energies_changes_no_gain(
@@ -62,6 +63,7 @@ def test_one_factor_on_all_energies_changes_no_gain(
         assert all(_close(one.eds[k], other.eds[k]) for k in a.ks)
 
 
+@pytest.mark.system  # pure, and slow
 @FEW
 @given(STUDIES, st.floats(0.001, 0.2))
 def test_a_gain_error_cancels_wherever_cells_are_compared(
@@ -77,6 +79,7 @@ def test_a_gain_error_cancels_wherever_cells_are_compared(
     assert [choice[:2] for choice in _choices(exact)] == [choice[:2] for choice in _choices(wrong)]
 
 
+@pytest.mark.system  # pure, and slow
 @FEW
 @given(STUDIES)
 def test_the_gain_by_eds_2_is_half_of_gain_minus_loss(points: dict[float, list[tuple[float, float]]]) -> None:

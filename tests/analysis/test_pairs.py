@@ -199,6 +199,7 @@ def test_no_interval_of_a_ratio_goes_below_zero() -> None:
     assert pair.difference_interval[0] < -9.0
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("n", NUMBERS)
 def test_of_equal_cells_hardly_a_study_tells_any_apart(n: int) -> None:
     corrected, plain = family_error(n, 200)

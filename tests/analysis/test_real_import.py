@@ -135,6 +135,7 @@ def gpu_logs(log: str) -> tuple[Asked, Asked]:
     )
 
 
+@pytest.mark.system  # pure, and slow
 @needs_gpus
 @pytest.mark.parametrize("log", ["5050_3090", "Transient_Response_3090_TR"])
 def test_nvidia_smi_and_a_meter_are_two_meters_of_one_gpu(tmp_path: Path, log: str) -> None:

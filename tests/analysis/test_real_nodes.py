@@ -69,6 +69,7 @@ def ns(second: float) -> int:
     return round((BASE + second) * 1e9)
 
 
+@pytest.mark.system  # pure, and slow
 @needs_logs
 @pytest.mark.parametrize("every_s", [10.0, 30.0, 60.0])
 def test_the_energy_of_the_full_log_stays_inside(every_s):

@@ -27,6 +27,7 @@ def figure(*words: str) -> int:
     return run_commands(["figure", *words, "--runs", "runs"], [])
 
 
+@pytest.mark.system  # pure, and slow
 def test_files_are_written_in_every_format_and_where_asked(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert figure("list", "first", "--json") == 0
     kinds = [each["kind"] for each in json.loads(capsys.readouterr().out)["kinds"]]
@@ -45,6 +46,7 @@ def test_files_are_written_in_every_format_and_where_asked(runs: Path, capsys: p
     assert file.endswith("-overlay.pdf")
 
 
+@pytest.mark.system  # pure, and slow
 def test_only_pictures_of_ours_are_written_over(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.pdf", "a.svg", "a.png"):
         assert figure("energy", "first", "-o", name) == 0
@@ -68,6 +70,7 @@ def test_an_ending_that_is_no_picture_is_refused(runs: Path, capsys: pytest.Capt
     assert not list(runs.parent.glob("mine*"))
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_device_is_written_into_and_a_link_stays(runs: Path) -> None:
     real, link = runs.parent / "real.pdf", runs.parent / "link.pdf"
     assert figure("energy", "first", "-o", "real.pdf") == 0

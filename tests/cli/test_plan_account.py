@@ -105,6 +105,7 @@ def test_kinds_of_nodes_are_weighed_by_one_workload(
     assert "epoch: kinds of nodes are not weighed by different workloads (fast: python train.py; slow: resnet)" in said
 
 
+@pytest.mark.system  # pure, and slow
 def test_what_files_are_called_does_not_change_an_interval(call: Call, tmp_path: Path) -> None:
     widths = []
     for first, second in (("a", "b"), ("x/log", "y/log")):
@@ -196,6 +197,7 @@ def test_a_cap_is_modelled_by_the_power_of_a_gpu(call: Call, runs: Path, capsys:
     assert "is no power" in capsys.readouterr().err
 
 
+@pytest.mark.system  # pure, and slow
 def test_imported_runs_are_told_to_say_their_workload(
     call: Call, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,6 +111,7 @@ def test_jobs_of_a_file_need_no_plan(call: Call, plan: Path) -> None:
     assert "nameplate: the nameplate of job j0's nodes is not known; give --rated" in " ".join(out.split())
 
 
+@pytest.mark.system  # pure, and slow
 def test_runs_are_jobs_each_submitted_when_it_started(call: Call, runs: Path) -> None:
     for _ in range(2):
         make_run(runs, name="made")
@@ -124,6 +125,7 @@ def test_runs_are_jobs_each_submitted_when_it_started(call: Call, runs: Path) ->
     assert "5 jobs, one each 2 s, made from 2 runs" in out
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_picture_is_drawn_and_nothing_of_others_is_written_over(
     call: Call, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,7 @@ def test_json_has_all_of_it(call: Call, tmp_path: Path) -> None:
     assert {s["does"] for s in data["stretches"]} == {"run", "pause"}
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_run_is_planned_by_price_and_drawn(call: Call, runs: Path, tmp_path: Path) -> None:
     run = node_run(runs, 7000.0, seconds=30.0)
     prices = series(tmp_path / "prices.csv", kind="price", unit="EUR/kWh")
@@ -265,6 +266,7 @@ def test_a_pue_may_have_an_uncertainty(call: Call, runs: Path, tmp_path: Path) -
     assert "no number to reckon with" in _flat(call(*words, "--pause-energy", "nan", code=2).output)
 
 
+@pytest.mark.system  # pure, and slow
 def test_where_one_is_paid_for_running_there_are_amounts_and_no_shares(call: Call, tmp_path: Path) -> None:
     about = {"kind": "price", "unit": "EUR/kWh"}
     prices = series(tmp_path / "prices.csv", less=0.3, **about)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Call
 
 
+@pytest.mark.system  # pure, and slow
 def test_the_last_run_is_reported_into_a_file_named_after_it(call: Call, runs: Path, tmp_path: Path) -> None:
     make_run(runs, name="first")
     run = make_run(runs, name="second", started={**_later(), "utc_ns": 1_700_000_100 * 10**9})
@@ -40,6 +41,7 @@ def _later() -> dict[str, object]:
     return dict(STARTED)
 
 
+@pytest.mark.system  # pure, and slow
 def test_two_runs_are_compared_and_more_set_beside_each_other(call: Call, runs: Path, tmp_path: Path) -> None:
     paths = [make_run(runs, name=f"run-{k}", gpu_w=300 - 20 * k) for k in range(3)]
     ids = [path.name for path in paths]
@@ -56,6 +58,7 @@ def test_two_runs_are_compared_and_more_set_beside_each_other(call: Call, runs: 
     assert next(line for line in compared.splitlines() if line.startswith("B uses")) in verdict
 
 
+@pytest.mark.system  # pure, and slow
 def test_what_is_no_report_is_not_written_over(call: Call, runs: Path, tmp_path: Path) -> None:
     run = make_run(runs)
     for to, name in (("html", f"joulelab-report-{run.name}.html"), ("md", "notes.md")):

@@ -304,6 +304,7 @@ def test_a_busy_machine_is_told(
     assert ("this machine is busy: net of idle will be wide" in capsys.readouterr().out) is told
 
 
+@pytest.mark.system  # pure, and slow
 def test_what_a_run_says_comes_next_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from click.testing import CliRunner
 

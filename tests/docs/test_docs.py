@@ -42,6 +42,7 @@ def test_links_resolve() -> None:
                 assert (page.parent / target.split("#")[0]).exists(), f"{page.relative_to(ROOT)}: {target}"
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize(("page", "command", "text"), outputs())
 def test_output_in_the_documents_is_what_the_command_prints(page: str, command: str, text: str) -> None:
     assert run_command(command).rstrip() == text.rstrip(), f"{page}: run `{command}` and paste what it prints"

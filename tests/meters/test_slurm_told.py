@@ -58,6 +58,7 @@ def looked_at(r: np.random.Generator, length_s: float, look_s: float) -> tuple[s
     return row("1", joules, end=f"{minute:02d}:{second:02d}"), counter(length_s)
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("look_s", [10, 30, 60])
 @pytest.mark.parametrize("length_s", [45, 85, 175, 900])
 def test_an_interval_that_is_stated_holds_wherever_the_looks_fall(length_s, look_s):

@@ -91,6 +91,7 @@ def test_empty_store(runs: Path) -> None:
     assert query(runs, "SELECT sum(energy_j) FROM energies")[1] == [(None,)]
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize(
     "sql",
     [

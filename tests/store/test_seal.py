@@ -56,6 +56,7 @@ def test_sealing_changes_nothing_that_is_read(runs: Path) -> None:
     assert content(opened) == before
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("chunk_rows", [1, 7, 64, 1000])
 def test_pieces_do_not_show(runs: Path, chunk_rows: int) -> None:
     run = make_run(runs)

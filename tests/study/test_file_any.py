@@ -105,6 +105,7 @@ def files(draw: st.DrawFn) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=30, suppress_health_check=list(HealthCheck), deadline=None)
 @given(files())
 def test_any_file_is_read_or_refused(tmp_path: Path, content: dict[str, Any]) -> None:

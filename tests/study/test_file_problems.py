@@ -41,6 +41,7 @@ def test_the_file_without_a_mistake(tmp_path: Path) -> None:
     assert len(read_study(tmp_path / "s.toml").plan.cells) == 3
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize(
     ("line", "wrong", "expected"),
     [
@@ -328,6 +329,7 @@ uses = "cpu"
     )
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_matrix_of_which_nearly_all_is_skipped_is_not_looked_at_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.study.values import cooling, free, listed, read
 
 
+@pytest.mark.system  # pure, and slow
 @given(st.lists(st.text(min_size=1), min_size=1, unique=True))
 def test_a_text_in_a_list_is_one_value_as_it_stands(texts: list[str]) -> None:
     assert [value.text for value in listed("name", texts, "")] == texts

@@ -133,6 +133,7 @@ def test_a_knob_may_depend_on_one_that_depends_on_another() -> None:
 KEYS = st.lists(st.text("abcdef0123456789", min_size=12, max_size=12), min_size=1, max_size=20, unique=True)
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=40)
 @given(KEYS, st.integers(0, 2**32), st.integers(1, 6))
 def test_every_block_has_every_cell_once(keys: list[str], seed: int, repeats: int) -> None:

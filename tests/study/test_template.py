@@ -29,6 +29,7 @@ def test_only_names_in_braces_are_placeholders() -> None:
     assert fill(["{{{n}}}", "{{n}", "{n}}"], {"n": "3"}) == ["{{n}}", "{3", "3}"]
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=40)
 @given(
     st.recursive(

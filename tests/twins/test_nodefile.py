@@ -149,6 +149,7 @@ def roots(found: nodefile.Description) -> dict[str, set[str]]:
     return told | {"meters": set(found.meters)}
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("name", [*nodefile.own_names(), str(EXAMPLE)])
 def test_a_node_that_comes_with_joulelab_says_where_its_numbers_are_from(name: str) -> None:
     found = nodefile.find(name)

@@ -215,6 +215,7 @@ def test_a_power_law_goes_on_with_all_of_its_change_unsure() -> None:
     assert found.terms["scaling:x"] >= 0.121 / 3**0.5 - 1e-12
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.skipif(not NODES.is_dir(), reason=f"no {NODES}: real logs are not part of the project")
 def test_eight_real_nodes_are_within_what_one_of_them_promises(tmp_path: Path) -> None:
     """Logs of MLPerf Training v4.0 (Apache-2.0): the same job on one node of 8 H100 and on eight."""

@@ -146,6 +146,7 @@ def test_between_refused_and_supported_the_upper_end_is_the_maximum_and_owned_up
     assert "bounds p99 at" in found.said
 
 
+@pytest.mark.system  # pure, and slow
 def test_the_hottest_run_is_named_where_it_is_above_the_mix():
     mild = [draw(wandering(3000, 0.0, n), run=f"mild {n}") for n in range(20)]
     hot = draw(wandering(60, 0.0, 99, mean=9000.0), run="hot")

@@ -82,6 +82,7 @@ def total_w(eight: list[Draw]) -> np.ndarray:
     return total[np.isfinite(total)]
 
 
+@pytest.mark.system  # pure, and slow
 def test_nodes_in_a_rack_of_70_kw_by_each_rule(single: list[Draw]):
     """Six by nameplate; nine by what was measured, at each percentile as at the maximum: training is flat."""
     peak, often = maximum_of(single), given(percentile_of(single, 0.95))
@@ -178,6 +179,7 @@ def test_each_of_the_eight_predicts_the_sum_as_one_job(eight: list[Draw]):
     assert max(ratios) < 1.003
 
 
+@pytest.mark.system  # pure, and slow
 def test_each_of_the_eight_covers_percentiles_of_the_sum_where_it_supports_them(eight: list[Draw]):
     """Four minutes support medians at most; their interval holds that of the sum."""
     total = np.sort(total_w(eight))

@@ -64,6 +64,7 @@ def sites() -> st.SearchStrategy[Site]:
     )  # fmt: skip
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=40, deadline=None)
 @given(streams(), sites(), st.sampled_from(POLICIES))
 def test_nothing_is_used_twice_and_the_budget_is_kept(jobs: list[Job], site: Site, policy: Policy) -> None:

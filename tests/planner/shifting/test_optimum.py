@@ -23,6 +23,7 @@ def modes_of(slower: list[tuple[float, float]], pause_w: float | None) -> tuple[
     return every, Modes(np.array([m[0] for m in every]), np.array([m[1] for m in every]), pause_w)
 
 
+@pytest.mark.system  # pure, and slow
 @given(RATES, SLOWER, PAUSES, st.floats(0.02, 1.0), st.booleans(), WAITS)
 @example([1.0, 5.0, 1.0], [], 3.0, 0.5, False, 0.0)
 @example([0.0, 0.0, 0.0], [(0.5, 4.0)], 1.0, 0.7, False, 1.0)

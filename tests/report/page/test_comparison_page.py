@@ -121,6 +121,7 @@ def test_what_rated_power_would_have_said_is_told_of_each(both: list[Path]) -> N
         assert fmt.printable(rated.told(result.rated)) in text.replace("&#x27;", "'")
 
 
+@pytest.mark.system  # pure, and slow
 def test_labels_that_differ_are_told_and_names_that_do_not_are_not_the_title(both: list[Path]) -> None:
     results = [result_of(path) for path in both]
     assert differing_labels(results) == ["cap=300", "cap=240"]
@@ -133,6 +134,7 @@ def test_labels_that_differ_are_told_and_names_that_do_not_are_not_the_title(bot
     assert ">labels<" not in report.page().sections[0].body
 
 
+@pytest.mark.system  # pure, and slow
 def test_nothing_that_others_wrote_does_anything(runs: Path) -> None:
     paths = [
         make_run(
@@ -186,6 +188,7 @@ def test_runs_of_twins_say_so(both: list[Path]) -> None:
     assert "simulated: twin mine, virtual time" in page.subtitle
 
 
+@pytest.mark.system  # pure, and slow
 def test_runs_are_links_where_they_have_pages(both: list[Path], runs: Path) -> None:
     more = [*both, make_run(runs)]
     for chosen in (both, more):
@@ -195,6 +198,7 @@ def test_runs_are_links_where_they_have_pages(both: list[Path], runs: Path) -> N
         assert "<a " not in page_of_runs(chosen).sections[0].body
 
 
+@pytest.mark.system  # pure, and slow
 def test_several_runs_stand_beside_each_other_against_the_first(runs: Path) -> None:
     paths = [make_run(runs, gpu_w=w) for w in (300.0, 270.0, 300.0)] + [make_run(runs, gpus=0, cpus=0)]
     report = report_of_runs(paths)
@@ -226,6 +230,7 @@ def test_more_profiles_than_can_be_told_apart_are_not_drawn(runs: Path) -> None:
     assert labels_of([result] * 28)[25:] == ("Z", "27", "28")
 
 
+@pytest.mark.system  # pure, and slow
 def test_what_makes_runs_doubtful_to_compare_stands_beside_the_first_figures(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, name="a"), make_run(tmp_path, name="b"), make_run(tmp_path, gpus=0, name="c")]
     two, three = (report_of_runs(paths).parts[0].blocks for paths in ((runs[0], runs[2]), runs))

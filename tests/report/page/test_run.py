@@ -70,6 +70,7 @@ def well_formed(page: Page) -> ET.Element:
     return ET.fromstring(f"<main>{''.join(section.body for section in page.sections)}</main>")
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_run_has_all_its_sections(runs: Path) -> None:
     gap = {"meter": "nvml", "stream": "gpu:0.power", "reason": "driver was busy"}
     events = [
@@ -158,6 +159,7 @@ def test_simulated_runs_say_so_first(runs: Path) -> None:
     assert "To measure again" not in body(page, "recompute")
 
 
+@pytest.mark.system  # pure, and slow
 def test_hostile_text_is_shown_and_does_nothing(runs: Path) -> None:
     marks = epochs(3, 10.0, name=HOSTILE)
     path = make_run(runs, name=HOSTILE, labels={HOSTILE: HOSTILE}, command=["sh", "-c", HOSTILE], marks=marks)

@@ -90,6 +90,7 @@ def truth(ideal: Swept) -> list[Figure]:
     return marked(gdansk.figures_of(ideal, published("gdansk")), node().calibrated)
 
 
+@pytest.mark.system  # pure, and slow
 def test_twin_gives_what_it_was_calibrated_on(truth: list[Figure]) -> None:
     found = by_id(truth)
     solved = [
@@ -112,6 +113,7 @@ def test_most_predictions_and_all_findings_hold_without_scatter(truth: list[Figu
     assert count(truth, "finding").share == 1.0
 
 
+@pytest.mark.system  # pure, and slow
 def test_similar_gains_are_those_that_the_repeats_cannot_tell_apart(ideal: Swept) -> None:
     found = by_id(gdansk.figures_of(ideal, published("gdansk")))
     gains = {cap_of(c): c.eds_gain[1.5].value for c in ideal.line(8)}
@@ -127,6 +129,7 @@ def test_similar_gains_are_those_that_the_repeats_cannot_tell_apart(ideal: Swept
     assert [cap_of(c) for c in sharp.alike(EDS15)] == [max(gains, key=lambda cap: gains[cap])]
 
 
+@pytest.mark.system  # pure, and slow
 def test_best_caps_count_as_the_same_where_they_cannot_be_told_apart() -> None:
     # Best by energy is 140 W here, one step below what is allowed; 150 W can only be told apart if repeats agree.
     near = node(gpu={"slowdown": [0.032, 4.0]})
@@ -143,6 +146,7 @@ def test_best_caps_count_as_the_same_where_they_cannot_be_told_apart() -> None:
     assert "150 W cannot be told apart" in loose["gdansk.best.energy.cap_w"].note
 
 
+@pytest.mark.system  # pure, and slow
 def test_with_fewer_gpus_every_goal_but_energy_is_judged_by_a_rule_that_is_told(ideal: Swept) -> None:
     finding = by_id(gdansk.figures_of(ideal, published("gdansk")))["gdansk.finding.fewer"]
     assert finding.reproduced is True

@@ -153,6 +153,7 @@ def test_idle_gpus_cost_nodes_that_have_them_and_no_others(truth: list[Figure]) 
     assert after["finding.idle-gpus"].reproduced is False
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize(
     ("changes", "moves", "stays"),
     [
@@ -256,6 +257,7 @@ def test_sampling_costs_short_jobs_more_and_has_a_sign(run: Study) -> None:
     assert accounted_otherwise([], "health-predict") == ""
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("look_s", [10, 30])
 def test_jobs_of_the_study_are_accounted_as_the_table_says(look_s: int) -> None:
     """Before a job the node is at rest, also where no idle time is asked for: the bias of a short job is in its row."""

@@ -49,6 +49,7 @@ def searched(
     return search, search.choice(), asked
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("draw", [110.0, 170.0, 240.0, 300.0])
 def test_finds_a_cap_close_to_the_best_in_seven_trials(goal, draw):
@@ -61,6 +62,7 @@ def test_finds_a_cap_close_to_the_best_in_seven_trials(goal, draw):
     assert choice.cap in asked
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("goal", ["energy", "edp", "energy@slowdown=5%"])
 def test_noise_of_two_percent_costs_little_in_the_middle_and_not_much_in_the_worst_case(goal):
     energy, time = physical()
@@ -169,6 +171,7 @@ def cliff(high: float, at: float, steep: float = 1.5, a: float = 0.01) -> tuple[
     return caps, power * time, time
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("goal", ["energy", "edp", "energy@slowdown=5%"])
 @pytest.mark.parametrize(("high", "at"), [(2.2, 0.45), (2.2, 0.6), (1.3, 0.6), (1.3, 0.45), (1.15, 0.6)])
 def test_above_a_cliff_the_best_cap_that_was_tried_is_chosen_and_is_close_to_the_best(high, at, goal):
@@ -179,6 +182,7 @@ def test_above_a_cliff_the_best_cap_that_was_tried_is_chosen_and_is_close_to_the
     assert cost[caps == choice.cap][0] < 0.03
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("goal", ["edp", "energy@slowdown=5%"])
 @pytest.mark.parametrize(("high", "at", "steep", "a"), [(2.2, 0.45, 1.5, 0.01), (1.3, 0.6, 2.0, 0.03)])
 def test_a_cliff_with_a_little_noise_costs_little_in_the_middle(high, at, steep, a, goal):
@@ -243,6 +247,7 @@ def test_a_small_gain_that_was_measured_often_is_not_flat():
     assert (choice.cap, choice.flat) == (150.0, False)
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("goal", ["energy", "edp"])
 @pytest.mark.parametrize("seed", range(4))
 def test_only_caps_that_may_be_the_best_are_tried_again(goal, seed):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from joulelab.analysis.goal import Goal
 from joulelab.study.tuning.search import Search
 
 
+@pytest.mark.system  # pure, and slow
 def test_it_says_when_the_curve_decides_among_caps_that_cannot_be_told_apart():
     caps, decided = np.arange(100.0, 261.0, 20.0), 0
     for seed in range(12):

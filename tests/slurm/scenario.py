@@ -133,14 +133,17 @@ def _requeue(cluster: Cluster, job: str, node: str) -> None:
     """Put a job that runs back into the queue, and let it start again at once."""
     shown = ("squeue", "-h", "-j", job, "-o", "%T %M")
     until(lambda: re.match("RUNNING (?!0:0[0-2])", cluster.run(*shown)), f"job {job} has run 3 s")
-    # On a busy machine its database may not have heard of the node yet, and then never would.
-    asked = ("sacct", "-n", "-X", "-P", "-j", job, "-o", "NodeList")
-    until(lambda: node in cluster.run(*asked), f"the database knows the node of job {job}")
+    # The controller tells the database of a start within 5 s; of a job that is requeued before, it never does.
+    asked = ("sacct", "-n", "-X", "-P", "-j", job, "-o", "State,NodeList")
+    until(lambda: f"RUNNING|{node}" in cluster.run(*asked), f"the database knows that job {job} runs")
     cluster.run("scontrol", "requeue", job)
     # A node refuses what was signed before it was told to end the job, to the second.
     later = time.monotonic() + 2.5
     until(lambda: "PENDING" in cluster.run(*shown), f"job {job} waits again")
     until(lambda: cluster.run("sinfo", "-h", "-n", node, "-o", "%T").strip() == "idle", f"{node} is free of it")
+    # What is changed before the database knows of the second execution may be written into the first.
+    listed = ("sacct", "-D", "-n", "-X", "-P", "-j", job, "-o", "State,NodeList,End")
+    until(lambda: len(cluster.run(*listed).splitlines()) == 2, f"the database has both executions of job {job}")
     time.sleep(max(later - time.monotonic(), 0))
     cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
 

@@ -50,6 +50,7 @@ def make_folder() -> Path:
 
 
 _base = make_folder()
+_base.chmod(0o711)  # some tests become other users
 os.environ["TMPDIR"] = tempfile.tempdir = str(_base)
 
 

@@ -46,7 +46,7 @@ class QuickGuard:
             self._refuse(f"starts a process ({event}: {arguments[0]!r})")
         elif event in SOCKETS:
             self._refuse(f"uses the network ({event})")
-        elif event == "import" and arguments[0] in FRAMEWORKS:
+        elif event == "import" and arguments[0] in FRAMEWORKS - sys.modules.keys():
             self._refuse(f"imports {arguments[0]}")
 
     def sleep(self, seconds: float) -> None:

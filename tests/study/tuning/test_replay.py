@@ -50,10 +50,10 @@ def test_seven_trials_of_a_dense_grid_lose_less_than_one_percent_in_the_middle(p
 @pytest.mark.campaign
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("path", FILES, ids=name)
-def test_all_dense_grids_stay_below_three_percent_in_95_of_100(path, goal):
+def test_all_dense_grids_stay_below_four_percent_in_95_of_100(path, goal):
     row = judged((path, "dense", goal, 2, Prior(), ("search",)))["search"]
     assert np.median(row.regrets) < 0.01
-    assert np.quantile(row.regrets, 0.95) < 0.035
+    assert np.quantile(row.regrets, 0.95) < 0.04
 
 
 def made() -> Grid:

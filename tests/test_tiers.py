@@ -24,7 +24,10 @@ def test_starts_a_process():
     subprocess.run(["true"])
 
 def test_forks():
-    os.fork()
+    try:
+        os.fork()
+    except Exception:  # the refusal is none
+        pass
 
 def test_connects():
     socket.create_connection(("127.0.0.1", 9))
@@ -88,7 +91,7 @@ def test_a_quick_test_cannot_take_time(tmp_path: Path) -> None:
     passed = {name for name, result in results.items() if result == "PASSED"}
     assert passed == {"test_may_use_pairs_and_pipes", "test_may_do_all_of_it"}
     assert len([name for name, result in results.items() if result == "FAILED"]) == 9
-    for what in ("sleeps 0.001 s", "starts a process", "uses the network", "imports torch"):
+    for what in ("sleeps 0.001 s", "starts a process (os.fork)", "uses the network", "imports torch"):
         assert f"A quick test {what}" in out
     assert "2 there is no moon (test_some.py)" in out
 

@@ -43,7 +43,7 @@ class QuickGuard:
         if not self._is_watching():
             return
         if event in PROCESSES:
-            self._refuse(f"starts a process ({event}: {arguments[0]!r})")
+            self._refuse(f"starts a process ({' '.join([event, *map(repr, arguments[:1])])})")
         elif event in SOCKETS:
             self._refuse(f"uses the network ({event})")
         elif event == "import" and arguments[0] in FRAMEWORKS - sys.modules.keys():

@@ -239,21 +239,21 @@ def monitoring(tmp_path: Path) -> Iterator[str]:
                 f'DCGM_FI_DEV_POWER_USAGE{{gpu="0",Hostname="n1"}} 200 {(begin + 5 * k) * 1000}\n' for k in range(61)
             )
             _post(f"http://127.0.0.1:{port}/api/v1/import/prometheus", lines.encode())
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/internal/force_flush", timeout=20).close()
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/internal/force_flush", timeout=120).close()
             yield f"{port} {begin}"
         finally:
             server.kill()
 
 
 def _post(url: str, data: bytes) -> None:
-    for _ in range(300):
+    for _ in range(1200):
         try:
-            urllib.request.urlopen(url, data, timeout=5).close()
+            urllib.request.urlopen(url, data, timeout=120).close()
         except OSError:
             time.sleep(0.1)
         else:
             return
-    pytest.fail("victoria-metrics did not come up within 30 s")
+    pytest.fail("victoria-metrics did not come up within 120 s")
 
 
 @pytest.mark.system

@@ -36,11 +36,11 @@ def fleet() -> Fleet:
 
 def put(address: str, scraped: Scraped) -> None:
     request = urllib.request.Request(f"{address}/api/v1/import", scraped.victoria(), method="POST")
-    timeseries.OPENER.open(request, timeout=20).close()
+    timeseries.OPENER.open(request, timeout=120).close()
 
 
 def flush(address: str) -> None:
-    timeseries.OPENER.open(f"{address}/internal/force_flush", timeout=20).close()
+    timeseries.OPENER.open(f"{address}/internal/force_flush", timeout=120).close()
 
 
 @pytest.fixture(scope="module")

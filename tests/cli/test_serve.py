@@ -45,7 +45,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signal
     try:
         url = address(process)
         assert url.startswith("http://127.0.0.1:")
-        assert httpx.get(url).status_code == 200
+        assert httpx.get(url, timeout=120).status_code == 200
         process.send_signal(number)
         out, err = process.communicate(timeout=120)
     finally:
@@ -65,8 +65,9 @@ def test_elsewhere_it_makes_a_token_and_says_what_lacks(tmp_path: Path) -> None:
         url, token = told["url"].replace("0.0.0.0", "127.0.0.1"), told["token"]
         assert told["runs"] == str(tmp_path)
         assert len(token) >= 32
-        assert httpx.get(f"{url}api/runs").status_code == 401
-        assert httpx.get(f"{url}api/runs", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+        assert httpx.get(f"{url}api/runs", timeout=120).status_code == 401
+        bearer = {"Authorization": f"Bearer {token}"}
+        assert httpx.get(f"{url}api/runs", headers=bearer, timeout=120).status_code == 200
         process.terminate()
         _, err = process.communicate(timeout=120)
     finally:
@@ -104,7 +105,7 @@ def test_with_a_certificate_it_is_https(tmp_path: Path) -> None:
         import ssl
 
         trusted = ssl.create_default_context(cafile=str(cert))
-        entered = httpx.post(f"{url}login", data={"token": TOKEN}, verify=trusted)
+        entered = httpx.post(f"{url}login", data={"token": TOKEN}, verify=trusted, timeout=120)
         assert "Secure" in entered.headers["set-cookie"]
         process.terminate()
         out, err = process.communicate(timeout=120)

@@ -116,6 +116,7 @@ def test_energy_is_that_of_the_truth(truth, serve, opened):
     spec = streams["xcc"].channels[0]
     assert (spec.kind, spec.unit, spec.modulus) == ("counter", "J", 2.0**32)
     before, first, after = monotonic_ns(), meter.read(streams["xcc"])[0], monotonic_ns()
+    time.sleep(0.1)  # or longer: it must count what flows between the two readings
     end, second, done = monotonic_ns(), meter.read(streams["xcc"])[0], monotonic_ns()
     assert truth.energy("node.dc", after, end) - 0.01 <= second - first <= truth.energy("node.dc", before, done) + 0.01
 

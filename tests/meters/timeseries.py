@@ -38,7 +38,7 @@ def running(words: list[str], ready: str, log: Path):
     with log.open("ab") as out:
         child = subprocess.Popen(words, stdout=out, stderr=out, env=os.environ | {"GOMAXPROCS": "1"})
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while True:
             with contextlib.suppress(OSError), OPENER.open(ready, timeout=2) as answer:
                 if answer.status == 200:

@@ -24,7 +24,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_response(200)
             self.send_header("Content-Length", "1000")
             self.end_headers()
-            for _ in range(60):
+            for _ in range(1000):
                 self.wfile.write(b" ")
                 if self.ended.wait(0.05):
                     break

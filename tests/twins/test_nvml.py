@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from joulelab.core.clock import monotonic_ns
 from joulelab.twins import profile
 from joulelab.twins.flaws import Counter
 from joulelab.twins.instrument import average_w, counter_j, instant_w
@@ -244,9 +245,9 @@ def test_a_failing_gpu(make_twin: Make) -> None:
 
 
 def test_a_counter_that_falls(make_twin: Make) -> None:
-    twin = make_twin(
-        Node(gpus=(H100, H100), packages=0).with_flaws(1, counter=Counter.SEEN), {"gpu": profile.constant(1)}
-    )
+    node = Node(gpus=(H100, H100), packages=0).with_flaws(1, counter=Counter.SEEN)
+    # It has counted for so long that the fall is seen, however late somebody looks.
+    twin = make_twin(node, {"gpu": profile.constant(1)}, start_ns=monotonic_ns() - 120 * NS)
     child = twin.start(
         READ
         + """

@@ -47,7 +47,7 @@ def test_the_unit_is_right(tmp_path):
     assert started is not None
     file = tmp_path / "joulelab-agent.service"
     file.write_text(unit.replace(started[1], "/bin/true"))
-    done = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     context = command.make_context("agent", started[2].split()[1:])  # its options are those of the command
     assert context.params["listen"] == ("127.0.0.1", 9797)

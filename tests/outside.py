@@ -24,7 +24,12 @@ REAL_PLACES = (
     "/var/lib/joulelab",
     "/run/joulelab",
 )
-FOREIGN = ("JOULELAB_", "SLURM", "XDG_", "WANDB_", "MLFLOW_", "HF_", "CUDA_VISIBLE", "ROCR_VISIBLE", "HIP_VISIBLE")
+# What this shell, a job, a launcher of ranks or a proxy told the person: names begin so, in either case.
+FOREIGN = (
+    *("JOULELAB_", "SLURM", "XDG_", "WANDB_", "MLFLOW_", "HF_", "CUDA_VISIBLE", "ROCR_VISIBLE", "HIP_VISIBLE"),
+    *("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "MASTER_", "OMPI_", "PMI_", "MPI_LOCAL"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FORCE_COLOR", "CLICOLOR"),
+)
 
 CACHE = ROOT / ".pytest_cache" / "home"
 MEMORY = "/dev/shm"
@@ -102,7 +107,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Redirect everything before the first test: fixtures of modules and sessions see this."""
     if session.config.pluginmanager.hasplugin("dsession"):  # xdist's workers start where this process is
         return
-    for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+    for name in [name for name in os.environ if name.upper().startswith(FOREIGN)]:
         del os.environ[name]
     home = make_home()
     os.environ.update(redirect(home))

@@ -31,9 +31,9 @@ test: install-dev system
 quick-covered: install-dev
 	@$(PYTEST) -q -n 2 -m "$(QUICK)" --timeout=120 --cov --cov-report=
 
-# Kills, fuzzing, coverage of intervals, what needs real time to pass; hypothesis draws new examples.
+# Kills, fuzzing, coverage of intervals, what needs real time to pass; and all of hypothesis' tests with new examples.
 test-all: test
-	@HYPOTHESIS_PROFILE=campaign $(PYTEST) -q -n 2 -m campaign --timeout=3600 --durations=10
+	@HYPOTHESIS_PROFILE=campaign $(PYTEST) -q -n 2 -m "campaign or hypothesis" --timeout=3600 --durations=10
 
 check: install-dev
 	$(BIN)/ruff format --check --quiet .

@@ -38,6 +38,9 @@ def test_serves():
 def test_imports_a_framework():
     import torch
 
+def test_imports_a_framework_by_name():
+    pytest.importorskip("keras")
+
 def test_hides_a_sleep_in_a_thread():
     thread = threading.Thread(target=time.sleep, args=(0.001,))
     thread.start()
@@ -90,7 +93,7 @@ def test_a_quick_test_cannot_take_time(tmp_path: Path) -> None:
     }
     passed = {name for name, result in results.items() if result == "PASSED"}
     assert passed == {"test_may_use_pairs_and_pipes", "test_may_do_all_of_it"}
-    assert len([name for name, result in results.items() if result == "FAILED"]) == 9
+    assert len([name for name, result in results.items() if result == "FAILED"]) == 10
     for what in ("sleeps 0.001 s", "starts a process (os.fork)", "uses the network", "imports torch"):
         assert f"A quick test {what}" in out
     assert "2 there is no moon (test_some.py)" in out

@@ -46,8 +46,11 @@ class QuickGuard:
             self._refuse(f"starts a process ({' '.join([event, *map(repr, arguments[:1])])})")
         elif event in SOCKETS:
             self._refuse(f"uses the network ({event})")
-        elif event == "import" and arguments[0] in FRAMEWORKS - sys.modules.keys():
-            self._refuse(f"imports {arguments[0]}")
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Stand before the finders of modules; refuse heavy ones."""
+        if name in FRAMEWORKS and self._is_watching():
+            self._refuse(f"imports {name}")
 
     def sleep(self, seconds: float) -> None:
         """Stand in for `time.sleep`."""
@@ -75,6 +78,7 @@ guard = QuickGuard()
 time.sleep = guard.sleep
 asyncio.sleep = guard.sleep_in_loop
 sys.addaudithook(guard.watch_event)
+sys.meta_path.insert(0, guard)  # type: ignore[arg-type]  # it finds nothing
 
 
 def find_tier(item: pytest.Item) -> str:

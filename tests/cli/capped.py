@@ -65,7 +65,7 @@ class CapBench:
             self.truth.set_cap(gpu, FOUND_W)
             if self._flaws:
                 self.truth.change_flaws(gpu, **self._flaws)
-        base = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB")}
+        base = dict(os.environ)
         self.environ = base | self._server.environment | {"JOULELAB_RUNS": str(self.folder / "runs")}
         self.state = self._server.directory / "state" / "caps"
         return self

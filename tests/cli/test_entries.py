@@ -28,7 +28,7 @@ FAST = ["--meter", "pdu1", "--no-meter", "host"]
 
 
 def joulelab(tmp_path: Path, *words: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}
+    clean = dict(os.environ)
     clean |= {"JOULELAB_RUNS": "runs", "COLUMNS": "80", "XDG_CONFIG_HOME": str(tmp_path / "home"), **environ}
     done = subprocess.run([*JOULELAB, *words], env=clean, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == code, done.stderr
@@ -301,7 +301,7 @@ def test_missing_keys_are_asked_for_at_a_terminal(call: Call, here: Path, monkey
 @pytest.mark.system
 def test_a_signal_ends_the_wait_for_slow_meters(tmp_path: Path) -> None:
     configure(tmp_path, "opens_in_s = 600.0\n")
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}
+    environ = dict(os.environ)
     environ |= {"JOULELAB_RUNS": "runs", "XDG_CONFIG_HOME": str(tmp_path / "home"), "PW": RIGHT}
     process = subprocess.Popen([*JOULELAB, "run", *FAST, "--", "touch", "started"], env=environ, cwd=tmp_path)
     until(lambda: list(tmp_path.glob("runs/*/*/events.run.jsonl")))

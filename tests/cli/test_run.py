@@ -26,7 +26,7 @@ NO_POWER = ["--meter", "host"]
 
 
 def joulelab(runs: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}
+    environ = dict(os.environ)
     environ |= {"JOULELAB_RUNS": str(runs), "COLUMNS": "80"}
     done = subprocess.run(
         [*JOULELAB, *words], env=environ, capture_output=True, text=True, cwd=runs.parent, timeout=300

@@ -44,7 +44,7 @@ main()
 
 
 def environ(runs: Path, **more: str) -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")} | {"JOULELAB_RUNS": str(runs), **more}
+    return dict(os.environ) | {"JOULELAB_RUNS": str(runs), **more}
 
 
 def full_run(runs: Path, *words: str) -> int:

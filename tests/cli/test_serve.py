@@ -26,7 +26,7 @@ TOKEN = "a-token-of-my-own-choice"
 
 def start(*words: str | Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "joulelab", "serve", *map(str, words), "--port", "0"]
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}
+    environ = dict(os.environ)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
 
 

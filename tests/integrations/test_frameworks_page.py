@@ -18,7 +18,7 @@ CODE = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 @pytest.mark.no_cover
 @pytest.mark.parametrize("code", CODE, ids=["huggingface", "lightning", "keras"])
 def test_an_example_runs(tmp_path: Path, code: str) -> None:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")}
+    environ = dict(os.environ)
     environ |= {"JOULELAB_RUNS": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

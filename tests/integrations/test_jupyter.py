@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -49,7 +48,7 @@ period_s = 0.02
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder in which a device of 200 W is configured and nothing is recorded."""
-    for name in [n for n in os.environ if n.startswith("JOULELAB_")] + [cells.NOTEBOOK, "JPY_SESSION_NAME"]:
+    for name in ("JOULELAB_RUN", "JOULELAB_HOST", cells.NOTEBOOK, "JPY_SESSION_NAME"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "joulelab.toml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)

@@ -325,7 +325,7 @@ def test_a_loop_of_its_own_is_a_run_and_one_that_fails_is_closed_when_the_progra
     server: TwinServer = twin()
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB")}
+    environ = dict(os.environ)
     environ |= {**server.environment, "JOULELAB_RUNS": str(tmp_path / "runs")}
     done = subprocess.run(
         [sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=240, check=False

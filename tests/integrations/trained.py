@@ -33,7 +33,7 @@ class Trained:
 
     def __init__(self, twin: Callable[..., TwinServer], folder: Path, words: list[str], code: int) -> None:
         server = twin(Node(gpus=(A100, A100)), profiles={"gpu": profile.constant(0.5)})
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB_")} | server.environment
+        environ = dict(os.environ) | server.environment
         environ |= {"JOULELAB_RUNS": str(folder / "runs"), "SCRATCH": str(folder), "OMP_NUM_THREADS": "1"}
         command = [*JOULELAB, "run", "-q", "--meter", "nvml", "--", sys.executable, *words]
         self.done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=folder, timeout=400)

@@ -34,7 +34,7 @@ class Bench:
         options = {"meters": [fake(devices=2)], "analyse": False, "period_s": 0.02, **options}
         told = str(self.folder / "outcome.json")
         drive = {"runs": str(runs or self.runs), "options": options, "outcome": told, **(drive or {})}
-        base = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB")}
+        base = dict(os.environ)
         return base | {"PYTHONPATH": SRC, "DRIVE": json.dumps(drive)}
 
     def run(self, *command: str, text: str | None = None, **options: Any) -> subprocess.CompletedProcess[str]:

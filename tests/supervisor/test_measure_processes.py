@@ -67,7 +67,7 @@ if __name__ == "__main__":
 """
     script = tmp_path / "script.py"
     script.write_text(code)
-    base = {k: v for k, v in os.environ.items() if not k.startswith("JOULELAB")}
+    base = dict(os.environ)
     environ = {**base, "PYTHONPATH": SRC, "JOULELAB_RUNS": str(tmp_path / "runs")}
     subprocess.run([sys.executable, str(script)], env=environ, check=True, timeout=300)
     (run,) = list_runs(tmp_path / "runs")

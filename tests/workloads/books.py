@@ -41,7 +41,7 @@ def write(path: Path, notebook: dict[str, Any]) -> Path:
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """Return an environment in which nothing is recorded, and the kernel keeps its own files in the test's folder."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("JOULELAB_")}
+    kept = dict(os.environ)
     return {**kept, "IPYTHONDIR": str(folder / "ipython"), "JUPYTER_NO_CONFIG": "1", **more}
 
 

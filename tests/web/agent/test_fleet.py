@@ -155,6 +155,7 @@ def test_every_alert_fires_on_the_ill_node_and_none_on_the_healthy_one(fleet):
     assert by_name["JoulelabTrapCritical"]["annotations"]["summary"] == "pdu1: overload "
     others = f'alertname!~"{"|".join(late)}"'
     assert query(fleet, f'ALERTS{{instance="well", {others}}} or ALERTS{{rack="r1", {others}}}') == []
+    until(lambda: query(fleet, 'ALERTS{instance="well", alertstate="firing"}') == [], "a healthy node without alerts")
 
 
 def scraped(url):

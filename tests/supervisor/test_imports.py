@@ -4,10 +4,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.slurm.fake import DAY, PM, Fake, row
+from tests.slurm.fake import DAY, PM, T0, Fake, row
 
+from joulelab.analysis.analyse import analyse
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.meters import slurm
+from joulelab.store.imported import Stretch
 from joulelab.store.run import open_run
 from joulelab.supervisor.imports import Asked, Wanted, entry_asked, import_archives, typed_asked
 
@@ -114,3 +116,28 @@ def test_a_doubtful_job_is_imported_with_its_problems(
     assert [said in problem for problem in done.problems] == [True], done.problems
     with open_run(done.run) as run:
         assert [said in e["what"] for e in run.events() if e["event"] == "problem"] == [True]
+
+
+def test_a_step_of_a_job_has_the_energy_of_its_own_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no share of the job's total by time; a step without a row of its own, or any other phase, has no energy."""
+    rows = row("1", 20_540) + row("1.batch", 21_800) + row("1.0", 20_540, "00:15", "00:45")
+    rows += row("1.1", "", "00:50", "00:55")
+    monkeypatch.setattr(slurm, "open_archive", lambda _: Fake(rows).archive())
+    begin_ns = T0 + 5 * NS
+    wanted = replace(WANTED, phases=[Stretch("mine", begin_ns, begin_ns + 9 * NS)])
+    done = import_archives(tmp_path / "runs", [Asked("slurm", "slurm", {})], wanted)
+    with open_run(done.run) as run:
+        found = analyse(run)
+    energies = {p.title: round(p.energy["job"].value) for p in found.phases if "job" in p.energy}
+    assert energies == {"batch": 21_800, "0": 20_540}
+    assert [p.title for p in found.phases if not p.energy] == ["mine", "1"]
+    assert {s.scope: round(s.energy.value) for s in found.scopes} == {
+        "job": 21_800,
+        "job/batch": 21_800,
+        "job/0": 20_540,
+    }
+
+
+def test_a_step_alone_cannot_be_imported_and_the_error_names_its_job() -> None:
+    with pytest.raises(ConfigError, match=r"joulelab import slurm 1234 lists its steps as phases"):
+        slurm.check({"job": "1234.0"})

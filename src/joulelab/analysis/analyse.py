@@ -73,7 +73,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     phases, work = phases_of(marks, a, b)
     steps = _steps(work)
     told = accounts_of(events)
-    results = tuple(accounted(s, a, b) if s.host in told else _scope(s, interval, steps) for s in scopes)
+    results = tuple(accounted(s, a, b) if s.host in told else _scope(s, _own(s, interval), steps) for s in scopes)
     accounts = compare_accounts(scopes, told, a, interval.idle)
     compared = (*comparisons(results), *accounts.comparisons)
     groups, ratios = breakdown(results, scopes, (b - a) * 1e-9, a, b, joined.sums)
@@ -180,6 +180,20 @@ def _steps(work: Work) -> Ints | None:
     return np.concatenate(kept) if kept else None
 
 
+def _total_edges(channel: Channel) -> tuple[int, int] | None:
+    """Return the edges (ns) of the one total that a cluster accounted for a job or a step, None for other channels."""
+    readings = channel.readings
+    if family(channel.stream.scope) != "job" or len(readings) != 2:
+        return None
+    return int(readings.t0_ns[0]), int(readings.t1_ns[-1])
+
+
+def _own(scope: ScopeChannels, interval: Interval) -> Interval:
+    """Return the interval of a scope: a step of a job has its own, and its energy is known over nothing else."""
+    edges = _total_edges(scope.best) if "/" in scope.scope else None
+    return interval if edges is None else Interval(*edges, None)
+
+
 def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> ScopeResult:
     a, b = interval.start_ns, interval.end_ns
     best, span = scope.best, max((b - a) * 1e-9, 1e-9)
@@ -252,21 +266,34 @@ class _Energies:
         keys = {g.name: list(zip(g.hosts, g.scopes, strict=True)) for g in groups if g.name in names}
         self._groups = {name: some for name, some in keys.items() if self._known.keys() >= set(some)}
         self._counted = dict.fromkeys(key for some in self._groups.values() for key in some)
-        self._found: dict[tuple[int, int], dict[str, Quantity]] = {}
+        self._rows = {scope.removeprefix("job/") for _, scope in self._known if scope.startswith("job/")}
+        self._found: dict[tuple[int, int, str], dict[str, Quantity]] = {}
 
     def within(self, start_ns: int, end_ns: int) -> tuple[int, int]:
         """Return what of a stretch lies in the interval."""
         return max(start_ns, self.interval.start_ns), min(end_ns, self.interval.end_ns)
 
-    def of(self, a: int, b: int) -> dict[str, Quantity]:
-        """Return the energy of [a, b] by group, nothing where that is empty."""
+    def of(self, a: int, b: int, phase: str = "") -> dict[str, Quantity]:
+        """Return the energy of [a, b] by group, nothing where that is empty.
+
+        Slurm accounts a job and each step as one total: a step has the energy of its own row, and a stretch inside a
+        job has none from it.
+        """
         if b <= a:
             return {}
-        if (a, b) not in self._found:
+        phase = phase if phase in self._rows else ""
+        if (a, b, phase) not in self._found:
             steps = within(self._steps, a, b)  # once, not by each channel
-            of = {key: self._known[key].best.energy(a, b, steps) for key in self._counted}
-            self._found[a, b] = {name: total(of[key] for key in some) for name, some in self._groups.items()}
-        return self._found[a, b]
+            best = {key: self._row(key, phase).best for key in self._counted}
+            of = {key: c.energy(a, b, steps) for key, c in best.items() if _total_edges(c) in (None, (a, b))}
+            found = {n: some for n, some in self._groups.items() if of.keys() >= set(some)}
+            self._found[a, b, phase] = {name: total(of[key] for key in some) for name, some in found.items()}
+        return self._found[a, b, phase]
+
+    def _row(self, key: tuple[str, str], phase: str) -> ScopeChannels:
+        """Return the scope that a phase's energy is from: a job's step is accounted in a row of its own."""
+        host, scope = key
+        return self._known.get((host, f"job/{phase}") if scope == "job" else key, self._known[key])
 
 
 def _phases(phases: list[Phase], energies: _Energies) -> tuple[tuple[PhaseResult, ...], tuple[PhaseResult, ...]]:
@@ -279,7 +306,7 @@ def _phases(phases: list[Phase], energies: _Energies) -> tuple[tuple[PhaseResult
     listed = []
     for k, phase in enumerate(phases):
         a, b = energies.within(phase.start_ns, phase.end_ns)
-        energy = energies.of(a, b) if k in worked_out else {}
+        energy = energies.of(a, b, phase.name) if k in worked_out else {}
         listed.append(
             PhaseResult(
                 title=phase.title,

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from joulelab.config.choose import Chosen, check_name, choose
+from joulelab.config.choose import Chosen, check_name, choose, general_problems
 from joulelab.config.entry import Config
 from joulelab.config.load import load
 from joulelab.core.clock import NS, monotonic_ns
@@ -186,7 +186,7 @@ def _configuration() -> Config:
     except Exception as error:  # noqa: BLE001 - the block runs, configured or not
         _log.warning("the configuration is not used: %s: %s", type(error).__name__, error)
         return Config()
-    for said in (*config.problems, *config.warnings):
+    for said in config.warnings:
         _log.warning("configuration: %s", said)
     return config
 
@@ -196,15 +196,17 @@ def _chosen(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) ->
     wanted = []
     for name in (m for m in meters or () if isinstance(m, str)):
         try:
-            check_name(config, name)
+            if name not in config.lost:
+                check_name(config, name)
             wanted.append(name)
         except ConfigError as problem:
             _log.warning("this is not measured: %s", problem)
-    chosen = (
-        choose(config, os.environ, wanted) if wanted or meters is None else Chosen(meters=[], node=dict(config.node))
-    )
-    for said in (*chosen.problems, *chosen.warnings):
-        _log.warning("configuration: %s", said)
+    if wanted or meters is None:
+        chosen = choose(config, os.environ, wanted)
+    else:
+        chosen = Chosen(meters=[], node=dict(config.node), lost=general_problems(config))
+    for said in (*chosen.lost, *chosen.warnings):
+        _log.warning("%s", said)
     given = [dict(m) for m in meters or () if not isinstance(m, str)]
     if given:
         chosen.meters = [*(chosen.meters or ()), *given]

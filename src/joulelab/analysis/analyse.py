@@ -15,11 +15,13 @@ from joulelab.analysis.caps import caps_of
 from joulelab.analysis.channels import Channel, ScopeChannels, energy_bearing, load_channels
 from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.damage import needs_file
 from joulelab.analysis.gaps import gaps_of
 from joulelab.analysis.joining import Joined, join
 from joulelab.analysis.nameplate import rated_of
 from joulelab.analysis.periodic import within
 from joulelab.analysis.phases import Phase, Work, facts_of, phases_of, stretches
+from joulelab.analysis.rated import RatedResult
 from joulelab.analysis.result import GroupResult, PhaseResult, Reading, Result, ScopeResult
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import TICKS_PER_POWER, PowerStatistics, power_statistics
@@ -77,6 +79,10 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     accounts = compare_accounts(scopes, told, a, interval.idle)
     compared = (*comparisons(results), *accounts.comparisons)
     groups, ratios = breakdown(results, scopes, (b - a) * 1e-9, a, b, joined.sums)
+    damage = run.damage(events)
+    whole = not any(map(needs_file, damage))
+    if not whole:  # a sum that lacks a file would be a smaller number that looks like the whole
+        groups, ratios = (), {}
     gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or _ended(events)
     told_facts = facts_of(marks, b, str(meta.get("host", "")))
@@ -86,7 +92,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         run.state, a, b, interval.idle, scopes, results, events, gaps,
         unread=_unread(run, scopes, told), incomplete=tuple(joined.incomplete),
         imported=end.get("outcome") == "imported", lags=joined.lags, groups=groups,
-        comparisons=compared, accounts=accounts, steps=steps, told=told_facts,
+        comparisons=compared, accounts=accounts, steps=steps, told=told_facts, damage=damage,
     )  # fmt: skip
     return Result(
         **_told(run, end),
@@ -107,7 +113,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         ratios=ratios,
         caps=caps_of(events),
         facts=told_facts,
-        rated=rated_of(run, results, events, (b - a) * 1e-9),
+        rated=rated_of(run, results, events, (b - a) * 1e-9) if whole else RatedResult(),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from joulelab.analysis.accounting import Accounts
 from joulelab.analysis.caps import cap_checks
 from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.damage import damage_checks
 from joulelab.analysis.device_checks import device_checks
 from joulelab.analysis.node_checks import listed, node_checks
 from joulelab.analysis.periodic import FEWEST_STEPS
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.gaps import Gap
     from joulelab.analysis.phases import Fact
     from joulelab.analysis.series import Floats, Ints
+    from joulelab.store.table import Problem
 
 SHORT_RUN = 0.05  # an edge that makes more than 5 % of the energy: the run is too short for its meter
 GAP_WARNING, GAP_FAILED = 0.02, 0.10
@@ -53,6 +55,7 @@ class Facts:
     accounts: Accounts = field(default_factory=Accounts)
     steps: Ints | None = None
     told: Mapping[str, Fact] = field(default_factory=dict)
+    damage: Sequence[Problem] = ()
 
     @cached_property
     def several(self) -> bool:
@@ -92,6 +95,7 @@ class Facts:
 
 def all_checks(facts: Facts) -> Iterator[Check]:
     """Run every check."""
+    yield from damage_checks(facts.damage)
     for check in CHECKS:
         yield from check(facts)
 

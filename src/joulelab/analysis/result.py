@@ -198,6 +198,11 @@ class Result:
         """Return the energy of everything measured (J), None where there is no power meter."""
         return next((g.energy for g in self.groups if g.name == "measured"), None)
 
+    @property
+    def is_damaged(self) -> bool:
+        """Return whether a file of the run cannot be read or is missing."""
+        return any(check.name == "damaged" for check in self.checks)
+
     def group(self, name: str) -> GroupResult | None:
         """Return a group by name: `gpu`, `cpu`, `dram`, `measured`, `rest of node.ac`."""
         return next((g for g in self.groups if g.name == name), None)

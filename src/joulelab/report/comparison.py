@@ -151,6 +151,9 @@ class Comparison:
         without = [label for label, run in (("A", self.a), ("B", self.b)) if run.energy is None]
         if not without and not self.line("energy"):
             return "nothing was measured in both"
+        damaged = [label for label, run in (("A", self.a), ("B", self.b)) if run.is_damaged and label in without]
+        if damaged:
+            return f"files of {' and '.join(damaged)} cannot be read or are missing"
         return f"no power meter was read in {' and '.join(without)}" if without else "one of them is zero"
 
 

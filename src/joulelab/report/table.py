@@ -116,6 +116,8 @@ def headline(result: Result) -> str:
     took = fmt.duration(result.duration_s)
     energy, whole = result.energy, result.group("measured")
     if energy is None or whole is None:
+        if result.is_damaged:
+            return f"no total: a file of the run cannot be read or is missing. It took {took}"
         if result.outcome == "imported":
             return f"no energy: there is neither power nor energy in what was imported. It covers {took}"
         return f"no energy measured: no power meter can be read here. It took {took}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.accounting import accounted, accounts_of, compare_accounts
-from joulelab.analysis.agreement import comparisons
+from joulelab.analysis.agreement import comparisons, with_evidence
 from joulelab.analysis.breakdown import breakdown
 from joulelab.analysis.caps import caps_of
 from joulelab.analysis.channels import Channel, ScopeChannels, energy_bearing, load_channels
@@ -75,9 +75,15 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     phases, work = phases_of(marks, a, b)
     steps = _steps(work)
     told = accounts_of(events)
-    results = tuple(accounted(s, a, b) if s.host in told else _scope(s, _own(s, interval), steps) for s in scopes)
+
+    def result_of(scope: ScopeChannels) -> ScopeResult:
+        return accounted(scope, a, b) if scope.host in told else _scope(scope, _own(scope, interval), steps)
+
+    results = tuple(result_of(s) for s in scopes)
     accounts = compare_accounts(scopes, told, a, interval.idle)
     compared = (*comparisons(results), *accounts.comparisons)
+    scopes = with_evidence(scopes, compared)
+    results = tuple(result_of(s) if s.best.in_step else r for s, r in zip(scopes, results, strict=True))
     groups, ratios = breakdown(results, scopes, (b - a) * 1e-9, a, b, joined.sums)
     damage = run.damage(events)
     whole = not any(map(needs_file, damage))
@@ -209,7 +215,7 @@ def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> Scop
     if interval.idle is not None:
         ia, ib = interval.idle
         # Nothing runs that could be in step with the sensor. What idle and load share is wrong the same way in both.
-        idle_w = best.energy(ia, ib).without("unseen").scaled(1e9 / max(ib - ia, 1))
+        idle_w = best.energy(ia, ib).without("unseen", "in-step").scaled(1e9 / max(ib - ia, 1))
         net = energy - idle_w.scaled(span).tagged("idle", keep=("gain:", "offset:", "lag:"))
     return ScopeResult(
         scope=scope.scope,

@@ -128,9 +128,8 @@ class Comparison:
             )
         energy = self.line("energy")
         if energy is not None and energy.ratio is not None and "unseen" in energy.ratio.budget():
-            known = energy.ratio.without("unseen")
-            change = fmt.change(known.value - 1, known.expanded)
-            said.append(f"If no load is in step with the sensors (see `unseen` of each run), B / A - 1 = {change}.")
+            reach = fmt.percent(2 * energy.ratio.with_bound().u / energy.ratio.value, signed=False)
+            said.append(f"If a load repeats exactly in step with the sensors, B / A can be off by up to {reach}.")
         said.append(ONE_RUN_EACH)
         return said
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from joulelab.study.trial import SlotTrial
     from joulelab.study.tuning.grid import Grid
 
-COMMON = ("gain", "offset", "unseen")
+COMMON = ("gain", "offset", "unseen", "in-step")
 REPEAT_MAX = 5
 
 

@@ -82,6 +82,7 @@ def test_no_recorded_tree_is_read_wrongly(name):
         ("cray-EX425", {"chassis": "Node0"}, 240),
         ("cray-EX425", {"chassis": "Node1"}, 238),
         ("cray-EX425", {"chassis": "Enclosure", "sensor": "12V_HSS ECB"}, 10),
+        ("cray-EX425", {"chassis": "Mezz0", "sensor": "0.85V S0 Power"}, 11),
         ("cray-Gigabyte", {"sensor": "Power Consumption Monitor"}, 196),
         ("liteon-power-shelf", {"chassis": "powershelf", "sensor": "chassis_input_power"}, 4252),
         ("liteon-power-shelf", {"sensor": "chassis output power"}, 3928),

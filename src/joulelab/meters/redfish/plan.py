@@ -134,7 +134,8 @@ def _node(
 
 def _named(walker: Walker, wanted: Wanted, bodies: list[dict[str, Any]]) -> tuple[list[Plan], dict[str, Any]]:
     """Return the stream of the reading that `sensor` names, and its chassis. Raises ConfigError."""
-    every = [(body, one) for body in bodies for one in sources.candidates(walker, body)]
+    is_named = wanted.chassis is not None
+    every = [(body, one) for body in bodies for one in sources.candidates(walker, body, is_named=is_named)]
     meant = [(body, one) for body, one in every if wanted.sensor == one.name]
     meant = meant or [(body, one) for body, one in every if wanted.sensor in one.also.split(", ")]
     if len(meant) != 1:
@@ -151,8 +152,9 @@ def _doubt(
     walker: Walker, wanted: Wanted, nodes: list[dict[str, Any]], others: list[dict[str, Any]]
 ) -> Unavailable | None:
     """Return the refusal where powers are shown and none is certainly the node's: list them, and how to choose."""
-    bodies = nodes if wanted.chassis is not None else nodes + others
-    found = [one for body in bodies for one in sources.candidates(walker, body)]
+    is_named = wanted.chassis is not None
+    bodies = nodes if is_named else nodes + others
+    found = [one for body in bodies for one in sources.candidates(walker, body, is_named=is_named)]
     found.sort(key=lambda one: -one.watts)
     if not found:
         return None

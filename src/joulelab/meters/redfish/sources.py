@@ -149,12 +149,12 @@ def is_of_part(walker: Walker, metrics: dict[str, Any] | None) -> bool:
     return named or bool(_PART_CONTEXT.search(str(sensor.get("PhysicalContext") or ""))) or not is_in_service(sensor)
 
 
-def candidates(walker: Walker, chassis: dict[str, Any]) -> list[Candidate]:
-    """Return every power that a chassis shows as a whole, or by a sensor; of a part only what Power shows."""
+def candidates(walker: Walker, chassis: dict[str, Any], *, is_named: bool) -> list[Candidate]:
+    """Return every power that a chassis shows; of a part that nobody named only what Power shows."""
     here = name_of(chassis)
     power, path = walker.follow(chassis, "Power"), link(chassis, "Power")
     found = _members(here, power, path) if power is not None and path is not None else []
-    if is_part(chassis):
+    if is_part(chassis) and not is_named:
         return found
     metrics, path = walker.follow(chassis, "EnvironmentMetrics"), link(chassis, "EnvironmentMetrics")
     reading = environment(walker, metrics, path)

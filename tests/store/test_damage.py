@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -8,6 +9,7 @@ import pytest
 from tests.store.make import START_NS, close_run, gpus, make_run, ramp, write_rows
 
 from joulelab.core.errors import StoreError
+from joulelab.store.journal import read_header
 from joulelab.store.run import Run, open_run
 from joulelab.store.seal import seal
 from joulelab.store.table import connect, read_sealed
@@ -129,6 +131,13 @@ def test_pages_that_cannot_be_decoded_make_the_file_damaged(tmp_path: Path) -> N
         assert len(folder.series(info, "gpu0")) == 0
         assert [p.path for p in damage(folder)] == [path]
         assert path in [p.path for p in folder.problems()]
+
+
+def test_a_journal_without_rows_was_cut(tmp_path: Path) -> None:
+    run = recorded(tmp_path, opened(2))
+    path = run / "node1" / "nvml.fast.0.journal"
+    os.truncate(path, read_header(path).data_offset)
+    assert lost(run) == ["nvml.fast: it holds no rows"]
 
 
 def test_damaged_lines_are_told_and_cost_no_file(tmp_path: Path) -> None:

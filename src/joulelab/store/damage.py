@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from joulelab.store.clocks import NOWHERE
 from joulelab.store.table import Problem
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ def find_damage(
         here = [t for t in tables if t.host == folder.name]
         own = [e for e in events if e.get("host") == folder.name]
         found += _missing_events(folder, here, own)
+        # A recorder makes a file for its first row; what was imported may be empty.
+        empty = [t for t in here if t.segments and not t.rows and t.segments[0].header.boot_id != NOWHERE]
+        found += [Problem(folder / f"{t.meter}.{t.table}", "it holds no rows", lost=True) for t in empty]
         lost = {p.path.name.partition(".")[0] for p in found if p.path.parent == folder}
         opened = (e for e in own if e.get("event") == "meter" and e.get("status") == "open")
         for event in (e for e in opened if e.get("meter") not in lost):

@@ -59,7 +59,7 @@ def test_the_first_lines_say_energy_time_power_command_and_end(runs: Path) -> No
     path = make_run(runs, gpus=2, gpu_w=300.0, cpus=1, cpu_w=90.0)
     lines = shown(result_of(path), path).splitlines()
     assert path.name in lines[0]
-    assert re.fullmatch(r"6\.[89]\d* ± 0\.\d+ kJ in 10\.00 s, 6[89]\d\.\d W on average", lines[1])
+    assert re.fullmatch(r"6\.[89]\d* ± 0\.\d+ kJ \(1\.9\d Wh\) in 10\.00 s, 6[89]\d\.\d W on average", lines[1])
     assert lines[2] == "gpu:0,1, cpu:0 · python train.py · exit 0"
 
 

@@ -167,14 +167,13 @@ class TemporaryFiles:
     """Hand out names of temporary files in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Choose names that no other process uses."""
+        """Take the folder."""
         self.folder = folder
         self.paths: list[Path] = []
-        self._stem = f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}"
 
     def new(self) -> Path:
-        """Return the next name."""
-        self.paths.append(self.folder / f"{self._stem}-{len(self.paths)}")
+        """Return a name that no other process uses, and that nobody who sees the names before it can guess."""
+        self.paths.append(self.folder / f"{TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}")
         return self.paths[-1]
 
 

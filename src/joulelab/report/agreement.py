@@ -115,7 +115,9 @@ def joined_lines(result: Result) -> list[tuple[str, str]]:
         bound = 2 * group.energy.with_bound().u
         if bound > 1.5 * 2 * group.energy.u:
             off = fmt.rough(bound, "J", 2)
-            lines.append(("rest", f"{group.name}: off by up to {off} if the load repeats in step with the sensors inside"))
+            lines.append(
+                ("rest", f"{group.name}: off by up to {off} if the load repeats in step with the sensors inside")
+            )
     for name, q in result.ratios.items():
         both = q.expanded
         text = f"{100 * q.value:.1f}" + ("" if both is None else f" ± {100 * both:.1f}")

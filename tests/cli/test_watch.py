@@ -222,7 +222,7 @@ def test_once_shows_all_of_it(call: Call, runs: Path) -> None:
 def test_a_run_that_has_ended_is_told_at_once(call: Call, runs: Path) -> None:
     make_run(runs, name="done")
     text = call("watch", "done").stdout
-    assert "kJ in 10.00 s" in text
+    assert "kJ (1.91 Wh) in 10.00 s" in text
     assert "exit 0" in text
     assert "nearest: done" in call("watch", "dome", code=1).stderr
 

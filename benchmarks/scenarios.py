@@ -41,6 +41,7 @@ class Outcome:
     steps: bool
     error_j: float
     expanded_j: float
+    bound_j: float
     true_j: float
     bounded: bool
 
@@ -48,6 +49,16 @@ class Outcome:
     def covered(self) -> bool:
         """Return whether the truth lies in the interval."""
         return abs(self.error_j) <= self.expanded_j
+
+    @property
+    def held(self) -> bool:
+        """Return whether the truth lies within the bound."""
+        return abs(self.error_j) <= self.bound_j
+
+    @property
+    def blind(self) -> bool:
+        """Return whether the load is in step with a sensor that measures a part of the time, without evidence."""
+        return self.load == "in step" and self.bounded
 
     @property
     def width(self) -> float:
@@ -192,6 +203,7 @@ def run_one(rng: np.random.Generator, gain: float) -> Outcome:
         stamps is not None,
         energy.value - true,
         2 * energy.u,
+        2 * energy.with_bound().u,
         true,
         energy.budget().get("unseen", 0.0) > 0.01 * true,
     )

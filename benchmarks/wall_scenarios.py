@@ -242,7 +242,6 @@ def outcomes(result: Result, truth: Truth, *, gains: bool = True) -> list[Outcom
         group = result.group(name)
         if group is not None:
             add(name, group.energy, true)
-            add(f"{name}, nothing in step", group.energy.without("unseen"), true)
     for name, q in result.ratios.items():
         add(name, q, dc / ac)
     return found

@@ -134,25 +134,60 @@ def test_a_sensor_that_sees_a_part(folder):
     steady(folder, seen=0.25)
     status, message, advice = only(folder, "unseen")
     assert status == "note"
-    assert message.startswith("gpu:0: the sensor sees only part")
-    assert "call joulelab.step()" in advice
+    assert message.startswith("gpu:0: the sensors measure 25 % of the time; if the load repeats exactly in step with")
+    assert "the error can reach " in message
+    assert advice == "call joulelab.step() in the training loop, or add a wall meter: joulelab meters"
+    assert not checks(folder, "in step")
     three = Folder(folder.path.parent)
     for k in range(3):
         steady(three, index=k, seen=0.25)
     assert only(three, "unseen")[1].startswith("gpu:0..gpu:2: ")
     nothing = steady(Folder(folder.path.parent), 0.0, seen=0.25)
-    assert "within ±0.0%" in only(nothing, "unseen")[1]
+    assert only(nothing, "unseen")[1].endswith("they do not show it")
 
 
 @pytest.mark.parametrize(
-    ("count", "words"), [(5, "take more steps: 5 of joulelab.step()"), (50, "the 50 reports of joulelab.step()")]
+    ("count", "step_s", "words"),
+    [(5, 0.1, "take more steps: 5 of joulelab.step()"), (12, 0.307, "the 12 reports of joulelab.step()")],
 )
-def test_the_advice_says_what_steps_lack(folder, count, words):
-    steady(folder, seen=0.25)
-    at = [ns(6 + 0.1 * k) for k in range(count)]
+def test_the_advice_says_what_steps_lack(folder, count, step_s, words):
+    steps_at(steady(folder, seen=0.25), count, step_s)
+    assert words in only(folder, "unseen")[2]
+    assert not checks(folder, "in step")
+
+
+def steps_at(folder, count, step_s):
+    at = [ns(6 + step_s * k) for k in range(count)]
     line = {"t": at[-1], "mark": "work", "from": at[0], "phase": None, "amounts": {"steps": count}, "at": at}
     folder.marks("9-1", line)
-    assert words in only(folder, "unseen")[2]
+
+
+def test_steps_in_time_with_the_sensor_are_evidence_for_what_it_cannot_see(folder):
+    steps_at(steady(folder, seen=0.25), 50, 0.1)
+    status, message, _ = only(folder, "in step")
+    assert status == "warning"
+    assert message.startswith("gpu:0: the sensors measure 25 % of the time, and the steps of the load keep time with")
+    assert not checks(folder, "unseen")
+    energy = analyse(folder.open()).energy
+    assert energy.expanded == energy.bound
+    assert energy.expanded > 0.3 * energy.value
+
+
+def test_another_meter_that_disagrees_is_evidence_for_what_a_sensor_cannot_see(folder):
+    steady(folder, seen=0.25)
+    alone = analyse(folder.close(START, END).open()).energy
+    assert alone.expanded < 0.2 * alone.bound
+    other = Folder(folder.path.parent)
+    steady(other, seen=0.25)
+    other.add("bmc", power("gpu:0", seen=0.25), T, np.full(T.size, 400.0))
+    found = analyse(other.close(START, END).open())
+    assert found.energy.expanded == found.energy.bound
+    assert "and another meter disagrees" in only(other, "in step")[1]
+    assert [c.verdict for c in found.comparisons] == ["agree", "differ"]  # its own power, the other meter
+    like = Folder(folder.path.parent)
+    steady(like, seen=0.25)
+    like.add("bmc", power("gpu:0", seen=0.25), T, np.full(T.size, 301.0))
+    assert analyse(like.close(START, END).open()).energy.expanded < 0.2 * alone.bound
 
 
 def test_a_quality_that_is_nan_is_doubted(folder):

@@ -40,6 +40,31 @@ def test_a_device_that_was_held_back(folder, bits, found):
     ]
 
 
+# Powers that cannot be.
+
+
+@pytest.mark.parametrize(
+    ("watts", "at", "said"),
+    [
+        (-0.9, 10.0, ""),
+        (-3.0, 10.0, "node.ac: power_w of pdu falls to -3 W, so its energy is wrong"),
+        (-3.0, 1.0, ""),  # before the run
+        (90e3, 10.0, ""),
+        (2e5, 10.0, "node.ac: power_w of pdu reaches 2e+05 W, more than 100000 W, so its energy is wrong"),
+    ],
+)
+def test_a_power_that_no_device_has(folder, watts, at, said):
+    folder.add("pdu", power("node.ac"), T, np.where(np.isclose(T, at), watts, 300.0))
+    found = [("failed", said, "joulelab doctor pdu")] if said else []
+    assert checks(folder, "impossible power") == found
+
+
+def test_a_power_that_no_device_has_in_the_idle_stretch(folder):
+    folder.add("pdu", power("node.ac"), T, np.where(np.isclose(T, 3.0), -3.0, 300.0))
+    folder.event(4.9, "idle", **{"from": ns(2.0), "to": ns(4.9)})
+    assert "falls to -3 W" in only(folder, "impossible power")[1]
+
+
 # Devices that were not used.
 
 

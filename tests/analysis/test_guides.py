@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -163,6 +164,38 @@ def test_a_meter_that_does_not_follow_the_load_is_not_believed(node, stuck):
     told = [c for c in found.checks if c.name == "does not follow"]
     assert [(c.status, c.next) for c in told] == [("failed", "joulelab doctor pdu")]
     assert told[0].message == "node.ac: pdu does not follow the load of gpu inside it, so it is not believed"
+
+
+def flat(kind):
+    """Return times, a GPU's power and what a meter around it shows, for a load that did not move for that meter."""
+    rng, fast, slow = np.random.default_rng(3), np.arange(18.0, 82.0, 0.1), np.arange(18.4, 82.0, 1.0)
+    inside = np.full(fast.size, 600.0)
+    shown = 1000.0 + rng.normal(0, 0.5, slow.size)
+    if kind == "edges":  # the only steps are the begin and the end of the workload, at the edges of the record
+        inside = np.where((fast >= START) & (fast < END), 600.0, 60.0)
+    elif kind == "noise":  # a sensor that sees a part of the time, over a load that changes within milliseconds
+        slow, shown = fast, 1000.0 + rng.normal(0, 0.5, fast.size)
+        inside = 600.0 + rng.normal(0, 150.0, fast.size)
+    elif kind == "steps":  # the meter around shows 100 W at a time, the GPU moves by 30 W
+        inside, shown = 40.0 + 15.0 * np.sign(np.sin(fast / 3)), np.full(slow.size, 300.0)
+    elif kind == "others":  # what is not measured inside moves by far more
+        inside, shown = 40.0 + 15.0 * np.sign(np.sin(fast / 3)), 1000.0 + rng.normal(0, 60.0, slow.size)
+    return fast, inside, slow, shown
+
+
+@pytest.mark.parametrize("kind", ["edges", "noise", "steps", "others"])
+def test_a_meter_is_not_judged_by_a_load_that_did_not_move(folder, kind):
+    """The best meter of a node is believed; before, it was discarded because noise does not follow noise."""
+    fast, inside, slow, shown = flat(kind)
+    folder.add("nvml", gpu(0), fast, np.cumsum(inside) * 0.1, inside)
+    given = Accuracy("datasheet", 0.001, quantum=100.0 if kind == "steps" else 0.0, shared="analyzer")
+    stream = slow_power("node.ac", period=slow[1] - slow[0], update=slow[1] - slow[0], window=slow[1] - slow[0])
+    best = replace(stream, channels=(replace(stream.channels[0], accuracy=given),))
+    folder.add("analyzer", best, slow, shown)
+    found = result(folder)
+    assert found.lags[0].correlation < 0.5
+    assert [c.name for c in found.checks if c.status == "failed"] == []
+    assert scope(found, "node.ac").energy.expanded is not None
 
 
 def test_a_stream_of_which_no_channel_follows_is_told_once(node):

@@ -140,8 +140,8 @@ def test_notes_say_what_the_figures_do_not() -> None:
     assert not _noted(summarise(by_cap({260.0: [(100.0, 10.0)] * 2})), "one run")
     assert _noted(summarise(once()), "No work was reported")
     assert not _noted(summarise(sweep()), "work")
-    assert _noted(summarise(once(unseen=0.1)), "in step with the sensors")
-    assert not _noted(summarise(by_cap({260.0: [(100.0, 10.0)] * 3}, unseen=0.1)), "in step")
+    assert _noted(summarise(once(unseen=0.1)), "a load in exact step with them is not in the intervals")
+    assert not _noted(summarise(by_cap({260.0: [(100.0, 10.0)] * 3}, unseen=0.1)), "in exact step")
     assert HALF in summarise(once()).notes
     assert HALF not in summarise(once(), ks=(1.5,)).notes
     moved = [once()[0], replace(once()[1], trials=(trial(80.0, 10.0, meter="other"),))]

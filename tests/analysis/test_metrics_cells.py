@@ -64,7 +64,14 @@ def test_a_lag_stays_in_a_cell_but_does_not_cancel_between_cells() -> None:
 
 def test_what_a_sensor_cannot_see_stays_until_three_repeats() -> None:
     for n, expected in ((1, 5.0), (2, 5.0), (3, 0.0)):
-        assert _energy(cell("a", [trial(100.0, 10.0, unseen=5.0)] * n)).u == pytest.approx(expected)
+        found = _energy(cell("a", [trial(100.0, 10.0, unseen=5.0)] * n))
+        assert found.u == 0.0
+        assert found.bound == pytest.approx(2 * expected)
+
+
+def test_evidence_for_a_load_in_step_counts_until_three_repeats() -> None:
+    for n, expected in ((1, 5.0), (2, 5.0), (3, 0.0)):
+        assert _energy(cell("a", [trial(100.0, 10.0, **{"in-step": 5.0})] * n)).u == pytest.approx(expected)
 
 
 def test_the_spread_counts_where_it_is_larger_than_the_runs_own_terms() -> None:

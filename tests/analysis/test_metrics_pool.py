@@ -204,9 +204,9 @@ def test_what_sensors_cannot_see_goes_with_two_runs_where_others_were_as_blind(
     found = summarise([*others, own]).cell("own").energy
     assert found is not None
     assert ("unseen" in found.budget()) == stays
-    assert _noted([*others, own], "in step with the sensors") == stays
+    assert _noted([*others, own], "a load in exact step with them") == stays
     if stays:
-        assert _noted([*others, own], f"{2 if blind else 3} repeats or more replace it")
+        assert _noted([*others, own], f"repeat each cell {2 if blind else 3} times or more")
 
 
 def _draw(draw: random.Random, counts: list[int], noisy: int | None) -> list[Means]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.analysis.virtual import stamps
 
 from joulelab.analysis import periodic
-from joulelab.analysis.periodic import LONGEST, repeat_period_s, unseen_share, within
+from joulelab.analysis.periodic import LONGEST, is_in_step, repeat_period_s, unseen_share, within
 
 
 def wave(t, period, duty=0.5):
@@ -82,6 +82,21 @@ def test_steps_in_phase_exclude_nothing_even_if_the_sensors_period_is_off(period
 @pytest.mark.parametrize("period", [0.137, 0.3137, 0.0618, 0.35 * 1.017])
 def test_steps_out_of_phase_exclude_it(period):
     assert unseen_share(0.25, GRID, steps(period)) == 0.0
+
+
+@pytest.mark.parametrize("period", [0.1, 0.2, 0.05, 0.15, 1.0])
+def test_steps_in_phase_are_evidence(period):
+    assert is_in_step(0.25, GRID, steps(period))
+
+
+@pytest.mark.parametrize("period", [0.137, 0.3137, 0.0618])
+def test_steps_out_of_phase_too_few_or_none_are_no_evidence(period):
+    assert not is_in_step(0.25, GRID, steps(period))
+    assert not is_in_step(0.25, GRID, steps(period, count=12, jitter=0.05))
+    assert not is_in_step(0.25, GRID, steps(0.1, count=11))
+    assert not is_in_step(0.25, GRID, None)
+    assert not is_in_step(0.25, 0.0, steps(0.1))
+    assert not is_in_step(1.0, GRID, steps(0.1))
 
 
 def test_steps_that_jitter_by_more_than_the_window_exclude_it():

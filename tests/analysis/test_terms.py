@@ -94,20 +94,39 @@ def test_an_unknown_part_makes_the_whole_unknown():
 
 
 def test_tags_keep_two_runs_apart_but_for_what_they_share():
-    a = Quantity(10.0, {"gain:m": 1.0, "edge:m:5": 2.0, "unseen:m": 3.0})
+    a = Quantity(10.0, {"gain:m": 1.0, "edge:m:5": 2.0, "lag:m": 3.0})
     tagged = a.tagged("a", keep=("gain:",))
-    assert dict(tagged.terms) == {"gain:m": 1.0, "edge:m:5@a": 2.0, "unseen:m@a": 3.0}
+    assert dict(tagged.terms) == {"gain:m": 1.0, "edge:m:5@a": 2.0, "lag:m@a": 3.0}
     assert (tagged - a.tagged("b", keep=("gain:",))).u == pytest.approx(math.sqrt(2 * 4 + 2 * 9))
-    assert a.tagged("a").terms.keys() == {"gain:m@a", "edge:m:5@a", "unseen:m@a"}
+    assert a.tagged("a").terms.keys() == {"gain:m@a", "edge:m:5@a", "lag:m@a"}
 
 
 def test_the_budget_is_by_kind_largest_first_whatever_the_tag():
-    a = Quantity(10.0, {"edge:m:5": 3.0, "edge:m:9": -4.0, "gain:m": 6.0, "unseen@idle": 2.0})
-    assert a.budget() == {"gain": 6.0, "edge": 5.0, "unseen": 2.0}
-    assert list(a.budget()) == ["gain", "edge", "unseen"]
+    a = Quantity(10.0, {"edge:m:5": 3.0, "edge:m:9": -4.0, "gain:m": 6.0, "lag:m@idle": 2.0})
+    assert a.budget() == {"gain": 6.0, "edge": 5.0, "lag": 2.0}
+    assert list(a.budget()) == ["gain", "edge", "lag"]
     assert math.sqrt(sum(u * u for u in a.budget().values())) == pytest.approx(a.u)
-    assert a.without("unseen", "edge").budget() == {"gain": 6.0}
-    assert a.to_json() == {"value": 10.0, "expanded": 2 * a.u, "known": True, "budget": a.budget()}
+    assert a.without("lag", "edge").budget() == {"gain": 6.0}
+    widths = {"expanded": 2 * a.u, "bound": 2 * a.u}
+    assert a.to_json() == {"value": 10.0, **widths, "known": True, "budget": a.budget()}
+
+
+def test_a_bound_is_beside_the_interval_until_there_is_evidence_for_it():
+    a = Quantity(10.0, {"gain:m": 3.0, "unseen:m": 4.0})
+    assert (a.u, a.expanded, a.bound) == (3.0, 6.0, 10.0)
+    assert a.counted == {"gain:m": 3.0}
+    assert a.budget() == {"unseen": 4.0, "gain": 3.0}
+    assert (a.to_json()["expanded"], a.to_json()["bound"]) == (6.0, 10.0)
+    evident = a.with_bound()
+    assert dict(evident.terms) == {"gain:m": 3.0, "in-step:m": 4.0}
+    assert (evident.expanded, evident.bound) == (10.0, 10.0)
+    assert Quantity(10.0, {"unseen:m": 4.0}, known=False).bound is None
+
+
+def test_bounds_of_one_sensor_add_and_cancel_as_terms_do():
+    a = Quantity(10.0, {"unseen:m": 4.0})
+    assert (a + a).bound == 16.0
+    assert (a - a).bound == 0.0
 
 
 def test_the_edge_between_two_phases_cancels_in_their_sum():

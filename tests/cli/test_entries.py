@@ -98,13 +98,18 @@ def test_a_meter_that_talks_too_much_is_not_stored(tmp_path: Path) -> None:
         ('[meters.b]\nmeter = "plug"\naddress = "h"\n', {"PW": RIGHT}, "joulelab.toml:5: no kind is given"),
     ],
 )
-def test_a_wrong_configuration_refuses_the_run(tmp_path: Path, more: str, environ: dict[str, str], said: str) -> None:
+def test_a_wrong_configuration_costs_its_meter_and_never_the_command(
+    tmp_path: Path, more: str, environ: dict[str, str], said: str
+) -> None:
+    """The command ends with its own code; what is not measured is told once, and recorded in the run."""
     configure(tmp_path, more)
-    done = joulelab(tmp_path, "run", "--", "touch", "started", code=125, **environ)
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert not (tmp_path / "started").exists()
-    assert not (tmp_path / "runs").exists()
+    done = joulelab(tmp_path, "run", "-q", "--", "sh", "-c", "touch started; exit 7", code=7, **environ)
+    (warning,) = done.stderr.splitlines()
+    assert said in warning
+    assert (tmp_path / "started").exists()
+    (run,) = list_runs(tmp_path / "runs")
+    shown = json.loads(joulelab(tmp_path, "show", "--json", run.name, **environ).stdout)
+    assert any(m["status"] == "failed" and m["what"] and m["what"] in warning for m in shown["missing"])
 
 
 @pytest.mark.system

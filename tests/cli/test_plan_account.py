@@ -58,7 +58,7 @@ def test_help_says_what_the_group_says(call: Call, name: str) -> None:
 
 
 def test_a_run_by_a_figure(call: Call) -> None:
-    text = call("plan", "carbon", "fast", "--intensity", "380", "--pue", "1.3±0.05", "--rated", "10200").stdout
+    text = call("plan", "carbon", "fast", "--intensity", "380", "--pue", "1.3±0.05", "--rated", "10200W").stdout
     assert "Carbon by average intensity" in text
     assert "1.300 ± 0.050" in text
     data = json.loads(call("plan", "carbon", "fast", "--intensity", "380", "--pue", "1.3", "--json").stdout)
@@ -122,7 +122,7 @@ def test_what_files_are_called_does_not_change_an_interval(call: Call, tmp_path:
 
 
 def test_a_cap_is_modelled_where_only_the_node_was_measured(call: Call, tmp_path: Path) -> None:
-    words = ("plan", "cost", "fast", "--tariff", "1EUR", "--cap", "400", "--json")
+    words = ("plan", "cost", "fast", "--tariff", "1EUR", "--cap", "400W", "--json")
     (entry,) = json.loads(call(*words, "--gpu-power", "700W", "--gpus", "8").stdout)["entries"]
     (step,) = entry["planned"]["steps"]
     assert (step["axis"], step["how"]) == ("cap", "assumed")
@@ -168,15 +168,17 @@ def test_a_picture_is_written_and_nothing_of_others_over(call: Call, tmp_path: P
         (("carbon", "fast", "--intensity", "380", "--only", "gpus=2"), "no run has the label gpus=2"),
         (("carbon", "fast", "--intensity", "380", "--work", "gpu_hours=5"), "does not tell its GPUs"),
         (("carbon", "fast", "slow", "--intensity", "380", "--batch", "5"), "no run tells its batch"),
-        (("carbon", "fast", "--intensity", "380", "--cap", "nan"), "is no number to reckon with"),
-        (("carbon", "fast", "--intensity", "380", "--rated", "inf"), "is no number to reckon with"),
+        (("carbon", "fast", "--intensity", "380", "--cap", "nan"), "is no power"),
+        (("carbon", "fast", "--intensity", "380", "--rated", "inf"), "is no power"),
         (("carbon", "--plan", "none.toml"), "there is no such plan"),
         (("cost", "fast", "--tariff", "1e308EUR", "--json"), "1e+308 EUR/kWh is no rate"),
         (("carbon", "fast", "--intensity", "1e308", "--json"), "1e+308 g/kWh is no rate"),
         (("cost", "fast", "--tariff", "1EUR", "--work", "runs=1e308"), "would take more than 1000 years on 1 node"),
-        (("cost", "fast", "--tariff", "1EUR", "--rated", "1e308", "--json"), "too large to reckon with"),
+        (("cost", "fast", "--tariff", "1EUR", "--rated", "1e308W", "--json"), "too large to reckon with"),
         (("cost", "fast", "--tariff", "1EUR", "--pue", "1e300"), "it is 1 to 100"),
-        (("cost", "fast", "--tariff", "1EUR", "--cap", "400", "--gpu-power", "700"), "for a model give --gpus 8"),
+        (("cost", "fast", "--tariff", "1EUR", "--rated", "10.2"), "'10.2' has no unit; write 10.2W or 10.2kW"),
+        (("cost", "fast", "--tariff", "1EUR", "--cap", "400"), "'400' has no unit"),
+        (("cost", "fast", "--tariff", "1EUR", "--cap", "400W", "--gpu-power", "700W"), "for a model give --gpus 8"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(
@@ -189,8 +191,8 @@ def test_what_is_wrong_is_said(
 
 def test_a_cap_is_modelled_by_the_power_of_a_gpu(call: Call, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     node_run(runs, 6000.0, seconds=20.0, gpu_w=600.0, gpus=8, name="boards")
-    words = ("plan", "carbon", "boards", "--intensity", "380", "--cap", "500", "--gpu-power")
-    low, high = (json.loads(call(*words, watts, "--json").stdout)["entries"][0] for watts in ("600", "700W"))
+    words = ("plan", "carbon", "boards", "--intensity", "380", "--cap", "500W", "--gpu-power")
+    low, high = (json.loads(call(*words, watts, "--json").stdout)["entries"][0] for watts in ("600W", "700W"))
     assert low["planned"]["how"] == "assumed"
     assert low["planned"]["time_s"]["value"] < high["planned"]["time_s"]["value"]  # a cap of 5/6 costs less than of 5/7
     assert run_commands([*words, "-3"], []) == 2

@@ -77,7 +77,7 @@ def test_a_kept_plan_names_the_runs_that_were_chosen(call: Call, runs: Path, tmp
 
 def test_a_table_fits_eighty_columns(call: Call, runs: Path) -> None:
     node_run(runs, 8_888.8, seconds=30.0, gpu_w=600.0, gpus=8)
-    said = call("plan", "rack", "last", "--supply", "1.23456MW", "--rated", "12345.6W", "--cap", "600").stdout
+    said = call("plan", "rack", "last", "--supply", "1.23456MW", "--rated", "12345.6W", "--cap", "600W").stdout
     assert max(map(len, said.splitlines())) <= 80
     assert "…" not in said
 
@@ -103,11 +103,14 @@ def test_only_files_of_ours_are_written_over(call: Call, tmp_path: Path) -> None
         (("--supply", "70kW"), "a rack without nodes"),
         (("--supply", "-5"), "'-5' is no power"),
         (("--supply", "lots"), "'lots' is no power"),
+        (("--supply", "70"), "'70' has no unit; write 70W or 70kW"),
+        (("--supply", "70kW", "--rated", "10.2"), "'10.2' has no unit; write 10.2W or 10.2kW"),
+        (("--supply", "70kW", "--max", "8480"), "'8480' has no unit"),
         (("--supply", "70kW", "--rated", "10kW", "--margin", "100%"), "margin is 1"),
         (("--supply", "70kW", "--rated", "10kW", "--margin", "x"), "'x' is no share"),
         (("--supply", "70kW", "--rated", "10kW", "--percentile", "100"), "there is no percentile 100"),
         (("--supply", "70kW", "--rated", "10kW", "--picture", "a.gif"), "a.gif is no picture"),
-        (("--supply", "70MW", "--rated", "10"), "more than 10000 nodes of 10 W would fit"),
+        (("--supply", "70MW", "--rated", "10W"), "more than 10000 nodes of 10 W would fit"),
         (("--plan", "none.toml"), "there is no such plan file"),
     ],
 )

@@ -138,7 +138,7 @@ def test_a_signal_goes_to_the_command_and_the_caps_come_back(bench: CapBench) ->
 
 def test_whole_runs_are_tried_and_count_when_it_is_asked_again(bench: CapBench) -> None:
     words = ("tune", "--goal", "energy", "--cap", "100,260", "--trials", "2", "--gpu", "all")
-    done = bench.call(*words, "--", *JOB, "--work", "10")
+    done = bench.call(*words, "--", *JOB, "--work", "100")
     assert "trial 1: 260 W" in done.stderr
     assert "Best cap for energy" in done.stdout
     assert "2 trials:" in done.stdout
@@ -148,7 +148,7 @@ def test_whole_runs_are_tried_and_count_when_it_is_asked_again(bench: CapBench) 
     # Each cap was run once, so nothing is known to be saved.
     assert "one run each" in done.stdout
     assert "runs pay" not in done.stdout
-    again = json.loads(bench.call(*words, "--json", "--", *JOB, "--work", "10").stdout)
+    again = json.loads(bench.call(*words, "--json", "--", *JOB, "--work", "100").stdout)
     assert not again["saved_surely"]
     assert again["cost"]["trials"] == 0
     assert again["choice_w"] in (100, 260)
@@ -168,7 +168,7 @@ def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: Cap
     # The second trial waits for the interrupt.
     script = f"""test {{cap}} -gt 120 || exit 1
     test ! -e first -o -e go || exec sleep 600
-    touch first; exec {" ".join(JOB)} --work 5"""
+    touch first; exec {" ".join(JOB)} --work 100"""
     words = ("--goal", "edp", "--cap", "100,180,260", "--trials", "3", "--scope", "gpu", "--", "sh", "-c", script)
     tune = bench.start("tune", *words)
     done = bench.folder / "joulelab-studies"
@@ -182,6 +182,15 @@ def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: Cap
     assert " by gpu\n" in again.stderr
     assert "energy   of gpu\n" in again.stdout
     assert "the command failed under 100 W: it is left out" in " ".join(again.stdout.split())
+    assert bench.caps() == [FOUND_W, FOUND_W]
+
+
+def test_runs_that_are_too_short_are_refused_after_the_first(bench: CapBench) -> None:
+    done = bench.call("tune", "--goal", "energy", "--cap", "100,260", "--", "sleep", "0.01", code=2)
+    assert "is too short to tune by" in done.stderr
+    assert "let the command run for at least" in done.stderr
+    assert "trial 2" not in done.stderr
+    assert done.stdout == ""
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 

@@ -145,7 +145,7 @@ def test_on_a_terminal_it_follows_size_and_end_of_the_run(runs: Path) -> None:
     assert len(term.screens()[-1]) <= 20
     assert max(len(line) for line in term.screens()[-1]) <= 60
     last = term.text.split("\x1b[?1049l")[1]
-    assert "kJ in 10.00 s" in last
+    assert "kJ (6.89 Wh) in 10.00 s" in last
     assert "exit 3" in last
     assert f"-> joulelab show {run}" in last
     assert not re.search(r"[^\r\n]\x1b\[[02]?[JK]", term.text.replace("\x1b[2J", "").replace("\x1b[H", "\n"))
@@ -222,7 +222,7 @@ def test_once_shows_all_of_it(call: Call, runs: Path) -> None:
 def test_a_run_that_has_ended_is_told_at_once(call: Call, runs: Path) -> None:
     make_run(runs, name="done")
     text = call("watch", "done").stdout
-    assert "kJ in 10.00 s" in text
+    assert "kJ (1.91 Wh) in 10.00 s" in text
     assert "exit 0" in text
     assert "nearest: done" in call("watch", "dome", code=1).stderr
 

@@ -71,9 +71,48 @@ def test_an_archive_is_not_read_while_a_run_goes_on(places: Places) -> None:
             choose(config, {}, (name,))
 
 
-def test_an_entry_without_its_secret_is_a_problem(places: Places) -> None:
-    places.write("project", ENTRY + 'password = { env = "PW" }\n')
+def test_an_entry_without_its_secret_costs_that_meter_only(places: Places) -> None:
+    places.write("project", ENTRY + ENTRY.replace("pdu1", "pdu2") + 'password = { env = "PW" }\n')
     chosen = choose(places.load(), {})
-    assert (chosen.entries, chosen.also) == ([], [])
-    with pytest.raises(ConfigError, match="PW is not set"):
-        chosen.check()
+    assert [e.name for e in chosen.entries] == ["pdu1"]
+    (lost,) = chosen.lost
+    assert str(lost).startswith(
+        f"meter pdu2 is not read: meter pdu2, password ({places.project}:7): the variable PW is"
+    )
+    assert lost.to_json()["next"] == "export PW=..., or use a file or the keyring"
+
+
+def test_a_wrong_entry_costs_that_meter_only(places: Places) -> None:
+    """A usual meter is not read as if it had no entry, and one that is for another host is nobody's loss here."""
+    places.write(
+        "project",
+        ENTRY + "[meters.rapl]\nperiod_s = 'fast'\n[runn]\n[meters.far]\nnode = 'elsewhere'\ncord = 'yes'\n",
+    )
+    config = places.load()
+    chosen = choose(config, {})
+    assert [e.name for e in chosen.entries] == ["pdu1"]
+    assert "rapl" not in [m["meter"] for m in chosen.meters or ()]
+    assert [lost.meter for lost in chosen.lost] == ["configuration", "configuration", "rapl"]
+    assert [lost.meter for lost in choose(config, {}, ("rapl",)).lost[2:]] == ["rapl"]
+    assert choose(config, {}, ("rapl",)).meters == [{"meter": "host"}]
+    assert choose(config, {}, ("pdu1",), ("rapl",)).lost[2:] == []
+
+
+def test_a_file_that_is_no_toml_costs_its_meters_only(places: Places) -> None:
+    places.write("user", ENTRY + "cord = true\n")
+    for text in ("x = \n", "x = " + "[" * 5000, "x = " + "9" * 5000):
+        places.write("project", text)
+        config = places.load()
+        chosen = choose(config, {}, ("pdu1", "pdu2"))
+        assert [e.name for e in chosen.entries] == ["pdu1"]
+        assert [lost.meter for lost in chosen.lost] == ["configuration", "pdu2"]
+        assert "not a TOML file" in str(chosen.lost[0])
+
+
+def test_the_cords_of_a_lost_entry_still_count(places: Places) -> None:
+    """Otherwise the sum of the others would be taken for the whole node."""
+    places.write("user", ENTRY + "cord = true\n")
+    places.write("project", ENTRY.replace("pdu1", "pdu2") + "cord = true\nadress = 'x'\n")
+    assert choose(places.load(), {}).also[0]["config"]["parts"] == 2
+    places.write("project", "x = \n")
+    assert choose(places.load(), {}).also[0]["config"]["parts"] == 2

@@ -52,6 +52,12 @@ def test_there_is_output_to_hold() -> None:
     assert any(page == "README.md" for page, _, _ in outputs())
 
 
+def test_the_readme_soon_says_that_no_hardware_was_tried() -> None:
+    first = "\n".join((ROOT / "README.md").read_text().splitlines()[:60])
+    assert "never tried on real GPUs, BMCs or PDUs" in first
+    assert "(docs/not-tried-on-hardware.md)" in first
+
+
 def test_the_readme_names_commands_that_exist() -> None:
     listed = set(re.findall(r"^\| `joulelab (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
     known = run_command("joulelab --help")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.system
 @pytest.mark.no_cover
 def test_trainings(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
     trained = Trained(twin, tmp_path, [str(HERE / "train_keras.py")], code=0)
+    assert re.search(r"^joulelab: train: .*a phase of a run that goes on; run ", trained.done.stderr, re.MULTILINE)
+    assert re.search(r"^joulelab: alone: .* ± .*Wh\) in .*; run ", trained.done.stderr, re.MULTILINE)
     result = trained.result(trained.joined)
     # 10 samples are batches of 4, 4 and 2.
     epochs = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import re
 import sys
 from contextlib import contextmanager
 from types import ModuleType
@@ -13,17 +14,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.integrations.following import Marked, marked, tensor
 from tests.recorder.driving import fake
+from tests.report.synthetic import make_run
 
 import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import local_ranks
 from joulelab.integrations.training import Following, Look, Training, amounts_of, harmless
+from joulelab.report.cache import result_of
 from joulelab.store.folder import list_runs, read_end
 from joulelab.supervisor import phases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from joulelab.analysis.result import Result
 
 __all__ = ["marked"]
 
@@ -104,6 +109,73 @@ def test_ranks_report_their_own_work_in_a_run(marked: Marked, monkeypatch: pytes
     training.end()
     assert marked.titles() == []
     assert marked.work() == {"samples": 8}
+
+
+class Recorded:
+    """Stand in for a measurement of its own run, or of one that goes on."""
+
+    def __init__(self, run: Path, name: str) -> None:
+        self.run, self.name, self.duration_s = run, name, 10.0
+
+    @property
+    def result(self) -> Result:
+        return result_of(self.run)
+
+    def __enter__(self) -> Recorded:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("rank", "environ", "options", "lines"),
+    [(0, {}, {}, 1), (0, {}, {"summary": False}, 0), (0, {"RANK": "8"}, {}, 0), (1, {"RANK": "1"}, {}, 0)],
+    ids=["first", "switched off", "first of another node", "another rank"],
+)
+def test_the_first_rank_prints_one_line_at_the_end(
+    tmp_path: Path,
+    marked: Marked,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rank: int,
+    environ: dict[str, str],
+    options: dict[str, Any],
+    lines: int,
+) -> None:
+    run = make_run(tmp_path / "runs")
+    monkeypatch.setattr(joulelab, "measure", lambda name, **_: Recorded(run, name or "train"))
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    training = Training(**options)
+    training.begin("train", local_rank=rank)
+    training.end()
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", lines)
+    line = rf"joulelab: train: 6\.8\d+ ± \S+ kJ \(1\.91 Wh\) in 10\.00 s, .*; run {run} \(joulelab show {run.name}\)\n"
+    assert not lines or re.fullmatch(line, captured.err)
+
+
+def test_a_phase_of_a_run_that_goes_on_is_told_without_its_energy(
+    tmp_path: Path, marked: Marked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(joulelab, "measure", lambda name, **_: Recorded(tmp_path / "r1", name or "train"))
+    training = Training()
+    training.begin("train")
+    training.end()
+    assert capsys.readouterr().err.startswith("joulelab: train: 10.00 s, a phase of a run that goes on; run ")
+
+
+def test_a_line_that_cannot_be_made_is_only_warned_of(
+    tmp_path: Path, marked: Marked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "r1").mkdir()
+    (tmp_path / "r1" / "end.json").write_text("{}")
+    monkeypatch.setattr(joulelab, "measure", lambda name, **_: Recorded(tmp_path / "r1", name or "train"))
+    training = Training()
+    training.begin("train")
+    training.end()
+    assert "cannot be summed up" in caplog.text
 
 
 @pytest.mark.system

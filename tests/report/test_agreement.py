@@ -108,7 +108,7 @@ def test_rest_and_supply_in_words():
     clear = GroupResult("rest of node.dc", ("gpu:0",), Quantity(40.0, {"gain:y": 2.0}), Quantity(4.0), None)
     ratios = {"supply efficiency": Quantity(0.94, {"gain:y": 0.005}), "n2: supply efficiency": Quantity(0.9, {}, False)}
     assert joined_lines(result(NODE, groups=[rest, clear], ratios=ratios)) == [
-        ("rest", "rest of node.ac: 40.0 ± 4.0 J if no load is in step with the sensors inside"),
+        ("rest", "rest of node.ac: off by up to 60 J if the load repeats in step with the sensors inside"),
         ("supply", "efficiency 94.0 ± 1.0 % (node.dc / node.ac)"),
         ("supply", "n2: efficiency 90.0 % (node.dc / node.ac)"),
     ]

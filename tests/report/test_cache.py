@@ -112,3 +112,30 @@ def test_rows_are_made_of_results_that_are_there(runs: Path, monkeypatch: pytest
     (run / "rows.json").unlink()
     assert rows_of(run) == first
     assert json.loads((run / "rows.json").read_text()) == first
+
+
+def test_a_planted_link_is_not_followed_by_the_cache(runs: Path, tmp_path: Path) -> None:
+    run = make_run(runs)
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    for name in ("rows.json", "results.json", f".rows.json.{os.getpid()}"):
+        (run / name).symlink_to(precious)
+    rows_of(run)
+    write_cache(run, cache.result_of(run))
+    assert precious.read_text() == "kept"
+    assert not (run / "rows.json").is_symlink()
+
+
+def test_nothing_is_cached_in_the_folder_of_another_user(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(runs)
+    there = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: there + 1)
+    assert rows_of(run)["listed"]["energy"]["value"] > 0
+    assert not (run / "results.json").exists()
+    assert not (run / "rows.json").exists()
+    monkeypatch.undo()
+    results_of(run)
+    (run / "rows.json").unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: there + 1)
+    rows_of(run)
+    assert not (run / "rows.json").exists()

@@ -128,3 +128,16 @@ def test_the_wall_is_not_compared_with_the_inside(runs: Path) -> None:
     nothing = compare(at_the_wall(result, "node.ac"), inside)
     assert nothing.line("energy") is None
     assert "nothing was measured in both" in nothing.verdict()
+
+
+def test_sensors_that_measure_part_of_the_time_resolve_650_w_from_300_w(runs: Path) -> None:
+    a, b = (result_of(make_run(runs, gpus=1, cpus=0, gpu_w=watts, seen=0.25)) for watts in (650.0, 300.0))
+    found = compare(a, b)
+    energy = found.line("energy")
+    assert energy is not None
+    assert energy.difference is True
+    assert found.verdict().startswith("B uses 53.8")
+    (note,) = (n for n in found.notes() if "in step" in n)
+    assert note.startswith("If a load repeats exactly in step with the sensors, B / A can be off by up to ")
+    plain = energy.to_json()["ratio"]
+    assert plain["expanded"] < 0.05 < 0.3 < plain["bound"]

@@ -19,19 +19,25 @@ numbers = st.floats(min_value=-1e12, max_value=1e12)
         (12.3412, 0.1234, "12.34 ± 0.12"),
         (512.4, 123.0, "512 ± 120"),
         (12.3, 4.1, "12.3 ± 4.1"),
-        (12.3, 15.2, "12.3 ± 15"),
+        (12.3, 15.2, "12.3 (0 to 27.5)"),
         (12.3456, None, "12.35 ± ?"),
         (12.3456, 0.0, "12.35 ± 0"),
         (9.96, 0.0996, "9.96 ± 0.10"),
         (-1.43, 0.67, "-1.43 ± 0.67"),
-        (0.0, 0.5, "0.00 ± 0.50"),
-        (-1e-14, 5.2, "0.0 ± 5.2"),
+        (0.0, 0.5, "0 (0 to 0.500)"),
+        (-1e-14, 5.2, "0 (0 to 5.20)"),
         (123.456789, 1e-9, "123.457 ± 0.001"),
         (math.nan, 1.0, "-"),
     ],
 )
 def test_an_interval_has_the_digits_of_its_uncertainty(value: float, expanded: float | None, text: str) -> None:
     assert fmt.interval(value, expanded) == text
+
+
+def test_a_change_may_be_below_zero_an_energy_may_not() -> None:
+    assert fmt.interval(12.3, 15.2, signed=True) == "12.3 ± 15"
+    assert fmt.quantity(12.3, 15.2, "J") == "12.3 (0 to 27.5) J"
+    assert fmt.quantity(12.3, 15.2, "J", signed=True) == "12.3 ± 15 J (± 124 %)"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +123,7 @@ def test_small_formats() -> None:
 @given(values, st.floats(min_value=1e-4, max_value=3.0))
 def test_an_interval_is_true_to_its_numbers(value: float, relative: float) -> None:
     expanded = value * relative
-    shown, _, width = fmt.interval(value, expanded).partition(" ± ")
+    shown, _, width = fmt.interval(value, expanded, signed=True).partition(" ± ")
     assert abs(float(shown) - value) <= 0.051 * expanded + 1e-6 * value
     assert abs(float(width) - expanded) <= 0.051 * expanded + 1e-5 * value
     if not fmt.is_wide(value, expanded):

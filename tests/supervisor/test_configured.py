@@ -61,6 +61,8 @@ def test_a_wrong_entry_is_told_and_the_right_one_is_read(config: Path, caplog: p
     assert "did you mean 'address'" in caplog.text
     assert "the variable NONE is not set" in caplog.text
     assert "node.ac" in m.scopes
+    assert m.result is not None
+    assert {lost["meter"] for lost in m.result.missing if lost["status"] == "failed"} == {"pdu2", "pdu3"}
 
 
 def test_a_broken_file_and_an_unknown_name_stop_nothing(config: Path, caplog: pytest.LogCaptureFixture) -> None:

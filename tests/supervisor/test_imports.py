@@ -4,15 +4,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.slurm.fake import DAY, PM, Fake, row
+from tests.slurm.fake import DAY, PM, T0, Fake, row
 
-from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.analysis.analyse import analyse
+from joulelab.core.errors import ConfigError, ReadFailed, StoreError
 from joulelab.meters import slurm
+from joulelab.store.imported import Stretch
 from joulelab.store.run import open_run
 from joulelab.supervisor.imports import Asked, Wanted, entry_asked, import_archives, typed_asked
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from joulelab.analysis.result import Check
 
 WANTED = Wanted(source="csv", command=["joulelab", "import", "csv"])
 NS = 10**9
@@ -114,3 +119,71 @@ def test_a_doubtful_job_is_imported_with_its_problems(
     assert [said in problem for problem in done.problems] == [True], done.problems
     with open_run(done.run) as run:
         assert [said in e["what"] for e in run.events() if e["event"] == "problem"] == [True]
+
+
+def test_a_step_of_a_job_has_the_energy_of_its_own_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no share of the job's total by time; a step without a row of its own, or any other phase, has no energy."""
+    rows = row("1", 20_540) + row("1.batch", 21_800) + row("1.0", 20_540, "00:15", "00:45")
+    rows += row("1.1", "", "00:50", "00:55")
+    monkeypatch.setattr(slurm, "open_archive", lambda _: Fake(rows).archive())
+    begin_ns = T0 + 5 * NS
+    wanted = replace(WANTED, phases=[Stretch("mine", begin_ns, begin_ns + 9 * NS)])
+    done = import_archives(tmp_path / "runs", [Asked("slurm", "slurm", {})], wanted)
+    with open_run(done.run) as run:
+        found = analyse(run)
+    energies = {p.title: round(p.energy["job"].value) for p in found.phases if "job" in p.energy}
+    assert energies == {"batch": 21_800, "0": 20_540}
+    assert [p.title for p in found.phases if not p.energy] == ["mine", "1"]
+    assert {s.scope: round(s.energy.value) for s in found.scopes} == {
+        "job": 21_800,
+        "job/batch": 21_800,
+        "job/0": 20_540,
+    }
+
+
+def test_a_step_alone_cannot_be_imported_and_the_error_names_its_job() -> None:
+    with pytest.raises(ConfigError, match=r"joulelab import slurm 1234 lists its steps as phases"):
+        slurm.check({"job": "1234.0"})
+
+
+def watts(tmp_path: Path, values: Sequence[float], scope: str = "node.ac", unit: str = "W") -> list[Check]:
+    """Return the failed checks of an imported column."""
+    path = tmp_path / "log.csv"
+    path.write_text("t,w\n" + "".join(f"{1714564800 + k},{value}\n" for k, value in enumerate(values)))
+    columns = [{"column": "w", "scope": scope, "unit": unit}]
+    done = import_archives(tmp_path / "runs", [asked(path, columns=columns)], WANTED)
+    with open_run(done.run) as run:
+        return [check for check in analyse(run).checks if check.status == "failed"]
+
+
+@pytest.mark.parametrize(
+    ("values", "scope", "unit", "said"),
+    [
+        ([400.0, 400.0, -35.0, 400.0], "node.ac", "W", "falls to -35 W"),
+        ([400.0, 400.0, 1e12, 400.0], "node.ac", "W", "reaches 1e+12 W, more than 100000 W"),
+        ([400.0, 12_000.0, 400.0], "gpu:0", "W", "reaches 1.2e+04 W, more than 10000 W"),
+        ([6.1, 6.0, 6.2], "node.ac", "W", " W on average is less than a server takes when idle"),
+        ([1.0, 1.1, 1.2], "node.ac", "MWh", "energy_j of log reaches 4.5e+08 W"),
+    ],
+)
+def test_powers_that_cannot_be_fail_a_check(
+    tmp_path: Path, values: list[float], scope: str, unit: str, said: str
+) -> None:
+    (check,) = watts(tmp_path, values, scope, unit)
+    assert check.name == "impossible power"
+    assert said in check.message
+    assert "import it again" in check.next
+
+
+def test_powers_that_can_be_pass(tmp_path: Path) -> None:
+    assert watts(tmp_path, [400.0, 14_300.0, 400.0]) == []
+    assert watts(tmp_path, [0.0, 0.3, -0.5], "gpu:0") == []
+    assert watts(tmp_path, [6.1, 6.0, 6.2], unit="kW") == []
+
+
+@pytest.mark.parametrize("value", [1e308, -1e100])
+def test_a_number_that_no_device_has_is_refused(tmp_path: Path, value: float) -> None:
+    """Sums and squares of it would not fit into a float."""
+    with pytest.raises(StoreError, match=r"at 2024-05-01T12:00:01\+00:00 is no reading .*import it again"):
+        watts(tmp_path, [400.0, value, 400.0])
+    assert list((tmp_path / "runs").iterdir()) == []

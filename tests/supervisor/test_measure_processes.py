@@ -14,7 +14,7 @@ from tests.supervisor.supervised import Bench, marks, recorders_in
 from tests.waiting import until
 
 import joulelab
-from joulelab.store.folder import RunState, list_runs, run_state
+from joulelab.store.folder import RunState, list_runs, read_end, run_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,8 +38,18 @@ def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
 ARGUMENTS = f"meters=[dict(meter={FAKE!r})]"
 
 
+def test_a_process_that_ends_without_leaving_its_block_closes_the_run(tmp_path: Path) -> None:
+    code = f"import joulelab\njoulelab.measure('x', {ARGUMENTS}).__enter__()\n"
+    failed = python(f"{code}raise KeyError('y')\n", JOULELAB_RUNS=str(tmp_path))
+    assert failed.returncode == 1
+    (run,) = list_runs(tmp_path)
+    assert run_state(run) is RunState.CLOSED
+    assert (read_end(run) or {})["exit_code"] == 1
+    assert recorders_in(run) == []
+
+
 def test_the_recorder_ends_with_a_process_that_never_left_its_block(tmp_path: Path) -> None:
-    code = f"import joulelab, os\nm = joulelab.measure('x', {ARGUMENTS})\nm.__enter__()\nprint(m.run)\n"
+    code = f"import joulelab, os\nm = joulelab.measure('x', {ARGUMENTS})\nm.__enter__()\nos._exit(0)\n"
     done = python(code, JOULELAB_RUNS=str(tmp_path))
     assert done.returncode == 0, done.stderr
     (run,) = list_runs(tmp_path)

@@ -217,6 +217,16 @@ class TestTraining:
         assert (amounts["samples"], amounts["predicted"]) == (4 * 10, 8)
         assert 80 * 40 < amounts["tokens"] < 200 * 40
 
+    def test_without_held_out_samples_it_trains_and_predicts_nothing(self, told, capsys):
+        facts, amounts = told
+        paper = settings("llava15-13b", training.PARAMETERS, training.PRESETS["paper"])
+        assert paper["held_out"] == "0"
+        loop.train("llava15-13b", training.task, self.given(held_out=paper["held_out"], save="no", max_steps="2"))
+        assert (facts["steps"], facts["quality"], amounts["samples"]) == (2, "", 8)
+        assert "predicted" not in amounts
+        assert "perplexity" not in facts
+        assert "steps 2 (until max_steps)" in capsys.readouterr().out
+
     def test_the_rate_rises_and_falls(self):
         rates = [training.share(step, 100, 0.03) for step in range(101)]
         assert rates[:4] == pytest.approx([1 / 3, 2 / 3, 1, 1], abs=1e-3)

@@ -115,6 +115,9 @@ class TestFeed:
         with pytest.raises(ConfigError, match="nothing to predict on"):
             self.feed(0, 1, predict_on="valid")
 
+    def test_without_predictions_nothing_is_needed_for_them(self):
+        assert len(self.feed(0, 1, predict_on="valid", predict_times=0).train)
+
     def test_too_little_data_is_refused(self):
         with pytest.raises(ConfigError, match="nothing to train on"):
             self.feed(0, 1, samples=4, drop_last=True)
@@ -226,6 +229,20 @@ class TestRanks:
             pytest.skip("there is a GPU")
         with pytest.raises(ConfigError, match="finds no GPU"), join(given(device="cuda"), {}):
             pass
+
+    def test_fp32_is_fp32(self):
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True  # cuDNN's own default
+        with join(given(precision="fp32"), {}):
+            assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)
+
+    def test_threads_of_the_environment_are_respected(self, told):
+        before = torch.get_num_threads()
+        try:
+            with join(given(threads="0"), {"OMP_NUM_THREADS": "3"}) as ranks:
+                loop.Training("x", workload.task(given()), given(), ranks)
+                assert (torch.get_num_threads(), told["threads"]) == (3, 3)
+        finally:
+            torch.set_num_threads(before)
 
     def test_deterministic_on_request(self):
         try:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.result import Comparison
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.result import Reading, ScopeResult
     from joulelab.analysis.terms import Quantity
 
@@ -25,6 +27,15 @@ def verdict(difference: Quantity, best: Quantity) -> str:
     if not difference.known:
         return "cannot tell"
     return "differ" if abs(difference.value) > max(2 * difference.u, ALIKE * abs(best.value)) else "agree"
+
+
+def with_evidence(scopes: Sequence[ScopeChannels], found: Iterable[Comparison]) -> list[ScopeChannels]:
+    """Count what a sensor cannot see where another meter of its scope disagrees: evidence that it missed something."""
+    differ = {(c.host, c.scope) for c in found if c.verdict == "differ" and "unseen" in c.best.energy.budget()}
+    return [
+        replace(s, channels=(replace(s.best, in_step=True), *s.channels[1:])) if (s.host, s.scope) in differ else s
+        for s in scopes
+    ]
 
 
 def _compare(scope: ScopeResult, other: Reading) -> Comparison:

@@ -25,7 +25,14 @@ CELLS = 1 << 15  # lags times readings that are worked out at once: as many as s
 # Readings, spread over those, that are enough to see around which lag to look, and to look closer.
 ROUGH, CLOSE = 500, 2_000
 REACH = 1 / 8  # share of the record within which lags are looked for
-VARIES = 0.15  # relative standard deviation of a load that any meter around it must show
+# Whether a meter follows a load can be judged only if the load moved, in the readings that were correlated: by 15 % of
+# itself (standard deviation), by a step of either meter's display, by three times the fast meters' own scatter (white
+# noise alone is one time; a step or a ramp is far above three), and by six times the scatter of the slow meter's mean:
+# then a meter that shows all of the movement is six standard errors from one that shows none, three from the middle.
+VARIES = 0.15
+ABOVE_SCATTER = 3.0
+ABOVE_ERROR = 6.0
+LEAST_QUARTILE = 0.4506  # lower quartile of |a - b|, for a and b of a normal distribution of standard deviation 1
 REPEATS = "the load repeats"
 # Another lag is as good where it leaves twice as much unexplained, or 5 % of what can be explained.
 AS_GOOD, AS_GOOD_SHARE = 2.0, 0.05
@@ -163,12 +170,17 @@ def estimate(
     looked for within an eighth of the record, at least `least_s`, at most `reach_s`.
     """
     whole = float(fast.t[-1] - fast.t[0])
-    first = _within(slow, fast, min(reach_s, max(whole * REACH, least_s)))
+    first = _within(slow, fast, _reach_s(fast, least_s, reach_s))
     if not first[3]:
         return first
     # The one step of a short record may lie where a long reach does not look.
     second = _within(slow, fast, min(reach_s, max(whole * REACH / 4, least_s)))
     return first if second[3] else second
+
+
+def _reach_s(fast: Cumulative, least_s: float, reach_s: float = REACH_S) -> float:
+    """Return how far (s) to either side a lag is looked for."""
+    return min(reach_s, max(float(fast.t[-1] - fast.t[0]) * REACH, least_s))
 
 
 def _within(slow: Means, fast: Cumulative, reach: float) -> tuple[float, float, float, str]:
@@ -210,14 +222,18 @@ def _rival(lags: Floats, left: Floats) -> float | None:
     return None
 
 
-def varies(slow: Means, fast: Cumulative) -> bool:
-    """Return whether the fast ones show a load that varies much from one slow reading to the next.
+def has_moved(slow: Means, fast: Cumulative, least_s: float, quantum_w: float) -> bool:
+    """Return whether the load moved enough to judge whether a slow meter follows it, by the rule at `VARIES`.
 
-    There are enough of those where it is known how well the slow ones follow.
+    Only the readings that `estimate()` correlates count: a flat load has its idle edges elsewhere. There are at least
+    `FEWEST`. `quantum_w` is the coarser of both meters' steps.
     """
-    inside = (slow.middle - slow.width / 2 >= fast.t[0]) & (slow.middle + slow.width / 2 <= fast.t[-1])
-    seen = fast.means(slow.middle[inside], slow.width[inside])
-    return float(seen.std()) > VARIES * abs(float(seen.mean()))
+    fit = _Fit(slow, fast, _reach_s(fast, least_s))
+    seen = fast.means(fit.middle, fit.width)
+    scatter = float(np.quantile(np.abs(np.diff(seen)), 0.25)) / LEAST_QUARTILE
+    error = float(fit.value.std()) / math.sqrt(fit.value.size)
+    least = max(VARIES * abs(float(seen.mean())), quantum_w, ABOVE_SCATTER * scatter, ABOVE_ERROR * error)
+    return float(seen.std()) > least
 
 
 class _Fit:

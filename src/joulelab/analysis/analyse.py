@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.accounting import accounted, accounts_of, compare_accounts
-from joulelab.analysis.agreement import comparisons
+from joulelab.analysis.agreement import comparisons, with_evidence
 from joulelab.analysis.breakdown import breakdown
 from joulelab.analysis.caps import caps_of
 from joulelab.analysis.channels import Channel, ScopeChannels, energy_bearing, load_channels
 from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.damage import needs_file
 from joulelab.analysis.gaps import gaps_of
 from joulelab.analysis.joining import Joined, join
 from joulelab.analysis.nameplate import rated_of
 from joulelab.analysis.periodic import within
 from joulelab.analysis.phases import Phase, Work, facts_of, phases_of, stretches
+from joulelab.analysis.rated import RatedResult
 from joulelab.analysis.result import GroupResult, PhaseResult, Reading, Result, ScopeResult
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import TICKS_PER_POWER, PowerStatistics, power_statistics
@@ -73,10 +75,20 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     phases, work = phases_of(marks, a, b)
     steps = _steps(work)
     told = accounts_of(events)
-    results = tuple(accounted(s, a, b) if s.host in told else _scope(s, interval, steps) for s in scopes)
+
+    def result_of(scope: ScopeChannels) -> ScopeResult:
+        return accounted(scope, a, b) if scope.host in told else _scope(scope, _own(scope, interval), steps)
+
+    results = tuple(result_of(s) for s in scopes)
     accounts = compare_accounts(scopes, told, a, interval.idle)
     compared = (*comparisons(results), *accounts.comparisons)
+    scopes = with_evidence(scopes, compared)
+    results = tuple(result_of(s) if s.best.in_step else r for s, r in zip(scopes, results, strict=True))
     groups, ratios = breakdown(results, scopes, (b - a) * 1e-9, a, b, joined.sums)
+    damage = run.damage(events)
+    whole = not any(map(needs_file, damage))
+    if not whole:  # a sum that lacks a file would be a smaller number that looks like the whole
+        groups, ratios = (), {}
     gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or _ended(events)
     told_facts = facts_of(marks, b, str(meta.get("host", "")))
@@ -86,7 +98,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         run.state, a, b, interval.idle, scopes, results, events, gaps,
         unread=_unread(run, scopes, told), incomplete=tuple(joined.incomplete),
         imported=end.get("outcome") == "imported", lags=joined.lags, groups=groups,
-        comparisons=compared, accounts=accounts, steps=steps, told=told_facts,
+        comparisons=compared, accounts=accounts, steps=steps, told=told_facts, damage=damage,
     )  # fmt: skip
     return Result(
         **_told(run, end),
@@ -107,7 +119,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         ratios=ratios,
         caps=caps_of(events),
         facts=told_facts,
-        rated=rated_of(run, results, events, (b - a) * 1e-9),
+        rated=rated_of(run, results, events, (b - a) * 1e-9) if whole else RatedResult(),
     )
 
 
@@ -180,6 +192,20 @@ def _steps(work: Work) -> Ints | None:
     return np.concatenate(kept) if kept else None
 
 
+def _total_edges(channel: Channel) -> tuple[int, int] | None:
+    """Return the edges (ns) of the one total that a cluster accounted for a job or a step, None for other channels."""
+    readings = channel.readings
+    if family(channel.stream.scope) != "job" or len(readings) != 2:
+        return None
+    return int(readings.t0_ns[0]), int(readings.t1_ns[-1])
+
+
+def _own(scope: ScopeChannels, interval: Interval) -> Interval:
+    """Return the interval of a scope: a step of a job has its own, and its energy is known over nothing else."""
+    edges = _total_edges(scope.best) if "/" in scope.scope else None
+    return interval if edges is None else Interval(*edges, None)
+
+
 def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> ScopeResult:
     a, b = interval.start_ns, interval.end_ns
     best, span = scope.best, max((b - a) * 1e-9, 1e-9)
@@ -189,7 +215,7 @@ def _scope(scope: ScopeChannels, interval: Interval, steps: Ints | None) -> Scop
     if interval.idle is not None:
         ia, ib = interval.idle
         # Nothing runs that could be in step with the sensor. What idle and load share is wrong the same way in both.
-        idle_w = best.energy(ia, ib).without("unseen").scaled(1e9 / max(ib - ia, 1))
+        idle_w = best.energy(ia, ib).without("unseen", "in-step").scaled(1e9 / max(ib - ia, 1))
         net = energy - idle_w.scaled(span).tagged("idle", keep=("gain:", "offset:", "lag:"))
     return ScopeResult(
         scope=scope.scope,
@@ -252,21 +278,34 @@ class _Energies:
         keys = {g.name: list(zip(g.hosts, g.scopes, strict=True)) for g in groups if g.name in names}
         self._groups = {name: some for name, some in keys.items() if self._known.keys() >= set(some)}
         self._counted = dict.fromkeys(key for some in self._groups.values() for key in some)
-        self._found: dict[tuple[int, int], dict[str, Quantity]] = {}
+        self._rows = {scope.removeprefix("job/") for _, scope in self._known if scope.startswith("job/")}
+        self._found: dict[tuple[int, int, str], dict[str, Quantity]] = {}
 
     def within(self, start_ns: int, end_ns: int) -> tuple[int, int]:
         """Return what of a stretch lies in the interval."""
         return max(start_ns, self.interval.start_ns), min(end_ns, self.interval.end_ns)
 
-    def of(self, a: int, b: int) -> dict[str, Quantity]:
-        """Return the energy of [a, b] by group, nothing where that is empty."""
+    def of(self, a: int, b: int, phase: str = "") -> dict[str, Quantity]:
+        """Return the energy of [a, b] by group, nothing where that is empty.
+
+        Slurm accounts a job and each step as one total: a step has the energy of its own row, and a stretch inside a
+        job has none from it.
+        """
         if b <= a:
             return {}
-        if (a, b) not in self._found:
+        phase = phase if phase in self._rows else ""
+        if (a, b, phase) not in self._found:
             steps = within(self._steps, a, b)  # once, not by each channel
-            of = {key: self._known[key].best.energy(a, b, steps) for key in self._counted}
-            self._found[a, b] = {name: total(of[key] for key in some) for name, some in self._groups.items()}
-        return self._found[a, b]
+            best = {key: self._row(key, phase).best for key in self._counted}
+            of = {key: c.energy(a, b, steps) for key, c in best.items() if _total_edges(c) in (None, (a, b))}
+            found = {n: some for n, some in self._groups.items() if of.keys() >= set(some)}
+            self._found[a, b, phase] = {name: total(of[key] for key in some) for name, some in found.items()}
+        return self._found[a, b, phase]
+
+    def _row(self, key: tuple[str, str], phase: str) -> ScopeChannels:
+        """Return the scope that a phase's energy is from: a job's step is accounted in a row of its own."""
+        host, scope = key
+        return self._known.get((host, f"job/{phase}") if scope == "job" else key, self._known[key])
 
 
 def _phases(phases: list[Phase], energies: _Energies) -> tuple[tuple[PhaseResult, ...], tuple[PhaseResult, ...]]:
@@ -279,7 +318,7 @@ def _phases(phases: list[Phase], energies: _Energies) -> tuple[tuple[PhaseResult
     listed = []
     for k, phase in enumerate(phases):
         a, b = energies.within(phase.start_ns, phase.end_ns)
-        energy = energies.of(a, b) if k in worked_out else {}
+        energy = energies.of(a, b, phase.name) if k in worked_out else {}
         listed.append(
             PhaseResult(
                 title=phase.title,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.products import ONE
 from joulelab.analysis.spread import NO_POOL, Pool, Pooled, correlation, mean_of, pool_of, scatter_of, type_a
-from joulelab.analysis.terms import COVERAGE_FACTOR, Quantity, total
+from joulelab.analysis.terms import COVERAGE_FACTOR, IN_STEP, UNSEEN, Quantity, total
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from joulelab.analysis.spread import Scatter
 
 SHARED = ("gain:", "offset:")
-HIDDEN = "unseen:"
-LASTING = ("lag:", HIDDEN)
+HIDDEN = (UNSEEN, IN_STEP)
+LASTING = ("lag:", *HIDDEN)
 PHASES_SEEN = 3  # so many repeats begin at phases of the sensor of their own: their spread tells what it cannot see
 PHASES_IN_POOL = 2  # so many do where the repeats of other cells tell what spread is usual
 ASSUMED = 0.05  # so far (k = 2) a single run is taken to be off where nothing tells how much runs differ

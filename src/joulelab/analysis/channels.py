@@ -30,7 +30,8 @@ Curve = CounterCurve | PowerCurve | GuidedCurve | WatchedCurve | DoubtedCurve | 
 class Channel:
     """Hold one energy-bearing channel of a scope as a curve; `members` are the channels that a sum is made of.
 
-    `clock_s` bounds how far the times of its host may be off those of the run, None where that is not known.
+    `clock_s` bounds how far the times of its host may be off those of the run, None where that is not known. `in_step`:
+    another meter of its scope disagrees, so what its sensor cannot see counts in the interval.
     """
 
     host: str
@@ -41,6 +42,7 @@ class Channel:
     frozen: bool = False
     members: tuple[Channel, ...] = ()
     clock_s: float | None = 0.0
+    in_step: bool = False
 
     @property
     def readings(self) -> Readings:
@@ -67,6 +69,8 @@ class Channel:
     def energy(self, a_ns: int, b_ns: int, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J."""
         found = self.curve.energy(a_ns, b_ns, steps_ns=steps_ns)
+        if self.in_step:
+            found = found.with_bound()
         if self.members or self.clock_s == 0 or a_ns == b_ns:
             return found
         if self.clock_s is None:

@@ -11,6 +11,7 @@ import numpy as np
 from joulelab.analysis.accounting import Accounts
 from joulelab.analysis.caps import cap_checks
 from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.damage import damage_checks
 from joulelab.analysis.device_checks import device_checks
 from joulelab.analysis.node_checks import listed, node_checks
 from joulelab.analysis.periodic import FEWEST_STEPS
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from joulelab.analysis.gaps import Gap
     from joulelab.analysis.phases import Fact
     from joulelab.analysis.series import Floats, Ints
+    from joulelab.core.spec import Spec
+    from joulelab.store.table import Problem
 
 SHORT_RUN = 0.05  # an edge that makes more than 5 % of the energy: the run is too short for its meter
 GAP_WARNING, GAP_FAILED = 0.02, 0.10
@@ -53,6 +56,7 @@ class Facts:
     accounts: Accounts = field(default_factory=Accounts)
     steps: Ints | None = None
     told: Mapping[str, Fact] = field(default_factory=dict)
+    damage: Sequence[Problem] = ()
 
     @cached_property
     def several(self) -> bool:
@@ -92,6 +96,7 @@ class Facts:
 
 def all_checks(facts: Facts) -> Iterator[Check]:
     """Run every check."""
+    yield from damage_checks(facts.damage)
     for check in CHECKS:
         yield from check(facts)
 
@@ -188,24 +193,49 @@ def _unseen(facts: Facts) -> Iterator[Check]:
     hidden = [s for s in facts.scopes if s.energy.budget().get("unseen", 0.0) > 0.01 * abs(s.energy.value)]
     if not hidden:
         return
-    called = [facts.called(s) for s in hidden]
-    names = f"{called[0]}..{called[-1]}" if len(hidden) > 2 else ", ".join(called)
-    seen = max((2 * s.energy.without("unseen").u / s.energy.value for s in hidden if s.energy.value > 0), default=0.0)
-    yield Check(
-        "unseen",
-        "note",
-        f"{names}: the sensor sees only part of the time, and a load in step with it is not excluded; "
-        f"once it is, the interval is within ±{seen:.1%}",
-        _lacking(facts.steps),
-    )
+    whole = next((g.energy for g in facts.groups if g.name == "measured" and "unseen" in g.energy.budget()), None)
+    energies = [s.energy for s in hidden] if whole is None else [whole]
+    reach = max((200 * q.with_bound().u / abs(q.value) for q in energies if q.value), default=None)
+    most = "they do not show it" if reach is None else f"the error can reach {reach:.0f} %"
+    message = f"{_sensors(facts, hidden)}; if the load repeats exactly in step with them, {most}"
+    yield Check("unseen", "note", message, _lacking(facts.steps, at_the_wall=whole is None))
 
 
-def _lacking(steps: Ints | None) -> str:
+def _in_step(facts: Facts) -> Iterator[Check]:
+    hit = [s for s in facts.scopes if s.energy.budget().get("in-step", 0.0) > 0.01 * abs(s.energy.value)]
+    doubted = {(c.host, c.scope) for c in facts.channels if c.best.in_step}
+    for why, some in (
+        ("another meter disagrees", [s for s in hit if (s.host, s.scope) in doubted]),
+        ("the steps of the load keep time with them", [s for s in hit if (s.host, s.scope) not in doubted]),
+    ):
+        if some:
+            message = f"{_sensors(facts, some)}, and {why}: the interval includes what they may have missed"
+            yield Check("in step", "warning", message, "add a wall meter: joulelab meters")
+
+
+def _sensors(facts: Facts, scopes: Sequence[ScopeResult]) -> str:
+    """Return how much of the time the sensors of some scopes measure, in words."""
+    called = [facts.called(s) for s in scopes]
+    names = f"{called[0]}..{called[-1]}" if len(scopes) > 2 else ", ".join(called)
+    specs = {(c.host, c.scope): c.best.spec for c in facts.channels}
+    least = min(_seen_share(specs[s.host, s.scope]) for s in scopes)
+    return f"{names}: the sensors measure {100 * least:.0f} % of the time"
+
+
+def _seen_share(spec: Spec) -> float:
+    """Return the share of the time that a sensor measures: its own, or its window's of its period."""
+    window, period = spec.window_s or 0.0, spec.update_s or 0.0
+    return window / period if 0 < window < period else spec.seen
+
+
+def _lacking(steps: Ints | None, *, at_the_wall: bool) -> str:
     """Return what would tell whether a load is in step with the sensors, by the times at which steps were reported."""
     apart = [] if steps is None else np.split(steps, np.flatnonzero(np.diff(steps) < 0) + 1)
     most = max((times.size for times in apart), default=0)
     if most == 0:
-        return f"call joulelab.step() after each step, at least {FEWEST_STEPS} times, so that their times tell"
+        return "call joulelab.step() in the training loop" + (
+            "" if at_the_wall else ", or add a wall meter: joulelab meters"
+        )
     if most < FEWEST_STEPS:
         return f"take more steps: {most} of joulelab.step() or work() are known by time, {FEWEST_STEPS} would do"
     return (
@@ -278,7 +308,7 @@ def _doubted(facts: Facts) -> Iterator[Check]:
 
 def _possible(facts: Facts) -> Iterator[Check]:
     for group in facts.groups:
-        less = group.energy.value + 2 * group.energy.u < 0
+        less = group.energy.value + 2 * group.energy.with_bound().u < 0
         if less and group.energy.known and (group.name.startswith("rest ") or group.name == "supply loss"):
             message = f"{group.name} is below zero beyond its interval: a meter is wrong, or covers something else"
             yield Check("impossible", "failed", message, "joulelab show RUN --scopes")
@@ -296,7 +326,7 @@ def _idle_drift(facts: Facts) -> Iterator[Check]:
     middle = (a + b) // 2
     for scope in facts.channels:
         first, second = (
-            scope.best.energy(*half).without("unseen").scaled(1e9 / max(half[1] - half[0], 1))
+            scope.best.energy(*half).without("unseen", "in-step").scaled(1e9 / max(half[1] - half[0], 1))
             for half in ((a, middle), (middle, b))
         )
         drift = second - first
@@ -332,6 +362,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     _short,
     _gaps,
     _unseen,
+    _in_step,
     _judged,
     _counters,
     _agreement,

@@ -11,7 +11,7 @@ import numpy as np
 
 from joulelab.analysis.coarse import Coarse
 from joulelab.analysis.periodic import unseen_share, within
-from joulelab.analysis.power import GAP_FACTOR, Bounds, PowerCurve, source_of, unseen_u
+from joulelab.analysis.power import GAP_FACTOR, Bounds, PowerCurve, hidden_kind, source_of, unseen_u
 from joulelab.analysis.series import Readings, usual_step
 from joulelab.analysis.terms import Quantity, edges
 
@@ -302,8 +302,9 @@ class CounterCurve:
         terms |= edges(self.source, a_ns, b_ns, lambda t: ends[t][1])
         if self.spec.seen < 1:
             grid = self.power.update_s if self.power else self.spec.update_s or 0.1
-            share = unseen_share(self.spec.seen, grid, within(steps_ns, a_ns, b_ns))
-            terms[f"unseen:{shared}"] = unseen_u(value, span, share, Bounds(self.bounds.low, self._highest_w))
+            steps = within(steps_ns, a_ns, b_ns)
+            share, kind = unseen_share(self.spec.seen, grid, steps), hidden_kind(self.spec.seen, grid, steps)
+            terms[kind + shared] = unseen_u(value, span, share, Bounds(self.bounds.low, self._highest_w))
             if self.power is not None:
                 terms |= dict((self.power.sampling(a_ns, b_ns, share / (1 - self.spec.seen)),))
         return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown")

@@ -1,4 +1,4 @@
-"""Doubt the devices of a run: held back, idle, hidden from the workload, or used by others too."""
+"""Doubt the devices of a run: powers that cannot be, held back, idle, hidden from the workload, used by others too."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.result import Check
+from joulelab.core.scope import family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from joulelab.analysis.channels import Channel
     from joulelab.analysis.checks import Facts
     from joulelab.analysis.result import CheckStatus
+    from joulelab.analysis.series import Floats
 
 IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 # Bits of nvmlClocksEventReasons that mean that the device was held back: power cap, thermal, brake.
@@ -23,14 +26,60 @@ THROTTLED = {
     0x40: "hardware thermal",
     0x80: "power brake",
 }
+# Powers in W that no device reaches, by family: a GPU takes up to 2.7 kW today, a node 15 kW, a rack 140 kW.
+MOST_W = dict.fromkeys(("gpu", "cpu", "core", "uncore", "dram"), 10e3)
+MOST_W |= dict.fromkeys(("psys", "psu.dc", "node.dc", "psu", "outlet", "node.ac"), 100e3) | {"rack": 10e6}
+MOST_ELSE_W = 1e9
+# A power meter may read a little below zero when nothing is on; 1 W is beyond that for anything that runs a workload.
+BELOW_ZERO_W = 1.0
+# No node takes 20 kW, so one in kW that is read as W is below this; no server idles so low (small computers do).
+LEAST_NODE_W = 20.0
 
 
 def device_checks(facts: Facts) -> Iterator[Check]:
     """Run the checks of devices."""
+    yield from _impossible_powers(facts)
     yield from _held_back(facts)
     yield from _idle_gpus(facts)
     yield from _hidden(facts)
     yield from _strangers(facts)
+
+
+def _impossible_powers(facts: Facts) -> Iterator[Check]:
+    """Doubt powers that no device has: a wrong unit, a wrong sign, a reading that is none."""
+    advice = "correct the source or the unit of its column, and import it again" if facts.imported else ""
+    for scope, result in zip(facts.channels, facts.scopes, strict=True):
+        most_w = MOST_W.get(family(scope.scope), MOST_ELSE_W)
+        for channel in (c for c in scope.channels if not c.members):
+            said = _impossible(_powers(channel, facts), most_w, channel.spec.accuracy.offset)
+            if said:
+                message = (
+                    f"{facts.called(scope)}: {channel.spec.name} of {channel.meter} {said}, so its energy is wrong"
+                )
+                yield Check("impossible power", "failed", message, advice or f"joulelab doctor {channel.meter}")
+        if facts.imported and scope.scope in ("node.ac", "node.dc", "rack") and 0 <= result.mean_w.value < LEAST_NODE_W:
+            low = f"{result.mean_w.value:.3g} W on average is less than a server takes when idle"
+            message = f"{facts.called(scope)}: {low}: the unit of {result.reading.meter} is probably wrong"
+            then = f"if it is in kW, import it again with that unit: --map COLUMN={scope.scope}:kW"
+            yield Check("impossible power", "failed", message, then)
+
+
+def _powers(channel: Channel, facts: Facts) -> Floats:
+    """Return the powers of a channel near the workload (W): its readings, or the mean of a counter."""
+    if channel.spec.kind == "counter":
+        span_s = max((facts.end_ns - facts.start_ns) * 1e-9, 1e-9)
+        return np.array([channel.energy(facts.start_ns, facts.end_ns).value / span_s])
+    since = min(facts.start_ns, facts.idle[0] if facts.idle else facts.start_ns)
+    near_ns = round(channel.step_s * 1e9)
+    return channel.readings.value[channel.readings.between(since - near_ns, facts.end_ns + near_ns)]
+
+
+def _impossible(powers: Floats, most_w: float, offset_w: float) -> str:
+    """Return what is impossible of some powers in words, empty where nothing is."""
+    low, high = float(powers.min(initial=0.0)), float(powers.max(initial=0.0))
+    if low < -BELOW_ZERO_W - offset_w:
+        return f"falls to {low:.4g} W"
+    return f"reaches {high:.4g} W, more than {most_w:g} W" if high > most_w else ""
 
 
 def _held_back(facts: Facts) -> Iterator[Check]:

@@ -36,7 +36,7 @@ LEAST = 0.2  # share of the true energy that readings at the wrong moments may m
 SEES_ALL = 0.95  # share of the time that a meter must see so that no load is in step with its readings
 OFFSETS = 9  # moments within a step at which slow readings may really have been taken
 # Kinds of terms of the fast meters that the fit takes out, since the slow readings set its level.
-LEVEL = ("gain", "offset", "unseen")
+LEVEL = ("gain", "offset", "unseen", "in-step")
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,11 @@ class GuidedCurve:
         """Return the energy of [a, b] in J with all its terms."""
         span, shared = (b_ns - a_ns) * 1e-9, self.slow.spec.accuracy.shared or self.slow.name
         fast = self.guide.energy(a_ns, b_ns)
-        rest = self.rest.energy(a_ns, b_ns, steps_ns=steps_ns).without("gain", "offset", "quantum", "unseen")
+        rest = self.rest.energy(a_ns, b_ns, steps_ns=steps_ns).without(*LEVEL, "quantum")
         plain = self.slow.energy(a_ns, b_ns, steps_ns=steps_ns)
         value = self.offset_w * span + self.slope * fast.value + rest.value
-        terms = {s: u for s, u in plain.terms.items() if s.startswith(("gain:", "offset:", "quantum:", "unseen:"))}
+        level = tuple(f"{kind}:" for kind in (*LEVEL, "quantum"))
+        terms = {s: u for s, u in plain.terms.items() if s.startswith(level)}
         terms = {s: u * value / plain.value if s.startswith("gain:") and plain.value else u for s, u in terms.items()}
         terms |= rest.terms
         terms[f"guide:{shared}"] = self.slope_u * abs(fast.value - _rise(self._sampled, a_ns, b_ns))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.alignment import REPEATS, Cumulative, Lag, Sums, cumulative, estimate, means, varies
+from joulelab.analysis.alignment import REPEATS, Cumulative, Lag, Sums, cumulative, estimate, has_moved, means
 from joulelab.analysis.channels import Channel, ScopeChannels
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.guided import DoubtedCurve, Guide, GuidedCurve, WatchedCurve
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 INSIDE = ("gpu", "cpu", "dram")
 AROUND = ("node.dc", "node.ac", "psu", "psu.dc", "outlet", "rack")
 SLOWER = 2.0  # a meter read so many times more seldom than those inside is guided by them
-FOLLOWS = 0.5  # correlation below which a meter does not follow a load that varies
+FOLLOWS = 0.5  # correlation below which a meter does not follow a load that moved
 NO_LAG = "none is seen"
 SLOW_WORTH = 3.0
 COVERED = 0.98  # share of a record that the fast ones must have seen to guide
@@ -106,7 +106,8 @@ def _aligned(scope: ScopeChannels, fast: _Fast | None, lags: list[Lag]) -> Scope
         if not why and abs(lag) <= 2 * u:
             why = NO_LAG
         if key not in shifts or why in ("", NO_LAG):
-            doubted = correlation < FOLLOWS and varies(shown, curve) and family(scope.scope) in AROUND
+            doubted = correlation < FOLLOWS and family(scope.scope) in AROUND
+            doubted = doubted and has_moved(shown, curve, least, _quantum_w(channel, fast))
             found = Lag(scope.host, *key, scope.scope, against, lag, u, correlation, not why, why, doubted)
             shifts[key] = replace(found, total_s=lag + channel.spec.lag_s / 2)
     lags += shifts.values()
@@ -127,6 +128,12 @@ def _reference(scope: ScopeChannels, channel: Channel, fast: _Fast | None) -> tu
     if best is None or (best.step_s, best.meter) > (channel.step_s, channel.meter):
         return None
     return best.meter, cumulative(best, int(best.readings.t0_ns[0]))
+
+
+def _quantum_w(channel: Channel, fast: _Fast | None) -> float:
+    """Return the coarsest step (W) in which a channel and the fast meters inside it show power."""
+    shown = [channel, *(fast.channels if fast is not None else ())]
+    return max(c.spec.accuracy.quantum / (c.step_s if c.spec.kind == "counter" else 1.0) for c in shown)
 
 
 def _moved(channel: Channel, lag: Lag) -> Channel:
@@ -200,7 +207,8 @@ def _ranked(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
     found = {id(c): c.energy(a_ns, b_ns) for c in scope.channels}
 
     def worth(channel: Channel) -> float:
-        return found[id(channel)].u * (SLOW_WORTH if inside and channel.step_s > SLOWER * fastest else 1.0)
+        # What a sensor cannot see counts here: of two meters, the one that sees all is to be believed.
+        return found[id(channel)].with_bound().u * (SLOW_WORTH if inside and channel.step_s > SLOWER * fastest else 1.0)
 
     def rank(channel: Channel) -> tuple[bool, bool, bool, float]:
         peers = [c for c in scope.channels if c.meter == channel.meter] if inside else [channel]

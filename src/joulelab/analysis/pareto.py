@@ -61,6 +61,7 @@ def _below(a: Quantity, b: Quantity) -> bool:
     if a.value >= b.value:
         return False
     share = a.value / b.value
-    squares = sum((u - share * b.terms.get(source, 0.0)) ** 2 for source, u in a.terms.items())
-    squares += sum((share * u) ** 2 for source, u in b.terms.items() if source not in a.terms)
+    mine, other = a.counted, b.counted
+    squares = sum((u - share * other.get(source, 0.0)) ** 2 for source, u in mine.items())
+    squares += sum((share * u) ** 2 for source, u in other.items() if source not in mine)
     return (b.value - a.value) * (1 + ROUNDING) > COVERAGE_FACTOR * math.sqrt(squares)

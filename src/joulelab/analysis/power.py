@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.periodic import LONGEST, repeat_period_s, unseen_share, within
+from joulelab.analysis.periodic import LONGEST, is_in_step, repeat_period_s, unseen_share, within
 from joulelab.analysis.series import usual_step
-from joulelab.analysis.terms import COVERAGE_FACTOR, Quantity, edges
+from joulelab.analysis.terms import COVERAGE_FACTOR, IN_STEP, UNSEEN, Quantity, edges
 
 if TYPE_CHECKING:
     from joulelab.analysis.series import Floats, Ints, Readings
@@ -269,7 +269,7 @@ class PowerCurve:
             f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
             f"lag:{self.name}": self._lag_term(a_ns, b_ns),
             f"gap:{self.source}:{a_ns}": self._gap_w * math.sqrt(gaps / 12) if gaps > 0 else 0.0,
-            f"unseen:{shared}": unseen_u(value, span, self.hidden_share(steps), self.bounds),
+            hidden_kind(*self.view, steps) + shared: unseen_u(value, span, self.hidden_share(steps), self.bounds),
         }
         terms |= dict((self.sampling(a_ns, b_ns, self.in_step(steps)), self._quantum(a_ns, b_ns, span)))
         terms |= edges(self.source, a_ns, b_ns, self.edge_u)
@@ -280,10 +280,15 @@ class PowerCurve:
 
         Readings that are merely taken seldom hide nothing in this sense: what they miss is the sampling term.
         """
+        return unseen_share(*self.view, steps_ns)
+
+    @property
+    def view(self) -> tuple[float, float]:
+        """Return the share of the time that the sensor measures, and its period (s)."""
         if 0 < self.window_s < self.update_s:
-            return unseen_share(self.window_s / self.update_s, self.update_s, steps_ns)
+            return self.window_s / self.update_s, self.update_s
         # A mean over several updates may itself be one of parts.
-        return unseen_share(self.spec.seen, self.update_s or self.step_s, steps_ns)
+        return self.spec.seen, self.update_s or self.step_s
 
     def in_step(self, steps_ns: Ints | None = None) -> float:
         """Return how far a load that repeats may be in step with the readings (0 to 1): 1 where nothing excludes it."""
@@ -305,6 +310,11 @@ class PowerCurve:
 def source_of(spec: Spec, name: str) -> str:
     """Return the source of errors that a load makes: devices of one kind work in step, so theirs add linearly."""
     return f"{spec.accuracy.shared}/{spec.name}" if spec.accuracy.shared else name
+
+
+def hidden_kind(seen: float, grid_s: float, steps_ns: Ints | None) -> str:
+    """Return the kind of term for what a sensor may have missed: a bound, or with evidence a part of the interval."""
+    return IN_STEP if is_in_step(seen, grid_s, steps_ns) else UNSEEN
 
 
 def unseen_u(energy_j: float, span_s: float, share: float, bounds: Bounds) -> float:

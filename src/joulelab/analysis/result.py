@@ -198,6 +198,18 @@ class Result:
         """Return the energy of everything measured (J), None where there is no power meter."""
         return next((g.energy for g in self.groups if g.name == "measured"), None)
 
+    @property
+    def is_damaged(self) -> bool:
+        """Return whether a file of the run cannot be read or is missing."""
+        return any(check.name == "damaged" for check in self.checks)
+
+    @property
+    def bound_check(self) -> Check | None:
+        """Return the check that tells how far the energy can be off beyond its interval, None where it cannot."""
+        if self.energy is None or "unseen" not in self.energy.budget():
+            return None
+        return next((c for c in self.checks if c.name == "unseen"), None)
+
     def group(self, name: str) -> GroupResult | None:
         """Return a group by name: `gpu`, `cpu`, `dram`, `measured`, `rest of node.ac`."""
         return next((g for g in self.groups if g.name == name), None)
@@ -224,7 +236,7 @@ class Result:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Quantity):
-        return _plain(value.to_json() | {"expanded_if_seen": value.without("unseen").expanded})
+        return _plain(value.to_json() | {"expanded_if_seen": value.without("unseen", "in-step").expanded})
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -249,8 +249,8 @@ def _hidden(cells: Sequence[Cell], pool: Pool) -> list[str]:
     if not any(hides(c) and not shows_hidden(repeats(c), pool.of(c.key)) for c in cells):
         return []
     enough = PHASES_IN_POOL if pool.blind else PHASES_SEEN
-    text = "A load in step with the sensors cannot be seen by them, and its bound is in the intervals; "
-    return [f"{text}{enough} repeats or more replace it by their spread."]
+    text = "The sensors measure a part of the time; a load in exact step with them is not in the intervals: "
+    return [f"{text}repeat each cell {enough} times or more, or call joulelab.step() in the training loop."]
 
 
 def _count(some: int, of: Sequence[object]) -> str:

@@ -2,6 +2,9 @@
 
 Terms of one source add linearly, terms of different sources in quadrature. So the gain error of one meter cancels in
 a ratio, GPUs of one model add their gain errors, and the edge between two phases cancels in their sum.
+
+A term of the kind `unseen` is a bound, not a part of the interval: a load in exact step with a sensor that measures a
+part of the time. Nothing in the run points to such a load. Where something does, the kind is `in-step`, which counts.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 COVERAGE_FACTOR = 2.0
+UNSEEN, IN_STEP = "unseen:", "in-step:"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -28,14 +32,27 @@ class Quantity:
     known: bool = True
 
     @property
+    def counted(self) -> dict[str, float]:
+        """Return the terms of the interval: all but bounds."""
+        return {source: u for source, u in self.terms.items() if not source.startswith(UNSEEN)}
+
+    @property
     def u(self) -> float:
         """Return the combined standard uncertainty, in the unit of the value."""
-        return math.sqrt(sum(t * t for t in self.terms.values()))
+        return math.sqrt(sum(u * u for source, u in self.terms.items() if not source.startswith(UNSEEN)))
 
     @property
     def expanded(self) -> float | None:
         """Return the expanded uncertainty (k = 2), None where the accuracy is unknown."""
         return COVERAGE_FACTOR * self.u if self.known else None
+
+    @property
+    def bound(self) -> float | None:
+        """Return how far the value can be off if the load is in step with a sensor, None where accuracy is unknown.
+
+        It is the expanded uncertainty where no sensor measures only a part of the time.
+        """
+        return COVERAGE_FACTOR * math.hypot(*self.terms.values()) if self.known else None
 
     def __repr__(self) -> str:
         """Return value and expanded uncertainty; `terms` has the rest."""
@@ -76,6 +93,14 @@ class Quantity:
         """Leave out the terms of some kinds: what the figure would be worth if those were excluded."""
         return Quantity(self.value, {s: u for s, u in self.terms.items() if _kind(s) not in kinds}, self.known)
 
+    def with_bound(self) -> Quantity:
+        """Count the bound in the interval: the run itself gives evidence for a load in step with the sensor."""
+        terms: dict[str, float] = {}
+        for source, u in self.terms.items():
+            name = IN_STEP + source.removeprefix(UNSEEN) if source.startswith(UNSEEN) else source
+            terms[name] = terms.get(name, 0.0) + u
+        return Quantity(self.value, terms, self.known)
+
     def budget(self) -> dict[str, float]:
         """Return the standard uncertainty by kind of source (the word before the first colon), largest first."""
         kinds: dict[str, float] = {}
@@ -84,8 +109,9 @@ class Quantity:
         return dict(sorted(kinds.items(), key=lambda item: -item[1]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return value, expanded uncertainty and budget as plain data."""
-        return {"value": self.value, "expanded": self.expanded, "known": self.known, "budget": self.budget()}
+        """Return value, expanded uncertainty, bound and budget as plain data."""
+        widths = {"expanded": self.expanded, "bound": self.bound}
+        return {"value": self.value, **widths, "known": self.known, "budget": self.budget()}
 
 
 def _kind(source: str) -> str:

@@ -123,13 +123,13 @@ def _start(
 
 
 def _chosen(file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]) -> tuple[Config, Chosen]:
-    from joulelab.cli.entries import configuration
     from joulelab.config.choose import choose
+    from joulelab.config.load import load
+    from joulelab.supervisor.options import host_name
 
-    config = configuration(file)
+    config = load(os.environ, host_name(), named=file)
     chosen = choose(config, os.environ, wanted, without)
-    chosen.check()
-    for warning in (*config.warnings, *chosen.warnings):
+    for warning in (*map(str, chosen.lost), *config.warnings, *chosen.warnings):
         _say(warning)
     return config, chosen
 

@@ -32,8 +32,11 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     from joulelab.report.cache import query_rows, seal_ended
     from joulelab.store.query import query
 
+    damaged: list[Path] = []
     with busy("asking all runs"):
-        columns, rows = query(runs, sql, results=query_rows, prepare=seal_ended)
+        columns, rows = query(runs, sql, results=query_rows, prepare=seal_ended, left_out=damaged)
+    for file in damaged:
+        click.echo(f"warning: {file} cannot be read, so its samples are missing from the answer", err=True)
     if as_json:
         print_json([dict(zip(columns, map(_plain, row), strict=True)) for row in rows])
     elif as_csv:

@@ -208,7 +208,7 @@ def _options(
     capture: Path | None,
     config: Path | None = None,
 ) -> RunOptions:
-    """Return what is asked for; raise ConfigError for a wrong configuration or a name that no meter has."""
+    """Return what is asked for, and warn of a wrong configuration. Raises ConfigError for a name that no meter has."""
     from joulelab.supervisor.options import RunOptions
 
     if period is not None and period < 0.001:
@@ -247,10 +247,8 @@ def _configured(
     from joulelab.supervisor.options import host_name
 
     config = load(os.environ, host_name(), named=file)
-    config.check()
     chosen = choose(config, os.environ, wanted, without)
-    chosen.check()
-    for warning in (*config.warnings, *chosen.warnings):
+    for warning in (*map(str, chosen.lost), *config.warnings, *chosen.warnings):
         if warning not in warnings:
             _say(warning)
     return chosen, config.run

@@ -117,8 +117,15 @@ def entry_of(table: Table) -> Entry:
 
 
 def count_cords(config: Config) -> None:
-    """Tell each cord how many there are in all of what it feeds; warn of one that two entries name."""
+    """Tell each cord how many there are in all of what it feeds; warn of one that two entries name.
+
+    Cords of a wrong entry count, too: a sum without them would be taken for the whole. A file that cannot be read may
+    have named one more.
+    """
     total: dict[str, int] = {}
+    for name in config.lost:
+        feeds = str(config.tables[name].values.get("feeds") or FEEDS)
+        total[feeds] = total.get(feeds, 0) + _cords(config.tables[name])
     owner: dict[tuple[str, str, str], str] = {}
     for entry in config.entries:
         total[entry.feeds] = total.get(entry.feeds, 0) + entry.parts
@@ -128,7 +135,8 @@ def count_cords(config: Config) -> None:
                 if first != entry.name:
                     twice = f"{key} {cord} of one address is in {first} and {entry.name}: it counts twice"
                     config.warnings.append(f"{twice}; name it in one of them")
-    config.entries = [replace(e, parts=total[e.feeds]) if e.parts else e for e in config.entries]
+    unknown = 1 if config.unread else 0
+    config.entries = [replace(e, parts=total[e.feeds] + unknown) if e.parts else e for e in config.entries]
 
 
 def is_for(patterns: Any, host: str) -> bool:
@@ -138,6 +146,13 @@ def is_for(patterns: Any, host: str) -> bool:
     names = {host.lower(), host.lower().split(".")[0]}
     listed = [patterns] if isinstance(patterns, str) else patterns
     return any(fnmatchcase(name, pattern.lower()) for pattern in listed for name in names)
+
+
+def is_elsewhere(table: Table, host: str) -> bool:
+    """Return whether an entry is surely not for a host; one whose `node` is wrong itself may be."""
+    nodes = table.values.get("node", "*")
+    right = isinstance(nodes, str) or (isinstance(nodes, list) and all(isinstance(n, str) for n in nodes))
+    return right and not is_for(nodes, host)
 
 
 def _check_own(table: Table) -> None:
@@ -201,4 +216,4 @@ def _cords(table: Table) -> int:
         if key in table.values:
             named = table.values[key]
             return len(named) if isinstance(named, list) else 1
-    return int(table.values.get("cord", False))
+    return int(bool(table.values.get("cord", False)))

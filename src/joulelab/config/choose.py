@@ -15,18 +15,40 @@ if TYPE_CHECKING:
     from joulelab.config.entry import Config, Entry
 
 
+CONFIGURATION = "configuration"  # stands in the place of a meter's name where a problem is that of no single entry
+
+
+@dataclass(frozen=True, slots=True)
+class LostMeter:
+    """Name a configured meter that a run has to do without, and say why."""
+
+    meter: str
+    problem: ConfigError
+
+    def __str__(self) -> str:
+        if self.meter == CONFIGURATION:
+            return f"a part of the configuration is not used: {self.problem}"
+        return f"meter {self.meter} is not read: {self.problem}"
+
+    def to_json(self) -> dict[str, str]:
+        """Return it as an event of a run tells it."""
+        problem = self.problem
+        what = f"{problem.where}: {problem.what}" if problem.where else problem.what
+        return {"meter": self.meter, "what": what, "why": problem.why or "", "next": problem.next or ""}
+
+
 @dataclass(slots=True)
 class Chosen:
     """Hold the meters of a run as a plan takes them (with secrets), None for the usual ones, and `also` on top.
 
-    `entries` are those of the configuration among them; `problems` concern entries that had to be left out. `node` is
-    what the configuration says of the node's power (`rated_w`, `planned_w`).
+    `entries` are those of the configuration among them; `lost` are entries that had to be left out. `node` is what the
+    configuration says of the node's power (`rated_w`, `planned_w`).
     """
 
     meters: list[dict[str, Any]] | None = field(default=None, repr=False)
     also: list[dict[str, Any]] = field(default_factory=list, repr=False)
     entries: list[Entry] = field(default_factory=list)
-    problems: list[ConfigError] = field(default_factory=list)
+    lost: list[LostMeter] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     node: dict[str, float] = field(default_factory=dict)
 
@@ -35,36 +57,44 @@ class Chosen:
         try:
             settings, warnings = resolve(entry, environ)
         except ConfigError as problem:
-            self.problems.append(problem)
+            self.lost.append(LostMeter(entry.name, problem))
             return
         self.entries.append(entry)
         self.also.append(item_of(entry, settings))
         self.warnings += warnings
 
-    def check(self) -> None:
-        """Raise the first problem, if there is one."""
-        if self.problems:
-            raise self.problems[0]
-
 
 def choose(
     config: Config, environ: Mapping[str, str], wanted: Sequence[str] = (), without: Sequence[str] = ()
 ) -> Chosen:
-    """Return the meters of a run; names are those of entries or of modules. Raises ConfigError for any other name."""
+    """Return the meters of a run; names are those of entries or of modules. Raises ConfigError for any other name.
+
+    A wrong entry costs its own meter only, and a file that cannot be read those that it names: they are `lost`.
+    """
+    lost = dict(config.lost)
     for name in (*wanted, *without):
-        check_name(config, name)
+        try:
+            if name not in lost:
+                check_name(config, name)
+        except ConfigError as problem:
+            if not config.unread:
+                raise
+            lost[name] = problem
         entry = config.named(name)
         if entry is not None and not entry.live:
             raise _archived(name)
     live = [e for e in config.entries if e.live and not _is_named(e, without)]
     entries = [e for e in live if not wanted or _is_named(e, wanted)]
-    chosen = Chosen(node=dict(config.node))
+    chosen = Chosen(node=dict(config.node), lost=general_problems(config))
+    missed = (name for name in lost if name not in without and (not wanted or name in wanted))
+    chosen.lost += [LostMeter(name, lost[name]) for name in missed]
     for entry in entries:
         chosen.take(entry, environ)
-    taken = {e.meter for e in config.entries if e.usual} | set(config.off)
+    # A usual meter whose entry is wrong is not read as if it had none: that may name its devices.
+    taken = {e.meter for e in config.entries if e.usual} | set(config.off) | set(lost)
     if wanted:
         named = {name for e in entries for name in (e.name, e.meter)}
-        names = [name for name in wanted if name not in named]
+        names = [name for name in wanted if name not in named and name not in lost]
         # The load of the host is no power meter: it stays unless it is left out by name.
         names += [] if "host" in taken else ["host"]
     elif without or taken:
@@ -75,6 +105,11 @@ def choose(
         return chosen
     chosen.meters = [{"meter": name} for name in dict.fromkeys(names) if name not in without]
     return chosen
+
+
+def general_problems(config: Config) -> list[LostMeter]:
+    """Return the problems that are those of no single entry: a file that is not TOML, a wrong key of [run]."""
+    return [LostMeter(CONFIGURATION, problem) for problem in config.problems if problem not in config.lost.values()]
 
 
 def check_name(config: Config, name: str) -> None:

@@ -22,7 +22,7 @@ def load(environ: Mapping[str, str], host: str, *, named: Path | None = None, cw
     config = Config(warnings=warnings)
     if not files:
         return config
-    from joulelab.config.check import add, count_cords
+    from joulelab.config.check import add, count_cords, is_elsewhere
 
     for file in files:
         _read(file, config, host)
@@ -31,6 +31,8 @@ def load(environ: Mapping[str, str], host: str, *, named: Path | None = None, cw
             add(config, table, host)
         except ConfigError as problem:
             config.problems.append(problem)
+            if not is_elsewhere(table, host):
+                config.lost[table.name] = problem
     count_cords(config)
     return config
 
@@ -47,7 +49,7 @@ def parse(file: Path) -> tuple[dict[str, Any], str]:
         raise ConfigError("cannot read the configuration", where=str(file), why=error.strerror, next=then) from None
     except UnicodeDecodeError:
         raise ConfigError("not a TOML file", where=str(file), why="it is not UTF-8", next="save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, a number of 5,000 digits, lists 1,000 deep
         raise ConfigError("not a TOML file", where=str(file), why=str(error), next="correct that line") from None
 
 
@@ -60,6 +62,7 @@ def _read(file: Path, config: Config, host: str) -> None:
         content, text = parse(file)
     except ConfigError as problem:
         config.problems.append(problem)
+        config.unread.append(file)
         return
     config.files.append(file)
     for key in content:

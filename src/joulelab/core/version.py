@@ -1,3 +1,3 @@
 """State the version of joulelab."""
 
-__version__ = "0.1.0"
+__version__ = "0.1.1"

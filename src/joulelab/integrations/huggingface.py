@@ -54,7 +54,7 @@ class Batches:
 class JoulelabCallback(Following, TrainerCallback):
     """Measure a training: phases `train`, `epoch n`, steps, validation, predict, save; samples and tokens.
 
-    Options are those of `joulelab.measure()`, and `log` (auto, wandb, mlflow, none).
+    Options are those of `joulelab.measure()`, `log` (auto, wandb, mlflow, none) and `summary` (a line at the end).
     """
 
     def __init__(self, name: str | None = None, **options: Any) -> None:

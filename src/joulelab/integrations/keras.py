@@ -21,11 +21,12 @@ except ImportError as error:
 class JoulelabCallback(Following, keras.callbacks.Callback):
     """Measure a training: phases `train`, `epoch n`, steps, validation; a test or prediction by itself.
 
-    Options are those of `joulelab.measure()`, and `log` (auto, wandb, mlflow, none). Keras does not tell its callbacks
-    how many samples a batch has, but the mean of the loss counts them. To read it waits for the device, so that is done
-    after the first batch of a training and the last of an epoch; those between are taken to be as large as the first,
-    and what they differ by is reported at the end of the epoch. `batch_size` is for a model whose own `train_step`
-    does without that mean.
+    Options are those of `joulelab.measure()`, `log` (auto, wandb, mlflow, none) and `summary` (a line at the end).
+
+    Keras does not tell its callbacks how many samples a batch has, but the mean of the loss counts them. To read it
+    waits for the device, so that is done after the first batch of a training and the last of an epoch; those between
+    are taken to be as large as the first, and what they differ by is reported at the end of the epoch. `batch_size` is
+    for a model whose own `train_step` does without that mean.
     """
 
     def __init__(self, name: str | None = None, *, batch_size: int | None = None, **options: Any) -> None:

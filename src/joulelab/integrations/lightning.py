@@ -32,8 +32,9 @@ def _base() -> Any:
 class JoulelabCallback(Following, _base()):  # type: ignore[misc]
     """Measure a training: phases `train`, `epoch n`, steps, validation, save; a test or prediction by itself.
 
-    Options are those of `joulelab.measure()`, and `log` (auto, wandb, mlflow, none). `samples` says how many are in a
-    batch (a number, or a function of it) where that is not the length of its first tensor.
+    Options are those of `joulelab.measure()`, `log` (auto, wandb, mlflow, none) and `summary` (a line at the end).
+    `samples` says how many are in a batch (a number, or a function of it) where that is not the length of its first
+    tensor.
     """
 
     def __init__(

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import joulelab
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.marks import MarkWriter, current_phase, local_ranks
+from joulelab.core.marks import MarkWriter, current_phase, global_rank, local_ranks
+from joulelab.store.folder import read_end
 from joulelab.supervisor import phases
 from joulelab.supervisor.session import recorded_here
 
@@ -174,20 +175,26 @@ class _Begun:
 class Training:
     """Follow a training: a measurement of its own or a phase of the run it is in, phases inside, steps and work.
 
-    `options` are those of `joulelab.measure()`; `log` says which trackers get live figures. On a node with several
+    `options` are those of `joulelab.measure()`; `log` says which trackers get live figures; with `summary` the first
+    rank of all prints a line on standard error in the end: energy, time, where the run is. On a node with several
     ranks there is one recorder: if somebody else records, each rank reports its own work; if the first rank does, the
     others cannot, and it reports for all of them, as many times its own.
     """
 
     def __init__(
-        self, name: str | None = None, *, log: Literal["auto", "wandb", "mlflow", "none"] = "auto", **options: Any
+        self,
+        name: str | None = None,
+        *,
+        log: Literal["auto", "wandb", "mlflow", "none"] = "auto",
+        summary: bool = True,
+        **options: Any,
     ) -> None:
         if log not in LOGS:
             raise ConfigError(f"there is no log {log!r}", next=f"take one of {', '.join(LOGS)}")
         joulelab.measure(name, **options)  # refuses a wrong option here, not in the training
         self.measurement: joulelab.Measurement | None = None
-        self.failed = False
-        self._name, self._log, self._options = name, log, options
+        self.failed, self._first = False, True
+        self._name, self._log, self._summary, self._options = name, log, summary, options
         self._begun: _Begun | None = None
         self._finalizer: Any = None
 
@@ -223,6 +230,7 @@ class Training:
         if writer is None:
             begun.enter(name, None)
         self._follow(begun)
+        self._first = not local_rank and not global_rank(os.environ)
 
     def end(self, error: BaseException | None = None, *, late: bool = False) -> None:
         """End the measurement and all phases; nothing if none goes on."""
@@ -232,6 +240,25 @@ class Training:
             if begun.uncounted:
                 _log.warning("the callback does not know how many samples some steps had")
             begun.close(error, late=late)
+            if self._summary and self._first and not late:
+                self._print_summary(begun.measurement)
+
+    def _print_summary(self, measurement: joulelab.Measurement) -> None:
+        """Print one line on what was measured. A run that goes on is not analysed: its meters may be slow."""
+        run, title = measurement.run, measurement.name
+        if run is None:
+            return
+        try:
+            from joulelab.report.format import duration
+            from joulelab.report.table import headline
+
+            result = None if read_end(run) is None else measurement.result
+            took = f"{duration(measurement.duration_s)}, a phase of a run that goes on"
+            text = took if result is None else headline(result)
+            sys.stderr.write(f"joulelab: {title}: {text}; run {run} (joulelab show {run.name})\n")
+            sys.stderr.flush()
+        except Exception as problem:  # noqa: BLE001 - the training has ended well
+            _log.warning("the training cannot be summed up: %s: %s", type(problem).__name__, problem)
 
     def enter(self, name: str, n: int | None = None) -> None:
         """Begin a phase of the training."""

@@ -109,14 +109,15 @@ def agreement_table(rows: list[AgreementRow]) -> Table:
 
 
 def joined_lines(result: Result) -> list[tuple[str, str]]:
-    """Return what joining meters tells: rests without what sensors may have missed, and how efficient supplies were."""
+    """Return what joining meters tells: how far rests can be off, and how efficient supplies were."""
     lines = []
     for group in (g for g in result.groups if g.name.startswith("rest ") and g.energy.known):
-        seen = group.energy.without("unseen")
-        if group.energy.u > 1.5 * seen.u:
-            factor, unit = fmt.column([group.energy.value, group.energy.u], "J")
-            text = fmt.interval(seen.value / factor, 2 * seen.u / factor)
-            lines.append(("rest", f"{group.name}: {text} {unit} if no load is in step with the sensors inside"))
+        bound = 2 * group.energy.with_bound().u
+        if bound > 1.5 * 2 * group.energy.u:
+            off = fmt.rough(bound, "J", 2)
+            lines.append(
+                ("rest", f"{group.name}: off by up to {off} if the load repeats in step with the sensors inside")
+            )
     for name, q in result.ratios.items():
         both = q.expanded
         text = f"{100 * q.value:.1f}" + ("" if both is None else f" ± {100 * both:.1f}")

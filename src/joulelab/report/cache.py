@@ -16,6 +16,7 @@ from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.core.version import __version__
 from joulelab.store.documents import read_document
 from joulelab.store.folder import RunState, run_state, write_json_atomic
+from joulelab.store.safe_files import is_own, replace_file
 from joulelab.store.upgrade import SCHEMA
 
 if TYPE_CHECKING:
@@ -76,10 +77,13 @@ def _valid(run: Path, file: str) -> dict[str, Any] | None:
 
 
 def write_cache(run: Path, result: Result) -> dict[str, Any]:
-    """Store a result unless the run is still going on, and return what is stored; a full disk costs only the cache."""
+    """Store a result and return what is stored; a full disk costs only the cache.
+
+    Nothing is stored while the run goes on, nor in the folder of another user, who could plant links there.
+    """
     data = {"schema": SCHEMA, "joulelab": __version__, "inputs": "", "result": result.to_json(), **view_rows(result)}
     with contextlib.suppress(StoreError, OSError):
-        if run_state(run) is not RunState.LIVE:
+        if is_own(run.stat()) and run_state(run) is not RunState.LIVE:
             data["inputs"] = fingerprint(run)
             write_json_atomic(run / FILE, data)
             _write_rows(run, data)
@@ -99,7 +103,7 @@ def rows_of(run: Path) -> dict[str, Any]:
         return found
     results = results_of(run)
     with contextlib.suppress(OSError):
-        if results["inputs"] and not (run / ROWS).exists():
+        if results["inputs"] and is_own(run.stat()) and not (run / ROWS).exists():
             _write_rows(run, results)
     return _rows(results)
 
@@ -108,15 +112,14 @@ def _rows(results: Mapping[str, Any]) -> dict[str, Any]:
     result = results["result"]
     measured: dict[str, Any] = next((g for g in result["groups"] if g["name"] == "measured"), {})
     listed = {key: result.get(key) for key in LISTED} | {"estimate": bool(measured.get("estimate"))}
+    listed["problem"] = next((c["message"] for c in result["checks"] if c["name"] == "damaged"), None)
     kept = {key: results[key] for key in ("schema", "joulelab", "inputs", *VIEWS)}
     return {**kept, "listed": listed}
 
 
 def _write_rows(run: Path, results: Mapping[str, Any]) -> None:
     # Not forced to the disk, which takes longer than all else: what a power loss tears is worked out again.
-    part = run / f".{ROWS}.{os.getpid()}"
-    part.write_text(json.dumps(_rows(results), separators=(",", ":")), encoding="utf-8")
-    part.replace(run / ROWS)
+    replace_file(run / ROWS, json.dumps(_rows(results), separators=(",", ":")).encode(), sync=False)
 
 
 def results_of(run: Path) -> dict[str, Any]:

@@ -128,9 +128,8 @@ class Comparison:
             )
         energy = self.line("energy")
         if energy is not None and energy.ratio is not None and "unseen" in energy.ratio.budget():
-            known = energy.ratio.without("unseen")
-            change = fmt.change(known.value - 1, known.expanded)
-            said.append(f"If no load is in step with the sensors (see `unseen` of each run), B / A - 1 = {change}.")
+            reach = fmt.percent(2 * energy.ratio.with_bound().u / energy.ratio.value, signed=False)
+            said.append(f"If a load repeats exactly in step with the sensors, B / A can be off by up to {reach}.")
         said.append(ONE_RUN_EACH)
         return said
 
@@ -151,6 +150,9 @@ class Comparison:
         without = [label for label, run in (("A", self.a), ("B", self.b)) if run.energy is None]
         if not without and not self.line("energy"):
             return "nothing was measured in both"
+        damaged = [label for label, run in (("A", self.a), ("B", self.b)) if run.is_damaged and label in without]
+        if damaged:
+            return f"files of {' and '.join(damaged)} cannot be read or are missing"
         return f"no power meter was read in {' and '.join(without)}" if without else "one of them is zero"
 
 

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import MissingDependency
+from joulelab.report.charts.model import lower_end
 from joulelab.report.study.curves import panels_of, pareto_of, scaling_panels
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def rendered(figure: Figure, kind: str) -> bytes:
 def draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw curves, marks and a front over one pair of axes."""
     for k, curve in enumerate(panel.curves):
-        _draw_curve(axes, curve, k, joined=panel.joined)
+        _draw_curve(axes, curve, k, joined=panel.joined, signed=panel.level is not None)
     if panel.name == "pareto":
         _draw_front(axes, panel)
     if panel.level is not None:
@@ -149,13 +150,22 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         axes.legend(fontsize=8, framealpha=0.8, ncols=1 + len(panel.curves) // 6)
 
 
-def _draw_curve(axes: Axes, curve: Curve, k: int, *, joined: bool) -> None:
+def _error_bars(
+    values: Sequence[float], bars: Sequence[float] | None, *, signed: bool = False
+) -> tuple[list[float], list[float]] | None:
+    """Return how far error bars reach down and up, None where there are none."""
+    if bars is None:
+        return None
+    return [v - lower_end(v, b, signed=signed) for v, b in zip(values, bars, strict=True)], list(bars)
+
+
+def _draw_curve(axes: Axes, curve: Curve, k: int, *, joined: bool, signed: bool) -> None:
     colour = COLOURS[k % len(COLOURS)]
     axes.errorbar(
         curve.x,
         curve.y,
-        yerr=curve.bars,
-        xerr=curve.x_bars,
+        yerr=_error_bars(curve.y, curve.bars, signed=signed),
+        xerr=_error_bars(curve.x, curve.x_bars),
         label=curve.label or None,
         color=colour,
         linestyle=DASHES[k % len(DASHES)] if joined else "none",

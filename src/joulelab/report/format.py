@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 NOTHING = "-"
+J_PER_WH = 3600.0
 WIDE = 0.2  # an interval of more than 20 % is said in percent too, so that nobody overlooks it
 NEAR_NOTHING = 0.001  # of its uncertainty: such a value has no digits of its own to show
 MOST_DIGITS = 6
@@ -57,14 +58,19 @@ def plain(value: float | None, digits: int = 4) -> str:
     return _rounded(value, min(digits - 1 - _exponent(value, digits), 12))
 
 
-def interval(value: float, expanded: float | None) -> str:
-    """Return `12.34 ± 0.12`, digits after the uncertainty; `12.34 ± ?` where the accuracy is unknown (None)."""
+def interval(value: float, expanded: float | None, *, signed: bool = False) -> str:
+    """Return `12.34 ± 0.12`, digits after the uncertainty; `12.34 ± ?` where the accuracy is unknown (None).
+
+    What is not `signed` (energy, power, time) cannot be below zero: `10.3 (0 to 25)` where the interval reaches there.
+    """
     if not math.isfinite(value):
         return NOTHING
     if expanded is None or not math.isfinite(expanded):
         return f"{plain(value)} ± ?"
     if expanded == 0:
         return f"{plain(value)} ± 0"
+    if not signed and -NEAR_NOTHING * expanded <= value < expanded:
+        return f"{plain(max(value, 0.0), 3)} (0 to {plain(value + expanded, 3)})"
     if is_wide(value, expanded) and abs(value) > NEAR_NOTHING * expanded:
         return f"{plain(value, 3)} ± {plain(expanded, 2)}"  # the estimate is usually better than its bound
     return _even(value, expanded)
@@ -79,15 +85,16 @@ def _even(value: float, expanded: float) -> str:
     return f"{_rounded(value, decimals)} ± {_rounded(shown, decimals)}"
 
 
-def quantity(value: float, expanded: float | None, unit: str, *, estimate: bool = False) -> str:
+def quantity(value: float, expanded: float | None, unit: str, *, estimate: bool = False, signed: bool = False) -> str:
     """Return a value with interval and unit, in words where the accuracy is unknown or it is an estimate."""
     wide = expanded if expanded is not None and math.isfinite(expanded) else 0.0
     factor, name = prefix(max(abs(value), wide))
     if expanded is None:
         text = f"{plain(value / factor)} {name}{unit} (accuracy unknown)"
     else:
-        text = f"{interval(value / factor, expanded / factor)} {name}{unit}"
-        if is_wide(value, expanded):
+        shown = interval(value / factor, expanded / factor, signed=signed)
+        text = f"{shown} {name}{unit}"
+        if is_wide(value, expanded) and " ± " in shown:
             text += f" (± {expanded / abs(value) * 100:.0f} %)" if value else ""
     return f"~{text} (estimate)" if estimate else text
 
@@ -96,6 +103,11 @@ def rough(value: float, unit: str, digits: int = 3) -> str:
     """Return a figure that is only an expectation, with three digits and without an interval: `1.23 MJ`."""
     factor, name = prefix(abs(value))
     return f"{plain(value / factor, digits)} {name}{unit}"
+
+
+def watt_hours(joules: float) -> str:
+    """Return an energy as on an electricity bill, with three digits: `7.83 Wh`, `123 kWh`."""
+    return rough(joules / J_PER_WH, "Wh")
 
 
 def is_wide(value: float, expanded: float | None) -> bool:

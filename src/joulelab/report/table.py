@@ -75,8 +75,8 @@ def print_result(
     if result.twin:
         console.print(Text(fmt.simulated([result.twin])))
     console.print(Text(headline(result), style="bold"), soft_wrap=True)
-    if unseen := unseen_line(result):
-        console.print(Text(unseen))
+    if (bound := result.bound_check) is not None:
+        print_facts(console, [(bound.status, f"{bound.message}\n-> {bound.next}")])
     console.print(Text(story(result, console.width)))
     if result.scopes:
         _print_energies(console, result, every=every_scope, budget=budget)
@@ -116,28 +116,14 @@ def headline(result: Result) -> str:
     took = fmt.duration(result.duration_s)
     energy, whole = result.energy, result.group("measured")
     if energy is None or whole is None:
+        if result.is_damaged:
+            return f"no total: a file of the run cannot be read or is missing. It took {took}"
         if result.outcome == "imported":
             return f"no energy: there is neither power nor energy in what was imported. It covers {took}"
         return f"no energy measured: no power meter can be read here. It took {took}"
     text = fmt.quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
     so_far = " so far" if result.state == "live" else ""
-    return f"{text} in {took}{so_far}, {fmt.watts(whole.mean_w.value)} on average"
-
-
-def unseen_line(result: Result, see: str = "`unseen` below") -> str:
-    """Return what the interval would be if nothing hid from the sensors, where that makes it much narrower.
-
-    `see` says where more of it stands.
-    """
-    energy = result.energy
-    if energy is None or energy.expanded is None:
-        return ""
-    seen = energy.without("unseen").expanded
-    if seen is None or energy.expanded < 1.5 * seen:
-        return ""
-    factor, unit = fmt.column([energy.value, energy.expanded], "J")
-    width = fmt.interval(energy.value / factor, seen / factor).partition(" ± ")[2]
-    return f"(± {width} {unit} if no load is in step with the sensors: see {see})"
+    return f"{text} ({fmt.watt_hours(energy.value)}) in {took}{so_far}, {fmt.watts(whole.mean_w.value)} on average"
 
 
 def story(result: Result, width: int) -> str:
@@ -211,7 +197,9 @@ def measured_by_lines(result: Result, *, every: bool = False) -> list[tuple[str,
 def budget_table(result: Result) -> Table:
     """Return what makes up the interval of each scope: percent of its energy at k = 2, by kind of source."""
     kinds = list(dict.fromkeys(kind for s in result.scopes for kind in s.energy.budget()))
-    table = make_table("uncertainty, %", "all", *kinds)
+    kinds.sort(key=lambda kind: kind == "unseen")  # last: it is a bound, and no part of `all`
+    heads = ("bound: unseen" if kind == "unseen" else kind for kind in kinds)
+    table = make_table("uncertainty, %", "all", *heads)
     parts = [(s.scope, s.energy) for s in result.scopes] + [(g.name, g.energy) for g in result.groups]
     for label, energy in parts:
         if energy.value == 0:
@@ -347,6 +335,8 @@ def check_facts(result: Result) -> list[tuple[str, str]]:
     for check in check_lines(result.checks):
         if check.name == "power meter" and not result.scopes:
             continue  # the headline says it, and what follows says why
+        if check.name == "unseen" and result.bound_check is not None:
+            continue  # it is below the headline
         then = f"\n-> {check.next}" if check.next else ""
         rows.append((check.status, f"{check.name}: {check.message}{then}"))
     return rows

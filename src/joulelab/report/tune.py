@@ -94,7 +94,9 @@ def _compared(tuned: Tuned) -> list[Column]:
         Column("loss, %", tuple(_cell(None if r is None else r.loss, 0.01) for r in others)),
     ]
     if tuned.goal.name not in PLAIN:
-        columns.append(Column(tuned.goal.name, tuple("1" if r is None else _cell(r.score, 1.0) for r in others)))
+        columns.append(
+            Column(tuned.goal.name, tuple("1" if r is None else _cell(r.score, 1.0, signed=True) for r in others))
+        )
     return [*columns, Column("", tuple(_verdict(tuned, r) for r in tuned.rows))]
 
 
@@ -107,12 +109,12 @@ def _table(tuned: Tuned, columns: Sequence[Column]) -> Table:
     return table
 
 
-def _cell(q: Quantity | None, factor: float) -> str:
+def _cell(q: Quantity | None, factor: float, *, signed: bool = False) -> str:
     if q is None:
         return fmt.NOTHING
     if q.known and not q.terms:
         return fmt.plain(q.value / factor)
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
+    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=signed)
 
 
 def _verdict(tuned: Tuned, row: Row) -> str:
@@ -154,7 +156,7 @@ def _saved(tuned: Tuned) -> str:
     if tuned.saved is None or base is None or best is None or (best is base and tuned.mode == "runs"):
         return ""
     amount, wide = tuned.saved.value, tuned.saved.expanded
-    size = _joules(abs(amount)) if wide is None else fmt.quantity(abs(amount), wide, "J")
+    size = _joules(abs(amount)) if wide is None else fmt.quantity(abs(amount), wide, "J", signed=True)
     said = f"{size} {'' if amount >= 0 else 'more '}{tuned.over}"
     took = "" if tuned.slower is None else f", {_time(tuned.slower)} {_longer(tuned.slower.value)}"
     always = " all the time" if tuned.mode == "online" else ""
@@ -191,7 +193,7 @@ def _time(q: Quantity) -> str:
     if not wide:
         return _seconds(q.value)
     if max(abs(q.value), wide) < MINUTES_S:
-        return fmt.quantity(abs(q.value), wide, "s")
+        return fmt.quantity(abs(q.value), wide, "s", signed=True)
     return f"{_seconds(q.value)} ± {fmt.duration(wide)}"
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from joulelab.store.folder import read_json
+from joulelab.store.safe_files import read_regular
 
 
 def read_document(path: str) -> dict[str, Any]:
     """Read a JSON object as `read_json` does, several times as fast; raise StoreError as it does."""
     try:
-        with open(path, "rb") as file:  # making a Path of it takes longer than to read it
-            data = msgspec.json.decode(file.read())
+        data = msgspec.json.decode(read_regular(path))  # making a Path of it takes longer than to read it
         if isinstance(data, dict):
             return data
     except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -18,6 +18,7 @@ from joulelab.core.errors import NotARun, StoreError, WriteFailed
 from joulelab.core.process import start_ticks
 from joulelab.store.journal import is_being_written, sync_directory
 from joulelab.store.redact import allowed_environment, redact
+from joulelab.store.safe_files import read_regular, replace_file
 from joulelab.store.upgrade import SCHEMA, upgrade
 
 if TYPE_CHECKING:
@@ -163,17 +164,9 @@ def write_json_atomic(path: Path, data: Mapping[str, Any], *, sync: bool = True)
     """
     # Bytes of a command line that are no UTF-8 are lone surrogates here: they become JSON's own escapes.
     text = json.dumps(data, indent=1 if sync else None, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(3).hex()}.tmp")
     try:
-        with temporary.open("xb") as file:
-            file.write(text)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(path, text, sync=sync)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise WriteFailed(f"cannot write {path.name}", where=str(path.parent), error=error, rows_written=0) from error
     if sync:
         sync_directory(path.parent)
@@ -182,7 +175,7 @@ def write_json_atomic(path: Path, data: Mapping[str, Any], *, sync: bool = True)
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; raise StoreError where there is none or it is damaged."""
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_regular(path))
     except OSError as error:
         raise StoreError(f"cannot read {path.name}", where=str(path.parent), why=error.strerror) from error
     except ValueError:
@@ -194,14 +187,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_meta(run: Path) -> dict[str, Any]:
     """Read `run.json` in the current schema; raise NotARun, NewerSchema or StoreError."""
-    if not _is_file(run / "run.json"):
+    if not os.path.lexists(run / "run.json"):
         raise NotARun("not a run folder", where=str(run), why="no run.json in it, or no permission", next="joulelab ls")
     return upgrade("run", read_json(run / "run.json"), where=str(run))
 
 
 def read_end(run: Path) -> dict[str, Any] | None:
     """Read `end.json` in the current schema, None where the run has not ended; raise NewerSchema or StoreError."""
-    if not _is_file(run / "end.json"):
+    if not os.path.lexists(run / "end.json"):
         return None
     return upgrade("end", read_json(run / "end.json"), where=str(run))
 
@@ -232,7 +225,7 @@ def run_state(
     run: Path, meta: Mapping[str, Any] | None = None, *, proc: Path = PROC, boot: str | None = None
 ) -> RunState:
     """Tell live, closed and killed apart; a journal that somebody still writes keeps a run live."""
-    if _is_file(run / "end.json"):
+    if os.path.lexists(run / "end.json"):
         return RunState.CLOSED
     who = (read_meta(run) if meta is None else meta).get("owner") or {}
     if owner_alive(who, proc=proc, boot=boot):
@@ -244,7 +237,7 @@ def run_state(
     if elsewhere and _age_s(journals) < RECENT_S:
         return RunState.LIVE
     # end.json may have come while we looked.
-    return RunState.CLOSED if _is_file(run / "end.json") else RunState.KILLED
+    return RunState.CLOSED if os.path.lexists(run / "end.json") else RunState.KILLED
 
 
 def _age_s(paths: list[Path]) -> float:
@@ -261,7 +254,7 @@ def list_runs(runs: Path) -> list[Path]:
         names = sorted(p.name for p in os.scandir(runs) if RUN_ID.fullmatch(p.name))
     except OSError:
         return []
-    return [runs / name for name in names if _is_file(runs / name / "run.json")]
+    return [runs / name for name in names if os.path.lexists(runs / name / "run.json")]
 
 
 def find_run(runs: Path, what: str) -> Path:

@@ -5,6 +5,7 @@ The stamps of archives are UTC in ns; they become the run's monotonic time as th
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import shutil
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 OUTCOME = "imported"
 NOWHERE = "imported"  # the host of what names none, and the boot id of a clock that nobody asked
 BATCH_ROWS = 20_000
+LARGEST = 1e30  # in any unit; squares and sums of larger numbers do not fit into a float
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,12 @@ def write_rows(folder: Path, meter: str, table: str, members: Sequence[Fetched],
 def _packed(row: struct.Struct, index: int, batch: Sequence[tuple[int, int, Sequence[float]]], where: str) -> bytes:
     if any(t1 < t0 for t0, t1, _ in batch):
         raise StoreError("a reading ends before it begins", where=where)
+    for t0, _, values in batch:
+        if any(abs(value) > LARGEST for value in values):
+            at = dt.datetime.fromtimestamp(t0 // 10**9, dt.UTC).isoformat()
+            what = f"{max(values, key=abs):g} at {at} is no reading"
+            then = "correct or remove it in the source, and import it again"
+            raise StoreError(what, where=where, why="no device has such a value", next=then)
     try:
         return b"".join([row.pack(index, t0, t1, *values) for t0, t1, values in batch])
     except (struct.error, TypeError) as error:

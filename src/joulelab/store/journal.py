@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from joulelab.core.errors import StoreError, WriteFailed
 from joulelab.core.spec import Stream
+from joulelab.store.safe_files import NEW_FLAGS, open_regular
 from joulelab.store.upgrade import SCHEMA, upgrade
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def pack_header(fields: HeaderFields, streams: Sequence[Stream]) -> bytes:
 
 def read_header(path: Path) -> JournalHeader:
     """Read a journal's header; raise StoreError where it is torn, NewerSchema where it is newer, OSError as met."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         prefix = file.read(PREFIX.size)
         magic, length = PREFIX.unpack(prefix) if len(prefix) == PREFIX.size else (b"", 0)
         if magic != MAGIC or length > HEADER_LIMIT:
@@ -160,14 +161,11 @@ def is_being_written(path: Path) -> bool:
     """Return whether a writer, here or in another container or host that shares locks, still holds the journal."""
     if sys.platform == "win32":
         return False
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    with contextlib.suppress(OSError), open_regular(path) as file:
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        finally:
-            os.close(fd)
     return False
 
 
@@ -181,7 +179,7 @@ class JournalWriter:
         self.rows = 0
         head = pack_header(header, streams)
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o644)
+            self._fd = os.open(path, NEW_FLAGS, 0o644)
         except OSError as error:
             raise WriteFailed(
                 f"cannot create {path.name}", where=str(path.parent), error=error, rows_written=0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from joulelab.store.safe_files import read_regular
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -14,10 +16,11 @@ Line = dict[str, Any]
 def read_lines(path: Path) -> tuple[list[Line], int]:
     """Return the whole lines of a file that are objects with an integer `t`, and the number of damaged ones.
 
-    A last line without its end is still being written, or was cut off: it is neither returned nor counted.
+    A last line without its end is still being written, or was cut off: it is neither returned nor counted. Raises
+    OSError for what cannot be read.
     """
     try:
-        whole = path.read_bytes().split(b"\n")[:-1]
+        whole = read_regular(path).split(b"\n")[:-1]
     except FileNotFoundError:
         return [], 0
     lines: list[Line] = []

@@ -96,13 +96,19 @@ RESULT_COLUMNS = {
 
 
 def query(
-    runs: Path, sql: str, *, results: Results | None = None, prepare: Callable[[Path], None] | None = None
+    runs: Path,
+    sql: str,
+    *,
+    results: Results | None = None,
+    prepare: Callable[[Path], None] | None = None,
+    left_out: list[Path] | None = None,
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return column names and rows of one SELECT over all runs.
 
     Only what the statement mentions is read. `results` is called once per run and returns rows for `energies`,
     `phases` and `facts` (it may compute them); without it they come from `results.json` where that has them. `prepare`
-    is called for runs that have journals before their samples are read (it may seal them). Raises ConfigError for wrong
+    is called for runs that have journals before their samples are read (it may seal them). `left_out` takes the files
+    whose samples are missing from the views since they cannot be read. Raises ConfigError for wrong
     SQL, with the views and columns there are, and Refused for statements that do anything but select.
     """
     known = list_runs(runs)
@@ -118,7 +124,9 @@ def query(
         tables = _sealed_tables(known, prepare) if _may_name_samples(con, sql) else None
         wanted = {name: files for name, files in (tables or {}).items() if _mentions(sql, name)}
         for name, files in wanted.items():
-            _make_table_view(con, name, files)
+            damaged = _make_table_view(con, name, files)
+            if left_out is not None:
+                left_out += damaged
         _fence(con, [file for files in wanted.values() for file in files])
         try:
             found = con.execute(sql)
@@ -209,7 +217,7 @@ def _documents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what tells how a run began and ended; the latter is empty where it did not."""
     where = str(path)
     meta = upgrade("run", read_document(f"{where}/run.json"), where=where)
-    there = os.path.exists(f"{where}/end.json")  # noqa: PTH110 (a Path for each of ten thousand takes long)
+    there = os.path.lexists(f"{where}/end.json")
     return meta, upgrade("end", read_document(f"{where}/end.json"), where=where) if there else {}
 
 
@@ -294,13 +302,13 @@ def _sealed_tables(known: Sequence[Path], prepare: Callable[[Path], None] | None
 
 
 def _files(run: Path) -> list[str]:
-    """Return the files in a run's host folders, but the hidden ones."""
+    """Return the regular files in a run's host folders, but the hidden ones; DuckDB would wait for a FIFO."""
     found = []
     with contextlib.suppress(OSError), os.scandir(run) as hosts:
         for host in hosts:
             if host.is_dir():
                 with contextlib.suppress(OSError), os.scandir(host.path) as files:
-                    found += [file.path for file in files if not file.name.startswith(".")]
+                    found += [file.path for file in files if not file.name.startswith(".") and file.is_file()]
     return found
 
 
@@ -320,18 +328,23 @@ def _may_name_samples(con: duckdb.DuckDBPyConnection, sql: str) -> bool:
     return _lists_views(sql) or any("_" in word for word in words - columns)
 
 
-def _make_table_view(con: duckdb.DuckDBPyConnection, name: str, files: list[Path]) -> None:
+def _make_table_view(con: duckdb.DuckDBPyConnection, name: str, files: list[Path]) -> list[Path]:
+    """Make the view of one table and return the files that cannot be read, which it lacks; `files` are the others."""
+    left_out: list[Path] = []
     try:
         described = con.execute(f"DESCRIBE SELECT * FROM {_source(files)}").fetchall()  # noqa: S608 (quoted)
     except duckdb.Error:
-        files[:] = [file for file in files if _readable(con, file)]
+        whole = [file for file in files if _readable(con, file)]
+        left_out = [file for file in files if file not in whole]
+        files[:] = whole
         if not files:
-            return
+            return left_out
         described = con.execute(f"DESCRIBE SELECT * FROM {_source(files)}").fetchall()  # noqa: S608 (quoted)
     own = [str(row[0]) for row in described if row[0] != "filename"]
     where = "parse_path(filename, 'both_slash')"
     columns = ", ".join([f"{where}[-3] AS run", f"{where}[-2] AS host", *map(named, own)])
     con.execute(f"CREATE VIEW {named(name)} AS SELECT {columns} FROM {_source(files)}")  # noqa: S608 (quoted)
+    return left_out
 
 
 def _source(files: Sequence[Path]) -> str:

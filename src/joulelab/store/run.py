@@ -6,9 +6,13 @@ import os
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import duckdb
+import numpy as np
+
 from joulelab.core.clock import ClockPair
 from joulelab.core.errors import StoreError
 from joulelab.store.clocks import Joint, best_joint
+from joulelab.store.damage import find_damage
 from joulelab.store.folder import RunState, host_dirs, read_end, read_meta, run_state
 from joulelab.store.lines import Line, read_lines
 from joulelab.store.series import Series, read_series, read_streams
@@ -54,6 +58,7 @@ class Run:
         self.meta = dict(meta)
         self._loaded: dict[tuple[str, str, str], Table] = {}
         self._whole: dict[tuple[str, str, str], dict[str, Series]] = {}
+        self._unread: dict[Path, Problem] = {}
         self._look: list[tuple[str, int, int]] = []
         self._joints: dict[str, Joint | None] | None = None
         self._kept: tuple[object, Any] | None = None
@@ -90,9 +95,10 @@ class Run:
 
     def tables(self) -> list[TableInfo]:
         """Return every table of every host; those whose headers are torn are left out (see `problems`)."""
-        look = [(f.path, f.stat().st_size, f.stat().st_mtime_ns) for p in host_dirs(self.path) for f in os.scandir(p)]
-        if sorted(look) != self._look:
-            self._look = sorted(look)
+        look = sorted(_described(f) for p in host_dirs(self.path) for f in os.scandir(p))
+        if look != self._look:
+            self._look = look
+            self._unread = {path: problem for path, problem in self._unread.items() if path.suffix == ".jsonl"}
             self._loaded.clear()
             self._whole.clear()
             self._joints = None
@@ -100,9 +106,20 @@ class Run:
         return [TableInfo(t.host, t.meter, t.table, t.streams, t.rows) for t in self._tables() if t.segments]
 
     def series(self, info: TableInfo, stream: str, *, channels: Sequence[str] | None = None) -> Series:
-        """Read one stream in time order, all its channels or those named; raise StoreError for unknown names."""
+        """Read one stream in time order, all its channels or those named; raise StoreError for unknown names.
+
+        A stream whose file turns out to be damaged has no samples; `problems` names the file.
+        """
         wanted = _wanted(info, stream, channels)
-        return self._retry(lambda: self._read((info.host, info.meter, info.table), stream, wanted))
+        key = (info.host, info.meter, info.table)
+        try:
+            return self._retry(lambda: self._read(key, stream, wanted))
+        except duckdb.Error as error:
+            path = self._table(*key).parquet or self.path / info.host / f"{info.meter}.{info.table}"
+            what = f"{path.name} cannot be read ({str(error).splitlines()[0]})"
+            self._unread[path] = Problem(path, what, lost=True)
+            nothing = np.empty(0, np.int64)
+            return Series(nothing, nothing, {c: np.empty(0) for c in wanted}, np.empty(0, np.int32))
 
     def kept(self, key: object, make: Callable[[], T]) -> T:
         """Return the last thing that was made of this run under a key, or make it, where files have changed since."""
@@ -149,9 +166,16 @@ class Run:
         found = [problem for table in self._tables() for problem in table.problems]
         found += [problem for table in self._tables() for s in table.journals for problem in _damage(s)]
         for pattern in ("events.*.jsonl", "marks/*.jsonl"):
-            damaged = dict.fromkeys(p for _, p in self._lines(pattern, damaged=True))
-            found += [Problem(path, "lines are damaged and left out") for path in damaged]
-        return found
+            list(self._lines(pattern))
+        return [*found, *self._unread.values()]
+
+    def damage(self, events: Sequence[Line]) -> list[Problem]:
+        """Return the files that cannot be read or are missing, after all has been read; `events` are this run's."""
+        tables = list(self._tables())
+        known = [*(problem for table in tables for problem in table.problems), *self._unread.values()]
+        folders = [self.path / host for host in dict.fromkeys((str(self.meta.get("host")), *self.hosts))]
+        live = self.state is RunState.LIVE
+        return find_damage(known, live=live, folders=folders, tables=tables, events=events)
 
     def _joint(self, host: str) -> Joint | None:
         """Return how a host's time is turned into the first one's, None where that is not needed or not known."""
@@ -233,16 +257,18 @@ class Run:
                 self._loaded.clear()
         raise StoreError("files vanish while they are read", where=str(self.path))
 
-    def _lines(
-        self, pattern: str, hosts: Sequence[str] | None = None, *, damaged: bool = False
-    ) -> Iterator[tuple[Line, Path]]:
+    def _lines(self, pattern: str, hosts: Sequence[str] | None = None) -> Iterator[tuple[Line, Path]]:
         for host in self.hosts if hosts is None else hosts:
             found: list[tuple[Line, Path]] = []
             for path in sorted((self.path / host).glob(pattern)):
-                lines, bad = read_lines(path)
+                self._unread.pop(path, None)
+                try:
+                    lines, damaged = read_lines(path)
+                except OSError as error:
+                    lines, damaged = [], 0
+                    self._unread[path] = Problem(path, f"{path.name} cannot be read ({error.strerror})", lost=True)
                 if damaged:
-                    found += [({"t": 0}, path)] if bad else []
-                    continue
+                    self._unread[path] = Problem(path, "lines are damaged and left out")
                 source = path.name.removesuffix(".jsonl")
                 found += [({**line, "host": line.get("host", host), "source": source}, path) for line in lines]
             yield from sorted(found, key=lambda pair: pair[0]["t"])
@@ -257,6 +283,15 @@ def _wanted(info: TableInfo, stream: str, channels: Sequence[str] | None) -> lis
     if unknown:
         raise StoreError(f"stream {stream!r} has no channel {', '.join(unknown)}", why=f"it has {', '.join(known)}")
     return known if channels is None else list(channels)
+
+
+def _described(file: os.DirEntry[str]) -> tuple[str, int, int]:
+    """Return what changes when a file does; a link that leads nowhere is described by itself."""
+    try:
+        found = file.stat()
+    except OSError:
+        return file.path, -1, -1
+    return file.path, found.st_size, found.st_mtime_ns
 
 
 def _damage(segment: Segment) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ reads the same, and the next one goes on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -21,6 +22,7 @@ import numpy as np
 from joulelab.core.errors import StoreError
 from joulelab.store.folder import RunState, host_dirs, read_meta, run_state
 from joulelab.store.journal import is_being_written, journal_path, sync_directory
+from joulelab.store.safe_files import NO_FOLLOW, check_regular, is_own
 from joulelab.store.table import (
     CHUNK_ROWS,
     METADATA_KEY,
@@ -88,7 +90,7 @@ def seal(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROWS) -
 
 @contextlib.contextmanager
 def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
-    fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+    fd = _open_lock(folder)
     try:
         if sys.platform != "win32":
             try:
@@ -100,6 +102,30 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def _open_lock(folder: Path) -> int:
+    """Open the lock of a host folder that is ours; raise OSError for the folder of another user, and for a link.
+
+    Its name is known, because two that seal must meet at it: nothing is ever written to it.
+    """
+    for path in (folder.parent, folder):
+        if not is_own(path.lstat()):
+            raise PermissionError(errno.EPERM, "it belongs to another user")
+    flags = os.O_RDWR | NO_FOLLOW | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        fd = os.open(folder / LOCK, flags)
+    except FileNotFoundError:
+        try:
+            return os.open(folder / LOCK, flags | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            fd = os.open(folder / LOCK, flags)  # another process has just made it; a link leads nowhere
+    try:
+        check_regular(folder / LOCK, os.fstat(fd))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _seal_host(
@@ -141,14 +167,13 @@ class TemporaryFiles:
     """Hand out names of temporary files in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Choose names that no other process uses."""
+        """Take the folder."""
         self.folder = folder
         self.paths: list[Path] = []
-        self._stem = f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}"
 
     def new(self) -> Path:
-        """Return the next name."""
-        self.paths.append(self.folder / f"{self._stem}-{len(self.paths)}")
+        """Return a name that no other process uses, and that nobody who sees the names before it can guess."""
+        self.paths.append(self.folder / f"{TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}")
         return self.paths[-1]
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.core.spec import Stream
 from joulelab.store.journal import JournalHeader, read_header
+from joulelab.store.safe_files import check_regular, open_regular
 from joulelab.store.upgrade import upgrade
 
 if TYPE_CHECKING:
@@ -34,10 +35,11 @@ _PARQUET = re.compile(r"([^.]+)\.([^.]+)\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Say what is wrong with one file of a run, in words for the user."""
+    """Say what is wrong with one file of a run, in words for the user; `lost`: nothing of the file can be used."""
 
     path: Path
     what: str
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,24 +178,26 @@ def _load(host_dir: Path, meter: str, table: str, con: Database) -> Table:
     parquet = host_dir / f"{meter}.{table}.parquet"
     segments: dict[int, Segment] = {}
     problems: list[Problem] = []
-    sealed = parquet.is_file()
+    sealed = os.path.lexists(parquet)
     if sealed:
         try:
             segments = {s.header.segment: s for s in read_sealed(parquet, con)}
         except NewerSchema:
             raise
         except StoreError as error:
-            problems.append(Problem(parquet, str(error)))
+            problems.append(Problem(parquet, str(error), lost=True))
             sealed = False
     for number, path in journals:
         if number in segments:
             continue
         try:
             segments[number] = open_segment(path)
-        except NewerSchema:
+        except (NewerSchema, FileNotFoundError):
             raise
         except StoreError as error:
-            problems.append(Problem(path, str(error)))
+            problems.append(Problem(path, str(error), lost=True))
+        except OSError as error:
+            problems.append(Problem(path, f"{path.name} cannot be read ({error.strerror})", lost=True))
     problems += [Problem(host_dir / f"{meter}.{table}", text) for s in segments.values() for text in _complaints(s)]
     ordered = tuple(segments[n] for n in sorted(segments))
     return Table(host_dir.name, meter, table, parquet if sealed else None, ordered, tuple(problems))
@@ -220,15 +224,23 @@ def open_segment(path: Path) -> Segment:
 def read_sealed(path: Path, con: Database) -> list[Segment]:
     """Return the segments that a Parquet file holds; raise StoreError where it is damaged or not joulelab's."""
     query = f"SELECT decode(value) FROM parquet_kv_metadata({quoted(path)}) WHERE decode(key) = $key"  # noqa: S608 (quoted)
+    count = f"SELECT sum(num_rows) FROM parquet_file_metadata({quoted(path)})"  # noqa: S608 (quoted)
     try:
+        check_regular(path, path.stat())  # DuckDB would wait for a FIFO
         found = con.execute(query, {"key": METADATA_KEY}).fetchall()
         data = upgrade("table", json.loads(found[0][0]), where=str(path)) if found else {}
-        return [_sealed_segment(data, s) for s in data["segments"]]
+        segments = [_sealed_segment(data, s) for s in data["segments"]]
+        ((rows,),) = con.execute(count).fetchall()
     except FileNotFoundError:
         raise
-    except (duckdb.Error, ValueError, KeyError, TypeError) as error:
-        what = str(error).splitlines()[0]
+    except (duckdb.Error, OSError, ValueError, KeyError, TypeError) as error:
+        what = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
         raise StoreError(f"{path.name} cannot be read", where=str(path.parent), why=what) from None
+    written = sum(s.rows for s in segments)
+    if rows != written or (data["meter"], data["table"]) != tuple(path.name.split(".")[:2]):
+        why = f"it holds {rows} rows, but was written as {data['meter']}.{data['table']}.parquet with {written}"
+        raise StoreError(f"{path.name} is not the file that was recorded", where=str(path.parent), why=why)
+    return segments
 
 
 def _sealed_segment(data: Mapping[str, Any], segment: Mapping[str, Any]) -> Segment:
@@ -276,7 +288,7 @@ def chunks(segment: Segment, size: int = CHUNK_ROWS) -> Iterator[tuple[Rows, Mas
     """
     assert segment.path is not None
     layout = row_type(segment.header.columns)
-    with segment.path.open("rb") as file:
+    with open_regular(segment.path) as file:
         for start in range(0, max(segment.rows, 1), size):
             count = min(size, segment.rows - start)
             # A row once whole is never cut off again (the writer only removes torn ones), so the map cannot fault.

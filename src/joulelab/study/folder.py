@@ -183,7 +183,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a study's folder."""
     file = folder / ".lock"
     try:
-        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         then = "run it as the user whose study it is, or choose another --studies"
         raise StoreError("the study cannot be locked", where=str(file), why=error.strerror, next=then) from error

@@ -10,6 +10,7 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
 from joulelab.core.scope import family, parent, roots
 from joulelab.store.journal import JournalHeader, read_header, row_struct
+from joulelab.store.safe_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +58,7 @@ def _last_rows(journal: Path, header: JournalHeader) -> dict[int, list[Row]]:
     """Return the last rows of each stream, in the order of their times."""
     layout = row_struct(len(header.columns))
     rows: dict[int, list[Row]] = {}
-    with journal.open("rb") as file:
+    with open_regular(journal) as file:
         whole = (file.seek(0, 2) - header.data_offset) // layout.size
         file.seek(header.data_offset + max(whole - MOST_ROWS, 0) * layout.size)
         data = file.read(min(whole, MOST_ROWS) * layout.size)

@@ -25,11 +25,9 @@ def run_options(
     labels: Mapping[str, str] | None = None,
     caps: Sequence[Wish] = (),
 ) -> tuple[RunOptions, list[str]]:
-    """Return how a slot is recorded, and what is to be warned of. Raises ConfigError for a wrong configuration."""
+    """Return how a slot is recorded, and what is to be warned of. Raises ConfigError for a name that no meter has."""
     config = load(environ, host_name(), named=None if settings.config is None else Path(settings.config))
-    config.check()
     chosen = choose(config, environ, settings.meters, settings.without)
-    chosen.check()
     defaults = config.run
     period_s = settings.period_s if settings.period_s is not None else defaults.get("period_s", 0.1)
     rated = {} if settings.rated_cpu_w is None else {"cpu_w": settings.rated_cpu_w}
@@ -46,4 +44,4 @@ def run_options(
     )
     named = None if settings.config is None else Path(settings.config)
     read = options.reading(chosen, file=named, wanted=settings.meters, without=settings.without)
-    return read, [*config.warnings, *chosen.warnings]
+    return read, [*map(str, chosen.lost), *config.warnings, *chosen.warnings]

@@ -165,7 +165,7 @@ def _caps(cell: PlannedCell, seen: devices.Visible, environ: Mapping[str, str]) 
 def _redirect(folder: Path) -> None:
     """Send what the workload will write to files; it has nothing to read."""
     for target, name in ((1, OUT), (2, ERR)):
-        fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         os.dup2(fd, target)
         os.close(fd)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

@@ -17,6 +17,7 @@ from joulelab.core.clock import NS, boot_id, clock_pair, monotonic_ns
 from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.core.process import start_ticks
 from joulelab.store.folder import list_runs, read_end, read_json, write_json_atomic
+from joulelab.store.safe_files import open_regular
 from joulelab.study.folder import locked
 
 if TYPE_CHECKING:
@@ -89,15 +90,14 @@ def is_gone(claim: Mapping[str, Any], file: Path) -> bool:
 
 def _is_locked(file: Path) -> bool:
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        opened = open_regular(file)
     except OSError:
         return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
+    with opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
     return False
 
 
@@ -266,7 +266,7 @@ def set_aside(slot: Slot, study: Path, is_over: IsOver | None = None) -> Path | 
 
 def last_words(slot: Path) -> str:
     """Return the last line that a slot's workload wrote to its errors, shortened; empty where there is none."""
-    with contextlib.suppress(OSError), (slot / ERR).open("rb") as file:
+    with contextlib.suppress(OSError), open_regular(slot / ERR) as file:
         file.seek(max(file.seek(0, os.SEEK_END) - LAST_BYTES, 0))
         lines = file.read().decode(errors="replace").split("\n")
         return next((line.strip()[:LAST_SHOWN] for line in reversed(lines) if line.strip()), "")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.store.folder import list_runs
+from joulelab.store.safe_files import read_regular
 from joulelab.study import remains
 from joulelab.study.slots import note_stop
 from joulelab.supervisor.signals import ENDING, Signal, SignalBox
@@ -121,7 +122,7 @@ class Reaper:
 def _workload(slot: Path) -> dict[str, Any] | None:
     """Return the event that tells of the workload's start, None where it has not started."""
     for file in (file for run in list_runs(slot) for file in run.glob("*/events.run.jsonl")):
-        for line in file.read_bytes().splitlines():
+        for line in read_regular(file).splitlines():
             with contextlib.suppress(ValueError):
                 event: dict[str, Any] = json.loads(line)
                 if event.get("event") == "workload":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
+from joulelab.store.safe_files import open_regular
 from joulelab.study.slots import ERR, OUT
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class WorkPattern:
     def _matches(self, file: Path) -> Iterator[float]:
         compiled = re.compile(self.pattern.encode(), re.MULTILINE)
         group = next(iter(compiled.groupindex), 1)
-        with contextlib.suppress(OSError), file.open("rb") as opened:
+        with contextlib.suppress(OSError), open_regular(file) as opened:
             if not os.fstat(opened.fileno()).st_size:
                 return  # what is empty cannot be mapped
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as text:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import StoreError
 from joulelab.store.journal import read_header
+from joulelab.store.safe_files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +52,7 @@ def _reaches(path: Path, t_ns: int) -> bool:
         rows = (path.stat().st_size - header.data_offset) // header.row_bytes
         if rows < 1:
             return False
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(header.data_offset + (rows - 1) * header.row_bytes)
             return int(_STAMPS.unpack(file.read(_STAMPS.size))[1]) >= t_ns
     except FileNotFoundError:

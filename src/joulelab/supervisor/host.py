@@ -84,6 +84,8 @@ class HostRecording:
             if spawned is not None:
                 spawned.dismiss()
             return
+        for lost in self.options.lost if not self._segment else ():
+            self.event("meter", status="failed", **lost)
         self._started_ns = monotonic_ns()
         self._restart_ns = NEVER_NS
         log = self.folder / f"recorder.{self._segment}.log"

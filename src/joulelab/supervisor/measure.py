@@ -1,4 +1,4 @@
-"""Measure a block or a function of this process: `with joulelab.measure("training") as m:`, `@joulelab.measured`."""
+"""Measure a block or a function: `with joulelab.measure("training") as m:`, `@joulelab.measured("training")`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import contextlib
 import functools
 import inspect
 import logging
+import numbers
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from joulelab.config.choose import Chosen, check_name, choose
+from joulelab.config.choose import Chosen, check_name, choose, general_problems
 from joulelab.config.entry import Config
 from joulelab.config.load import load
 from joulelab.core.clock import NS, monotonic_ns
@@ -23,7 +25,7 @@ from joulelab.supervisor.session import Session, join, part
 from joulelab.supervisor.table import table
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from joulelab.analysis.result import Check, PhaseResult, Result
@@ -42,10 +44,16 @@ class Measurement:
     On ranks other than the first of a node it is inert. Results are computed when first asked for.
     """
 
-    def __init__(self, name: str | None, options: Callable[[], RunOptions], labels: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str | None,
+        options: Callable[[], RunOptions],
+        labels: Mapping[str, str],
+        again: Callable[[str], Measurement],
+    ) -> None:
         self.name = name
         self.run: Path | None = None
-        self._options, self._labels = options, labels
+        self._options, self._labels, self._again = options, labels, again
         self._session: Session | None = None
         self._started_run = self._is_run = False
         self._start_ns = self._end_ns = 0
@@ -53,6 +61,10 @@ class Measurement:
         self._phase: str | None = None
         self._parent: str | None = None
         self._result: Result | None = None
+
+    def __call__(self, function: Callable[P, R] | None = None) -> Callable[P, R]:
+        """Measure each call of a function: `@joulelab.measure("name")`. Raises ConfigError for anything else."""
+        return _wrap(function, self.name, None, self._again)
 
     def __enter__(self) -> Measurement:
         """Begin to measure."""
@@ -98,6 +110,8 @@ class Measurement:
     @property
     def result(self) -> Result | None:
         """Return everything that was found; None where nothing was recorded. Raises ConfigError while it runs."""
+        if not self._start_ns:
+            raise ConfigError("nothing was measured yet", next='write `with joulelab.measure("name") as m:`')
         if not self._end_ns:
             raise ConfigError("the measurement has not ended", next="ask after the with block")
         if self._result is None and self.run is not None:
@@ -145,6 +159,9 @@ class Measurement:
             return f"{title}: {self.duration_s:.3f} s, cannot be analysed ({type(error).__name__}: {error})"
 
 
+@overload
+def measure(name: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
 def measure(
     name: str | None = None,
     *,
@@ -154,29 +171,77 @@ def measure(
     idle_s: float | None = None,
     tail_s: float | None = None,
     labels: Mapping[str, str] | None = None,
-) -> Measurement:
-    """Measure a `with` block. All but `name` and `labels` matter only where the block starts a run of its own.
+) -> Measurement: ...
+def measure(
+    name: str | Callable[P, R] | None = None,
+    *,
+    runs: str | Path | None = None,
+    meters: Sequence[Mapping[str, Any] | str] | None = None,
+    period_s: float | None = None,
+    idle_s: float | None = None,
+    tail_s: float | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Measurement | Callable[P, R]:
+    """Measure a `with` block, or each call of a function (as a decorator, with or without a name).
+
+    All but `name` and `labels` matter only where the block starts a run of its own.
 
     `runs` is the store (JOULELAB_RUNS or ./joulelab-runs), `meters` are names, or {"meter": ..., "config": {...}}; all
     that is usual or configured unless given. `idle_s` (0) comes first, `tail_s` (0.3) bounds the wait at the end, power
-    is read each `period_s` (0.1); the table [run] of the configuration has their defaults.
+    is read each `period_s` (0.1); the table [run] of the configuration has their defaults. Raises ConfigError for wrong
+    arguments, before anything is recorded.
     """
+    times = {"period_s": period_s, "idle_s": idle_s, "tail_s": tail_s}
+    again = functools.partial(_measurement, runs=runs, meters=meters, times=times, labels=labels)
+    return _wrap(name, None, None, again) if callable(name) else again(name)
+
+
+def _measurement(
+    name: object,
+    *,
+    runs: str | Path | None,
+    meters: Sequence[Mapping[str, Any] | str] | None,
+    times: Mapping[str, float | None],
+    labels: Mapping[str, str] | None,
+) -> Measurement:
+    title = _check_arguments(name, meters, times, labels)
 
     def options() -> RunOptions:
         config = _configuration()
-        given = {"period_s": period_s, "idle_s": idle_s, "tail_s": tail_s}
-        times = config.run | {key: value for key, value in given.items() if value is not None}
+        used = config.run | {key: value for key, value in times.items() if value is not None}
         base = RunOptions(
             runs=Path(runs) if runs is not None else runs_folder(os.environ),
-            name=name,
+            name=title,
             labels=labels or {},
-            period_s=times.get("period_s", 0.1),
-            idle_s=times.get("idle_s", 0.0),
-            tail_s=times.get("tail_s", 0.3),
+            period_s=used.get("period_s", 0.1),
+            idle_s=used.get("idle_s", 0.0),
+            tail_s=used.get("tail_s", 0.3),
         )
         return base.reading(_chosen(config, meters))
 
-    return Measurement(name, options, labels or {})
+    again = functools.partial(_measurement, runs=runs, meters=meters, times=times, labels=labels)
+    return Measurement(title, options, labels or {}, again)
+
+
+def _check_arguments(name: object, meters: object, times: Mapping[str, object], labels: object) -> str | None:
+    """Return the name. Raises ConfigError for arguments that cannot be meant, so that no run begins with them."""
+    if name is not None and not isinstance(name, str):
+        why = f"it is {name!r}"
+        raise ConfigError(
+            "the name of a measurement must be text", why=why, next='write `with joulelab.measure("name") as m:`'
+        )
+    if isinstance(meters, str):
+        raise ConfigError(f"meters is {meters!r}", next=f"give a list of names: meters=[{meters!r}]")
+    if labels is not None and not isinstance(labels, Mapping):
+        raise ConfigError(f"labels is {labels!r}", next='give a dictionary: labels={"lr": "0.1"}')
+    for key, value in times.items():
+        if value is None:
+            continue
+        least = "above 0" if key == "period_s" else "of 0 or more"
+        seconds = float(value) if isinstance(value, numbers.Real) else -1.0
+        if not (seconds > 0 if key == "period_s" else seconds >= 0):
+            raise ConfigError(f"{key} is {value!r}", next=f"give a number of seconds {least}")
+    return name
 
 
 def _configuration() -> Config:
@@ -186,7 +251,7 @@ def _configuration() -> Config:
     except Exception as error:  # noqa: BLE001 - the block runs, configured or not
         _log.warning("the configuration is not used: %s: %s", type(error).__name__, error)
         return Config()
-    for said in (*config.problems, *config.warnings):
+    for said in config.warnings:
         _log.warning("configuration: %s", said)
     return config
 
@@ -196,15 +261,17 @@ def _chosen(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) ->
     wanted = []
     for name in (m for m in meters or () if isinstance(m, str)):
         try:
-            check_name(config, name)
+            if name not in config.lost:
+                check_name(config, name)
             wanted.append(name)
         except ConfigError as problem:
             _log.warning("this is not measured: %s", problem)
-    chosen = (
-        choose(config, os.environ, wanted) if wanted or meters is None else Chosen(meters=[], node=dict(config.node))
-    )
-    for said in (*chosen.problems, *chosen.warnings):
-        _log.warning("configuration: %s", said)
+    if wanted or meters is None:
+        chosen = choose(config, os.environ, wanted)
+    else:
+        chosen = Chosen(meters=[], node=dict(config.node), lost=general_problems(config))
+    for said in (*chosen.lost, *chosen.warnings):
+        _log.warning("%s", said)
     given = [dict(m) for m in meters or () if not isinstance(m, str)]
     if given:
         chosen.meters = [*(chosen.meters or ()), *given]
@@ -215,36 +282,57 @@ def _chosen(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) ->
 def measured(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
 def measured(
+    name_text: str, /, *, report: Callable[[Measurement], object] | None = None, **options: Any
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@overload
+def measured(
     *, name: str | None = None, report: Callable[[Measurement], object] | None = None, **options: Any
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def measured(
-    function: Callable[P, R] | None = None,
+    function: Callable[P, R] | str | None = None,
     /,
     *,
     name: str | None = None,
     report: Callable[[Measurement], object] | None = None,
     **options: Any,
 ) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
-    """Measure each call of a function, coroutine or generator; `report` is called with each measurement (try print).
+    """Measure each call of a function, coroutine or generator: `@joulelab.measured`, `@joulelab.measured("name")`.
 
-    `options` are those of `measure()`. The last measurement is also kept as the function's attribute `measurement`.
+    `report` is called with each measurement (try print). `options` are those of `measure()`. The last measurement is
+    also kept as the function's attribute `measurement`. Raises ConfigError for what is no function.
     """
+
+    def again(title: str | None) -> Measurement:
+        return measure(title, **options)
+
+    again(None)  # refuses wrong options here, not when the function is called
+    if isinstance(function, str):
+        if name is not None:
+            raise ConfigError(f"there are two names, {function!r} and {name!r}", next="give one")
+        function, name = None, function
     if function is not None:
-        return _wrap(function, name, report, options)
-    return lambda f: _wrap(f, name, report, options)
+        return _wrap(function, name, report, again)
+    return lambda f: _wrap(f, name, report, again)
 
 
 def _wrap(
-    function: Callable[P, R],
+    function: Callable[P, R] | None,
     name: str | None,
     report: Callable[[Measurement], object] | None,
-    options: Mapping[str, Any],
+    again: Callable[[str], Measurement],
 ) -> Callable[P, R]:
-    title = name or getattr(function, "__qualname__", "function")
+    """Return the function, measured at each call by what `again` makes. Raises ConfigError for what is no function."""
+    if inspect.isclass(function):
+        why = "making an object of it is not what takes energy"
+        raise ConfigError(f"the class {function.__name__} cannot be measured", why=why, next="decorate its methods")
+    if not callable(function):
+        then = 'write `@joulelab.measured("name")` above a function'
+        raise ConfigError(f"{function!r} cannot be measured", why="it is no function", next=then)
+    title = name or str(getattr(function, "__qualname__", "function"))
 
     @contextlib.contextmanager
     def call() -> Iterator[None]:
-        m = measure(title, **options)
+        m = again(title)
         try:
             with m:
                 yield

@@ -246,8 +246,8 @@ def options_of(plan: Mapping[str, Any], run: Path, environ: Mapping[str, str]) -
     except Exception as error:  # noqa: BLE001 - the usual meters are better than none
         say("problem", what=f"the configuration is not used: {error}"[:SHORT])
         return options
-    for problem in (*config.problems, *chosen.problems):
-        say("problem", what=str(problem)[:SHORT])
+    for lost in chosen.lost:
+        say("problem", what=str(lost)[:SHORT])
     return options.reading(chosen)
 
 

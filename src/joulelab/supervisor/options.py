@@ -76,7 +76,8 @@ class RunOptions:
     is late, after `nodes_s` if those of other nodes are; a recorder is killed if it has not flushed `flush_s` after the
     tail. `caps` are set before the workload starts and put back after it. `preload` names modules that the caller will
     need then, to be imported meanwhile. `chosen_by` are the file and the names by which meters were chosen: other nodes
-    choose theirs so. `node` is what the configuration says of the node's power (`rated_w`, `planned_w`, in W).
+    choose theirs so. `node` is what the configuration says of the node's power (`rated_w`, `planned_w`, in W). `lost`
+    are configured meters that cannot be read because their entries are wrong: `meter`, `what`, `why`, `next`.
     """
 
     runs: Path
@@ -102,6 +103,7 @@ class RunOptions:
     preload: Sequence[str] = ()
     chosen_by: Mapping[str, Any] | None = None
     node: Mapping[str, float] = field(default_factory=dict)
+    lost: Sequence[Mapping[str, str]] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return what `run.json` keeps of the options."""
@@ -129,12 +131,13 @@ class RunOptions:
         if wanted is not None:
             path = None if file is None else str(file.absolute())
             by = {"file": path, "wanted": list(wanted), "without": list(without)}
+        lost = [meter.to_json() for meter in chosen.lost]
         if not chosen.entries:
-            return replace(self, meters=chosen.meters, chosen_by=by, node=chosen.node)
+            return replace(self, meters=chosen.meters, chosen_by=by, node=chosen.node, lost=lost)
         named = [{"name": e.name, "meter": e.meter, "feeds": e.feeds} for e in chosen.entries]
         also = [*self.also, *chosen.also]
         read = replace(self, meters=chosen.meters, also=also, configured=named, chosen_by=by, node=chosen.node)
-        return replace(read, open_s=OPEN_S, ready_s=READY_S)
+        return replace(read, open_s=OPEN_S, ready_s=READY_S, lost=lost)
 
     def offers(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return what the environment offers to meters."""

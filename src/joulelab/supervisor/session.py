@@ -7,13 +7,15 @@ import os
 import select
 import sys
 import threading
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.marks import local_rank
 from joulelab.supervisor import phases
 from joulelab.supervisor.leftovers import put_back
 from joulelab.supervisor.recording import Recording
+from joulelab.supervisor.spawn import Spawned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +37,7 @@ class Session:
         put_back(os.environ, _log.warning)
         self.recording = Recording(options, [sys.executable, *sys.argv], os.environ)
         try:
-            self.recording.start()
+            self.recording.start(_spawn_recorder())
             self.recording.wait_ready(self._wait)
             self._idle(options.idle_s)
             self.recording.wait_edge(self._wait)
@@ -124,6 +126,17 @@ class Session:
             phases.detach()
 
 
+def _spawn_recorder() -> Spawned | None:
+    """Spawn the recorder in a process group of its own; None where that fails: the recording tries it again.
+
+    A Jupyter kernel that is told to end first ends every process of its group, and waits until they are gone.
+    """
+    try:
+        return Spawned(os.environ, own_group=True)
+    except OSError:
+        return None
+
+
 def exit_code(error: BaseException | None) -> int:
     """Return the exit code of a program that ends by an error (None: in good order), as Python and shells have it."""
     if isinstance(error, SystemExit):
@@ -140,6 +153,7 @@ class _Here:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.session: Session | None = None
+        self.at_exit: weakref.finalize[Any, Any] | None = None
 
 
 _here: _Here | None = None
@@ -175,7 +189,16 @@ def join(options: Callable[[], RunOptions]) -> tuple[Session | None, bool]:
         except Exception as error:  # noqa: BLE001 - the block runs, measured or not
             _log.warning("this is not measured: %s", error)
             return None, False
+        here.at_exit = weakref.finalize(here.session, _close_at_exit, os.getpid())
         return here.session, True
+
+
+def _close_at_exit(pid: int) -> None:
+    """Close a run whose block was never left, as when a notebook's kernel ends; not that of a parent."""
+    here = _mine()
+    if here.session is not None and pid == os.getpid():
+        here.session.open = 1
+        part(here.session, monotonic_ns(), getattr(sys, "last_value", None))
 
 
 def part(session: Session, end_ns: int, error: BaseException | None) -> bool:
@@ -188,6 +211,8 @@ def part(session: Session, end_ns: int, error: BaseException | None) -> bool:
         if session.open:
             return False
         here.session = None
+        if here.at_exit is not None:
+            here.at_exit.detach()
         try:
             session.close(end_ns, error)
         except Exception as problem:  # noqa: BLE001

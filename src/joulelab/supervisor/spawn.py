@@ -12,6 +12,7 @@ from joulelab.recorder.signals import REPORTED
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 
 class Spawned:
@@ -23,9 +24,17 @@ class Spawned:
     __slots__ = ("commands", "pid", "said")
 
     def __init__(
-        self, environ: Mapping[str, str], *, log: str | os.PathLike[str] = os.devnull, warm: bool = False
+        self,
+        environ: Mapping[str, str],
+        *,
+        log: str | os.PathLike[str] = os.devnull,
+        warm: bool = False,
+        own_group: bool = False,
     ) -> None:
-        """Start it; `warm` lets it load the usual meters meanwhile. Raises OSError where it cannot be started."""
+        """Start it; `warm` lets it load the usual meters meanwhile, `own_group` gives it a process group of its own.
+
+        Raises OSError where it cannot be started.
+        """
         if not sys.executable:
             raise OSError("sys.executable is empty")
         command = [sys.executable, "-P", "-W", "ignore", "-m", "joulelab.recorder", *(["--warm"] if warm else [])]
@@ -39,7 +48,10 @@ class Spawned:
             actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate((commands, said, errors))]
             # Blocked until it handles them: a signal to the group in its first moments must not end it.
             mask = [*REPORTED, signal.SIGTSTP]
-            self.pid = os.posix_spawn(command[0], command, findable(environ), file_actions=actions, setsigmask=mask)
+            group: dict[str, Any] = {"setpgroup": 0} if own_group else {}
+            self.pid = os.posix_spawn(
+                command[0], command, findable(environ), file_actions=actions, setsigmask=mask, **group
+            )
         except OSError:
             for fd in opened:
                 os.close(fd)

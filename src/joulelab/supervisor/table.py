@@ -18,6 +18,7 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0,
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"), (1e-12, "p"))
 # Scopes beyond this many are summed up in their groups.
 ROWS = 12
+J_PER_WH = 3600.0
 PHASES = 8  # those that used most are listed
 MOST_OF_TEXT = 60  # letters
 
@@ -42,6 +43,10 @@ def table(title: str, duration_s: float, run: Path | None, result: Result | None
     cells += _phases(result)
     widths = [max(len(c[i]) for c in cells) for i in range(3)]
     lines = [f"  {a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in cells]
+    bound = result.bound_check
+    told = [*([f"  note: {bound.message} -> {bound.next}"] if bound else []), *told]
+    if (whole := result.energy) is not None:
+        head += f", {energy(whole)} ({watt_hours(whole.value)})"
     return "\n".join([f"{head}, run {run.name}", *lines, *told])
 
 
@@ -50,11 +55,24 @@ def energy(joules: Quantity) -> str:
     return _scaled(joules, "J")
 
 
-def _scaled(q: Quantity, unit: str) -> str:
-    size = abs(q.value)
+def watt_hours(joules: float) -> str:
+    """Return an energy as on an electricity bill, with three digits: `7.83 Wh`, `123 kWh`."""
+    factor, prefix = _scale(joules / J_PER_WH)
+    return f"{joules / J_PER_WH / factor:.3g} {prefix}Wh"
+
+
+def _scale(value: float) -> tuple[float, str]:
+    """Return what to divide a value by, and the SI prefix that says so."""
+    size = abs(value)
     scales = _PREFIXES if size >= 1 or size == 0 else _SMALL
-    factor, prefix = next(((f, p) for f, p in scales if size >= f), (1.0, "") if size == 0 else scales[-1])
+    return next(((f, p) for f, p in scales if size >= f), (1.0, "") if size == 0 else scales[-1])
+
+
+def _scaled(q: Quantity, unit: str) -> str:
+    factor, prefix = _scale(q.value)
     text = f"{q.value / factor:.3f} {prefix}{unit}"
+    if q.expanded is not None and 0 <= q.value < q.expanded:  # an energy is not below zero
+        return f"{text} (0 to {(q.value + q.expanded) / factor:.3f})"
     return text if q.expanded is None else f"{text} ± {q.expanded / factor:.3f}"
 
 

@@ -15,6 +15,7 @@ from joulelab.core.clock import NS
 from joulelab.core.scope import family
 from joulelab.store.folder import read_meta
 from joulelab.store.run import Run
+from joulelab.store.safe_files import open_regular
 from joulelab.store.table import load_table, table_names
 from joulelab.supervisor.coverage import FAST_S
 
@@ -96,7 +97,7 @@ class _Tail(Run):
         if segment.path is None:
             return segment
         header, low, high = segment.header, self._skipped.get(segment.path, 0), segment.rows
-        with segment.path.open("rb") as file:
+        with open_regular(segment.path) as file:
             while low < high:
                 middle = (low + high) // 2
                 file.seek(header.data_offset + middle * header.row_bytes + 8)

@@ -178,7 +178,8 @@ def _entry(place: Place, rows: dict[str, Any]) -> Entry:
     return Entry(
         **place.names(),
         **known,
-        status=_status(listed),
+        status="broken" if listed.get("problem") and listed["state"] != RunState.LIVE else _status(listed),
+        problem=str(listed.get("problem") or "") if listed["state"] != RunState.LIVE else "",
         workload=_workload(known, facts),
         start_utc=_time(listed["start_utc"]) or stub(place).start_utc,
         duration_s=_number(listed["duration_s"]),

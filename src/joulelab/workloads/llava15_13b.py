@@ -43,7 +43,7 @@ PARAMETERS = {
     "text": ("300", "tokens of a text without its image: the mean of synthetic ones, and what FLOP are counted for"),
     "longest": ("2048", "tokens of a sample at most, those of its image among them; the rest is cut off"),
     "samples": ("665298", "synthetic samples"),
-    "held_out": ("0", "samples at the end that are not trained on but predicted"),
+    "held_out": ("0", "samples at the end that are not trained on but predicted; 0: train without predicting"),
 }
 PRESETS = {
     "paper": {},
@@ -146,6 +146,7 @@ def task(given: Mapping[str, str]) -> Task:
         quality=quality,
         batch=int(given["batch"]),
         epochs=int(given["epochs"]),
+        predict_times=1 if int(given["held_out"]) else 0,
         sharded=llava.PARTS,
         drop_last=True,
         collate=functools.partial(data.collate, padding=shape.image_token + 1),

@@ -51,6 +51,12 @@ NOTES = (
     "The paper does not tell the stem. Its recipe is the usual one for CIFAR's: 7.444 GFLOP forward for an image.",
     "With ImageNet's stem (stem=imagenet) it is 0.470 GFLOP. The stem is told with each run.",
     "The paper's batch is taken as that of all eight GPUs together.",
+    "The paper printed 26 h and 123 kWh with batch 512, 5 h and 30 kWh with 4096. Do not expect that on real H100s:",
+    "per step that is 4.8 s and 6.9 s (19,600 and 2,600 steps), so a step cost over 4 s whatever its batch.",
+    "The paper does not explain that cost and this workload does not have it; only the twin bnl-h100 adds it (step_s).",
+    "200 epochs are 2.2e17 FLOP: about an hour at a tenth of the fp32 peak of eight H100 (an estimate, never run).",
+    "Both batches compute the same FLOP, so their energies should differ far less than by the paper's factor of 4.",
+    "PyTorch's default, which the study may have used, computes convolutions in TF32 on GPUs: precision=tf32.",
     "Images are moved by up to four pixels and mirrored, as is usual; the paper does not tell.",
     "The presets fashion and smoke train a small network with the same blocks (1,1,1,1, a quarter of the width).",
 )

@@ -34,7 +34,7 @@ PARAMETERS = {
     "divisor": ("1", "makes all layers so many times thinner"),
     "pixels": ("224", "width of what the model sees"),
     "preparation": ("paper", "paper: logarithm, blur, flip, turn, crop; repository: flip, turn, pad, crop"),
-    "draft": ("yes", "yes: large JPEG files are decoded at a half or a quarter of their size; no: as the study did"),
+    "draft": ("no", "no: as the study did; yes: large JPEG files are decoded at a half or a quarter of their size"),
     "repeats": ("10", "how often each test sample is predicted; 0: only train"),
     "train_samples": ("15784", "samples of a stand-in to train on; to test it has a quarter of them at most"),
     "distinct": ("1000", "different images of a stand-in, which come again and again"),
@@ -58,7 +58,8 @@ NOTES = (
     "The study's code has no logarithm and no blur, and pads by 10 pixels before the crop: preparation=repository.",
     "Assumed: the logarithm is that of every image; half of those to train on are blurred, by up to 2 pixels.",
     "No weight decay, 128 loading processes, turns by up to 30 degrees, deterministic: all from the study's code.",
-    "JPEG files are decoded at a smaller size where that is enough, which the study did not do: draft=no.",
+    "draft=yes decodes JPEG files at a smaller size where that is enough, which the study did not do.",
+    "PyTorch's default, which the study may have used, computes in TF32 on an A100; fp32 here is fp32.",
     "The study trained and predicted in jobs of their own: repeats=0, and epochs=0.",
     "The paper reached an accuracy of 63.79 % after 250 epochs, and predicted each test sample ten times.",
     "The study's test data is not published: without test.csv, validation data is predicted (fact predicted_on).",
@@ -133,7 +134,13 @@ def task(given: Mapping[str, str]) -> Task:
         epochs=epochs,
         predict_on=tested,
         predict_times=int(given["repeats"]),
-        facts={"pool_stride": stride, "divisor": divisor, "preparation": given["preparation"], "predicted_on": tested},
+        facts={
+            "pool_stride": stride,
+            "divisor": divisor,
+            "preparation": given["preparation"],
+            "draft": given["draft"],
+            "predicted_on": tested,
+        },
     )
 
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from joulelab.report.charts.draw import draw
-from joulelab.report.charts.model import Bar, Bars, Histogram, Part, Stack, Stacked
+from joulelab.report.charts.model import Bar, Bars, Histogram, Part, Stack, Stacked, lower_end
 from joulelab.report.charts.svg import Frame, Key, axis_of, mark, n, named_axis, path, step_of, text
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'\u202e\n\x00&"
@@ -97,6 +97,14 @@ def test_bars_are_as_long_as_their_values_with_whiskers() -> None:
     half = (float(whiskers[0].attrib["x2"]) - float(whiskers[0].attrib["x1"])) / 2
     assert half / first["width"] == pytest.approx(0.1, rel=0.02)
     assert "mark-best" in svg
+
+
+def test_whiskers_of_energies_end_at_zero_those_of_changes_do_not() -> None:
+    row = Bar("a", 1.0, 3.0, "1 (0 to 4)")
+    assert [lower_end(1.0, 3.0), lower_end(-1.0, 3.0), lower_end(1.0, 3.0, signed=True)] == [0.0, -4.0, -2.0]
+    assert [Bars("t", "", "J", (row,), level=level).is_signed for level in (None, 2.0, 0.0)] == [False, False, True]
+    assert "-2" not in draw(Bars("Energy", "about", "energy, J", (row,)))
+    assert "-2" in draw(Bars("Gain", "about", "gain, %", (row,), level=0.0))
 
 
 def test_upright_bars_and_dots() -> None:

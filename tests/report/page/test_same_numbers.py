@@ -135,7 +135,8 @@ def test_the_first_figures_are_those_of_the_headline_and_the_json(told: Told) ->
     cards = told.html.by_class["value"]
     assert cards[0] == fmt.quantity(energy["value"], energy["expanded"], "J")
     assert cards[1] == fmt.duration(told.json["duration_s"])
-    assert f"{cards[0]} in {cards[1]}, {cards[2]} on average" == headline(told.result)
+    watt_hours = fmt.watt_hours(energy["value"])
+    assert f"{cards[0]} ({watt_hours}) in {cards[1]}, {cards[2]} on average" == headline(told.result)
     assert headline(told.result) in told.terminal
     assert told.html.by_class["name"][:3] == ["energy", "time", "mean power"]
 

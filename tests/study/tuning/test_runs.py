@@ -11,7 +11,7 @@ from tests.study.tuning.whole_runs import COMMAND, ENERGY, Made, curve, shown, t
 
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.terms import Quantity
-from joulelab.core.errors import JoulelabError, MeterError
+from joulelab.core.errors import JoulelabError, MeterError, Refused
 from joulelab.report.tune import headline
 from joulelab.study.matrix import Workload
 from joulelab.study.slots import State, look
@@ -97,6 +97,17 @@ def test_repeats_are_bounded_and_retried_slots_run_again(tmp_path: Path) -> None
     tuned(tmp_path / "t", failing, "180,260")
     assert tuned(tmp_path / "t", again, "180,260", retry=True).choice == 180
     assert (180.0, "r01") in again.ran
+
+
+def test_runs_that_are_too_short_to_measure_are_refused_with_the_time_they_need(tmp_path: Path) -> None:
+    executor = Made(lambda cap: (19.2, 0.06))  # the edges of it are ± 2 J
+    refused = r"run of 0\.06 s is too short.*± 10% only.*at least 5 s"
+    with pytest.raises(Refused, match=refused):
+        tuned(tmp_path / "s", executor)
+    assert executor.ran == [(260.0, "r01")]
+    slow = Made(lambda cap: (10.0, 60.0))  # as by a meter that is read once a minute
+    with pytest.raises(Refused, match="at least 480 s"):
+        tuned(tmp_path / "t", slow)
 
 
 def test_without_a_meter_there_is_nothing_to_tune_by(tmp_path: Path) -> None:

@@ -23,7 +23,10 @@ PICTURE = "--picture"
 
 
 class Watts(click.ParamType[float]):
-    """Take a power: `8480`, `8480W`, `8.48kW`; the value is in W. With `zero` it may be 0, as of a node that is off."""
+    """Take a power with its unit: `8480W`, `8.48kW`; the value is in W.
+
+    A number alone is refused: 70 may be meant as 70 kW. With `zero` it may be 0, as of a node that is off.
+    """
 
     name = "power"
 
@@ -34,9 +37,11 @@ class Watts(click.ParamType[float]):
         """Return W."""
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\d+)?)\s*([kM]?)W?", str(value).strip())
+        found = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\d+)?)\s*([kM]?)(W?)", str(value).strip())
         if not found or (float(found[1]) == 0 and not self._zero):
-            self.fail(f"{value!r} is no power; write it as 70kW or 8480", param, ctx)
+            self.fail(f"{value!r} is no power; write it as 70kW or 8480W", param, ctx)
+        if not found[2] and not found[3] and float(found[1]) != 0:
+            self.fail(f"{value!r} has no unit; write {found[1]}W or {found[1]}kW", param, ctx)
         return float(found[1]) * PREFIXES[found[2]]
 
 

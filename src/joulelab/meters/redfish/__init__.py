@@ -32,6 +32,7 @@ CONFIG = wall.COMMON | {
     "password": "its password",
     "auth": "session, basic or none (session)",
     "chassis": "Id of the chassis that is the node, where the service has several",
+    "sensor": "Id or Name of the sensor that is the node's power, where none is certain; the error lists them",
     "sources": "what to read: environment, power, sensors, supplies, gpus, cooling (the best that is found)",
     "gpus": "numbers of the GPUs in the order of their modules, where it is not 0, 1, 2 ...",
     "verify": "true, false, or the path of a CA file (true)",
@@ -225,6 +226,7 @@ def _wanted(config: Mapping[str, Any], label: str) -> Wanted:
         label=label,
         period_s=period_s,
         chassis=text(label, config, "chassis"),
+        sensor=text(label, config, "sensor"),
         sources=tuple(sources) if sources else None,
         gpus=_list(config, "gpus", int, label),
     )

@@ -14,12 +14,12 @@ from joulelab.meters.redfish import sources, values
 from joulelab.meters.redfish.cooling import cooling
 from joulelab.meters.redfish.gpus import as_own_sensor
 from joulelab.meters.redfish.values import Field
-from joulelab.meters.redfish.walk import Walker, is_part, link
+from joulelab.meters.redfish.walk import Walker, is_equipment, is_part, link
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.meters.redfish.sources import Reading, Supply
+    from joulelab.meters.redfish.sources import Candidate, Reading, Supply
 
 # Where the whole node's power may stand, the best first; and what else there is.
 NODE_SOURCES = ("environment", "power", "sensors")
@@ -29,6 +29,7 @@ COOLING_S = 5.0
 LOOK_S = 6.0
 ASSUMED_GAIN = 0.05
 _GPU = re.compile(r"gpu.*?(\d+)$", re.IGNORECASE)
+_LISTED = 12  # candidates in an error: the largest, since the whole draws more than its parts
 _BOARD = re.compile(r"total_?(gpu|hsc)", re.IGNORECASE)
 
 
@@ -40,6 +41,7 @@ class Wanted:
     label: str
     period_s: float
     chassis: str | None = None
+    sensor: str | None = None
     sources: tuple[str, ...] | None = None
     gpus: list[int] | None = None
 
@@ -64,15 +66,24 @@ class Plan:
 def plans(walker: Walker, wanted: Wanted) -> tuple[list[Plan], list[Missing]]:
     """Return all that can be read, and what cannot. Raises Unavailable, ConfigError, ReadFailed, Denied."""
     missing: list[Missing] = []
-    chassis = walker.chassis(wanted.chassis, wanted.label)
-    found, node = _node(walker, wanted, chassis, missing)
-    body = node or next((body for group in chassis for body in group), {})
-    model = " ".join(str(body.get(key)) for key in ("Manufacturer", "Model") if body.get(key))
+    nodes, others = walker.chassis(wanted.chassis, wanted.label)
+    if wanted.sensor is None:
+        found, node = _node(walker, wanted, nodes, others, missing)
+    else:
+        found, node = _named(walker, wanted, nodes if wanted.chassis is not None else nodes + others)
+    doubt = None
+    if not found and wanted.sources is None:
+        doubt = _doubt(walker, wanted, nodes, others)
+        missing += [Missing.from_error("node", doubt)] if doubt else []
+    body = node or (nodes[0] if len(nodes) == 1 else {})
+    model = _model(body)
     parts: list[tuple[str, Any]] = [
         ("supplies", lambda: _supplies(walker, wanted, body, found, missing, model)),
         ("gpus", lambda: _gpus(walker, wanted)),
         ("cooling", lambda: _cooling(walker, wanted, body, model)),
     ]
+    if not found and wanted.sources is None:
+        parts[0] = ("supplies", lambda: _doubted_supplies(walker, body, missing))
     for name, look in parts:
         if wanted.wants(name):
             beside = name != "supplies" and wanted.sources is None and any(plan.measures for plan in found)
@@ -83,36 +94,93 @@ def plans(walker: Walker, wanted: Wanted) -> tuple[list[Plan], list[Missing]]:
                 missing.append(Missing.from_error(name, error))
     walker.limit_s = None
     if not any(plan.measures for plan in found) and not (found and wanted.sources == ("cooling",)):
-        raise _nothing(missing, wanted)
+        raise doubt or _nothing(missing, wanted)
     return _evenly_stepped(found), missing
 
 
 def _node(
-    walker: Walker, wanted: Wanted, chassis: list[list[dict[str, Any]]], missing: list[Missing]
+    walker: Walker,
+    wanted: Wanted,
+    nodes: list[dict[str, Any]],
+    others: list[dict[str, Any]],
+    missing: list[Missing],
 ) -> tuple[list[Plan], dict[str, Any] | None]:
-    """Return the streams of the whole node, and its chassis: of the first group that has one."""
-    candidates: list[tuple[dict[str, Any], list[tuple[str, Reading]]]] = []
-    for group in chassis:
-        if not candidates:
-            readings = [(body, _node_readings(walker, wanted, body, missing)) for body in group]
-            candidates = [(body, found) for body, found in readings if found]
-    if not candidates:
+    """Return the streams of the whole node, and its chassis. Raises ConfigError where several may be it."""
+    readings = [(body, _node_readings(walker, wanted, body, missing)) for body in nodes]
+    shown = [(body, found) for body, found in readings if found]
+    if not shown and wanted.wants("power"):  # a board whose PowerControl says that it measures the system (Intel)
+        systems = walker.systems()
+        boards = [c for c in others if is_part(c) and sources.is_of_system(walker.follow(c, "Power"), systems)]
+        readings = [(c, _node_readings(walker, replace(wanted, sources=("power",)), c, missing)) for c in boards]
+        shown = [(body, found) for body, found in readings if found]
+    if not shown:
         return [], None
-    if len(candidates) > 1:
-        names = [sources.name_of(body) for body, _ in candidates]
+    if len(shown) > 1:
+        names = [sources.name_of(body) for body, _ in shown]
+        listed = [f"{name} ({_watts(walker, found[0][1]):g} W)" for name, (_, found) in zip(names, shown, strict=True)]
         raise ConfigError(
-            f"several chassis give a node's power: {', '.join(names)}",
+            f"several chassis give a node's power: {', '.join(listed)}",
             where=f"meter {wanted.label}",
             next=f'set chassis = "{names[0]}", or the one that is this node',
         )
-    body, chosen = candidates[0]
-    model = " ".join(str(body.get(key)) for key in ("Manufacturer", "Model") if body.get(key))
+    body, chosen = shown[0]
     made = []
     for kind, reading in chosen:
         name = "node" if len(chosen) == 1 else f"node.{kind}"
         place = wall.place(wanted.config, "node.ac")
-        made.append(_plan(wanted, name, "node", place, reading, model=model, shared=wanted.label))
+        made.append(_plan(wanted, name, "node", place, reading, model=_model(body), shared=wanted.label))
     return made, body
+
+
+def _named(walker: Walker, wanted: Wanted, bodies: list[dict[str, Any]]) -> tuple[list[Plan], dict[str, Any]]:
+    """Return the stream of the reading that `sensor` names, and its chassis. Raises ConfigError."""
+    is_named = wanted.chassis is not None
+    every = [(body, one) for body in bodies for one in sources.candidates(walker, body, is_named=is_named)]
+    meant = [(body, one) for body, one in every if wanted.sensor == one.name]
+    meant = meant or [(body, one) for body, one in every if wanted.sensor in one.also.split(", ")]
+    if len(meant) != 1:
+        listed = _listed([one for _, one in meant or every])
+        what = f"several sensors are {wanted.sensor!r}" if meant else f"there is no power sensor {wanted.sensor!r}"
+        advice = "give chassis too, or the Id of one" if meant else "give one of those"
+        raise ConfigError(what, where=f"meter {wanted.label}", why=listed, next=advice)
+    body, one = meant[0]
+    place = wall.place(wanted.config, "node.ac")
+    return [_plan(wanted, "node", "node", place, one.reading, model=_model(body), shared=wanted.label)], body
+
+
+def _doubt(
+    walker: Walker, wanted: Wanted, nodes: list[dict[str, Any]], others: list[dict[str, Any]]
+) -> Unavailable | None:
+    """Return the refusal where powers are shown and none is certainly the node's: list them, and how to choose."""
+    is_named = wanted.chassis is not None
+    bodies = nodes if is_named else nodes + others
+    found = [one for body in bodies for one in sources.candidates(walker, body, is_named=is_named)]
+    found.sort(key=lambda one: -one.watts)
+    if not found:
+        return None
+    best = found[0]
+    advice = f'if one of them is the node, name it: chassis = "{best.chassis}", sensor = "{best.name}"'
+    if not walker.systems() or any(is_equipment(body) for body in bodies if sources.name_of(body) == best.chassis):
+        advice += ', and feeds = "rack" where it feeds several nodes'
+    return Unavailable(
+        "no power of this BMC is certainly that of one node",
+        where=wanted.label,
+        why=_listed(found),
+        next=f"{advice}; or use a PDU or IPMI",
+    )
+
+
+def _listed(found: list[Candidate]) -> str:
+    shown = "; ".join(map(str, sorted(found, key=lambda one: -one.watts)[:_LISTED]))
+    return f"it shows {shown or 'none'}" + (f"; and {len(found) - _LISTED} smaller" if len(found) > _LISTED else "")
+
+
+def _model(body: dict[str, Any]) -> str:
+    return " ".join(str(body.get(key)) for key in ("Manufacturer", "Model") if body.get(key))
+
+
+def _watts(walker: Walker, reading: Reading) -> float:
+    return values.value(walker.get(reading.power.path), reading.power)
 
 
 def _node_readings(
@@ -123,19 +191,24 @@ def _node_readings(
         if not wanted.wants(kind) or (found and wanted.sources is None):
             continue
         try:
-            if kind == "environment":
-                metrics, path = walker.follow(body, "EnvironmentMetrics"), link(body, "EnvironmentMetrics")
-                reading = sources.environment(walker, metrics, path)
-            elif kind == "power":
-                reading = sources.from_power(walker.follow(body, "Power"), link(body, "Power"))
-            else:
-                reading = sources.from_sensors(walker, body, sources.is_total)
+            reading = _node_reading(walker, kind, body)
         except Unavailable as error:
             missing.append(Missing.from_error(kind, error))
             continue
         if reading is not None:
             found.append((kind, reading))
     return found
+
+
+def _node_reading(walker: Walker, kind: str, body: dict[str, Any]) -> Reading | None:
+    """Return the power of a whole chassis from one source, None where none is certain. Raises Unavailable."""
+    if kind == "environment":
+        metrics, path = walker.follow(body, "EnvironmentMetrics"), link(body, "EnvironmentMetrics")
+        return None if sources.is_of_part(walker, metrics) else sources.environment(walker, metrics, path)
+    if kind == "power":
+        return sources.from_power(walker.follow(body, "Power"), link(body, "Power"))
+    whole = [one for one in sources.power_sensors(walker, body) if one.is_certain]
+    return whole[0].reading if len(whole) == 1 else None
 
 
 def _supplies(
@@ -157,6 +230,16 @@ def _supplies(
             shared = wanted.label if side == "ac" else f"{wanted.label}.dc"
             made.append(_plan(wanted, place["scope"], "psu", place, reading, model=model, shared=shared, lines=True))
     return sorted(made, key=lambda plan: int(plan.stream.scope.rpartition(":")[2]))
+
+
+def _doubted_supplies(walker: Walker, body: dict[str, Any], missing: list[Missing]) -> list[Plan]:
+    """Return no stream: without a power of the node, nothing tells readings of supplies from ratings or repeats."""
+    metered = [reading for psu in sources.supplies(walker, body) if (reading := psu.ac or psu.dc)]
+    if metered:
+        watts = ", ".join(f"{_watts(walker, reading):g} W" for reading in metered)
+        what = "the sum of the supplies is not certainly the node's power"
+        missing.append(Missing("supplies", what, f'they show {watts}; sources = ["supplies"] adds them'))
+    return []
 
 
 def _unbelievable(
@@ -306,7 +389,7 @@ def _trailing(path: str) -> int:
 
 
 def _is_whole_gpu(name: str) -> bool:
-    return not re.search(r"dram|hbm|memory|limit|peak|voltage", name, re.IGNORECASE)
+    return not re.search(r"dram|hbm|memory|limit|peak|voltage|edp|enforced|max|min|vreg|soc", name, re.IGNORECASE)
 
 
 def _nothing(missing: list[Missing], wanted: Wanted) -> MeterError:

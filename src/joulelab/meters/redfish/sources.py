@@ -10,18 +10,23 @@ from joulelab.core.clock import NS, utc_now_ns
 from joulelab.core.errors import ReadFailed, Unavailable
 from joulelab.meters.redfish import values
 from joulelab.meters.redfish.values import HIGHEST_W, Field, Step
-from joulelab.meters.redfish.walk import Walker, is_present, link
+from joulelab.meters.redfish.walk import Walker, is_in_service, is_part, is_present, link, links
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 UPDATE_S = 1.0  # assumed where a service does not state a SensingInterval
 OLDEST_S = 120.0  # a reading that looks older at opening tells of a wrong clock, not of an old reading
 _WATTS = (0.0, HIGHEST_W)
 _TOTAL = re.compile(
-    r"(total|system|chassis|server|node|input).*(power|pwr)|^(power|pwr)[ _]?(total|consumption)", re.IGNORECASE
+    r"(total|system|chassis|server|node|input).*(power|pwr)|^(power|pwr)[ _]?(total|consumption)"
+    r"|power.*(total|system|chassis|server|node)",
+    re.IGNORECASE,
 )
-_NOT_TOTAL = re.compile(r"(?i)hsc|limit|\bcap\b|min|max|peak|avail|capacity|psu?\d|ps\d|output")
+_NOT_TOTAL = re.compile(
+    r"(?i)hsc|limit|\bcap\b|min|max|peak|average|avail|capacity|psu?\d|ps\d|output|\dv|regulator|rectifier|board"
+)
+_PART_CONTEXT = re.compile(r"(?i)cpu|processor|memory|gpu|accelerator|fan|storage|drive|suppl|regulator|pcie|network")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,22 @@ class Supply:
     name: str
     ac: Reading | None
     dc: Reading | None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Hold a power that a chassis shows: the name to choose it by, and whether it is certainly the whole chassis'."""
+
+    chassis: str
+    name: str
+    also: str
+    watts: float
+    reading: Reading
+    is_certain: bool = False
+
+    def __str__(self) -> str:
+        also = f" ({self.also})" if self.also else ""
+        return f"{self.chassis}: {self.name}{also} {self.watts:g} W"
 
 
 def environment(walker: Walker, metrics: dict[str, Any] | None, path: str | None) -> Reading | None:
@@ -86,21 +107,21 @@ def from_power(power: dict[str, Any] | None, path: str | None) -> Reading | None
 
 
 def from_sensors(walker: Walker, chassis: dict[str, Any], chosen: Callable[[str], bool]) -> Reading | None:
-    """Return power and energy from a chassis' sensors: the first power sensor whose name is chosen."""
-    power: tuple[str, dict[str, Any]] | None = None
-    energy: str | None = None
+    """Return power and energy of the one power sensor whose name is chosen; None where there are several."""
+    power: list[tuple[str, dict[str, Any]]] = []
+    energy: list[str] = []
     for path, sensor in sensors(walker, chassis):
         kind = values.sensor_scale(sensor)
         if kind is None or not chosen(name_of(sensor)):
             continue
-        if kind[0] == "power" and power is None:
-            power = path, sensor
-        elif kind[0] == "energy" and energy is None:
-            energy = path
-    if power is None:
+        if kind[0] == "power":
+            power.append((path, sensor))
+        elif kind[0] == "energy":
+            energy.append(path)
+    if len(power) != 1:
         return None
-    both = _from_both(walker, power[0], energy, "Sensors") if energy is not None else None
-    return both or _from_sensor(*power, "Sensors")
+    both = _from_both(walker, power[0][0], energy[0], "Sensors") if len(energy) == 1 else None
+    return both or _from_sensor(*power[0], "Sensors")
 
 
 def is_total(name: str) -> bool:
@@ -108,23 +129,108 @@ def is_total(name: str) -> bool:
     return bool(_TOTAL.search(name)) and not values.PART.search(name) and not _NOT_TOTAL.search(name)
 
 
+def is_whole(sensor: dict[str, Any]) -> bool:
+    """Return whether a sensor certainly measures its whole chassis: by its context and by its name."""
+    name, side = str(sensor.get("Name") or ""), sensor.get("PhysicalSubContext")
+    if not is_in_service(sensor) or side == "Output" or sensor.get("ElectricalContext") not in (None, "", "Total"):
+        return False
+    if sensor.get("PhysicalContext") == "Chassis":
+        return is_total(name)
+    return side == "Input" and name.strip().lower() in ("node", "server", "system")  # HPE Cray EX: "Node"
+
+
+def is_of_part(walker: Walker, metrics: dict[str, Any] | None) -> bool:
+    """Return whether EnvironmentMetrics takes its power from a sensor of a part: one supply of several, a CPU."""
+    sensor = _sensor(walker, _source(metrics, "PowerWatts")) if metrics is not None else None
+    if sensor is None:
+        return False
+    names = [str(sensor.get(key) or "") for key in ("Id", "Name")]
+    named = any(map(values.PART.search, names)) and not any("total" in name.lower() for name in names)
+    return named or bool(_PART_CONTEXT.search(str(sensor.get("PhysicalContext") or ""))) or not is_in_service(sensor)
+
+
+def candidates(walker: Walker, chassis: dict[str, Any], *, is_named: bool) -> list[Candidate]:
+    """Return every power that a chassis shows; of a part that nobody named only what Power shows."""
+    here = name_of(chassis)
+    power, path = walker.follow(chassis, "Power"), link(chassis, "Power")
+    found = _members(here, power, path) if power is not None and path is not None else []
+    if is_part(chassis) and not is_named:
+        return found
+    metrics, path = walker.follow(chassis, "EnvironmentMetrics"), link(chassis, "EnvironmentMetrics")
+    reading = environment(walker, metrics, path)
+    if reading is not None:
+        watts = values.value(metrics, Field("", ("PowerWatts", "Reading")))
+        found.append(Candidate(here, "EnvironmentMetrics", "", watts, reading))
+    return found + power_sensors(walker, chassis)
+
+
+def power_sensors(walker: Walker, chassis: dict[str, Any]) -> list[Candidate]:
+    """Return the power sensors of a chassis that have a reading, each with the one counter of the same name."""
+    rows = sensors(walker, chassis)
+    inline = _inline(walker.follow(chassis, "Sensors"))
+    found = []
+    for path, sensor in rows:
+        within = link(chassis, "Sensors") if path in inline else None
+        reading = _from_sensor(path, sensor, "Sensors", within)
+        if reading is None:
+            continue
+        counters = [p for p, other in rows if _is_counter(other) and other.get("Name") == sensor.get("Name")]
+        if len(counters) == 1 and within is None:
+            reading = _from_both(walker, path, counters[0], "Sensors") or reading
+        also = [str(sensor.get("Name") or "")] if sensor.get("Name") != name_of(sensor) else []
+        also += [] if is_in_service(sensor) else [str(sensor["Status"]["State"])]
+        watts = float(sensor["Reading"]) * reading.power.scale
+        made = Candidate(name_of(chassis), name_of(sensor), ", ".join(also), watts, reading, is_whole(sensor))
+        found.append(made)
+    return found
+
+
+def _members(here: str, power: dict[str, Any], path: str) -> list[Candidate]:
+    """Return the members of PowerControl as candidates."""
+    listed = power.get("PowerControl")
+    rows = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
+    found = []
+    for member in rows:
+        steps: tuple[Step, ...] = ("PowerControl", values.member_step(rows, member), "PowerConsumedWatts")
+        field = Field(path, steps, zero=False, limits=_WATTS)
+        if values.has(power, field):
+            reading = _stepped(Reading(f"Power, {field.name.partition('#')[2]}", field), power)
+            name = str(member.get("Name") or member.get("MemberId") or "PowerControl")
+            also = "PowerControl" if is_in_service(member) else f"PowerControl, {member['Status']['State']}"
+            found.append(Candidate(here, name, also, values.value(power, field), reading))
+    return found
+
+
+def is_of_system(power: dict[str, Any] | None, systems: Iterable[str]) -> bool:
+    """Return whether a Power resource says by its one PowerControl that it measures a computer system."""
+    listed = power.get("PowerControl") if power is not None else None
+    if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], dict):
+        return False
+    related = {path.rstrip("/") for path in links(listed[0], "RelatedItem")} & {path.rstrip("/") for path in systems}
+    return len(related) == 1 and bool(values.WHOLE.search(str(listed[0].get("Name"))))
+
+
 def sensors(walker: Walker, chassis: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return a chassis' sensors with their addresses, by one answer where the service offers that."""
+    """Return all sensors of a chassis with their addresses, by one answer where the service offers that."""
     path = link(chassis, "Sensors")
     collection = walker.follow(chassis, "Sensors")
     if path is None or collection is None:
         return []
     paths = walker.members(collection)
-    whole = walker.expanded(path, len(paths))
+    found = _inline(collection)
+    whole = walker.expanded(path, len(paths)) if not found else None
     if whole is not None:
         try:
-            rows = walker.get(whole).get("Members")
+            found = _inline(walker.get(whole))
         except (Unavailable, ReadFailed):
-            rows = None  # promised in the root and not kept: ask one by one
-        found = [(p, row) for row in rows if (p := link(row))] if isinstance(rows, list) else []
-        if found and all("Reading" in row for _, row in found):
-            return found
-    return [(p, s) for p in paths[:64] if (s := _sensor(walker, p)) is not None]
+            found = {}  # promised in the root and not kept: ask one by one
+    return [(p, s) for p in paths if (s := found.get(p) or _sensor(walker, p)) is not None]
+
+
+def _inline(collection: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Return the members that a collection holds whole, not only by their address."""
+    rows = collection.get("Members") if collection is not None else None
+    return {p: row for row in rows if (p := link(row)) and "Reading" in row} if isinstance(rows, list) else {}
 
 
 def supplies(walker: Walker, chassis: dict[str, Any]) -> list[Supply]:
@@ -205,14 +311,23 @@ def name_of(resource: dict[str, Any]) -> str:
     return str(resource.get("Id") or resource.get("Name") or resource.get("MemberId") or "")
 
 
-def _from_sensor(path: str, sensor: dict[str, Any], source: str) -> Reading | None:
+def _from_sensor(path: str, sensor: dict[str, Any], source: str, within: str | None = None) -> Reading | None:
+    """Return what a sensor measures; `within` is the collection, where its answer holds the sensor whole."""
     kind = values.sensor_scale(sensor)
-    field = Field(path, ("Reading",), kind[1] if kind else 1.0, zero=False, limits=_WATTS)
-    if kind is None or kind[0] != "power" or not values.has(sensor, field):
+    before: tuple[Step, ...] = () if within is None else ("Members", ("@odata.id", path))
+    field = Field(within or path, (*before, "Reading"), kind[1] if kind else 1.0, zero=False, limits=_WATTS)
+    here = replace(field, steps=("Reading",))
+    if kind is None or kind[0] != "power" or not values.has(sensor, here):
         return None
-    time = Field(path, ("ReadingTime",)) if _is_timed(sensor) else None
+    time = Field(field.path, (*before, "ReadingTime")) if _is_timed(sensor) else None
     gain = values.percent(sensor.get("Accuracy"))
-    return _stepped(Reading(source, field, time=time, update_s=_update_s(sensor), gain=gain), sensor)
+    made = _stepped(Reading(source, here, time=time, update_s=_update_s(sensor), gain=gain), sensor)
+    return replace(made, power=field)
+
+
+def _is_counter(sensor: dict[str, Any]) -> bool:
+    kind = values.sensor_scale(sensor)
+    return kind is not None and kind[0] == "energy"
 
 
 def _from_both(walker: Walker, power: str, energy: str | None, source: str) -> Reading | None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from joulelab.core.errors import ReadFailed, Unavailable
+from joulelab.meters.redfish.walk import is_in_service
 
 # A step into a resource: a key, a place in a list, or (key, value) for the one member of a list that has it.
 Step = str | int | tuple[str, str]
@@ -102,23 +103,36 @@ def has(doc: Any, field: Field) -> bool:
 
 
 def control(power: Any) -> tuple[Step, ...]:
-    """Return the steps to the whole server's power in a Power resource; parts are never summed. Raises Unavailable."""
+    """Return the steps to the whole server's power in a Power resource; parts are never summed. Raises Unavailable.
+
+    A member that is out of service shows no power, and of several that may be the whole none is taken.
+    """
     members = power.get("PowerControl") if isinstance(power, dict) else None
     rows = [m for m in members if isinstance(m, dict)] if isinstance(members, list) else []
     whole = [m for m in rows if not PART.search(_text(m.get("Name")))]
     if len(whole) > 1:  # nameless ones beside each other may be anything
         whole = [m for m in whole if WHOLE.search(_text(m.get("Name")))]
-    for member in whole[:1]:
-        steps: tuple[Step, ...] = ("PowerControl", member_step(rows, member), "PowerConsumedWatts")
-        if has(power, Field("Power", steps, zero=False, limits=(0.0, HIGHEST_W))):
-            return steps
-    for steps in TOTALS:
-        if has(power, Field("Power", steps, zero=False, limits=(0.0, HIGHEST_W))):
-            return steps
+    off = [m for m in whole if not is_in_service(m)]
+    shown: list[tuple[Step, ...]] = [
+        steps
+        for member in whole
+        if member not in off
+        and has(power, _watts(steps := ("PowerControl", member_step(rows, member), "PowerConsumedWatts")))
+    ]
+    if not shown and not off:
+        shown += [steps for steps in TOTALS if has(power, _watts(steps))][:1]
+    if len(shown) == 1:
+        return shown[0]
     names = ", ".join(_text(m.get("Name")) or "without a name" for m in rows) or "none"
     zero = any(m.get("PowerConsumedWatts") == 0 for m in whole)
     why = "it answers 0 W: this model has no power meter" if zero else f"PowerControl members: {names}"
+    if off:
+        why = f"PowerControl {_text(off[0].get('Name'))!r} is {off[0]['Status']['State']}"
     raise Unavailable("Power has no power of the whole server", why=why, next="use a PDU, or IPMI")
+
+
+def _watts(steps: tuple[Step, ...]) -> Field:
+    return Field("Power", steps, zero=False, limits=(0.0, HIGHEST_W))
 
 
 def member_step(rows: list[Any], member: dict[str, Any]) -> Step:

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = "/redfish/v1/"
-MEMBERS = 256  # of one collection; a service that links in a circle ends here
+MEMBERS = 4096  # of one collection; a service whose pages never end is refused here
 EXPANDED = 64  # sensors that may be asked for at once
 # Chassis that are a part of the node: their power is never taken for the node's.
 _PART_TYPES = ("Module", "Component", "Zone", "Card", "Cartridge", "Expansion", "IPBasedDrive")
 _PART_IDS = re.compile(r"hgx|gpu|nvswitch|nvlink|rot_|fpga|processormodule|cpu_|pcie|riser|drive|bmc", re.IGNORECASE)
+# Equipment beside nodes: read only where the configuration names it.
+_EQUIPMENT_TYPES = ("StorageEnclosure", "PowerStrip", "Rack", "RackGroup", "Row", "Pod", "HeatExchanger")
+_EQUIPMENT = re.compile(r"switch|router|power[ _-]?shelf|rectifier|\bpdu|\bcdu|jbod", re.IGNORECASE)
+_NO_NODES = ("DPU", "OS", "Virtual", "VirtuallyPartitioned")
 
 
 class Walker:
@@ -41,7 +45,10 @@ class Walker:
                 raise
             if not isinstance(found, dict):
                 raise ReadFailed("the BMC's answer is no resource", why=path)
-            self._seen[path] = found
+            if found.keys() == {"error"}:  # some services send this with HTTP 200
+                self._seen[path] = Unavailable("the BMC answers with an error", why=path)
+            else:
+                self._seen[path] = found
         seen = self._seen[path]
         if isinstance(seen, Unavailable):
             raise seen
@@ -69,15 +76,17 @@ class Walker:
         """Return the addresses of a collection's members, over all its pages."""
         found: list[str] = []
         pages: set[str] = set()
-        while collection is not None and len(found) < MEMBERS:
+        while collection is not None:
             rows = collection.get("Members")
             found += [path for path in map(link, rows) if path is not None] if isinstance(rows, list) else []
             onward = collection.get("Members@odata.nextLink")
             if not isinstance(onward, str) or not onward.startswith("/") or onward in pages:
                 break
+            if len(found) > MEMBERS:
+                raise ReadFailed(f"a collection has more than {MEMBERS} members", why=onward)
             pages.add(onward)
             collection = self.get(onward)
-        return found[:MEMBERS]
+        return found
 
     def each(self, collection: dict[str, Any] | None) -> list[tuple[str, dict[str, Any]]]:
         """Return the members of a collection that are there, with their addresses."""
@@ -105,8 +114,12 @@ class Walker:
         chosen = rows if rows and not parts else [{"@odata.id": path} for path in listed]
         return self.each({"Members": chosen})
 
-    def chassis(self, wanted: str | None, label: str) -> list[list[dict[str, Any]]]:
-        """Return chassis that may be the node: those of its systems, then others. Raises Unavailable, ConfigError."""
+    def chassis(self, wanted: str | None, label: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return chassis that are a node, and all others. Raises Unavailable, ConfigError.
+
+        A node's chassis belongs to exactly one computer system, by a link or by its Id, and is no part of a node.
+        A service without links may have one system in one of its chassis.
+        """
         every = self._every_chassis(parts=wanted is not None)
         if not every:
             raise Unavailable(
@@ -117,13 +130,24 @@ class Walker:
             if not named:
                 ids = [str(c.get("Id")) for _, c in every]
                 raise ConfigError(f"there is no chassis {wanted!r}", where=f"meter {label}", next=nearest(wanted, ids))
-            return [named]
+            return named, [c for _, c in every if c not in named]
         if all(is_part(c) for _, c in every):
             every = self._every_chassis(parts=True)
-        systems = self.each(self.follow(self.root, "Systems"))
-        linked = {path for _, system in systems for path in _linked(system)}
-        whole = [(path, c) for path, c in every if not is_part(c)]
-        return [[c for path, c in whole if path in linked], [c for path, c in whole if path not in linked]]
+        systems = self.systems()
+        owners = {path: _owners(path, body, systems) for path, body in every}
+        whole = [path for path, body in every if not is_part(body) and not is_equipment(body)]
+        nodes = [path for path in whole if len(owners[path]) == 1]
+        if len(systems) == 1 and not any(owners[path] for path in whole):
+            nodes = whole
+        return [c for path, c in every if path in nodes], [c for path, c in every if path not in nodes]
+
+    def systems(self) -> dict[str, dict[str, Any]]:
+        """Return the computer systems that are nodes, by address: boards of GPUs and DPUs are systems too."""
+        return {
+            path: system
+            for path, system in self.each(self.follow(self.root, "Systems"))
+            if system.get("SystemType") not in _NO_NODES and not _PART_IDS.search(_last(path))
+        }
 
 
 def _last(path: str) -> str:
@@ -150,7 +174,31 @@ def is_present(resource: dict[str, Any]) -> bool:
     return not (isinstance(status, dict) and status.get("State") in ("Absent", "UnavailableOffline"))
 
 
-def _linked(system: dict[str, Any]) -> list[str]:
-    links = system.get("Links")
-    rows = links.get("Chassis") if isinstance(links, dict) else None
-    return [path for path in map(link, rows) if path is not None] if isinstance(rows, list) else []
+def is_equipment(chassis: dict[str, Any]) -> bool:
+    """Return whether a chassis is equipment beside the nodes: a switch, a power shelf, a PDU."""
+    names = [str(chassis.get(key) or "") for key in ("Id", "Name", "Model")]
+    return chassis.get("ChassisType") in _EQUIPMENT_TYPES or any(map(_EQUIPMENT.search, names))
+
+
+def is_in_service(resource: dict[str, Any]) -> bool:
+    """Return whether a meter is switched on as far as it says: a disabled one may repeat an old number."""
+    status = resource.get("Status")
+    return not isinstance(status, dict) or status.get("State") in (None, "Enabled")
+
+
+def links(resource: Any, key: str) -> list[str]:
+    """Return the addresses in a list of links, without a slash at their end; empty where there is none."""
+    rows = resource.get(key) if isinstance(resource, dict) else None
+    return [path.rstrip("/") for path in map(link, rows) if path is not None] if isinstance(rows, list) else []
+
+
+def _owners(path: str, chassis: dict[str, Any], systems: dict[str, dict[str, Any]]) -> set[str]:
+    """Return the computer systems that a chassis belongs to."""
+    own = links(chassis.get("Links"), "ComputerSystems")
+    return {
+        where
+        for where, system in systems.items()
+        if where.rstrip("/") in own
+        or path.rstrip("/") in links(system.get("Links"), "Chassis")
+        or (chassis.get("Id") is not None and chassis.get("Id") == system.get("Id"))
+    }

@@ -246,6 +246,8 @@ def _job(config: Mapping[str, Any]) -> str | None:
         name = os.environ.get("SLURM_JOB_ID", "")
         if not name:
             raise Unavailable("this does not run in a job", where=where, why="SLURM_JOB_ID is not set", next=advice)
+    if "." in name:
+        advice = f"name the job: joulelab import slurm {name.partition('.')[0][:20]} lists its steps as phases"
     if not all(part.isascii() and part.isdigit() for part in name.replace("+", "_").split("_", 1)):
         raise ConfigError(f"job is {name[:40]!r}", where=where, next=advice)
     return name

@@ -59,7 +59,7 @@ def _opened(wanted: Settings) -> Meter:
     session = wanted.session()
     try:
         who = _identity(session, wanted)
-        source = find_table(session, who, wanted.vendor)
+        source = find_table(session, who, wanted.vendor, wanted.kind)
         plan = Planner(wanted, session, source).plan()
         return SnmpMeter(wanted, session, plan, source.sentinels)
     except BaseException:

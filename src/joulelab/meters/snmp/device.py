@@ -93,14 +93,26 @@ def text(value: Value) -> str:
     return "".join(c if c.isprintable() else " " for c in decoded).strip()
 
 
-def find_table(session: Session, who: Identity, vendor: str | None) -> Table:
-    """Return the table whose rows the device has; sysObjectID says which to try first. Raises Unavailable."""
+def find_table(session: Session, who: Identity, vendor: str | None, kind: str = "") -> Table:
+    """Return the table whose rows of a kind (unit, outlet; either) the device has. Raises Unavailable.
+
+    sysObjectID says which to try first. A table whose first row is not known to the device (-1) comes after others,
+    and one that has only the other kind of rows comes last.
+    """
     candidates = [table(vendor)] if vendor else _candidates(who.object_id)
+    found_at: dict[int, Table] = {}
     for candidate in candidates:
-        columns = [level.rows.oid for name, level in candidate.levels.items() if name in PIECES]
-        for column, (found, value) in zip(columns, session.next(columns), strict=True):
-            if value is not MISSING and found.startswith(f"{column}."):
-                return candidate
+        levels = {level.rows.oid: name for name, level in candidate.levels.items() if name in PIECES}
+        for column, (found, value) in zip(levels, session.next(list(levels)), strict=True):
+            if value is MISSING or not found.startswith(f"{column}."):
+                continue
+            is_known = not isinstance(value, int) or (value >= 0 and value not in candidate.sentinels)
+            rank = 2 if kind and levels[column] != kind else 0 if is_known else 1
+            found_at.setdefault(rank, candidate)
+        if 0 in found_at:
+            break
+    if found_at:
+        return found_at[min(found_at)]
     if vendor:
         what = f"it shows nothing of {candidates[0].title}"
         advice = "leave out vendor, or look which one fits: " + ", ".join(tables())
@@ -114,11 +126,15 @@ def find_table(session: Session, who: Identity, vendor: str | None) -> Table:
 
 
 def _candidates(object_id: str) -> list[Table]:
-    """Return all tables, those whose prefix fits the object id best first, the standard UPS before strangers."""
+    """Return all tables, those whose prefix fits the object id best first, the standard UPS before strangers.
 
-    def fit(candidate: Table) -> tuple[int, bool]:
+    Of two that fit equally, the one with an energy counter comes first (APC rPDU2 before rPDU).
+    """
+
+    def fit(candidate: Table) -> tuple[int, bool, bool]:
         fits = [len(p) for p in candidate.prefixes if f"{object_id}.".startswith(f"{p}.")]
-        return -max(fits, default=0), bool(candidate.prefixes)
+        counts = any(column.name == "energy_j" for column in candidate.levels["unit"].columns)
+        return -max(fits, default=0), bool(candidate.prefixes), not counts
 
     return sorted(tables().values(), key=fit)
 

@@ -40,7 +40,7 @@ def _ask(session: Session, wanted: Settings, error: JoulelabError) -> list[str]:
         return _no_answer(session, wanted, failed)
     said = [f"The device answers: {who}."]
     try:
-        source = find_table(session, who, wanted.vendor)
+        source = find_table(session, who, wanted.vendor, wanted.kind)
         said.append(f"Its tables are those of {source.title}.")
         if "outlet" in source.levels:
             said.append(f"Its metered outlets are: {listed(rows(session, source.levels['outlet']))}.")

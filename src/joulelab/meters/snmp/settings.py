@@ -64,6 +64,11 @@ class Settings:
         return wall.label_of(self.config)
 
     @property
+    def kind(self) -> str:
+        """Return what is read: outlets where some are named, else the whole unit."""
+        return "outlet" if self.outlets else "unit"
+
+    @property
     def where(self) -> str:
         """Return where errors happen."""
         return f"{self.label} ({self.host}:{self.port})"

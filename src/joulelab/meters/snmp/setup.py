@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import nan
+from math import inf, nan
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS, utc_now_ns
@@ -34,14 +34,18 @@ class Cell:
     scale: float = 1.0
     signed: bool = False
     vital: bool = False  # a power or a counter: without it the reading has failed
+    most: float = inf
+    zeros: tuple[int, ...] = ()  # places of power, current and energy: an outlet that never had any is not metered
 
     def number(self, values: Sequence[Value], sentinels: frozenset[int]) -> float:
         """Return the number in SI, NaN for what the device has not. Raises ReadFailed."""
         if self.place is None:
             return nan
         value = values[self.place]
+        if self.zeros and all(values[place] in (0, MISSING) for place in self.zeros):
+            raise ReadFailed("the outlet is not metered", why="its power, current and energy have always been 0")
         if isinstance(value, int) and value not in sentinels and (self.signed or value >= 0):
-            return value * self.scale
+            return value * self.scale if value * self.scale <= self.most else nan
         if isinstance(value, int) or value is MISSING:
             if not self.vital:
                 return nan
@@ -84,6 +88,8 @@ class Planner:
         self._settings, self._session, self._source = settings, session, source
         self._oids: dict[str, int] = {}
         self._pieces: list[Piece] = []
+        self._blank: set[str] = set()  # rows without any number
+        self._odd: dict[str, str] = {}  # what a row shows as its power, in words
         self._model, self._serial = self._ident(source.model), self._ident(source.serial)
 
     def plan(self) -> Plan:
@@ -117,14 +123,16 @@ class Planner:
             why = f"{self._source.title} shows no metered {kind}s"
             advice = "leave out outlets to read the whole unit" if kind == "outlet" else "name outlets"
             raise Unavailable(f"no {kind} can be read", where=where, why=why, next=advice)
-        chosen = choose(wanted, offered, kind, where) if wanted else offered
+        chosen = choose(wanted, offered, kind, where) if wanted else self._whole(level, offered)
         bound = self._present(level, chosen)
+        if not wanted:  # lines that a UPS lists and does not have
+            chosen = [row for row in chosen if row.index not in self._blank] or chosen
         for row in chosen:
             if not any(b.column.name in ENERGY for b in bound[row.index]):
                 unread = (
                     "neither its power nor its energy" if self._settings.energy else "no power, and energy is false"
                 )
-                why = f"the device shows {unread}"
+                why = f"the device shows {unread}{self._odd.get(row.index, '')}"
                 raise Unavailable(f"{kind} {row} is not metered", where=where, why=why, next=_others(offered, row))
         single = kind == "unit" and len(chosen) == 1
         for row, piece in zip(chosen, _pieces(chosen, offered), strict=True):
@@ -133,11 +141,32 @@ class Planner:
             stream, cells = self._main(level, row, columns, bound[row.index], place)
             self._pieces.append(Piece(stream, cells))
 
+    def _whole(self, level: Level, offered: list[Row]) -> list[Row]:
+        """Return the rows that add up to the whole: without those that are parts of others. Raises Unavailable."""
+        if not level.whole or len(offered) == 1:
+            return offered
+        part_of = dict(self._session.walk(level.whole))
+        if part_of:
+            return [row for row in offered if part_of.get(row.index) == 0] or offered
+        shown = [self._session.get([column.at(row.index) for column in level.columns]) for row in offered]
+        watts = next(value for column, value in zip(level.columns, shown[0], strict=True) if column.name == "power_w")
+        if all(one == shown[0] for one in shown) and isinstance(watts, int) and watts > 0:
+            return offered[:1]  # one load, shown as its phase and as its bank
+        raise Unavailable(
+            "the unit cannot be read as a whole",
+            where=self._session.where,
+            why=f"rows {', '.join(map(str, offered))} may be phases, or banks of them: the device does not say",
+            next=f'name those that add up: units = ["{offered[0].index}"]',
+        )
+
     def _main(
         self, level: Level, row: Row, columns: Sequence[str], bound: Sequence[Bound], place: wall.Place
     ) -> tuple[Stream, tuple[Cell, ...]]:
         by_name = {b.column.name: b for b in bound}
         cells = [self._cell(name, by_name.get(name), vital=name in ENERGY) for name in columns]
+        if level.name == "outlet" and self._source.zero_is_unmetered:
+            zeros = [c.at(row.index) for c in level.columns if c.name in (*ENERGY, "current_a")]
+            cells = [replace(cell, zeros=tuple(map(self._place, zeros))) if cell.vital else cell for cell in cells]
         specs = [self._spec(name, by_name.get(name)) for name in columns]
         if self._settings.timestamps and "read_time" in level.read:
             first = by_name.get("power_w") or bound[0]
@@ -180,13 +209,25 @@ class Planner:
             bound = {index: [one for one in many if one.column.name != "energy_j"] for index, many in bound.items()}
         every = [one for many in bound.values() for one in many]
         values = self._session.get([one.oid for one in every]) if every else []
+        answers = {one.oid: value for one, value in zip(every, values, strict=True)}
+        self._blank = {
+            index for index, many in bound.items() if many and not any(isinstance(answers[o.oid], int) for o in many)
+        }
+        self._odd = {
+            index: f": its {one.column.name} is {answers[one.oid]!r}"
+            for index, many in bound.items()
+            for one in many
+            if one.column.name == "power_w" and isinstance(answers[one.oid], int)
+        }
         shown = {one.oid for one, value in zip(every, values, strict=True) if self._shows(one, value)}
         return {index: [one for one in many if one.oid in shown] for index, many in bound.items()}
 
     def _shows(self, one: Bound, value: Value) -> bool:
         if not isinstance(value, int):
             return False
-        return value not in self._source.sentinels and (one.column.signed or value >= 0)
+        if value in self._source.sentinels or value * one.scale > one.column.most:
+            return False
+        return one.column.signed or value >= 0
 
     def _columns(self, level: Level, bound: dict[str, list[Bound]]) -> list[str]:
         """Return the channels that any row has, in the table's order."""
@@ -196,7 +237,8 @@ class Planner:
     def _cell(self, name: str, bound: Bound | None, *, vital: bool = False) -> Cell:
         if bound is None:
             return Cell(name, None)
-        return Cell(name, self._place(bound.oid), bound.scale, bound.column.signed, vital)
+        column = bound.column
+        return Cell(name, self._place(bound.oid), bound.scale, column.signed, vital, column.most)
 
     def _place(self, oid: str) -> int:
         return self._oids.setdefault(oid, len(self._oids))

@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
@@ -38,7 +39,7 @@ STATES = {"phase": "phases", "bank": "banks", "input": "input", "battery": "batt
 DEVICE_UNITS = {"V": ("V", 1.0), "A": ("A", 1.0), "W": ("W", 1.0), "VA": ("VA", 1.0), "Wh": ("J", 3600.0)}
 _NAME = re.compile(r"\d+(\.\d+)+")
 _READ = ("read_units", "read_digits", "read_accuracy", "read_time")
-_TOP = ("title", "sysobjectid", "model", "serial", "resettable", "sentinels", "accuracy", "units")
+_TOP = ("title", "sysobjectid", "model", "serial", "resettable", "zero_is_unmetered", "sentinels", "accuracy", "units")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Column:
     scale: float | None = None
     modulus: float | None = None
     signed: bool = False
+    most: float = inf  # in SI: a larger number has another scale than the table says, and is not shown
 
     def at(self, row: str, oid: str = "") -> str:
         """Return the full name for a row, in this column or in one beside it."""
@@ -59,13 +61,17 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Describe the rows of one kind (units, phases, outlets): where they are listed, named, and what they show."""
+    """Describe the rows of one kind (units, phases, outlets): where they are listed, named, and what they show.
+
+    `whole` is a column that shows 0 for rows that are the whole, where others are parts of them.
+    """
 
     name: str
     rows: Column
     names: tuple[str, ...]
     columns: tuple[Column, ...]
     read: Mapping[str, str]
+    whole: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,7 @@ class Table:
     model: str
     serial: str
     resettable: bool
+    zero_is_unmetered: bool
     sentinels: frozenset[int]
     gain: float
     reference: str
@@ -115,6 +122,7 @@ def parse(vendor: str, text: str) -> Table:
         _oid(vendor, data.get("model", "")),
         _oid(vendor, data.get("serial", "")),
         bool(data.get("resettable", False)),
+        bool(data.get("zero_is_unmetered", False)),
         frozenset(data.get("sentinels", ())),
         float(data["accuracy"]["gain"]),
         data["accuracy"]["reference"],
@@ -125,7 +133,7 @@ def parse(vendor: str, text: str) -> Table:
 
 def _level(vendor: str, name: str, data: Mapping[str, Any]) -> Level:
     where = f"{vendor}: {name}"
-    channels = {key: value for key, value in data.items() if key not in (*_READ, "rows", "names")}
+    channels = {key: value for key, value in data.items() if key not in (*_READ, "rows", "names", "whole")}
     for key in channels:
         if key not in QUANTITIES:
             raise ConfigError(f"unknown channel {key!r}", where=where, next=nearest(key, list(QUANTITIES)))
@@ -134,11 +142,12 @@ def _level(vendor: str, name: str, data: Mapping[str, Any]) -> Level:
         raise ConfigError("a channel has no scale and the device tells none", where=where, next="give scale")
     rows = _column(where, "rows", data["rows"]) if "rows" in data else columns[0]
     read = {key: _oid(where, data[key]) for key in _READ if key in data}
-    return Level(name, rows, tuple(_oid(where, oid) for oid in data.get("names", ())), columns, read)
+    names = tuple(_oid(where, oid) for oid in data.get("names", ()))
+    return Level(name, rows, names, columns, read, _oid(where, data.get("whole", "")))
 
 
 def _column(where: str, name: str, data: Mapping[str, Any]) -> Column:
-    if wrong := set(data) - {"oid", "suffix", "scale", "modulus", "signed"}:
+    if wrong := set(data) - {"oid", "suffix", "scale", "modulus", "signed", "most"}:
         raise ConfigError(f"unknown key {min(wrong)!r} of {name}", where=where, next="valid: oid, suffix, scale")
     scale, modulus = data.get("scale"), data.get("modulus")
     return Column(
@@ -148,6 +157,7 @@ def _column(where: str, name: str, data: Mapping[str, Any]) -> Column:
         None if scale is None else float(scale),
         None if modulus is None else float(modulus),
         bool(data.get("signed", False)),
+        float(data.get("most", inf)),
     )
 
 

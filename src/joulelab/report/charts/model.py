@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def lower_end(value: float, expanded: float, *, signed: bool = False) -> float:
+    """Return the lower end of an interval: energies, powers and times end at zero, what is `signed` does not."""
+    return value - expanded if signed or value < 0 else max(value - expanded, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """Hold one value with its expanded uncertainty (None = not known) and the text that says both.
@@ -39,6 +44,11 @@ class Bars:
     dots: bool = False
     level: float | None = None
     keys: tuple[str, ...] = ()
+
+    @property
+    def is_signed(self) -> bool:
+        """Return whether values may lie below zero: they are changes, with a line at none."""
+        return self.dots or self.level == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,8 @@ def budget_of(result: Result) -> Stack | None:
     same = {whole.scopes} if whole else set()  # a node that is everything measured is told once
     groups = [g for g in result.groups if g.name == "measured" or g.name.startswith("rest ") or g.scopes not in same]
     groups.sort(key=lambda g: g.name != "measured")
-    known = [(g.name, g.energy) for g in groups if g.energy.known and g.energy.value != 0 and g.energy.u > 0]
+    counted = [(g.name, g.energy.without("unseen")) for g in groups]  # a bound is no part of the interval
+    known = [(name, q) for name, q in counted if q.known and q.value != 0 and q.u > 0]
     rows = list(dict(reversed(known)).items())[::-1][:MOST_BUDGETS]
     if not rows:
         return None

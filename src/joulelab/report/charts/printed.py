@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.report import format as fmt
 from joulelab.report.charts.heat import Heat
-from joulelab.report.charts.model import Bars, Histogram, Stack
+from joulelab.report.charts.model import Bars, Histogram, Stack, lower_end
 from joulelab.report.figures import COLOURS
 
 if TYPE_CHECKING:
@@ -51,11 +51,18 @@ def draw(axes: Axes, chart: Chart) -> str:
     return _upright(axes, chart) if chart.upright else _lying(axes, chart)
 
 
+def _ends(value: float, expanded: float, chart: Bars | None = None) -> list[list[float]]:
+    """Return how far an error bar reaches down and up."""
+    return [[value - lower_end(value, expanded, signed=chart is not None and chart.is_signed)], [expanded]]
+
+
 def _upright(axes: Axes, chart: Bars) -> str:
     for k, bar in enumerate(chart.rows):
         axes.bar(k, bar.value, color=_colour(bar.colour), width=0.8)
         if bar.expanded:
-            axes.errorbar(k, bar.value, yerr=bar.expanded, color=DARK, capsize=2, linewidth=0.9)
+            axes.errorbar(
+                k, bar.value, yerr=_ends(bar.value, bar.expanded, chart), color=DARK, capsize=2, linewidth=0.9
+            )
     _names(axes.set_xticks, [bar.label for bar in chart.rows])
     axes.set_ylabel(chart.label)
     _level(axes.axhline, chart)
@@ -70,7 +77,8 @@ def _lying(axes: Axes, chart: Bars) -> str:
         else:
             axes.barh(k, bar.value, color=colour, height=0.7)
         if bar.expanded:
-            axes.errorbar(bar.value, k, xerr=bar.expanded, color=DARK, capsize=2, linewidth=0.9, linestyle="none")
+            ends = _ends(bar.value, bar.expanded, chart)
+            axes.errorbar(bar.value, k, xerr=ends, color=DARK, capsize=2, linewidth=0.9, linestyle="none")
         if bar.mark:
             marker, size = MARKS[bar.mark]
             axes.plot([bar.value], [k], marker=marker, ms=size, mfc="none", mec=DARK, linestyle="none")
@@ -95,7 +103,7 @@ def _stack(axes: Axes, chart: Stack) -> str:
             )
             left += part.value
         if row.expanded:
-            axes.errorbar(left, k, xerr=row.expanded, color=DARK, capsize=2, linewidth=0.9)
+            axes.errorbar(left, k, xerr=_ends(left, row.expanded), color=DARK, capsize=2, linewidth=0.9)
         _beside(axes, left + (row.expanded or 0.0), k, row.text)
     axes.set_yticks(range(len(chart.rows)), [row.label for row in chart.rows])
     axes.invert_yaxis()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
+from joulelab.report.charts.model import lower_end
 from joulelab.report.charts.svg import (
     LINE,
     WIDTH,
@@ -37,8 +38,12 @@ def draw_bars(chart: Bars, width: float = WIDTH) -> Html:
     return _upright(chart, width) if chart.upright else _lying(chart, width)
 
 
-def _reach(rows: Sequence[Bar]) -> list[float]:
-    return [v for r in rows for v in (r.value - (r.expanded or 0.0), r.value + (r.expanded or 0.0))]
+def _reach(chart: Bars) -> list[float]:
+    return [v for r in chart.rows for v in (_low(chart, r), r.value + (r.expanded or 0.0))]
+
+
+def _low(chart: Bars, row: Bar) -> float:
+    return lower_end(row.value, row.expanded or 0.0, signed=chart.is_signed)
 
 
 def _names(labels: Sequence[str]) -> Axis:
@@ -64,7 +69,7 @@ def _lying_frame(
 
 def _lying(chart: Bars, width: float) -> Html:
     rows = chart.rows
-    ends = [*_reach(rows), *([chart.level] if chart.level is not None else [])]
+    ends = [*_reach(chart), *([chart.level] if chart.level is not None else [])]
     x = axis_of(chart.label, ends, zero=not chart.dots, most=round(width / 110))
     texts = [r.text for r in rows]
     frame = _lying_frame(chart.title, chart.about, x, [r.label for r in rows], texts, _keys(chart.keys), width)
@@ -81,7 +86,7 @@ def _lying(chart: Bars, width: float) -> Html:
             zero, end = frame.x(0.0), frame.x(row.value)
             shapes.append(rect(min(zero, end), y - THICK / 2, abs(end - zero), THICK, _fill(row.colour), said))
         if row.expanded:
-            low, high = frame.x(row.value - row.expanded), frame.x(row.value + row.expanded)
+            low, high = frame.x(_low(chart, row)), frame.x(row.value + row.expanded)
             shapes += _whisker(low, y, high, y)
         if row.mark:
             shapes.append(mark(MARKS[row.mark], frame.x(row.value), y, row.colour, 14))
@@ -91,7 +96,7 @@ def _lying(chart: Bars, width: float) -> Html:
 
 def _upright(chart: Bars, width: float) -> Html:
     rows = chart.rows
-    y = axis_of(chart.label, [*_reach(rows), *([chart.level] if chart.level is not None else [])], zero=True)
+    y = axis_of(chart.label, [*_reach(chart), *([chart.level] if chart.level is not None else [])], zero=True)
     names = named_axis("", [fmt.in_the_middle(r.label, MOST_OF_LABEL) for r in rows])
     frame = Frame(chart.title, chart.about, names, y, keys=_keys(chart.keys), width=width, height=280)
     apart = (frame.right - frame.left) / max(len(rows), 1)
@@ -102,7 +107,7 @@ def _upright(chart: Bars, width: float) -> Html:
         said = f"{row.label}: {row.text}"
         shapes.append(rect(x - thick / 2, min(zero, end), thick, abs(end - zero), _fill(row.colour), said))
         if row.expanded and apart >= 5:  # closer ones would be a grey cloud; the table has all of them
-            shapes += _whisker(x, frame.y(row.value - row.expanded), x, frame.y(row.value + row.expanded))
+            shapes += _whisker(x, frame.y(_low(chart, row)), x, frame.y(row.value + row.expanded))
     if chart.level is not None:
         shapes.append(line(frame.left, frame.y(chart.level), frame.right, frame.y(chart.level), "axis"))
     return frame.drawn(*shapes)
@@ -125,7 +130,7 @@ def draw_stack(chart: Stack, width: float = WIDTH) -> Html:
             shapes.append(rect(start, y - THICK / 2, end - start, THICK, _fill(chart.colour(part.key)), said))
             at += length
         if row.expanded:
-            shapes += _whisker(frame.x(at - row.expanded), y, min(frame.x(at + row.expanded), frame.right), y)
+            shapes += _whisker(frame.x(lower_end(at, row.expanded)), y, min(frame.x(at + row.expanded), frame.right), y)
         shapes.append(text(frame.right + 8, y + 4, row.text))
     return frame.drawn(*shapes)
 

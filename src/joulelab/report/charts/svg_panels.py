@@ -6,6 +6,7 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
+from joulelab.report.charts.model import lower_end
 from joulelab.report.charts.svg import (
     FONT,
     MARGIN,
@@ -80,7 +81,7 @@ def draw_panel(panel: Panel, *, width: float = WIDTH, height: float = HEIGHT) ->
 
 def _axes(panel: Panel) -> tuple[Axis, Axis]:
     xs = [v for c in panel.curves for v in _reach(c.x, c.x_bars)]
-    ys = [v for c in panel.curves for v in _reach(c.y, c.bars)]
+    ys = [v for c in panel.curves for v in _reach(c.y, c.bars, signed=panel.level is not None)]
     if panel.level is not None:
         ys.append(panel.level)
     if panel.ticks is not None:
@@ -94,8 +95,9 @@ def _axes(panel: Panel) -> tuple[Axis, Axis]:
     return axis_of(panel.x_label, xs, most=10), axis_of(panel.y_label, ys)
 
 
-def _reach(values: Sequence[float], bars: Sequence[float] | None) -> list[float]:
-    return [v + sign * b for v, b in zip(values, bars or [0.0] * len(values), strict=True) for sign in (-1, 1)]
+def _reach(values: Sequence[float], bars: Sequence[float] | None, *, signed: bool = False) -> list[float]:
+    pairs = list(zip(values, bars or [0.0] * len(values), strict=True))
+    return [end for v, b in pairs for end in (lower_end(v, b, signed=signed), v + b)]
 
 
 def _mark_keys(panel: Panel) -> list[Key]:
@@ -148,7 +150,7 @@ def _around(curve: Curve, places: Sequence[tuple[float, float]], k: int) -> list
 
 
 def _curve(frame: Frame, panel: Panel, curve: Curve, places: Sequence[tuple[float, float]], k: int) -> list[Html]:
-    number = colour(k)
+    number, signed = colour(k), panel.level is not None
     shapes: list[Html] = []
     if panel.joined:
         along = "".join(f"{'L' if i else 'M'}{n(x)} {n(y)}" for i, (x, y) in enumerate(places))
@@ -156,10 +158,10 @@ def _curve(frame: Frame, panel: Panel, curve: Curve, places: Sequence[tuple[floa
         shapes.append(tag("path", class_=f"line{number}", d=along, fill="none", stroke_dasharray=dash))
     for i, (x, y) in enumerate(places):
         if curve.bars:
-            low, high = frame.y(curve.y[i] - curve.bars[i]), frame.y(curve.y[i] + curve.bars[i])
+            low, high = (frame.y(end) for end in _reach(curve.y[i : i + 1], curve.bars[i : i + 1], signed=signed))
             shapes += _bar(number, (x, low), (x, high), (CAP, 0.0))
         if curve.x_bars:
-            left, right = frame.x(curve.x[i] - curve.x_bars[i]), frame.x(curve.x[i] + curve.x_bars[i])
+            left, right = (frame.x(end) for end in _reach(curve.x[i : i + 1], curve.x_bars[i : i + 1]))
             shapes += _bar(number, (left, y), (right, y), (0.0, CAP))
     drawn = [point(SHAPES[k % len(SHAPES)], *at, number, _said(panel, curve, i)) for i, at in enumerate(places)]
     return [*shapes, *drawn]
@@ -174,7 +176,8 @@ def _bar(number: int, a: tuple[float, float], b: tuple[float, float], end: tuple
 def _said(panel: Panel, curve: Curve, i: int) -> str:
     """Return what a point tells when it is pointed at."""
     name = curve.names[i] if curve.names else _place(panel, curve.x[i])
-    value = fmt.interval(curve.y[i], curve.bars[i]) if curve.bars and curve.bars[i] else fmt.plain(curve.y[i])
+    wide = curve.bars[i] if curve.bars else 0.0
+    value = fmt.interval(curve.y[i], wide, signed=panel.level is not None) if wide else fmt.plain(curve.y[i])
     whose = f"{curve.label}, " if curve.label and not curve.names else ""
     return f"{whose}{panel.x_label + ' ' if panel.x_label and not curve.names else ''}{name}: {panel.y_label} {value}"
 

@@ -11,7 +11,7 @@ from joulelab.report import format as fmt
 from joulelab.report.page.blocks import Cards, Fold, Lines, Table, Text
 from joulelab.report.page.tables import Grid, Row
 from joulelab.report.rows import check_lines
-from joulelab.report.table import check_facts, headline, missing_lines, rated_lines, unseen_line, work_lines
+from joulelab.report.table import check_facts, headline, missing_lines, rated_lines, work_lines
 
 if TYPE_CHECKING:
     from joulelab.analysis.result import Result
@@ -28,8 +28,8 @@ def summary(result: Result) -> tuple[Block, ...]:
     if result.state == "live":
         blocks.append(Text("This run is still going on: figures are those so far.", "note"))
     blocks.append(Cards(_cards(result)) if result.scopes else Text(f"{headline(result)}.", "note warn"))
-    if unseen := unseen_line(result, "Uncertainty"):
-        blocks.append(Text(unseen, "muted"))
+    if (bound := result.bound_check) is not None:
+        blocks.append(Text(f"{bound.message} -> {bound.next}", "muted"))
     blocks.append(Lines(tuple(_what(result))))
     doubts = Counter(c.status for c in check_lines(result.checks))
     if doubts["failed"] or doubts["warning"]:

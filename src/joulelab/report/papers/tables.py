@@ -66,7 +66,7 @@ def reproduced(figure: Figure) -> str:
     if value is None or isinstance(value, (str, bool)):
         return fmt.NOTHING if value is None else str(value)
     if figure.uncertainty is not None and math.isfinite(figure.uncertainty):
-        text = " ± ".join(_apart(part) for part in fmt.interval(value, figure.uncertainty).split(" ± "))
+        text = " ± ".join(_apart(part) for part in fmt.interval(value, figure.uncertainty, signed=True).split(" ± "))
     elif float(value).is_integer():  # a cap, a count
         text = number(value)
     else:

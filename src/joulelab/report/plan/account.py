@@ -62,7 +62,7 @@ def cell(q: Quantity | None, factor: float = 1.0) -> str:
         return fmt.NOTHING
     if q.known and not q.u:
         return fmt.plain(q.value / factor)
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
+    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
 
 
 def print_books(console: Console, books: Books, title: str = "") -> None:

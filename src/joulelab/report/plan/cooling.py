@@ -92,7 +92,7 @@ def _sign(option: Option) -> str:
 def _cell(q: Quantity, factor: float = 1.0) -> str:
     if q.expanded == 0:
         return fmt.plain(q.value / factor)
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
+    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
 
 
 def lines(plan: CoolingPlan) -> list[tuple[str, str]]:

@@ -142,7 +142,7 @@ def _accounts(comparison: Comparison) -> list[Table]:
 def _cell(q: Quantity, factor: float) -> str:
     if q.known and not q.terms:
         return fmt.plain(q.value / factor)
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
+    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
 
 
 def lines(

@@ -133,7 +133,7 @@ def _changed(share: float) -> str:
 def _cell(q: Quantity, factor: float) -> str:
     if q.known and not q.terms:
         return fmt.plain(q.value / factor)
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
+    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
 
 
 def head(unit: str, label: Label) -> str:
@@ -149,7 +149,7 @@ def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
 def money(value: float, expanded: float | None, unit: str) -> str:
     """Return a cost with its interval and unit."""
     factor, name = scale([value], unit)
-    return f"{fmt.interval(value / factor, None if expanded is None else expanded / factor)} {name}"
+    return f"{fmt.interval(value / factor, None if expanded is None else expanded / factor, signed=True)} {name}"
 
 
 def amount(value: float, unit: str) -> str:

@@ -148,7 +148,7 @@ def _quality(cells: Sequence[CellMetrics], spread: Spread) -> list[tuple[str, tu
 
 
 def _told(mean: float, half: float | None) -> str:
-    return fmt.interval(mean, half) if half and math.isfinite(mean) else fmt.figure(mean)
+    return fmt.interval(mean, half, signed=True) if half and math.isfinite(mean) else fmt.figure(mean)
 
 
 def half_of(sample: Sample, spread: Spread) -> float | None:

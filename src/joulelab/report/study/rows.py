@@ -122,7 +122,7 @@ def _quality(q: Quantity | None) -> str:
     # Of one run no interval is known, as for its time.
     if q is None:
         return fmt.NOTHING
-    return _interval(q, 1.0) if q.expanded is not None and math.isfinite(q.value) else fmt.figure(q.value)
+    return _interval(q, 1.0, signed=True) if q.expanded is not None and math.isfinite(q.value) else fmt.figure(q.value)
 
 
 def compared_columns(summary: Summary, line: Line) -> list[Column]:
@@ -291,9 +291,9 @@ def _share(q: Quantity | None) -> str:
     return fmt.change(q.value, q.expanded).replace(" %", "").removeprefix("+")
 
 
-def _interval(q: Quantity | None, factor: float) -> str:
+def _interval(q: Quantity | None, factor: float, *, signed: bool = False) -> str:
     if q is None:
         return fmt.NOTHING
     if q.expanded == 0:
         return fmt.plain(q.value / factor)
-    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor)
+    return fmt.interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=signed)

@@ -15,6 +15,7 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
 from joulelab.core.scope import family, parent
 from joulelab.store.journal import JournalHeader, read_header
+from joulelab.store.safe_files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,7 +133,7 @@ class Ends:
             self.boot = header.boot_id or self.boot
             for stream in header.streams:
                 self.periods[header.meter] = max(stream.period_s, self.periods.get(header.meter, 0.0))
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2) - journal.offset
             file.seek(journal.offset)
             data = file.read(min(size - size % journal.header.row_bytes, MOST_BYTES))
@@ -195,7 +196,7 @@ class Ends:
 def _begun(path: Path, header: JournalHeader, back_ns: int) -> _Journal:
     """Return a journal that nothing is read of yet, from the row on that so long a history needs."""
     low, width = 0, header.row_bytes
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         rows = max(file.seek(0, 2) - header.data_offset, 0) // width
         high = rows
         if rows:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.phases import phases_of
+from joulelab.store.safe_files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,7 @@ class Lines:
 
     def new(self, path: Path) -> list[Line]:
         """Return the new lines of a file, each an object with an integer `t`. Raises OSError."""
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             offset = self._offsets.get(path, 0)
             file.seek(offset)
             data = file.read(MOST_BYTES)

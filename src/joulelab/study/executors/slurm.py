@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused, StoreError
+from joulelab.store.safe_files import open_regular
 from joulelab.study.executors import Ended, Waits
 from joulelab.study.folder import read_cell
 from joulelab.study.nodes import USUAL
@@ -254,7 +255,7 @@ class Slurm:
             with contextlib.suppress(OSError):
                 if task.sent.out(task.index).stat().st_size <= task.heard:
                     continue
-                with task.sent.out(task.index).open("rb") as file:
+                with open_regular(task.sent.out(task.index)) as file:
                     file.seek(task.heard)
                     data = file.read()
                 whole = data[: data.rfind(b"\n") + 1]

@@ -38,7 +38,7 @@ class Sending:
         if self._lock < 0:
             name = f".driver-{os.urandom(4).hex()}"
             with contextlib.suppress(OSError):  # without locks only those in the same container know of us
-                self._lock = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._lock = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
                 self._own[LOCK] = name
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return {DRIVER: dict(self._own)}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS, clock_pair
 from joulelab.core.errors import StoreError
 from joulelab.store.folder import read_json, write_json_atomic
+from joulelab.store.safe_files import open_regular, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +84,7 @@ def locked(study: Path) -> Iterator[int]:
     folder = study / FOLDER
     try:
         folder.mkdir(exist_ok=True)
-        fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise StoreError("cannot keep jobs", where=str(folder), why=error.strerror) from error
     try:
@@ -122,7 +123,7 @@ def read_sent(study: Path, known: Mapping[str, Sent]) -> list[Sent]:
                 data = read_json(folder / FILE)
                 if data.get("over"):
                     continue
-                slots = tuple(study / line for line in (folder / SLOTS).read_text().splitlines())
+                slots = tuple(study / line for line in read_regular(folder / SLOTS).decode().splitlines())
                 sent = Sent(folder, slots, data)
                 if sent.name and sent.utc_ns:
                     found.append(sent)
@@ -146,7 +147,7 @@ def tail_text(file: Path, most: int) -> str:
 
 def _tail(file: Path, most: int) -> bytes:
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             opened.seek(max(0, os.fstat(opened.fileno()).st_size - most))
             return opened.read()
     except OSError:

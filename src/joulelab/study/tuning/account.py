@@ -32,7 +32,8 @@ def account(online: Online, run: Path | None, command: str) -> Tuned:
     found = rows(online.goal, samples, reference, online.grid.shown)
     choice = state.choice or _so_far(online)
     by_cap = {row.cap: row for row in found}
-    notes = [*state.notes, *([UNSEEN] if any("unseen" in w.energy.budget() for w in windows) else [])]
+    hidden = any(kind in w.energy.budget() for w in windows for kind in ("unseen", "in-step"))
+    notes = [*state.notes, *([UNSEEN] if hidden else [])]
     if state.scopes and not state.everything:
         notes.append(SELDOM)
     saved, slower = (None, None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from joulelab.core.errors import ConfigError, JoulelabError, MeterError
+from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused
 from joulelab.study import matrix
 from joulelab.study.drive import Driver, Outcome
 from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
     from joulelab.study.trial import SlotTrial
     from joulelab.study.tuning.grid import Grid
 
-COMMON = ("gain", "offset", "unseen")
+COMMON = ("gain", "offset", "unseen", "in-step")
 REPEAT_MAX = 5
+# Caps change the energy of a run by 5 to 30 % (published sweeps): an interval of one run that is wider hides that.
+WIDEST_SHARE = 0.05
+SHORTEST_S = 5.0  # what is recommended at least: a start-up of a second is then no large part of a run
 
 
 @dataclass(slots=True)
@@ -80,6 +84,23 @@ def open_plan(
 
 def _there(folder: Path, before: Mapping[str, object]) -> dict[str, PlannedCell]:
     return Study(folder, before).cells() if before else {}
+
+
+def _check_length(trial: Trial, folder: Path) -> None:
+    """Refuse a run whose own interval is wider than what caps change. Raises Refused."""
+    assert trial.energy is not None
+    value, expanded = trial.energy.value, 2 * trial.energy.without(*COMMON).u
+    if expanded <= WIDEST_SHARE * value:
+        return
+    share = expanded / value if value > 0 else 1.0
+    needed_s = math.ceil(max(2 * trial.time_s * share / WIDEST_SHARE, SHORTEST_S))
+    then = f"let the command run for at least {needed_s} s (more steps or epochs)"
+    raise Refused(
+        f"a run of {trial.time_s:.3g} s is too short to tune by",
+        where="tune",
+        why=f"its energy is known to ± {share:.0%} only, caps change it by about {WIDEST_SHARE:.0%} or more",
+        next=f"{then}; this run is kept, so give another --name or remove {folder}",
+    )
 
 
 class Tuning:
@@ -234,6 +255,9 @@ class Tuning:
             raise MeterError(
                 "no energy was measured", where="tune", why="there is no power meter", next="joulelab meters"
             )
+        if cap == self._grid.reference:
+            for trial in fresh:
+                _check_length(trial, self._study.folder)
         if fresh:
             self._told.setdefault(cap, []).extend(fresh)
         if self._per is None and fresh and len(self._told) == 1:

@@ -82,7 +82,7 @@ def _used(log: WorkLog, found: Sequence[ScopeChannels], stretches: Stretches, sc
     work = sum(log.done(a, b) for a, b in stretches)
     if energy is None or work <= 0:
         return None
-    return _Used(work, energy.without("unseen"), sum(b - a for a, b in stretches) / NS)
+    return _Used(work, energy.without("unseen", "in-step"), sum(b - a for a, b in stretches) / NS)
 
 
 def _reference(

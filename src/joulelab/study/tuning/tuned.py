@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.goal import Goal
     from joulelab.study.tuning.search import Choice
 
-SHARED = ("gain", "offset", "unseen")
+SHARED = ("gain", "offset", "unseen", "in-step")
 KEPT = ("gain:", "offset:", "drift:")  # sources that all windows of a cap share
 NOT_ENFORCED = "not enforced"
 WORKS = 0.15  # a cap that lowers the mean power of its GPUs by so much has an effect; by less, it may be chance
@@ -206,7 +206,7 @@ def _of_windows(values: Sequence[Quantity], cap: float) -> Quantity:
     """Return the mean; where the values are further apart than each says of itself, their own terms grow."""
     n = len(values)
     # Only gain and offset are common to all caps. How a workload drifted is the same in all windows of one.
-    tagged = [q.without("unseen").tagged(f"{cap:g}#{k}", keep=KEPT) for k, q in enumerate(values)]
+    tagged = [q.without("unseen", "in-step").tagged(f"{cap:g}#{k}", keep=KEPT) for k, q in enumerate(values)]
     mean = total(q.scaled(1 / n) for q in tagged)
     own = math.sqrt(sum(q.without(*SHARED).u ** 2 for q in values) / n)
     spread = math.sqrt(sum((q.value - mean.value) ** 2 for q in values) / (n - 1)) if n > 1 else 0.0

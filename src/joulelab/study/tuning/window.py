@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEAST_READINGS = 3
 INSIDE = ("gpu", "cpu", "dram")
 # What is the same in all windows of one run, or cannot be in step with windows that begin at any time.
-COMMON = ("gain", "offset", "unseen")
+COMMON = ("gain", "offset", "unseen", "in-step")
 # What a device draws or enforces above its cap where it does not keep to it; a difference that rounding explains.
 ABOVE, ROUNDING, ROUNDING_W = 1.05, 0.02, 2.0
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
 from joulelab.core.marks import STAMPS
+from joulelab.store.safe_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +89,7 @@ class WorkLog:
         for path in sorted(self._marks.glob("*.jsonl")):
             source = self._sources.setdefault(path.name, _Source())
             try:
-                with path.open("rb") as file:
+                with open_regular(path) as file:
                     file.seek(source.offset)
                     whole = file.read().rpartition(b"\n")[0]
             except OSError:

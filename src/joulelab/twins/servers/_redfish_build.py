@@ -60,19 +60,24 @@ class Builder:
             | ({"ProtocolFeaturesSupported": features} if self._expand else {})
         )
 
-    def sensor(self, chassis: str, name: str, kind: str, unit: str, point: str, read: Callable[[], Any]) -> str:
+    def sensor(
+        self, chassis: str, name: str, kind: str, unit: str, point: str, read: Callable[[], Any], **more: str
+    ) -> str:
         """Add a sensor to a chassis."""
         return self.add(
             f"{chassis}/Sensors/{name}",
-            lambda: {
-                "Reading": read(),
-                "ReadingType": kind,
-                "ReadingUnits": unit,
-                "ReadingTime": self.shown.time(point),
-                "SensingInterval": self.shown.interval(),
-                "Implementation": "PhysicalSensor",
-                "Status": {"State": "Enabled", "Health": "OK"},
-            },
+            lambda: (
+                {
+                    "Reading": read(),
+                    "ReadingType": kind,
+                    "ReadingUnits": unit,
+                    "ReadingTime": self.shown.time(point),
+                    "SensingInterval": self.shown.interval(),
+                    "Implementation": "PhysicalSensor",
+                    "Status": {"State": "Enabled", "Health": "OK"},
+                }
+                | more
+            ),
             kind="#Sensor.v1_8_0.Sensor",
             listed=True,
         )

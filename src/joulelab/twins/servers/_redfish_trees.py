@@ -158,10 +158,13 @@ def _gpu(build: Builder, system: str, index: int) -> None:
 
 def only_sensors(build: Builder) -> None:
     """Add a chassis that has sensors and nothing else, asked one by one, on two pages."""
-    shown, chassis = build.shown, f"{ROOT}/Chassis/chassis"
+    shown, chassis, system = build.shown, f"{ROOT}/Chassis/chassis", f"{ROOT}/Systems/system"
     build.sensor(chassis, "cpu0_power", "Power", "W", "node.ac", lambda: 91)
     build.sensor(chassis, "power_total_limit", "Power", "W", "node.ac", lambda: 12000)
-    build.sensor(chassis, "total_power", "Power", "W", "node.ac", lambda: shown.watts("node.ac"))
+    whole = {"PhysicalContext": "Chassis"}
+    build.sensor(chassis, "total_power", "Power", "W", "node.ac", lambda: shown.watts("node.ac"), **whole)
+    links = {"Links": {"Chassis": [ref(chassis)]}}
+    build.add(system, lambda: links, kind="#ComputerSystem.v1_16_0.ComputerSystem", listed=True)
     body = {"ChassisType": "RackMount", "Model": "Sensors", "Sensors": ref(f"{chassis}/Sensors")}
     build.add(chassis, lambda: body, kind="#Chassis.v1_14_0.Chassis", listed=True)
     paths = build.lists.pop(f"{chassis}/Sensors")

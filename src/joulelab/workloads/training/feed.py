@@ -31,7 +31,7 @@ class Feed:
         self.train = self._loader(
             task.data.train, self._workers, sampler=self._sampler, drop_last=task.drop_last or alone
         )
-        if getattr(task.data, task.predict_on) is None:
+        if task.predict_times and getattr(task.data, task.predict_on) is None:
             raise ConfigError("there is nothing to predict on", why=f"the data has no part {task.predict_on!r}")
         if not len(self.train):
             why = f"there are {len(task.data.train)} samples, a batch has {task.batch}"

@@ -17,7 +17,7 @@ from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.workloads import missing, notebook, number, pairs, require, settings, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import NoReturn
 
     from joulelab.workloads.training.task import Task
@@ -32,8 +32,8 @@ COMMON = {
     "ranks": ("0", "processes on this node, started by torchrun; 0: one for each GPU, one on CPUs"),
     "nodes": ("1", "nodes that train together; start it on each of them"),
     "rendezvous": ("", "HOST:PORT of the first node, where several train together"),
-    "precision": ("fp32", "fp32, tf32 or bf16 (autocast)"),
-    "threads": ("0", "threads of each rank on CPUs; 0: its share of the cores"),
+    "precision": ("fp32", "fp32 (TF32 switched off), tf32 or bf16 (autocast)"),
+    "threads": ("0", "threads of each rank on CPUs; 0: OMP_NUM_THREADS, else its share of the physical cores"),
     "workers": ("2", "processes of each rank that load data"),
     "seed": ("0", "where random numbers begin"),
     "deterministic": ("no", "yes: only algorithms that give the same result each time"),
@@ -204,12 +204,37 @@ def become_ranks(given: Mapping[str, str], words: Sequence[str]) -> None:
     if ranks == 0:
         ranks = 1 if given["device"] == "cpu" else _gpus()
     if ranks > 1 or nodes > 1:
+        threads = count_threads(int(given["threads"]), max(ranks, 1), os.environ)
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # torchrun would set 1, and say so at length
         _torchrun(max(ranks, 1), nodes, given["rendezvous"], words)
 
 
 def is_launched(environ: Mapping[str, str]) -> bool:
     """Return whether a launcher has started this process as one of several ranks."""
     return all(name in environ for name in LAUNCHED)
+
+
+def count_threads(
+    asked: int,
+    ranks: int,
+    environ: Mapping[str, str],
+    cpus: Collection[int] | None = None,
+    root: Path = Path("/sys/devices/system/cpu"),
+) -> int:
+    """Return the threads of one rank of a node: as asked for, by OMP_NUM_THREADS, or its share of the physical cores.
+
+    `cpus` are the logical CPUs that this process may use (its affinity unless given); two of one core count once.
+    """
+    by_environ = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list is by level of nesting
+    if asked or (by_environ.isdecimal() and int(by_environ)):
+        return asked or int(by_environ)
+    cores = set()
+    for cpu in os.sched_getaffinity(0) if cpus is None else cpus:
+        try:
+            cores.add((root / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip())
+        except OSError:
+            cores.add(f"cpu {cpu}")  # not known: it counts as a core
+    return max(len(cores) // max(ranks, 1), 1)
 
 
 def _gpus() -> int:
@@ -223,7 +248,6 @@ def _gpus() -> int:
 def _torchrun(ranks: int, nodes: int, rendezvous: str, words: Sequence[str]) -> NoReturn:
     """Start the ranks and watch them; end as they do: by the signal we are told, or with the exit code of the first."""
     where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={rendezvous}", "--rdzv-id=joulelab"] if nodes > 1 else []
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun would say so at length; each rank sets its own
     with joulelab.phase("launch"):
         try:
             from torch.distributed.elastic.multiprocessing.api import SignalException

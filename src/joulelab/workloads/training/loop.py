@@ -150,6 +150,7 @@ class Training:
             "device": str(self.ranks.device.type),
             "ranks": self.ranks.count,
             "precision": self.given["precision"],
+            "threads": torch.get_num_threads(),
             "batch": self.task.batch,
         }
         joulelab.fact(**{**own, **{name: value for name, value in self.task.facts.items() if name not in own}})

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from joulelab.core.errors import ConfigError
-from joulelab.workloads.training.launch import is_launched
+from joulelab.workloads.training.launch import count_threads, is_launched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -121,7 +121,7 @@ def join(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> I
     if given["precision"] == "tf32" and device.type == "cpu":
         raise ConfigError("precision is tf32", why="a CPU has no such units", next="give precision=fp32 or bf16")
     ranks = Ranks(rank, local, count, device)
-    _prepare(given, int(environ.get("LOCAL_WORLD_SIZE", 1)))
+    _prepare(given, count_threads(int(given["threads"]), int(environ.get("LOCAL_WORLD_SIZE", 1)), environ))
     if count == 1:
         yield ranks
         return
@@ -149,14 +149,13 @@ def _device(asked: str, local: int) -> torch.device:
     return torch.device("cuda", local)
 
 
-def _prepare(given: Mapping[str, str], on_node: int) -> None:
+def _prepare(given: Mapping[str, str], threads: int) -> None:
     """Set seeds, threads and what is asked of algorithms."""
     torch.manual_seed(int(given["seed"]))
-    threads = int(given["threads"]) or max(len(os.sched_getaffinity(0)) // max(on_node, 1), 1)
     torch.set_num_threads(threads)
     if given["deterministic"] == "yes":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(mode=True)
         torch.backends.cudnn.benchmark = False
-    if given["precision"] == "tf32":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    # cuDNN takes TF32 for fp32 unless told otherwise: a run with fp32 has to be one.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = given["precision"] == "tf32"

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from joulelab.analysis.damage import damage_checks, needs_file
+from joulelab.store.table import Problem
+
+RUN = Path("/runs/20260101-000000-0000")
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        ("node1/nvml.power.parquet", True),
+        ("node1/rapl.energy.0.journal", True),
+        ("node1/pdu", True),
+        ("node1", True),
+        ("node1/events.0.jsonl", True),
+        ("node1/nvml.state.parquet", False),
+        ("node1/bmc.cooling.parquet", False),
+        ("node1/host.machine.parquet", False),
+        ("node1/host", False),
+        ("node1/marks/1-1.jsonl", False),
+    ],
+)
+def test_totals_need_samples_of_energy_and_events(name: str, needed: bool) -> None:
+    assert needs_file(Problem(RUN / name, "cannot be read", lost=True)) is needed
+    assert not needs_file(Problem(RUN / name, "lines are damaged"))
+
+
+def test_every_damaged_file_fails_a_check_without_a_path_of_this_machine() -> None:
+    power, events = RUN / "node1" / "nvml.power.parquet", RUN / "node1" / "events.0.jsonl"
+    journal = RUN / "node1" / "rapl.energy.0.journal"
+    checks = list(
+        damage_checks(
+            [
+                Problem(power, f"{power.parent}: nvml.power.parquet cannot be read (no end of '{power}')", lost=True),
+                Problem(journal, f"{journal.parent}: journal {journal.name} cannot be read (no header)", lost=True),
+                Problem(events, "lines are damaged and left out"),
+            ]
+        )
+    )
+    assert {(c.name, c.status) for c in checks} == {("damaged", "failed")}
+    assert [c.message for c in checks] == [
+        "node1/nvml.power.parquet cannot be read (no end of); no total is given without it",
+        "node1/rapl.energy.0.journal cannot be read (no header); no total is given without it",
+        "node1/events.0.jsonl: lines are damaged and left out",
+    ]

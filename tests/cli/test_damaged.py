@@ -1,0 +1,149 @@
+"""A run that lacks a file: a failed check everywhere, and no smaller number."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from joulelab.report.cache import result_of
+from joulelab.report.comparison import compare
+from joulelab.report.page.run import run_page
+from joulelab.study.trial import from_result
+from joulelab.web.entries import Place, full_entry, quick_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.cli.conftest import Call
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "runs" / "20261115-232047-283d"
+POWER = Path("vm/nvml.power.parquet")
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 2000)
+
+
+def scribble(path: Path) -> None:
+    """Overwrite samples; the end of the file, which says what is in it, stays whole."""
+    data = bytearray(path.read_bytes())
+    data[4:3000] = b"\xff" * 2996
+    path.write_bytes(data)
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE: list[Callable[[Path], None]] = [truncate, Path.unlink, scribble, fifo, folder]
+
+
+@pytest.fixture
+def run(runs: Path) -> Path:
+    return Path(shutil.copytree(EXAMPLE, runs / EXAMPLE.name))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_run_that_lacks_a_file_of_energy_shows_no_total(
+    call: Call, run: Path, damage: Callable[[Path], None]
+) -> None:
+    assert "28.2" in call("show", run).output
+    damage(run / POWER)
+    shown = call("show", run).output
+    assert "no total: a file of the run cannot be read or is missing" in shown
+    assert "failed   damaged: vm/nvml" in shown
+    assert "3.72" not in shown
+    assert "measured" not in shown
+    told = json.loads(call("show", run, "--json").output)
+    assert told["energy"] is None
+    assert told["groups"] == []
+    assert [c["status"] for c in told["checks"] if c["name"] == "damaged"] == ["failed"]
+    assert not any(phase["energy"] for phase in told["phases"])
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_lists_call_such_a_run_damaged(call: Call, run: Path, damage: Callable[[Path], None]) -> None:
+    damage(run / POWER)
+    listed = call("ls").output
+    assert "damaged" in listed
+    assert "kJ" not in listed
+    (row,) = json.loads(call("ls", "--json").output)
+    assert row["energy"] is None
+    assert row["problem"].startswith("vm/nvml")
+    _, total = call("query", "SELECT sum(energy_j) FILTER (counted) AS total FROM energies", "--csv").output.split()[:2]
+    assert total == '""'
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_pages_and_the_dashboard_show_what_failed(run: Path, damage: Callable[[Path], None]) -> None:
+    damage(run / POWER)
+    page = str(run_page(result_of(run), run, None))
+    assert re.search(r"damaged: vm/nvml", page)
+    assert "3.72" not in page
+    place = Place(run.name, run, run.parent)
+    for entry in (full_entry(place), quick_entry(place)):
+        assert entry.status == "broken"
+        assert entry.problem.startswith("vm/nvml")
+        assert entry.energy is None
+
+
+def test_files_without_energy_cost_a_failed_check_and_no_total(call: Call, run: Path) -> None:
+    truncate(run / "vm" / "host.machine.parquet")
+    truncate(run / "vm" / "nvml.state.parquet")
+    mark = next((run / "vm" / "marks").iterdir())
+    fifo(mark)
+    shown = call("show", run).output
+    assert "28.2" in shown
+    for name in ("host.machine.parquet", "nvml.state.parquet", mark.name):
+        assert name in shown
+
+
+def test_events_that_cannot_be_read_could_have_named_more_meters(call: Call, run: Path) -> None:
+    fifo(run / "vm" / "events.0.jsonl")
+    shown = call("show", run).output
+    assert "no total" in shown
+    assert "events.0.jsonl" in shown
+
+
+def test_such_a_run_is_compared_with_nothing(run: Path, runs: Path) -> None:
+    whole = result_of(Path(shutil.copytree(EXAMPLE, runs / "whole")))
+    truncate(run / POWER)
+    told = compare(whole, result_of(run))
+    assert "files of B cannot be read or are missing" in told.verdict()
+    assert told.line("energy") is None
+    assert from_result(result_of(run)).energy() is None  # a slot of a study
+
+
+def test_samples_that_are_left_out_of_a_query_are_named(call: Call, run: Path) -> None:
+    truncate(run / POWER)
+    (run / "vm" / "rapl.state.parquet").write_bytes(b"")
+    told = call("query", "SELECT count(*) FROM rapl_energy")
+    assert "warning" not in told.stderr
+    copy = Path(shutil.copytree(EXAMPLE, run.with_name("20261115-232047-0000")))
+    told = call("query", "SELECT DISTINCT run FROM nvml_power")
+    assert copy.name in told.stdout
+    assert f"warning: {run / POWER} cannot be read" in told.stderr
+
+
+@pytest.mark.parametrize("name", ["run.json", "end.json", "results.json", "rows.json"])
+def test_a_fifo_in_place_of_a_document_is_not_waited_for(call: Call, run: Path, name: str) -> None:
+    call("show", run)
+    fifo(run / name)
+    (row,) = json.loads(call("ls", "--json").output)
+    if name in ("run.json", "end.json"):
+        assert f"cannot read {name}" in row["problem"]
+        assert "it is a FIFO, not a regular file" in call("show", run, code=1).output
+    else:
+        assert row["energy"]["value"] == pytest.approx(28.2e3, rel=0.01)

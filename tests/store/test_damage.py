@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+from tests.store.make import START_NS, close_run, gpus, make_run, ramp, write_rows
+
+from joulelab.core.errors import StoreError
+from joulelab.store.journal import read_header
+from joulelab.store.run import Run, open_run
+from joulelab.store.seal import seal
+from joulelab.store.table import connect, read_sealed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def recorded(runs: Path, *events: dict[str, Any], closed: bool = True) -> Path:
+    """Make a run with two streams of nvml, as a recorder with these events would have left it."""
+    run = make_run(runs)
+    write_rows(run, gpus(), ramp(100))
+    add_events(run, "0", *events)
+    if closed:
+        close_run(run)
+    return run
+
+
+def add_events(run: Path, source: str, *events: dict[str, Any]) -> None:
+    with (run / "node1" / f"events.{source}.jsonl").open("a") as file:
+        file.writelines(json.dumps({"t": START_NS, **event}) + "\n" for event in events)
+
+
+def opened(streams: int, meter: str = "nvml") -> dict[str, Any]:
+    return {"event": "meter", "meter": meter, "status": "open", "streams": streams}
+
+
+def lost(run: Path) -> list[str]:
+    """Return what is said of the files that are lost."""
+    with open_run(run) as folder:
+        return [f"{p.path.name}: {p.what}" for p in damage(folder) if p.lost]
+
+
+def damage(run: Run) -> Any:
+    run.tables()
+    return run.damage(run.events())
+
+
+def test_a_run_that_has_all_its_streams_is_whole(tmp_path: Path) -> None:
+    assert lost(recorded(tmp_path, opened(2))) == []
+
+
+def test_a_meter_with_fewer_streams_than_it_was_opened_with_lacks_a_file(tmp_path: Path) -> None:
+    run = recorded(tmp_path, opened(4), opened(1, "rapl"))
+    missing = "streams are stored, a file with the others is missing"
+    assert lost(run) == [f"nvml: 2 of 4 {missing}", f"rapl: 0 of 1 {missing}"]
+    seal(run)
+    assert lost(run) == [f"nvml: 2 of 4 {missing}", f"rapl: 0 of 1 {missing}"]
+
+
+def test_a_stream_that_never_answered_is_a_gap_and_no_missing_file(tmp_path: Path) -> None:
+    gap = {"event": "gap", "meter": "nvml", "stream": "gpu2", "reason": "timed out", "from": START_NS}
+    assert lost(recorded(tmp_path, opened(3), gap)) == []
+
+
+def test_a_live_run_may_have_no_files_yet(tmp_path: Path) -> None:
+    run = make_run(tmp_path, owner=None)
+    add_events(run, "0", opened(2))
+    (run / "node1" / "nvml.fast.0.journal").touch()  # its header is being written
+    assert lost(run) == []
+
+
+def test_a_meter_of_an_import_has_its_samples_on_any_host(tmp_path: Path) -> None:
+    told = {"event": "meter", "meter": "nvml", "status": "open"}
+    run = recorded(tmp_path)
+    (run / "other").mkdir()
+    (run / "other" / "events.0.jsonl").write_text(json.dumps({"t": START_NS, **told}) + "\n")
+    assert lost(run) == []
+    (run / "node1" / "nvml.fast.0.journal").unlink()
+    assert len(lost(run)) == 1
+
+
+def test_a_recorder_that_left_samples_has_left_events(tmp_path: Path) -> None:
+    run = recorded(tmp_path, opened(2))
+    add_events(run, "run", {"event": "recorder-started", "segment": 0})
+    assert lost(run) == []
+    (run / "node1" / "events.0.jsonl").unlink()
+    assert lost(run) == ["events.0.jsonl: events.0.jsonl is missing"]
+
+
+def test_the_folder_of_the_host_that_started_the_run_is_needed(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    (run / "node1").rename(run / "node2")
+    assert lost(run) == ["node1: the folder of the host is missing"]
+
+
+def test_a_file_with_other_rows_than_it_was_written_with_is_damaged(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    seal(run)
+    path = run / "node1" / "nvml.fast.parquet"
+    text = json.dumps(json.loads(_document(path)), separators=(",", ":")).replace("'", "''")
+    with duckdb.connect() as con:
+        con.execute(f"CREATE TABLE t AS SELECT * FROM '{path}' LIMIT 40")
+        con.execute(f"COPY t TO '{path}' (FORMAT parquet, KV_METADATA {{joulelab: '{text}'}})")
+    (said,) = lost(run)
+    assert "it holds 40 rows" in said
+    assert "with 100" in said
+
+
+def test_a_copy_of_another_table_is_damaged(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    seal(run)
+    path = run / "node1" / "nvml.fast.parquet"
+    copy = path.with_name("rapl.energy.parquet")
+    copy.write_bytes(path.read_bytes())
+    with connect() as con, pytest.raises(StoreError, match=r"was written as nvml\.fast\.parquet"):
+        read_sealed(copy, con)
+
+
+def test_pages_that_cannot_be_decoded_make_the_file_damaged(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    seal(run)
+    path = run / "node1" / "nvml.fast.parquet"
+    data = bytearray(path.read_bytes())
+    data[4:400] = b"\xff" * 396
+    path.write_bytes(data)
+    with open_run(run) as folder:
+        (info,) = folder.tables()
+        assert len(folder.series(info, "gpu0")) == 0
+        assert [p.path for p in damage(folder)] == [path]
+        assert path in [p.path for p in folder.problems()]
+
+
+def test_a_journal_without_rows_was_cut(tmp_path: Path) -> None:
+    run = recorded(tmp_path, opened(2))
+    path = run / "node1" / "nvml.fast.0.journal"
+    os.truncate(path, read_header(path).data_offset)
+    assert lost(run) == ["nvml.fast: it holds no rows"]
+
+
+def test_damaged_lines_are_told_and_cost_no_file(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    with (run / "node1" / "events.0.jsonl").open("a") as file:
+        file.write("{broken}\n")
+    assert lost(run) == []
+    with open_run(run) as folder:
+        assert [p.what for p in damage(folder)] == ["lines are damaged and left out"]
+
+
+def _document(path: Path) -> str:
+    query = f"SELECT decode(value) FROM parquet_kv_metadata('{path}') WHERE decode(key) = 'joulelab'"
+    with duckdb.connect() as con:
+        ((text,),) = con.execute(query).fetchall()
+    return str(text)

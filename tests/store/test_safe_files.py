@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.store.make import close_run, gpus, make_run, ramp, write_rows
+
+from joulelab.core.errors import StoreError
+from joulelab.store import safe_files
+from joulelab.store.documents import read_document
+from joulelab.store.folder import RunState, list_runs, read_end, read_meta, run_state, write_json_atomic
+from joulelab.store.journal import is_being_written
+from joulelab.store.query import query
+from joulelab.store.run import open_run
+from joulelab.store.safe_files import is_own, open_regular, read_regular, replace_file
+from joulelab.store.seal import LOCK, seal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def plant(path: Path, kind: str) -> None:
+    """Put something else than a regular file at a path."""
+    path.unlink(missing_ok=True)
+    if kind == "a FIFO":
+        os.mkfifo(path)
+    elif kind == "a folder":
+        path.mkdir()
+    elif kind == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        os.mknod(path, stat.S_IFSOCK)
+
+
+KINDS = ("a FIFO", "a folder", "a device", "a socket")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file"
+    plant(path, kind)
+    with pytest.raises(OSError, match=f"it is {kind}, not a regular file"):
+        open_regular(path)
+    with pytest.raises(StoreError, match="not a regular file"):
+        read_document(str(path))
+    assert not is_being_written(path)
+
+
+def test_what_is_exchanged_while_it_is_opened_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    regular, fifo = tmp_path / "file", tmp_path / "fifo"
+    regular.write_text("{}")
+    os.mkfifo(fifo)
+    opened = os.open
+    monkeypatch.setattr(safe_files.os, "open", lambda _, flags: opened(fifo, flags))
+    with pytest.raises(OSError, match="a FIFO"):
+        read_regular(regular)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["run.json", "end.json"])
+def test_a_run_whose_documents_are_no_files_is_listed_and_refused(tmp_path: Path, name: str, kind: str) -> None:
+    run = make_run(tmp_path)
+    close_run(run)
+    plant(run / name, kind)
+    assert list_runs(tmp_path) == [run]
+    with pytest.raises(StoreError, match=f"cannot read {name}"):
+        read_meta(run) if name == "run.json" else read_end(run)
+    assert run_state(run) is RunState.CLOSED
+    assert query(tmp_path, "SELECT state FROM runs")[1] == [("damaged",)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["nvml.fast.0.journal", "nvml.fast.parquet", "events.0.jsonl", "marks/1-1.jsonl"])
+def test_what_is_no_file_is_a_problem_of_the_run(tmp_path: Path, name: str, kind: str) -> None:
+    run = make_run(tmp_path)
+    write_rows(run, gpus(), ramp(10))
+    if name == "nvml.fast.parquet":
+        (run / "node1" / "nvml.fast.0.journal").unlink()
+    plant(run / "node1" / name, kind)
+    assert run_state(run) is RunState.KILLED
+    with open_run(run) as opened:
+        opened.tables()
+        (problem,) = opened.damage([*opened.events(), *opened.marks()])
+    assert problem.path == run / "node1" / name
+    assert f"it is {kind}" in problem.what
+    assert problem.lost
+    seal(run)  # what cannot be read is left where it is
+    assert os.path.lexists(run / "node1" / name)
+    assert query(tmp_path, "SELECT count(*) FROM runs")[1] == [(1,)]
+
+
+def test_a_link_that_leads_nowhere_hides_nothing_else(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    write_rows(run, gpus(), ramp(10))
+    (run / "node1" / "link").symlink_to("nowhere")
+    with open_run(run) as opened:
+        assert [table.rows for table in opened.tables()] == [10]
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    target = tmp_path / "data.json"
+    target.symlink_to(precious)
+    write_json_atomic(target, {"a": 1})
+    assert precious.read_text() == "kept"
+    assert not target.is_symlink()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.json", "precious"]
+
+
+def test_temporary_names_cannot_be_foretold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, int]] = []
+    opened = os.open
+
+    def note(path: object, flags: int, *given: object, **more: object) -> int:
+        made.append((str(path), flags))
+        return opened(path, flags, *given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(safe_files.os, "open", note)
+    monkeypatch.setattr(safe_files.os, "supports_dir_fd", {note})
+    for _ in range(2):
+        replace_file(tmp_path / "rows.json", b"{}", sync=False)
+    (first, flags), (second, _) = (pair for pair in made if pair[0].startswith(".rows.json"))
+    assert first != second
+    assert flags & os.O_EXCL
+    assert flags & os.O_NOFOLLOW
+
+
+def test_systems_without_open_folders_write_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safe_files.os, "supports_dir_fd", set())
+    replace_file(tmp_path / "a.json", b"{}", sync=False)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+    monkeypatch.delattr(safe_files.os, "geteuid")
+    assert is_own(tmp_path.stat())
+
+
+@pytest.mark.parametrize("kind", ["a link", "a FIFO", "a folder"])
+def test_a_planted_seal_lock_is_not_followed(tmp_path: Path, kind: str) -> None:
+    run = make_run(tmp_path)
+    journal = write_rows(run, gpus(), ramp(10))
+    close_run(run)
+    elsewhere = tmp_path / "elsewhere"
+    if kind == "a link":
+        (run / "node1" / LOCK).symlink_to(elsewhere)
+    else:
+        plant(run / "node1" / LOCK, kind)
+    report = seal(run)
+    assert not report.sealed
+    assert report.left[0][0] == "node1"
+    assert journal.exists()
+    assert not elsewhere.exists()
+
+
+def test_a_run_of_another_user_is_not_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path)
+    journal = write_rows(run, gpus(), ramp(10))
+    close_run(run)
+    there = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: there + 1)
+    assert seal(run).left == (("node1", "it belongs to another user"),)
+    assert journal.exists()
+    assert not (run / "node1" / LOCK).exists()
+    monkeypatch.undo()
+    assert seal(run).sealed == ("node1/nvml.fast",)

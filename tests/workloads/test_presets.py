@@ -1,0 +1,68 @@
+"""What the papers' presets promise, and how many threads a rank takes: no framework is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from joulelab.workloads import find, settings
+from joulelab.workloads.training.launch import count_threads
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def eight_cpus_of_four_cores(tmp_path: Path) -> Path:
+    """Write the topology of a processor whose CPUs n and n + 4 are one core."""
+    for cpu in range(8):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks", "environ", "cpus", "threads"),
+    [
+        (0, 1, {}, range(8), 4),
+        (0, 2, {}, range(8), 2),
+        (0, 8, {}, range(8), 1),
+        (0, 1, {}, (0, 4, 5), 2),  # an affinity: two of one core, one of another
+        (0, 1, {"OMP_NUM_THREADS": "3"}, range(8), 3),
+        (0, 2, {"OMP_NUM_THREADS": "3"}, range(8), 3),
+        (0, 1, {"OMP_NUM_THREADS": "6,2"}, range(8), 6),
+        (0, 1, {"OMP_NUM_THREADS": "many"}, range(8), 4),
+        (7, 1, {"OMP_NUM_THREADS": "3"}, range(8), 7),
+        (0, 1, {}, (8, 9), 2),  # no topology: each counts
+    ],
+)
+def test_a_rank_takes_physical_cores_unless_told_otherwise(
+    eight_cpus_of_four_cores: Path, asked: int, ranks: int, environ: dict[str, str], cpus: range, threads: int
+) -> None:
+    assert count_threads(asked, ranks, environ, cpus, eight_cpus_of_four_cores) == threads
+
+
+@pytest.mark.parametrize("name", ["vgg19bn-xray", "vgg19bn-notebook"])
+@pytest.mark.parametrize("preset", ["paper", "paper-250"])
+def test_the_papers_preset_decodes_whole_images(name: str, preset: str) -> None:
+    workload = find(name)
+    assert settings(name, workload.PARAMETERS, {"preset": preset}, workload.PRESETS)["draft"] == "no"
+
+
+def test_nobody_is_promised_the_papers_resnet_on_real_gpus() -> None:
+    header = (ROOT / "studies" / "bnl.toml").read_text().partition("\nname =")[0].replace("\n# ", " ")
+    notes = " ".join(find("resnet152-cifar10").NOTES)
+    for text in (header, notes):
+        assert "26 h" in text
+        assert "factor of 4" in text
+        assert "H100" in text
+        assert "4.8 s and 6.9 s" in text
+        assert "does not explain" in text
+
+
+def test_the_node_without_gpus_does_not_claim_independent_predictions() -> None:
+    file = ROOT / "src" / "joulelab" / "twins" / "nodes" / "horeka-blue.toml"
+    header = file.read_text().partition("\ntitle =")[0].replace("\n# ", " ")
+    assert "all predicted" not in header
+    assert "251 to 270 W" in header

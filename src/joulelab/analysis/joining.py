@@ -133,7 +133,8 @@ def _reference(scope: ScopeChannels, channel: Channel, fast: _Fast | None) -> tu
 def _quantum_w(channel: Channel, fast: _Fast | None) -> float:
     """Return the coarsest step (W) in which a channel and the fast meters inside it show power."""
     shown = [channel, *(fast.channels if fast is not None else ())]
-    return max(c.spec.accuracy.quantum / (c.step_s if c.spec.kind == "counter" else 1.0) for c in shown)
+    steps_w: list[float] = [c.spec.accuracy.quantum / (c.step_s if c.spec.kind == "counter" else 1.0) for c in shown]
+    return max(steps_w)
 
 
 def _moved(channel: Channel, lag: Lag) -> Channel:

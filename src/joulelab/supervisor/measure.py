@@ -282,7 +282,7 @@ def _chosen(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) ->
 def measured(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
 def measured(
-    name_text: str, /, *, report: Callable[[Measurement], object] | None = None, **options: Any
+    function: str, /, *, report: Callable[[Measurement], object] | None = None, **options: Any
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @overload
 def measured(

@@ -26,7 +26,7 @@ FRAMEWORKS: Final = {"keras", "lightning", "mlflow", "playwright", "torch", "tra
 
 def list_frameworks() -> set[str]:
     """Return the heavy frameworks that are loaded."""
-    return {name for name in FRAMEWORKS if sys.modules.get(name) is not None}
+    return {name for name in FRAMEWORKS if getattr(sys.modules.get(name), "__file__", None)}  # a fake has none
 
 
 class QuickGuard:

@@ -53,6 +53,7 @@ def two_hosts(tmp_path: Path, shift_s: float, error_s: float | None, *, boot: st
     return folder.close(START, END, ended={"boot_id": "b"}).open()
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("error_s", [0.002, 0.3, 4.0])
 def test_the_interval_covers_shifts_within_the_error(tmp_path: Path, error_s: float) -> None:
     rng = np.random.default_rng(3)

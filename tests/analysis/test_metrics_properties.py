@@ -94,6 +94,7 @@ def test_the_gain_by_eds_2_is_half_of_gain_minus_loss(points: dict[float, list[t
     assert _close(scores[0], scores[1]) or halves[0].cell == halves[1].cell
 
 
+@pytest.mark.system  # pure, and slow
 @FEW
 @given(STUDIES)
 def test_the_best_is_never_dominated_and_is_on_the_front(points: dict[float, list[tuple[float, float]]]) -> None:
@@ -129,6 +130,7 @@ def test_more_repeats_never_widen_without_more_spread(
     assert math.isclose(few.energy.value, many.energy.value, rel_tol=1e-9)
 
 
+@pytest.mark.system  # pure, and slow
 @FEW
 @given(STUDIES)
 def test_the_order_of_cells_and_repeats_does_not_matter(points: dict[float, list[tuple[float, float]]]) -> None:

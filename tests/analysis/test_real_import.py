@@ -66,6 +66,7 @@ def trapezoid(series: np.ndarray, since: float) -> float:
     return float(np.sum((there[1:] + there[:-1]) / 2 * np.diff(ends)))
 
 
+@pytest.mark.system  # pure, and slow
 @needs_nodes
 @pytest.mark.parametrize("run", ONE_NODE)
 def test_both_sides_of_a_node(tmp_path: Path, run: str) -> None:

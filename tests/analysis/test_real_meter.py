@@ -95,6 +95,7 @@ def test_the_sensor_keeps_its_period(log):
     assert period == pytest.approx(100.0, rel=0.005)
 
 
+@pytest.mark.system  # pure, and slow
 @needs_logs
 @pytest.mark.parametrize("channel", COLUMNS)
 @pytest.mark.parametrize("log", LOGS)
@@ -112,6 +113,7 @@ def test_the_truth_lies_in_the_interval(log, channel):
     assert np.mean(inside) >= 0.95
 
 
+@pytest.mark.system  # pure, and slow
 @needs_logs
 @pytest.mark.parametrize("channel", COLUMNS)
 def test_a_board_that_was_calibrated_on_one_load_measures_another(channel):

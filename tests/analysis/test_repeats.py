@@ -99,6 +99,7 @@ def test_idle_devices_energy_has_a_mean() -> None:
     assert summary.cell("a").idle_energy == found
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("n", NUMBERS)
 def test_intervals_hold_the_truth_in_95_of_100(n: int) -> None:
     found = coverage(n, 1500)

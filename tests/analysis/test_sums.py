@@ -106,6 +106,7 @@ def test_energy_is_never_less_than_nothing_beyond_its_interval(made, shares):
         assert found.value >= -2 * found.u - 1e-6
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=40, deadline=None)
 @given(counters(), st.integers(2, 8))
 def test_gpus_of_one_model_work_in_step_and_others_do_not(made, count):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 LONG = {"flop_convention": "a multiply-add is two, " * 20, "a_name_of_more_letters_than_there_is_room": 123456.75}
 
 
+@pytest.mark.system  # pure, and slow
 def test_facts_cut_no_figure(call: Call, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     names = ("cifar-10", "xray")
@@ -37,6 +38,7 @@ def test_facts_cut_no_figure(call: Call, runs: Path, monkeypatch: pytest.MonkeyP
     assert all(line.rstrip(" ≈").endswith(("J", "W", "%")) or "cannot be" in line for line in figures)
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_narrow_table_marks_what_cannot_be_told_apart(
     call: Call, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

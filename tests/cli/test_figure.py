@@ -82,6 +82,7 @@ def test_a_device_is_written_into_and_a_link_stays(runs: Path) -> None:
     assert Path("/dev/null").is_char_device()
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.usefixtures("runs")
 def test_what_cannot_be_drawn_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert figure("powr", "first") == 2

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Call
 
 
+@pytest.mark.system  # pure, and slow
 def test_data_fits_into_80_columns_and_can_be_told_apart(
     call: Call, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

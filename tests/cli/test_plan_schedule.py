@@ -227,6 +227,7 @@ def test_a_policy_that_never_starts_some_job_is_told_beside_first_come() -> None
     assert any(text.endswith("changes are against first come") for _, text in lines(found, {}))
 
 
+@pytest.mark.system  # pure, and slow
 def test_unused_nodes_may_draw_nothing_and_jobs_below_them_are_said(call: Call, plan: Path) -> None:
     words = ("plan", "schedule", "--jobs", plan.parent / "jobs.csv", "--nodes", "4", "--budget", "40kW", "--json")
     told = json.loads(call(*words, "--idle", "0W").output)

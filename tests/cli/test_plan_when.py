@@ -116,6 +116,7 @@ def test_what_a_run_says_against_its_idle_power_is_repeated(call: Call, runs: Pa
     assert "doubted" not in call("plan", "when", steady.name, *words[3:]).output
 
 
+@pytest.mark.system  # pure, and slow
 def test_rated_power_of_parts_is_held_against_these_parts(call: Call, runs: Path, tmp_path: Path) -> None:
     """Two GPUs rated at 700 W draw 400 W each, in a node of 7000 W: 1400 W are no share of that."""
     run = node_run(runs, 7000.0, seconds=30.0, step_s=0.1, gpu_w=400.0)

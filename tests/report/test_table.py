@@ -154,6 +154,7 @@ def test_many_devices_are_shown_as_sum_and_extremes(runs: Path) -> None:
     assert len(energy_rows(result_of(path), every=True)) == 14
 
 
+@pytest.mark.system  # pure, and slow
 def test_few_phases_are_listed_many_are_summed_by_name(runs: Path) -> None:
     few = result_of(make_run(runs, marks=epochs(3, 9.0), seconds=9.0))
     assert [r.label for r in phase_rows(few)] == ["train", "epoch 1", "epoch 2", "epoch 3"]
@@ -198,6 +199,7 @@ def test_problems_come_before_doubts(runs: Path) -> None:
     assert row(text, "problem").endswith("the recorder did not end and was killed")
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize(
     ("end", "words"),
     [

@@ -44,6 +44,7 @@ def test_runs(two: Path) -> None:
     assert rows[1][4] == "2023-11-15 22:13:20"
 
 
+@pytest.mark.system  # pure, and slow
 def test_samples_of_all_runs(two: Path) -> None:
     picked = "SELECT r.name, s.stream, count(*), max(power)"
     _, rows = query(two, f"{picked} FROM nvml_fast s JOIN runs r USING (run) GROUP BY ALL ORDER BY ALL")
@@ -116,6 +117,7 @@ def test_statements_that_write_are_refused(two: Path, tmp_path: Path, sql: str) 
     assert parquet.read_bytes() == before
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize(
     "source", ["read_text('/etc/hostname')", "glob('/etc/*')", "'/etc/hostname.csv'", "read_csv('{runs}/../x.csv')"]
 )
@@ -134,6 +136,7 @@ def test_local_variables_are_out_of_reach(two: Path) -> None:
     assert len(secret) == 1
 
 
+@pytest.mark.system  # pure, and slow
 def test_mistakes_list_what_there_is(two: Path) -> None:
     with pytest.raises(ConfigError, match=r"energiez.*there are runs.*energies.*my_meter_slow.*nvml_fast"):
         query(two, "SELECT * FROM energiez")
@@ -170,6 +173,7 @@ def test_damaged_runs_do_not_stop_a_query(two: Path) -> None:
     ]
 
 
+@pytest.mark.system  # pure, and slow
 def test_only_what_is_mentioned_is_read(two: Path) -> None:
     def refuse(run: Path) -> dict[str, list[dict[str, object]]]:
         raise AssertionError(run)

@@ -36,6 +36,7 @@ def test_every_combination_is_one_cell(knobs: dict[str, list[str]]) -> None:
         assert cell.argv() == ["train", *(cell.knobs[name].text for name in sorted(knobs))]
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=40)
 @given(KNOBS, st.randoms())
 def test_identity_does_not_depend_on_order(knobs: dict[str, list[str]], random: object) -> None:

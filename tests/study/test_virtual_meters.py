@@ -107,6 +107,7 @@ def gains_of(**seeds: int) -> dict[str, float]:
     return gains
 
 
+@pytest.mark.system  # pure, and slow
 def test_every_device_has_its_own_gain_that_is_the_same_in_all_slots_of_a_study() -> None:
     first, again, other = gains_of(study=1), gains_of(study=1, slot=6), gains_of(study=2)
     assert len(first) == 2 + 2 + 2

@@ -37,6 +37,7 @@ def truth(tmp_path: Path) -> Iterator[Truth]:
     made.close()
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("flaws", FLAWS)
 @pytest.mark.parametrize("point", ["node.ac", "gpu:1", "outlet:2"])
 def test_all_readings_at_once_are_those_of_the_panel(truth: Truth, flaws: PanelFlaws, point: str) -> None:

@@ -83,6 +83,7 @@ def test_a_job_as_it_ran_is_where_it_would_be_on_finer_slots(waits: bool) -> Non
     assert finer(late, one, at.edges_s, at.edges_s) is late
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_review_accounts_what_came_when_it_came() -> None:
     """A forecast by the hour, and what came every five minutes."""
     at, terms = slots(daily(3), 40.0), Terms(pue=1.1)

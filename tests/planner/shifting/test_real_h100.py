@@ -38,6 +38,7 @@ def test_an_idle_node_draws_31_percent_of_one_that_trains() -> None:
     assert max(shares) - 0.02 < IDLE_SHARE < min(shares) + 0.02
 
 
+@pytest.mark.system  # pure, and slow
 @needs_nodes
 def test_pauses_pay_only_if_the_node_is_off(tmp_path: Path) -> None:
     made, _ = imported(tmp_path / "runs", node_log(ONE_NODE[0]))

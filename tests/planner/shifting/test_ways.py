@@ -277,6 +277,7 @@ def test_a_product_carries_both_terms() -> None:
     assert (found.value, found.terms) == (6.0, {"a": pytest.approx(0.5), "b": pytest.approx(0.4)})
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("name", ["now-cap", "caps-idle", "caps-off"])
 @pytest.mark.parametrize("what", ["slowdown", "power", "idle"])
 def test_terms_are_what_a_change_of_power_or_speed_does(name: str, what: str) -> None:

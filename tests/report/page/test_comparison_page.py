@@ -52,6 +52,7 @@ def _well_formed(page: Page) -> None:
         ET.fromstring(f"<div>{section.body}</div>")
 
 
+@pytest.mark.system  # pure, and slow
 def test_the_page_has_the_figures_of_the_comparison(both: list[Path]) -> None:
     page = page_of_runs(both)
     _well_formed(page)
@@ -66,6 +67,7 @@ def test_the_page_has_the_figures_of_the_comparison(both: list[Path]) -> None:
     assert ONE_RUN_EACH in page.sections[5].body
 
 
+@pytest.mark.system  # pure, and slow
 def test_both_profiles_are_drawn_over_each_other(both: list[Path]) -> None:
     page = page_of_runs(both)
     data = page.data["profiles"]
@@ -112,6 +114,7 @@ def test_phases_stand_side_by_side_and_those_of_one_run_alone(both: list[Path]) 
     assert [p.label for p in phase_pairs(compare(found.b, found.a))][-1] == "epoch 3"
 
 
+@pytest.mark.system  # pure, and slow
 def test_what_rated_power_would_have_said_is_told_of_each(both: list[Path]) -> None:
     results = [result_of(path) for path in both]
     estimate = next(s for s in page_of_runs(both).sections if s.id == "estimate")

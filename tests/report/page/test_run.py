@@ -100,6 +100,7 @@ def test_a_run_has_all_its_sections(runs: Path) -> None:
     assert "<svg" not in text
 
 
+@pytest.mark.system  # pure, and slow
 def test_every_region_that_scrolls_can_be_reached_and_is_named(runs: Path) -> None:
     _, page, _ = paged(make_run(runs, idle=True, marks=epochs(3, 10.0)))
     root = well_formed(page)
@@ -112,6 +113,7 @@ def test_every_region_that_scrolls_can_be_reached_and_is_named(runs: Path) -> No
     assert "style" not in Reader(offline(page)).attributes
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("state", ["live", "killed", "closed"])
 def test_runs_that_have_not_ended_well_have_a_page(runs: Path, state: str) -> None:
     _, page, text = paged(make_run(runs, state=state, gpus=1, cpus=0))
@@ -137,6 +139,7 @@ def test_a_run_without_meters_says_what_is_missing(runs: Path) -> None:
     assert "no energy measured" in text
 
 
+@pytest.mark.system  # pure, and slow
 def test_unknown_accuracy_has_no_interval_and_no_budget(runs: Path) -> None:
     result, page, _ = paged(make_run(runs, accuracy=UNKNOWN))
     assert budget_of(result) is None

@@ -128,6 +128,7 @@ def test_idle_power_of_the_node_is_as_calibrated() -> None:
     assert len(blue.gpus) == 0
 
 
+@pytest.mark.system  # pure, and slow
 def test_no_published_number_is_in_what_is_reproduced(truth: list[Figure]) -> None:
     others = copy.deepcopy(published("horeka"))
     for row in others["rows"]:
@@ -141,6 +142,7 @@ def test_no_published_number_is_in_what_is_reproduced(truth: list[Figure]) -> No
     assert all(a.published != b.published for a, b in judged)
 
 
+@pytest.mark.system  # pure, and slow
 def test_idle_gpus_cost_nodes_that_have_them_and_no_others(truth: list[Figure]) -> None:
     before, after = by_id(truth), by_id(horeka.figures_of(modelled(twins(gpu={"idle_w": 25.0})), published("horeka")))
     for row in ("energy.train", "energy.predict", "health.train", "health.predict"):

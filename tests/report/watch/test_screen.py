@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Drawing ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("size", [(80, 24), (60, 20), (120, 40), (40, 12), (20, 5), (1, 1), (300, 3)])
 @pytest.mark.parametrize("gpus", [0, 2, 8, 64])
 def test_it_fits(tmp_path: Path, size: tuple[int, int], gpus: int) -> None:

@@ -55,6 +55,7 @@ def test_few_runs_find_a_good_cap_and_say_what_they_saved_and_cost(tmp_path: Pat
     assert plain["cost"]["trials"] == len(executor.ran)
 
 
+@pytest.mark.system  # pure, and slow
 def test_what_was_run_before_counts_and_costs_nothing(tmp_path: Path) -> None:
     first = Made(curve)
     before = tuned(tmp_path / "s", first, trials=6)
@@ -146,6 +147,7 @@ def test_all_runs_of_a_sweep_count_in_the_choice(tmp_path: Path) -> None:
     assert [row.n for row in found.rows] == [3, 3, 3, 3]
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_cap_far_worse_than_the_best_is_not_tried_again_nor_any_below_it(tmp_path: Path) -> None:
     samples = [Sample(c, Quantity(e), Quantity(t)) for c, e, t in ((260, 10, 1), (200, 9, 1.05), (120, 14, 1.9))]
     hopeless = [c for c in (100.0, 120.0, 140.0, 200.0, 260.0) if is_hopeless(ENERGY, samples, 260.0, c)]

@@ -258,6 +258,7 @@ def test_only_caps_that_may_be_the_best_are_tried_again(goal, seed):
     assert all(cost[caps == cap][0] < 0.3 for cap in again)
 
 
+@pytest.mark.system  # pure, and slow
 def test_the_limit_is_kept_where_there_is_no_noise():
     for a in (0.01, 0.03, 0.1, 0.3):
         energy, time = physical(a=a)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.report.synthetic import epochs, make_run
 from tests.report.test_facts import told
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
     from tests.cli.conftest import Call
 
 LONG = {"flop_convention": "a multiply-add is two, " * 20, "a_name_of_more_letters_than_there_is_room": 123456.75}

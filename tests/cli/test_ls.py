@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.report.synthetic import make_run
 from tests.report.test_facts import told
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
     from tests.cli.conftest import Call
 
 

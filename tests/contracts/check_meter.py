@@ -59,7 +59,7 @@ def configured(name: str, module: Any) -> dict[str, Any]:
     if root and "root" in module.CONFIG:
         return {"root": root}
     found = choose(load(os.environ, "twin"), os.environ)
-    found.check()
+    assert not found.lost, found.lost
     return next(({**item["config"], "label": item["name"]} for item in found.also if item["meter"] == name), {})
 
 

@@ -117,6 +117,18 @@ def test_events_that_cannot_be_read_could_have_named_more_meters(call: Call, run
     assert "events.0.jsonl" in shown
 
 
+def test_events_that_name_no_meter_could_have_named_more(call: Call, run: Path) -> None:
+    (run / "vm" / "events.0.jsonl").write_text("")
+    (run / "vm" / "nvml.power.parquet").unlink()
+    assert "no total" in call("show", run).stdout
+
+
+def test_no_plan_is_made_with_such_a_run(call: Call, run: Path) -> None:
+    (run / "vm" / "nvml.power.parquet").unlink()
+    said = call("plan", "cost", run, "--tariff", "0.32EUR", code=2).stderr
+    assert "cannot be planned with" in said
+
+
 def test_such_a_run_is_compared_with_nothing(run: Path, runs: Path) -> None:
     whole = result_of(Path(shutil.copytree(EXAMPLE, runs / "whole")))
     truncate(run / POWER)

@@ -115,6 +115,17 @@ def test_times_durations_steps():
     assert [values.percent(p) for p in (2, 0, -1, True, "2", 80)] == [0.02, None, None, None, None, None]
 
 
+PARTS_AND_RATINGS = (
+    """
+System Power Threshold|System Power Headroom|Server Power Budget|Server Rated Power|System Reactive Power
+Total Apparent Power|Total Power Yesterday|Total Drive Power|Total NIC Power|System IO Power|Line 1 Input Power
+Chassis Input Power A|Bay 1 Input Power|Rack Total Power|System Power Limit|Total Power 2
+""".strip()
+    .replace("\n", "|")
+    .split("|")
+)
+
+
 def test_what_sensors_measure():
     def kind(reading_type, unit):
         return values.sensor_scale({"ReadingType": reading_type, "ReadingUnits": unit})
@@ -129,6 +140,27 @@ def test_what_sensors_measure():
     assert values.sensor_scale(None) is None
     totals = {"total_power": True, "Input Power": True, "cpu0_power": False, "PSU1_Input_Power": False}
     assert {name: is_total(name) for name in totals} == totals
+    for name in ("TotalPower", "Chassis_0_Total_Power_0", "System Power Consumption", "Power reading for the Chassis"):
+        assert is_total(name), name
+    for name in PARTS_AND_RATINGS:
+        assert not is_total(name), name
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [{"Name": "HDD Power", "PowerConsumedWatts": 30}],
+        [{"Name": "Rack Power", "PowerConsumedWatts": 3000}],
+        [{"Name": "Node A", "PowerConsumedWatts": 300}, {"Name": "Node B", "PowerConsumedWatts": None}],
+        [{"Name": "Node", "PowerConsumedWatts": 300}, {"Name": "Node", "PowerConsumedWatts": 0}],
+    ],
+)
+def test_a_control_that_may_be_a_part_is_not_the_whole(members):
+    with pytest.raises(Unavailable, match=r"PowerControl members|answers 0 W"):
+        values.control({"PowerControl": members})
+
+
+def test_ratings_are_no_readings():
     assert is_rating({"Reading": 900}, 750)
     assert not is_rating({"Reading": 830}, 750)
     assert not is_rating({"Reading": 900}, None)

@@ -151,6 +151,9 @@ def utc_s(text: str) -> float:
 def measured_of(run: Run) -> Measured:
     """Read a run for planning. Raises ConfigError where no power was measured."""
     result = analyse(run)
+    if result.is_damaged and result.energy is None:
+        why = "a file of it cannot be read or is missing"
+        raise ConfigError(f"run {result.run} cannot be planned with", why=why, next=f"joulelab show {result.run}")
     events = list(run.events())
     interval = interval_of(run, events)
     told = accounts_of(events)

@@ -48,12 +48,15 @@ def find_damage(
 
 
 def _missing_events(folder: Path, tables: Sequence[Table], events: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    """Find recorders that have left samples but no events."""
+    """Find recorders that have left samples but no events, or none of the meters that the samples are of."""
     segments = {s.header.segment for table in tables for s in table.segments}
     for event in (e for e in events if e.get("event") == "recorder-started" and e.get("segment") in segments):
         path = folder / f"events.{event['segment']}.jsonl"
+        ends = f".{event['segment']}"
         if not path.exists():
             yield Problem(path, f"{path.name} is missing", lost=True)
+        elif not any(e.get("event") == "meter" and str(e.get("source")).endswith(ends) for e in events):
+            yield Problem(path, f"{path.name} names no meter", lost=True)
 
 
 def _missing_samples(

@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 UPDATE_S = 1.0  # assumed where a service does not state a SensingInterval
 OLDEST_S = 120.0  # a reading that looks older at opening tells of a wrong clock, not of an old reading
 _WATTS = (0.0, HIGHEST_W)
-_TOTAL = re.compile(
-    r"(total|system|chassis|server|node|input).*(power|pwr)|^(power|pwr)[ _]?(total|consumption)"
-    r"|power.*(total|system|chassis|server|node)",
-    re.IGNORECASE,
-)
-_NOT_TOTAL = re.compile(
-    r"(?i)hsc|limit|\bcap\b|min|max|peak|average|avail|capacity|psu?\d|ps\d|output|\dv|regulator|rectifier|board"
-)
 _PART_CONTEXT = re.compile(r"(?i)cpu|processor|memory|gpu|accelerator|fan|storage|drive|suppl|regulator|pcie|network")
 
 
@@ -125,8 +117,9 @@ def from_sensors(walker: Walker, chassis: dict[str, Any], chosen: Callable[[str]
 
 
 def is_total(name: str) -> bool:
-    """Return whether a sensor's name is that of a whole node's power."""
-    return bool(_TOTAL.search(name)) and not values.PART.search(name) and not _NOT_TOTAL.search(name)
+    """Return whether a sensor's name is that of a whole node's power, and of nothing else."""
+    words = values.words_of(name)
+    return bool(words & values.POWERS and words & values.WHOLES) and words <= values.POWERS | values.WHOLES
 
 
 def is_whole(sensor: dict[str, Any]) -> bool:
@@ -207,7 +200,7 @@ def is_of_system(power: dict[str, Any] | None, systems: Iterable[str]) -> bool:
     if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], dict):
         return False
     related = {path.rstrip("/") for path in links(listed[0], "RelatedItem")} & {path.rstrip("/") for path in systems}
-    return len(related) == 1 and bool(values.WHOLE.search(str(listed[0].get("Name"))))
+    return len(related) == 1 and bool(values.words_of(str(listed[0].get("Name"))) & values.WHOLES)
 
 
 def sensors(walker: Walker, chassis: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

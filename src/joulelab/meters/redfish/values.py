@@ -29,7 +29,10 @@ TOTALS: tuple[tuple[str, ...], ...] = (
 PART = re.compile(
     r"cpu|processor|memory|dimm|dram|gpu|accelerator|fan|storage|disk|pcie|sub-?system|psu|suppl", re.IGNORECASE
 )
-WHOLE = re.compile(r"(?i)server|system|chassis|total|node|enclosure")
+# The words of a name of a whole node's power. With any other word (drive, line, limit, rated) it may be a part.
+POWERS = {"power", "pwr", "consumption", "consumed", "usage", "draw", "reading", "sensor", "control", "monitor"}
+POWERS |= {"for", "of", "the", "in", "watts"}
+WHOLES = {"server", "system", "sys", "chassis", "total", "node", "enclosure", "input"}
 _DURATION = re.compile(
     r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII
 )  # weeks and years are no sensing interval
@@ -109,9 +112,9 @@ def control(power: Any) -> tuple[Step, ...]:
     """
     members = power.get("PowerControl") if isinstance(power, dict) else None
     rows = [m for m in members if isinstance(m, dict)] if isinstance(members, list) else []
-    whole = [m for m in rows if not PART.search(_text(m.get("Name")))]
+    whole = [m for m in rows if words_of(_text(m.get("Name"))) <= POWERS | WHOLES]
     if len(whole) > 1:  # nameless ones beside each other may be anything
-        whole = [m for m in whole if WHOLE.search(_text(m.get("Name")))]
+        whole = [m for m in whole if words_of(_text(m.get("Name"))) & WHOLES]
     off = [m for m in whole if not is_in_service(m)]
     shown: list[tuple[Step, ...]] = [
         steps
@@ -121,7 +124,7 @@ def control(power: Any) -> tuple[Step, ...]:
     ]
     if not shown and not off:
         shown += [steps for steps in TOTALS if has(power, _watts(steps))][:1]
-    if len(shown) == 1:
+    if len(shown) == 1 and len(whole) - len(off) <= 1:  # beside an empty one it may be one node of two
         return shown[0]
     names = ", ".join(_text(m.get("Name")) or "without a name" for m in rows) or "none"
     zero = any(m.get("PowerConsumedWatts") == 0 for m in whole)
@@ -129,6 +132,12 @@ def control(power: Any) -> tuple[Step, ...]:
     if off:
         why = f"PowerControl {_text(off[0].get('Name'))!r} is {off[0]['Status']['State']}"
     raise Unavailable("Power has no power of the whole server", why=why, next="use a PDU, or IPMI")
+
+
+def words_of(name: str) -> set[str]:
+    """Return the words of a name in small letters, also of one in camel case; a number above 0 is a word too."""
+    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[1-9]\d*", name)
+    return {part.lower() for part in parts}
 
 
 def _watts(steps: tuple[Step, ...]) -> Field:

@@ -255,9 +255,8 @@ class Tuning:
             raise MeterError(
                 "no energy was measured", where="tune", why="there is no power meter", next="joulelab meters"
             )
-        if cap == self._grid.reference:
-            for trial in fresh:
-                _check_length(trial, self._study.folder)
+        for trial in fresh:
+            _check_length(trial, self._study.folder)
         if fresh:
             self._told.setdefault(cap, []).extend(fresh)
         if self._per is None and fresh and len(self._told) == 1:

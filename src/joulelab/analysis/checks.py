@@ -237,11 +237,8 @@ def _lacking(steps: Ints | None, *, at_the_wall: bool) -> str:
             "" if at_the_wall else ", or add a wall meter: joulelab meters"
         )
     if most < FEWEST_STEPS:
-        return f"take more steps: {most} of joulelab.step() or work() are known by time, {FEWEST_STEPS} would do"
-    return (
-        f"take more steps, or of another length: the {most} reports of joulelab.step() or work() known by time "
-        "do not lie evenly over what the sensor sees"
-    )
+        return f"take more steps: {FEWEST_STEPS} would do, {most} are known"
+    return f"take more steps, or of another length: the {most} known ones are not spread evenly"
 
 
 def _judged(facts: Facts) -> Iterator[Check]:

@@ -148,7 +148,7 @@ def test_a_sensor_that_sees_a_part(folder):
 
 @pytest.mark.parametrize(
     ("count", "step_s", "words"),
-    [(5, 0.1, "take more steps: 5 of joulelab.step()"), (12, 0.307, "the 12 reports of joulelab.step()")],
+    [(5, 0.1, "12 would do, 5 are known"), (12, 0.307, "the 12 known ones")],
 )
 def test_the_advice_says_what_steps_lack(folder, count, step_s, words):
     steps_at(steady(folder, seen=0.25), count, step_s)

@@ -22,7 +22,7 @@ READ = {
     "cyberpower_pdu81005": ("cyberpower_epdu", [216.0]),
     "deltaups_mini-snmp": ("ups", [2000.0]),
     "eatonpdu_2": ("eaton", [1584.0]),
-    "generex-ups_cs141": "its power_w is -4",
+    "generex-ups_cs141": "output line 1 is not metered .*its power_w is -4.*sum of all output lines.*line 2 alone",
     "raritan-pdu_px2": "neither its power nor its energy",  # the walk lacks the units of its numbers
     "raritan-pdu_px3": ("raritan", [1665.0]),
     "sentry4": ("sentry4", [1701.0, 1265.0]),
@@ -146,12 +146,32 @@ def test_lines_that_a_ups_does_not_have_are_left_out():
     (row,) = read_objects(ups).values()
     assert row["power_w"] == 2000
     assert "voltage_v" not in row, "0.1 V in place of V"
-    with pytest.raises(Unavailable, match="unit 2 is not metered"):
+    with pytest.raises(Unavailable, match="output line 2 is not metered"):
         read_objects(ups, units=[2])
     known = device("1.3.6.1.4.1.2254", (f"{OUTPUT}.4", 2000, -1), (f"{OUTPUT}.2", 230, 230))
     with pytest.raises(Unavailable, match="power_w is -1"):
         read_objects(known)
     assert math.isclose(powers(device("1.3.6.1.4.1.2254", (f"{OUTPUT}.4", 5, 6)))[1], 6)
+
+
+@pytest.mark.parametrize("amps", [0, 94])
+def test_a_line_of_a_ups_with_a_current_and_no_power_refuses_the_whole(amps):
+    ups = device("1.3.6.1.4.1.2254", (f"{OUTPUT}.4", 2000), (f"{OUTPUT}.3", 91, amps), (f"{OUTPUT}.2", 230, 230))
+    with pytest.raises(Unavailable, match=rf"output line 2 has no power.*current_a, {amps / 10:g}.*units = \[\"1\"\]"):
+        read_objects(ups)
+    with pytest.raises(Unavailable, match=r"output line 2 has no power.*load, 0.4"):
+        read_objects(device("1.3.6.1.4.1.2254", (f"{OUTPUT}.4", 2000), (f"{OUTPUT}.5", 36, 40)))
+    assert powers(ups, units=["1"]) == [2000]
+    assert powers(device("1.3.6.1.4.1.2254", (f"{OUTPUT}.4", 2000), (f"{OUTPUT}.3", 91, None, -1))) == [2000]
+
+
+def test_lines_of_one_ups_are_not_offered_as_units():
+    ups = device("1.3.6.1.4.1.2254", (f"{OUTPUT}.4", -4, 469, -26), (f"{OUTPUT}.3", 3, 21, 2))
+    with pytest.raises(Unavailable) as refused:
+        read_objects(ups)
+    assert str(refused.value).endswith('at a PDU or the nodes; output line 2 alone is units = ["2"]')
+    assert "there are" not in str(refused.value)
+    assert powers(ups, units=["2"]) == [469]
 
 
 def test_the_table_is_the_one_that_has_what_is_wanted():

@@ -45,7 +45,8 @@ def _ask(session: Session, wanted: Settings, error: JoulelabError) -> list[str]:
         if "outlet" in source.levels:
             said.append(f"Its metered outlets are: {listed(rows(session, source.levels['outlet']))}.")
         if "unit" in source.levels:
-            said.append(f"Its units are: {listed(rows(session, source.levels['unit']))}.")
+            unit = source.levels["unit"]
+            said.append(f"Its {unit.noun or unit.name}s are: {listed(rows(session, unit))}.")
     except Unavailable as none:
         said.append(f"It is not a PDU or UPS that joulelab knows ({none.what}); vendor can be {', '.join(tables())}.")
     except MeterError as failed:

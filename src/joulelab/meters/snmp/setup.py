@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAIN = "power"
 ENERGY = ("power_w", "energy_j")
+DRAWS = ("current_a", "load")  # a row that shows one of these feeds something, with or without a power
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,8 @@ class Planner:
             why = f"{self._source.title} shows no metered {kind}s"
             advice = "leave out outlets to read the whole unit" if kind == "outlet" else "name outlets"
             raise Unavailable(f"no {kind} can be read", where=where, why=why, next=advice)
+        if not wanted:
+            self._check_lines(level, offered)
         chosen = choose(wanted, offered, kind, where) if wanted else self._whole(level, offered)
         bound = self._present(level, chosen)
         if not wanted:  # lines that a UPS lists and does not have
@@ -133,13 +136,37 @@ class Planner:
                     "neither its power nor its energy" if self._settings.energy else "no power, and energy is false"
                 )
                 why = f"the device shows {unread}{self._odd.get(row.index, '')}"
-                raise Unavailable(f"{kind} {row} is not metered", where=where, why=why, next=_others(offered, row))
+                metered = [r for r in offered if any(b.column.name in ENERGY for b in bound.get(r.index, ()))]
+                advice = _advice(level, metered) if level.noun and not wanted else _others(offered, row)
+                what = f"{level.noun or kind} {row} is not metered"
+                raise Unavailable(what, where=where, why=why, next=advice)
         single = kind == "unit" and len(chosen) == 1
         for row, piece in zip(chosen, _pieces(chosen, offered), strict=True):
             place = wall.place(self._settings.config, feeds, "" if single else piece, len(chosen))
             columns = self._columns(level, bound)
             stream, cells = self._main(level, row, columns, bound[row.index], place)
             self._pieces.append(Piece(stream, cells))
+
+    def _check_lines(self, level: Level, offered: list[Row]) -> None:
+        """Refuse a whole of which a row shows a current or a load, and has no power to be listed by."""
+        known = {row.index for row in offered}
+        for column in level.columns if not level.whole else ():
+            suffix = f".{column.suffix}" if column.suffix else ""
+            shown = self._session.walk(column.oid) if column.name in DRAWS else []
+            unknown = {
+                index.removesuffix(suffix): value
+                for index, value in shown
+                if index.endswith(suffix) and index.removesuffix(suffix) not in known and isinstance(value, int)
+            }
+            for index, value in unknown.items():
+                if value >= 0 and value not in self._source.sentinels:
+                    scaled = f"{value * column.scale:g}" if column.scale is not None else str(value)
+                    raise Unavailable(
+                        f"{level.noun or level.name} {index} has no power",
+                        where=self._session.where,
+                        why=f"the device shows its {column.name}, {scaled}, and the power of others only",
+                        next=_advice(level, offered),
+                    )
 
     def _whole(self, level: Level, offered: list[Row]) -> list[Row]:
         """Return the rows that add up to the whole: without those that are parts of others. Raises Unavailable."""
@@ -278,6 +305,13 @@ def _pieces(chosen: Sequence[Row], offered: Sequence[Row]) -> list[str]:
     """Return a name for each row: its own number where that is unique, else its whole index."""
     numbers = [row.number for row in offered]
     return [row.number if numbers.count(row.number) == 1 else row.index.replace(".", "-") for row in chosen]
+
+
+def _advice(level: Level, metered: Sequence[Row]) -> str:
+    """Return what to do where some rows of one device have no power, so that there is no whole."""
+    noun = level.noun or level.name
+    alone = f'; {noun} {metered[0]} alone is units = ["{metered[0].index}"]' if metered else ""
+    return f"the whole is the sum of all {noun}s: measure it elsewhere, at a PDU or the nodes{alone}"
 
 
 def _others(offered: Sequence[Row], row: Row) -> str:

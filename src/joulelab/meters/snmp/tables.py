@@ -63,7 +63,8 @@ class Column:
 class Level:
     """Describe the rows of one kind (units, phases, outlets): where they are listed, named, and what they show.
 
-    `whole` is a column that shows 0 for rows that are the whole, where others are parts of them.
+    `whole` is a column that shows 0 for rows that are the whole, where others are parts of them. `noun` is what a row
+    is, where it is a part of one device (a line of a UPS) and not a device of its own.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Level:
     columns: tuple[Column, ...]
     read: Mapping[str, str]
     whole: str = ""
+    noun: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def parse(vendor: str, text: str) -> Table:
 
 def _level(vendor: str, name: str, data: Mapping[str, Any]) -> Level:
     where = f"{vendor}: {name}"
-    channels = {key: value for key, value in data.items() if key not in (*_READ, "rows", "names", "whole")}
+    channels = {key: value for key, value in data.items() if key not in (*_READ, "rows", "names", "whole", "noun")}
     for key in channels:
         if key not in QUANTITIES:
             raise ConfigError(f"unknown channel {key!r}", where=where, next=nearest(key, list(QUANTITIES)))
@@ -143,7 +145,8 @@ def _level(vendor: str, name: str, data: Mapping[str, Any]) -> Level:
     rows = _column(where, "rows", data["rows"]) if "rows" in data else columns[0]
     read = {key: _oid(where, data[key]) for key in _READ if key in data}
     names = tuple(_oid(where, oid) for oid in data.get("names", ()))
-    return Level(name, rows, names, columns, read, _oid(where, data.get("whole", "")))
+    whole, noun = _oid(where, data.get("whole", "")), str(data.get("noun", ""))
+    return Level(name, rows, names, columns, read, whole, noun)
 
 
 def _column(where: str, name: str, data: Mapping[str, Any]) -> Column:

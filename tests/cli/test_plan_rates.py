@@ -38,7 +38,7 @@ per = "year"
 @pytest.fixture(autouse=True)
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for name in ("JOULELAB_RATES", "ELECTRICITY_MAPS_TOKEN", "WATTTIME_USER", "WATTTIME_PASSWORD", "ENTSOE_TOKEN"):
+    for name in ("JOULELAB_RATES", "ELECTRICITY_MAPS_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -110,9 +110,9 @@ def test_a_tariff_is_described_with_its_rules(call: Call, tmp_path: Path) -> Non
 def test_figures_tables_and_services_can_be_checked_without_a_network(call: Call) -> None:
     assert "363 g/kWh, at all times" in call("plan", "rates", "check", "table:DE:2024").stdout
     assert "0.32 EUR/kWh, at all times" in call("plan", "rates", "check", "32ct").stdout
-    text = call("plan", "rates", "check", "watttime:CAISO_NORTH").stdout
-    assert "marginal: what one kWh more causes" in text
-    told = json.loads(call("plan", "rates", "check", "gb", "--json").stdout)
+    text = call("plan", "rates", "check", "em:DE").stdout
+    assert "average: of all generation" in text
+    told = json.loads(call("plan", "rates", "check", "em:DE", "--json").stdout)
     assert (told["form"], told["low"]) == ("service", None)
 
 
@@ -147,12 +147,12 @@ def test_options_say_what_a_file_does_not_and_can_be_saved(call: Call, tmp_path:
 def test_all_rates_are_listed(call: Call) -> None:
     text = call("plan", "rates", "list").stdout
     assert is_narrow(text)
-    assert "GB Carbon Intensity API" in text
-    assert "not needed" in text
-    assert "-> joulelab plan rates fetch gb --forecast" in text
+    assert "Electricity Maps" in text
+    assert "missing" in text
+    assert "-> joulelab plan rates fetch em:DE --forecast" in text
     told = json.loads(call("plan", "rates", "list", "--json").stdout)
     assert {row["zone"] for row in told["table"]} >= {"DE", "FR", "US", "WORLD"}
-    assert {one["service"]: bool(one["problem"]) for one in told["services"]}["gb"] is False
+    assert [(one["service"], bool(one["problem"])) for one in told["services"]] == [("em", True)]
     assert told["kept"] == []
 
 
@@ -168,16 +168,13 @@ def test_the_table_can_be_kept_and_edited(call: Call, tmp_path: Path) -> None:
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Serve one hour of two half hours on loopback as the service of Great Britain."""
+    """Serve two hours on loopback as Electricity Maps."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            halves = [("00:00", "00:30", 200), ("00:30", "01:00", 100)]
-            items = [
-                {"from": f"2026-11-01T{a}Z", "to": f"2026-11-01T{b}Z", "intensity": {"forecast": 1, "actual": value}}
-                for a, b, value in halves
-            ]
-            data = json.dumps({"data": items}).encode()
+            hours = [("00:00", 200), ("01:00", 100)]
+            items = [{"datetime": f"2025-11-01T{hour}Z", "carbonIntensity": value} for hour, value in hours]
+            data = json.dumps({"zone": "DE", "data": items}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -191,8 +188,9 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         settings = tmp_path / "rates.toml"
-        settings.write_text(f'[gb]\naddress = "http://127.0.0.1:{server.server_address[1]}"\n')
+        settings.write_text(f'[em]\naddress = "http://127.0.0.1:{server.server_address[1]}"\n')
         monkeypatch.setenv("JOULELAB_RATES", str(settings))
+        monkeypatch.setenv("ELECTRICITY_MAPS_TOKEN", "a-key-of-the-test")
         yield
         server.shutdown()
         thread.join()
@@ -201,21 +199,28 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.system
 @pytest.mark.usefixtures("service")
 def test_what_is_fetched_is_kept_and_can_be_used(call: Call, tmp_path: Path) -> None:
-    times = ("--since", "2026-11-01", "--until", "2026-11-01T02:00Z")
-    result = call("plan", "rates", "fetch", "gb", *times)
+    times = ("--since", "2025-11-01", "--until", "2025-11-01T03:00Z")
+    result = call("plan", "rates", "fetch", "em:DE", *times)
     assert "mean 150.0 g/kWh" in result.stdout
-    assert "tells nothing after 2026-11-01 01:00 UTC" in result.stderr
-    assert len(list((tmp_path / "joulelab-rates").glob("gb-GB/actual-*.json"))) == 1
+    assert "tells nothing after 2025-11-01 02:00 UTC" in result.stderr
+    assert len(list((tmp_path / "joulelab-rates").glob("em-DE/actual-*.json"))) == 1
     listed = call("plan", "rates", "list").stdout
-    assert "gb-GB/actual-20261101T000000Z" in listed
+    assert "em-DE/actual-20251101T000000Z" in listed
     assert is_narrow(listed)
-    assert "mean 150.0 g/kWh" in call("plan", "rates", "check", "kept:gb-GB").stdout
-    told = json.loads(call("plan", "rates", "fetch", "gb", *times, "--kept", "there", "--json").stdout)
+    assert "mean 150.0 g/kWh" in call("plan", "rates", "check", "kept:em-DE").stdout
+    told = json.loads(call("plan", "rates", "fetch", "em:DE", *times, "--kept", "there", "--json").stdout)
     assert len(list((tmp_path / "there").glob("*/*.json"))) == 1
-    assert told["spec"] == "kept:gb-GB/actual-20261101T000000Z"
+    assert told["spec"] == "kept:em-DE/actual-20251101T000000Z"
 
 
 def test_what_cannot_be_fetched_is_told(call: Call) -> None:
     assert "needs a key" in call("plan", "rates", "fetch", "em:DE", code=2).stderr
     assert "there is no service 'foo'" in call("plan", "rates", "fetch", "foo", code=2).stderr
-    assert "is no time" in call("plan", "rates", "fetch", "gb", "--since", "soon", code=2).stderr
+    assert "is no time" in call("plan", "rates", "fetch", "em:DE", "--since", "soon", code=2).stderr
+
+
+def test_a_removed_service_says_what_to_use_instead(call: Call) -> None:
+    for spec in ("gb", "watttime:CAISO_NORTH", "entsoe:DE-LU"):
+        for words in (("fetch", spec), ("check", spec)):
+            said = call("plan", "rates", *words, code=2).stderr
+            assert "was removed; use a CSV file of its values (FILE.csv), or Electricity Maps" in " ".join(said.split())

@@ -71,7 +71,10 @@ def test_figures(spec: str, want: Any, value: float, kind: str, unit: str) -> No
         ("kept:foo", None, "kept"),
         ("em", None, "no zone"),
         ("em:DE:direct:x", None, "says too much"),
-        ("gb:direct:x", None, "does not tell x|is no zone"),
+        ("em:DE:x", None, "does not tell x"),
+        ("gb", None, r"'gb' \(GB Carbon Intensity API\) was removed; use a CSV file .*FILE\.csv.*em:ZONE"),
+        ("watttime:CAISO_NORTH", "marginal", "WattTime.* was removed; use a CSV file"),
+        ("entsoe:DE-LU", "price", "ENTSO-E.* was removed; use a CSV file"),
     ],
 )
 def test_what_is_no_such_rate_is_refused(tmp_path: Path, spec: str, want: Any, said: str) -> None:
@@ -165,11 +168,9 @@ def test_what_is_kept_is_not_asked_for_again(tmp_path: Path) -> None:
 
 def test_specs_name_services(tmp_path: Path) -> None:
     assert rate_of("em:DE:direct", kept=tmp_path).label.covers == "direct"
-    assert rate_of("gb", kept=tmp_path).label.zone == "GB"
-    assert rate_of("watttime:CAISO_NORTH", want="marginal", kept=tmp_path).label.kind == "marginal"
-    with pytest.raises(ConfigError, match="is marginal carbon, where average"):
-        rate_of("watttime:CAISO_NORTH", want="average", kept=tmp_path)
-    assert look_at(rate_of("gb", kept=tmp_path)).form == "service"
+    with pytest.raises(ConfigError, match="is average carbon, where marginal"):
+        rate_of("em:DE", want="marginal", kept=tmp_path)
+    assert look_at(rate_of("em:DE", kept=tmp_path)).form == "service"
 
 
 def test_kept_series_are_found_by_name(tmp_path: Path) -> None:
@@ -179,6 +180,12 @@ def test_kept_series_are_found_by_name(tmp_path: Path) -> None:
         found = rate_of(spec, want="average", kept=tmp_path)
         assert isinstance(found, Steps)
         np.testing.assert_array_equal(found.values, steps.values)
+
+
+def test_what_was_kept_of_a_removed_service_can_still_be_used(tmp_path: Path) -> None:
+    label = Label("average", "g/kWh", "gb:GB", zone="GB", covers="direct", source="GB Carbon Intensity API")
+    keep(Steps(label, np.array([NOW_S]), np.array([150.0]), NOW_S + 1800), Origin("gb", "gb-GB", NOW_S), tmp_path)
+    assert rate_of("kept:gb-GB", kept=tmp_path).means(np.array([NOW_S, NOW_S + 1800])) == [150]
 
 
 def test_examples_of_the_documentation_are_read(tmp_path: Path) -> None:

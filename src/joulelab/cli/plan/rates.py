@@ -66,7 +66,7 @@ def check(spec: str, save: bool, kept: Path, as_json: bool, **said: str | None) 
 
     joulelab plan rates check caiso.csv --kind marginal --unit lb/MWh --save
 
-    A SPEC is what other plans take: 380, 0.32EUR, table:DE, FILE.csv, tariff.toml, kept:NAME, gb, em:DE.
+    A SPEC is what other plans take: 380, 0.32EUR, table:DE, FILE.csv, tariff.toml, kept:NAME, em:DE.
     """
     from joulelab.planner.rates.look import look_at
 
@@ -170,7 +170,7 @@ def table(file: Path | None, as_json: bool) -> None:
 def fetch(service: str, since: str | None, until: str | None, forecast: bool, kept: Path, as_json: bool) -> None:
     """Fetch a series from a service and keep it: forecasts and actual values, for use without a network.
 
-    joulelab plan rates fetch gb --forecast
+    joulelab plan rates fetch em:DE --forecast
 
     joulelab plan rates fetch em:DE --since 2026-11-01 --until 2026-11-08
 

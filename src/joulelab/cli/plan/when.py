@@ -52,7 +52,7 @@ def plans_option(function: Any) -> Any:
 @click.command("when", epilog=EXAMPLES)
 @click.argument("words", nargs=-1, metavar="[RUN]...")
 @plan_option("the kind of node")
-@click.option("--intensity", metavar="SPEC", help="Least carbon by this: FILE.csv, kept:NAME, em:DE, gb, ...")
+@click.option("--intensity", metavar="SPEC", help="Least carbon by this: FILE.csv, kept:NAME, em:DE, ...")
 @click.option("--tariff", metavar="SPEC", help="Least cost by this: FILE.toml, FILE.csv, 0.32EUR.")
 @click.option("--deadline", required=True, metavar="TIME", help="Be done by then: 2026-11-20T08:00, 48h, 7d.")
 @click.option("--from", "since", metavar="TIME", help="Earliest start.  [default: now]")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 from joulelab.core.clock import NS, utc_now_ns
 from joulelab.core.errors import ConfigError
 from joulelab.planner.rates.kept import read_kept
-from joulelab.planner.rates.services import SERVICES, about, fetch, label_of, series_of
+from joulelab.planner.rates.services import SERVICES, fetch, label_of, series_of
+from joulelab.planner.rates.services.access import REMOVED
 from joulelab.planner.rates.steps import SLACK_S, check_edges
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ class Asked:
         ask: Fetch = fetch,
         now: Callable[[], float] = lambda: utc_now_ns() / NS,
     ) -> None:
-        self._about = about(service)
         self._series = series_of(service, zone, covers)
         self._named = service, zone, covers
         self._label = label_of(service, zone, covers)
@@ -57,7 +57,7 @@ class Asked:
 
     @classmethod
     def of(cls, spec: str, kept: Path) -> Asked:
-        """Return the rate of `em:DE`, `em:DE:direct`, `gb`. Raises ConfigError."""
+        """Return the rate of `em:DE`, `em:DE:direct`. Raises ConfigError."""
         service, *rest = spec.split(":")
         if len(rest) > 2:
             raise ConfigError(f"{spec!r} says too much", next=f"write it as {service}:ZONE or {service}:ZONE:direct")
@@ -82,8 +82,7 @@ class Asked:
         """Return a series that holds the time between two, as far as the service tells it. Raises JoulelabError."""
         if self._steps is not None and is_whole(self._steps, since_s, until_s):
             return self._steps
-        known_until_s = self._now() + self._about.ahead_s
-        ahead = self._about.forecasts and until_s > known_until_s
+        ahead = until_s > self._now()
         found = None if ahead else self._from_kept(since_s, until_s)
         if found is None:
             service, zone, covers = self._named
@@ -100,8 +99,8 @@ class Asked:
 
 
 def is_service(word: str) -> bool:
-    """Return whether a word names a service."""
-    return word in SERVICES
+    """Return whether a word names a service, also one that was removed: `Asked` refuses those."""
+    return word in SERVICES or word in REMOVED
 
 
 def is_whole(steps: Steps, since_s: float, until_s: float) -> bool:

@@ -30,7 +30,7 @@ Want = Kind | Literal["carbon"]
 NUMBER = re.compile(r"(?P<value>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>\D.*)?")
 LONGEST = 4096  # bytes of a path
 SUFFIXES = (".csv", ".tsv", ".json", ".toml")
-FORMS = "380, 0.32EUR, table:DE, FILE.csv, FILE.toml, kept:NAME, gb, em:ZONE or watttime:REGION"
+FORMS = "380, 0.32EUR, table:DE, FILE.csv, FILE.toml, kept:NAME or em:ZONE"
 
 
 def rate_of(

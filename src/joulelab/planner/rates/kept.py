@@ -296,5 +296,5 @@ def _missing(name: str, folder: Path) -> ConfigError:
     series = name.partition("/")[0]
     names = [one.name for one in known if one.series == series] or sorted({one.series for one in known})
     if not names:
-        return ConfigError(f"nothing is kept in {folder}", next="fetch something: joulelab plan rates fetch gb")
+        return ConfigError(f"nothing is kept in {folder}", next="fetch something: joulelab plan rates fetch em:DE")
     return ConfigError(f"nothing is kept as {name!r}", where=str(folder), next=nearest(name, names[-MOST_NAMED:]))

@@ -108,6 +108,5 @@ def services_here(environ: Mapping[str, str]) -> list[dict[str, Any]]:
         except ConfigError as error:
             problem = str(error)
         facts = {"service": one.word, "title": one.title, "kind": one.kind, "unit": one.unit, "covers": one.covers}
-        facts |= {"only_zone": one.only_zone}
-        found.append(facts | {"forecasts": one.forecasts, "keys": list(one.secrets.values()), "problem": problem})
+        found.append(facts | {"keys": list(one.secrets.values()), "problem": problem})
     return found

@@ -113,12 +113,10 @@ def print_kept(console: Console, kept: Sequence[Kept]) -> None:
 
 def print_services(console: Console, services: Sequence[Mapping[str, Any]]) -> None:
     """Print the services, and whether they can be asked from here."""
-    table = make_table("service", "what", "kind", "forecasts", "key", left=(0, 1, 2, 3, 4))
+    table = make_table("service", "what", "kind", "key", left=(0, 1, 2, 3))
     for one in services:
-        key = "not needed" if not one["keys"] else "missing" if one["problem"] else "there"
-        word = one["service"] if one["only_zone"] else f"{one['service']}:ZONE"
-        told = "yes" if one["forecasts"] else "no"
-        table.add_row(word, fmt.shortened(one["title"], 30), one["kind"], told, key)
+        key = "missing" if one["problem"] else "there"
+        table.add_row(f"{one['service']}:ZONE", fmt.shortened(one["title"], 30), one["kind"], key)
     console.print(table)
 
 
@@ -134,6 +132,6 @@ def print_list(
     if kept:
         print_kept(console, kept)
     else:
-        print_facts(console, [("kept", "nothing yet\n-> joulelab plan rates fetch gb --forecast")], label=WIDTH)
+        print_facts(console, [("kept", "nothing yet\n-> joulelab plan rates fetch em:DE --forecast")], label=WIDTH)
     more = "figures (380, 0.32EUR), files (prices.csv) and tariffs (tariff.toml) are rates too"
     print_facts(console, [("note", more)], styles=STYLE, label=WIDTH)

@@ -72,11 +72,7 @@ def service(tmp_path):
         (tmp_path / "key").write_text(SECRET + "\n")
         (tmp_path / "key").chmod(0o600)
         key = '{ file = "key" }'
-        mine.file.write_text(
-            f'[em]\naddress = "{mine.url}"\ntoken = {key}\n[gb]\naddress = "{mine.url}"\n'
-            f'[watttime]\naddress = "{mine.url}"\nuser = {{ env = "WT_USER" }}\npassword = {key}\n'
-            f'[entsoe]\naddress = "{mine.url}"\ntoken = {key}\n'
-        )
+        mine.file.write_text(f'[em]\naddress = "{mine.url}"\ntoken = {key}\n')
         thread = threading.Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         yield mine

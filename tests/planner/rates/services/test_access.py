@@ -24,7 +24,6 @@ def test_from_the_usual_variables(tmp_path):
     assert found.secrets == {"token": SECRET}
     assert found.address == "https://api.electricitymaps.com"
     assert SECRET not in repr(found)
-    assert access("gb", {"HOME": str(tmp_path)}).secrets == {}
 
 
 def test_from_the_users_file_by_variable_and_by_file(tmp_path):
@@ -32,18 +31,26 @@ def test_from_the_users_file_by_variable_and_by_file(tmp_path):
     folder.mkdir(parents=True)
     (folder / "key").write_text(SECRET)
     (folder / "key").chmod(0o644)
-    (folder / "rates.toml").write_text('[watttime]\nuser = { env = "ME" }\npassword = { file = "key" }\n')
-    environ = {"HOME": str(tmp_path), "ME": "reader", "WATTTIME_PASSWORD": "not this one"}
+    (folder / "rates.toml").write_text('[em]\ntoken = { file = "key" }\n')
+    environ = {"HOME": str(tmp_path), "ME": SECRET, "ELECTRICITY_MAPS_TOKEN": "not this one"}
     assert settings_file(environ) == folder / "rates.toml"
-    found = access("watttime", environ)
-    assert found.secrets == {"user": "reader", "password": SECRET}
+    found = access("em", environ)
+    assert found.secrets == {"token": SECRET}
     assert len(found.warnings) == 1
     assert found.warnings[0].startswith(f"{folder / 'key'} can be read by others")
+    (folder / "rates.toml").write_text('[em]\ntoken = { env = "ME" }\n')
+    assert access("em", environ).secrets == {"token": SECRET}
 
 
 def test_a_missing_key_says_how_to_give_it(tmp_path):
-    with pytest.raises(ConfigError, match=r"needs a key \(password\).*export WATTTIME_PASSWORD"):
-        access("watttime", {"HOME": str(tmp_path), "WATTTIME_USER": "me"})
+    with pytest.raises(ConfigError, match=r"needs a key \(token\).*export ELECTRICITY_MAPS_TOKEN"):
+        access("em", {"HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize("word", ["gb", "watttime", "entsoe"])
+def test_a_table_of_a_removed_service_says_what_to_use_instead(tmp_path, word):
+    with pytest.raises(ConfigError, match=rf"rates.toml:1.*\[{word}\].* was removed.*delete it.*FILE\.csv.*em:ZONE"):
+        access("em", written(tmp_path, f'[{word}]\naddress = "https://x"\n[em]\ntoken = {{ env = "HOME" }}\n'))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +77,7 @@ def test_a_file_that_is_wrong(tmp_path, text, words):
 
 def test_a_named_file_has_to_be_there(tmp_path):
     with pytest.raises(ConfigError, match="no such file of services"):
-        access("gb", {"JOULELAB_RATES": str(tmp_path / "rates.toml")})
+        access("em", {"JOULELAB_RATES": str(tmp_path / "rates.toml")})
 
 
 def test_a_key_that_could_break_a_header(tmp_path):
@@ -80,9 +87,8 @@ def test_a_key_that_could_break_a_header(tmp_path):
 
 
 def test_a_server_of_ones_own(tmp_path):
-    environ = written(tmp_path, '[em]\naddress = "http://127.0.0.1:81"\n[gb]\naddress = "http://proxy.example.org"\n')
+    environ = written(tmp_path, '[em]\naddress = "http://127.0.0.1:81"\n')
     assert access("em", environ | {"ELECTRICITY_MAPS_TOKEN": SECRET}).address == "http://127.0.0.1:81"
-    assert access("gb", environ).address == "http://proxy.example.org"  # no key that could be read on the way
 
 
 def test_from_the_keyring(tmp_path, monkeypatch):

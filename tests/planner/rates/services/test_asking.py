@@ -10,7 +10,7 @@ from joulelab.planner.rates.services import about, fetch, label_of, series_of
 from joulelab.planner.rates.services.asking import pages, retry_after_s
 
 NOW_S = dt.datetime(2026, 11, 16, 20, 0, tzinfo=dt.UTC).timestamp()
-GOOD = {"data": [{"from": "2026-11-16T10:00Z", "to": "2026-11-16T10:30Z", "intensity": {"actual": 5}}]}
+GOOD = {"zone": "DE", "history": [{"datetime": "2026-11-16T10:00Z", "carbonIntensity": 5}]}
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def asked(service):
     def ask(*answers):
         turns = iter(answers)
         service.answer = lambda request: next(turns)
-        return service.fetch("gb", "", NOW_S - 12 * 3600, NOW_S, now=lambda: NOW_S)
+        return service.fetch("em", "DE", NOW_S - 12 * 3600, NOW_S, now=lambda: NOW_S)
 
     return ask
 
@@ -76,16 +76,16 @@ def test_each_failure_in_its_own_words(asked, answer, kind, words):
 
 @pytest.mark.system
 def test_no_server(service, tmp_path):
-    service.file.write_text('[gb]\naddress = "http://127.0.0.1:9"\n')
+    service.file.write_text('[em]\naddress = "http://127.0.0.1:9"\ntoken = { file = "key" }\n')
     with pytest.raises(ReadFailed, match="refused"):
-        service.fetch("gb")
+        service.fetch("em", "DE")
 
 
 @pytest.mark.system
 def test_without_httpx(service, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "httpx", None)
     with pytest.raises(MissingDependency, match="httpx"):
-        service.fetch("gb")
+        service.fetch("em", "DE")
 
 
 def test_retry_after_is_seconds_or_a_date():
@@ -103,9 +103,7 @@ def test_pages_cover_the_time_once():
 
 def test_names_and_labels_without_asking():
     assert series_of("em", "US-CAL-CISO") == "em-US-CAL-CISO"
-    assert series_of("gb", "gb") == series_of("gb") == "gb-GB"
-    assert label_of("watttime", "CAISO_NORTH").kind == "marginal"
-    assert label_of("entsoe", "FR").kind == "price"
+    assert label_of("em", "FR").kind == "average"
     for service, zone, words in [
         ("em", "", "no zone is given"),
         ("em", "../x", "is no zone"),
@@ -113,7 +111,12 @@ def test_names_and_labels_without_asking():
     ]:
         with pytest.raises(ConfigError, match=words):
             series_of(service, zone)
-    with pytest.raises(ConfigError, match="did you mean 'watttime'"):
-        about("wattime")
     with pytest.raises(ConfigError, match="no service 'x'"):
         fetch("x")
+
+
+@pytest.mark.parametrize("word", ["gb", "watttime", "entsoe"])
+def test_a_removed_service_says_what_to_use_instead(word):
+    for ask in (about, fetch, series_of, label_of):
+        with pytest.raises(ConfigError, match=rf"'{word}' .* was removed; use a CSV file .*FILE\.csv.*em:ZONE"):
+            ask(word)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from joulelab.core.errors import ConfigError, Denied, ReadFailed
-from joulelab.planner.rates.kept import list_kept
+from joulelab.planner.rates.kept import list_kept, read_kept
 
 pytestmark = pytest.mark.system
 
@@ -74,7 +74,13 @@ def test_a_month_in_pages_of_ten_days(em, service):
     assert (steps.start_s.size, steps.since_s, steps.end_s) == (744, since, since + 31 * DAY_S)
     assert steps.values.tolist() == [round(s / HOUR_S) % 311 + 50 for s in steps.start_s]
     assert steps.gaps() == []
+    assert steps.label.kind == "average"
+    assert (steps.label.unit, steps.label.covers, steps.label.issued_utc_s) == ("g/kWh", "lifecycle", None)
+    assert steps.label.source == f"Electricity Maps ({service.url})"  # who really answered
+    assert service.warned == []
+    assert read_kept("em-DE", service.folder).values.tolist() == steps.values.tolist()
     (kept,) = list_kept(service.folder)
+    assert steps.label.name == f"kept:{kept.name}"
     assert (kept.name, kept.estimated_s) == ("em-DE/actual-20261001T000000Z", 0.0)
     assert SECRET not in kept.path.read_text()
 
@@ -170,3 +176,95 @@ def test_a_key_that_others_may_read_is_told(em, service):
     (service.file.parent / "key").chmod(0o644)
     em("DE")
     assert any("can be read by others" in word for word in service.warned)
+
+
+HOUR_NOW_S = NOW_S // HOUR_S * HOUR_S
+SOME_HOURS = ("DE", HOUR_NOW_S - 6 * HOUR_S, NOW_S)
+
+
+def changed(change):
+    """Answer with the last day after a change of its list of values."""
+
+    def answer(request):
+        plain = maps(request)
+        change(plain["history"])
+        return plain
+
+    return answer
+
+
+def test_values_that_are_not_known_yet_end_the_series(em, service):
+    def forget(values):
+        for item in values[-2:]:
+            item["carbonIntensity"] = None
+
+    service.answer = changed(forget)
+    steps = em(*SOME_HOURS)
+    assert steps.end_s == HOUR_NOW_S - HOUR_S
+    assert service.warned == ["Electricity Maps tells nothing after 2026-11-16 19:00 UTC"]
+    with pytest.raises(ConfigError, match="is known from"):
+        steps.means(np.array([NOW_S - 2 * HOUR_S, NOW_S]))
+
+
+def test_nobody_is_asked_for_actual_values_of_the_future(em, service):
+    steps = em("DE", NOW_S - 3 * DAY_S, NOW_S + 40 * DAY_S)
+    assert [request.query["end"] for request in service.seen] == ["2026-11-16T21:00:00Z"]
+    assert steps.end_s == HOUR_NOW_S + HOUR_S
+    assert service.warned == ["Electricity Maps tells nothing after 2026-11-16 21:00 UTC"]
+
+
+def test_a_hole_inside_is_a_gap_and_told(em, service):
+    def hole(values):
+        values[-3]["carbonIntensity"] = None
+        del values[-5]
+
+    service.answer = changed(hole)
+    steps = em(*SOME_HOURS)
+    assert len(steps.gaps()) == 2
+    assert [word.split(":")[0] for word in service.warned] == ["Electricity Maps has a gap"] * 2
+    assert list_kept(service.folder)[0].unknown_s == 2 * HOUR_S
+
+
+def test_an_hour_told_twice_differently_is_a_gap(em, service):
+    hour_s = HOUR_NOW_S - 2 * HOUR_S
+    service.answer = changed(lambda values: values.extend([told(hour_s) | {"carbonIntensity": 999}, values[3]]))
+    steps = em(*SOME_HOURS)
+    assert steps.gaps() == [(hour_s, hour_s + HOUR_S)]
+    assert any("told twice" in note for note in steps.label.notes)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({}, "no usable 'history'"),
+        ({"history": 3}, "no usable 'history'"),
+        ({"history": [{"datetime": "yesterday"}]}, "'yesterday' is no time"),
+        ({"history": [{"datetime": "2026-11-16T10:00"}]}, "is no time in UTC"),
+        ({"history": [3]}, "no usable 'datetime'"),
+        ({"history": [told(HOUR_NOW_S) | {"carbonIntensity": "many"}]}, "'many' is no number"),
+        ({"history": [told(HOUR_NOW_S) | {"carbonIntensity": True}]}, "'True' is no number"),
+        ({"history": [told(HOUR_NOW_S) | {"carbonIntensity": -4}]}, "negative carbon"),
+        ({"history": [told(HOUR_NOW_S) | {"carbonIntensity": None}]}, "no values"),
+        ({"history": []}, "no values"),
+        ({"history": [told(HOUR_NOW_S), told(HOUR_NOW_S - 600)]}, "overlap"),
+    ],
+)
+def test_an_answer_that_is_not_as_documented(em, service, data, words):
+    service.answer = lambda request: {"zone": "DE"} | data
+    with pytest.raises(ReadFailed, match=words):
+        em(*SOME_HOURS)
+    assert list_kept(service.folder) == []
+
+
+def test_what_is_no_question(em, service):
+    for words, options, said in [
+        (("",), {}, "no zone is given"),
+        (("DE", NOW_S, NOW_S - 60), {}, "no time between"),
+        (("DE", NOW_S + 60, NOW_S + HOUR_S), {}, "add --forecast"),
+        (("DE", NOW_S - 2 * HOUR_S, NOW_S - HOUR_S), {"forecast": True}, "no forecast of the past"),
+        (("DE", NOW_S - 1e9, NOW_S), {}, "too many"),
+        (("DE",), {"covers": "all"}, "does not tell all"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            em(*words, **options)
+    assert service.seen == []

@@ -1,7 +1,7 @@
 """Fetch prices and carbon intensities from services, and keep what came.
 
     fetch("em", "DE", since_s, until_s)             actual values of a past time
-    fetch("gb", forecast=True)                      the newest forecast
+    fetch("em", "DE", forecast=True)                the newest forecast
 
 A service is a module with `ABOUT` and `ask(door, wanted)`; nothing but the table below knows all of them. None of
 them was tried against the real service: each says what it was written from.
@@ -20,8 +20,8 @@ from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed
 from joulelab.meters import nearest
 from joulelab.planner.rates.kept import FOLDER, ZONE, Origin, cut, keep
 from joulelab.planner.rates.rate import Label
-from joulelab.planner.rates.services import electricity_maps, entsoe, gb, watttime
-from joulelab.planner.rates.services.access import access_of
+from joulelab.planner.rates.services import electricity_maps
+from joulelab.planner.rates.services.access import REMOVED, REMOVED_NEXT, access_of
 from joulelab.planner.rates.services.asking import DAY_S, Door, Told, Wanted, pages
 from joulelab.planner.rates.services.assembling import estimated_s, steps_of
 from joulelab.planner.rates.steps import Steps, shown
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from joulelab.planner.rates.services.asking import About
 
-SERVICES: Mapping[str, ModuleType] = {one.ABOUT.word: one for one in (electricity_maps, gb, watttime, entsoe)}
+SERVICES: Mapping[str, ModuleType] = {one.ABOUT.word: one for one in (electricity_maps,)}
 AHEAD_S = 3 * DAY_S  # of a forecast, where nothing is said
 Covers = Literal["direct", "lifecycle", ""]
 LONGEST_S = 5 * 366 * DAY_S  # a typing error of a year must not become thousands of requests
@@ -41,6 +41,8 @@ LONGEST_S = 5 * 366 * DAY_S  # a typing error of a year must not become thousand
 
 def about(service: str) -> About:
     """Return what a service is. Raises ConfigError where there is none of that name."""
+    if service in REMOVED:
+        raise ConfigError(f"the service {service!r} ({REMOVED[service]}) was removed", next=REMOVED_NEXT)
     if service not in SERVICES:
         raise ConfigError(f"there is no service {service!r}", next=nearest(service, list(SERVICES)))
     found: About = SERVICES[service].ABOUT
@@ -52,7 +54,6 @@ def label_of(service: str, zone: str = "", covers: str = "") -> Label:
     one = about(service)
     taken = _covers(one, covers)
     source = f"{one.title} ({one.address})"
-    zone = zone or one.only_zone
     return Label(
         one.kind, one.unit, f"{service}:{zone}", zone=zone, covers=taken, source=source, licence=one.licence,
         resolution_s=one.resolution_s, notes=one.notes,
@@ -62,12 +63,10 @@ def label_of(service: str, zone: str = "", covers: str = "") -> Label:
 def series_of(service: str, zone: str = "", covers: str = "") -> str:
     """Return the name under which a service's series of a zone is kept. Raises ConfigError for what is no zone."""
     one = about(service)
-    zone = zone or one.only_zone
-    if not zone or not ZONE.fullmatch(zone) or (one.only_zone and zone.upper() != one.only_zone):
-        then = f"write {service}" if one.only_zone else one.advice
-        raise ConfigError(f"{zone!r} is no zone" if zone else "no zone is given", where=one.title, next=then)
+    if not zone or not ZONE.fullmatch(zone):
+        raise ConfigError(f"{zone!r} is no zone" if zone else "no zone is given", where=one.title, next=one.advice)
     taken = _covers(one, covers)
-    return f"{service}-{one.only_zone or zone}" + (f"-{taken}" if taken != one.covers else "")
+    return f"{service}-{zone}" + (f"-{taken}" if taken != one.covers else "")
 
 
 def fetch(
@@ -92,7 +91,7 @@ def fetch(
     """
     one = about(service)
     series = series_of(service, zone, covers)
-    wanted = _wanted(one, zone or one.only_zone, (since_s, until_s), forecast, _covers(one, covers), now())
+    wanted = _wanted(one, zone, (since_s, until_s), forecast, _covers(one, covers), now())
     access = access_of(one, os.environ if environ is None else environ, [each.ABOUT for each in SERVICES.values()])
     for word in access.warnings:
         warn(word)
@@ -110,10 +109,9 @@ def fetch(
 
 
 def _told_label(label: Label, told: Told, address: str) -> Label:
-    """Return a service's label with what came: when it was issued, its unit, its notes, and who really answered."""
+    """Return a service's label with what came: when it was issued, and who really answered."""
     source = f"{label.source.partition(' (')[0]} ({address})"
-    notes = (*label.notes, *told.notes)
-    return replace(label, source=source, issued_utc_s=told.issued_s, unit=told.unit or label.unit, notes=notes)
+    return replace(label, source=source, issued_utc_s=told.issued_s)
 
 
 def _ask_all(door: Door, wanted: Wanted, page_s: float) -> tuple[Told, JoulelabError | None]:
@@ -123,16 +121,13 @@ def _ask_all(door: Door, wanted: Wanted, page_s: float) -> tuple[Told, JoulelabE
         return ask(door, wanted), None
     whole = Told([])
     step_s = door.about.resolution_s
-    known_s = math.ceil((door.now() + door.about.ahead_s) / step_s) * step_s  # nobody is asked for what nobody knows
+    known_s = math.ceil(door.now() / step_s) * step_s  # nobody is asked for what nobody knows
     for begin, end in pages(wanted.since_s, min(wanted.until_s, known_s), page_s):
         try:
             told = ask(door, replace(wanted, since_s=begin, until_s=end))
         except JoulelabError as error:
             return whole, error
-        if whole.unit and told.unit and whole.unit != told.unit:
-            return whole, ReadFailed(f"it changes from {whole.unit} to {told.unit}", where=door.about.title)
-        notes = tuple(dict.fromkeys((*whole.notes, *told.notes)))
-        whole = Told([*whole.values, *told.values], unit=told.unit or whole.unit, notes=notes)
+        whole = Told([*whole.values, *told.values])
     return whole, None
 
 
@@ -141,10 +136,8 @@ def _wanted(
 ) -> Wanted:
     """Return what to ask for, on the service's grid of time. Raises ConfigError."""
     since_s, until_s = times
-    if forecast and not one.forecasts:
-        raise ConfigError(f"{one.title} gives no forecasts", next="leave --forecast out")
     if until_s is None:
-        until_s = (since_s if since_s is not None else now_s) + AHEAD_S if forecast else now_s + one.ahead_s
+        until_s = (since_s if since_s is not None else now_s) + AHEAD_S if forecast else now_s
     if since_s is None:
         since_s = now_s if forecast else min(until_s, now_s) - DAY_S
     if not math.isfinite(since_s) or not math.isfinite(until_s) or not 0 <= since_s < until_s:
@@ -154,7 +147,7 @@ def _wanted(
     if forecast and until_s <= now_s:
         what = f"{one.title} gives no forecast of the past ({shown(until_s)})"
         raise ConfigError(what, next="leave --forecast out for actual values; kept forecasts: joulelab plan rates list")
-    if not forecast and since_s >= now_s + one.ahead_s:
+    if not forecast and since_s >= now_s:
         raise ConfigError(f"nobody knows actual values of {shown(since_s)} yet", next="add --forecast")
     step_s = one.resolution_s
     since_s, until_s = math.floor(since_s / step_s) * step_s, math.ceil(until_s / step_s) * step_s

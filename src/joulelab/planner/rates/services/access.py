@@ -4,10 +4,6 @@
     [em]
     token = { file = "~/.electricity-maps" }
 
-    [watttime]
-    user = { env = "WATTTIME_USER" }
-    password = { keyring = "watttime/me" }
-
 Keys are never taken from the command line, never printed and never stored.
 """
 
@@ -31,6 +27,9 @@ if TYPE_CHECKING:
     from joulelab.planner.rates.services.asking import About
 
 NAME, NAMED = "rates.toml", "JOULELAB_RATES"
+# Services that joulelab 0.1.1 had, by their word: whoever still names one is told what to use instead.
+REMOVED = {"gb": "GB Carbon Intensity API", "watttime": "WattTime", "entsoe": "ENTSO-E Transparency Platform"}
+REMOVED_NEXT = "use a CSV file of its values (FILE.csv), or Electricity Maps for average carbon intensities (em:ZONE)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,9 @@ def _table(about: About, environ: Mapping[str, str], known: Sequence[About]) -> 
     text, values = read_toml(path, "file of services")
     problems = Problems(str(path), text)
     whole = Table(values, (), problems)
-    whole.allow([one.word for one in known])
+    whole.allow([*(one.word for one in known), *REMOVED])
+    for word in REMOVED.keys() & values.keys():
+        whole.wrong(word, f"the service [{word}] ({REMOVED[word]}) was removed", next=f"delete it; {REMOVED_NEXT}")
     for one in known:
         table = whole.table(one.word)
         table.allow(["address", *one.secrets])

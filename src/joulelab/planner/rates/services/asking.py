@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from joulelab.planner.rates.rate import Kind
-    from joulelab.transports.http import Answer, Auth
+    from joulelab.transports.http import Answer
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 TIMEOUT_S = 30.0
@@ -37,8 +37,7 @@ HIDDEN = "***"
 class About:
     """Say what a service is. `secrets` are the keys that it needs, by the variable that holds each otherwise.
 
-    `page_s` is the longest time asked for at once, `forecasts` whether it tells the future, `ahead_s` how far ahead
-    its actual values are known (prices of tomorrow), `choices` what its figures may cover.
+    `page_s` is the longest time asked for at once, `choices` what its figures may cover.
     """
 
     word: str
@@ -52,9 +51,6 @@ class About:
     page_s: float
     secrets: Mapping[str, str] = field(default_factory=dict)
     choices: tuple[str, ...] = ()
-    forecasts: bool = True
-    ahead_s: float = 0.0
-    only_zone: str = ""
     advice: str = ""
     notes: tuple[str, ...] = ()
 
@@ -86,8 +82,6 @@ class Told:
 
     values: list[Value]
     issued_s: float | None = None
-    unit: str = ""
-    notes: tuple[str, ...] = ()
 
 
 class Door:
@@ -106,14 +100,13 @@ class Door:
         self.about = about
         self.secrets = secrets
         self.now = now
-        self.session: Auth | None = None  # of services that one has to log in to
-        self.hidden = [value for value in secrets.values() if len(value) >= LEAST_SECRET]
+        self._hidden = [value for value in secrets.values() if len(value) >= LEAST_SECRET]
         self._address = address
         self._sleep = sleep
         self._left_s = PATIENCE_S
         self._timeout_s = timeout_s
         self._open = contextlib.ExitStack()
-        self._clients: dict[tuple[Auth | None, tuple[tuple[str, str], ...]], HttpClient] = {}
+        self._clients: dict[tuple[tuple[str, str], ...], HttpClient] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -126,14 +119,13 @@ class Door:
         path: str,
         params: Mapping[str, str] | None = None,
         *,
-        auth: Auth | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Return the answer, whatever its status but for those that pass: then it is asked again, and then ReadFailed.
 
         Raises ReadFailed, Denied.
         """
-        client = self._client(auth, headers or {})
+        client = self._client(headers or {})
         for pause_s in (*PAUSES_S, None):
             answer = client.ask("GET", path, params)
             while answer.status == 429:
@@ -173,19 +165,19 @@ class Door:
     def words(self, answer: Answer) -> str:
         """Return what a service says itself, cut and without our secrets, with a colon in front; or nothing."""
         text = " ".join(answer.body[: 10 * MOST_SAID].decode("utf-8", "replace").split())
-        for secret in self.hidden:
+        for secret in self._hidden:
             text = text.replace(secret, HIDDEN)
         shown = "".join(sign if sign.isprintable() else "?" for sign in text)
         if shown.lower().startswith(("<!doctype", "<html")):  # a page for a browser tells nothing here
             return ""
         return f": {shown[:MOST_SAID]}{'...' if len(shown) > MOST_SAID else ''}" if shown else ""
 
-    def _client(self, auth: Auth | None, headers: Mapping[str, str]) -> HttpClient:
-        key = auth, tuple(headers.items())
+    def _client(self, headers: Mapping[str, str]) -> HttpClient:
+        key = tuple(headers.items())
         if key not in self._clients:
             secure = self._address.startswith("https")  # without TLS there is nothing to verify, nor to load for it
             made = HttpClient(
-                self._address, auth=auth, headers=headers, timeout_s=self._timeout_s, label=self.about.title,
+                self._address, headers=headers, timeout_s=self._timeout_s, label=self.about.title,
                 verify=secure,
             )  # fmt: skip
             self._clients[key] = self._open.enter_context(made)
@@ -231,9 +223,9 @@ def utc_s(text: object, title: str) -> float:
     raise ReadFailed("its answer is not as documented", where=title, why=f"{str(text)[:40]!r} is no time in UTC")
 
 
-def iso(time_s: float, form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
+def iso(time_s: float) -> str:
     """Return a time (s since 1970) as services take it, in UTC."""
-    return dt.datetime.fromtimestamp(time_s, dt.UTC).strftime(form)
+    return dt.datetime.fromtimestamp(time_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def number(value: object, title: str) -> float | None:

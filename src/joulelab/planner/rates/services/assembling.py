@@ -29,8 +29,6 @@ def steps_of(values: Sequence[Value], label: Label, wanted: Wanted) -> Steps:
     doubted: list[float] = []
     end_s = -math.inf
     for value in ordered:
-        if value.end_s <= value.start_s:
-            raise ReadFailed("a value ends before it begins", where=title, why=shown(value.start_s))
         amount = math.nan if value.value is None else value.value
         if starts and value.start_s == starts[-1] and value.end_s == end_s:
             known[-1] = _agreed(known[-1], amount, value.start_s, doubted)

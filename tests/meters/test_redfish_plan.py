@@ -97,7 +97,7 @@ def test_a_board_is_never_taken_for_the_node():
 
 def test_two_sources_give_two_streams_to_compare():
     chassis = {"Id": "n", "EnvironmentMetrics": ref("/c/n/e"), "Power": ref("/c/n/w")}
-    power = {"PowerControl": [{"Name": "Chassis", "PowerConsumedWatts": 344}]}
+    power = {"PowerControl": [{"Name": "Chassis", "PowerConsumedWatts": 944}]}
     found, _ = planned(service(**{"/c/n": chassis, "/c/n/w": power}), sources=("environment", "power"))
     assert set(found) == {"node.environment", "node.power"}
     assert {plan.stream.scope for plan in found.values()} == {"node.ac"}

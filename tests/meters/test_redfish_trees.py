@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from joulelab.core.errors import ConfigError, JoulelabError, Unavailable
+from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed, Unavailable
 from joulelab.meters.redfish import CONFIG, check, values
 from joulelab.meters.redfish.plan import Wanted, plans
 from joulelab.meters.redfish.walk import Walker
@@ -187,6 +187,57 @@ def test_an_environment_metric_of_one_supply_is_not_the_node():
         read(service([supply], chassis=chassis, **more))
     whole = ("PS1", 250, {"PhysicalContext": "Chassis"})
     assert read(service([whole], chassis=chassis, **more))[0]["node"]["power_w"] == 250
+
+
+@pytest.mark.parametrize(("environment", "power"), [(250, 900), (900, 250)])
+def test_an_environment_metric_far_from_power_control_is_refused_and_either_can_be_chosen(environment, power):
+    chassis, more = control({"Name": "System Power Control", "PowerConsumedWatts": power})
+    chassis["EnvironmentMetrics"] = ref("/c/1/e")
+    more["/c/1/e"] = {"PowerWatts": {"Reading": environment}}
+    with pytest.raises(Unavailable, match="chassis 1 differ by more than a factor of 2") as refused:
+        read(service(chassis=chassis, **more))
+    text = str(refused.value)
+    assert f"1: EnvironmentMetrics {environment} W" in text
+    assert f"1: System Power Control (PowerControl) {power} W" in text
+    for name, watts in (("EnvironmentMetrics", environment), ("System Power Control", power)):
+        assert 'chassis = "1"' in text
+        assert f'sensor = "{name}"' in text
+        assert read(service(chassis=chassis, **more), chassis="1", sensor=name)[0]["node"]["power_w"] == watts
+    more["/c/1/e"] = {"PowerWatts": {"Reading": power * 1.9}}
+    assert read(service(chassis=chassis, **more))[0]["node"]["power_w"] == power * 1.9
+
+
+def test_a_total_of_a_maker_far_from_the_environment_metric_can_be_chosen_too():
+    more = {"/c/1/e": {"PowerWatts": {"Reading": 90}}, "/c/1/p": {"Oem": {"Public": {"TotalPower": 700}}}}
+    docs = service(chassis={"EnvironmentMetrics": ref("/c/1/e"), "Power": ref("/c/1/p")}, **more)
+    with pytest.raises(Unavailable, match=r"TotalPower \(Power\) 700 W.*sensor = \"TotalPower\""):
+        read(docs)
+    assert read(docs, chassis="1", sensor="TotalPower")[0]["node"]["power_w"] == 700
+
+
+def test_a_load_that_rises_between_two_answers_is_no_conflict():
+    chassis, more = control({"Name": "System Power Control", "PowerConsumedWatts": 900})
+    docs = service(chassis=chassis | {"EnvironmentMetrics": ref("/c/1/e")}, **more)
+    answers = iter([250, 890])
+    asked = Walker(
+        lambda path: {"PowerWatts": {"Reading": next(answers)}} if path == "/c/1/e" else docs[path],
+        docs["/redfish/v1"],
+    )
+    (node, *_), _ = plans(asked, Wanted({}, "bmc", 1.0))
+    assert node.stream.name == "node"
+
+
+def test_a_power_control_that_fails_costs_no_environment_metric():
+    docs = service(chassis={"EnvironmentMetrics": ref("/c/1/e"), "Power": ref("/c/1/p")})
+    docs["/c/1/e"] = {"PowerWatts": {"Reading": 500}}
+
+    def get(path):
+        if path == "/c/1/p":
+            raise ReadFailed("no answer")
+        return docs[path]
+
+    (node, *_), _ = plans(Walker(get, docs["/redfish/v1"]), Wanted({}, "bmc", 1.0, chassis="1"))
+    assert node.stream.name == "node"
 
 
 def test_supplies_alone_are_no_node_unless_they_are_asked_for():

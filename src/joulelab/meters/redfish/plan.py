@@ -28,6 +28,7 @@ COOLING_S = 5.0
 # What is not the power of the node or its supplies is looked for until opening has taken so long, unless asked for.
 LOOK_S = 6.0
 ASSUMED_GAIN = 0.05
+FAR_APART = 2.0  # two powers of one node that differ by more than this factor are not of the same thing
 _GPU = re.compile(r"gpu.*?(\d+)$", re.IGNORECASE)
 _LISTED = 12  # candidates in an error: the largest, since the whole draws more than its parts
 _BOARD = re.compile(r"total_?(gpu|hsc)", re.IGNORECASE)
@@ -67,13 +68,15 @@ def plans(walker: Walker, wanted: Wanted) -> tuple[list[Plan], list[Missing]]:
     """Return all that can be read, and what cannot. Raises Unavailable, ConfigError, ReadFailed, Denied."""
     missing: list[Missing] = []
     nodes, others = walker.chassis(wanted.chassis, wanted.label)
-    if wanted.sensor is None:
-        found, node = _node(walker, wanted, nodes, others, missing)
-    else:
+    found: list[Plan] = []
+    node = None
+    doubt = _conflict(walker, wanted, nodes) if wanted.sensor is None and wanted.sources is None else None
+    if wanted.sensor is not None:
         found, node = _named(walker, wanted, nodes if wanted.chassis is not None else nodes + others)
-    doubt = None
+    elif doubt is None:
+        found, node = _node(walker, wanted, nodes, others, missing)
     if not found and wanted.sources is None:
-        doubt = _doubt(walker, wanted, nodes, others)
+        doubt = doubt or _doubt(walker, wanted, nodes, others)
         missing += [Missing.from_error("node", doubt)] if doubt else []
     body = node or (nodes[0] if len(nodes) == 1 else {})
     model = _model(body)
@@ -168,6 +171,41 @@ def _doubt(
         why=_listed(found),
         next=f"{advice}; or use a PDU or IPMI",
     )
+
+
+def _conflict(walker: Walker, wanted: Wanted, nodes: list[dict[str, Any]]) -> Unavailable | None:
+    """Return the refusal where EnvironmentMetrics and PowerControl of one chassis cannot both be the node's power."""
+    for body in nodes:
+        shown = _both_totals(walker, body)
+        if _are_apart(shown):  # the load may have changed between the two answers
+            walker.forget(*(path for key in ("EnvironmentMetrics", "Power") if (path := link(body, key))))
+            walker.forget(*(one.reading.power.path for one in shown))
+            shown = _both_totals(walker, body)
+        if _are_apart(shown):
+            here = sources.name_of(body)
+            named = " or ".join(f'sensor = "{one.name}"' for one in sorted(shown, key=lambda one: -one.watts))
+            return Unavailable(
+                f"EnvironmentMetrics and PowerControl of chassis {here} differ by more than a factor of {FAR_APART:g}",
+                where=wanted.label,
+                why=_listed(shown),
+                next=f'name the one that is the node: chassis = "{here}", {named}; a PDU or IPMI shows which',
+            )
+    return None
+
+
+def _both_totals(walker: Walker, body: dict[str, Any]) -> list[Candidate]:
+    """Return the powers of a chassis by EnvironmentMetrics and by PowerControl, as far as each would be taken."""
+    try:
+        readings = [_node_reading(walker, kind, body) for kind in ("environment", "power")]
+        fields = [reading.power for reading in readings if reading is not None]
+        return [one for one in sources.totals(walker, body) if one.reading.power in fields]
+    except MeterError:  # what fails here fails again where it is needed
+        return []
+
+
+def _are_apart(shown: list[Candidate]) -> bool:
+    watts = [one.watts for one in shown]
+    return max(watts, default=0.0) > FAR_APART * min(watts, default=0.0)
 
 
 def _listed(found: list[Candidate]) -> str:

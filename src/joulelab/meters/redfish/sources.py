@@ -144,17 +144,20 @@ def is_of_part(walker: Walker, metrics: dict[str, Any] | None) -> bool:
 
 def candidates(walker: Walker, chassis: dict[str, Any], *, is_named: bool) -> list[Candidate]:
     """Return every power that a chassis shows; of a part that nobody named only what Power shows."""
-    here = name_of(chassis)
-    power, path = walker.follow(chassis, "Power"), link(chassis, "Power")
-    found = _members(here, power, path) if power is not None and path is not None else []
     if is_part(chassis) and not is_named:
-        return found
+        return _controls(walker, chassis)
+    return totals(walker, chassis) + power_sensors(walker, chassis)
+
+
+def totals(walker: Walker, chassis: dict[str, Any]) -> list[Candidate]:
+    """Return the powers that Power and EnvironmentMetrics of a chassis show."""
+    found = _controls(walker, chassis)
     metrics, path = walker.follow(chassis, "EnvironmentMetrics"), link(chassis, "EnvironmentMetrics")
     reading = environment(walker, metrics, path)
     if reading is not None:
         watts = values.value(metrics, Field("", ("PowerWatts", "Reading")))
-        found.append(Candidate(here, "EnvironmentMetrics", "", watts, reading))
-    return found + power_sensors(walker, chassis)
+        found.append(Candidate(name_of(chassis), "EnvironmentMetrics", "", watts, reading))
+    return found
 
 
 def power_sensors(walker: Walker, chassis: dict[str, Any]) -> list[Candidate]:
@@ -178,8 +181,11 @@ def power_sensors(walker: Walker, chassis: dict[str, Any]) -> list[Candidate]:
     return found
 
 
-def _members(here: str, power: dict[str, Any], path: str) -> list[Candidate]:
-    """Return the members of PowerControl as candidates."""
+def _controls(walker: Walker, chassis: dict[str, Any]) -> list[Candidate]:
+    """Return the members of PowerControl, and the totals of makers beside it."""
+    here, power, path = name_of(chassis), walker.follow(chassis, "Power"), link(chassis, "Power")
+    if power is None or path is None:
+        return []
     listed = power.get("PowerControl")
     rows = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
     found = []
@@ -191,6 +197,11 @@ def _members(here: str, power: dict[str, Any], path: str) -> list[Candidate]:
             name = str(member.get("Name") or member.get("MemberId") or "PowerControl")
             also = "PowerControl" if is_in_service(member) else f"PowerControl, {member['Status']['State']}"
             found.append(Candidate(here, name, also, values.value(power, field), reading))
+    for steps in values.TOTALS:
+        field = Field(path, steps, zero=False, limits=_WATTS)
+        if values.has(power, field):
+            reading = _stepped(Reading(f"Power, {field.name.partition('#')[2]}", field), power)
+            found.append(Candidate(here, steps[-1], "Power", values.value(power, field), reading))
     return found
 
 

@@ -54,6 +54,11 @@ class Walker:
             raise seen
         return seen
 
+    def forget(self, *paths: str) -> None:
+        """Ask for these resources anew when they are wanted next."""
+        for path in paths:
+            self._seen.pop(path, None)
+
     def _check_time(self) -> None:
         if self.limit_s is not None and monotonic_ns() - self.begun_ns > self.limit_s * NS:
             raise ReadFailed(

@@ -1,4 +1,4 @@
-"""`joulelab plan when` and `plan review`: tables, JSON, pictures, what is kept, and what is refused."""
+"""`joulelab plan when`: tables, JSON, pictures, what is kept, and what is refused."""
 
 from __future__ import annotations
 
@@ -168,16 +168,6 @@ def test_a_node_that_waits_is_counted_where_pauses_cost(call: Call, tmp_path: Pa
     assert "that is counted, except where it is off in pauses" in text
 
 
-def test_one_figure_is_not_what_came(call: Call, tmp_path: Path) -> None:
-    words = ("plan", "when", *GIVEN, *FROM, "--intensity", series(tmp_path / "f.csv"), "--deadline", "72h")
-    call(*words, "--keep")
-    for figure in ("300", "table:DE"):
-        said = _flat(call("plan", "review", "--actual", figure, code=2).output)
-        assert "is no series of what came (it is one figure for all times)" in said
-    (kept,) = (tmp_path / "joulelab-plans").iterdir()
-    assert json.loads(kept.read_text())["reviews"] == []
-
-
 def test_a_sweep_on_a_twin_is_called_simulated(call: Call, runs: Path, tmp_path: Path) -> None:
     twin: dict[str, Any] = {"twin": {"name": "bnl"}}
     names = [
@@ -194,24 +184,21 @@ def test_a_sweep_on_a_twin_is_called_simulated(call: Call, runs: Path, tmp_path:
     assert json.loads(call(*words, "--json").output)["simulated"] is True
 
 
-def test_a_kept_plan_is_reviewed(call: Call, tmp_path: Path) -> None:
-    forecast, actual = series(tmp_path / "forecast.csv"), series(tmp_path / "actual.csv", noise=40.0)
-    words = ("plan", "when", *GIVEN, *FROM, "--intensity", forecast, "--deadline", "72h")
+def test_a_plan_is_kept_and_there_is_no_review(call: Call, tmp_path: Path) -> None:
+    words = ("plan", "when", *GIVEN, *FROM, "--intensity", series(tmp_path / "forecast.csv"), "--deadline", "72h")
     said = call(*words, "--keep", "--choose", "pauses-off").output
     (kept,) = (tmp_path / "joulelab-plans").iterdir()
-    assert f"-> joulelab plan review {kept.stem} --actual SPEC" in said
-    text = call("plan", "review", kept.stem, "--actual", actual).output
-    assert "were promised" in text
-    assert max(map(len, text.splitlines())) <= 80
-    assert len(json.loads(kept.read_text())["reviews"]) == 1
-    data = json.loads(call("plan", "review", "--actual", actual, "--no-keep", "--json").output)
-    row = next(r for r in data["rows"] if r["name"] == "pauses-off")
-    assert row["best_known_afterwards"]["value"] < row["actual"]["value"]
-    assert len(json.loads(kept.read_text())["reviews"]) == 1
-    marginal = series(tmp_path / "marginal.csv", kind="marginal")
-    assert "marginal carbon, where average carbon is asked for" in _flat(
-        call("plan", "review", "--actual", marginal, code=2).output
-    )
+    assert kept.name in said
+    assert "review" not in said
+    data = json.loads(kept.read_text())
+    assert (data["chosen"], "reviews" in data) == ("pauses-off", False)
+    assert "No such command 'review'" in call("plan", "review", kept.stem, code=2).output
+    assert "review" not in call("plan", "--help").output
+
+
+def test_one_figure_leaves_nothing_to_gain(call: Call) -> None:
+    text = call("plan", "when", *GIVEN, "--intensity", "380", "--deadline", "48h").output
+    assert "Run it now: no other way costs less" in _flat(text)
 
 
 def test_errors_of_earlier_forecasts_are_told(call: Call, tmp_path: Path) -> None:
@@ -269,30 +256,13 @@ def test_a_pue_may_have_an_uncertainty(call: Call, runs: Path, tmp_path: Path) -
 
 @pytest.mark.system  # pure, and slow
 def test_where_one_is_paid_for_running_there_are_amounts_and_no_shares(call: Call, tmp_path: Path) -> None:
-    about = {"kind": "price", "unit": "EUR/kWh"}
-    prices = series(tmp_path / "prices.csv", less=0.3, **about)
+    prices = series(tmp_path / "prices.csv", less=0.3, kind="price", unit="EUR/kWh")
     words = ("plan", "when", *GIVEN, *FROM, "--duration", "6h", "--tariff", prices, "--deadline", "3d")
-    text = call(*words, "--keep", "--choose", "pauses-off").output
+    text = call(*words, "--choose", "pauses-off").output
     assert "EUR less than run now" in _flat(text)
     assert "against now," in text
     assert "%" not in text.partition("start,")[0]
     assert "best start 41.40 ± ? -3.489 ± ? -9.490 ± ? -5.158" in _flat(text)
-    came = series(tmp_path / "came.csv", less=0.28, noise=5.0, **about)
-    picture = tmp_path / "came.svg"
-    told = _flat(call("plan", "review", "--actual", came, "--picture", picture).output)
-    assert "EUR less were promised" in told
-    assert "came - now, known - now, way EUR EUR EUR EUR" in told
-    assert "%" not in told
-    assert b"what came" in picture.read_bytes()
-
-
-def test_a_plan_that_is_not_over_is_not_reviewed(call: Call, tmp_path: Path) -> None:
-    """Before a service would be asked for what it cannot know."""
-    text = call("plan", "when", *GIVEN, "--intensity", "380", "--deadline", "48h", "--keep").output
-    assert "Run it now: no other way costs less" in _flat(text)
-    (kept,) = (tmp_path / "joulelab-plans").iterdir()
-    assert "is not over (it goes until" in _flat(call("plan", "review", "--actual", "em:DE", code=2).output)
-    assert json.loads(kept.read_text())["reviews"] == []
 
 
 def test_repeats_are_one_job_and_others_are_refused(call: Call, runs: Path, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ COMMANDS: Mapping[str, str] = {
     "cost": "Say what runs or planned work cost in energy and money, at one site or several.",
     "carbon": "Say what runs or planned work emit, at one site or several.",
     "when": "Say when to run a job, when to pause it and at which cap, at least carbon or cost.",
-    "review": "Hold a plan of `plan when` against what came.",
     "cooling": "Say what another cooling or inlet temperature would change.",
     "schedule": "Run a stream of jobs under a power budget in virtual time, caps chosen per job.",
     "rates": "Look at prices and carbon intensities: check, fetch, list.",

@@ -41,14 +41,6 @@ joulelab plan when --power 6.9kW --idle 2.2kW --duration 40h --intensity em:DE -
 """
 
 
-def plans_option(function: Any) -> Any:
-    """Add `--plans DIR`."""
-    return click.option(
-        "--plans", type=click.Path(path_type=Path), envvar="JOULELAB_PLANS", default="joulelab-plans",
-        show_default=True, metavar="DIR", help="Store of plans (JOULELAB_PLANS).",
-    )(function)  # fmt: skip
-
-
 @click.command("when", epilog=EXAMPLES)
 @click.argument("words", nargs=-1, metavar="[RUN]...")
 @plan_option("the kind of node")
@@ -81,9 +73,12 @@ def plans_option(function: Any) -> Any:
     "--pue", metavar="N", default="1", show_default=True, help="Overhead of the building: 1.3, or 1.3±0.05 (k = 2)."
 )
 @click.option("--choose", type=click.Choice(WAYS), help="Plan this way.  [default: the cheapest, node idles]")
-@click.option("--keep", is_flag=True, help="Keep the plan, for `joulelab plan review` when it is over.")
+@click.option("--keep", is_flag=True, help="Keep the plan as a JSON file in the store of plans.")
 @picture_option
-@plans_option
+@click.option(
+    "--plans", type=click.Path(path_type=Path), envvar="JOULELAB_PLANS", default="joulelab-plans",
+    show_default=True, metavar="DIR", help="Store of plans (JOULELAB_PLANS).",
+)  # fmt: skip
 @json_option
 @stores_options
 def command(words: tuple[str, ...], as_json: bool, **given: Any) -> None:
@@ -100,7 +95,9 @@ def command(words: tuple[str, ...], as_json: bool, **given: Any) -> None:
 
         files["kept"] = str(keep(plan, given["plans"]))
     if given["picture"] is not None:
-        draw(plan, given["picture"], kind)
+        from joulelab.report.plan.when_picture import picture
+
+        write_picture(given["picture"], picture(plan, kind))
         files["picture"] = str(given["picture"])
     _show(plan, files, as_json=as_json)
 
@@ -115,11 +112,7 @@ def _show(plan: Plan, files: Mapping[str, str], *, as_json: bool) -> None:
 
     console = make_console(sys.stdout)
     print_plan(console, plan)
-    print_facts(console, [*files.items(), *([("next", _next(plan))] if "kept" in files else [])])
-
-
-def _next(plan: Plan) -> str:
-    return f"-> joulelab plan review {plan.id} --actual SPEC"
+    print_facts(console, files.items())
 
 
 def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
@@ -209,10 +202,3 @@ def _series(spec: str) -> str:
         return ""
     zone, covers = [*rest, "", ""][:2]
     return series_of(word, zone, covers)
-
-
-def draw(plan: Plan, file: Path, kind: str, actual: Slots | None = None) -> None:
-    """Draw a plan into a file. Raises ConfigError, MissingDependency."""
-    from joulelab.report.plan.when_picture import picture
-
-    write_picture(file, picture(plan, kind, actual))

@@ -250,24 +250,6 @@ def _modes_cost(job: Job, slots: Slots, terms: Terms, modes_s: Floats, paused_s:
     return total(costs)
 
 
-def cost_at(way: Way, job: Job, slots: Slots, terms: Terms) -> Quantity:
-    """Return what a way costs at other rates than those it was made for, in slots that it has its energies by.
-
-    What is uncertain of its energies stays so, whatever the sign of the cost; a job that is slower than thought ends
-    later, at the rate of its last slot.
-    """
-    if way.name in ("now", "start"):
-        found = _course_cost(job, slots, terms, way.energy_j, way.paused_s)
-    else:
-        last = int(np.flatnonzero(way.running_s > NEVER)[-1])
-        mode = job.modes[int(np.argmax(way.modes_s[last]))]
-        price = float(slots.per_j[last]) * mode.power.value * mode.slowdown.value
-        found = _modes_cost(job, slots, terms, way.modes_s, way.paused_s, price)
-        # By its energies: those of restarts are in them.
-        found = replace(found, value=_priced(way.energy_j, slots, terms))
-    return _with_pue(found, terms)
-
-
 def _with_pue(cost: Quantity, terms: Terms) -> Quantity:
     if not terms.pue_u:
         return cost

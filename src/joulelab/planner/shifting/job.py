@@ -20,7 +20,7 @@ from joulelab.planner.shifting.optimum import Modes
 from joulelab.planner.shifting.repeats import repeats_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from joulelab.analysis.series import Floats
     from joulelab.planner.caps.response import Response
@@ -276,7 +276,7 @@ def _with_rated(job: Job, repeats: Repeats, wanted: Wanted, scale: float) -> Job
 
 
 def job_to_json(job: Job) -> dict[str, Any]:
-    """Return plain data from which `job_from_json` makes the job again."""
+    """Return a job as plain data."""
     return {
         "name": job.name, "work_s": job.work_s, "nodes": job.nodes,
         "modes": [
@@ -293,20 +293,6 @@ def job_to_json(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def job_from_json(data: Mapping[str, Any]) -> Job:
-    """Return a job that was kept. Raises KeyError, TypeError or ValueError where it is none."""
-    modes = tuple(
-        Mode(m["cap_w"], quantity_from_json(m["slowdown"]), quantity_from_json(m["power_w"])) for m in data["modes"]
-    )
-    return Job(
-        data["name"], float(data["work_s"]), modes, quantity_from_json(data["idle_w"]), data["idle_from"],
-        nodes=int(data["nodes"]), course_j=tuple(map(float, data["course_j"])), rated_w=data["rated_w"],
-        rated_by=data["rated_by"], rated_alike=bool(data.get("rated_alike", True)),
-        rated_times=data.get("rated_times"), twin=data["twin"], caps_from=data["caps_from"],
-        sure=bool(data["accuracy_known"]), notes=tuple(data["notes"]),
-    )  # fmt: skip
-
-
 def quantity_to_json(q: Quantity, *, sure: bool = True) -> dict[str, Any]:
     """Return a quantity with all of its terms, as plain data; without an interval where that is not sure."""
     expanded = q.expanded if sure else None
@@ -317,9 +303,3 @@ def quantity_to_json(q: Quantity, *, sure: bool = True) -> dict[str, Any]:
         "ratio_known": q.known,
         "terms": dict(q.terms),
     }
-
-
-def quantity_from_json(data: Mapping[str, Any]) -> Quantity:
-    """Return a quantity that was kept, as it was before it was said how sure it is."""
-    terms = {str(k): float(v) for k, v in data["terms"].items()}
-    return Quantity(float(data["value"]), terms, bool(data["ratio_known"]))

@@ -1,43 +1,32 @@
-"""Keep a plan as JSON: the job, the forecast it was made by, what was chosen and what it was to cost, and reviews."""
+"""Keep a plan as JSON: the job, the forecast it was made by, what was chosen and what it was to cost."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import os
-import re
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from joulelab.core.errors import ConfigError
-from joulelab.planner.rates.rate import Label
-from joulelab.planner.shifting.baselines import Terms, Way, gain, saved
-from joulelab.planner.shifting.blocks import Restart
-from joulelab.planner.shifting.errors import Scatter
-from joulelab.planner.shifting.job import (
-    Job,
-    job_from_json,
-    job_to_json,
-    quantity_from_json,
-    quantity_to_json,
-)
-from joulelab.planner.shifting.slots import Slots
+from joulelab.planner.shifting.baselines import gain, saved
+from joulelab.planner.shifting.job import job_to_json, quantity_to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from joulelab.planner.shifting.baselines import Terms, Way
+    from joulelab.planner.shifting.errors import Scatter
+    from joulelab.planner.shifting.job import Job
+    from joulelab.planner.shifting.slots import Slots
 
-SCHEMA = 1
+SCHEMA = 2  # 1 held reviews too
 FOLDER = Path("joulelab-plans")
-MOST_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Hold a plan: what was asked, every way to run the job, and which was chosen; `reviews` are plain data.
+    """Hold a plan: what was asked, every way to run the job, and which was chosen.
 
     `scatter` is how far earlier forecasts of the same series were off, for the gain of the way that was chosen.
     """
@@ -49,7 +38,6 @@ class Plan:
     terms: Terms
     ways: tuple[Way, ...]
     chosen: str
-    reviews: tuple[Mapping[str, Any], ...] = field(default=())
     scatter: Scatter | None = None
 
     @property
@@ -80,7 +68,7 @@ class Plan:
             "pue_expanded": 2 * self.terms.pue_u, "node_waits": self.terms.waits,
             "restart": {"time_s": self.terms.restart.time_s, "energy_j": self.terms.restart.energy_j},
             "ways": [way_to_json(way, self.now, self.job) for way in self.ways], "chosen": self.chosen,
-            "scatter": None if self.scatter is None else self.scatter.to_json(), "reviews": list(self.reviews),
+            "scatter": None if self.scatter is None else self.scatter.to_json(),
         }  # fmt: skip
 
 
@@ -96,15 +84,6 @@ def way_to_json(way: Way, against: Way, job: Job) -> dict[str, Any]:
         "cap_w": way.cap_w, "restarts": way.restarts, "running_s": way.running_s.tolist(),
         "paused_s": way.paused_s.tolist(), "modes_s": way.modes_s.tolist(), "energy_by_slot_j": way.energy_j.tolist(),
     }  # fmt: skip
-
-
-def _way(data: Mapping[str, Any]) -> Way:
-    return Way(
-        data["name"], data["start_utc_s"], data["end_utc_s"], np.array(data["energy_by_slot_j"], dtype=float),
-        np.array(data["running_s"], dtype=float), np.array(data["paused_s"], dtype=float),
-        np.array(data["modes_s"], dtype=float), int(data["restarts"]), quantity_from_json(data["cost"]),
-        quantity_from_json(data["energy_j"]), data["cost_by_nameplate"], data["cap_w"],
-    )  # fmt: skip
 
 
 def new_id(now_s: float) -> str:
@@ -130,62 +109,3 @@ def keep(plan: Plan, folder: Path = FOLDER) -> Path:
     except OSError as error:
         raise ConfigError("the plan cannot be kept", where=str(path), why=error.strerror, next="set --plans") from None
     return path
-
-
-def find_plan(word: str, folder: Path = FOLDER) -> Path:
-    """Return the file of a plan: by its path, its id, the beginning of it, or `last`. Raises ConfigError."""
-    path = Path(word)
-    if path.suffix == ".json" and path.is_file():
-        return path
-    kept = sorted(folder.glob("*.json")) if folder.is_dir() else []
-    found = kept[-1:] if word == "last" else [one for one in kept if one.stem.startswith(word)]
-    if len(found) == 1 or (found and found[0].stem == word):
-        return found[0]
-    what = f"{word!r} is several plans" if found else f"there is no plan {word!r}"
-    near = ", ".join(one.stem for one in (found or kept)[-5:])
-    why = f"there are {near}" if near else "none was kept there"
-    raise ConfigError(what, where=str(folder), why=why, next="joulelab plan when ... --keep")
-
-
-def read_plan(path: Path) -> Plan:
-    """Return a plan that was kept. Raises ConfigError where the file is none, or newer than this joulelab."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ConfigError("too large to be a plan", where=str(path))
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError("the plan cannot be read", where=str(path), why=error.strerror) from None
-    except (ValueError, RecursionError):
-        raise ConfigError("not a plan of joulelab's", where=str(path), why="it is not JSON") from None
-    schema = data.get("joulelab_plan") if isinstance(data, dict) else None
-    if not isinstance(schema, int):
-        raise ConfigError("not a plan of joulelab's", where=str(path), next="name one that `plan when --keep` wrote")
-    if schema > SCHEMA:
-        raise ConfigError("the plan is of a newer joulelab", where=str(path), next="update joulelab")
-    try:
-        return _plan(data)
-    except (KeyError, TypeError, ValueError, StopIteration) as error:
-        raise ConfigError("the plan is damaged", where=str(path), why=f"{type(error).__name__}: {error}") from None
-
-
-def _plan(data: Mapping[str, Any]) -> Plan:
-    if not re.fullmatch(r"[\w-]{1,64}", data["id"]):
-        raise ValueError("id")
-    rate, again = data["rate"], data["restart"]
-    label = Label(**{**rate["label"], "notes": tuple(rate["label"]["notes"])})
-    slots = Slots(np.array(rate["edges_utc_s"], dtype=float), np.array(rate["values_per_kwh"], dtype=float), label)
-    off = float(data.get("pue_expanded", 0.0)) / 2  # plans of earlier joulelabs have none
-    terms = Terms(Restart(again["time_s"], again["energy_j"]), bool(data["node_waits"]), float(data["pue"]), off)
-    ways = tuple(_way(way) for way in data["ways"])
-    plan = Plan(
-        data["id"], data["made_utc"], job_from_json(data["job"]), slots, terms, ways, data["chosen"],
-        tuple(data["reviews"]), Scatter(tuple(map(float, data["scatter"]["gains"]))) if data["scatter"] else None,
-    )  # fmt: skip
-    if any(len(way.energy_j) != len(slots.values) for way in (*ways, plan.way)):
-        raise ValueError("slots")
-    return plan
-
-
-def with_review(plan: Plan, review: Mapping[str, Any]) -> Plan:
-    """Return the plan with one more review."""
-    return replace(plan, reviews=(*plan.reviews, review))

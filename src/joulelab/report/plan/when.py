@@ -1,4 +1,4 @@
-"""Print when to run a job: every way side by side, what to do, what has to be said of it; and the review of a plan."""
+"""Print when to run a job: every way side by side, what to do, what has to be said of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from joulelab.planner.rates.rate import Label
     from joulelab.planner.shifting.baselines import Way
     from joulelab.planner.shifting.kept_plan import Plan
-    from joulelab.planner.shifting.review import Review
     from joulelab.planner.shifting.stretches import Stretch
 
 AVERAGE = (
@@ -281,81 +280,6 @@ def _pue(plan: Plan) -> str:
 
 def _kind(label: Label) -> str:
     return {"average": AVERAGE, "marginal": MARGINAL}.get(label.kind, "")
-
-
-def print_review(console: Console, review: Review) -> None:
-    """Print a plan held against what came."""
-    plan = review.plan
-    console.print()
-    console.print(Text(review_headline(review), style="bold"))
-    label, *columns = review_columns(review)
-    for part in fitting(label, columns, console.width):
-        console.print()
-        print_table(console, [label, *part], [row.name == plan.chosen for row in review.rows], left=(0,))
-    console.print()
-    unit = plan.slots.label.unit
-    off = f"off by {fmt.plain(review.error_mean, 3)} {unit} on average (actual - forecast)"
-    facts = [
-        ("planned", f"with {rate_text(plan.slots.label)}"),
-        ("came", rate_text(review.actual.label)),
-        ("forecast", f"{off}, {fmt.plain(review.error_rms, 3)} {unit} root mean square"),
-        ("note", fmt.simulated([plan.job.twin]) if plan.job.twin else ""),
-        ("note", _kind(review.actual.label)),
-        ("note", "`known` is the best of its kind, had all been known before; energies are those of the plan"),
-    ]
-    print_facts(console, [fact for fact in facts if fact[1]], styles=STYLE)
-
-
-def review_headline(review: Review) -> str:
-    """Return what came of a plan in a sentence."""
-    row = review.row(review.plan.chosen)
-    forecast, actual, known = review.gain(row.name)
-    if forecast is None or actual is None:
-        return _amounts_headline(review)
-    best = "" if known is None else f"; {fmt.percent(known, signed=False)} could have been saved, had all been known"
-    told = f"{fmt.percent(forecast, signed=False)} were promised, {fmt.percent(actual, signed=False)} came"
-    return f"{row.title[:1].upper()}{row.title[1:]}: {told}{best}."
-
-
-def _amounts_headline(review: Review) -> str:
-    """Return what came in the unit of costs, where there are no shares: running now costs nothing or less."""
-    row, now, unit = review.row(review.plan.chosen), review.rows[0], review.plan.unit
-    told, came = now.forecast.value - row.forecast.value, now.actual.value - row.actual.value
-    return (
-        f"{row.title[:1].upper()}{row.title[1:]}: {amount(told, unit)} less were promised, {amount(came, unit)} came."
-    )
-
-
-def review_columns(review: Review) -> list[Column]:
-    """Return the table of all ways: by the forecast, by what came, had all been known."""
-    rows, label = review.rows, review.actual.label
-    factor, unit = scale([row.actual.value for row in rows], review.plan.unit)
-    columns = [
-        Column("way", tuple(row.title for row in rows)),
-        Column(f"planned,\n{head(unit, label)}", tuple(_cell(row.forecast, factor) for row in rows)),
-        Column(f"came,\n{head(unit, label)}", tuple(_cell(row.actual, factor) for row in rows)),
-        *_came(review, factor, unit),
-    ]
-    if review.plan.job.rated_w is not None:
-        rated = tuple(fmt.plain(None if row.rated is None else row.rated / factor) for row in rows)
-        columns.append(Column(_plate_head(review.plan, unit), rated))
-    return columns
-
-
-def _came(review: Review, factor: float, unit: str) -> list[Column]:
-    """Return what each way cost against now, and would have had all been known: as shares, where no cost is below 0."""
-    now, rest = review.rows[0].actual.value, review.rows[1:]
-    costs: dict[str, list[Quantity | None]] = {
-        "came": [row.actual for row in rest],
-        "known": [row.known for row in rest],
-    }
-    shares = now > 0 and all(q.value >= 0 for each in costs.values() for q in each if q is not None)
-    found = []
-    for name, each in costs.items():
-        told = [None if q is None else (q.value - now) / (now if shares else factor) for q in each]
-        cells = [fmt.NOTHING if one is None else _changed(one) if shares else fmt.plain(one) for one in told]
-        found.append(Column(f"{name},\nagainst now" if shares else f"{name} - now,\n{unit}", ("", *cells)))
-    return found
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

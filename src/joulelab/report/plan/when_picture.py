@@ -18,42 +18,33 @@ if TYPE_CHECKING:
 
     from joulelab.planner.shifting.baselines import Way
     from joulelab.planner.shifting.kept_plan import Plan
-    from joulelab.planner.shifting.slots import Slots
 
 WIDTH_IN, HEIGHT_IN = 7.0, 4.6
-RATE, NOW, CHOSEN, ACTUAL = COLOURS[0], COLOURS[1], COLOURS[2], COLOURS[3]
+RATE, NOW, CHOSEN = COLOURS[0], COLOURS[1], COLOURS[2]
 
 
-def picture(plan: Plan, kind: str, actual: Slots | None = None) -> bytes:
-    """Return the picture of a plan as a file of that format; `actual` are the slots with what came.
-
-    Raises MissingDependency.
-    """
+def picture(plan: Plan, kind: str) -> bytes:
+    """Return the picture of a plan as a file of that format. Raises MissingDependency."""
     mpl, Figure = plotting()  # noqa: N806 - a class
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.3))
-        _rate(above, plan, actual)
+        _rate(above, plan)
         _power(below, plan)
         _times(below, plan)
         annotate(figure, _note(plan))
         return rendered(figure, kind)
 
 
-def _dates(plan: Plan, slots: Slots | None = None) -> list[Any]:
+def _dates(plan: Plan) -> list[Any]:
     zone = zone_of(plan.slots.label.time_zone)
-    return [dt.datetime.fromtimestamp(t, zone) for t in (slots or plan.slots).edges_s]
+    return [dt.datetime.fromtimestamp(t, zone) for t in plan.slots.edges_s]
 
 
-def _rate(axes: Axes, plan: Plan, actual: Slots | None) -> None:
+def _rate(axes: Axes, plan: Plan) -> None:
     label = plan.slots.label
     dates = _dates(plan)
-    name = "forecast" if label.issued_utc_s is not None else label.name
-    axes.stairs(plan.slots.values, dates, baseline=None, color=RATE, linewidth=1.3, label=name)
-    if actual is not None:
-        came: Any = {"color": ACTUAL, "linewidth": 1.3, "linestyle": "--", "label": "what came"}
-        axes.stairs(actual.values, _dates(plan, actual), baseline=None, **came)
-        axes.legend(fontsize=8, framealpha=0.8)
+    axes.stairs(plan.slots.values, dates, baseline=None, color=RATE, linewidth=1.3)
     what = "price" if label.kind == "price" else f"{label.kind} intensity"
     axes.set_ylabel(f"{what}, {label.unit}")
     axes.set_title(

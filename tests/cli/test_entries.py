@@ -113,6 +113,15 @@ def test_a_wrong_configuration_costs_its_meter_and_never_the_command(
 
 
 @pytest.mark.system
+@pytest.mark.parametrize(("name", "environ"), [("fifo", {"JOULELAB_CONFIG": "fifo"}), ("joulelab.toml", {})])
+def test_a_fifo_for_a_configuration_is_not_waited_for(tmp_path: Path, name: str, environ: dict[str, str]) -> None:
+    os.mkfifo(tmp_path / name)
+    done = joulelab(tmp_path, "run", "-q", "--", "sh", "-c", "exit 7", code=7, **environ)
+    why = "cannot read this file (it is a FIFO, not a regular file); replace it with a regular file"
+    assert done.stderr == f"joulelab: a part of the configuration is not used: {tmp_path / name}: {why}\n"
+
+
+@pytest.mark.system
 def test_a_slow_meter_is_waited_for_and_a_dead_one_is_not(tmp_path: Path) -> None:
     slow = f'[meters.pdu2]\nmeter = "{INSTRUMENT}"\naddress = "dead"\npassword = {{ env = "PW" }}\nfeeds = "rack"\n'
     configure(tmp_path, "opens_in_s = 1.5\n" + slow)
@@ -163,6 +172,49 @@ def test_meters_says_what_is_wrong_with_an_entry(call: Call, here: Path, monkeyp
     assert "wrong-password" not in text
     monkeypatch.delenv("PW")
     assert "the variable PW is not set" in " ".join(call("meters", "pdu1").output.split())
+
+
+WRONG = '[meters.pdu2]\nmeter = "snmp"\nadress = "x"\n[runn]\n'
+
+
+def test_a_wrong_entry_costs_meters_and_doctor_that_row_only(call: Call, here: Path) -> None:
+    path = here / "joulelab.toml"
+    archive = INSTRUMENT.replace("instrument", "archive")
+    path.write_text(f'[meters.log]\nmeter = "{archive}"\npath = "x"\n{WRONG}')
+    rows = {row["meter"]: row for row in json.loads(call("meters", "--json").stdout)}
+    assert {"host", "nvml"} < rows.keys()
+    assert [rows[name]["status"] for name in ("log", "pdu2", "configuration")] == ["open", "failed", "failed"]
+    assert rows["pdu2"]["what"] == f"{path}:6: unknown key 'adress'"
+    assert rows["pdu2"]["next"].startswith("did you mean 'address'?")
+    assert rows["configuration"]["what"] == f"{path}:7: unknown table or key 'runn'"
+    assert "snmp" not in rows
+    assert [row["meter"] for row in json.loads(call("meters", "snmp", "--json").stdout)] == ["configuration", "pdu2"]
+    text = call("doctor", "log", "pdu2", code=1).output
+    assert "log      it opens" in text
+    assert f"pdu2 failed: {path}:6: unknown key 'adress' -> did you mean 'address'?" in " ".join(text.split())
+    path.write_text(path.read_text().replace("[runn]\n", ""))
+    assert "pdu2" not in call("doctor", "log").output
+    assert json.loads(call("doctor", "snmp", "--json", code=1).stdout)[0]["meter"] == "pdu2"
+
+
+def test_a_file_that_is_no_toml_is_a_row_of_meters_and_doctor(call: Call, here: Path) -> None:
+    path = here / "joulelab.toml"
+    path.write_text("x =\n")
+    for command, code in (("meters", 0), ("doctor", 1)):
+        rows = json.loads(call(command, "file", "pdu1", "--json", code=code).stdout)
+        assert [(row["meter"], row["status"]) for row in rows] == [
+            ("file", "not configured"),
+            ("configuration", "failed"),
+            ("pdu1", "failed"),
+        ]
+        assert (rows[1]["what"], rows[1]["why"]) == (f"{path}:1: not a TOML file", "Invalid value, at character 4")
+        assert rows[2]["why"] == f"{path} cannot be read and may define it"
+    assert "not a TOML file" in call(*ADD, code=2).output
+
+
+def test_doctor_prints_that_a_file_is_not_trusted(call: Call, here: Path) -> None:
+    configure(here).chmod(0o666)
+    assert "joulelab.toml is not used: every user may write it" in call("doctor", "file", code=1).output
 
 
 def doctor(call: Call, *words: str) -> str:
@@ -243,6 +295,15 @@ def test_what_was_written_is_kept_and_names_are_not_taken_twice(call: Call, here
     data = json.loads(call(*ADD, "--file", here / "else.toml", "--json").stdout)
     assert data["file"] == str(here / "else.toml")
     assert data["readings"][0]["value"] == 100
+
+
+@pytest.mark.system
+def test_an_entry_is_added_beside_a_wrong_one_and_replaces_it(call: Call, here: Path) -> None:
+    path = here / "joulelab.toml"
+    path.write_text(WRONG)
+    assert "joulelab: meter pdu2 is not read:" in call(*ADD, "--name", "pdu1").output
+    assert "pdu2" not in call(*ADD, "--name", "pdu2", "--replace").output.replace("meters.pdu2", "")
+    assert {entry["meter"] for entry in tomllib.loads(path.read_text())["meters"].values()} == {INSTRUMENT}
 
 
 @pytest.mark.system

@@ -76,9 +76,7 @@ def test_an_entry_without_its_secret_costs_that_meter_only(places: Places) -> No
     chosen = choose(places.load(), {})
     assert [e.name for e in chosen.entries] == ["pdu1"]
     (lost,) = chosen.lost
-    assert str(lost).startswith(
-        f"meter pdu2 is not read: meter pdu2, password ({places.project}:7): the variable PW is"
-    )
+    assert str(lost).startswith(f"meter pdu2 is not read: {places.project}:7, password: the variable PW is not set")
     assert lost.to_json()["next"] == "export PW=..., or use a file or the keyring"
 
 
@@ -98,6 +96,16 @@ def test_a_wrong_entry_costs_that_meter_only(places: Places) -> None:
     assert choose(config, {}, ("pdu1",), ("rapl",)).lost[2:] == []
 
 
+def test_a_wrong_entry_is_found_by_its_kind_of_meter(places: Places) -> None:
+    """Who asks for all PDUs hears of the one that is lost; another entry's kind is not read in its place."""
+    places.write("project", '[meters.pdu1]\nmeter = "snmp"\nadress = "x"\n[meters.cpus]\nmeter = "rapl"\nx = 1\n')
+    config = places.load()
+    chosen = choose(config, {}, ("snmp",))
+    assert ([lost.meter for lost in chosen.lost], chosen.meters) == (["pdu1"], [{"meter": "host"}])
+    assert [lost.meter for lost in choose(config, {}, (), ("snmp",)).lost] == ["cpus"]
+    assert "rapl" not in [m["meter"] for m in choose(config, {}).meters or ()]
+
+
 def test_a_file_that_is_no_toml_costs_its_meters_only(places: Places) -> None:
     places.write("user", ENTRY + "cord = true\n")
     for text in ("x = \n", "x = " + "[" * 5000, "x = " + "9" * 5000):
@@ -107,6 +115,7 @@ def test_a_file_that_is_no_toml_costs_its_meters_only(places: Places) -> None:
         assert [e.name for e in chosen.entries] == ["pdu1"]
         assert [lost.meter for lost in chosen.lost] == ["configuration", "pdu2"]
         assert "not a TOML file" in str(chosen.lost[0])
+        assert f"there is no meter 'pdu2' ({places.project} cannot be read and may define it)" in str(chosen.lost[1])
 
 
 def test_the_cords_of_a_lost_entry_still_count(places: Places) -> None:

@@ -14,6 +14,7 @@ from joulelab.config.files import foreign, project_file
 from joulelab.config.lines import line_of, span_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 ENTRY = '[meters.pdu1]\nmeter = "INSTRUMENT"\naddress = "low"\nwatts = 7\n'
@@ -126,17 +127,17 @@ def test_a_usual_meter_is_set_up_by_its_name(places: Places) -> None:
         (ENTRY + 'enabled = "no"\n', 5, "give true or false"),
         (ENTRY + "node = 7\n", 5, "give a host's name or a pattern"),
         ('# a\n\n[meters.x]\nmeter = "rapll"\n', 4, "did you mean 'rapl'?"),
-        ('[meters.x]\nmetr = "rapl"\n', 1, "did you mean 'meter' by 'metr'?"),
-        ('[meters.x]\naddress = "y"\n', 1, "names no meter"),
-        ("[meters.x]\nmeter = 3\n", 2, "meter is no name"),
-        ('[meters.rapl]\nmeter = "host"\n', 1, "is the name of a meter of its own"),
+        ('[meters.x]\nmetr = "rapl"\n', 1, "did you mean 'meter' instead of 'metr'?"),
+        ('[meters.x]\naddress = "y"\n', 1, "entry x has no key 'meter'"),
+        ("[meters.x]\nmeter = 3\n", 2, "meter is 3; give a name"),
+        ('[meters.rapl]\nmeter = "host"\n', 1, "is the name of a built-in meter"),
         ('[meters."a b"]\nmeter = "rapl"\n', 1, "cannot be the name of an entry"),
         ('[meters.x]\nmeter = "gone.py"\n', 2, "there is no such file"),
         ('[meters.x]\nmeter = "json"\n', 2, "there is no meter 'json'"),
         ('[meters.x]\nmeter = "json.decoder"\n', 2, "it has neither open_meter"),
         ('[meters.x]\nmeter = "no.such"\n', 2, "cannot be loaded"),
-        ("a = \n", None, "at line 1"),
-        ("meters = 3\n", None, "write [meters.NAME]"),
+        ("a = \n", 1, "Invalid value, at character 5"),
+        ("meters = 3\n", None, "meters.NAME is not a table; write [meters.NAME]"),
         ("[meters]\nx = 3\n", None, "write [meters.x]"),
     ],
 )
@@ -167,6 +168,27 @@ def test_a_file_that_is_not_utf8(places: Places) -> None:
     places.project.write_bytes(b'[meters.x]\nmeter = "\xff"\n')
     (problem,) = places.load().problems
     assert "UTF-8" in str(problem)
+
+
+@pytest.mark.parametrize("place", ["system", "user", "project", "named"])
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "it is a FIFO, not a regular file"),
+        (os.mkdir, "it is a folder, not a regular file"),
+        (lambda path: path.symlink_to("gone"), "No such file"),
+    ],
+)
+def test_only_regular_files_are_read(places: Places, place: str, make: Callable[[Path], None], said: str) -> None:
+    """A FIFO would be waited for; nothing else that has the name of a configuration is ignored without a word."""
+    path: Path = getattr(places, place)
+    make(path)
+    if place == "named":
+        places.environ["JOULELAB_CONFIG"] = str(path)
+    config = places.load()
+    ((file, problem),) = config.unread.items()
+    assert (file, config.problems) == (path, [problem])
+    assert str(problem).startswith(f"{path}: cannot read this file ({said}")
 
 
 def test_a_file_that_others_may_write_is_used_only_if_it_is_named(places: Places) -> None:

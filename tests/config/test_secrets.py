@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import keyring
@@ -77,7 +78,7 @@ def test_from_the_keyring(places: Places, ring: Any) -> None:
     assert resolve(entry(places, '{ keyring = "rack/pdu/admin" }'), {})[0]["password"] == SECRET
     with pytest.raises(ConfigError, match=r"keyring set rack root"):
         resolve(entry(places, '{ keyring = "rack/root" }'), {})
-    with pytest.raises(ConfigError, match="no place in a keyring"):
+    with pytest.raises(ConfigError, match="not an entry of a keyring"):
         resolve(entry(places, '{ keyring = "rack" }'), {})
     ring(Ring(fails=True))
     with pytest.raises(ConfigError, match="does not answer") as raised:
@@ -89,7 +90,7 @@ def test_without_the_package_it_says_what_to_install(places: Places, monkeypatch
     monkeypatch.setitem(__import__("sys").modules, "keyring", None)
     with pytest.raises(MissingDependency, match=r"joulelab\[keyring\]"):
         transport.secret("a", "b")
-    with pytest.raises(ConfigError, match=r"meter pdu-1, password .*joulelab\[keyring\]"):
+    with pytest.raises(ConfigError, match=r"joulelab.toml:4, password: .*joulelab\[keyring\]"):
         resolve(entry(places, '{ keyring = "rack/root" }'), {})
 
 
@@ -97,31 +98,33 @@ def test_without_the_package_it_says_what_to_install(places: Places, monkeypatch
     ("value", "said"),
     [
         (f'"{SECRET}"', 'env = "PDU_1_PASSWORD"'),
-        ("7", "it is written out"),
+        ("7", "a secret is given in plain text"),
         ('{ env = "PW" }', "the variable PW is not set"),
         ('{ file = "/nowhere/pw" }', "cannot read /nowhere/pw"),
         ('{ file = "empty" }', "is empty"),
-        ('{ file = "noise" }', "is no text"),
+        ('{ file = "fifo" }', "it is a FIFO, not a regular file"),
+        ('{ file = "noise" }', "is not text"),
         ('{ fil = "x" }', "did you mean 'file'?"),
-        ("{ }", "has one source"),
-        ('{ env = "A", file = "b" }', "has one source"),
-        ("{ env = 7 }", "has one source"),
+        ("{ }", "has exactly one source"),
+        ('{ env = "A", file = "b" }', "has exactly one source"),
+        ("{ env = 7 }", "has exactly one source"),
     ],
 )
-def test_mistakes_name_the_entry_and_the_way_out(places: Places, value: str, said: str) -> None:
+def test_mistakes_name_the_place_and_the_way_out(places: Places, value: str, said: str) -> None:
+    os.mkfifo(places.project.parent / "fifo")  # it would be waited for
     (places.project.parent / "empty").write_text(" \n")
     (places.project.parent / "noise").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError) as raised:
         resolve(entry(places, value), {"PW": ""})
-    assert f"meter pdu-1, password ({places.project}:4)" in str(raised.value)
+    assert str(raised.value).startswith(f"{places.project}:4, password: ")
     assert said in str(raised.value)
     assert raised.value.next
     assert SECRET not in str(raised.value)
 
 
-def test_the_community_that_everybody_knows_may_be_written_out(places: Places) -> None:
+def test_the_community_that_everybody_knows_may_be_plain_text(places: Places) -> None:
     assert resolve(entry(places, '"public"', "community"), {})[0]["community"] == "public"
-    with pytest.raises(ConfigError, match="written out"):
+    with pytest.raises(ConfigError, match="plain text"):
         resolve(entry(places, '"private"', "community"), {})
 
 

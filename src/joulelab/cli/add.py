@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.entries import Opener, configuration
+from joulelab.cli.entries import Opener, load_configuration
 from joulelab.cli.options import print_json
 from joulelab.config.check import NAME, check_values, entry_of
+from joulelab.config.choose import list_lost_meters
 from joulelab.config.entry import Source, Table
 from joulelab.config.files import NAMED, project_file, system_file, user_file
 from joulelab.config.modules import module_of
@@ -46,9 +47,14 @@ def add(
     if file is not None and level is not None:
         raise click.UsageError(f"--file and --{level} exclude each other")
     found = module_of(module)
-    existing = configuration(config)
+    existing = load_configuration(config)
+    for problem in existing.unread.values():
+        raise problem  # that file may hold an entry of the same name
     target = (file or _target(level, config)).absolute()
     chosen = name or _free_name(module, existing)
+    for lost in list_lost_meters(existing):
+        if lost.meter != chosen:
+            click.echo(f"joulelab: {lost}", err=True)
     _check_name(chosen, target, existing, replace=replace)
     table = Table(chosen, Source(target), {"meter": module, **_values(module, words, found)})
     if module.endswith(".py"):
@@ -136,7 +142,7 @@ def _value(key: str, text: str, secrets: Sequence[str]) -> Any:
             return text
         then = f"give {key}=env:NAME, {key}=file:PATH or {key}=keyring:SERVICE/USER"
         raise ConfigError(
-            f"{key} is written out", why="others see it in the history and the list of processes", next=then
+            f"{key} is given in plain text", why="others see it in the history and the list of processes", next=then
         )
     if re.fullmatch(r"\d+(,\d+)+", text):
         return [int(number) for number in text.split(",")]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.options import Duration, config_option, json_option, print_json
-from joulelab.config.choose import check_name
-from joulelab.config.modules import is_inside, module_of
+from joulelab.config.choose import list_lost_meters
+from joulelab.config.modules import module_of
 from joulelab.config.secrets import shown
 from joulelab.core.errors import ConfigError, Denied, JoulelabError
 
@@ -43,14 +43,17 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
     """Read each meter for a few seconds and say how good it is.
 
     Names are those of entries of the configuration or of kinds of meters; without any, all that a run would read.
+    The exit code is 1 where the configuration has a problem or a meter that is named cannot be read.
     """
     from joulelab.cli.busy import busy
-    from joulelab.cli.entries import TOGETHER, configuration
+    from joulelab.cli.entries import TOGETHER, load_configuration
     from joulelab.report.console import make_console
 
     found = []
     console = make_console(sys.stdout)
-    plain, entries = _targets(configuration(config), names)
+    settings = load_configuration(config)
+    lost = list_lost_meters(settings, names)
+    plain, entries = _targets(settings, names, {word for one in lost for word in (one.meter, one.kind)})
     for name in plain:
         if not as_json and sys.stderr.isatty():
             click.echo(f"reading {name} for {seconds or INSIDE_S:g} s ...\r", err=True, nl=False)
@@ -63,6 +66,7 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
         for report in pool.map(lambda entry: examine_entry(entry, seconds or OUTSIDE_S), entries):
             outside.append(report)
             step()
+    outside += [_blank(one.meter) | one.to_json() | {"status": "failed"} for one in lost]
     found += outside
     for report in () if as_json else outside:
         _print(console, report)
@@ -71,19 +75,16 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
     elif not any(r["status"] == "open" and r["power"] for r in found) and not names:
         console.print("There is no power meter here; try a simulated one:")
         console.print("-> joulelab twin -- joulelab doctor", soft_wrap=True)
-    if names and any(r["status"] != "open" for r in found):
+    if lost or (names and any(r["status"] != "open" for r in found)):
         click.get_current_context().exit(1)
 
 
-def _targets(config: Config, names: tuple[str, ...]) -> tuple[list[str], list[Entry]]:
-    """Return the meters to examine that are not configured, and the entries. Raises ConfigError for another name."""
+def _targets(config: Config, names: tuple[str, ...], lost: set[str]) -> tuple[list[str], list[Entry]]:
+    """Return the meters to examine that are not configured, and the entries; `lost` ones are neither."""
     from joulelab import meters
 
     entries = [e for e in config.entries if not names or e.name in names or e.meter in names]
-    covered = {word for e in entries for word in (e.name, e.meter)} | (set() if names else set(config.off))
-    for name in names:
-        if name not in covered and not is_inside(name):
-            check_name(config, name)  # raises: it is switched off, for another host, or nothing has that name
+    covered = {word for e in entries for word in (e.name, e.meter)} | lost | (set() if names else set(config.off))
     return [name for name in names or meters.defaults() if name not in covered], entries
 
 
@@ -248,7 +249,7 @@ def _print(console: Console, report: dict[str, Any]) -> None:
     cost = fmt.duration(health.cpu_per_read_s)
     shown = [c for c in _together(channels) if c.unit in ("J", "W") and c.kind != "state"]
     rate = f"{fmt.plain(statistics.median(c.rate_hz for c in shown), 3)} readings/s, " if shown else ""
-    text = f"works: {rate}{cost} of CPU each; the reader woke up {late} late in 95 %, {worst} at worst"
+    text = f"works: {rate}{cost} of CPU per reading; 95 % of readings start at most {late} late, the latest {worst}"
     print_facts(console, [(name, text)])
     if shown:
         console.print(_table(shown))

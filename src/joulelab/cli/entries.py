@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from joulelab.config.modules import is_live, module_of
 from joulelab.config.secrets import hide, resolve
 from joulelab.core.errors import JoulelabError, Unavailable
@@ -78,13 +80,14 @@ class Opener:
         return open_meter(plan, wanted)
 
 
-def configuration(named: Path | None) -> Config:
-    """Return this host's configuration. Raises ConfigError for the first problem."""
+def load_configuration(named: Path | None) -> Config:
+    """Load this host's configuration as a run does and print its warnings; its problems stay with the caller."""
     from joulelab.config.load import load
     from joulelab.supervisor.options import host_name
 
     config = load(os.environ, host_name(), named=named)
-    config.check()
+    for warning in config.warnings:
+        click.echo(f"joulelab: {warning}", err=True)
     return config
 
 

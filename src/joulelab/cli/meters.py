@@ -56,39 +56,34 @@ def command(
     if given:
         raise click.UsageError(f"{given[0]} is for --add METER")
     from joulelab.cli.busy import busy
+    from joulelab.cli.entries import load_configuration
 
-    settings = _configuration(config)
+    settings = load_configuration(config)
     with busy("looking for meters"):
         rows = _rows(settings, names)
     if as_json:
         print_json([_plain(row) for row in rows])
         return
-    _print(rows, every=every)
-
-
-def _configuration(file: Path | None) -> Config:
-    from joulelab.cli.entries import configuration
-
-    config = configuration(file)
-    for warning in config.warnings:
-        click.echo(f"joulelab: {warning}", err=True)
-    return config
+    _print(rows, every=every, named=bool(names))
 
 
 def _rows(config: Config, names: tuple[str, ...]) -> list[Row]:
-    """Describe the usual meters, the configured ones, and those that could be; or those that are named."""
+    """Describe the usual meters, the configured ones, and those that could be; or those that are named.
+
+    A problem of the configuration is a row, too. Raises ConfigError for a name that no meter has.
+    """
     from joulelab import meters
     from joulelab.cli.entries import rows_of
-    from joulelab.config.choose import check_name
-    from joulelab.meters.catalog import archives, survey
+    from joulelab.config.choose import list_lost_meters
+    from joulelab.meters.catalog import Row, archives, survey
 
-    for name in names:
-        if name not in archives():
-            check_name(config, name)
+    lost = list_lost_meters(config, names)
     entries = [e for e in config.entries if not names or e.name in names or e.meter in names]
     covered = {word for e in entries for word in (e.name, e.meter)} | (set() if names else set(config.off))
+    covered |= {word for one in lost for word in (one.meter, one.kind)}
     plain = [name for name in names or [*meters.names(), *archives()] if name not in covered]
-    return [*survey(configs(os.environ), plain, named=bool(names)), *rows_of(entries)]
+    wrong = [Row(**one.to_json(), summary="", status="failed", privilege="", tried="", module=one.kind) for one in lost]
+    return [*survey(configs(os.environ), plain, named=bool(names)), *rows_of(entries), *wrong]
 
 
 def configs(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -109,7 +104,7 @@ def _plain(row: Row) -> dict[str, Any]:
     return data
 
 
-def _print(rows: list[Row], *, every: bool) -> None:
+def _print(rows: list[Row], *, every: bool, named: bool) -> None:
     from joulelab.report.console import make_console, print_facts
 
     console = make_console(sys.stdout)
@@ -119,7 +114,8 @@ def _print(rows: list[Row], *, every: bool) -> None:
         console.print(table)
         console.print()
     else:
-        console.print("There is no power meter here: runs are recorded with time and load, without energy.")
+        here = "There is no power meter here: runs are recorded with time and load, without energy."
+        console.print("None of the named meters reads energy or power." if named else here)
         console.print()
     print_facts(console, [line for r in opened for line in _open_lines(r)])
     refused = [r for r in rows if r.status != "open"]

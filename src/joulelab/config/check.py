@@ -63,7 +63,9 @@ def check_values(entry: Entry) -> None:
             raise
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-            raise ConfigError("its values cannot be checked", where=f"meter {entry.name}", why=why) from error
+            raise ConfigError(
+                "the values of the entry cannot be checked", where=f"meter {entry.name}", why=why
+            ) from error
 
 
 def _check_values(entry: Entry, table: Table) -> None:
@@ -173,13 +175,13 @@ def _meter(table: Table) -> str:
     """Return the name of an entry's module; a file is looked for beside the configuration."""
     meter = table.values.get("meter", table.name)
     if not isinstance(meter, str) or not meter:
-        raise ConfigError("meter is no name", where=table.at("meter"), next='write meter = "snmp" or another')
+        raise ConfigError(f"meter is {meter!r}", where=table.at("meter"), next='give a name: meter = "snmp"')
     if "meter" not in table.values and not is_inside(meter):
         then = _perhaps(table) or 'add meter = "snmp" or another'
-        raise ConfigError(f"entry {table.name} names no meter", where=str(table.source), next=then)
+        raise ConfigError(f"entry {table.name} has no key 'meter'", where=str(table.source), next=then)
     if meter != table.name and is_inside(table.name):
         then = "give the entry another name"
-        raise ConfigError(f"{table.name} is the name of a meter of its own", where=str(table.source), next=then)
+        raise ConfigError(f"{table.name} is the name of a built-in meter", where=str(table.source), next=then)
     if meter.endswith(".py"):
         return str(table.sources.get("meter", table.source).file.parent / Path(meter).expanduser())
     return meter
@@ -190,7 +192,7 @@ def _perhaps(table: Table) -> str:
     import difflib
 
     close = difflib.get_close_matches("meter", table.values, n=1, cutoff=0.6)
-    return f"did you mean 'meter' by {close[0]!r}?" if close else ""
+    return f"did you mean 'meter' instead of {close[0]!r}?" if close else ""
 
 
 def _check_keys(table: Table, given: Mapping[str, Any], known: Mapping[str, str]) -> None:

@@ -20,17 +20,18 @@ CONFIGURATION = "configuration"  # stands in the place of a meter's name where a
 
 @dataclass(frozen=True, slots=True)
 class LostMeter:
-    """Name a configured meter that a run has to do without, and say why."""
+    """Name a configured meter that cannot be read, the problem, and the kind of meter where the entry names it."""
 
     meter: str
     problem: ConfigError
+    kind: str = ""
 
     def __str__(self) -> str:
         if self.meter == CONFIGURATION:
             return f"a part of the configuration is not used: {self.problem}"
         return f"meter {self.meter} is not read: {self.problem}"
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, Any]:
         """Return it as an event of a run tells it."""
         problem = self.problem
         what = f"{problem.where}: {problem.what}" if problem.where else problem.what
@@ -57,7 +58,7 @@ class Chosen:
         try:
             settings, warnings = resolve(entry, environ)
         except ConfigError as problem:
-            self.lost.append(LostMeter(entry.name, problem))
+            self.lost.append(LostMeter(entry.name, problem, entry.meter))
             return
         self.entries.append(entry)
         self.also.append(item_of(entry, settings))
@@ -71,27 +72,20 @@ def choose(
 
     A wrong entry costs its own meter only, and a file that cannot be read those that it names: they are `lost`.
     """
-    lost = dict(config.lost)
+    chosen = Chosen(node=dict(config.node), lost=list_lost_meters(config, wanted, without))
     for name in (*wanted, *without):
-        try:
-            if name not in lost:
-                check_name(config, name)
-        except ConfigError as problem:
-            if not config.unread:
-                raise
-            lost[name] = problem
         entry = config.named(name)
         if entry is not None and not entry.live:
             raise _archived(name)
+        if is_inside(name) and name not in config.lost:
+            check_name(config, name)  # refuses an archive
     live = [e for e in config.entries if e.live and not _is_named(e, without)]
     entries = [e for e in live if not wanted or _is_named(e, wanted)]
-    chosen = Chosen(node=dict(config.node), lost=general_problems(config))
-    missed = (name for name in lost if name not in without and (not wanted or name in wanted))
-    chosen.lost += [LostMeter(name, lost[name]) for name in missed]
     for entry in entries:
         chosen.take(entry, environ)
     # A usual meter whose entry is wrong is not read as if it had none: that may name its devices.
-    taken = {e.meter for e in config.entries if e.usual} | set(config.off) | set(lost)
+    lost = {word for one in (*chosen.lost, *_lost_entries(config)) for word in (one.meter, one.kind)}
+    taken = {e.meter for e in config.entries if e.usual} | set(config.off) | lost
     if wanted:
         named = {name for e in entries for name in (e.name, e.meter)}
         names = [name for name in wanted if name not in named and name not in lost]
@@ -105,6 +99,32 @@ def choose(
         return chosen
     chosen.meters = [{"meter": name} for name in dict.fromkeys(names) if name not in without]
     return chosen
+
+
+def list_lost_meters(config: Config, wanted: Sequence[str] = (), without: Sequence[str] = ()) -> list[LostMeter]:
+    """List general problems, then wrong entries: all, or those that are wanted by their name or kind of meter.
+
+    Where a file cannot be read, a name that nothing has is lost, too: that file may define it. Raises ConfigError for
+    such a name otherwise.
+    """
+    lost = _lost_entries(config)
+    for name in (*wanted, *without):
+        if name in config.lost or is_inside(name):
+            continue
+        try:
+            check_name(config, name)
+        except ConfigError as problem:
+            if not config.unread:
+                raise
+            why = f"{', '.join(map(str, config.unread))} cannot be read and may define it"
+            lost.append(LostMeter(name, ConfigError(problem.what, why=why, next="correct that file")))
+    missed = [one for one in lost if not {one.meter, one.kind} & {*without}]
+    return [*general_problems(config), *(one for one in missed if not wanted or {one.meter, one.kind} & {*wanted})]
+
+
+def _lost_entries(config: Config) -> list[LostMeter]:
+    kinds = {name: config.tables[name].values.get("meter", name) for name in config.lost}
+    return [LostMeter(name, problem, str(kinds[name])) for name, problem in config.lost.items()]
 
 
 def general_problems(config: Config) -> list[LostMeter]:
@@ -127,11 +147,7 @@ def check_name(config: Config, name: str) -> None:
             raise _archived(name) from None
         table = config.tables.get(name)
         if table is not None:
-            why = (
-                "it is switched off"
-                if not table.values.get("enabled", True)
-                else "it is not for this host, or is wrong"
-            )
+            why = "it is not for this host" if table.values.get("enabled", True) else "it is switched off"
             raise ConfigError(f"entry {name} is not used here", where=str(table.source), why=why) from None
         valid = [*(entry.name for entry in config.entries), *meters.names(), *meters.archives()]
         raise ConfigError(f"there is no meter {name!r}", where="meters", next=meters.nearest(name, valid)) from None

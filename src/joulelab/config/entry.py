@@ -65,7 +65,7 @@ class Config:
     `node` holds `rated_w` and `planned_w` of this host, `supply` the watts that may be drawn by scope, where given.
     `tables` are all entries as they stand in the files, also those that are not for this host.
     What is wrong stands in `problems`, and what is concerned is left out of the rest; `warnings` are words. `lost` are
-    the problems of single entries by their names, `unread` the files of which nothing can be read.
+    the problems of single entries by their names, `unread` those of files that cannot be read at all.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Config:
     problems: list[ConfigError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     lost: dict[str, ConfigError] = field(default_factory=dict)
-    unread: list[Path] = field(default_factory=list)
+    unread: dict[Path, ConfigError] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise the first problem, if there is one."""

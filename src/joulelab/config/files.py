@@ -34,7 +34,7 @@ def project_file(cwd: str | None = None) -> Path | None:
         return None
     while True:
         path = os.path.join(folder, NAME)  # noqa: PTH118 quick
-        if _is_file(path):
+        if os.path.lexists(path):
             return Path(path)
         above = os.path.dirname(folder)  # noqa: PTH120 quick
         if above == folder:
@@ -47,13 +47,13 @@ def present(
 ) -> tuple[list[Path], list[str]]:
     """Return the files to read, the weakest first, and warnings about what is left out.
 
-    The order is system, user, project, and the file that is named by an option or by JOULELAB_CONFIG (which need not
-    exist: reading it then says so).
+    The order is system, user, project, and the file that is named by an option or by JOULELAB_CONFIG. Each may be
+    something that cannot be read, such as a folder, and the last one may be missing: reading it reports that.
     """
     chosen = named or (Path(environ[NAMED]) if environ.get(NAMED) else None)
     if chosen is not None and not chosen.is_absolute():
         chosen = Path(cwd or os.curdir, chosen.expanduser()).absolute()  # it stays that file wherever we go
-    files = [path for path in (system_file(environ), user_file(environ)) if _is_file(path)]
+    files = [path for path in (system_file(environ), user_file(environ)) if os.path.lexists(path)]
     warnings = []
     project = project_file(cwd)
     if project is not None:
@@ -68,18 +68,12 @@ def present(
 
 def foreign(path: Path, environ: Mapping[str, str]) -> str | None:
     """Return why a file that merely lies about is not to be trusted: it may name code to run and where secrets go."""
-    found = path.stat()
+    found = path.stat() if path.exists() else path.lstat()  # a link to nothing: reading it reports that
     mine = {0, os.geteuid(), int(environ["SUDO_UID"]) if environ.get("SUDO_UID", "").isdecimal() else 0}
     if found.st_uid not in mine:
         return f"it belongs to another user ({found.st_uid})"
-    return "every user may write it" if found.st_mode & stat.S_IWOTH else None
-
-
-def _is_file(path: str | Path) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 quick
-    except OSError:
-        return False
+    is_open = found.st_mode & stat.S_IWOTH and not stat.S_ISLNK(found.st_mode)
+    return "every user may write it" if is_open else None
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any
 
 from joulelab.config.entry import Config, Source, Table
@@ -41,16 +42,24 @@ def parse(file: Path) -> tuple[dict[str, Any], str]:
     """Return a file's tables and its text. Raises ConfigError with the line."""
     import tomllib
 
+    from joulelab.store.safe_files import read_regular
+
     try:
-        text = file.read_bytes().decode()
+        text = read_regular(file).decode()
         return tomllib.loads(text), text
     except OSError as error:
-        then = "create it, or name another" if isinstance(error, FileNotFoundError) else "make it readable"
-        raise ConfigError("cannot read the configuration", where=str(file), why=error.strerror, next=then) from None
+        other = "replace it with a regular file" if error.errno == errno.EINVAL else "make it readable"
+        then = "create it, or name another" if isinstance(error, FileNotFoundError) else other
+        raise ConfigError("cannot read this file", where=str(file), why=error.strerror, next=then) from None
     except UnicodeDecodeError:
         raise ConfigError("not a TOML file", where=str(file), why="it is not UTF-8", next="save it as UTF-8") from None
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError, a number of 5,000 digits, lists 1,000 deep
-        raise ConfigError("not a TOML file", where=str(file), why=str(error), next="correct that line") from None
+    except tomllib.TOMLDecodeError as error:
+        from joulelab.config.problems import locate_toml_error
+
+        line, why = locate_toml_error(error, text)
+        raise ConfigError("not a TOML file", where=f"{file}:{line}", why=why, next="correct that line") from None
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, lists 1,000 deep
+        raise ConfigError("not a TOML file", where=str(file), why=str(error), next="correct it") from None
 
 
 def _read(file: Path, config: Config, host: str) -> None:
@@ -62,7 +71,7 @@ def _read(file: Path, config: Config, host: str) -> None:
         content, text = parse(file)
     except ConfigError as problem:
         config.problems.append(problem)
-        config.unread.append(file)
+        config.unread[file] = problem
         return
     config.files.append(file)
     for key in content:
@@ -76,7 +85,7 @@ def _read(file: Path, config: Config, host: str) -> None:
     for name, values in entries.items() if isinstance(entries, dict) else [("NAME", entries)]:
         if not isinstance(values, dict):
             then = f"write [meters.{name}]"
-            config.problems.append(ConfigError("a meter is no table", where=str(file), next=then))
+            config.problems.append(ConfigError(f"meters.{name} is not a table", where=str(file), next=then))
             continue
         source = Source(file, line_of(text, f"meters.{name}"))
         table = config.tables.setdefault(name, Table(name, source))

@@ -23,7 +23,7 @@ def module_of(meter: str) -> Any:
         raise ConfigError(f"meter {meter} cannot be loaded", why=f"{type(error).__name__}: {error}") from error
     if not is_live(module) and not is_archive(module):
         why = "it has neither open_meter(config) nor open_archive(config)"
-        raise ConfigError(f"{meter} is no meter", why=why, next="name a meter that `joulelab meters` lists")
+        raise ConfigError(f"{meter} is not a meter", why=why, next="name a meter that `joulelab meters` lists")
     return module
 
 

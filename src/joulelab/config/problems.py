@@ -174,14 +174,19 @@ def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
     try:
         return text, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        said = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error), re.DOTALL)
-        line = int(said[2]) if said and said[2] else text.count("\n") + 1
-        column = f", at character {said[3]}" if said and said[3] else ""
-        why = (said[1] if said else str(error)) + column
+        line, why = locate_toml_error(error, text)
         raise ConfigError("not TOML", where=f"{path}:{line}", why=why, next="correct that line") from None
     except RecursionError:
         why = "it has lists or tables in each other by the hundreds"
         raise ConfigError(f"too deep to be a {what}", where=str(path), why=why, next="name a file of TOML") from None
+
+
+def locate_toml_error(error: tomllib.TOMLDecodeError, text: str) -> tuple[int, str]:
+    """Return the line on which a text stops being TOML, and the reason with the character."""
+    said = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error), re.DOTALL)
+    line = int(said[2]) if said and said[2] else text.count("\n") + 1
+    column = f", at character {said[3]}" if said and said[3] else ""
+    return line, (said[1] if said else str(error)) + column
 
 
 def _text(path: Path, what: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.meters import nearest
+from joulelab.store.safe_files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,7 +29,7 @@ def resolve(entry: Entry, environ: Mapping[str, str]) -> tuple[dict[str, Any], l
             try:
                 settings[key], warning = _secret(entry, key, settings[key], environ)
             except ConfigError as error:
-                where = f"meter {entry.name}, {key} ({entry.sources.get(key, entry.source)})"
+                where = f"{entry.sources.get(key, entry.source)}, {key}"
                 raise ConfigError(error.what, where=where, why=error.why, next=error.next) from None
             warnings += [f"meter {entry.name}: {warning}"] if warning else []
     if entry.parts:
@@ -67,10 +68,9 @@ def _secret(entry: Entry, key: str, value: Any, environ: Mapping[str, str]) -> t
     if key == "community" and value == "public":
         return value, None
     if not isinstance(value, dict):
-        why = "secrets do not belong into this file"
         places = f'{{ env = "{example}" }}, {{ file = "~/.{entry.name}" }} or {{ keyring = "SERVICE/USER" }}'
         then = f"write {key} = {places}"
-        raise ConfigError("it is written out", why=why, next=then)
+        raise ConfigError("a secret is given in plain text", why="others may read it", next=then)
     kind, place = _reference(value)
     if kind == "env":
         if not environ.get(place):
@@ -89,20 +89,23 @@ def _reference(value: Mapping[str, Any]) -> tuple[str, str]:
         raise ConfigError(f"unknown source {key!r}", next=nearest(key, list(KINDS)))
     if len(value) != 1 or not all(isinstance(place, str) and place for place in value.values()):
         raise ConfigError(
-            "a secret has one source", next='write { env = "NAME" }, { file = "PATH" } or { keyring = "S/U" }'
+            "a secret has exactly one source", next='write { env = "NAME" }, { file = "PATH" } or { keyring = "S/U" }'
         )
     return next(iter(value.items()))
 
 
 def _from_file(path: Path) -> tuple[str, str | None]:
     try:
-        text = path.read_bytes().decode().strip()
+        text = read_regular(path).decode().strip()
         mode = path.stat().st_mode
     except OSError as error:
-        then = f"write it: (umask 077; cat > {path}), or correct the path"
+        missing = isinstance(error, FileNotFoundError)
+        then = (
+            f"write it: (umask 077; cat > {path}), or correct the path" if missing else "name a file that you can read"
+        )
         raise ConfigError(f"cannot read {path}", why=error.strerror, next=then) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no text", next="write the secret alone into it") from None
+        raise ConfigError(f"{path} is not text", next="write the secret alone into it") from None
     if not text:
         raise ConfigError(f"{path} is empty", next="write the secret alone into it")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -115,7 +118,7 @@ def _from_keyring(place: str) -> str:
 
     service, slash, user = place.rpartition("/")
     if not slash or not service or not user:
-        raise ConfigError(f"{place!r} is no place in a keyring", next='write keyring = "SERVICE/USER"')
+        raise ConfigError(f"{place!r} is not an entry of a keyring", next='write keyring = "SERVICE/USER"')
     try:
         found = secret(service, user)
     except JoulelabError as error:

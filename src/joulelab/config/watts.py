@@ -80,4 +80,4 @@ def _no_watts(key: str, value: Any, where: str) -> ConfigError:
 
 
 def _no_table(file: Path, name: str, example: str) -> ConfigError:
-    return ConfigError(f"{name} is no table", where=str(file), next=f"write [{name}] and under it {example}")
+    return ConfigError(f"{name} is not a table", where=str(file), next=f"write [{name}] and under it {example}")

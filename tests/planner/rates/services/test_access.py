@@ -56,7 +56,7 @@ def test_a_table_of_a_removed_service_says_what_to_use_instead(tmp_path, word):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (f'[em]\ntoken = "{SECRET}"\n', "written out"),
+        (f'[em]\ntoken = "{SECRET}"\n', "plain text"),
         ('[em]\ntoken = { file = "nowhere" }\n', "cannot read"),
         ('[em]\ntoken = { env = "NOT_SET" }\n', "NOT_SET is not set"),
         ('[em]\ntoken = { vault = "x" }\n', "unknown source 'vault'"),

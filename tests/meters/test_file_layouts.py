@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -112,6 +113,8 @@ def test_units_of_the_header_count_and_must_agree(tmp_path: Path) -> None:
         opened(tmp_path, log("1,2", head="t,P [W],P [kW]"), columns=columns)
     with pytest.raises(ConfigError, match="by its header"):
         opened(tmp_path, log(1, head="t,P [A]"), columns=[{**columns[0], "unit": "W"}])
+    with pytest.raises(ConfigError, match="in kW by its header, not in W"):
+        opened(tmp_path, log(0.3, head="t,P [kW]"), columns=[{"column": "P", "scope": "gpu:0", "unit": "W"}])
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -132,6 +135,38 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     except PermissionError:
         with pytest.raises(Denied):
             open_archive({"path": str(secret), "time": "t", "columns": POWER})
+
+
+@pytest.mark.timeout(30)  # it would be waited for, for ever
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(Unavailable, match=r"it is a FIFO, not a regular file.*save what comes through a pipe first"):
+        open_archive({"path": str(tmp_path / name), "time": "t", "columns": POWER})
+    with pytest.raises(Unavailable, match="it is a device, not a regular file"):
+        open_archive({"path": os.devnull, "time": "t", "columns": POWER})
+
+
+@pytest.mark.parametrize(
+    ("cells", "advice"),
+    [
+        (("1,234", "2,345"), 'decimal=","; or, where 1,234 means 1234, that of thousands: thousands=","'),
+        (("1,234.5", "950"), 'declare the separator of thousands: thousands=","'),
+        (("1,234,567", "2,345"), 'declare the separator of thousands: thousands=","'),
+        (("1,234", "99,5"), 'declare the decimal comma: decimal=","'),
+        (("1.234,567", "99,5"), 'declare the decimal comma: decimal="," thousands="."'),
+    ],
+)
+def test_the_advice_on_a_comma_offers_all_that_it_may_be(tmp_path: Path, cells: tuple[str, ...], advice: str) -> None:
+    text = "t;watts\n" + "".join(f"{at(k)};{cell}\n" for k, cell in enumerate((*cells, cells[0])))
+    with pytest.raises(ReadFailed) as refused:
+        _ = opened(tmp_path, text).interval
+    assert str(refused.value).endswith(advice)
+
+
+def test_a_comma_between_thousands_is_read_as_advised(tmp_path: Path) -> None:
+    text = f"t;watts\n{at(0)};1,234\n{at(1)};950\n"
+    assert values(only(opened(tmp_path, text, thousands=","))) == [1234.0, 950.0]
 
 
 def test_the_module_says_what_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import struct
 import tomllib
@@ -176,6 +177,13 @@ def test_own_profiles_by_path(tmp_path):
     path.write_text("registers = [")
     with pytest.raises(ConfigError, match="cannot be read"):
         load(str(path), "test")
+
+
+@pytest.mark.timeout(30)  # it would be waited for, for ever
+def test_a_profile_that_is_a_fifo_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "mine.toml")
+    with pytest.raises(ConfigError, match="it is a FIFO, not a regular file"):
+        load(str(tmp_path / "mine.toml"), "test")
 
 
 @pytest.mark.parametrize(

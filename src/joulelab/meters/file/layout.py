@@ -252,7 +252,7 @@ def _kind_and_cells(
             f"the unit of {column!r} is {text!r}" if text else f"{column!r} has no unit", where=where, next=advice
         )
     shown = unit_of(header) if header else None
-    if shown is not None and shown.si != unit.si:
+    if shown is not None and (shown.si, shown.factor) != (unit.si, unit.factor):
         raise ConfigError(f"{column!r} is in {header} by its header, not in {text}", where=where, next="correct unit")
     if kind is None:
         kind = {"W": "power", "J": "counter"}.get(unit.si, "state")

@@ -7,13 +7,14 @@ import csv
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, BinaryIO
 
 from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
+from joulelab.store.safe_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from io import BufferedReader, TextIOWrapper
     from pathlib import Path
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -184,24 +185,22 @@ def _encoding(path: Path) -> str:
 
 
 def _opened(path: Path, encoding: str) -> TextIOWrapper:
+    file = _bytes_of(path)
     try:
         # Bytes that are no text make a cell that is no number, and not an end of the whole file.
-        return path.open("r", encoding=encoding, errors="backslashreplace", newline=None)
+        return TextIOWrapper(file, encoding=encoding, errors="backslashreplace", newline=None)
     except LookupError:
+        file.close()
         raise ConfigError(
             f"there is no encoding {encoding!r}", where=str(path), next="utf-8, utf-16, latin-1 or cp1252"
         ) from None
-    except OSError as error:
-        raise _closed(path, error) from error
 
 
-def _bytes_of(path: Path) -> BufferedReader:
+def _bytes_of(path: Path) -> BinaryIO:
+    """Open a regular file, which is read several times: a FIFO would wait for a writer for ever."""
     try:
-        return path.open("rb")
+        return open_regular(path)
     except OSError as error:
-        raise _closed(path, error) from error
-
-
-def _closed(path: Path, error: OSError) -> Unavailable | Denied:
-    kind = Denied if isinstance(error, PermissionError) else Unavailable
-    return kind("the file cannot be opened", where=str(path), why=error.strerror, next="give the path of a file")
+        kind = Denied if isinstance(error, PermissionError) else Unavailable
+        advice = "give the path of a regular file; save what comes through a pipe first"
+        raise kind("the file cannot be opened", where=str(path), why=error.strerror, next=advice) from error

@@ -23,7 +23,8 @@ HOLD = 3.0  # a reading stands for so many usual steps; what is longer is a gap,
 MOST_GAPS = 1000  # gaps of a stream that are told one by one
 # A number with a decimal comma, maybe with points between thousands, maybe with a unit.
 _COMMA = re.compile(r"[-+]?\d[\d. ']*,\d+(?:[eE][-+]?\d+)?\s*[A-Za-z]*")
-_THOUSANDS = ' thousands="."'
+# A number with commas between thousands; with one comma and no point it may also be a decimal comma: 1,234.
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?\s*[A-Za-z]*")
 Event = dict[str, Any]
 Row = tuple[int, int, Sequence[float]]
 
@@ -138,7 +139,7 @@ def fetched(track: Track, layout: Layout, period_s: float | None) -> list[Fetche
 def unreadable(tracks: Sequence[Track], layout: Layout) -> tuple[str, str, str] | None:
     """Return what, why and next where powers and energies hold text in place of numbers; None where they are read.
 
-    Where most of a column's values have a decimal comma, the few that are whole numbers do not make it readable.
+    Where most of a column's values have a comma, the few that are whole numbers do not make it readable.
     """
     mapped = [k for k, column in enumerate(layout.columns) if column.spec.kind != "state"]
     bad = {k: [b for t in tracks for b in t.bad if b.column == k] for k in mapped}
@@ -146,15 +147,26 @@ def unreadable(tracks: Sequence[Track], layout: Layout) -> tuple[str, str, str] 
         return None
     good = {k: sum(not isnan(v) for t in tracks for v in t.values[k]) for k in mapped}
     for k, cells in bad.items():
-        marked = [b for b in cells if _COMMA.fullmatch(b.text)]
+        marked = [b.text for b in cells if _COMMA.fullmatch(b.text) or _GROUPED.fullmatch(b.text)]
         if len(marked) > good[k]:
-            more = _THOUSANDS if any("." in b.text for b in marked) else ""
-            return _no_numbers(layout.columns[k], cells, f'declare the decimal comma: decimal=","{more}')
+            return _no_numbers(layout.columns[k], cells, _comma_advice(marked))
     if any(good.values()):
         return None
     k = next(k for k in mapped if bad[k])
     advice = "map another column, or say how numbers are written: decimal, thousands, missing"
     return _no_numbers(layout.columns[k], bad[k], advice)
+
+
+def _comma_advice(texts: Sequence[str]) -> str:
+    """Return what to declare where numbers have commas: of decimals, of thousands, or either."""
+    is_grouped = all(map(_GROUPED.fullmatch, texts))
+    if is_grouped and any("." in text or text.count(",") > 1 for text in texts):
+        return 'declare the separator of thousands: thousands=","'
+    more = ' thousands="."' if any("." in text for text in texts) else ""
+    decimal = f'declare the decimal comma: decimal=","{more}'
+    if not is_grouped:
+        return decimal
+    return f'{decimal}; or, where {texts[0]} means {texts[0].replace(",", "")}, that of thousands: thousands=","'
 
 
 def _no_numbers(column: Column, cells: Sequence[Bad], advice: str) -> tuple[str, str, str]:

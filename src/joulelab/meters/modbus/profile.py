@@ -12,6 +12,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.spec import Accuracy
 from joulelab.meters import nearest
 from joulelab.meters.modbus.registers import TYPES, UNITS, Register
+from joulelab.store.safe_files import read_regular
 from joulelab.transports.modbus import LONGEST
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def load(given: str, where: str) -> Profile:
         advice = f'{nearest(given, shipped())}; or the path of your own: profile = "./mine.toml"'
         raise ConfigError(f"there is no profile {given!r}", where=where, next=advice)
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(read_regular(path).decode())
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"the profile {path} cannot be read", where=where, why=why, next="check the path") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -49,6 +50,18 @@ def test_a_device_that_was_never_read_is_not_silently_left_out(folder):
     assert status == "failed"
     assert message == "gpu:1: fewer than two readings, so no sum holds it"
     assert not checks(steady(Folder(folder.path.parent)), "not read")
+
+
+def test_a_journal_that_was_cut_is_damaged_and_no_meter_is_to_blame(folder):
+    steady(folder)
+    steady(folder, index=1)
+    run = folder.close(START, END)
+    journal = run.path / "node1" / "nvml.t0.0.journal"
+    os.truncate(journal, journal.stat().st_size // 2 + 1)
+    found = {c.name: c for c in analyse(run.open()).checks}
+    assert found["damaged"].status == "failed"
+    assert "nvml.t0.0.journal: it was cut off after" in found["damaged"].message
+    assert not any("doctor" in c.next for c in found.values())
 
 
 def test_an_estimate_is_called_one(folder):

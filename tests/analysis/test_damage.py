@@ -23,6 +23,7 @@ RUN = Path("/runs/20260101-000000-0000")
         ("node1/host.machine.parquet", False),
         ("node1/host", False),
         ("node1/marks/1-1.jsonl", False),
+        ("node1/marks", False),
     ],
 )
 def test_totals_need_samples_of_energy_and_events(name: str, needed: bool) -> None:
@@ -39,6 +40,7 @@ def test_every_damaged_file_fails_a_check_without_a_path_of_this_machine() -> No
                 Problem(power, f"{power.parent}: nvml.power.parquet cannot be read (no end of '{power}')", lost=True),
                 Problem(journal, f"{journal.parent}: journal {journal.name} cannot be read (no header)", lost=True),
                 Problem(events, "lines are damaged and left out"),
+                Problem(RUN / "node1" / "marks", "it is missing", lost=True),
             ]
         )
     )
@@ -47,4 +49,5 @@ def test_every_damaged_file_fails_a_check_without_a_path_of_this_machine() -> No
         "node1/nvml.power.parquet cannot be read (no end of); no total is given without it",
         "node1/rapl.energy.0.journal cannot be read (no header); no total is given without it",
         "node1/events.0.jsonl: lines are damaged and left out",
+        "node1/marks: it is missing; no energy per work is given without it",
     ]

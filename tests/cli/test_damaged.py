@@ -110,6 +110,30 @@ def test_files_without_energy_cost_a_failed_check_and_no_total(call: Call, run: 
         assert name in shown
 
 
+def tear(path: Path) -> None:
+    """Cut the end of the last line."""
+    os.truncate(path, path.stat().st_size - 3)
+
+
+def scribble_lines(path: Path) -> None:
+    path.write_text(path.read_text() + "{broken}\n")
+
+
+@pytest.mark.parametrize("damage", [tear, scribble_lines, fifo])
+def test_a_run_whose_marks_are_damaged_shows_no_energy_per_work(
+    call: Call, run: Path, damage: Callable[[Path], None]
+) -> None:
+    assert "J/product" in call("show", run).output
+    damage(next((run / "vm" / "marks").iterdir()))
+    shown = call("show", run).output
+    assert "28.2" in shown
+    assert "failed   damaged: marks/" in shown
+    assert "J/product" not in shown
+    told = json.loads(call("show", run, "--json").output)
+    assert told["work"] == {}
+    assert not any(phase["work"] for phase in told["phases"])
+
+
 def test_events_that_cannot_be_read_could_have_named_more_meters(call: Call, run: Path) -> None:
     fifo(run / "vm" / "events.0.jsonl")
     shown = call("show", run).output

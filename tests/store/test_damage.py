@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+STARTED_0 = {"event": "recorder-started", "segment": 0}
+DIED_0 = {"event": "recorder-died", "segment": 0, "status": "signal 9"}
+STOP = {"event": "stop", "reason": "asked"}
+WORK = '{"t": 5000000001, "mark": "work", "from": 5000000000, "amounts": {"samples": 64}}\n'
+
+
 def recorded(runs: Path, *events: dict[str, Any], closed: bool = True) -> Path:
     """Make a run with two streams of nvml, as a recorder with these events would have left it."""
     run = make_run(runs)
@@ -83,8 +89,8 @@ def test_a_meter_of_an_import_has_its_samples_on_any_host(tmp_path: Path) -> Non
 
 
 def test_a_recorder_that_left_samples_has_left_events(tmp_path: Path) -> None:
-    run = recorded(tmp_path, opened(2))
-    add_events(run, "run", {"event": "recorder-started", "segment": 0})
+    run = recorded(tmp_path, opened(2), STOP)
+    add_events(run, "run", STARTED_0)
     assert lost(run) == []
     (run / "node1" / "events.0.jsonl").unlink()
     assert lost(run) == ["events.0.jsonl: events.0.jsonl is missing"]
@@ -147,6 +153,104 @@ def test_damaged_lines_are_told_and_cost_no_file(tmp_path: Path) -> None:
     assert lost(run) == []
     with open_run(run) as folder:
         assert [p.what for p in damage(folder)] == ["lines are damaged and left out"]
+
+
+def marked(runs: Path, *, closed: bool = True) -> tuple[Path, Path]:
+    """Make a run with two lines of marks, and return it and the file of marks."""
+    run = recorded(runs, closed=False)
+    marks = run / "node1" / "marks" / "7-7.jsonl"
+    marks.write_text(2 * WORK)
+    if closed:
+        close_run(run)
+    return run, marks
+
+
+def test_a_run_that_ended_has_whole_lines_of_marks(tmp_path: Path) -> None:
+    run, marks = marked(tmp_path)
+    assert lost(run) == []
+    os.truncate(marks, len(WORK) + 20)
+    assert lost(run) == [f"7-7.jsonl: it was cut off after {len(WORK) + 20} bytes"]
+
+
+def test_marks_that_were_cut_between_lines_are_found_by_their_size(tmp_path: Path) -> None:
+    run, marks = marked(tmp_path)
+    os.truncate(marks, len(WORK))
+    assert lost(run) == [f"7-7.jsonl: it was cut off after {len(WORK)} bytes"]
+    marks.write_text(3 * WORK)  # of a process that outlived the run
+    assert lost(run) == []
+
+
+def test_marks_that_were_recorded_and_are_missing_are_damage(tmp_path: Path) -> None:
+    run, marks = marked(tmp_path)
+    marks.unlink()
+    assert lost(run) == ["7-7.jsonl: it is missing"]
+    marks.parent.rmdir()
+    assert lost(run) == ["marks: it is missing"]
+    os.mkfifo(marks.parent)
+    assert lost(run) == ["marks: it is not a folder"]
+
+
+def test_a_run_without_marks_may_lack_their_folder(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    (run / "node1" / "marks").rmdir()  # git and object stores keep no empty folder
+    assert lost(run) == []
+
+
+def test_a_killed_run_may_end_within_a_line_and_a_row(tmp_path: Path) -> None:
+    run, marks = marked(tmp_path, closed=False)
+    os.truncate(marks, len(WORK) + 20)
+    journal = run / "node1" / "nvml.fast.0.journal"
+    os.truncate(journal, journal.stat().st_size - 1)
+    add_events(run, "run", STARTED_0)
+    add_events(run, "0", opened(2))
+    assert lost(run) == []
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("bytes_less", [1, 40])  # within a row, and a whole row
+def test_a_journal_of_an_ended_run_that_was_cut_is_damaged(tmp_path: Path, sealed: bool, bytes_less: int) -> None:
+    run = recorded(tmp_path)
+    journal = run / "node1" / "nvml.fast.0.journal"
+    os.truncate(journal, journal.stat().st_size - bytes_less)
+    if sealed:
+        seal(run)
+    assert lost(run) == ["nvml.fast.0.journal: it was cut off after 99 rows"]
+
+
+def test_a_recorder_that_was_killed_leaves_a_torn_row_and_no_stop(tmp_path: Path) -> None:
+    run = recorded(tmp_path, opened(2), closed=False)
+    journal = run / "node1" / "nvml.fast.0.journal"
+    os.truncate(journal, journal.stat().st_size - 1)
+    with (run / "node1" / "events.0.jsonl").open("a") as file:
+        file.write('{"t": 50')
+    add_events(run, "run", STARTED_0, DIED_0)
+    close_run(run)
+    assert lost(run) == []
+
+
+def test_events_of_an_ended_run_end_with_a_whole_line_and_stop(tmp_path: Path) -> None:
+    run = recorded(tmp_path, opened(2), STOP)
+    add_events(run, "run", STARTED_0)
+    events = run / "node1" / "events.0.jsonl"
+    size = events.stat().st_size
+    os.truncate(events, size - 4)
+    assert lost(run) == [f"events.0.jsonl: it was cut off after {size - 4} bytes"]
+    (run / "end.json").write_text(json.dumps({**json.loads((run / "end.json").read_text()), "files": None}))
+    assert lost(run) == [f"events.0.jsonl: it was cut off after {size - 4} bytes"]
+    events.write_text(json.dumps({"t": START_NS, **opened(2)}) + "\n")
+    assert lost(run) == ["events.0.jsonl: it was cut off before the recorder stopped"]
+
+
+def test_a_node_that_was_lost_may_have_left_files_that_end_anywhere(tmp_path: Path) -> None:
+    run = recorded(tmp_path, closed=False)
+    journal = write_rows(run, gpus(), ramp(10), host="node2")
+    os.truncate(journal, journal.stat().st_size - 1)
+    (run / "node2" / "events.node.jsonl").write_text(json.dumps({"t": START_NS, **STARTED_0}) + "\n")
+    (run / "node2" / "events.0.jsonl").write_text(json.dumps({"t": START_NS, **opened(2)}) + "\n{")
+    close_run(run)
+    assert lost(run) == []
+    os.truncate(journal, journal.stat().st_size - 40)
+    assert lost(run) == ["nvml.fast.0.journal: it was cut off after 8 rows"]
 
 
 def _document(path: Path) -> str:

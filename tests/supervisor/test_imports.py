@@ -139,6 +139,18 @@ def test_a_step_of_a_job_has_the_energy_of_its_own_row(tmp_path: Path, monkeypat
         "job/batch": 21_800,
         "job/0": 20_540,
     }
+    assert not any(check.name == "not read" for check in found.checks)
+    said = "job/1: the accounting has no energy for this step (Slurm has no value)"
+    assert [(c.status, c.message, c.next) for c in found.checks if c.name == "accounting"] == [("note", said, "")]
+
+
+def test_a_job_without_accounted_energy_fails_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "open_archive", lambda _: Fake(row("1", "") + row("1.0", "")).archive())
+    done = import_archives(tmp_path / "runs", [Asked("slurm", "slurm", {})], WANTED)
+    with open_run(done.run) as run:
+        found = {(c.name, c.status): c for c in analyse(run).checks}
+    assert found["accounting", "failed"].message.startswith("job: the accounting has no energy for this job (")
+    assert found["accounting", "failed"].next == ""
 
 
 def test_a_step_alone_cannot_be_imported_and_the_error_names_its_job() -> None:

@@ -15,7 +15,7 @@ from joulelab.analysis.caps import caps_of
 from joulelab.analysis.channels import Channel, ScopeChannels, energy_bearing, load_channels
 from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.damage import needs_file
+from joulelab.analysis.damage import damages_marks, needs_file
 from joulelab.analysis.gaps import gaps_of
 from joulelab.analysis.joining import Joined, join
 from joulelab.analysis.nameplate import rated_of
@@ -89,6 +89,9 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     whole = not any(map(needs_file, damage))
     if not whole:  # a sum that lacks a file would be a smaller number that looks like the whole
         groups, ratios = (), {}
+    if any(map(damages_marks, damage)):  # the same for work
+        work = replace(work, amounts={})
+        phases = [replace(phase, work={}) for phase in phases]
     gaps = tuple(g for g in gaps_of(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
     meta, end = run.meta, run.end or _ended(events)
     told_facts = facts_of(marks, b, str(meta.get("host", "")))

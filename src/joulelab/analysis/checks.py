@@ -104,9 +104,19 @@ def all_checks(facts: Facts) -> Iterator[Check]:
 def _meters(facts: Facts) -> Iterator[Check]:
     if not facts.scopes:
         yield Check("power meter", "failed", "no power meter was read, so there is no energy", "joulelab meters")
-    if facts.unread:
-        message = f"{', '.join(facts.unread)}: fewer than two readings, so no sum holds it"
-        yield Check("not read", "failed", message, "joulelab doctor")
+    unread = [scope for scope in facts.unread if family(scope) != "job"]
+    if unread:
+        message = f"{', '.join(unread)}: fewer than two readings, so no sum holds it"
+        yield Check("not read", "failed", message, "" if facts.imported or facts.damage else "joulelab doctor")
+    for which, scopes in (
+        ("job", [scope for scope in facts.unread if scope == "job"]),
+        ("step", [scope for scope in facts.unread if scope.startswith("job/")]),
+    ):
+        if scopes:
+            reasons = list(dict.fromkeys(g.reason for g in facts.gaps if g.stream in scopes and g.reason))
+            why = f" ({'; '.join(reasons)})" if reasons else ""
+            message = f"{listed(scopes)}: the accounting has no energy for this {which}{why}"
+            yield Check("accounting", "note" if which == "step" else "failed", message)  # a job's total holds its steps
     estimated = [s for s in facts.scopes if s.reading.estimate]
     if estimated:
         yield Check(
@@ -180,7 +190,9 @@ def _gaps(facts: Facts) -> Iterator[Check]:
         reasons = reasons or _not_open(facts, {meter for meter, _ in names}) or {"no readings"}
         status: CheckStatus = "failed" if lost > GAP_FAILED else "warning"
         message = f"{facts.called(s)}: {lost:.0%} of the time without readings ({'; '.join(sorted(reasons))})"
-        yield Check("gaps", status, message, "" if facts.imported else f"joulelab doctor {s.reading.meter}")
+        is_cut = any(p.lost and p.path.name.startswith(f"{s.reading.meter}.") for p in facts.damage)
+        advice = "" if facts.imported or is_cut else f"joulelab doctor {s.reading.meter}"
+        yield Check("gaps", status, message, advice)
 
 
 def _not_open(facts: Facts, meters: set[str]) -> set[str]:

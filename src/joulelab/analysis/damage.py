@@ -1,4 +1,4 @@
-"""Judge files of a run that cannot be read or are missing: a check fails, and totals that need them are not given."""
+"""Judge files of a run that are damaged or missing: a check fails, and figures that need them are not given."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ WITHOUT_ENERGY = ("host", "state", "cooling")
 def needs_file(problem: Problem) -> bool:
     """Return whether totals need a file that is lost: samples of energy, and events, which name the meters."""
     meter, *table = problem.path.name.split(".")[:2]
-    return problem.lost and problem.path.parent.name != "marks" and not {meter, *table} & {*WITHOUT_ENERGY}
+    return problem.lost and not damages_marks(problem) and not {meter, *table} & {*WITHOUT_ENERGY}
+
+
+def damages_marks(problem: Problem) -> bool:
+    """Return whether marks are damaged: then nobody knows how much work was done."""
+    return "marks" in (problem.path.name, problem.path.parent.name)
 
 
 def damage_checks(damage: Iterable[Problem]) -> Iterator[Check]:
@@ -29,6 +34,7 @@ def damage_checks(damage: Iterable[Problem]) -> Iterator[Check]:
         what = problem.what.removeprefix(f"{path.parent}: ").removeprefix("journal ").replace(f" '{path}'", "")
         named = what if what.startswith(path.name) else f"{path.name}: {what}"
         then = "; no total is given without it" if needs_file(problem) else ""
+        then = "; no energy per work is given without it" if damages_marks(problem) else then
         yield Check(
             "damaged", "failed", f"{path.parent.name}/{named}{then}", "copy the run folder again from its origin"
         )

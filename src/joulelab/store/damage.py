@@ -1,14 +1,17 @@
-"""Find files that a run lacks or that cannot be read, by what its folder itself says. Pure.
+"""Find files that a run lacks, that cannot be read or that were cut off, by what its folder itself says.
 
-A file that was changed and can still be read is found only where its number of rows is not the one it was written
-with: nothing else in the folder says what was in it.
+A file that was changed and can still be read is found only by its number of rows or its size: nothing else in the
+folder says what was in it.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from joulelab.store.clocks import NOWHERE
+from joulelab.store.folder import RunState
+from joulelab.store.safe_files import open_regular
 from joulelab.store.table import Problem
 
 if TYPE_CHECKING:
@@ -19,14 +22,21 @@ if TYPE_CHECKING:
 
 
 def find_damage(
-    known: Sequence[Problem], *, live: bool, folders: Sequence[Path], tables: Sequence[Table], events: Sequence[Any]
+    known: Sequence[Problem],
+    *,
+    state: RunState,
+    folders: Sequence[Path],
+    tables: Sequence[Table],
+    events: Sequence[Mapping[str, Any]],
+    files: Mapping[str, int],
 ) -> list[Problem]:
-    """Return files that cannot be read, files with damaged lines, and files that are missing.
+    """Return files that cannot be read, files with damaged lines, files that were cut off, and files that are missing.
 
-    `known` are the problems that reading has met; `folders` are those that the hosts should have. A live run is still
-    being written: its newest journals may have no header yet, and its newest meters no file.
+    `known` are the problems that reading has met; `folders` are those that the hosts should have; `files` are the
+    sizes (bytes) at the end of the run. A live run is still being written: its newest journals may have no header yet,
+    and its newest meters no file. The files of a killed run may end anywhere.
     """
-    if live:
+    if state is RunState.LIVE:
         return [p for p in known if p.path.suffix == ".jsonl" or (p.lost and p.path.suffix != ".journal")]
     found = [p for p in known if p.lost or p.path.suffix == ".jsonl"]
     for folder in folders:
@@ -39,12 +49,61 @@ def find_damage(
         # A recorder makes a file for its first row; what was imported may be empty.
         empty = [t for t in here if t.segments and not t.rows and t.segments[0].header.boot_id != NOWHERE]
         found += [Problem(folder / f"{t.meter}.{t.table}", "it holds no rows", lost=True) for t in empty]
+        if state is RunState.CLOSED:
+            told = {p.path for p in found if p.lost}
+            cut = _cut_files(folder, [t for t in here if t not in empty], own, files)
+            found += [p for p in cut if p.path not in told]
         lost = {p.path.name.partition(".")[0] for p in found if p.path.parent == folder}
         opened = (e for e in own if e.get("event") == "meter" and e.get("status") == "open")
         for event in (e for e in opened if e.get("meter") not in lost):
             # The tables of what was imported may be those of other hosts.
             found += _missing_samples(folder, event, here if "streams" in event else tables, own)
-    return found
+    told = {p.path for p in found}
+    lines = (folders[0].parent / name for name in files if name.endswith(".jsonl"))
+    gone = [p for p in lines if not os.path.lexists(p) and told.isdisjoint((p, *p.parents))]
+    gone = list(dict.fromkeys(p if p.parent.exists() else p.parent for p in gone))
+    return [*found, *(Problem(p, "it is missing", lost=True) for p in gone)]
+
+
+def _cut_files(
+    folder: Path, tables: Sequence[Table], events: Sequence[Mapping[str, Any]], files: Mapping[str, int]
+) -> Iterator[Problem]:
+    """Find files of an ended run that are smaller than at its end, or lack their last row, line or event.
+
+    A recorder that was killed leaves such files, and its supervisor an event; on a node that was lost there may be
+    none, so that files of recorders on other nodes are judged by their sizes only.
+    """
+    killed = {str(e.get("segment")) for e in events if e.get("event") in ("recorder-died", "recorder-stuck")}
+    is_node = any(e.get("source") == "events.node" for e in events)
+    for meter, name, s in ((t.meter, t.table, s) for t in tables for s in t.segments):
+        path = folder / f"{meter}.{name}.{s.header.segment}.journal"
+        torn = s.torn_bytes and not is_node and str(s.header.segment) not in killed
+        if torn or (s.journal_bytes is not None and s.journal_bytes < files.get(f"{folder.name}/{path.name}", 0)):
+            yield Problem(path, f"it was cut off after {s.rows} rows", lost=True)
+    started = {str(e.get("segment")) for e in events if e.get("event") == "recorder-started"}
+    stopped = {e.get("source") for e in events if e.get("event") == "stop"}
+    marks = folder / "marks"
+    if os.path.lexists(marks) and not marks.is_dir():
+        yield Problem(marks, "it is not a folder", lost=True)
+    for path in sorted((*folder.glob("events.*.jsonl"), *folder.glob("marks/*.jsonl"))):
+        number = path.name.split(".")[1]
+        excused = path.parent == folder and (is_node or number in killed)
+        try:
+            size, whole = _look_at_end(path)
+        except OSError:
+            continue  # known already
+        if size < files.get(path.relative_to(folder.parent).as_posix(), 0) or not (whole or excused):
+            yield Problem(path, f"it was cut off after {size} bytes", lost=True)
+        elif number in started and path.stem not in stopped and not excused:
+            yield Problem(path, "it was cut off before the recorder stopped", lost=True)
+
+
+def _look_at_end(path: Path) -> tuple[int, bool]:
+    """Return the size of a file of lines, and whether its last line is whole. Raises OSError."""
+    with open_regular(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 1, 0))
+        return size, file.read(1) in (b"", b"\n")
 
 
 def _missing_events(folder: Path, tables: Sequence[Table], events: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:

@@ -125,13 +125,20 @@ def _user() -> str:
 
 
 def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
-    """Close a run by writing its `end.json`; raise StoreError where it is closed already or there is no room."""
+    """Close a run by writing its `end.json`; raise StoreError where it is closed already or there is no room.
+
+    `files` in it are the sizes (bytes) of journals, events and marks, by which readers find those that were cut off.
+    """
     path = run / "end.json"
     if path.exists():
         raise StoreError("the run is closed already", where=str(run))
     defaults = {"exit_code": None, "signal": None, "start_ns": None, "end_ns": None, "restarts": 0, "message": None}
     ended = end.get("ended") or asdict(clock_pair())
-    write_json_atomic(path, {**defaults, **end, "schema": SCHEMA, "ended": dict(ended)}, sync=sync)
+    files: dict[str, int] = {}
+    for file in (p for pattern in ("*/*.journal", "*/*.jsonl", "*/marks/*.jsonl") for p in sorted(run.glob(pattern))):
+        with contextlib.suppress(OSError):
+            files[file.relative_to(run).as_posix()] = file.lstat().st_size
+    write_json_atomic(path, {**defaults, **end, "schema": SCHEMA, "ended": dict(ended), "files": files}, sync=sync)
     return path
 
 

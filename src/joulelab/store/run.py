@@ -174,8 +174,9 @@ class Run:
         tables = list(self._tables())
         known = [*(problem for table in tables for problem in table.problems), *self._unread.values()]
         folders = [self.path / host for host in dict.fromkeys((str(self.meta.get("host")), *self.hosts))]
-        live = self.state is RunState.LIVE
-        return find_damage(known, live=live, folders=folders, tables=tables, events=events)
+        sizes = (self.end or {}).get("files")
+        files = {name: size for name, size in sizes.items() if type(size) is int} if isinstance(sizes, dict) else {}
+        return find_damage(known, state=self.state, folders=folders, tables=tables, events=events, files=files)
 
     def _joint(self, host: str) -> Joint | None:
         """Return how a host's time is turned into the first one's, None where that is not needed or not known."""

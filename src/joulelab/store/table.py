@@ -46,7 +46,8 @@ class Problem:
 class Segment:
     """Describe what one recorder process wrote: whole rows, bytes of a torn last row, rows damaged by a power loss.
 
-    `path` is the journal, or None where the rows are sealed.
+    `path` is the journal, or None where the rows are sealed; `journal_bytes` is its size, or was when it was sealed
+    (None: sealed by joulelab 0.1.0).
     """
 
     header: JournalHeader
@@ -54,6 +55,7 @@ class Segment:
     rows: int
     torn_bytes: int
     damaged_rows: int = 0
+    journal_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +219,9 @@ def _complaints(segment: Segment) -> Iterator[str]:
 def open_segment(path: Path) -> Segment:
     """Describe a journal; raise StoreError for a torn header, NewerSchema, FileNotFoundError where it was sealed."""
     header = read_header(path)
-    rows, torn = divmod(max(0, path.stat().st_size - header.data_offset), header.row_bytes)
-    return Segment(header, path, rows, torn)
+    size = path.stat().st_size
+    rows, torn = divmod(max(0, size - header.data_offset), header.row_bytes)
+    return Segment(header, path, rows, torn, journal_bytes=size)
 
 
 def read_sealed(path: Path, con: Database) -> list[Segment]:
@@ -254,7 +257,8 @@ def _sealed_segment(data: Mapping[str, Any], segment: Mapping[str, Any]) -> Segm
         streams=tuple(Stream.from_json(s) for s in segment["streams"]),
         data_offset=0,
     )
-    return Segment(header, None, segment["rows"], segment["torn_bytes"], segment["damaged_rows"])
+    size = segment.get("journal_bytes")
+    return Segment(header, None, segment["rows"], segment["torn_bytes"], segment["damaged_rows"], size)
 
 
 def sealed_document(table: Table) -> dict[str, Any]:
@@ -269,6 +273,7 @@ def sealed_document(table: Table) -> dict[str, Any]:
             "rows": s.rows,
             "torn_bytes": s.torn_bytes,
             "damaged_rows": s.damaged_rows,
+            "journal_bytes": s.journal_bytes,
         }
         for s in table.segments
     ]

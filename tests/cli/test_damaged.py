@@ -82,7 +82,7 @@ def test_lists_call_such_a_run_damaged(call: Call, run: Path, damage: Callable[[
     (row,) = json.loads(call("ls", "--json").output)
     assert row["energy"] is None
     assert row["problem"].startswith("vm/nvml")
-    _, total = call("query", "SELECT sum(energy_j) FILTER (counted) AS total FROM energies", "--csv").output.split()[:2]
+    _, total = call("query", "SELECT sum(energy_j) FILTER (counted) AS total FROM energies", "--csv").stdout.split()[:2]
     assert total == '""'
 
 
@@ -171,6 +171,33 @@ def test_samples_that_are_left_out_of_a_query_are_named(call: Call, run: Path) -
     told = call("query", "SELECT DISTINCT run FROM nvml_power")
     assert copy.name in told.stdout
     assert f"warning: {run / POWER} cannot be read" in told.stderr
+
+
+@pytest.mark.system  # pure, and slow
+@pytest.mark.parametrize("kind", ["power", "energy"])
+def test_pictures_of_such_a_run_say_so(call: Call, run: Path, kind: str) -> None:
+    pytest.importorskip("matplotlib")
+    truncate(run / POWER)
+    picture = run.parent / "p.svg"
+    call("figure", kind, run, "-o", picture)
+    assert f"Incomplete: files of run {run.name}" in picture.read_text()
+
+
+@pytest.mark.parametrize("view", ["energies", "phases"])
+@pytest.mark.parametrize(
+    ("name", "damage", "said"), [(POWER, truncate, "vm/nvml.power.parquet"), ("end.json", fifo, "cannot read end.json")]
+)
+def test_damaged_runs_are_named_by_a_query_of_results(
+    call: Call, run: Path, view: str, name: str, damage: Callable[[Path], None], said: str
+) -> None:
+    copy = Path(shutil.copytree(EXAMPLE, run.with_name("20261115-232047-0000")))
+    damage(run / name)
+    told = call("query", f"SELECT DISTINCT run FROM {view}")
+    assert copy.name in told.stdout
+    assert f"warning: run {run.name} is damaged, so the answer may lack figures of it: " in told.stderr
+    assert said in told.stderr
+    assert f"run {copy.name}" not in told.stderr
+    assert "warning" not in call("query", "SELECT run FROM runs").stderr
 
 
 @pytest.mark.parametrize("name", ["run.json", "end.json", "results.json", "rows.json"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from tests.report.synthetic import epochs, make_run
 
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import summarise
+from joulelab.analysis.result import Check
 from joulelab.report import format as fmt
 from joulelab.report import pictures
 from joulelab.report.page.make import looked_at
@@ -96,6 +98,12 @@ def test_a_study_has_metrics_front_maps_and_scaling(tmp_path: Path) -> None:
     assert "Black line: Pareto front" in drawn(found, "pareto", tmp_path)
 
 
-def test_what_is_simulated_is_said_once() -> None:
-    assert pictures.told_of(["", ""]) == ""
-    assert pictures.told_of(["bnl-h100", "", "bnl-h100"]) == "Simulated: twin bnl-h100, virtual time."
+def test_what_is_simulated_or_damaged_is_said_once(tmp_path: Path) -> None:
+    result, _ = looked_at(make_run(tmp_path / "runs"))
+    twin = replace(result, twin="bnl-h100")
+    assert pictures.warn_of([result, result]) == ""
+    assert pictures.warn_of([twin, result, twin]) == "Simulated: twin bnl-h100, virtual time."
+    damaged = replace(result, run="r1", checks=(Check("damaged", "failed", "node1/nvml.power.parquet cannot be read"),))
+    lost = "Incomplete: files of run r1 are damaged or missing."
+    assert pictures.warn_of([result, damaged]) == lost
+    assert pictures.warn_of([twin, damaged]) == f"Simulated: twin bnl-h100, virtual time. {lost}"

@@ -142,7 +142,7 @@ def pictures_of(target: Target) -> tuple[list[Picture], str]:
         return pictures.pictures_of_study(summary), f"{said[:1].upper()}{said[1:]}." if said else ""
     looked = [looked_at(path) for path in target.runs]
     results, profiles = [result for result, _ in looked], [profile for _, profile in looked]
-    said = pictures.told_of([result.twin for result in results])
+    said = pictures.warn_of(results)
     if len(results) == 1:
         return pictures.pictures_of_run(results[0], profiles[0], target.runs[0]), said
     drawn = pictures.pictures_in(report_on(looked, target.runs).parts)

@@ -32,11 +32,14 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     from joulelab.report.cache import query_rows, seal_ended
     from joulelab.store.query import query
 
-    damaged: list[Path] = []
+    files: list[Path] = []
+    damaged: dict[str, str] = {}
     with busy("asking all runs"):
-        columns, rows = query(runs, sql, results=query_rows, prepare=seal_ended, left_out=damaged)
-    for file in damaged:
+        columns, rows = query(runs, sql, results=query_rows, prepare=seal_ended, left_out=files, damaged=damaged)
+    for file in files:
         click.echo(f"warning: {file} cannot be read, so its samples are missing from the answer", err=True)
+    for run, problem in damaged.items():
+        click.echo(f"warning: run {run} is damaged, so the answer may lack figures of it: {problem}", err=True)
     if as_json:
         print_json([dict(zip(columns, map(_plain, row), strict=True)) for row in rows])
     elif as_csv:

@@ -148,12 +148,16 @@ def seal_ended(run: Path) -> None:
 
 
 def query_rows(run: Path) -> Mapping[str, list[dict[str, Any]]]:
-    """Return the rows that a run adds to the views of `joulelab query`; none where it cannot be worked out."""
+    """Return the rows that a run adds to the views of `joulelab query`; none where it cannot be worked out.
+
+    A run that is damaged has a row of `damaged` with its problem.
+    """
     try:
         found = rows_of(run)
-    except Exception:  # noqa: BLE001 one run that cannot be worked out must not hide the others
-        return {}
-    return {view: found[view] for view in VIEWS}
+    except Exception as error:  # noqa: BLE001 one run that cannot be worked out must not hide the others
+        return {"damaged": [{"problem": str(error)}]}
+    problem = found["listed"]["problem"]
+    return {view: found[view] for view in VIEWS} | {"damaged": [{"problem": problem}] if problem else []}
 
 
 def view_rows(result: Result) -> dict[str, list[dict[str, Any]]]:

@@ -157,8 +157,10 @@ def _panel(width_in: float) -> float:
     return PANEL_IN * (0.8 if width_in < 0.7 * WIDTH_IN else 1.0)
 
 
-def told_of(twins: Sequence[str]) -> str:
-    """Return what a picture of simulated runs has to say, empty for measured ones."""
-    names = list(dict.fromkeys(t for t in twins if t))
+def warn_of(results: Sequence[Result]) -> str:
+    """Return the sentences that stand below a picture of simulated or damaged runs, empty for others."""
+    names = list(dict.fromkeys(r.twin for r in results if r.twin))
     said = fmt.simulated(names) if names else ""
-    return f"{said[:1].upper()}{said[1:]}." if said else ""
+    damaged = [r.run for r in results if r.is_damaged]
+    lost = f"Incomplete: files of run {', '.join(damaged)} are damaged or missing." if damaged else ""
+    return f"{said[:1].upper()}{said[1:]}{'.' if said else ''} {lost}".strip()

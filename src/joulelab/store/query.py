@@ -102,14 +102,16 @@ def query(
     results: Results | None = None,
     prepare: Callable[[Path], None] | None = None,
     left_out: list[Path] | None = None,
+    damaged: dict[str, str] | None = None,
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return column names and rows of one SELECT over all runs.
 
     Only what the statement mentions is read. `results` is called once per run and returns rows for `energies`,
     `phases` and `facts` (it may compute them); without it they come from `results.json` where that has them. `prepare`
     is called for runs that have journals before their samples are read (it may seal them). `left_out` takes the files
-    whose samples are missing from the views since they cannot be read. Raises ConfigError for wrong
-    SQL, with the views and columns there are, and Refused for statements that do anything but select.
+    whose samples are missing from the views since they cannot be read, `damaged` the runs whose results are incomplete
+    or missing, with the problem that `results` gives (a row of `damaged`). Raises ConfigError for wrong SQL, with the
+    views and columns there are, and Refused for statements that do anything but select.
     """
     known = list_runs(runs)
     with connect() as con:
@@ -118,15 +120,16 @@ def query(
             told = _told(known, results or stored_results) if _may_show_told(sql) else {}
             _make_view(con, "runs", [{**_run_row(path), **told.get(path, {})} for path in known], RUN_COLUMNS)
         wanted_results = [name for name in RESULT_COLUMNS if _mentions(sql, name)]
-        rows = _result_rows(known, results or stored_results, wanted_results) if wanted_results else {}
+        problems = {} if damaged is None else damaged
+        rows = _result_rows(known, results or stored_results, wanted_results, problems) if wanted_results else {}
         for name in wanted_results:
             _make_view(con, name, rows[name], RESULT_COLUMNS[name])
         tables = _sealed_tables(known, prepare) if _may_name_samples(con, sql) else None
         wanted = {name: files for name, files in (tables or {}).items() if _mentions(sql, name)}
         for name, files in wanted.items():
-            damaged = _make_table_view(con, name, files)
+            unread = _make_table_view(con, name, files)
             if left_out is not None:
-                left_out += damaged
+                left_out += unread
         _fence(con, [file for files in wanted.values() for file in files])
         try:
             found = con.execute(sql)
@@ -144,12 +147,15 @@ def stored_results(run: Path) -> Mapping[str, Sequence[Row]]:
     return {name: rows for name in RESULT_COLUMNS if isinstance(rows := data.get(name), list)}
 
 
-def _result_rows(known: Sequence[Path], results: Results, views: Sequence[str]) -> dict[str, list[Row]]:
+def _result_rows(
+    known: Sequence[Path], results: Results, views: Sequence[str], damaged: dict[str, str]
+) -> dict[str, list[Row]]:
     rows: dict[str, list[Row]] = {view: [] for view in views}
     for path in known:
         found, name = results(path), path.name
         for view in rows:
             rows[view] += [{"run": name, **row} for row in found.get(view, ())]
+        damaged.update((name, str(row.get("problem"))) for row in found.get("damaged", ()))
     return rows
 
 

@@ -166,6 +166,19 @@ def test_a_meter_that_does_not_follow_the_load_is_not_believed(node, stuck):
     assert told[0].message == "node.ac: pdu does not follow the load of gpu inside it, so it is not believed"
 
 
+@pytest.mark.parametrize("every_s", [0.1, 1.0])
+@pytest.mark.parametrize("wave_s", [8.0, 10.0, 25.0])
+def test_a_dead_meter_is_found_under_a_smooth_load(folder, every_s, wave_s):
+    rng, fast, slow = np.random.default_rng(4), np.arange(18.0, 82.0, 0.1), np.arange(18.4, 82.0, every_s)
+    inside = 450.0 + 250.0 * np.sin(2 * np.pi * fast / wave_s) + rng.normal(0, 5.0, fast.size)
+    folder.add("nvml", gpu(0), fast, np.cumsum(inside) * 0.1, inside)
+    dead = slow_power("node.ac", period=every_s, update=every_s, window=every_s)
+    folder.add("pdu", dead, slow, 900.0 + rng.normal(0, 1.0, slow.size))
+    assert [(c.name, c.next) for c in result(folder).checks if c.status == "failed"] == [
+        ("does not follow", "joulelab doctor pdu")
+    ]
+
+
 def flat(kind):
     """Return times, a GPU's power and what a meter around it shows, for a load that did not move for that meter."""
     rng, fast, slow = np.random.default_rng(3), np.arange(18.0, 82.0, 0.1), np.arange(18.4, 82.0, 1.0)
@@ -176,6 +189,9 @@ def flat(kind):
     elif kind == "noise":  # a sensor that sees a part of the time, over a load that changes within milliseconds
         slow, shown = fast, 1000.0 + rng.normal(0, 0.5, fast.size)
         inside = 600.0 + rng.normal(0, 150.0, fast.size)
+    elif kind == "beat":  # such a sensor over a load whose steps are nearly in time with it
+        slow, shown = fast, 1000.0 + rng.normal(0, 0.5, fast.size)
+        inside = 600.0 + 250.0 * np.sin(2 * np.pi * fast / 0.9)
     elif kind == "steps":  # the meter around shows 100 W at a time, the GPU moves by 30 W
         inside, shown = 40.0 + 15.0 * np.sign(np.sin(fast / 3)), np.full(slow.size, 300.0)
     elif kind == "others":  # what is not measured inside moves by far more
@@ -183,7 +199,7 @@ def flat(kind):
     return fast, inside, slow, shown
 
 
-@pytest.mark.parametrize("kind", ["edges", "noise", "steps", "others"])
+@pytest.mark.parametrize("kind", ["edges", "noise", "beat", "steps", "others"])
 def test_a_meter_is_not_judged_by_a_load_that_did_not_move(folder, kind):
     """The best meter of a node is believed; before, it was discarded because noise does not follow noise."""
     fast, inside, slow, shown = flat(kind)

@@ -27,12 +27,17 @@ ROUGH, CLOSE = 500, 2_000
 REACH = 1 / 8  # share of the record within which lags are looked for
 # Whether a meter follows a load can be judged only if the load moved, in the readings that were correlated: by 15 % of
 # itself (standard deviation), by a step of either meter's display, by three times the fast meters' own scatter (white
-# noise alone is one time; a step or a ramp is far above three), and by six times the scatter of the slow meter's mean:
-# then a meter that shows all of the movement is six standard errors from one that shows none, three from the middle.
+# noise alone is one time), and by six times the scatter of the slow meter's mean: then a meter that shows all of the
+# movement is six standard errors from one that shows none, three from the middle.
+# A load that steps has few large differences between readings, so their lower quartile is the scatter. A smooth load
+# has no small ones, but small third differences: those of a sine of seven readings or more are below a third of it. A
+# sensor that sees a part of the time can show a smooth beat with the steps of a training, most of them below 1 s.
 VARIES = 0.15
 ABOVE_SCATTER = 3.0
 ABOVE_ERROR = 6.0
-LEAST_QUARTILE = 0.4506  # lower quartile of |a - b|, for a and b of a normal distribution of standard deviation 1
+# |first| and |third| differences of independent normal values of standard deviation 1: lower quartile, and median.
+FIRST_QUARTILE, THIRD_MEDIAN = 0.4506, 3.016
+SMOOTH_S, FEWEST_SMOOTH = 1.0, 20  # shortest means of a smooth load, and how many: of 20, noise passes in 0.2 %
 REPEATS = "the load repeats"
 # Another lag is as good where it leaves twice as much unexplained, or 5 % of what can be explained.
 AS_GOOD, AS_GOOD_SHARE = 2.0, 0.05
@@ -229,11 +234,21 @@ def has_moved(slow: Means, fast: Cumulative, least_s: float, quantum_w: float) -
     `FEWEST`. `quantum_w` is the coarser of both meters' steps.
     """
     fit = _Fit(slow, fast, _reach_s(fast, least_s))
-    seen = fast.means(fit.middle, fit.width)
-    scatter = float(np.quantile(np.abs(np.diff(seen)), 0.25)) / LEAST_QUARTILE
     error = float(fit.value.std()) / math.sqrt(fit.value.size)
-    least = max(VARIES * abs(float(seen.mean())), quantum_w, ABOVE_SCATTER * scatter, ABOVE_ERROR * error)
-    return float(seen.std()) > least
+
+    def is_above(seen: Floats, scatter: float) -> bool:
+        least = max(VARIES * abs(float(seen.mean())), quantum_w, ABOVE_SCATTER * scatter, ABOVE_ERROR * error)
+        return float(seen.std()) > least
+
+    seen = fast.means(fit.middle, fit.width)
+    if is_above(seen, float(np.quantile(np.abs(np.diff(seen)), 0.25)) / FIRST_QUARTILE):
+        return True
+    between_s = float(np.median(np.diff(fit.middle)))
+    every = max(math.ceil(SMOOTH_S / max(between_s, 1e-9)), 1)
+    smooth = fast.means(fit.middle[::every], np.maximum(fit.width, every * between_s)[::every]) if every > 1 else seen
+    if smooth.size < FEWEST_SMOOTH:
+        return False
+    return is_above(smooth, float(np.median(np.abs(np.diff(smooth, 3)))) / THIRD_MEDIAN)
 
 
 class _Fit:

@@ -49,7 +49,8 @@ def test_a_device_that_was_held_back(folder, bits, found):
         (-0.9, 10.0, ""),
         (-3.0, 10.0, "node.ac: power_w of pdu falls to -3 W, so its energy is wrong"),
         (-3.0, 1.0, ""),  # before the run
-        (90e3, 10.0, ""),
+        (15e3, 10.0, ""),
+        (90e3, 10.0, "node.ac: power_w of pdu reaches 9e+04 W where its median is 300 W, so its energy is wrong"),
         (2e5, 10.0, "node.ac: power_w of pdu reaches 2e+05 W, more than 100000 W, so its energy is wrong"),
     ],
 )
@@ -63,6 +64,11 @@ def test_a_power_that_no_device_has_in_the_idle_stretch(folder):
     folder.add("pdu", power("node.ac"), T, np.where(np.isclose(T, 3.0), -3.0, 300.0))
     folder.event(4.9, "idle", **{"from": ns(2.0), "to": ns(4.9)})
     assert "falls to -3 W" in only(folder, "impossible power")[1]
+
+
+def test_a_node_that_takes_more_than_nodes_do_today_all_the_time(folder):
+    folder.add("pdu", power("node.ac"), T, np.where(T > 10.0, 30e3, 4e3))
+    assert checks(folder, "impossible power") == []
 
 
 # Devices that were not used.

@@ -216,6 +216,18 @@ def test_what_has_no_energy_is_said_to_have_none(call: Call, tmp_path: Path) -> 
     assert not any(word in said for word in ("no power meter", "doctor", "twin"))
 
 
+@pytest.mark.parametrize("watts", [1e12, -5e4])
+def test_ls_marks_an_impossible_power_and_shows_no_energy(call: Call, tmp_path: Path, watts: float) -> None:
+    path = tmp_path / "spike.csv"
+    path.write_text("t,w\n" + "".join(f"{START + k},{watts if k == 5 else 500}\n" for k in range(9)))
+    call("import", "csv", path, "--time", "t=unix", "--map", "w=node.ac:W")
+    listed = call("ls").output
+    assert " impossible power " in listed
+    assert not re.search(r"\d ?[kMGT]?J\b", listed)
+    (row,) = json.loads(call("ls", "--json").output)
+    assert (row["check"], row["problem"].partition(":")[0]) == ("impossible power", "node.ac")
+
+
 def test_a_file_that_is_not_there(call: Call, runs: Path) -> None:
     done = call("import", "csv", "none.csv", "--time", "t", "--map", "w=node.ac:W", code=1)
     assert "cannot be opened" in done.output

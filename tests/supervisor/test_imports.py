@@ -173,6 +173,10 @@ def watts(tmp_path: Path, values: Sequence[float], scope: str = "node.ac", unit:
     [
         ([400.0, 400.0, -35.0, 400.0], "node.ac", "W", "falls to -35 W"),
         ([400.0, 400.0, 1e12, 400.0], "node.ac", "W", "reaches 1e+12 W, more than 100000 W"),
+        ([500.0, 500.0, 90_000.0, 500.0], "node.ac", "W", "reaches 9e+04 W where its median is 500 W"),
+        ([0.31, 0.35, 0.7], "gpu:0", "W", "stays below 2 W, less than a GPU takes when idle"),
+        ([0.0, 0.3, 0.3], "gpu:0", "W", "stays below 2 W, less than a GPU takes when idle"),
+        ([0.0, 1e-7, 2e-7], "gpu:0", "kWh", "stays below 2 W"),
         ([400.0, 12_000.0, 400.0], "gpu:0", "W", "reaches 1.2e+04 W, more than 10000 W"),
         ([6.1, 6.0, 6.2], "node.ac", "W", " W on average is less than a server takes when idle"),
         ([1.0, 1.1, 1.2], "node.ac", "MWh", "energy_j of log reaches 4.5e+08 W"),
@@ -190,6 +194,8 @@ def test_powers_that_cannot_be_fail_a_check(
 def test_powers_that_can_be_pass(tmp_path: Path) -> None:
     assert watts(tmp_path, [400.0, 14_300.0, 400.0]) == []
     assert watts(tmp_path, [0.0, 0.3, -0.5], "gpu:0") == []
+    assert watts(tmp_path, [0.0, 0.0, 0.0], "gpu:0") == []
+    assert watts(tmp_path, [0.31, 0.35, 0.7], "gpu:0", "kW") == []
     assert watts(tmp_path, [6.1, 6.0, 6.2], unit="kW") == []
 
 

@@ -30,10 +30,16 @@ THROTTLED = {
 MOST_W = dict.fromkeys(("gpu", "cpu", "core", "uncore", "dram"), 10e3)
 MOST_W |= dict.fromkeys(("psys", "psu.dc", "node.dc", "psu", "outlet", "node.ac"), 100e3) | {"rack": 10e6}
 MOST_ELSE_W = 1e9
+# Above what devices take today and more than FAR times its own median, one reading is none: 90 kW of a 500 W node.
+TODAY_W = dict.fromkeys(("gpu", "cpu", "core", "uncore", "dram"), 3e3)
+TODAY_W |= dict.fromkeys(("psys", "psu.dc", "node.dc", "psu", "outlet", "node.ac"), 20e3) | {"rack": 200e3}
+FAR = 10.0
 # A power meter may read a little below zero when nothing is on; 1 W is beyond that for anything that runs a workload.
 BELOW_ZERO_W = 1.0
 # No node takes 20 kW, so one in kW that is read as W is below this; no server idles so low (small computers do).
 LEAST_NODE_W = 20.0
+# The same for GPUs: hardly any takes 2 kW, and one that is on takes more than 2 W (off, it shows 0 or noise around 0).
+LEAST_GPU_W = 2.0
 
 
 def device_checks(facts: Facts) -> Iterator[Check]:
@@ -49,14 +55,19 @@ def _impossible_powers(facts: Facts) -> Iterator[Check]:
     """Doubt powers that no device has: a wrong unit, a wrong sign, a reading that is none."""
     advice = "correct the source or the unit of its column, and import it again" if facts.imported else ""
     for scope, result in zip(facts.channels, facts.scopes, strict=True):
-        most_w = MOST_W.get(family(scope.scope), MOST_ELSE_W)
         for channel in (c for c in scope.channels if not c.members):
-            said = _impossible(_powers(channel, facts), most_w, channel.spec.accuracy.offset)
+            powers, called = _powers(channel, facts), f"{facts.called(scope)}: {channel.spec.name} of {channel.meter}"
+            said = _impossible(powers, family(scope.scope), channel.spec.accuracy.offset)
             if said:
-                message = (
-                    f"{facts.called(scope)}: {channel.spec.name} of {channel.meter} {said}, so its energy is wrong"
-                )
+                message = f"{called} {said}, so its energy is wrong"
                 yield Check("impossible power", "failed", message, advice or f"joulelab doctor {channel.meter}")
+            high = float(powers.max(initial=0.0))
+            is_gpu = facts.imported and family(scope.scope) == "gpu"
+            if is_gpu and 0.0 < high < LEAST_GPU_W and float(powers.min()) >= 0.0:
+                low = f"stays below {LEAST_GPU_W:g} W, less than a GPU takes when idle"
+                message = f"{called} {low}: its unit is probably wrong"
+                then = f"if it is in kW, import it again with that unit: --map COLUMN={scope.scope}:kW"
+                yield Check("impossible power", "failed", message, then)
         if facts.imported and scope.scope in ("node.ac", "node.dc", "rack") and 0 <= result.mean_w.value < LEAST_NODE_W:
             low = f"{result.mean_w.value:.3g} W on average is less than a server takes when idle"
             message = f"{facts.called(scope)}: {low}: the unit of {result.reading.meter} is probably wrong"
@@ -74,12 +85,17 @@ def _powers(channel: Channel, facts: Facts) -> Floats:
     return channel.readings.value[channel.readings.between(since - near_ns, facts.end_ns + near_ns)]
 
 
-def _impossible(powers: Floats, most_w: float, offset_w: float) -> str:
+def _impossible(powers: Floats, kind: str, offset_w: float) -> str:
     """Return what is impossible of some powers in words, empty where nothing is."""
     low, high = float(powers.min(initial=0.0)), float(powers.max(initial=0.0))
+    most_w = MOST_W.get(kind, MOST_ELSE_W)
     if low < -BELOW_ZERO_W - offset_w:
         return f"falls to {low:.4g} W"
-    return f"reaches {high:.4g} W, more than {most_w:g} W" if high > most_w else ""
+    if high > most_w:
+        return f"reaches {high:.4g} W, more than {most_w:g} W"
+    if high <= TODAY_W.get(kind, MOST_ELSE_W) or high <= FAR * (median := float(np.median(powers))):
+        return ""
+    return f"reaches {high:.4g} W where its median is {median:.4g} W"
 
 
 def _held_back(facts: Facts) -> Iterator[Check]:

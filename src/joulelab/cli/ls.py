@@ -106,7 +106,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
 
     if row["problem"]:
         age, took = (_age(row["start_utc"]), fmt.duration(row["duration_s"])) if "start_utc" in row else ("", "")
-        return row["run"], age, took, "", "damaged", row["problem"]
+        return row["run"], age, took, "", row.get("check") or "damaged", row["problem"]
     words = (f"{row['name']}: " if row["name"] else "") + shlex.join(row["command"])
     words = f"simulated (twin {row['twin']}): {words}" if row.get("twin") else words
     took = fmt.duration(row["duration_s"])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FILE, ROWS = "results.json", "rows.json"
 VIEWS = ("energies", "phases", "facts")
+WRONG = ("damaged", "impossible power")  # checks after which lists show no energy
 LISTED = (
     "name",
     "start_utc",
@@ -112,7 +113,8 @@ def _rows(results: Mapping[str, Any]) -> dict[str, Any]:
     result = results["result"]
     measured: dict[str, Any] = next((g for g in result["groups"] if g["name"] == "measured"), {})
     listed = {key: result.get(key) for key in LISTED} | {"estimate": bool(measured.get("estimate"))}
-    listed["problem"] = next((c["message"] for c in result["checks"] if c["name"] == "damaged"), None)
+    wrong: dict[str, Any] = next((c for name in WRONG for c in result["checks"] if c["name"] == name), {})
+    listed |= {"problem": wrong.get("message"), "check": wrong.get("name")}
     kept = {key: results[key] for key in ("schema", "joulelab", "inputs", *VIEWS)}
     return {**kept, "listed": listed}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -140,6 +141,13 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, old: str, new: str,
     assert old in text
     with pytest.raises(ConfigError, match=said):
         read(tmp_path, text.replace(old, new, 1))
+
+
+@pytest.mark.timeout(30)  # it would be waited for, for ever
+def test_a_fifo_is_no_series(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "values.csv")
+    with pytest.raises(ConfigError, match="it is a FIFO, not a regular file"):
+        read_series(tmp_path / "values.csv")
 
 
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:

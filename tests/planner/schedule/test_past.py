@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,13 @@ def test_hours_that_a_zone_skips_or_has_twice_are_refused(write) -> None:
         read_jobs(write(HEAD + "a,2026-03-29T02:30:00,1,10,5000,,\n"), zone="Europe/Berlin")
     with pytest.raises(ConfigError, match="there is no time zone 'Berlin'"):
         read_jobs(write(HEAD + "a,0,1,10,5000,,\n"), zone="Berlin")
+
+
+@pytest.mark.timeout(30)  # it would be waited for, for ever
+def test_a_fifo_is_no_file_of_jobs(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "jobs.csv")
+    with pytest.raises(ConfigError, match="it is a FIFO, not a regular file"):
+        read_jobs(tmp_path / "jobs.csv")
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:

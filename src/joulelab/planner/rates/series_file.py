@@ -17,6 +17,7 @@ from joulelab.meters import nearest
 from joulelab.planner.rates.description import Description, header_of, moment, read_side
 from joulelab.planner.rates.steps import Steps, shown
 from joulelab.planner.rates.zones import utc_of, zone_of
+from joulelab.store.safe_files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,7 @@ def _text(path: Path) -> str:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ConfigError("the file is too large for a series", where=str(path), next="name a file of values")
-        return path.read_bytes().decode("utf-8-sig")
+        return read_regular(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError("the file is not UTF-8", where=str(path), next="save it as UTF-8") from None
     except OSError as error:

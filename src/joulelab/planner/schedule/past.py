@@ -15,6 +15,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.text import printable
 from joulelab.planner.rates.zones import utc_of, zone_of
 from joulelab.planner.schedule.jobs import Job, Stream
+from joulelab.store.safe_files import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +75,7 @@ def _text(path: Path) -> str:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ConfigError("the file of jobs is too large", where=str(path), next="give fewer jobs")
-        return path.read_bytes().decode("utf-8-sig")
+        return read_regular(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigError("cannot read the file of jobs", where=str(path), why=why, next="name a file of CSV") from None

@@ -312,7 +312,7 @@ class TestServing:
         assert (amounts["tokens"], amounts["prompt_tokens"], amounts["requests"], amounts["steps"]) == (20, 36, 4, 10)
         assert flop == 4 * sum(each.of(k) for k in range(1, 6))
         assert (first["data"], first["weights"], first["dtype"]) == ("random prompts", "random", "float32")
-        assert (first["stopped_by"], first["parameters"]) == ("end", 210_240)
+        assert (first["stopped_by"], first["parameters"], first["threads"]) == ("end", 210_240, 1)
         assert "tokens 20 (until end)" in capsys.readouterr().out
         self.serve()
         assert facts["answers_crc"] == first["answers_crc"]

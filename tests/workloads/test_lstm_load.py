@@ -99,7 +99,7 @@ def test_the_notebook_counts_only_what_is_trained_on_as_samples(monkeypatch: pyt
     assert (work["validated"], work["predicted"]) == (4, 2 * trained)
     flop = facts["flop_training"] * work["samples"] + facts["flop_forward"] * (work["validated"] + work["predicted"])
     assert work["FLOP"] == flop
-    assert (facts["units"], facts["cell"], facts["steps"]) == (5, "zero", work["steps"])
+    assert (facts["units"], facts["cell"], facts["steps"], facts["threads"]) == (5, "zero", work["steps"], 1)
     assert facts["loss_last"] < facts["loss_first"]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from joulelab.workloads import find, settings
-from joulelab.workloads.training.launch import count_threads
+from joulelab.workloads.training.launch import count_threads, drop_torchrun_threads
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +44,45 @@ def test_a_rank_takes_physical_cores_unless_told_otherwise(
     eight_cpus_of_four_cores: Path, asked: int, ranks: int, environ: dict[str, str], cpus: range, threads: int
 ) -> None:
     assert count_threads(asked, ranks, environ, cpus, eight_cpus_of_four_cores) == threads
+
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "ancestors", "is_kept"),
+    [
+        (TORCHRUN, [{}], False),
+        (TORCHRUN, [TORCHRUN, {"HOME": "/"}, {"OMP_NUM_THREADS": "1"}], False),  # a script between torchrun and us
+        (TORCHRUN, [{"OMP_NUM_THREADS": "1"}], True),
+        (TORCHRUN, [], True),  # not known
+        ({**TORCHRUN, "OMP_NUM_THREADS": "3"}, [{}], True),
+        ({"OMP_NUM_THREADS": "1"}, [{}], True),
+    ],
+)
+def test_threads_that_torchrun_sets_are_not_the_users(
+    environ: dict[str, str], ancestors: list[dict[str, str]], is_kept: bool
+) -> None:
+    kept = {k: v for k, v in environ.items() if is_kept or k != "OMP_NUM_THREADS"}
+    assert drop_torchrun_threads(environ, ancestors) == kept
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("user", "threads"), [(None, 4), ("1", 1), ("3", 3)])
+def test_ranks_of_a_real_torchrun_respect_the_user_only(user: str | None, threads: int) -> None:
+    pytest.importorskip("torch")
+    code = (
+        "import os; from pathlib import Path; from joulelab.workloads.training.launch import *\n"
+        "environ = drop_torchrun_threads(os.environ)\n"
+        "print(f'{count_threads(0, 2, environ, range(8), Path())}\\n', end='')\n"
+    )
+    environ = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    environ |= {} if user is None else {"OMP_NUM_THREADS": user}
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    done = subprocess.run(
+        [sys.executable, *words, sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.split() == [str(threads)] * 2, done.stderr
 
 
 @pytest.mark.parametrize("name", ["vgg19bn-xray", "vgg19bn-notebook"])

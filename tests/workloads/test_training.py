@@ -244,6 +244,18 @@ class TestRanks:
         finally:
             torch.set_num_threads(before)
 
+    def test_threads_that_torchrun_sets_are_not_obeyed(self, told, monkeypatch):
+        monkeypatch.setattr(launch, "_start_environments", lambda: iter([{}]))
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: range(1000, 1006))  # six cores
+        before = torch.get_num_threads()
+        environ = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        try:
+            with join(given(threads="0"), environ) as ranks:
+                loop.Training("x", workload.task(given()), given(), ranks)
+                assert (torch.get_num_threads(), told["threads"]) == (3, 3)
+        finally:
+            torch.set_num_threads(before)
+
     def test_deterministic_on_request(self):
         try:
             with join(given(deterministic="yes"), {}) as ranks:

@@ -162,7 +162,7 @@ def test_the_notebook_counts_only_what_is_trained_on_as_samples_and_gives_the_sa
     assert (work["validated"], work["predicted"]) == (2 * 2, 2 * 2)
     flop = facts["flop_training"] * work["samples"] + facts["flop_forward"] * (work["validated"] + work["predicted"])
     assert work["FLOP"] == flop
-    assert (facts["divisor"], facts["draft"], facts["deterministic"]) == (16, "no", "yes")
+    assert (facts["divisor"], facts["draft"], facts["deterministic"], facts["threads"]) == (16, "no", "yes", 1)
     assert (names["optimizer"].defaults["momentum"], names["optimizer"].defaults["nesterov"]) == (0, False)
     assert found[1][0] == facts
 

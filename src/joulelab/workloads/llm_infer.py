@@ -182,6 +182,7 @@ class Serving:
             flop_convention="FLOP = 2 x MAC, forward, for a request",
             device=ranks.device.type,
             ranks=ranks.count,
+            threads=torch.get_num_threads(),
             dtype=str(dtype).removeprefix("torch.") if given["dtype"] != "tf32" else "tf32",
             **{key: getattr(asked, key) for key in ("batch", "prompt", "length")},
         )

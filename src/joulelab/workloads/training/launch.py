@@ -17,7 +17,7 @@ from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.workloads import missing, notebook, number, pairs, require, settings, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import NoReturn
 
     from joulelab.workloads.training.task import Task
@@ -44,6 +44,7 @@ COMMON = {
 }
 DEVICES, PRECISIONS, YES_NO = ("auto", "cpu", "cuda"), ("fp32", "tf32", "bf16"), ("yes", "no")
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells each rank
+TORCHRUN = "TORCHELASTIC_RUN_ID"  # is set in processes that torchrun started, not in its own
 FAILED, WRONG = 1, 2
 
 
@@ -235,6 +236,29 @@ def count_threads(
         except OSError:
             cores.add(f"cpu {cpu}")  # not known: it counts as a core
     return max(len(cores) // max(ranks, 1), 1)
+
+
+def drop_torchrun_threads(
+    environ: Mapping[str, str], ancestors: Iterable[Mapping[str, str]] | None = None
+) -> Mapping[str, str]:
+    """Return the environment without OMP_NUM_THREADS where torchrun has set it, not the user.
+
+    torchrun sets 1 for several ranks of a node if it finds no value. It starts with the environment of the user:
+    `ancestors` are the environments that the processes above this one started with, the nearest first.
+    """
+    if TORCHRUN not in environ or environ.get("OMP_NUM_THREADS") != "1":
+        return environ
+    above = _start_environments() if ancestors is None else ancestors
+    launcher = next((one for one in above if TORCHRUN not in one), environ)
+    return environ if "OMP_NUM_THREADS" in launcher else {k: v for k, v in environ.items() if k != "OMP_NUM_THREADS"}
+
+
+def _start_environments() -> Iterator[Mapping[str, str]]:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process().parents():
+            yield process.environ()  # as it was at the start of the process, without later changes
 
 
 def _gpus() -> int:

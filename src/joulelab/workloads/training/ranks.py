@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from joulelab.core.errors import ConfigError
-from joulelab.workloads.training.launch import count_threads, is_launched
+from joulelab.workloads.training.launch import count_threads, drop_torchrun_threads, is_launched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -121,7 +121,8 @@ def join(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> I
     if given["precision"] == "tf32" and device.type == "cpu":
         raise ConfigError("precision is tf32", why="a CPU has no such units", next="give precision=fp32 or bf16")
     ranks = Ranks(rank, local, count, device)
-    _prepare(given, count_threads(int(given["threads"]), int(environ.get("LOCAL_WORLD_SIZE", 1)), environ))
+    on_node = int(environ.get("LOCAL_WORLD_SIZE", 1))
+    _prepare(given, count_threads(int(given["threads"]), on_node, drop_torchrun_threads(environ)))
     if count == 1:
         yield ranks
         return

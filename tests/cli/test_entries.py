@@ -248,12 +248,17 @@ def test_doctor_tells_the_mistakes_apart(call: Call, here: Path, monkeypatch: py
 
 
 @pytest.mark.system
-def test_doctor_examines_entries_beside_the_usual_meters(call: Call, here: Path) -> None:
+def test_doctor_examines_entries_beside_the_usual_meters(
+    call: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = configure(here)
     off = "".join(f"[meters.{name}]\nenabled = false\n" for name in ("nvml", "rapl", "amdsmi"))
     path.write_text(path.read_text() + off + "[meters.off]\nenabled = false\n")
     data = json.loads(call("doctor", "--for", "0.05", "--json").stdout)
     assert [r["meter"] for r in data] == ["host", "pdu1"]
+    monkeypatch.delenv("PW")  # a missing secret is a problem of the configuration
+    data = json.loads(call("doctor", "--for", "0.05", "--json", code=1).stdout)
+    assert [(r["meter"], r["status"]) for r in data] == [("host", "open"), ("pdu1", "failed")]
     assert "is not used here" in call("doctor", "off", code=2).output
 
 

@@ -75,7 +75,7 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
     elif not any(r["status"] == "open" and r["power"] for r in found) and not names:
         console.print("There is no power meter here; try a simulated one:")
         console.print("-> joulelab twin -- joulelab doctor", soft_wrap=True)
-    if lost or (names and any(r["status"] != "open" for r in found)):
+    if any(r["status"] == "failed" or (names and r["status"] != "open") for r in found):
         click.get_current_context().exit(1)
 
 
@@ -131,7 +131,7 @@ def _blank(name: str) -> dict[str, Any]:
 
 
 def _refused(name: str, error: JoulelabError) -> dict[str, Any]:
-    status = "denied" if isinstance(error, Denied) else "unavailable"
+    status = "failed" if isinstance(error, ConfigError) else "denied" if isinstance(error, Denied) else "unavailable"
     then = without_doctor(error.next or "")
     return _blank(name) | {"status": status, "what": error.what, "why": error.why or "", "next": then}
 

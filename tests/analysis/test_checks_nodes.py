@@ -153,7 +153,7 @@ def test_many_scopes_of_several_hosts_are_not_all_named(folder):
         for scope in ("cpu:0", "cpu:1"):
             folder.add("rapl", counter(scope, given=unknown), T, 100 * T, host=host)
     (message,) = (m for _, m, _ in checks(folder, "accuracy"))
-    assert message.startswith("node1/cpu:0, node1/cpu:1, node2/cpu:0 and 3 more: nobody states")
+    assert message.startswith("node1/cpu:0, node1/cpu:1, node2/cpu:0 and 3 more: the accuracy is unknown")
 
 
 def test_a_node_that_was_lost_is_a_gap_and_no_short_run(folder):

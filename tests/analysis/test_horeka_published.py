@@ -40,7 +40,7 @@ def test_a_finding_comes_back_with_its_interval_and_verdict(summary: Summary, fi
     assert pair.ratio_interval is not None
     low, high = pair.ratio_interval
     assert low < pair.ratio < high
-    assert (low <= 1 <= high) == (finding["verdict"] == "cannot be told apart")
+    assert (low <= 1 <= high) == (finding["verdict"] == "no significant difference")
     assert high - low < 0.4 * pair.ratio
 
 
@@ -70,7 +70,7 @@ def test_a_notebook_costs_about_what_the_batch_job_costs(summary: Summary, use: 
     assert pair.ratio_interval is not None
     assert pair.ratio_interval[0] > 0.94
     assert pair.ratio_interval[1] < 1.11
-    assert pair.verdict == "cannot be told apart"
+    assert pair.verdict == "no significant difference"
     assert pair.more_repeats is not None or pair.more_than_100
     best = summary.best_for(Goal("energy"), f"workload={use} phase=train")
     assert best is not None

@@ -118,7 +118,7 @@ def test_cells_whose_caps_were_not_in_force_are_told_and_not_named_best() -> Non
     assert front is not None
     assert "c100" not in front.cells + front.unsure
     assert _noted(found, f"! The cap was not in force in 1 run of cap=100 W ({said})")
-    assert _noted(found, "Runs doubt themselves: too short in 1 of 6 runs (cap=100 W). See doubts in slots.csv.")
+    assert _noted(found, "1 of 6 runs has a warning: too short (cap=100 W). See doubts in slots.csv.")
     plain = found.to_json()["cells"][2]
     assert (plain["uncapped"], plain["doubts"]) == (1, {"cap not enforced": 1, "too short": 1})
     assert found.to_json()["cells"][0]["uncapped"] == 0
@@ -128,7 +128,7 @@ def test_cells_whose_caps_were_not_in_force_are_told_and_not_named_best() -> Non
     assert _noted(against, "! cap=260 W is what others are compared with")
     assert _noted(against, "in 6 runs of cap=260 W; cap=200 W; cap=100 W")
     every = [replace(c, trials=tuple(replace(t, doubts=("gaps: x",)) for t in c.trials)) for c in cells]
-    assert _noted(summarise(every), "gaps in 6 of 6 runs. See")
+    assert _noted(summarise(every), "6 of 6 runs have a warning: gaps. See")
 
 
 def test_of_single_runs_no_spread_is_known_and_near_ones_are_not_told_apart() -> None:
@@ -150,7 +150,7 @@ def test_of_single_runs_no_spread_is_known_and_near_ones_are_not_told_apart() ->
     limited = found.best_for(Goal("energy", slowdown=0.05))
     assert limited is not None
     assert limited.within == {"c260": "surely", "c200": "possibly", "c180": "possibly", "c150": "not"}
-    assert _noted(found, "told apart as if it were ±5%; repeat them to know")
+    assert _noted(found, "compared as if it were ±5%; repeat them to know")
     far = summarise(by_cap(points), goals=[Goal("energy", slowdown=0.2)]).best_for(Goal("energy", slowdown=0.2))
     assert far is not None
     assert far.within["c200"] == "surely"

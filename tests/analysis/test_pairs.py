@@ -31,7 +31,7 @@ def test_welch_s_test_by_hand() -> None:
     assert pair.p == pytest.approx(0.13901, abs=1e-5)
     assert pair.difference_interval is not None
     assert pair.difference_interval[0] == pytest.approx(2.0 - 2.643099 * error, abs=1e-5)
-    assert pair.verdict == "cannot be told apart"
+    assert pair.verdict == "no significant difference"
 
 
 def test_fieller_by_hand_where_the_degrees_of_freedom_do_not_depend_on_the_ratio() -> None:
@@ -87,7 +87,7 @@ def test_one_run_beside_repeats_is_taken_to_scatter_as_they_do() -> None:
     assert pair.verdict == "more"
     assert _one(Sample(5, 100.0, 2.0), Sample(1, 110.0)).verdict == "less"
     near = _one(Sample(1, 101.0), Sample(5, 100.0, 2.0))
-    assert near.verdict == "cannot be told apart"
+    assert near.verdict == "no significant difference"
     assert near.more_repeats is not None
 
 
@@ -115,7 +115,7 @@ def test_a_cell_without_the_figure_is_not_known() -> None:
 def test_repeats_that_are_all_the_same_are_told_apart_from_others() -> None:
     assert _one(sample_of([5.0, 5.0]), sample_of([6.0, 6.0])).verdict == "less"
     same = _one(sample_of([5.0, 5.0]), sample_of([5.0, 5.0]))
-    assert same.verdict == "cannot be told apart"
+    assert same.verdict == "no significant difference"
     assert (same.more_repeats, same.more_than_100) == (None, True)
     assert not same.by_meters
 
@@ -124,7 +124,7 @@ def test_a_gain_that_both_share_cancels_and_others_do_not() -> None:
     a, b = Sample(5, 104.0, 1.0, meter=0.1), Sample(5, 100.0, 1.0, meter=0.1)
     assert _one(a, b).verdict == "more"
     other = _one(replace(a, devices=frozenset("x")), replace(b, devices=frozenset("y")))
-    assert other.verdict == "cannot be told apart"
+    assert other.verdict == "no significant difference"
     assert other.by_meters
     assert (other.more_repeats, other.more_than_100) == (None, True)
     # In joules the shared gain stretches the difference, and its sign stays.
@@ -164,7 +164,7 @@ def test_more_comparisons_make_it_harder() -> None:
     }
     (alone,) = compare(samples, [("a", "b")])
     among = compare(samples, [("a", "b"), *((f"c{k}", "b") for k in range(9))])[0]
-    assert (alone.verdict, among.verdict) == ("more", "cannot be told apart")
+    assert (alone.verdict, among.verdict) == ("more", "no significant difference")
     assert alone.p == among.p
     assert alone.ratio_interval == among.ratio_interval
     assert among.more_repeats is not None

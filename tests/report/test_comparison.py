@@ -56,8 +56,8 @@ def test_on_other_devices_nothing_cancels(runs: Path) -> None:
     assert energy.ratio is not None
     assert energy.ratio.expanded == pytest.approx(0.05 * 2 / 3**0.5 * 2**0.5, rel=0.2)
     assert energy.difference is False
-    assert energy.verdict() == "cannot be told apart"
-    assert "cannot be told apart" in found.verdict()
+    assert energy.verdict() == "no significant difference"
+    assert "No significant difference in energy" in found.verdict()
     assert "nothing cancels" in found.notes()[0]
 
 

@@ -131,9 +131,10 @@ def test_the_headline_is_without_the_bound_of_a_sensor_that_sees_part_of_the_tim
     wide = numbers(text.splitlines()[1])[1] * (1000 if " kJ" in text.splitlines()[1] else 1)
     assert wide == pytest.approx(result.energy.expanded, rel=0.06)
     assert result.energy.expanded < 0.1 * result.energy.value < result.energy.bound
-    below = text.splitlines()[2:5]
+    below = text.splitlines()[2:6]
     assert below[0].startswith("note     gpu:0: the sensors measure 25 % of the time; if the load repeats")
-    assert below[-1].endswith("-> call joulelab.step() in the training loop, or add a wall meter: joulelab meters")
+    assert below[-2].endswith("-> call joulelab.step() in the training loop, or add a wall meter:")
+    assert below[-1].endswith("   joulelab meters")
     assert text.count("the sensors measure") == 1
     budget = shown(result, path, budget=True)
     assert "bound: unseen" in budget
@@ -259,6 +260,28 @@ def test_commands_are_not_wrapped() -> None:
     print_facts(make_console(out, width=40), [("rapl", "it may not be read " * 4 + "\n" + command)])
     assert command.strip() in out.getvalue()
     assert max(len(line) for line in out.getvalue().splitlines() if "->" not in line) <= 40
+
+
+@pytest.mark.parametrize(
+    ("advice", "lines"),
+    [
+        ("joulelab doctor nvml", 1),
+        ("call joulelab.step() in the training loop, or add a wall meter: joulelab meters", 2),
+        ("sudo modprobe intel_rapl_msr (bare metal only), or try the simulated node: joulelab twin", 2),
+        (
+            """store the rule: echo 'KERNEL=="ipmi*", MODE="0660", GROUP="me"' | sudo tee /etc/udev/rules.d/70.rules""",
+            2,
+        ),
+    ],
+)
+def test_advice_is_wrapped_and_the_commands_in_it_stay_whole(advice: str, lines: int) -> None:
+    out = io.StringIO()
+    print_facts(make_console(out, width=80), [("note", f"it is so\n-> {advice}")])
+    _, *shown = out.getvalue().splitlines()
+    assert len(shown) == lines
+    assert " ".join(line.strip() for line in shown) == f"-> {advice}"
+    assert all(line.endswith((",", ":", ";")) for line in shown[:-1])
+    assert max(map(len, shown)) <= 80 or "'" in advice
 
 
 def test_a_gap_names_the_next_command(runs: Path) -> None:

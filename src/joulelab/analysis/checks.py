@@ -124,7 +124,7 @@ def _meters(facts: Facts) -> Iterator[Check]:
         )
     unknown = [s for s in facts.scopes if s.reading.accuracy == "unknown"]
     if unknown:
-        yield Check("accuracy", "note", f"{facts.names(unknown)}: nobody states the accuracy, so no interval is given")
+        yield Check("accuracy", "note", f"{facts.names(unknown)}: the accuracy is unknown, so no interval is given")
 
 
 def _opening(facts: Facts) -> Iterator[Check]:

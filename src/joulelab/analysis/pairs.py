@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.repeats import Sample
 
-Verdict = Literal["more", "less", "cannot be told apart", "not known"]
+Verdict = Literal["more", "less", "no significant difference", "not known"]
 POWER = 0.8  # with this probability the repeats that are named settle it, if the difference is what it seems
 MOST_REPEATS = 100  # more are not counted
 ROUNDS = 8  # so often the degrees of freedom at a bound of a ratio are worked out anew; they move little
@@ -70,7 +70,9 @@ def compare(samples: Mapping[str, Sample], pairs: Sequence[tuple[str, str]], fig
         if p is None or contrast is None:
             told.append(pair)
             continue
-        verdict: Verdict = "cannot be told apart" if p > LEVEL else "more" if (pair.difference or 0) > 0 else "less"
+        verdict: Verdict = (
+            "no significant difference" if p > LEVEL else "more" if (pair.difference or 0) > 0 else "less"
+        )
         pair = replace(pair, p_corrected=p, verdict=verdict)  # noqa: PLW2901
         told.append(pair if p <= LEVEL else _open(pair, contrast, LEVEL / open_pairs))
     return told

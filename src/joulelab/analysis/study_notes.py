@@ -130,7 +130,7 @@ def _repeats(cells: Sequence[Cell], pool: Pool) -> list[str]:
 
 
 def _assumed() -> str:
-    return f"cells are told apart as if it were ±{ASSUMED:.0%}; repeat them to know"
+    return f"cells are compared as if it were ±{ASSUMED:.0%}; repeat them to know"
 
 
 def _pooled(cells: Sequence[Cell], pool: Pool) -> list[str]:
@@ -223,23 +223,24 @@ def _meters(cells: Sequence[Cell], trials: Sequence[Trial]) -> list[str]:
 
 
 def _doubts(cells: Sequence[Cell]) -> list[str]:
-    """Tell the runs' own doubts: in how many runs, and of which cells."""
+    """Say which warnings runs have: how many runs, and of which cells."""
     found: dict[str, list[Cell]] = {}
+    runs = warned = 0
     for c in cells:
         for t in c.trials:
-            for name in doubt_names(t):
+            names = [name for name in doubt_names(t) if name not in TOLD]
+            runs, warned = runs + 1, warned + bool(names)
+            for name in names:
                 found.setdefault(name, []).append(c)
-    runs = sum(len(c.trials) for c in cells)
+    if not found:
+        return []
     told = []
     for name, of in found.items():
-        if name in TOLD:
-            continue
         which = list({c.key: c for c in of}.values())
-        told.append(
-            f"{name} in {len(of)} of {runs} runs"
-            + ("" if len(of) == runs or len(cells) == 1 else f" ({_named(which)})")
-        )
-    return [f"Runs doubt themselves: {'; '.join(told)}. See doubts in slots.csv."] if told else []
+        count = f" in {len(of)}" if len(found) > 1 else ""
+        told.append(f"{name}{count}" + ("" if len(of) == runs or len(cells) == 1 else f" ({_named(which)})"))
+    have = f"{runs} {'run' if runs == 1 else 'runs'} {'has' if warned == 1 else 'have'} a warning"
+    return [f"{warned} of {have}: {'; '.join(told)}. See doubts in slots.csv."]
 
 
 def _hidden(cells: Sequence[Cell], pool: Pool) -> list[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from joulelab.report.comparison import Comparison
 
 LEAST_OF_FACT = 24  # letters
-ALIKE, NOT_APART = "≈", "cannot be told apart"
+ALIKE, NOT_APART = "≈", "no significant difference"
 
 
 @click.command("compare")

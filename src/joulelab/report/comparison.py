@@ -42,7 +42,7 @@ class Line:
             return "cannot be compared"
         if self.difference is None:
             return f"{_more(self.ratio.value)}, accuracy unknown"
-        return _more(self.ratio.value) if self.difference else "cannot be told apart"
+        return _more(self.ratio.value) if self.difference else "no significant difference"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -79,7 +79,7 @@ class Comparison:
             size = fmt.percent(abs(share), signed=False)
             return f"B reads {size} {_direction(share)}{mark}, but the accuracy is unknown, so no interval{took}"
         if not energy.difference:
-            return f"The energies cannot be told apart: B / A - 1 = {fmt.change(share, expanded)}{mark}{took}"
+            return f"No significant difference in energy: B / A - 1 = {fmt.change(share, expanded)}{mark}{took}"
         return f"B uses {_sized(share, expanded)}{mark}{took}"
 
     @property

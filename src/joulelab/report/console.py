@@ -56,15 +56,24 @@ def make_table(*columns: str, left: Iterable[int] = (0,)) -> Table:
 def print_facts(
     console: Console, rows: Iterable[tuple[str, str]], *, styles: Mapping[str, str] | None = None, label: int = LABEL
 ) -> None:
-    """Print labelled lines, wrapped beside their label; lines that begin with `->` are commands and stay whole."""
+    """Print labelled lines, wrapped beside their label; lines that begin with `->` are advice (`wrap_advice`)."""
     room = max(console.width - label - 1, 30)
     for name, text in rows:
         first = True
         for line in text.splitlines():
-            whole = line.startswith("-> ")
-            parts = [line] if whole else textwrap.wrap(line, room, break_on_hyphens=False, break_long_words=False)
-            for part in parts or [""]:
+            for part in wrap_advice(line, room) if line.startswith("-> ") else _wrap(line, room):
                 head = name if first else ""
                 shown = f"{head:<{label}} {part.replace(BLANK, ' ')}"
                 console.print(Text(shown, style=(styles or {}).get(name, "")), soft_wrap=True)
                 first = False
+
+
+def wrap_advice(line: str, room: int) -> list[str]:
+    """Wrap advice after commas, colons and semicolons that are not in quotes, so that the commands in it stay whole."""
+    held = re.sub(r"""'[^']*'|"[^"]*"|(?<![,:;]) """, lambda found: found[0].replace(" ", BLANK), line)
+    return _wrap(held, room, "   ")
+
+
+def _wrap(line: str, room: int, indent: str = "") -> list[str]:
+    wrapped = textwrap.wrap(line, room, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    return wrapped or [""]

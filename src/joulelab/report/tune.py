@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from joulelab.study.tuning.tuned import Row, Tuned
 
 COVERAGE = "intervals are expanded uncertainties (k = 2); * is what the others are compared with"
-TIED = "~ cannot be told apart from the best"
+TIED = "~ no significant difference from the best"
 MINUTES_S = 100.0  # times from this on are said in minutes
 PLAIN = ("energy", "time", "eds")  # goals whose score is in the table anyhow, or follows from it by a sum
 
@@ -48,7 +48,7 @@ def headline(tuned: Tuned) -> str:
     so_far = "" if tuned.complete else " so far"
     text = f"Best cap for {tuned.goal.text}{so_far}: {best.shown}"
     if best.cap == tuned.reference:
-        return f"{text}, the highest" + ("; others cannot be told apart from it" if tuned.tied else "")
+        return f"{text}, the highest" + ("; no significant difference from others" if tuned.tied else "")
     changes = [_change(best.gain, "less energy", "more energy"), _change(best.loss, "longer", "faster")]
     known = [c for c in changes if c]
     against = tuned.row(tuned.reference)
@@ -57,7 +57,7 @@ def headline(tuned: Tuned) -> str:
     text = f"{text}: {', '.join(known)} than {against.shown}"
     if any(q is not None and not q.known for q in (best.gain, best.loss)):
         text += " in single runs" if 1 in (best.n, against.n) else ", how surely is not known"
-    return f"{text}; the two cannot be told apart" if against.cap in tuned.tied else text
+    return f"{text}; no significant difference between the two" if against.cap in tuned.tied else text
 
 
 def _change(q: Quantity | None, more: str, less: str) -> str:

@@ -213,7 +213,7 @@ def test_several_runs_stand_beside_each_other_against_the_first(runs: Path) -> N
     assert against.ratio is not None
     assert columns["energy against A"][1] == fmt.change(against.ratio.value - 1, against.ratio.expanded)
     assert columns["energy, kJ"][3] == columns["energy against A"][3] == fmt.NOTHING
-    assert columns[""][2] == "cannot be told apart"
+    assert columns[""][2] == "no significant difference"
     rows = {row[0]: row for row in Reader(offline(report.page())).rows}
     assert columns["energy, kJ"][1] in rows["B"]
     text = report.markdown()

@@ -136,14 +136,14 @@ def test_best_caps_count_as_the_same_where_they_cannot_be_told_apart() -> None:
     loose = by_id(gdansk.figures_of(modelled(near), published("gdansk")))
     sharp = by_id(gdansk.figures_of(modelled(near, CAPS, [z / 100 for z in SCATTER]), published("gdansk")))
     name = "gdansk.finding.caps"
-    assert "energy 140 W (not told apart: 150 W); " in loose[name].detail
+    assert "energy 140 W (no significant difference: 150 W); " in loose[name].detail
     assert loose[name].reproduced is True
     assert "energy 140 W; " in sharp[name].detail
     assert sharp[name].reproduced is False
-    assert "cannot tell apart" in sharp[name].note
+    assert "without a significant difference" in sharp[name].note
     # The figure is strict: it misses either way, and says what else it might be.
     assert [each["gdansk.best.energy.cap_w"].verdict for each in (loose, sharp)] == ["miss", "miss"]
-    assert "150 W cannot be told apart" in loose["gdansk.best.energy.cap_w"].note
+    assert "no significant difference from 150 W" in loose["gdansk.best.energy.cap_w"].note
 
 
 @pytest.mark.system  # pure, and slow

@@ -97,7 +97,7 @@ def test_notes_name_the_only_cell_in_words() -> None:
     notes = " ".join(summarise([cell(HASH, runs)], goals=GOALS).notes)
     assert HASH not in notes
     assert "Look at the only cell (repeat 6)" in notes
-    assert "too short in 1 of 6 runs. See" in notes
+    assert "1 of 6 runs has a warning: too short. See" in notes
 
 
 def test_cells_that_no_knob_tells_apart_have_their_keys() -> None:

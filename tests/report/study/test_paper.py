@@ -73,7 +73,7 @@ def test_a_pair_table_has_ratio_p_verdict_and_more_repeats(published: Summary) -
     assert re.search(
         r"train cpu-mix : gpu +7\.13 \(7\.04 to 7\.23\) +< 0\.001 +more +4\.18 \(4\.12 to 4\.23\) MJ", text
     )
-    assert re.search(r"train cpu-only : cpu-mix +1\.00 \(0\.\d+ to 1\.\d+\) +1\.000 +not told apart +> 100", text)
+    assert re.search(r"train cpu-only : cpu-mix +1\.00 \(0\.\d+ to 1\.\d+\) +1\.000 +not significant +> 100", text)
     assert "energy: mean power" in text
     usual = _printed(published)
     assert "cpu-only : cpu-mix" not in usual
@@ -228,7 +228,7 @@ def test_csv_has_every_figure_in_full(published: Summary) -> None:
     assert first["power_meter_expanded"] == ""
     pairs = _rows(pairs_csv(published))
     assert len(pairs) == len(published.pairs)
-    assert {row["verdict"] for row in pairs} == {"more", "less", "cannot be told apart"}
+    assert {row["verdict"] for row in pairs} == {"more", "less", "no significant difference"}
     assert float(pairs[0]["ratio_low"]) < float(pairs[0]["ratio"]) < float(pairs[0]["ratio_high"])
 
 
@@ -293,7 +293,7 @@ def test_pairs_per_unit_of_work_one_run_and_meters_that_do_not_agree_say_so() ->
     text = _printed(summarise(made_of), 120, every=True)
     assert "energy per sample" in text
     assert "mean power\n" in text
-    assert re.search(r"not told apart +meters", text)
+    assert re.search(r"not significant +meters", text)
     assert "meters: no number of repeats settles it" in text
     assert "more*" in text
     assert "one cell has one run only" in " ".join(text.split())

@@ -49,7 +49,7 @@ def test_the_table_fits_80_columns_and_says_everything(summary: Summary) -> None
         "2 x EDS(2)",
         "EDS(1.5)",
         "energy@slowdown=5%",
-        "not told apart",
+        "no significant",
         "the same as gain-loss, halved",
         "Pareto",
         "All lines together",
@@ -225,7 +225,7 @@ def test_markdown_tables_are_whole(summary: Summary) -> None:
         assert len({line.count("|") - line.count("\\|") for line in table}) == 1
         assert set(table[1]) <= set("|-: ")
     assert "best for edp of all lines" in text
-    assert "best for (\\~ not told apart)" in text
+    assert "best for (\\~ no significant difference)" in text
     assert HALF in text
     assert "k = 2" in text
     plain = study_markdown(summarise([cell("a_b", [trial(None, 1.0)], x="1|2")]))

@@ -123,7 +123,7 @@ def test_two_caps_that_give_the_same_are_tied():
         search.tell(cap, energy, time)
     choice = search.choice()
     assert {choice.cap, *choice.tied} == {150.0, 160.0}
-    assert "cannot be told apart" in choice.why
+    assert "no significant difference" in choice.why
 
 
 def test_uncertainties_that_are_told_widen_what_is_tied():

@@ -139,7 +139,7 @@ def _heat(axes: Axes, chart: Heat) -> str:
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     axes.grid(visible=False)
-    return f"{chart.note} Star: best. Ring: not told apart from it. Square: reference.".strip()
+    return f"{chart.note} Star: best. Ring: no significant difference from it. Square: reference.".strip()
 
 
 def keys(figure: Any) -> None:

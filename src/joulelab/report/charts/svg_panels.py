@@ -107,7 +107,7 @@ def _mark_keys(panel: Panel) -> list[Key]:
     if star and any(c.best is not None for c in panel.curves):
         keys.append(Key(star, 0, "star"))
     if any(c.tied for c in panel.curves):
-        keys.append(Key(ring or "not told apart from it", 0, "ring"))
+        keys.append(Key(ring or "no significant difference from it", 0, "ring"))
     if any(c.reference is not None for c in panel.curves):
         keys.append(Key("reference", 0, "square"))
     return keys

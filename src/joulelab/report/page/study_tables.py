@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_LINES = 8  # lines of cells whose tables stand open
 TWO_WAYS = (
     "Here each cell counts by its own repeats, and p is corrected for the number of pairs; the best cells go by the "
-    "scatter of their whole line, each by itself. So a cell may be told apart there and not here."
+    "scatter of their whole line, each by itself. So a difference may be significant there and not here."
 )
 
 

@@ -34,7 +34,7 @@ WHY = {
     "bnl.resnet-512.max_w": PEAKS,
     "bnl.resnet-4096.max_w": PEAKS,
     "bnl.resnet-4096.duration_h": "follows from the fixed cost of a step, the test and the pause of an epoch, which "
-    "the paper does not tell apart",
+    "the paper does not give one by one",
     "bnl.resnet-4096.energy_kwh": "its mean power: the twin's pause between epochs and its test after each draw less "
     "than the training, so that its mean lies further below its median than the paper's (30 kWh in 5 h, 4 % below "
     "6260 W); the pause is assumed",

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 SLOWED = "the twin's slowest GPU holds up the others, and time under a cap follows one law fitted on other trainings"
 BUSY = "the node's power beside its GPUs is taken to be the same for any number of them"
 SIMILAR = (
-    "the paper does not say what it calls similar; here it is what the repeats cannot tell apart from the best, and "
-    "that is few caps: ten repeats tell gains apart that differ by about half a point"
+    "the paper does not say what it calls similar; here it is every cap without a significant difference "
+    "from the best, and that is few caps: ten repeats make a difference of about half a point significant"
 )
 WHY = {
     "gdansk.eds_k1.5.low_w": SIMILAR,
@@ -85,7 +85,7 @@ def _why_cap(found: Swept, metric: Metric) -> str:
     """Return why a best cap may lie off: chance, where others cannot be told apart from it, and the law of time."""
     others = sorted({cap_of(c) for c in found.alike(metric)} - {cap_of(c) for c in [found.best(metric)] if c})
     caps = ", ".join(f"{cap:g}" for cap in others)
-    flat = f"the gain is flat there, {caps} W cannot be told apart from it by the repeats; " if others else ""
+    flat = f"the gain is flat there, no significant difference from {caps} W by the repeats; " if others else ""
     return f"{flat}{SLOWED}"
 
 

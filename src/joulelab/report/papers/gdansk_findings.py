@@ -18,7 +18,7 @@ FEWER = "with 1, 2 or 4 GPUs no goal but energy gains notably"
 NOTABLY = "notably is taken as at least half of what a goal gains on 8"
 FRACTION = 0.5
 NOTES = {
-    "caps": "a goal's best cap, and every one that its repeats cannot tell apart from it, lies outside",
+    "caps": "a goal's best cap, and every one without a significant difference from it, lies outside",
     "fewer": f"the paper does not say what it calls notable; {NOTABLY}",
 }
 
@@ -47,7 +47,7 @@ def _best(found: Swept, metric: Metric) -> str:
     """Return a goal's best cap, and those not told apart from it."""
     cell = found.best(metric)
     others = [cap_of(c) for c in found.alike(metric) if cell is not None and c.key != cell.key]
-    told = f" (not told apart: {', '.join(f'{cap:g}' for cap in others)} W)" if others else ""
+    told = f" (no significant difference: {', '.join(f'{cap:g}' for cap in others)} W)" if others else ""
     return f"{metric.label} {'-' if cell is None else f'{cap_of(cell):g}'} W{told}"
 
 

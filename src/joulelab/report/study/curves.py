@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BARS = "Bars: expanded uncertainty, k = 2."
 NO_BARS = "No bars: one run each, or a meter of unknown accuracy, so nothing is known of it."
-MARKS = "Star: best. Ring: not told apart from it. Square: reference."
+MARKS = "Star: best. Ring: no significant difference from it. Square: reference."
 FRONT_MARKS = "Pareto front. Ring: behind it only within the uncertainty. Square: reference."
 HALF = "The gain by EDS(2) is by algebra half of gain minus loss."
 AXIS_NAMES = {"cap": "power cap", "cpu_cap": "CPU power cap", "clock": "GPU clock", "gpus": "GPUs"}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FEWEST = 2  # values that a knob must have for a map over it
 MOST_MAPS = 6  # sets of the other knobs that have maps of their own
-MARKS = "Star: best. Ring: not told apart from it. Square: reference."
+MARKS = "Star: best. Ring: no significant difference from it. Square: reference."
 DIGITS, WHOLE = 3, 1000.0  # digits of a tile; what is larger is written whole
 
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 NAMES = {"energy": "energy", "time": "time", "power": "mean power"}
 SHOWN = ("energy", "time")  # the others where every pair is asked for
-VERDICTS = {"cannot be told apart": "not told apart"}  # a word less, so that a table fits
+VERDICTS = {"no significant difference": "not significant"}  # shorter, so that a table fits
 BARE = ("phase", "node")  # their values say what they are
-SMALLEST = 0.001  # chances below this are not told apart
+SMALLEST = 0.001  # smaller chances are printed as below this
 NOTE = (
     "Intervals are 95 %, each pair by itself (Welch; ratios by Fieller). p is two-sided and corrected for all "
     "comparisons of the study by Holm; the verdict is by it at 5 %. More repeats of both cells would settle it with a "

@@ -152,13 +152,13 @@ def rests_on_estimate(summary: Summary, *keys: str | None) -> bool:
 
 
 def best_column(summary: Summary, line: Line) -> Column:
-    """Return for which goals a cell is the best, or cannot be told apart from it (~); nothing where it is alone."""
+    """Return for which goals a cell is the best, or no worse by a significant difference (~); none if it is alone."""
     written = []
     for key in line.cells:
         of = best_of_line(summary, line)
         words = [b.goal.text for b in of if b.cell == key] + [f"~{b.goal.text}" for b in of if key in b.tied]
         written.append(" ".join(words))
-    return Column("best for (~ not told apart)", tuple(written))
+    return Column("best for\n(~ no significant difference)", tuple(written))
 
 
 def best_of_line(summary: Summary, line: Line | None) -> list[Best]:
@@ -184,7 +184,7 @@ def best_text(summary: Summary, best: Best) -> str:
     if best.within.get(best.cell) == "possibly":
         text += "; its slowdown may be above the limit"
     if best.tied:
-        text += f"; not told apart: {names_text(summary, best.tied, line, also=best.cell)}"
+        text += f"; no significant difference: {names_text(summary, best.tied, line, also=best.cell)}"
     if best.goal.k == HALVED and any(goal.name == "gain-loss" for goal in summary.goals):
         text += " (the same as gain-loss, halved)"
     return text

@@ -230,7 +230,7 @@ class Search:
             energy, time = (f"{100 * (ratio - 1):+.1f} %" for ratio in ratios)
             said += f"; energy {energy}, time {time} against {self.tried[-1]:g} W, as measured"
         if tied and not flat:
-            said += f"; {', '.join(f'{cap:g}' for cap in tied)} W cannot be told apart from it"
+            said += f"; no significant difference from {', '.join(f'{cap:g}' for cap in tied)} W"
             said += "" if lowest else "; among those the curve through all trials decides, not the lowest figure"
         return f"{said}; {self._stopped}" if self._stopped else said
 

@@ -175,10 +175,10 @@ def take_effect(held: Mapping[float, float], unheld: Sequence[float], reference:
 def why_of(goal: Goal, choice: Choice, tied: Sequence[float], tried: int, shown: Mapping[float, str]) -> str:
     """Return why a cap was chosen, in words; all figures are those of the table."""
     # What the search says of figures and of ties is left out: the table has them, with intervals.
-    own = (f"{goal.text}: the best of", " % against ", "told apart")
+    own = (f"{goal.text}: the best of", " % against ", "no significant difference")
     rest = [part for part in choice.why.split("; ") if not any(words in part for words in own)]
     names = ", ".join(shown.get(cap, f"{cap:g} W") for cap in sorted(tied))
-    like = [f"{names} cannot be told apart from it"] if tied else []
+    like = [f"no significant difference from {names}"] if tied else []
     best = [] if choice.flat else [f"the best of {tried} caps tried"]
     return "; ".join([*best, *([] if choice.flat else like), *rest])
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from joulelab.analysis.analyse import analyse
 from joulelab.store.run import open_run
-from joulelab.twins.flaws import Counter
-from joulelab.twins.model import Node, preset
-from joulelab.twins.profile import Profile, burst, constant, ramp, square
-from joulelab.twins.serve import TwinServer
+from joulelab.twin.flaws import Counter
+from joulelab.twin.model import Node, preset
+from joulelab.twin.profile import Profile, burst, constant, ramp, square
+from joulelab.twin.serve import TwinServer
 
 LOADS: dict[str, Profile] = {
     "constant": constant(0.8),

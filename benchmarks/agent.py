@@ -18,9 +18,9 @@ import time
 import urllib.request
 from pathlib import Path
 
-from joulelab.twins import profile
-from joulelab.twins.model import Node
-from joulelab.twins.serve import TwinServer
+from joulelab.twin import profile
+from joulelab.twin.model import Node
+from joulelab.twin.serve import TwinServer
 
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 HERTZ = os.sysconf("SC_CLK_TCK")

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from joulelab.twins.model import Node
-from joulelab.twins.profile import square
-from joulelab.twins.servers.process import ServerProcess
-from joulelab.twins.truth import Truth
+from joulelab.twin.model import Node
+from joulelab.twin.profile import square
+from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.truth import Truth
 
 LIMIT = 0.005
 # A process of its own reads as the recorder does: its CPU is what the meter costs, not what the twin does.

@@ -17,11 +17,11 @@ import numpy as np
 import joulelab
 from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.training import Training
-from joulelab.supervisor import phases
-from joulelab.supervisor.live import Live, load
-from joulelab.twins.model import Node, preset
-from joulelab.twins.profile import square
-from joulelab.twins.serve import TwinServer
+from joulelab.run import phases
+from joulelab.run.live import Live, load
+from joulelab.twin.model import Node, preset
+from joulelab.twin.profile import square
+from joulelab.twin.serve import TwinServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
-from joulelab.twins.model import Node, preset
-from joulelab.twins.profile import square
-from joulelab.twins.serve import TwinServer
+from joulelab.twin.model import Node, preset
+from joulelab.twin.profile import square
+from joulelab.twin.serve import TwinServer
 
 NVML = {"meter": "nvml"}
 HOST = {"meter": "host"}

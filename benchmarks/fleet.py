@@ -95,8 +95,8 @@ def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: b
 def read_back(address: str, job: str, runs: Path) -> dict[str, Any]:
     """Import a job as a run and analyse it, as the command does; return what came of it, with times (s)."""
     from joulelab.analysis.analyse import analyse
+    from joulelab.run.imports import Wanted, import_archives, typed_asked
     from joulelab.store.run import open_run
-    from joulelab.supervisor.imports import Wanted, import_archives, typed_asked
 
     at, cpu = time.monotonic(), time.process_time()
     asked = typed_asked("prometheus", "prometheus", {"address": address, "preset": "joulelab", "job": job}, {})

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from joulelab.twins.model import Node
-from joulelab.twins.progress import Ask, Model, Stage
-from joulelab.twins.timeline import Timeline, When, lay_out
+from joulelab.twin.model import Node
+from joulelab.twin.progress import Ask, Model, Stage
+from joulelab.twin.timeline import Timeline, When, lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,12 +24,12 @@ from typing import Any
 import psutil
 
 from joulelab.core.errors import ReadFailed
-from joulelab.meters.snmp.tables import Level, table
-from joulelab.transports import snmp_ber as ber
-from joulelab.transports.snmp import Community, Poll, Session, User
-from joulelab.twins.model import Node
-from joulelab.twins.servers.process import ServerProcess
-from joulelab.twins.truth import Truth
+from joulelab.instruments.snmp import ber
+from joulelab.instruments.snmp.client import Community, Poll, Session, User
+from joulelab.instruments.snmp.tables import Level, table
+from joulelab.twin.model import Node
+from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.truth import Truth
 
 PORTS = 16
 COMMUNITY = "bench"

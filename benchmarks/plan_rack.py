@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.planner.draws import Draw
-from joulelab.planner.rack.extremes import Refusal, exceeding, percentile_of
+from joulelab.plan.draws import Draw
+from joulelab.plan.rack.extremes import Refusal, exceeding, percentile_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

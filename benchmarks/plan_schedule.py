@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.terms import Quantity
-from joulelab.planner.schedule.caps import FREE, Curve, Step, options_of, truths_of
-from joulelab.planner.schedule.jobs import Job, Stream
-from joulelab.planner.schedule.outcome import compare
-from joulelab.planner.schedule.policies import BACKFILL, ENERGY, FIT, POLICIES, WAITS, allowed
-from joulelab.planner.schedule.simulate import simulate
-from joulelab.planner.schedule.site import Site
+from joulelab.core.quantity import Quantity
+from joulelab.plan.schedule.caps import FREE, Curve, Step, options_of, truths_of
+from joulelab.plan.schedule.jobs import Job, Stream
+from joulelab.plan.schedule.outcome import compare
+from joulelab.plan.schedule.policies import BACKFILL, ENERGY, FIT, POLICIES, WAITS, allowed
+from joulelab.plan.schedule.simulate import simulate
+from joulelab.plan.schedule.site import Site
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.planner.schedule.caps import Option
+    from joulelab.plan.schedule.caps import Option
 
 # Time and power ratios of an H100 node by the cap of its GPUs: between the published cap curves of other GPUs.
 CURVE: Curve = (

@@ -23,13 +23,13 @@ from joulelab.report.rated import told
 from joulelab.store.folder import read_json
 from joulelab.store.run import open_run
 from joulelab.store.seal import seal
-from joulelab.study.virtual.bench import Bench
-from joulelab.study.virtual.measure import measure
-from joulelab.study.virtual.write import About, write_run
-from joulelab.twins.mounted import Mounted
-from joulelab.twins.nodefile import find
-from joulelab.twins.progress import Ask
-from joulelab.twins.timeline import When, lay_out
+from joulelab.twin.mounted import Mounted
+from joulelab.twin.nodefile import find
+from joulelab.twin.progress import Ask
+from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.virtual.bench import Bench
+from joulelab.twin.virtual.measure import measure
+from joulelab.twin.virtual.write import About, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,9 @@ from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.series import Readings
 from joulelab.core.spec import Accuracy, Spec
-from joulelab.twins.curve import Curve, Pieces
-from joulelab.twins.flaws import GA10X, GA100, HOPPER, VOLTA, Counter, Flaws
-from joulelab.twins.instrument import average_w, counter_j, instant_w
+from joulelab.twin.curve import Curve, Pieces
+from joulelab.twin.flaws import GA10X, GA100, HOPPER, VOLTA, Counter, Flaws
+from joulelab.twin.instrument import average_w, counter_j, instant_w
 
 NS = 1_000_000_000
 START = 1_000 * NS  # truth begins; the workload begins LEAD later

@@ -21,10 +21,10 @@ from benchmarks.wall_scenarios import Outcome, load, measure, outcomes
 from joulelab.analysis.analyse import analyse
 from joulelab.core.clock import monotonic_ns
 from joulelab.store.run import open_run
-from joulelab.twins.model import H100, Node
-from joulelab.twins.serve import TwinServer
-from joulelab.twins.servers.powercap import PowercapFlaws
-from joulelab.twins.truth import Truth
+from joulelab.twin.model import H100, Node
+from joulelab.twin.serve import TwinServer
+from joulelab.twin.servers.powercap import PowercapFlaws
+from joulelab.twin.truth import Truth
 
 SERVERS = {"analyzer": 0.001, "bmc": 0.05, "modbus": 0.01, "pdu": 0.01, "redfish": 0.05}  # and the gain they state
 GPU_GAIN, RAPL_GAIN = 0.06, 0.05

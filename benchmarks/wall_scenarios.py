@@ -10,23 +10,23 @@ import numpy as np
 
 from joulelab.analysis.analyse import analyse
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.meters.generations import power_specs, sensor
+from joulelab.instruments.nvml.generations import power_specs, sensor
 from joulelab.store.folder import create_run, end_run
 from joulelab.store.journal import JournalWriter, journal_path, pack_row
 from joulelab.store.run import open_run
-from joulelab.twins import instrument, profile
-from joulelab.twins.flaws import HOPPER
-from joulelab.twins.model import H100, Node
-from joulelab.twins.panel import Panel, PanelFlaws
-from joulelab.twins.truth import Truth
+from joulelab.twin import instrument, profile
+from joulelab.twin.flaws import HOPPER
+from joulelab.twin.model import H100, Node
+from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.truth import Truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from joulelab.analysis.result import Result
-    from joulelab.analysis.terms import Quantity
-    from joulelab.twins.profile import Profile
+    from joulelab.core.quantity import Quantity
+    from joulelab.twin.profile import Profile
 
     Drawn = Callable[[float], float]
 

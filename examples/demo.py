@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import JoulelabError
-from joulelab.twins.servers import nvml
+from joulelab.twin.servers import nvml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -127,7 +127,7 @@ def parts(here: Here, results: str, load_s: float = LOAD_S) -> list[Part]:
     sweep = (
         "joulelab twin --gpus 8 --gpu-model rtx6000 --idle",
         f"joulelab sweep --studies {results} --name caps --cap 140,170,200,260 --repeat 2 {own} --no-figures",
-        "python -m joulelab.twins.job --gpus 8 --work 150 --speed 23",
+        "python -m joulelab.twin.job --gpus 8 --work 150 --speed 23",
     )
     gdansk = (f"joulelab reproduce gdansk --no-keep --studies {results}",)  # its runs would be 240 MB
     without = None if here.nvml else "caps are set by NVML, which the twin has only with a C compiler"

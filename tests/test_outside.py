@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from tests.outside import HOME, REAL_PLACES, ROOT
 
-from joulelab.config.files import present, system_file, user_file
 from joulelab.control.leftover import caps_folder
-from joulelab.meters.analyzer.kept import folder as state_folder
-from joulelab.planner.rates.services.access import settings_file
+from joulelab.instruments.analyzer.kept import folder as state_folder
+from joulelab.plan.rates.services.access import settings_file
+from joulelab.run.config.files import present, system_file, user_file
 from joulelab.study.turn import places
-from joulelab.twins.servers.nvml import cache_directory
+from joulelab.twin.servers.nvml import cache_directory
 from joulelab.workloads.data.source import cache_folder
 
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from joulelab.integrations.tracking import track
-    from joulelab.supervisor.measure import Measurement, measure, measured
-    from joulelab.supervisor.phases import fact, mark, phase, step, work, writer
+    from joulelab.run.measure import Measurement, measure, measured
+    from joulelab.run.phases import fact, mark, phase, step, work, writer
 
 __all__ = [
     "Measurement",
@@ -29,18 +29,18 @@ __all__ = [
 
 # Found when first used, so that `import joulelab` costs next to nothing.
 _PLACES = {
-    "Measurement": "joulelab.supervisor.measure",
-    "measure": "joulelab.supervisor.measure",
-    "measured": "joulelab.supervisor.measure",
-    "fact": "joulelab.supervisor.phases",
+    "Measurement": "joulelab.run.measure",
+    "measure": "joulelab.run.measure",
+    "measured": "joulelab.run.measure",
+    "fact": "joulelab.run.phases",
     "load_ipython_extension": "joulelab.integrations.jupyter",
-    "mark": "joulelab.supervisor.phases",
-    "phase": "joulelab.supervisor.phases",
-    "step": "joulelab.supervisor.phases",
+    "mark": "joulelab.run.phases",
+    "phase": "joulelab.run.phases",
+    "step": "joulelab.run.phases",
     "track": "joulelab.integrations.tracking",
     "unload_ipython_extension": "joulelab.integrations.jupyter",
-    "work": "joulelab.supervisor.phases",
-    "writer": "joulelab.supervisor.phases",  # for what marks times that have passed
+    "work": "joulelab.run.phases",
+    "writer": "joulelab.run.phases",  # for what marks times that have passed
 }
 
 

@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.metrics import Cell, Trial
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
+from joulelab.core.quantity import Quantity
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from benchmarks.scenarios import LEAD, NS, START, curve_of, poll_times, specs, s
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.series import Readings
-from joulelab.analysis.terms import total
-from joulelab.twins.flaws import GA10X, GA100, HOPPER, VOLTA
-from joulelab.twins.instrument import counter_j, instant_w
+from joulelab.core.quantity import total
+from joulelab.twin.flaws import GA10X, GA100, HOPPER, VOLTA
+from joulelab.twin.instrument import counter_j, instant_w
 
 END = LEAD + 30
 IDLE, BUSY = 75.0, 620.0

@@ -12,7 +12,7 @@ from joulelab.analysis.cells import Cell, Trial, energy_ratio, means, time_ratio
 from joulelab.analysis.metrics import summarise
 from joulelab.analysis.spread import correlation, deviation
 from joulelab.analysis.student import t_975
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 
 
 def _energy(made: Cell) -> Quantity:

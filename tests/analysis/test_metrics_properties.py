@@ -16,7 +16,7 @@ from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import Summary, summarise
 
 if TYPE_CHECKING:
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 POSITIVE = st.floats(1.0, 1e4)
 PAIRS = st.lists(st.tuples(POSITIVE, POSITIVE), min_size=1, max_size=4)

@@ -12,7 +12,7 @@ from tests.analysis.virtual import accuracy
 
 from joulelab.analysis.analyse import analyse
 from joulelab.analysis.rated import Rated, RatedResult
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Spec, Stream
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from joulelab.analysis.analyse import analyse
 from joulelab.core.clock import NS
+from joulelab.run.imports import Asked, Imported, Wanted, import_archives
 from joulelab.store.run import open_run
-from joulelab.supervisor.imports import Asked, Imported, Wanted, import_archives
 
 if TYPE_CHECKING:
     from joulelab.analysis.result import Result

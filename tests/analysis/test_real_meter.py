@@ -13,7 +13,7 @@ import pytest
 
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.series import Readings
-from joulelab.meters.generations import power_specs, sensor
+from joulelab.instruments.nvml.generations import power_specs, sensor
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "nvidia-smi-vs-meter"
 needs_logs = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}: real logs are not part of the project")

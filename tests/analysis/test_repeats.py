@@ -9,7 +9,7 @@ from tests.analysis.studies import cell, trial
 from joulelab.analysis.cells import Cell, Trial, idle_energy, lasting, means
 from joulelab.analysis.metrics import summarise
 from joulelab.analysis.repeats import Sample, sample_of, samples_of
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 
 
 def test_a_sample_has_number_mean_deviation_median_and_student_s_interval() -> None:

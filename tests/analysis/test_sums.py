@@ -13,7 +13,7 @@ from tests.analysis.virtual import counter_spec, ns, power_spec, readings
 
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
-from joulelab.analysis.terms import total
+from joulelab.core.quantity import total
 
 LIMITS = (0.0, 800.0)
 # Polls as they come: fast around edges, usual, late, and after a gap.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulelab.analysis.terms import Quantity, edges, total
+from joulelab.core.quantity import Quantity, edges, total
 
 numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
 sources = st.sampled_from(["gain:a", "gain:b", "edge:x:1", "edge:x:2", "unseen:a"])

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.analysis.analyse import analyse
-from joulelab.analysis.terms import Quantity
 from joulelab.analysis.unsure import unsure_of, with_unsure
+from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
 from joulelab.store.imported import Import, Part, import_run
 from joulelab.store.run import open_run

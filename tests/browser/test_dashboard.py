@@ -6,14 +6,14 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.dashboard.conftest import HOSTILE, Stores, copied, fill
 from tests.report.synthetic import START, make_run
-from tests.web.conftest import HOSTILE, Stores, copied, fill
 
 from joulelab.core.clock import NS
+from joulelab.dashboard import index as index_module
+from joulelab.dashboard.security import Doors
+from joulelab.dashboard.server import in_background
 from joulelab.store.folder import end_run
-from joulelab.web import index as index_module
-from joulelab.web.security import Doors
-from joulelab.web.server import in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from joulelab.web.index import Index
+    from joulelab.dashboard.index import Index
 
 pytestmark = pytest.mark.system
 

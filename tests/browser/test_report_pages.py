@@ -11,7 +11,7 @@ from tests.report.synthetic import epochs, make_run
 
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import summarise
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 from joulelab.report.page.document import offline
 from joulelab.report.page.make import page_of_runs
 from joulelab.report.page.study import study_report

@@ -17,8 +17,8 @@ from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.store.folder import list_runs
-from joulelab.twins.model import RTX6000, Node
-from joulelab.twins.serve import TwinServer
+from joulelab.twin.model import RTX6000, Node
+from joulelab.twin.serve import TwinServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

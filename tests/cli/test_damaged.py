@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from joulelab.dashboard.entries import Place, full_entry, quick_entry
 from joulelab.report.cache import result_of
 from joulelab.report.comparison import compare
 from joulelab.report.page.run import run_page
 from joulelab.study.trial import from_result
-from joulelab.web.entries import Place, full_entry, quick_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

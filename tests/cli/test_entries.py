@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.cli.entry import JOULELAB
-from tests.config.conftest import INSTRUMENT
-from tests.config.instrument import RIGHT
+from tests.run.config.conftest import INSTRUMENT
+from tests.run.config.instrument import RIGHT
 from tests.waiting import until
 
 from joulelab.cli import add as adding

@@ -15,11 +15,11 @@ from tests.report.synthetic import make_run
 from joulelab.cli import main
 from joulelab.cli.group import COMMANDS, commands, run_commands
 from joulelab.cli.options import print_json
-from joulelab.cli.plan import COMMANDS as PLANS
-from joulelab.cli.plan import command as plan
 from joulelab.core.errors import ConfigError, RecorderError
 from joulelab.core.version import __version__
-from joulelab.supervisor.spawn import Spawned
+from joulelab.plan.commands import COMMANDS as PLANS
+from joulelab.plan.commands import command as plan
+from joulelab.run.spawn import Spawned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,7 +137,7 @@ def test_own_failures_of_run_are_125(monkeypatch: pytest.MonkeyPatch, capsys: py
     def fail(*_: object, **__: object) -> None:
         raise RecorderError("the recorder cannot be started", why="no Python", next="joulelab doctor")
 
-    monkeypatch.setattr("joulelab.supervisor.run.run_command", fail)
+    monkeypatch.setattr("joulelab.run.run.run_command", fail)
     assert run_commands(["run", "--", "true"], []) == 125
     assert capsys.readouterr().err == "joulelab: the recorder cannot be started (no Python); joulelab doctor\n"
 
@@ -151,7 +151,7 @@ def test_a_recorder_that_nobody_takes_is_ended(monkeypatch: pytest.MonkeyPatch) 
             super().__init__(environ, warm=warm)
             started.append(self.pid)
 
-    monkeypatch.setattr("joulelab.supervisor.spawn.Spawned", Watched)
+    monkeypatch.setattr("joulelab.run.spawn.Spawned", Watched)
     with pytest.raises(SystemExit):
         main(["run", "--no-such-option", "--", "true"])
     assert len(started) == 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from joulelab.meters.file import open_archive
+from joulelab.instruments.file import open_archive
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:

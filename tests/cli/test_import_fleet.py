@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from benchmarks.fleet import begin_ns
 from benchmarks.fleet_model import NS, Fleet, Plan, Scraped
-from tests.meters import timeseries
+from tests.instruments import timeseries
 
 from joulelab.analysis.analyse import analyse
 from joulelab.report.rows import energy_rows

@@ -10,9 +10,9 @@ import pytest
 from joulelab.cli.cap import clock, value
 from joulelab.cli.options import Amount, Duration, Pair
 from joulelab.cli.run import _options
-from joulelab.config.choose import choose
-from joulelab.config.entry import Config
 from joulelab.core.errors import ConfigError
+from joulelab.run.config.choose import choose
+from joulelab.run.config.entry import Config
 
 if TYPE_CHECKING:
     from pathlib import Path

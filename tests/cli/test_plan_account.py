@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
-from tests.planner.measured_runs import node_run
+from tests.plan.measured_runs import node_run
 
 from joulelab.cli.group import commands, run_commands
-from joulelab.cli.plan import COMMANDS
+from joulelab.plan.commands import COMMANDS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.planner.measured_runs import node_run
+from tests.plan.measured_runs import node_run
 
-from joulelab.cli.plan import COMMANDS
-from joulelab.cli.plan.cooling import KINDS, command
-from joulelab.planner.cooling import fans
+from joulelab.plan.commands import COMMANDS
+from joulelab.plan.commands.cooling import KINDS, command
+from joulelab.plan.cooling import fans
 
 if TYPE_CHECKING:
     from pathlib import Path

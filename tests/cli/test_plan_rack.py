@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.planner.measured_runs import node_run
+from tests.plan.measured_runs import node_run
 
 from joulelab.cli.group import run_commands
 
@@ -31,7 +31,7 @@ def test_the_published_case_gives_the_sixth_node(call: Call) -> None:
 
 
 def test_the_example_says_the_same_as_the_published_figures(call: Call) -> None:
-    from joulelab.report.papers.published import published
+    from joulelab.papers.published import published
 
     bnl = published("bnl")
     told = json.loads(call("plan", "rack", "--plan", EXAMPLE, "--json").stdout)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from joulelab.cli.plan import COMMANDS
-from joulelab.cli.plan.rates import command
+from joulelab.plan.commands import COMMANDS
+from joulelab.plan.commands.rates import command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,13 +13,13 @@ from benchmarks.plan_schedule import CURVE, busy_stream
 from tests.report.synthetic import make_run
 
 from joulelab.cli.group import run_commands
-from joulelab.cli.plan import COMMANDS
-from joulelab.cli.plan.schedule import command
-from joulelab.planner.schedule.outcome import compare
-from joulelab.planner.schedule.policies import BACKFILL, NAMEPLATE
-from joulelab.planner.schedule.site import Site
+from joulelab.plan.commands import COMMANDS
+from joulelab.plan.commands.schedule import command
+from joulelab.plan.output.schedule import headline, lines, print_schedule
+from joulelab.plan.schedule.outcome import compare
+from joulelab.plan.schedule.policies import BACKFILL, NAMEPLATE
+from joulelab.plan.schedule.site import Site
 from joulelab.report.console import make_console
-from joulelab.report.plan.schedule import headline, lines, print_schedule
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.planner.measured_runs import node_run
+from tests.plan.measured_runs import node_run
 
-from joulelab.cli.plan.when import WAYS
-from joulelab.planner.rates.kept import Origin, keep
-from joulelab.planner.rates.rate import Label
-from joulelab.planner.rates.steps import Steps
-from joulelab.planner.shifting.baselines import TITLES
+from joulelab.plan.commands.when import WAYS
+from joulelab.plan.rates.kept import Origin, keep
+from joulelab.plan.rates.rate import Label
+from joulelab.plan.rates.steps import Steps
+from joulelab.plan.shifting.baselines import TITLES
 
 if TYPE_CHECKING:
     from pathlib import Path

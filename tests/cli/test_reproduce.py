@@ -11,15 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.report.papers.prepared import told
+from tests.papers.prepared import told
 
-from joulelab.cli import reproducing
-from joulelab.cli.changes import changed, read_change
-from joulelab.cli.reproducing import Advancing, Asked, chosen_knowing, reproduce
 from joulelab.core.errors import ConfigError, MissingDependency
-from joulelab.report.papers import find, names
-from joulelab.report.papers.files import study_file
-from joulelab.report.papers.published import SETUP, published
+from joulelab.papers import find, names, reproducing
+from joulelab.papers.changes import changed, read_change
+from joulelab.papers.files import study_file
+from joulelab.papers.published import SETUP, published
+from joulelab.papers.reproducing import Advancing, Asked, chosen_knowing, reproduce
 from joulelab.study.drive import Told as News
 from joulelab.study.folder import open_study
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Call
 
-    from joulelab.report.papers.told import Told
+    from joulelab.papers.told import Told
 
 NODE = """
 name = "small"

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.system
 
 # An analysis that ends when it may: what is sent before arrives after the command's end.
 SLOW = """
-import os, time, joulelab.supervisor.closing as c
+import os, time, joulelab.run.closing as c
 def slow(run):
     open({flag!r}, "w").close()
     while not os.path.exists({go!r}):

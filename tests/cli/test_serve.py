@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from joulelab.cli import serve
 from joulelab.core.errors import ConfigError
+from joulelab.dashboard import commands as serve
 
 if TYPE_CHECKING:
     from pathlib import Path

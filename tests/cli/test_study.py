@@ -13,9 +13,9 @@ from tests.waiting import until
 
 from joulelab.core.errors import MissingDependency
 from joulelab.study.slots import look
-from joulelab.twins.model import RTX6000, Node
-from joulelab.twins.serve import TwinServer
-from joulelab.twins.servers import nvml
+from joulelab.twin.model import RTX6000, Node
+from joulelab.twin.serve import TwinServer
+from joulelab.twin.servers import nvml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

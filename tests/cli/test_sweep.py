@@ -16,9 +16,9 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.store.run import open_run
 from joulelab.study.slots import look
-from joulelab.twins.model import RTX6000, Node
-from joulelab.twins.serve import TwinServer
-from joulelab.twins.servers import nvml
+from joulelab.twin.model import RTX6000, Node
+from joulelab.twin.serve import TwinServer
+from joulelab.twin.servers import nvml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Call
 
-JOB = (sys.executable, "-m", "joulelab.twins.job", "--speed", "20")
+JOB = (sys.executable, "-m", "joulelab.twin.job", "--speed", "20")
 
 
 def test_a_dry_run_shows_every_slot_and_makes_nothing(call: Call, tmp_path: Path) -> None:

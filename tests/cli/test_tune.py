@@ -13,15 +13,15 @@ from tests.cli.capped import FOUND_W, CapBench, kill
 from tests.waiting import until
 
 from joulelab.store.folder import list_runs
-from joulelab.twins.jobs import CPU_SHARE
-from joulelab.twins.model import RTX6000
+from joulelab.twin.jobs import CPU_SHARE
+from joulelab.twin.model import RTX6000
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.system
-JOB = (sys.executable, "-m", "joulelab.twins.job", "--gpus", "2", "--speed", "20")
+JOB = (sys.executable, "-m", "joulelab.twin.job", "--gpus", "2", "--speed", "20")
 CAPS = (100.0, 180.0, 260.0)
 FEW_PERCENT = 1.05
 WIDE = ("--online", "--window", "600ms", "--settle", "200ms")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from joulelab.cli.twin import _node, _wall
 from joulelab.core.errors import ConfigError
-from joulelab.twins import nodefile, wall
+from joulelab.twin import nodefile, wall
+from joulelab.twin.commands import _node, _wall
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +76,7 @@ def test_what_is_served_is_announced(call: Call) -> None:
 
 @pytest.mark.system
 def test_an_idle_twin_takes_jobs(call: Call, tmp_path: Path) -> None:
-    job = [sys.executable, "-m", "joulelab.twins.job", "--work", "2", "--gpus", "2"]
+    job = [sys.executable, "-m", "joulelab.twin.job", "--work", "2", "--gpus", "2"]
     out = tmp_path / "out"
     call("twin", "--gpus", "2", "--idle", "--", "sh", "-c", f"{shlex.join(job)} > {out}")
     assert "finished 2 steps" in out.read_text()
@@ -148,7 +148,7 @@ def test_a_node_is_shown_with_its_sources(call: Call, tmp_path: Path) -> None:
         "pdu: snmp at node.ac, asked each 1 s, shows points each 60 s in steps of 1 W, gains differ by 1.00%" in lines
     )
     assert "workloads.birds.rate: guessed" in lines
-    assert f"joulelab twin {path} --idle -- joulelab run -- python -m joulelab.twins.job --workload birds" in text
+    assert f"joulelab twin {path} --idle -- joulelab run -- python -m joulelab.twin.job --workload birds" in text
     told = json.loads(call("twin", "--show", str(path), "--json").stdout)
     assert told["parameters"]["gpu:0.idle_w"] == 31
     assert told["sources"]["gpu.idle_w"] == "read off a plug"
@@ -171,6 +171,6 @@ def test_own_nodes_are_listed_and_unknown_ones_refused(call: Call) -> None:
 @pytest.mark.system
 def test_a_workload_of_an_own_node_runs_in_real_time(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    job = f"{sys.executable} -m joulelab.twins.job --workload xception-birds --scale 0.002 --set epochs=1 --gpus 8"
+    job = f"{sys.executable} -m joulelab.twin.job --workload xception-birds --scale 0.002 --set epochs=1 --gpus 8"
     call("twin", "gdansk-rtx6000", "--serve", "", "--idle", "--", "sh", "-c", f"{job} > {out}")
     assert "epoch 1 samples: 10000" in out.read_text()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.workloads.packages import outside
 
-from joulelab import workloads
 from joulelab.cli import main
+from joulelab.run import workloads
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from joulelab import meters
-from joulelab.config.choose import choose
-from joulelab.config.load import load
+from joulelab import instruments as meters
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, ReadFailed
 from joulelab.core.spec import Meter, Spec, Stream
-from joulelab.meters.hooks import FollowsWorkload, HasEvents, HasMissing
+from joulelab.instruments.hooks import FollowsWorkload, HasEvents, HasMissing
+from joulelab.run.config.choose import choose
+from joulelab.run.config.load import load
 
 # SI units, and what is counted or compared (1). Channel names end in their unit.
 UNITS = {"J": "_j", "W": "_w", "B": "_b", "Hz": "_hz", "s": "_s", "degC": "_c", "1": ""}

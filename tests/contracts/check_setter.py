@@ -12,8 +12,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from joulelab.control import setters
-from joulelab.control.setting import Setter, same
 from joulelab.core.errors import JoulelabError, MeterError, Refused
+from joulelab.core.setting import Setter, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable

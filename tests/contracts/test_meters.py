@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from joulelab import meters
-from joulelab.twins import profile, wall
-from joulelab.twins.model import A100, H100, Host, Node
-from joulelab.twins.serve import TwinServer
+from joulelab import instruments as meters
+from joulelab.twin import profile, wall
+from joulelab.twin.model import A100, H100, Host, Node
+from joulelab.twin.serve import TwinServer
 
 pytestmark = pytest.mark.system
 
@@ -42,7 +42,7 @@ def check(name: str, environment: dict[str, str], *path: Path):
     return json.loads(done.stdout)
 
 
-# A twin has no Slurm: tests/meters/test_slurm_cluster.py starts a real one.
+# A twin has no Slurm: tests/instruments/test_slurm_cluster.py starts a real one.
 @pytest.mark.parametrize("name", [name for name in meters.names() if name != "slurm"])
 def test_on_a_simulated_node(node, name):
     server, environment = node

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from joulelab.control import setters
-from joulelab.twins.model import A100, RTX6000, Node
-from joulelab.twins.serve import TwinServer
+from joulelab.twin.model import A100, RTX6000, Node
+from joulelab.twin.serve import TwinServer
 
 pytestmark = pytest.mark.system
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from joulelab import workloads
 from joulelab.core.errors import MissingDependency
+from joulelab.run import workloads
 
 HEAVY = ("torch", "transformers", "lightning", "keras", "numpy", "PIL", "matplotlib", "nbclient", "duckdb")
 COMMANDS = f"""

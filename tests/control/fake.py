@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.waiting import until
 
-from joulelab.control.setting import Limits, Opened, Setting
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Refused, Unavailable
+from joulelab.core.setting import Limits, Opened, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,8 +21,8 @@ from joulelab.control.client import restore
 from joulelab.control.leftover import has_leftovers
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.process import start_ticks
-from joulelab.twins.model import Node, preset
-from joulelab.twins.serve import TwinServer
+from joulelab.twin.model import Node, preset
+from joulelab.twin.serve import TwinServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

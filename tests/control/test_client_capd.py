@@ -19,8 +19,8 @@ from joulelab.control import client
 from joulelab.control.client import Caps, Wish
 from joulelab.control.frames import refused
 from joulelab.control.link import CapdGone
-from joulelab.control.setting import OutOfBounds
 from joulelab.core.errors import Refused
+from joulelab.core.setting import OutOfBounds
 
 pytestmark = pytest.mark.system
 

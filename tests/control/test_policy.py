@@ -7,8 +7,8 @@ import pytest
 from tests.control.fake import Fake, Files
 
 from joulelab.control.policy import Allow, Policy, load
-from joulelab.control.setting import Limits
 from joulelab.core.errors import ConfigError, Refused
+from joulelab.core.setting import Limits
 
 LIMITS = Limits(100.0, 400.0, 350.0, "W")
 ALICE, BOB = 12345, 12346

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from joulelab.control.setting import Limits, Opened, same
 from joulelab.core.errors import Refused
+from joulelab.core.setting import Limits, Opened, same
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def terminal(browser: Browser, folder: Path) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    job = [sys.executable, "-m", "joulelab.twins.job", "--workload", "resnet152-cifar10"]
+    job = [sys.executable, "-m", "joulelab.twin.job", "--workload", "resnet152-cifar10"]
     job += ["--gpus", "8", "--set", "epochs=200", "--scale", "0.01"]
     store = folder / "live"
     run = [*JOULELAB, "run", "-q", "--runs", str(store), "--name", "resnet152", "--", *job]

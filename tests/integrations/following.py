@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from joulelab.supervisor import phases
+from joulelab.run import phases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.recorder.driving import FAKE, events_of
-from tests.supervisor.supervised import marks
+from tests.run.supervised import marks
 from tests.waiting import until
 from tests.workloads.books import environment
 
@@ -20,9 +20,8 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.jupyter import JoulelabMagics, load_ipython_extension, unload_ipython_extension
 from joulelab.integrations.jupyter_cells import Stack
 from joulelab.integrations.jupyter_reading import read_notebook
+from joulelab.run import cells, phases
 from joulelab.store.folder import RunState, list_runs, read_end, run_state
-from joulelab.supervisor import phases
-from joulelab.workloads import cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 from joulelab.integrations.jupyter import measured_lines
 from joulelab.integrations.jupyter_output import Grid, show_cell, show_notebook
 from joulelab.integrations.jupyter_reading import EARLIER, MOST_PARTS, MeasuredCell, Notebook, Part, _Marked, joined

@@ -14,7 +14,7 @@ from joulelab.store.folder import read_end
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from joulelab.twins.serve import TwinServer
+    from joulelab.twin.serve import TwinServer
 
 pytestmark = pytest.mark.system
 

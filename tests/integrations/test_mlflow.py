@@ -11,7 +11,7 @@ from tests.waiting import until
 import joulelab
 from joulelab.core.clock import utc_now_ns
 from joulelab.integrations.trackers import logged
-from joulelab.supervisor import live
+from joulelab.run import live
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.recorder.driving import fake
-from tests.supervisor.supervised import marks
+from tests.run.supervised import marks
 from tests.waiting import until
 
 import joulelab
-from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
+from joulelab.core.quantity import Quantity
 from joulelab.integrations import tracking
 from joulelab.integrations.batches import samples_in
 from joulelab.integrations.progress import ERASE, Bar, Screen
 from joulelab.integrations.tracking import track
+from joulelab.run import live, phases
+from joulelab.run.tail import Now
 from joulelab.store.folder import RunState, list_runs, read_end, run_state
-from joulelab.supervisor import live, phases
-from joulelab.supervisor.tail import Now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from joulelab.twins.serve import TwinServer
+    from joulelab.twin.serve import TwinServer
 
 X, Y = np.zeros((8, 5)), np.zeros(8)
 IMAGE = np.zeros((3, 16, 16))

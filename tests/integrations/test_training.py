@@ -21,8 +21,8 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.marks import local_ranks
 from joulelab.integrations.training import Following, Look, Training, amounts_of, harmless
 from joulelab.report.cache import result_of
+from joulelab.run import phases
 from joulelab.store.folder import list_runs, read_end
-from joulelab.supervisor import phases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

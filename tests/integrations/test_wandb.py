@@ -16,7 +16,7 @@ from tests.waiting import until
 import joulelab
 from joulelab.core.errors import ConfigError
 from joulelab.integrations.trackers import logged
-from joulelab.supervisor import live
+from joulelab.run import live
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from joulelab.integrations.huggingface import JoulelabCallback
-from joulelab.supervisor import phases
+from joulelab.run import phases
 
 LENGTH = 6
 

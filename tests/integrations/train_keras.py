@@ -13,7 +13,7 @@ import keras  # it reads the backend when it is imported
 import numpy as np
 
 from joulelab.integrations.keras import JoulelabCallback
-from joulelab.supervisor import phases
+from joulelab.run import phases
 
 X, Y = np.ones((10, 4), "float32"), np.ones((10, 1), "float32")
 

@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 import torch
 
 from joulelab.integrations.lightning import JoulelabCallback
-from joulelab.supervisor import phases
+from joulelab.run import phases
 
 SCRATCH = Path(os.environ["SCRATCH"])
 

@@ -14,14 +14,14 @@ from tests.cli.entry import JOULELAB
 from joulelab.analysis.analyse import analyse
 from joulelab.store.folder import list_runs, read_meta
 from joulelab.store.run import open_run
-from joulelab.twins import profile
-from joulelab.twins.model import A100, Node
+from joulelab.twin import profile
+from joulelab.twin.model import A100, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from joulelab.analysis.result import PhaseResult, Result
-    from joulelab.twins.serve import TwinServer
+    from joulelab.twin.serve import TwinServer
 
 HERE = Path(__file__).parent
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]

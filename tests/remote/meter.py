@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.remote.answers import drop_rights, failure, say
 
-from joulelab import meters
+from joulelab import instruments as meters
 from joulelab.core.errors import JoulelabError
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from tests.remote.answers import drop_rights, failure, say
 
 from joulelab.control import setters
-from joulelab.control.setting import Limits
 from joulelab.core.errors import JoulelabError
+from joulelab.core.setting import Limits
 
 
 def main() -> None:

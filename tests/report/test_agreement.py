@@ -10,7 +10,7 @@ import pytest
 from joulelab.analysis.agreement import comparisons
 from joulelab.analysis.alignment import Lag
 from joulelab.analysis.result import GroupResult, Reading, Result, ScopeResult
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
 from joulelab.report.console import make_console
 

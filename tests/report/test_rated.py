@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from joulelab.analysis.rated import Rated, RatedResult
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 from joulelab.report.rated import power_told, told
 
 

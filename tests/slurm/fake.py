@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 
 from joulelab.core.clock import NS
-from joulelab.meters.slurm.archive import JobArchive
-from joulelab.meters.slurm.job import Finder
-from joulelab.meters.slurm.plugins import sampling_of
-from joulelab.transports.slurm import Answer, Slurm
+from joulelab.instruments.slurm.archive import JobArchive
+from joulelab.instruments.slurm.client import Answer, Slurm
+from joulelab.instruments.slurm.job import Finder
+from joulelab.instruments.slurm.plugins import sampling_of
 
 DAY = "2026-11-16T00:"
 T0 = int(dt.datetime(2026, 11, 16, tzinfo=dt.UTC).timestamp()) * NS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.twins.panel import Panel
+    from joulelab.twin.panel import Panel
 
 
 class Feed:

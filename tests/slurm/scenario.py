@@ -18,11 +18,11 @@ from tests.slurm.feed import Feed
 from tests.waiting import until
 
 from joulelab.core.errors import JoulelabError
-from joulelab.twins import profile
-from joulelab.twins.model import Node
-from joulelab.twins.panel import Panel, PanelFlaws
-from joulelab.twins.servers.process import ServerProcess
-from joulelab.twins.truth import Truth
+from joulelab.twin import profile
+from joulelab.twin.model import Node
+from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.truth import Truth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from tests.study.bench import make_study
 
+from joulelab.instruments.slurm.client import Answer
+from joulelab.instruments.slurm.submission import Jobs
 from joulelab.study.executors.slurm import Slurm
 from joulelab.study.nodes import NodeType
 from joulelab.study.slurm.watch import Watch
-from joulelab.transports.slurm import Answer
-from joulelab.transports.slurm_jobs import Jobs
 
 if TYPE_CHECKING:
     from pathlib import Path

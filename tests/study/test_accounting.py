@@ -12,10 +12,10 @@ from tests.slurm.fake import PM, T0, Fake, row
 from joulelab.analysis.analyse import analyse
 from joulelab.core.clock import NS
 from joulelab.core.errors import Unavailable
+from joulelab.instruments.slurm.client import Answer, Slurm
 from joulelab.store.run import open_run
 from joulelab.study.accounting import fill_in
 from joulelab.study.slots import Slot, State
-from joulelab.transports.slurm import Answer, Slurm
 
 T = np.arange(0, 60, 0.5)
 LATER = T0 + 3600 * NS

@@ -20,15 +20,15 @@ from tests.slurm.feed import Feed
 from tests.waiting import until
 
 from joulelab.core.errors import ConfigError, StoreError, Unavailable
+from joulelab.run.closing import analyse_run
 from joulelab.store.folder import list_runs
 from joulelab.study.accounting import attach_job, fill_in
 from joulelab.study.slots import Slot, State
-from joulelab.supervisor.closing import analyse_run
-from joulelab.twins import profile
-from joulelab.twins.model import Node
-from joulelab.twins.panel import Panel, PanelFlaws
-from joulelab.twins.servers.process import ServerProcess
-from joulelab.twins.truth import Truth
+from joulelab.twin import profile
+from joulelab.twin.model import Node
+from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.truth import Truth
 
 pytest.importorskip("pyghmi")
 

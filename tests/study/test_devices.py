@@ -4,9 +4,9 @@ import pytest
 
 from joulelab.control.client import Wish
 from joulelab.core.errors import ConfigError
+from joulelab.instruments.nvml.client import Gpu, Mig
 from joulelab.study.devices import Visible, amd, nvidia, wishes
 from joulelab.study.values import caps, clocks
-from joulelab.transports.nvml import Gpu, Mig
 
 FOUR = [Gpu(i, f"GPU-{i}{i}{i}", "H100") for i in range(4)]
 MIXED = [Gpu(0, "GPU-0", "H100"), Gpu(1, "GPU-1", "T4")]

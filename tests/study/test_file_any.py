@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from joulelab.config.write import toml
 from joulelab.core.errors import ConfigError
+from joulelab.run.config.write import toml
 from joulelab.study.file import nodes, read_study, workloads
 from joulelab.study.file import settings as top
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joulelab.config.write import toml
+from joulelab.run.config.write import toml
 from joulelab.study.file import read_study
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import pytest
 from tests.study.bench import make_study, place
 
 from joulelab.analysis.metrics import summarise
-from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError, StoreError
+from joulelab.core.quantity import Quantity
 from joulelab.store.documents import read_document
 from joulelab.store.folder import write_json_atomic
 from joulelab.study import trial

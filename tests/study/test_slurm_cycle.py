@@ -26,13 +26,13 @@ from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
+from joulelab.run.closing import analyse_run
 from joulelab.study.slots import look
-from joulelab.supervisor.closing import analyse_run
-from joulelab.twins.model import RTX6000, Node
-from joulelab.twins.panel import Panel, PanelFlaws
-from joulelab.twins.serve import TwinServer
-from joulelab.twins.servers import nvml
-from joulelab.twins.servers.process import ServerProcess
+from joulelab.twin.model import RTX6000, Node
+from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.serve import TwinServer
+from joulelab.twin.servers import nvml
+from joulelab.twin.servers.process import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,13 +9,13 @@ import subprocess
 import pytest
 from tests.slurm.site import AWAY, NONE, Site, executor
 
+from joulelab.instruments.slurm.submission import JobState
 from joulelab.study.executors import Ended
 from joulelab.study.nodes import NodeType
 from joulelab.study.slots import owner
 from joulelab.study.slurm import options, sent
 from joulelab.study.slurm.driver import Sending
 from joulelab.study.slurm.queued import is_stuck, queued
-from joulelab.transports.slurm_jobs import JobState
 
 BOTH = "8_0|9|PENDING||Resources\n8_1|10|PENDING||Resources\n"
 

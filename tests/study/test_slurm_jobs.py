@@ -8,6 +8,8 @@ import pytest
 from tests.slurm.site import AWAY, DOWN, NO_DATABASE, NONE, Site, executor
 
 from joulelab.core.errors import ConfigError, ReadFailed, Refused, Unavailable
+from joulelab.instruments.slurm.client import Answer
+from joulelab.instruments.slurm.submission import Jobs, JobState, clean
 from joulelab.study.executors import Ended, Waits
 from joulelab.study.executors.slurm import Slurm
 from joulelab.study.nodes import NodeType
@@ -15,8 +17,6 @@ from joulelab.study.slurm import options, sent
 from joulelab.study.slurm.check import check
 from joulelab.study.slurm.task import Task, why, write_job
 from joulelab.study.slurm.watch import Seen, by_name
-from joulelab.transports.slurm import Answer
-from joulelab.transports.slurm_jobs import Jobs, JobState, clean
 
 
 def test_options_of_a_node_type():

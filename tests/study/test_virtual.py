@@ -18,14 +18,14 @@ from joulelab.store.folder import read_end, read_meta
 from joulelab.store.run import open_run
 from joulelab.study.check import check_plan
 from joulelab.study.drive import plan as planned
-from joulelab.study.executors import twin as executor
 from joulelab.study.file import read_study
 from joulelab.study.results import gather
 from joulelab.study.slots import State
 from joulelab.study.trial import trial_of
-from joulelab.study.virtual import read_truth, replaced, run_twin_study
-from joulelab.study.virtual.refused import WORDS, remarks
-from joulelab.twins.nodefile import parsed
+from joulelab.twin import executor
+from joulelab.twin.nodefile import parsed
+from joulelab.twin.virtual import read_truth, replaced, run_twin_study
+from joulelab.twin.virtual.refused import WORDS, remarks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

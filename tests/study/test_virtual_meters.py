@@ -13,18 +13,18 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.store.folder import read_json
 from joulelab.study.slots import State
-from joulelab.study.virtual import read_truth, run_twin_study
-from joulelab.study.virtual.bench import Bench
-from joulelab.study.virtual.families import READERS, gain_of
-from joulelab.study.virtual.measure import check_meters, measure
-from joulelab.twins.nodefile import parsed
-from joulelab.twins.progress import Ask
-from joulelab.twins.timeline import When, lay_out
+from joulelab.twin.nodefile import parsed
+from joulelab.twin.progress import Ask
+from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.virtual import read_truth, run_twin_study
+from joulelab.twin.virtual.bench import Bench
+from joulelab.twin.virtual.families import READERS, gain_of
+from joulelab.twin.virtual.measure import check_meters, measure
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.study.virtual.bench import Measured
+    from joulelab.twin.virtual.bench import Measured
 
 METERS = """
 [meters.pdu]

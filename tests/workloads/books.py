@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-RUNNER = (sys.executable, "-m", "joulelab.workloads.notebook")
+RUNNER = (sys.executable, "-m", "joulelab.run.notebook")
 LIMIT_S = 240
 
 

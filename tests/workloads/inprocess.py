@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import joulelab
-from joulelab.workloads import cells, notebook
+from joulelab.run import cells, notebook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

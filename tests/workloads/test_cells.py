@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.workloads.books import book, code, text, write
 
 from joulelab.core.errors import ConfigError
-from joulelab.workloads import cells, notebook
+from joulelab.run import cells, notebook
 
 if TYPE_CHECKING:
     from pathlib import Path

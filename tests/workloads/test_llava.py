@@ -20,9 +20,9 @@ pytest.importorskip("PIL.Image")
 
 import joulelab  # noqa: E402
 from joulelab.core.errors import ConfigError  # noqa: E402
+from joulelab.run.workloads import settings  # noqa: E402
 from joulelab.workloads import llava15_13b as training  # noqa: E402
 from joulelab.workloads import llm_infer as serving  # noqa: E402
-from joulelab.workloads import settings  # noqa: E402
 from joulelab.workloads.data import llava as data  # noqa: E402
 from joulelab.workloads.models import llama, llava  # noqa: E402
 from joulelab.workloads.training import launch, loop  # noqa: E402

@@ -127,7 +127,7 @@ def test_phases_of_the_notebooks_own_code_lie_in_its_cells(recorded: Recorded) -
 
 def test_the_record_names_the_notebook_and_show_lists_its_cells(recorded: Recorded) -> None:
     assert recorded.result["labels"] == {"notebook": "train.ipynb"}
-    assert recorded.result["command"][1:4] == ["-m", "joulelab.workloads.notebook", "train.ipynb"]
+    assert recorded.result["command"][1:4] == ["-m", "joulelab.run.notebook", "train.ipynb"]
     for line in ("cell 1", "between cells", "cell 5", "  train"):
         assert line in recorded.shown
 

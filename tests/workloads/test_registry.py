@@ -38,7 +38,7 @@ def test_the_words_of_a_study_become_a_command(tmp_path: Path) -> None:
     found = workloads.argv("notebook", ["a.ipynb", "x=2", "--pause=1s"], tmp_path, out)
     assert found[1:] == [
         "-m",
-        "joulelab.workloads.notebook",
+        "joulelab.run.notebook",
         str(file),
         "--pause=1",
         f"--out={out}",
@@ -108,7 +108,7 @@ def test_without_nbclient_a_notebook_says_what_to_install(tmp_path: Path) -> Non
     # A Python in which only joulelab's own source is found.
     source = Path(workloads.__file__).parents[2]
     text = f"import sys; sys.path.insert(0, {str(source)!r}); sys.argv[1:] = [{str(file)!r}]\n"
-    text += "import runpy; runpy.run_module('joulelab.workloads.notebook', run_name='__main__')"
+    text += "import runpy; runpy.run_module('joulelab.run.notebook', run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path
     )

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.integrations.following import Marked, marked
 
-from joulelab import workloads
-from joulelab.twins import profile
-from joulelab.twins.model import Node, preset
-from joulelab.twins.serve import TwinServer
+from joulelab.run import workloads
+from joulelab.twin import profile
+from joulelab.twin.model import Node, preset
+from joulelab.twin.serve import TwinServer
 from joulelab.workloads import llm_infer
 from joulelab.workloads.training import launch
 

@@ -13,7 +13,9 @@ from tests.workloads.inprocess import run_cells
 from torch.utils.data import DataLoader
 
 from joulelab.core.errors import ConfigError
-from joulelab.workloads import cells, lstm_load, lstm_notebook, notebook, settings, vgg19bn_notebook, vgg19bn_xray
+from joulelab.run import cells, notebook
+from joulelab.run.workloads import settings
+from joulelab.workloads import lstm_load, lstm_notebook, vgg19bn_notebook, vgg19bn_xray
 from joulelab.workloads.models.vgg import VGG19, least_size
 from joulelab.workloads.training.counting import count
 

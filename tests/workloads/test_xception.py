@@ -5,7 +5,8 @@ import functools
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.workloads import settings, xception_birds
+from joulelab.run.workloads import settings
+from joulelab.workloads import xception_birds
 from joulelab.workloads.training import launch
 
 torch = pytest.importorskip("torch")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.agreement import verdict
 from joulelab.analysis.result import Check, Comparison, Reading, ScopeResult
-from joulelab.analysis.terms import Quantity, total
+from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import family, roots
 
 if TYPE_CHECKING:

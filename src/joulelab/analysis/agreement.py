@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.result import Reading, ScopeResult
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 ALIKE = 0.005  # meters that differ by less agree, however sure they are of themselves
 

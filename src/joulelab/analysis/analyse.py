@@ -26,8 +26,8 @@ from joulelab.analysis.result import GroupResult, PhaseResult, Reading, Result, 
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import TICKS_PER_POWER, PowerStatistics, power_statistics
 from joulelab.analysis.sums import SumCurve
-from joulelab.analysis.terms import Quantity, total
 from joulelab.analysis.unsure import unsure_of, with_unsure
+from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import family
 from joulelab.core.text import SERVED_TWIN
 

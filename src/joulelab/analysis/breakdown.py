@@ -10,7 +10,7 @@ from joulelab.analysis.alignment import Sums, means
 from joulelab.analysis.result import GroupResult, ScopeResult
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import power_statistics
-from joulelab.analysis.terms import Quantity, total
+from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import CORDS, ancestors, family, order, parent, roots
 
 if TYPE_CHECKING:

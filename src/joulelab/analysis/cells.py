@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.products import ONE
 from joulelab.analysis.spread import NO_POOL, Pool, Pooled, correlation, mean_of, pool_of, scatter_of, type_a
-from joulelab.analysis.terms import COVERAGE_FACTOR, IN_STEP, UNSEEN, Quantity, total
+from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP, UNSEEN, Quantity, total
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

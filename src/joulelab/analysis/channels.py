@@ -18,7 +18,7 @@ from joulelab.core.scope import order, parent
 
 if TYPE_CHECKING:
     from joulelab.analysis.series import Ints
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
     from joulelab.core.spec import Spec, Stream
     from joulelab.store.run import Run, TableInfo
     from joulelab.store.series import Series

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from joulelab.analysis.goal import Goal, Within
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 
 @dataclass(frozen=True, slots=True)

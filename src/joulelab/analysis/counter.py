@@ -13,7 +13,7 @@ from joulelab.analysis.coarse import Coarse
 from joulelab.analysis.periodic import unseen_share, within
 from joulelab.analysis.power import GAP_FACTOR, Bounds, PowerCurve, hidden_kind, source_of, unseen_u
 from joulelab.analysis.series import Readings, usual_step
-from joulelab.analysis.terms import Quantity, edges
+from joulelab.core.quantity import Quantity, edges
 
 if TYPE_CHECKING:
     import numpy.typing as npt

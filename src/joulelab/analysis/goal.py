@@ -12,7 +12,7 @@ from joulelab.core.errors import ConfigError
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 Name = Literal["energy", "time", "edp", "ed2p", "eds", "gain-loss"]
 NAMES: tuple[Name, ...] = get_args(Name)

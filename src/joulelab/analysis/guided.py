@@ -16,7 +16,7 @@ import numpy as np
 
 from joulelab.analysis.power import Bounds, PowerCurve
 from joulelab.analysis.series import Readings, independent
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable

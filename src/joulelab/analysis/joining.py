@@ -11,7 +11,7 @@ from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.guided import DoubtedCurve, Guide, GuidedCurve, WatchedCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.sums import sums_of
-from joulelab.analysis.terms import Quantity, total
+from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import family, order, parent, roots
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from joulelab.analysis.repeats import FIGURES, UNITS, Sample, samples_of
 from joulelab.analysis.scaling import Scaling, find_scaling
 from joulelab.analysis.spread import Pool, deviation
 from joulelab.analysis.study_notes import notes_of
-from joulelab.analysis.terms import Quantity
 from joulelab.analysis.work import kinds_with_figure
+from joulelab.core.quantity import Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

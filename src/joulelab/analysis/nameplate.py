@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.breakdown import stacked
 from joulelab.analysis.channels import energy_bearing
 from joulelab.analysis.rated import Rated, RatedResult
-from joulelab.analysis.terms import total
+from joulelab.core.quantity import total
 from joulelab.core.scope import family
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from joulelab.analysis.result import ScopeResult
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
     from joulelab.core.spec import Spec, Stream
     from joulelab.store.run import Run
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from joulelab.analysis.repeats import LEVEL
 from joulelab.analysis.spread import NO_SPREAD
 from joulelab.analysis.student import t_quantile, t_tail
-from joulelab.analysis.terms import COVERAGE_FACTOR
+from joulelab.core.quantity import COVERAGE_FACTOR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

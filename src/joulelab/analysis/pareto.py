@@ -10,12 +10,12 @@ import numpy as np
 
 from joulelab.analysis.cells import Means, energy_ratio, time_ratio
 from joulelab.analysis.products import ONE, surely_more
-from joulelab.analysis.terms import COVERAGE_FACTOR
+from joulelab.core.quantity import COVERAGE_FACTOR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 ROUNDING = 1e-9  # what is so near to being told apart is worked out in full
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from joulelab.analysis.periodic import LONGEST, is_in_step, repeat_period_s, unseen_share, within
 from joulelab.analysis.series import usual_step
-from joulelab.analysis.terms import COVERAGE_FACTOR, IN_STEP, UNSEEN, Quantity, edges
+from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP, UNSEEN, Quantity, edges
 
 if TYPE_CHECKING:
     from joulelab.analysis.series import Floats, Ints, Readings

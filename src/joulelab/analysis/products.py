@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 
 ONE = Quantity(1.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 from joulelab.core.scope import family
 
 

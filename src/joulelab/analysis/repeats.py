@@ -15,7 +15,7 @@ from joulelab.analysis.cells import lasting, per_unit
 from joulelab.analysis.outliers import LEAST, outliers
 from joulelab.analysis.spread import deviation, mean_of
 from joulelab.analysis.student import t_quantile
-from joulelab.analysis.terms import COVERAGE_FACTOR
+from joulelab.core.quantity import COVERAGE_FACTOR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from joulelab.analysis.gaps import Gap
 from joulelab.analysis.rated import RatedResult
 from joulelab.analysis.statistics import PowerStatistics
-from joulelab.analysis.terms import Quantity
 from joulelab.analysis.work import kinds_with_figure
+from joulelab.core.quantity import Quantity
 
 if TYPE_CHECKING:
     from joulelab.analysis.alignment import Lag

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.cells import Cell
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 KNOB = "gpus"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.student import f_tail, t_975
-from joulelab.analysis.terms import COVERAGE_FACTOR
+from joulelab.core.quantity import COVERAGE_FACTOR
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

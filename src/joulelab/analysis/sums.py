@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.series import Readings
-from joulelab.analysis.terms import Quantity, total
+from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import family
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.checks import Facts
     from joulelab.analysis.result import CheckStatus
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 
 def unsure_of(events: Sequence[dict[str, Any]]) -> tuple[int, int]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from joulelab.supervisor.spawn import Spawned
+    from joulelab.run.spawn import Spawned
 
 
 INTERRUPTED_CODE = 130
@@ -51,7 +51,7 @@ def _die_by_signals() -> None:
 
 def _recorder() -> list[Spawned]:
     """Start the recorder of a run before anything else is loaded: then both load at once."""
-    from joulelab.supervisor.spawn import Spawned
+    from joulelab.run.spawn import Spawned
 
     try:
         return [Spawned(os.environ, warm=True)]

@@ -15,19 +15,19 @@ import click
 
 from joulelab.cli.entries import Opener, load_configuration
 from joulelab.cli.options import print_json
-from joulelab.config.check import NAME, check_values, entry_of
-from joulelab.config.choose import list_lost_meters
-from joulelab.config.entry import Source, Table
-from joulelab.config.files import NAMED, project_file, system_file, user_file
-from joulelab.config.modules import module_of
-from joulelab.config.secrets import KINDS
-from joulelab.config.write import entry_text, write_entry
 from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.run.config.check import NAME, check_values, entry_of
+from joulelab.run.config.choose import list_lost_meters
+from joulelab.run.config.entry import Source, Table
+from joulelab.run.config.files import NAMED, project_file, system_file, user_file
+from joulelab.run.config.modules import module_of
+from joulelab.run.config.secrets import KINDS
+from joulelab.run.config.write import entry_text, write_entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.config.entry import Config
+    from joulelab.run.config.entry import Config
 
 Reading = dict[str, Any]
 

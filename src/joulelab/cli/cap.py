@@ -13,8 +13,8 @@ from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from joulelab.control.client import Released, Status, Wish
-    from joulelab.supervisor.choosing import Value
-    from joulelab.supervisor.spawn import Spawned
+    from joulelab.run.choosing import Value
+    from joulelab.run.spawn import Spawned
 
 VERBS = ("status", "restore")
 
@@ -90,7 +90,7 @@ def command(
         raise click.UsageError("there is no cap; type `joulelab cap 170 -- CMD`")
     if not words and clock_text is None and which is not None:
         raise click.UsageError("--gpu names GPUs, but there is no cap for them; type `joulelab cap --gpu 0 170 -- CMD`")
-    from joulelab.supervisor.leftovers import put_back
+    from joulelab.run.leftovers import put_back
 
     put_back(os.environ, lambda said: click.echo(f"joulelab: {said}", err=True))
     wanted = _wishes(words[0] if words else None, which, cpu_cap, clock_text)
@@ -100,7 +100,7 @@ def command(
 def _wishes(watts: str | None, which: str | None, cpu_cap: str | None, clock_text: str | None) -> list[Wish]:
     """Return what to ask the keeper for. Raises ConfigError, Unavailable."""
     from joulelab.control.client import Caps
-    from joulelab.supervisor.choosing import gpus, packages, wishes
+    from joulelab.run.choosing import gpus, packages, wishes
 
     asked = value(watts, "cap") if watts is not None else None
     locked = clock(clock_text) if clock_text is not None else None

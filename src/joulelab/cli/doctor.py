@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.options import Duration, config_option, json_option, print_json
-from joulelab.config.choose import list_lost_meters
-from joulelab.config.modules import module_of
-from joulelab.config.secrets import shown
 from joulelab.core.errors import ConfigError, Denied, JoulelabError
+from joulelab.run.config.choose import list_lost_meters
+from joulelab.run.config.modules import module_of
+from joulelab.run.config.secrets import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from joulelab.cli.probe import ChannelHealth, MeterHealth
-    from joulelab.config.entry import Config, Entry
     from joulelab.core.spec import Meter
+    from joulelab.run.config.entry import Config, Entry
 
 INSIDE_S, OUTSIDE_S = 3.0, 6.0
 SLOW_READ_S = 0.02
@@ -81,7 +81,7 @@ def command(names: tuple[str, ...], seconds: float | None, config: Path | None, 
 
 def _targets(config: Config, names: tuple[str, ...], lost: set[str]) -> tuple[list[str], list[Entry]]:
     """Return the meters to examine that are not configured, and the entries; `lost` ones are neither."""
-    from joulelab import meters
+    from joulelab import instruments as meters
 
     entries = [e for e in config.entries if not names or e.name in names or e.meter in names]
     covered = {word for e in entries for word in (e.name, e.meter)} | lost | (set() if names else set(config.off))
@@ -91,7 +91,7 @@ def _targets(config: Config, names: tuple[str, ...], lost: set[str]) -> tuple[li
 def examine(name: str, seconds: float) -> dict[str, Any]:
     """Open a meter as a run would, read it for a while, and return what is found as plain data."""
     from joulelab.recorder.plan import MeterPlan, Plan, open_meter
-    from joulelab.supervisor.options import RunOptions
+    from joulelab.run.options import RunOptions
 
     offers = RunOptions(runs=Path()).offers(os.environ)
     try:
@@ -158,7 +158,7 @@ def _examined(name: str, meter: Meter, seconds: float, *, polite: bool = False) 
 
 def _adding(name: str) -> str | None:
     """Return the command that configures a meter, None where there is no such meter or it needs none."""
-    from joulelab.meters.catalog import add_command, is_configured
+    from joulelab.instruments.catalog import add_command, is_configured
 
     try:
         module = module_of(name)
@@ -169,7 +169,7 @@ def _adding(name: str) -> str | None:
 
 def _fixes(name: str, offers: dict[str, str]) -> list[tuple[str, str]]:
     """Return how to grant access, as (what it does, command), where the meter knows."""
-    from joulelab import meters
+    from joulelab import instruments as meters
 
     fixes: Callable[..., list[tuple[str, str]]] | None = getattr(meters.find(name), "fixes", None)
     root = offers.get(f"{name}.root")

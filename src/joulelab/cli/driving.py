@@ -23,9 +23,9 @@ FAILED_CODE = 1
 def drive(study: Study, plan: Plan, *, retry: bool) -> Outcome:
     """Run what is not done yet, and put back every cap. Raises JoulelabError where an executor cannot be opened."""
     from joulelab.cli.progress import Shown
+    from joulelab.run.leftovers import put_back
     from joulelab.study.drive import Driver
     from joulelab.study.stopping import Stop
-    from joulelab.supervisor.leftovers import put_back
 
     cells = {cell.key: cell for cell in plan.cells}
     say(f"{matrix(plan)} in {_short(study)}, seed {study.seed}")
@@ -45,9 +45,9 @@ def drive(study: Study, plan: Plan, *, retry: bool) -> Outcome:
 
 def open_executors(study: Study, plan: Plan, stack: ExitStack) -> dict[str, Executor]:
     """Return the executor of each node type; node types of one executor share it. Raises JoulelabError."""
+    from joulelab.run.workload import inherited
     from joulelab.study.executors import open_executor
     from joulelab.study.nodes import LOCAL
-    from joulelab.supervisor.workload import inherited
 
     environ = inherited(os.environ)
     names = {name: node.executor for name, node in plan.nodes.items()} or {LOCAL: LOCAL}

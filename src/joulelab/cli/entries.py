@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.config.modules import is_live, module_of
-from joulelab.config.secrets import hide, resolve
 from joulelab.core.errors import JoulelabError, Unavailable
+from joulelab.run.config.modules import is_live, module_of
+from joulelab.run.config.secrets import hide, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from joulelab.config.entry import Config, Entry
     from joulelab.core.spec import Archive, Meter
-    from joulelab.meters.catalog import Row
+    from joulelab.instruments.catalog import Row
+    from joulelab.run.config.entry import Config, Entry
 
 TOGETHER = 16
 
@@ -69,7 +69,7 @@ class Opener:
 
     def _open(self) -> Meter | Archive:
         from joulelab.recorder.plan import MeterPlan, Plan, open_meter
-        from joulelab.supervisor.options import RunOptions
+        from joulelab.run.options import RunOptions
 
         module = self.module
         if not is_live(module):
@@ -82,8 +82,8 @@ class Opener:
 
 def load_configuration(named: Path | None) -> Config:
     """Load this host's configuration as a run does and print its warnings; its problems stay with the caller."""
-    from joulelab.config.load import load
-    from joulelab.supervisor.options import host_name
+    from joulelab.run.config.load import load
+    from joulelab.run.options import host_name
 
     config = load(os.environ, host_name(), named=named)
     for warning in config.warnings:
@@ -95,7 +95,7 @@ def rows_of(entries: Sequence[Entry]) -> list[Row]:
     """Open entries, some at once, and describe them."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from joulelab.meters.catalog import describe
+    from joulelab.instruments.catalog import describe
 
     def row(entry: Entry) -> Row:
         opener = Opener(entry)

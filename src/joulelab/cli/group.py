@@ -14,7 +14,7 @@ from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.version import __version__
 
 if TYPE_CHECKING:
-    from joulelab.supervisor.spawn import Spawned
+    from joulelab.run.spawn import Spawned
 
 # What `joulelab --help` says of each command, so that it imports none of them. A test holds it against the commands.
 COMMANDS = {
@@ -107,7 +107,7 @@ def commands(ctx: click.Context) -> None:
     joulelab run -- python train.py
     """
     if ctx.invoked_subcommand not in LOOK_AWAY:
-        from joulelab.supervisor.leftovers import put_back
+        from joulelab.run.leftovers import put_back
 
         put_back(os.environ, lambda said: click.echo(f"joulelab: {said}", err=True))
 

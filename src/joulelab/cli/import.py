@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from zoneinfo import ZoneInfo
 
-    from joulelab.supervisor.imports import Asked, Imported
+    from joulelab.run.imports import Asked, Imported
 
 SOURCES = ("slurm", "prometheus", "csv", "wandb")
 _KEYS = {"from": "since", "to": "until", "phase": "phases", "entry": "entries", "label": "labels"}
@@ -62,9 +62,9 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
     if options["into"] is not None:
         _show(_attached(source, what, runs, options), as_json=as_json)
         return
-    from joulelab.meters.file.times import zone_of
+    from joulelab.instruments.file.times import zone_of
+    from joulelab.run.imports import Wanted, import_archives
     from joulelab.store.imported import Stretch
-    from joulelab.supervisor.imports import Wanted, import_archives
 
     zone = zone_of(options["zone"], "--zone") if options["zone"] else None
     start_ns, end_ns = _time(options["since"], zone, "--from"), _time(options["until"], zone, "--to")
@@ -93,9 +93,9 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
 
 def _attached(source: str, what: Sequence[str], runs: Path, options: dict[str, Any]) -> Imported:
     """Add what Slurm accounted to a run that is there. Raises JoulelabError."""
+    from joulelab.run.imports import Imported
     from joulelab.store.folder import find_run
     from joulelab.study.accounting import attach_job
-    from joulelab.supervisor.imports import Imported
 
     if source != "slurm":
         why = "meters of a node would be counted beside those that the run has"
@@ -110,7 +110,7 @@ def _attached(source: str, what: Sequence[str], runs: Path, options: dict[str, A
 
 def _asked(source: str, what: Sequence[str], options: dict[str, Any]) -> list[Asked]:
     """Return the archives to ask: the source itself, unless entries take its place, and the entries."""
-    from joulelab.supervisor.imports import entry_asked, typed_asked
+    from joulelab.run.imports import entry_asked, typed_asked
 
     subjects = [w for w in what if "=" not in w or Path(w).exists()]
     settings = dict(_setting(w) for w in what if w not in subjects)
@@ -140,7 +140,7 @@ def _of_servers(
     """Return the servers to ask: for a job of theirs, for some nodes, or as they are."""
     from dataclasses import replace
 
-    from joulelab.supervisor.imports import typed_asked
+    from joulelab.run.imports import typed_asked
 
     if subjects and not re.fullmatch(r"\d+([_+]\w+)?", subjects[0]):
         advice = "joulelab import prometheus JOBID, or address=... --from --to"
@@ -178,7 +178,7 @@ def _file_settings(source: str, path: str, options: dict[str, Any], typed: dict[
 def _map(text: str) -> dict[str, str]:
     column, equals, place = text.rpartition("=")
     scope, colon, unit = place.rpartition(":")
-    from joulelab.meters.file.cells import unit_of
+    from joulelab.instruments.file.cells import unit_of
 
     if not colon or unit_of(unit) is None:  # the scope may have a colon of its own: gpu:0
         scope, unit = place, ""
@@ -203,7 +203,7 @@ def _time(text: str | None, zone: ZoneInfo | None, where: str) -> int | None:
 
 
 def _when(text: str, zone: ZoneInfo | None, where: str) -> int:
-    from joulelab.meters.file.times import utc_ns
+    from joulelab.instruments.file.times import utc_ns
 
     return utc_ns(text, zone, where)
 

@@ -116,7 +116,7 @@ def _say(text: str) -> None:
 
 
 def _folder(environ: Mapping[str, str]) -> Path | None:
-    from joulelab.supervisor.options import marks_folder
+    from joulelab.run.options import marks_folder
 
     folder = marks_folder(environ)
     return folder if folder is not None and folder.is_dir() else None
@@ -152,7 +152,7 @@ def _around(
     """Run a command as a phase, and end as it ends."""
     from joulelab.core.errors import WorkloadError
     from joulelab.core.marks import MarkWriter, local_rank
-    from joulelab.supervisor.workload import leave, start_workload
+    from joulelab.run.workload import leave, start_workload
 
     writer = MarkWriter(folder, rank=local_rank(os.environ)) if folder is not None else None
     identity = writer.begin(name, number) if writer else None

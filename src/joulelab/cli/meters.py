@@ -15,8 +15,8 @@ from joulelab.cli.options import config_option, json_option, print_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.config.entry import Config
-    from joulelab.meters.catalog import Channel, Row
+    from joulelab.instruments.catalog import Channel, Row
+    from joulelab.run.config.entry import Config
 
 TWIN = "joulelab twin -- joulelab meters   # a simulated node with GPUs and CPUs"
 
@@ -72,10 +72,10 @@ def _rows(config: Config, names: tuple[str, ...]) -> list[Row]:
 
     A problem of the configuration is a row, too. Raises ConfigError for a name that no meter has.
     """
-    from joulelab import meters
+    from joulelab import instruments as meters
     from joulelab.cli.entries import rows_of
-    from joulelab.config.choose import list_lost_meters
-    from joulelab.meters.catalog import Row, archives, survey
+    from joulelab.instruments.catalog import Row, archives, survey
+    from joulelab.run.config.choose import list_lost_meters
 
     lost = list_lost_meters(config, names)
     entries = [e for e in config.entries if not names or e.name in names or e.meter in names]

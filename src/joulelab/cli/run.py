@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
-    from joulelab.config.choose import Chosen
     from joulelab.control.client import Wish
-    from joulelab.supervisor.capping import Companion
-    from joulelab.supervisor.options import RunOptions
-    from joulelab.supervisor.run import Outcome
-    from joulelab.supervisor.spawn import Spawned
+    from joulelab.run.capping import Companion
+    from joulelab.run.config.choose import Chosen
+    from joulelab.run.options import RunOptions
+    from joulelab.run.run import Outcome
+    from joulelab.run.spawn import Spawned
 
 # What prints the table; loaded while the command runs.
 NEEDED = ("joulelab.report.cache", "joulelab.report.table")
@@ -115,9 +115,9 @@ def execute(
     if given["rated_cpu"] is not None and not given["estimate"]:
         raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
     from joulelab.core.marks import local_rank
-    from joulelab.supervisor.run import run_command
-    from joulelab.supervisor.signals import SignalBox
-    from joulelab.supervisor.workload import inherited, leave
+    from joulelab.run.run import run_command
+    from joulelab.run.signals import SignalBox
+    from joulelab.run.workload import inherited, leave
 
     words, labels = _of_notebook(words)
     if local_rank(os.environ):
@@ -142,7 +142,7 @@ def execute(
 def _become(words: Sequence[str], early: Sequence[Spawned] | None) -> NoReturn:
     """Run the command without recording: the first rank of a node records for all of them."""
     from joulelab.core.errors import WorkloadError
-    from joulelab.supervisor.workload import become_workload, inherited, leave
+    from joulelab.run.workload import become_workload, inherited, leave
 
     for spawned in early or ():  # reaped, so that the command does not meet a child that it never had
         with contextlib.suppress(OSError):
@@ -159,7 +159,7 @@ def _of_notebook(words: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str
     """Return the command that runs a notebook where one is named, with a label that tells; all else as it is."""
     if not words[0].endswith(".ipynb"):
         return words, {}
-    from joulelab.workloads import notebook
+    from joulelab.run import notebook
 
     if notebook.is_program(Path(words[0])):
         return words, {}
@@ -209,7 +209,7 @@ def _options(
     config: Path | None = None,
 ) -> RunOptions:
     """Return what is asked for, and warn of a wrong configuration. Raises ConfigError for a name that no meter has."""
-    from joulelab.supervisor.options import RunOptions
+    from joulelab.run.options import RunOptions
 
     if period is not None and period < 0.001:
         raise click.UsageError("--period is shorter than 1 ms; no meter here is read that fast")
@@ -235,16 +235,16 @@ def _configured(
     file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]
 ) -> tuple[Chosen | None, dict[str, float]]:
     """Return the meters to read (None: the usual ones) and the configured times; most runs have nothing to load."""
-    from joulelab.config.files import present
+    from joulelab.run.config.files import present
 
     files, warnings = present(os.environ, named=file)
     for warning in warnings:
         _say(warning)
     if not files and not wanted and not without:
         return None, {}
-    from joulelab.config.choose import choose
-    from joulelab.config.load import load
-    from joulelab.supervisor.options import host_name
+    from joulelab.run.config.choose import choose
+    from joulelab.run.config.load import load
+    from joulelab.run.options import host_name
 
     config = load(os.environ, host_name(), named=file)
     chosen = choose(config, os.environ, wanted, without)

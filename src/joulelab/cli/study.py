@@ -57,7 +57,7 @@ def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: boo
     With the time and energy expected from earlier runs where there are any, and what is missing. Nothing is run or
     written.
     """
-    from joulelab.cli.planning import show_plan
+    from joulelab.cli.study_plan import show_plan
     from joulelab.core.errors import JoulelabError
     from joulelab.study.folder import FILE
 
@@ -179,7 +179,7 @@ def read_named(file: Path, twins: tuple[str, ...], studies: Path) -> StudyFile:
     found = read_study(file)
     if not twins:
         return found
-    from joulelab.study.virtual import replaced, twins_of
+    from joulelab.twin.virtual import replaced, twins_of
 
     pairs = [text.rpartition("=") for text in twins]
     alone = [node for name, _, node in pairs if not name]
@@ -196,7 +196,7 @@ def read_named(file: Path, twins: tuple[str, ...], studies: Path) -> StudyFile:
 def _is_on(folder: Path, twins: Mapping[str, str]) -> bool:
     """Return whether a folder is a study on these twins: one of `joulelab reproduce`, which has its own name for it."""
     from joulelab.study.folder import FILE, open_study
-    from joulelab.study.virtual import twins_of
+    from joulelab.twin.virtual import twins_of
 
     return (folder / FILE).exists() and twins_of(open_study(folder).nodes) == twins
 
@@ -209,7 +209,7 @@ def _typed(found: StudyFile, twins: tuple[str, ...]) -> str:
 def _check(found: StudyFile) -> None:
     from joulelab.report.format import simulated
     from joulelab.study.check import check_plan
-    from joulelab.study.virtual.twin import twins_of
+    from joulelab.twin.virtual.twin import twins_of
 
     twins = twins_of(found.plan.nodes)
     if twins:

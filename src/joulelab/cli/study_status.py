@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.planning import describe, expected_text
+from joulelab.cli.study_plan import describe, expected_text
 from joulelab.study.nodes import SLURM
 from joulelab.study.slots import last_words
 
@@ -29,7 +29,7 @@ def status_of(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]
     """Return how a study stands as plain data."""
     from joulelab.study.expected import Expected
     from joulelab.study.now import power_now
-    from joulelab.study.virtual.twin import twins_of
+    from joulelab.twin.virtual.twin import twins_of
 
     cells = {cell.key: cell for cell in plan.cells}
     states = Counter(slot.state.value for slot in slots)

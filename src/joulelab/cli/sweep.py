@@ -207,7 +207,7 @@ def _sweep(plan: Plan, wanted: Wanted) -> int:
     for warning in check_plan(plan, os.environ):
         say(warning)
     if wanted.dry_run:
-        from joulelab.cli.planning import show_plan
+        from joulelab.cli.study_plan import show_plan
 
         return show_plan(wanted.folder, wanted.name, plan, seed=wanted.seed, as_json=wanted.as_json)
     if not agreed(plan, yes=wanted.yes):

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from joulelab.analysis.goal import Goal
+    from joulelab.run.run import Outcome
+    from joulelab.run.spawn import Spawned
     from joulelab.study.drive import Told
     from joulelab.study.executors import Executor
     from joulelab.study.tuning.grid import Grid
     from joulelab.study.tuning.online import Online
     from joulelab.study.tuning.runs import Tuning
     from joulelab.study.tuning.tuned import Tuned
-    from joulelab.supervisor.run import Outcome
-    from joulelab.supervisor.spawn import Spawned
 
 OWN_FAILURE = 125
 FAILED_CODE = 1
@@ -168,8 +168,8 @@ def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str 
     """Return what is asked for. Raises JoulelabError."""
     from joulelab.analysis.goal import Goal
     from joulelab.control.client import Caps
+    from joulelab.run.choosing import gpus
     from joulelab.study.tuning.grid import make_grid
-    from joulelab.supervisor.choosing import gpus
 
     goal = Goal.parse(goal_text)
     with Caps(os.environ) as caps:
@@ -179,10 +179,10 @@ def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str 
 
 def _runs(wanted: Wanted, which: str | None, given: Mapping[str, Any]) -> int:
     """Tune by whole runs; return the exit code. Raises JoulelabError."""
+    from joulelab.run.leftovers import put_back
+    from joulelab.run.workload import inherited
     from joulelab.study.executors import open_executor
     from joulelab.study.stopping import Stop
-    from joulelab.supervisor.leftovers import put_back
-    from joulelab.supervisor.workload import inherited
 
     environ = _visible(wanted.grid) if which is not None else dict(os.environ)
     executor = open_executor("local", inherited(environ), {}, given["studies"])

@@ -104,7 +104,7 @@ def _alone(runs: Path, shown: _Shown, waiter: Waiter, *, keep: bool) -> None:
     from tempfile import TemporaryDirectory
 
     from joulelab.report.watch.view import Watched
-    from joulelab.supervisor.measure import measure
+    from joulelab.run.measure import measure
 
     shown.note(f"no run is live in {runs}: measuring this node")
     with contextlib.ExitStack() as stack:

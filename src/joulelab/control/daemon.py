@@ -17,10 +17,10 @@ from joulelab.control.frames import encode, id_of, parse, refused
 from joulelab.control.keeper import Keeper
 from joulelab.control.leftover import has_leftovers
 from joulelab.control.peer import Peer
-from joulelab.control.setting import OutOfBounds
 from joulelab.control.state import Lock, State, user_name
 from joulelab.control.trusted import make_folder
 from joulelab.core.errors import ConfigError, JoulelabError, Refused
+from joulelab.core.setting import OutOfBounds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

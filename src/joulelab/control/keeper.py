@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.control.frames import plain, refused
 from joulelab.control.lease import Lease, finish, main_value, unit_of, value_text
-from joulelab.control.setting import OutOfBounds
 from joulelab.control.state import WAYS, InUse, by_hand, holder_text, utc_text
 from joulelab.control.told import Released
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused, StoreError
-from joulelab.meters import nearest
-from joulelab.transports.nvml_control import LOCK_CLOCKS
+from joulelab.core.setting import OutOfBounds
+from joulelab.instruments import nearest
+from joulelab.instruments.nvml.control import LOCK_CLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from joulelab.control.frames import Ask, WishFrame
     from joulelab.control.setters import Found
-    from joulelab.control.setting import Limits, Setter
     from joulelab.control.state import Journal, State
+    from joulelab.core.setting import Limits, Setter
 
 # Raises Refused where a client may not set a device to a value (W or Hz).
 Permit = Callable[["Setter", float, "Limits"], None]

@@ -7,16 +7,16 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulelab.control.setting import same
 from joulelab.control.state import Journal, utc_text
 from joulelab.control.told import Released
 from joulelab.core.errors import DeviceLost, JoulelabError, Refused
+from joulelab.core.setting import same
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.control.setting import Setter, Setting
     from joulelab.control.state import State
+    from joulelab.core.setting import Setter, Setting
 
 # A restore that fails may work a moment later; a device that is gone is not asked again.
 TRIES = 3

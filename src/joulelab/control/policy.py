@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from joulelab.control.lease import value_text
-from joulelab.control.setting import OutOfBounds
 from joulelab.core.errors import ConfigError
-from joulelab.meters import nearest
+from joulelab.core.setting import OutOfBounds
+from joulelab.instruments import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from joulelab.control.setting import Limits, Setter
+    from joulelab.core.setting import Limits, Setter
 
 CONFIG = "/etc/joulelab/capd.toml"
 EVERYBODY = "*"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.integrations.training import Following, Look, Training, harmless
-from joulelab.supervisor import phases
+from joulelab.run import phases
 
 try:
     from transformers import TrainerCallback

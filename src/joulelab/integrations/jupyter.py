@@ -14,15 +14,15 @@ from IPython.core.inputtransformer2 import cell_magic, leading_empty_lines
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from joulelab.integrations.jupyter_cells import Recording, Stack
-from joulelab.supervisor.measure import measure
-from joulelab.supervisor.phases import phase
-from joulelab.workloads import nearest
+from joulelab.run.measure import measure
+from joulelab.run.phases import phase
+from joulelab.run.workloads import nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.integrations.jupyter_output import Shown
-    from joulelab.supervisor.measure import Measurement
+    from joulelab.run.measure import Measurement
 
 # What our tables take of a cell's time.
 TABLE = "table"

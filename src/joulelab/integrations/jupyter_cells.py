@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
-from joulelab.supervisor import phases
-from joulelab.supervisor.measure import measure
-from joulelab.supervisor.options import RUN
-from joulelab.workloads import cells
+from joulelab.run import cells, phases
+from joulelab.run.measure import measure
+from joulelab.run.options import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from joulelab.core.marks import MarkWriter
-    from joulelab.supervisor.measure import Measurement
+    from joulelab.run.measure import Measurement
 
 # What is left of the cell that began the recording.
 LOADING = "loading"

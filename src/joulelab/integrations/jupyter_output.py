@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.result import Result
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
     from joulelab.integrations.jupyter_reading import MeasuredCell, Notebook, Part
     from joulelab.integrations.picture import PowerCurve
 

@@ -10,12 +10,12 @@ import numpy as np
 from joulelab.analysis.alignment import summed
 from joulelab.analysis.analyse import analyse_phase
 from joulelab.analysis.channels import load_channels
-from joulelab.analysis.terms import Quantity, total
 from joulelab.core.clock import monotonic_ns
+from joulelab.core.quantity import Quantity, total
 from joulelab.integrations.picture import PowerCurve
+from joulelab.run.cells import BETWEEN
+from joulelab.run.coverage import wait_until_covered
 from joulelab.store.run import open_run
-from joulelab.supervisor.coverage import wait_until_covered
-from joulelab.workloads.cells import BETWEEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.channels import Channel
     from joulelab.analysis.result import PhaseResult, Result
+    from joulelab.run.measure import Measurement
     from joulelab.store.run import Run
-    from joulelab.supervisor.measure import Measurement
 
 MOST_STRETCHES = 140
 # Phases whose energy is worked out each for itself, so that a day's notebook is shown as fast as an hour's.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
-    from joulelab.supervisor.tail import Now
+    from joulelab.run.tail import Now
 
 WIDTH = 100  # where nobody tells how wide the terminal is
 BLOCKS = 20

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.integrations import mlflow, wandb
-from joulelab.supervisor import phases
-from joulelab.supervisor.coverage import wait_until_covered
-from joulelab.supervisor.live import Live, load
-from joulelab.supervisor.measure import Measurement, measure
+from joulelab.run import phases
+from joulelab.run.coverage import wait_until_covered
+from joulelab.run.live import Live, load
+from joulelab.run.measure import Measurement, measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from joulelab.analysis.phases import Fact
     from joulelab.analysis.result import Result
-    from joulelab.supervisor.tail import Now
+    from joulelab.run.tail import Now
 
 _log = logging.getLogger("joulelab")
 To = Literal["auto", "wandb", "mlflow", "none"]

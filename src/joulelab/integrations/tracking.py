@@ -17,11 +17,11 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.marks import global_rank, local_rank, local_ranks
 from joulelab.integrations.batches import Count, samples_in
 from joulelab.integrations.progress import Bar, Screen
-from joulelab.supervisor import phases
-from joulelab.supervisor.coverage import wait_until_covered
-from joulelab.supervisor.live import Live, load
-from joulelab.supervisor.measure import measure
-from joulelab.supervisor.session import recorded_here
+from joulelab.run import phases
+from joulelab.run.coverage import wait_until_covered
+from joulelab.run.live import Live, load
+from joulelab.run.measure import measure
+from joulelab.run.session import recorded_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Result
     from joulelab.analysis.series import Ints
-    from joulelab.analysis.terms import Quantity
-    from joulelab.supervisor.tail import Now
+    from joulelab.core.quantity import Quantity
+    from joulelab.run.tail import Now
 
 _log = logging.getLogger("joulelab")
 T = TypeVar("T")

@@ -19,9 +19,9 @@ import joulelab
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.marks import MarkWriter, current_phase, global_rank, local_ranks
+from joulelab.run import phases
+from joulelab.run.session import recorded_here
 from joulelab.store.folder import read_end
-from joulelab.supervisor import phases
-from joulelab.supervisor.session import recorded_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -71,7 +71,7 @@ def _take_signals() -> int:
 def _load_meters() -> list[str] | None:
     """Import the usual meters while the owner still prepares the plan, and return their names."""
     with contextlib.suppress(Exception):
-        from joulelab.meters import defaults
+        from joulelab.instruments import defaults
 
         return defaults()
     return None

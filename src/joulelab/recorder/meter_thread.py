@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, MissingDependency, Unavailable
-from joulelab.meters.hooks import HasMissing
+from joulelab.instruments.hooks import HasMissing
 from joulelab.recorder.plan import MeterPlan, Plan, open_meter
 from joulelab.recorder.requests import Answer, Inbox
 from joulelab.recorder.rows import Table, tables_of

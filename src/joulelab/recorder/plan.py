@@ -75,7 +75,7 @@ class Plan:
         """Return every meter to open, each with a name of its own; raise ConfigError for an entry without a name."""
         items = self.meters
         if items is None:
-            from joulelab.meters import defaults
+            from joulelab.instruments import defaults
 
             items = [{"meter": name} for name in (self.usual if self.usual is not None else defaults())]
         plans: list[MeterPlan] = []
@@ -123,7 +123,7 @@ def find_module(name: str) -> Any:
         return _load_file(Path(name))
     if "." in name:
         return importlib.import_module(name)
-    from joulelab.meters import find
+    from joulelab.instruments import find
 
     return find(name)
 

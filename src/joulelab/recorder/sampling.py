@@ -9,7 +9,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.meters.hooks import FollowsWorkload, HasEvents
+from joulelab.instruments.hooks import FollowsWorkload, HasEvents
 from joulelab.recorder.requests import Answer
 
 if TYPE_CHECKING:

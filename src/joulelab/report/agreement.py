@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.alignment import Lag
     from joulelab.analysis.result import Comparison, Reading, Result, ScopeResult
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.result import GroupResult
-from joulelab.analysis.terms import Quantity, total
 from joulelab.analysis.work import kinds_with_figure
+from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import family
 from joulelab.report import format as fmt
 

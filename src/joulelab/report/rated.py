@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.rated import RatedResult
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 HOW = "to tell it: rated_w = WATTS below [node] of joulelab.toml"
 MOST = 4  # scopes that are named

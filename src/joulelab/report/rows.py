@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.terms import Quantity, total
+from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import CORDS, family
 from joulelab.core.text import printable
 from joulelab.report.format import span

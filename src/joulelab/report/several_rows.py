@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.result import Result
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

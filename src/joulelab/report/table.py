@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from joulelab.analysis.result import Result
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
     from joulelab.report.rows import EnergyRow, PhaseRow
 
 SIGNALS = {

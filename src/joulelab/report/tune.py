@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
     from joulelab.study.tuning.tuned import Row, Tuned
 
 COVERAGE = "intervals are expanded uncertainties (k = 2); * is what the others are compared with"

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, utc_now_ns
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, StoreError, Unavailable
-from joulelab.meters.slurm import open_archive
-from joulelab.meters.slurm.job import RECENT_S, has_energy, is_final, is_settled
-from joulelab.meters.slurm.plugins import sampling_of
-from joulelab.meters.slurm.rows import Known, energy_of, grouped, shared_with, total_of
-from joulelab.meters.slurm.told import account
+from joulelab.instruments.slurm import open_archive
+from joulelab.instruments.slurm.client import Slurm, node_names
+from joulelab.instruments.slurm.job import RECENT_S, has_energy, is_final, is_settled
+from joulelab.instruments.slurm.plugins import sampling_of
+from joulelab.instruments.slurm.rows import Known, energy_of, grouped, shared_with, total_of
+from joulelab.instruments.slurm.told import account
+from joulelab.run.attach import attach
 from joulelab.store.attached import is_attached
 from joulelab.store.folder import read_end, read_json, read_meta, write_json_atomic
 from joulelab.store.run import open_run
 from joulelab.study import trial
 from joulelab.study.slots import CLAIM, JOB, State
-from joulelab.supervisor.attach import attach
-from joulelab.transports.slurm import Slurm, node_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from joulelab.meters.slurm.plugins import Sampling
-    from joulelab.meters.slurm.rows import Component
+    from joulelab.instruments.slurm.client import OtherJob
+    from joulelab.instruments.slurm.plugins import Sampling
+    from joulelab.instruments.slurm.rows import Component
     from joulelab.study.slots import Slot
-    from joulelab.transports.slurm import OtherJob
 
 TIMEOUT_S = 30.0
 POLL_S = 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulelab import workloads
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError
+from joulelab.run import workloads
 from joulelab.study import cooling, devices, executors, limits
 from joulelab.study.measurable import check_meters
 from joulelab.study.nodes import LOCAL, SLURM, TWIN, NodeType
@@ -53,7 +53,7 @@ def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:
 
 def _check_virtual(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) -> list[str]:
     """Refuse workloads, parameters, GPUs, caps and meters that a twin does not have; return what it omits."""
-    from joulelab.study.virtual.refused import check_cells
+    from joulelab.twin.virtual.refused import check_cells
 
     return check_cells(plan, cells, refusals)
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
-from joulelab import meters
+from joulelab import instruments as meters
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError
 

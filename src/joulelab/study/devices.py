@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.scope import family
-from joulelab.meters.amdsmi import count_nvidia
-from joulelab.meters.visible import order_known, visible
-from joulelab.transports.amdsmi import AmdSmi
-from joulelab.transports.nvml import Gpu, Nvml
+from joulelab.instruments.amdsmi import count_nvidia
+from joulelab.instruments.amdsmi.client import AmdSmi
+from joulelab.instruments.nvml.client import Gpu, Nvml
+from joulelab.instruments.visible import order_known, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

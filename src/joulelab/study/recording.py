@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulelab.config.choose import choose
-from joulelab.config.load import load
-from joulelab.supervisor.options import RunOptions, host_name
+from joulelab.run.config.choose import choose
+from joulelab.run.config.load import load
+from joulelab.run.options import RunOptions, host_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from joulelab.core.errors import ConfigError, JoulelabError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from joulelab.config.places import Place
+    from joulelab.run.config.places import Place
 
 OF_KNOB = "how many GPUs a workload sees is the knob gpus"
 
@@ -59,7 +59,7 @@ class Refusals:
         """Return the line of a place, 0 where nobody knows."""
         if not self._lines:
             return 0
-        from joulelab.config.places import line_of
+        from joulelab.run.config.places import line_of
 
         return line_of(self._lines, place) or 0
 
@@ -80,7 +80,7 @@ def _look_into(file: Path) -> tuple[Mapping[Place, int], Mapping[str, Any]]:
     """Return the lines and the content of a study file; none where it cannot be read any more."""
     import tomllib
 
-    from joulelab.config.places import find_lines
+    from joulelab.run.config.places import find_lines
 
     try:
         text = file.read_bytes().decode("utf-8-sig")

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import StoreError
+from joulelab.run.options import RUN
 from joulelab.store.folder import list_runs, read_json
 from joulelab.study.slots import CLAIM, owner
-from joulelab.supervisor.options import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ KILL_S = 5.0
 PR_SET_CHILD_SUBREAPER = 36
 # A slot's process by its command, and by theirs what it starts beside its workload.
 SLOT = b"joulelab.study.slot"
-HELPERS = (b"joulelab.recorder", b"joulelab.control", b"joulelab.supervisor.node", b"joulelab-witness")
+HELPERS = (b"joulelab.recorder", b"joulelab.control", b"joulelab.run.node", b"joulelab-witness")
 
 
 def adopt() -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.cells import Cell, Trial
 from joulelab.analysis.lines import knob_column
 from joulelab.analysis.quality import DATA
-from joulelab.analysis.terms import total
 from joulelab.core.errors import ConfigError, JoulelabError, StoreError
+from joulelab.core.quantity import total
 from joulelab.core.scope import family
 from joulelab.store.documents import read_document
 from joulelab.study.slots import NOTES, Slot, State, look, slots_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.work import WorkPattern

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError, WriteFailed
+from joulelab.run.leftovers import put_back
+from joulelab.run.run import run_command
+from joulelab.run.workload import inherited
 from joulelab.store.folder import write_json_atomic
 from joulelab.study import cooling, devices, remains, trial
 from joulelab.study.folder import Study, open_study, read_cell
@@ -23,15 +26,12 @@ from joulelab.study.recording import run_options
 from joulelab.study.slots import ERR, NOTES, OUT, claimed, give_way, job_of, note_stop
 from joulelab.study.turn import turn
 from joulelab.study.watching import NotingBox, Reaper, Watchdog
-from joulelab.supervisor.leftovers import put_back
-from joulelab.supervisor.run import run_command
-from joulelab.supervisor.workload import inherited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from joulelab.run.run import Outcome
     from joulelab.study.matrix import PlannedCell
-    from joulelab.supervisor.run import Outcome
 
 # What a workload leaves running is given so long to end when it is asked to.
 OUTLIVED_S = 3.0
@@ -128,7 +128,7 @@ def _argv(study: Study, cell: PlannedCell, folder: Path, node: NodeType) -> list
     """
     words = cell.argv()
     if cell.workload.kind:
-        from joulelab.workloads import argv
+        from joulelab.run.workloads import argv
 
         beside = Path(study.data.get("file") or "").parent
         words = argv(cell.workload.kind, words, beside, folder / NOTEBOOK)

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.terms import Quantity, total
 from joulelab.core.errors import JoulelabError, StoreError
+from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import family
 from joulelab.core.version import __version__
 from joulelab.store.documents import read_document
@@ -207,7 +207,7 @@ def trial_of(slot: Slot) -> SlotTrial:
         return kept
     if slot.run is None:
         raise StoreError("there is no run", where=str(slot.folder))
-    from joulelab.supervisor.closing import analyse_run
+    from joulelab.run.closing import analyse_run
 
     try:
         found = from_result(analyse_run(slot.run)) if kept is None else kept

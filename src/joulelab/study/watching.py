@@ -11,11 +11,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
+from joulelab.run.signals import ENDING, Signal, SignalBox
 from joulelab.store.folder import list_runs
 from joulelab.store.safe_files import read_regular
 from joulelab.study import remains
 from joulelab.study.slots import note_stop
-from joulelab.supervisor.signals import ENDING, Signal, SignalBox
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 
 from joulelab.analysis.profile import profile_of
 from joulelab.analysis.result import Check
-from joulelab.analysis.terms import Quantity
 from joulelab.core.clock import NS
+from joulelab.core.quantity import Quantity
 from joulelab.report.cache import result_of
 from joulelab.report.charts.of_run import budget_of, epochs_of, parts_of, stack_of
 from joulelab.report.html import Html

@@ -14,7 +14,7 @@ from tests.report.page.reading import Reader
 from tests.study.virtual_study import METERS, write
 
 from joulelab.analysis.profile import profile_of
-from joulelab.analysis.terms import total
+from joulelab.core.quantity import total
 from joulelab.report import format as fmt
 from joulelab.report import rated
 from joulelab.report.cache import result_of
@@ -25,7 +25,7 @@ from joulelab.report.page.markdown_run import run_markdown
 from joulelab.report.page.run import run_page
 from joulelab.report.table import headline, print_result
 from joulelab.store.run import open_run
-from joulelab.study.virtual import run_twin_study
+from joulelab.twin.virtual import run_twin_study
 
 if TYPE_CHECKING:
     from joulelab.analysis.result import Result

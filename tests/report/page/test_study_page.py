@@ -17,7 +17,7 @@ from tests.study.virtual_study import METERS, write
 
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import Summary, summarise
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
 from joulelab.report.page.document import offline
 from joulelab.report.page.make import page_of_run, page_of_study, report_of_study
@@ -199,7 +199,7 @@ def test_nothing_that_others_wrote_does_anything() -> None:
 
 @pytest.mark.system
 def test_a_study_on_a_twin_says_so_and_its_estimates_come_from_its_runs(tmp_path: Path) -> None:
-    from joulelab.study.virtual import run_twin_study
+    from joulelab.twin.virtual import run_twin_study
 
     file = write(tmp_path, meters=METERS, repeats=2)
     run_twin_study(file, str(tmp_path / "node.toml"), tmp_path / "st")

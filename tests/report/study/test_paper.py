@@ -16,7 +16,7 @@ from tests.analysis.studies import by_cap, cell, sweep, trial
 from joulelab.analysis.cells import Cell, Trial
 from joulelab.analysis.metrics import Summary, summarise
 from joulelab.analysis.repeats import Sample
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 from joulelab.report.console import make_console
 from joulelab.report.study.csv_text import cells_csv
 from joulelab.report.study.paper import (

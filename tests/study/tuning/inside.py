@@ -12,20 +12,20 @@ from tests.store.make import START_NS, close_run, gpus, make_run, write_rows
 from tests.study.tuning.marks import line, write
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.terms import Quantity
 from joulelab.control.client import Held, Wish
 from joulelab.core.clock import NS
 from joulelab.core.marks import MarkWriter
+from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Spec
 from joulelab.report.console import make_console
 from joulelab.report.tune import print_tuned
+from joulelab.run.options import RunOptions
+from joulelab.run.recording import Recording
 from joulelab.store.lines import read_lines
 from joulelab.study.tuning.grid import Grid
 from joulelab.study.tuning.online import Online
 from joulelab.study.tuning.window import Window
 from joulelab.study.values import caps
-from joulelab.supervisor.options import RunOptions
-from joulelab.supervisor.recording import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,9 +10,9 @@ from tests.study.tuning.inside import TRUE, Capped, events, measured, online, re
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import Denied, Refused
+from joulelab.run.options import RunOptions
+from joulelab.run.recording import Recording
 from joulelab.study.tuning.account import account
-from joulelab.supervisor.options import RunOptions
-from joulelab.supervisor.recording import Recording
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from tests.study.tuning.two_gpus import STATUS
 from tests.study.tuning.whole_runs import COMMAND, ENERGY, Made, curve, shown, tuned, tuning
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import JoulelabError, MeterError, Refused
+from joulelab.core.quantity import Quantity
 from joulelab.report.tune import headline
 from joulelab.study.matrix import Workload
 from joulelab.study.slots import State, look

@@ -10,7 +10,7 @@ from tests.study.tuning.whole_runs import ENERGY, Made, curve, noisy, shown, swe
 
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import summarise
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 from joulelab.report.tune import headline
 from joulelab.study.folder import open_study
 from joulelab.study.results import gather

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.terms import Quantity
 from joulelab.core.errors import ConfigError
+from joulelab.core.quantity import Quantity
 from joulelab.study.tuning.curve import family
 from joulelab.study.tuning.objective import excess, objective, regret
 from joulelab.study.tuning.search import Choice, Search

@@ -10,7 +10,7 @@ from tests.study.bench import place
 from tests.study.tuning.two_gpus import STATUS
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 from joulelab.report.console import make_console
 from joulelab.report.tune import print_tuned
 from joulelab.store.folder import list_runs

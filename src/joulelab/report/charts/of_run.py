@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.terms import Quantity, total
+from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import FAMILIES, family
 from joulelab.report import format as fmt
 from joulelab.report.agreement import agreement_rows

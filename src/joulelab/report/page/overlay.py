@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.profile import Profile, Trace
     from joulelab.analysis.result import Result
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
     from joulelab.report.page.make import Link
 
 SOURCE = "profiles"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.profile_grid import COARSER
-from joulelab.analysis.terms import total
+from joulelab.core.quantity import total
 from joulelab.core.text import printable
 from joulelab.report import format as fmt
 from joulelab.report.rated import power_told

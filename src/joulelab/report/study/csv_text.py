@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.lines import Line
     from joulelab.analysis.metrics import CellMetrics, Summary
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 SCALING = "scaling.csv"
 EXPANDED = "_expanded"  # the column beside a metric: its expanded uncertainty (k = 2), empty where it is not known

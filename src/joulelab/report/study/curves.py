@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.lines import Line
     from joulelab.analysis.metrics import Summary
     from joulelab.analysis.scaling import ScalingPoint
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 BARS = "Bars: expanded uncertainty, k = 2."
 NO_BARS = "No bars: one run each, or a meter of unknown accuracy, so nothing is known of it."

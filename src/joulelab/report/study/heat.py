@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.choice import Best
     from joulelab.analysis.metrics import CellMetrics, Summary
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
     Pick = Callable[[CellMetrics], Quantity | None]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cells import Cell, Trial, means
 from joulelab.analysis.lines import knob_text
-from joulelab.analysis.terms import Quantity
+from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
 from joulelab.report.rated import HOW, times
 from joulelab.report.study.rows import Column, unnamed

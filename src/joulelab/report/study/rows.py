@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.lines import Line
     from joulelab.analysis.metrics import CellMetrics, Summary
     from joulelab.analysis.scaling import Scaling
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 ESTIMATE = "~"  # before figures that rest on an estimate
 UNCAPPED = "!"  # after cells whose cap was not in force

@@ -33,7 +33,7 @@ def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary
     summary = summarise(results.cells, goals=goals, reference=reference or None, per=kinds)
     said = simulated(study)
     if said:
-        from joulelab.study.virtual.refused import remarks
+        from joulelab.twin.virtual.refused import remarks
 
         notes = (
             f"{said[0].upper()}{said[1:]}: nothing was measured there.",
@@ -46,7 +46,7 @@ def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary
 def simulated(study: Study) -> str:
     """Return which twins a study is of, empty where all of it is measured."""
     from joulelab.report.format import simulated as told
-    from joulelab.study.virtual.twin import twins_of
+    from joulelab.twin.virtual.twin import twins_of
 
     nodes = study.nodes
     twins = twins_of(nodes)
@@ -72,6 +72,6 @@ def _served(study: Study) -> bool:
 
 def twins_by_node(study: Study) -> dict[str, str] | None:
     """Return the twins of a study by node type, None where all of it is measured."""
-    from joulelab.study.virtual.twin import twins_of
+    from joulelab.twin.virtual.twin import twins_of
 
     return twins_of(study.nodes) or None

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.phases import Phase
     from joulelab.analysis.series import Ints
-    from joulelab.analysis.terms import Quantity
-    from joulelab.supervisor.tail import Now, Tail
+    from joulelab.core.quantity import Quantity
+    from joulelab.run.tail import Now, Tail
 
 SHARE = 0.01  # of one core
 CREDIT_S = 40.0  # it may be ahead by what it earns in so many seconds, so that the first figures come soon
@@ -84,7 +84,7 @@ class Energies:
         folder, start_ns, steps = host
         self._asked[folder.name] = self._clock()
         if folder.name not in self._tails:
-            from joulelab.supervisor.tail import Tail
+            from joulelab.run.tail import Tail
 
             self._tails[folder.name] = Tail(folder, start_ns, steps)
         if (now := self._tails[folder.name].read()) is not None:
@@ -93,7 +93,7 @@ class Energies:
     def _read_phase(self, host: tuple[Path, int, Callable[[], Ints | None]], phase: Phase) -> None:
         key, (folder, start_ns, steps) = (phase.id, phase.start_ns), host
         self._asked[key] = self._clock()
-        from joulelab.supervisor.tail import Tail
+        from joulelab.run.tail import Tail
 
         tail = self._open.get(key) or Tail(folder, max(phase.start_ns, start_ns), steps)
         self._open[key] = tail

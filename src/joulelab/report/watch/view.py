@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.breakdown import stacked
-from joulelab.analysis.terms import total
 from joulelab.core.clock import NS, boot_id, monotonic_ns
 from joulelab.core.errors import StoreError
+from joulelab.core.quantity import total
 from joulelab.core.scope import CORDS, family, order, roots
 from joulelab.core.text import printable
 from joulelab.report.rows import INNER
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.phases import Phase
-    from joulelab.analysis.terms import Quantity
+    from joulelab.core.quantity import Quantity
 
 SILENT = 3.0  # periods of a meter without a reading after which it is called silent
 LEAST_SILENT_S = 3.0

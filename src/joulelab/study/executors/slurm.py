@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused, StoreError
+from joulelab.instruments.slurm.submission import Jobs
 from joulelab.store.safe_files import open_regular
 from joulelab.study.executors import Ended, Waits
 from joulelab.study.folder import read_cell
@@ -19,7 +20,6 @@ from joulelab.study.slurm.queued import going_on, in_order, is_stuck
 from joulelab.study.slurm.sender import Sender
 from joulelab.study.slurm.task import FATES, Task, advice, names, said, write_job
 from joulelab.study.slurm.watch import Watch
-from joulelab.transports.slurm_jobs import Jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

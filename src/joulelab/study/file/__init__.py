@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.config.problems import Problems, Table, read_toml
+from joulelab.run.config.problems import Problems, Table, read_toml
 from joulelab.study.file import nodes as node_types
 from joulelab.study.file import settings, workloads
 from joulelab.study.file.cells import Matrix, finish_all, is_of

@@ -15,13 +15,13 @@ from joulelab.study.matrix import MOST_SLOTS, Combinations, PlannedCell
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from joulelab.config.problems import Problems
+    from joulelab.run.config.problems import Problems
+    from joulelab.run.workloads import WorkloadModule
     from joulelab.study.conditions import Condition
     from joulelab.study.file import knobs, workloads
     from joulelab.study.matrix import Knob, Workload
     from joulelab.study.nodes import NodeType
     from joulelab.study.values import Value
-    from joulelab.workloads import WorkloadModule
 
 # A matrix of which nearly all is skipped is not looked at without end.
 MOST_LOOKED_AT = 2 * MOST_SLOTS
@@ -128,7 +128,7 @@ class Matrix:
 
     def _check_reference(self, draft: workloads.Draft, cell: PlannedCell) -> None:
         """Refuse values that a reference workload does not take."""
-        from joulelab.workloads import find, pairs, presets, settings
+        from joulelab.run.workloads import find, pairs, presets, settings
 
         name = draft.words[0]
         if name not in self._modules:

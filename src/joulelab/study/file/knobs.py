@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.config.problems import Table, is_number, show
 from joulelab.core.errors import ConfigError
-from joulelab.meters import nearest
+from joulelab.instruments import nearest
+from joulelab.run.config.problems import Table, is_number, show
 from joulelab.study import template
 from joulelab.study.conditions import ALWAYS, NODE, PHASE, WORKLOAD, Condition
 from joulelab.study.matrix import Knob
@@ -17,7 +17,7 @@ from joulelab.study.values import Value, listed, read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from joulelab.config.places import Place
+    from joulelab.run.config.places import Place
 
 KEYS = ("values", "when")
 # What results tell of a cell beside its knobs: a knob of that name would be taken for it.

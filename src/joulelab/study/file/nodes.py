@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from joulelab.config.problems import show
 from joulelab.core.duration import seconds
 from joulelab.core.errors import ConfigError
+from joulelab.run.config.problems import show
 from joulelab.study import executors
 from joulelab.study.nodes import LAUNCHES, LOCAL, SLURM, TWIN, USES, NodeType
 from joulelab.study.refusals import OF_KNOB
@@ -15,7 +15,7 @@ from joulelab.study.refusals import OF_KNOB
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.config.problems import Table
+    from joulelab.run.config.problems import Table
 
 JOB = (
     "partition", "constraint", "gpus", "nodes", "tasks", "cpus", "time", "account", "qos", "exclusive", "options",
@@ -65,7 +65,7 @@ def _node(name: str, table: Table, folder: Path) -> NodeType:
 
 def _twin(name: str, table: Table, executor: str | None, folder: Path) -> NodeType:
     """Return a node type that is a twin: `twin` names it, or is the path of its file."""
-    from joulelab.study.virtual.twin import options_of
+    from joulelab.twin.virtual.twin import options_of
 
     if executor not in (None, TWIN):
         table.wrong("twin", "a twin runs in virtual time", why=f"executor = {executor!r}", next="leave executor out")

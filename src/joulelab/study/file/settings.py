@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.goal import Goal
-from joulelab.config.problems import is_number, show
 from joulelab.core.errors import ConfigError
+from joulelab.run.config.problems import is_number, show
 from joulelab.study.folder import Settings, check_name
 from joulelab.study.values import cooling
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.config.problems import Table
+    from joulelab.run.config.problems import Table
 
 HOW = (
     "idle", "cool", "cool_limit", "timeout", "period", "meters", "no_meters", "config", "estimate", "rated_cpu",

@@ -7,8 +7,8 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from joulelab.config.write import toml
 from joulelab.core.errors import ConfigError
+from joulelab.run.config.write import toml
 from joulelab.study.folder import Settings
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.config.problems import is_number, show
 from joulelab.core.errors import ConfigError
-from joulelab.meters import nearest
+from joulelab.instruments import nearest
+from joulelab.run.config.problems import is_number, show
 from joulelab.study import template
 from joulelab.study.file.knobs import read_knobs
 from joulelab.study.file.nodes import NAME, NAMED
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.config.problems import Table
+    from joulelab.run.config.problems import Table
     from joulelab.study.file import knobs
 
 KINDS = ("command", "notebook", "reference")
@@ -183,7 +183,7 @@ def _is_there(table: Table, folder: Path, name: str) -> bool:
 
 
 def _is_known(table: Table, name: str) -> bool:
-    from joulelab import workloads
+    from joulelab.run import workloads
 
     there = workloads.names()
     if name not in there:
@@ -202,7 +202,7 @@ def _takes(table: Table, started: tuple[str, tuple[str, ...]], around: Around) -
         inside = template.placeholders([text for text in fixed.values.values() if isinstance(text, str)])
         must = [*(key for key in own.values if key not in inside), *fixed.values]
         return _taken(table, around.folder / name, must, [*own.values, *around.knobs])
-    from joulelab import workloads
+    from joulelab.run import workloads
 
     module = workloads.find(name)
     takes = [*module.PARAMETERS, *([workloads.PRESET] if workloads.presets(module) else [])]
@@ -214,7 +214,7 @@ def _takes(table: Table, started: tuple[str, tuple[str, ...]], around: Around) -
 
 def _taken(table: Table, file: Path, own: Sequence[str], shared: Sequence[str]) -> list[str]:
     """Return the parameters of a notebook among the names of knobs; those of `own` must be."""
-    from joulelab.workloads import cells, notebook
+    from joulelab.run import cells, notebook
 
     try:
         content = notebook.load(file)
@@ -268,7 +268,7 @@ def _phases(table: Table, folder: Path, started: tuple[str, tuple[str, ...]] | N
     numbers = {phase: int(match[1]) for phase in phases if (match := _CELL.fullmatch(phase))}
     if not numbers or not started or started[0] != "notebook":
         return phases
-    from joulelab.workloads import cells, notebook
+    from joulelab.run import cells, notebook
 
     try:
         content = notebook.load(folder / started[1][0])

@@ -6,15 +6,15 @@ import re
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import JoulelabError
+from joulelab.instruments.slurm.submission import Jobs
 from joulelab.study.slurm.sent import read_sent
 from joulelab.study.slurm.watch import COMPLETING, by_name
-from joulelab.transports.slurm_jobs import Jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from joulelab.transports.slurm_jobs import JobState
+    from joulelab.instruments.slurm.submission import JobState
 
 # Who only wants to look does not wait long.
 ANSWER_S = 10.0

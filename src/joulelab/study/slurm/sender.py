@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from joulelab.instruments.slurm.submission import Jobs
     from joulelab.study.nodes import NodeType
     from joulelab.study.slurm.sent import Sent
-    from joulelab.transports.slurm_jobs import Jobs
 
 
 class Sender:

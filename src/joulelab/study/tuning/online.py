@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.goal import Goal
     from joulelab.control.client import Held
+    from joulelab.run.capping import Capping
+    from joulelab.run.recording import Recording
     from joulelab.study.tuning.drift import Drift
     from joulelab.study.tuning.grid import Grid
     from joulelab.study.tuning.search import Choice, Search
     from joulelab.study.tuning.window import Window
-    from joulelab.supervisor.capping import Capping
-    from joulelab.supervisor.recording import Recording
 
 POLL_S, WATCH_S = 0.25, 1.0
 JOIN_S = 10.0
@@ -320,7 +320,7 @@ class Online:
         return self.log.known_ns
 
     def _until_covered(self, run: Path, t_ns: int) -> None:
-        from joulelab.supervisor.coverage import covered
+        from joulelab.run.coverage import covered
 
         until = monotonic_ns() + COVER_NS
         while not covered(run, t_ns) and monotonic_ns() < until:

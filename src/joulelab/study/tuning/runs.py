@@ -272,7 +272,7 @@ class Tuning:
 
     def _sample(self, cap: float, trial: Trial) -> Sample:
         """Return a trial per unit of work. Raises ConfigError where it reported none, unlike those before."""
-        from joulelab.analysis.terms import Quantity
+        from joulelab.core.quantity import Quantity
 
         assert trial.energy is not None
         done = 1.0 if self._per is None else trial.work.get(self._per, 0.0)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.products import product
-from joulelab.analysis.terms import Quantity, total
 from joulelab.core.clock import NS
 from joulelab.core.errors import JoulelabError
+from joulelab.core.quantity import Quantity, total
 from joulelab.study.tuning.window import COMMON, energy_of, read_scopes
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.analysis.products import ONE
-from joulelab.analysis.terms import Quantity, total
+from joulelab.core.quantity import Quantity, total
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.terms import COVERAGE_FACTOR, Quantity, total
 from joulelab.core.clock import NS
+from joulelab.core.quantity import COVERAGE_FACTOR, Quantity, total
 from joulelab.store.folder import read_meta
 from joulelab.store.run import Run
 from joulelab.study.tuning.worklog import pause_ns

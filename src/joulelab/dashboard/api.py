@@ -1,0 +1,146 @@
+"""Answer in JSON: runs, one run, its power over time, comparisons, studies. What is here is in docs/how-to/api.md."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import NS
+from joulelab.core.errors import ConfigError
+from joulelab.dashboard.entries import check_inside
+from joulelab.dashboard.search import find, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.dashboard.entries import Entry, Place
+    from joulelab.dashboard.heavy import Opened, OpenRuns
+    from joulelab.dashboard.index import Snapshot
+    from joulelab.dashboard.studies import StudyEntry
+
+    Pairs = Sequence[tuple[str, str]]
+
+BUCKETS, MOST_BUCKETS = 2000, 20_000
+MOST_COMPARED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Say which part of a run is wanted (s from the workload's start; None = its end), in how many buckets."""
+
+    since_s: float | None
+    until_s: float | None
+    buckets: int
+
+
+def dumped(data: Any) -> bytes:
+    """Return plain data as JSON; lone surrogates of file names stay escaped."""
+    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"), default=str).encode()
+
+
+def runs_json(snapshot: Snapshot, given: Pairs) -> dict[str, Any]:
+    """Return one page of runs. Raises ConfigError."""
+    found = find(snapshot, parse(given))
+    return {
+        "total": found.total,
+        "page": found.query.page,
+        "pages": found.pages,
+        "waiting": snapshot.waiting,
+        "in_studies": found.in_studies,
+        "runs": [entry.to_json() for entry in found.entries],
+    }
+
+
+def run_json(place: Place) -> dict[str, Any]:
+    """Return the result of a run, as `joulelab show --json` prints it. Raises JoulelabError, OSError."""
+    from joulelab.report.cache import results_of
+
+    check_inside(place)
+    result: dict[str, Any] = results_of(place.path)["result"]
+    return result
+
+
+def stretch(given: Pairs) -> Stretch:
+    """Return which part of a run an address asks for. Raises ConfigError."""
+    values = dict(given)
+    unknown = [key for key in values if key not in ("from", "to", "buckets")]
+    if unknown:
+        raise ConfigError(f"there is no {unknown[0][:40]!r} to ask for", next="there are from, to, buckets")
+    since, until = (_seconds(values.get(key, ""), key) for key in ("from", "to"))
+    text = values.get("buckets") or str(BUCKETS)
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST_BUCKETS):
+        raise ConfigError(f"buckets cannot be {text[:40]!r}", next=f"a whole number from 1 to {MOST_BUCKETS}")
+    if since is not None and until is not None and since >= until:
+        raise ConfigError("from must be before to")
+    return Stretch(since, until, int(text))
+
+
+def _seconds(text: str, name: str) -> float | None:
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or abs(value) > 1e9:
+        raise ConfigError(f"{name} cannot be {text[:40]!r}", next="seconds from the start of the workload")
+    return value
+
+
+def power_json(place: Place, runs: OpenRuns, wanted: Stretch) -> dict[str, Any] | None:
+    """Return power over time of a part of a run, None where no power was measured. Raises JoulelabError, OSError."""
+    check_inside(place)
+
+    def made(opened: Opened) -> dict[str, Any] | None:
+        from joulelab.analysis.profile import profile_of
+        from joulelab.report.page.profile import profile_json
+
+        result = opened.result()
+        start_ns = None if wanted.since_s is None else result.start_ns + round(wanted.since_s * NS)
+        end_ns = None if wanted.until_s is None else result.start_ns + round(wanted.until_s * NS)
+        profile = profile_of(opened.run, buckets=wanted.buckets, start_ns=start_ns, end_ns=end_ns)
+        return None if profile is None else profile_json(profile, result) | {"live": result.state == "live"}
+
+    return runs.use(place.path, made)
+
+
+def chosen(snapshot: Snapshot, given: Pairs) -> list[Entry]:
+    """Return the runs that are to be compared, in the order they are named. Raises ConfigError."""
+    names = list(dict.fromkeys(value for key, value in given if key == "run" and value))
+    if not 2 <= len(names) <= MOST_COMPARED:
+        raise ConfigError(f"{len(names)} runs are picked", next=f"pick 2 to {MOST_COMPARED}")
+    found = []
+    for name in names:
+        entries = snapshot.find(name)
+        if len(entries) != 1:
+            raise ConfigError(f"there is no run {name[:60]!r}" if not entries else f"{name!r} is several runs")
+        found.append(entries[0])
+    return found
+
+
+def compared_json(places: Sequence[Place]) -> dict[str, Any]:
+    """Return two runs compared, as `joulelab compare --json` prints it. Raises JoulelabError, OSError."""
+    from joulelab.report.cache import result_of
+    from joulelab.report.comparison import compare
+
+    if len(places) != 2:
+        raise ConfigError(f"{len(places)} runs are named", next="name two: run=A&run=B")
+    for place in places:
+        check_inside(place)
+    first, second = (result_of(place.path) for place in places)
+    return compare(first, second).to_json()
+
+
+def study_json(study: StudyEntry, place: Place) -> dict[str, Any]:
+    """Return what a study has given so far, its slots with the ids of their runs. Raises JoulelabError, OSError."""
+    from joulelab.report.study.summary import summarised
+    from joulelab.study.folder import open_study
+
+    check_inside(place)
+    results, summary = summarised(open_study(study.folder))
+    ids = {(place.cell, place.slot): place.id for place in study.places}
+    rows = [row | {"id": ids.get((row["cell"], row["slot"]))} for row in results.rows]
+    notes = [*summary.notes, *results.notes]
+    return {"study": study.to_json(), "summary": summary.to_json(), "notes": notes, "slots": rows}

@@ -1,0 +1,358 @@
+"""Join the parts: which address is answered by what. Lists come from memory; what takes long goes to threads."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import hashlib
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from joulelab.core.errors import ConfigError, JoulelabError, NotARun
+from joulelab.core.text import printable
+from joulelab.dashboard import api, frame, lists, study_list
+from joulelab.dashboard.entries import Place, check_inside, problem_text
+from joulelab.dashboard.heavy import Busy, Heavy, Kept, OpenRuns
+from joulelab.dashboard.search import find, parse
+from joulelab.dashboard.security import COOKIE, SESSION_S, Doors, Guard, client_of, form_token, is_loopback
+from joulelab.report.cache import fingerprint
+from joulelab.report.page import document as pages
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from starlette.requests import Request
+
+    from joulelab.dashboard.entries import Entry
+    from joulelab.dashboard.index import Index
+    from joulelab.dashboard.security import App
+    from joulelab.dashboard.studies import StudyEntry
+
+_log = logging.getLogger("joulelab.web")
+HTML, JSON = "text/html; charset=utf-8", "application/json"
+STATIC = {"page.css": "text/css", "profile.js": "text/javascript", "dashboard.css": "text/css"}
+STATIC |= {"dashboard.js": "text/javascript", "icon.svg": "image/svg+xml"}
+SMALL = 2000  # bytes that are not worth compressing
+MOST_LOGGED = 200  # letters of an address
+TITLES = {
+    400: "That cannot be asked",
+    404: "Not here",
+    405: "Only to be looked at",
+    500: "Something failed",
+    503: "Busy",
+}
+
+
+@dataclass
+class Dashboard:
+    """Answer requests about one index."""
+
+    index: Index
+    doors: Doors
+    heavy: Heavy = field(default_factory=Heavy)
+    kept: Kept = field(default_factory=Kept)
+    opened: OpenRuns = field(default_factory=OpenRuns)
+
+    async def runs(self, request: Request) -> Response:
+        """Answer with the list of runs."""
+        snapshot = self.index.snapshot()
+        found = find(snapshot, parse(request.query_params.multi_items()))
+        self.index.ask_for(found.entries)
+        text = lists.runs_page(snapshot, found, token=self._token, now=_now())
+        return self._answer(request, text.encode(errors="replace"), HTML)
+
+    async def studies(self, request: Request) -> Response:
+        """Answer with the list of studies."""
+        text = study_list.studies_page(self.index.snapshot(), token=self._token, now=_now())
+        return self._answer(request, text.encode(errors="replace"), HTML)
+
+    async def run(self, request: Request) -> Response:
+        """Answer with the page of a run."""
+        name = request.path_params["run"]
+        found = self.index.snapshot().find(name)
+        if len(found) > 1:
+            links = [(f"/runs/{e.id}", f"{e.study}, {e.slot} of cell {e.cell}") for e in found]
+            text = frame.message_page("Several runs", f"{name} is several runs:", token=self._token, links=links)
+            return Response(text, 300, media_type=HTML)
+        entry = _one(found)
+        body = await self._heavy(("run", entry.id), partial(self._made_run, entry))
+        return await self._sent(request, body, HTML)
+
+    async def compare(self, request: Request) -> Response:
+        """Answer with the page that compares runs."""
+        entries = api.chosen(self.index.snapshot(), request.query_params.multi_items())
+        key = ("compare", *(entry.id for entry in entries))
+        body = await self._heavy(key, partial(self._made_comparison, entries))
+        return await self._sent(request, body, HTML)
+
+    async def study(self, request: Request) -> Response:
+        """Answer with the page of a study."""
+        study = self._study(request)
+        body = await self._heavy(("study", study.id), partial(self._made_study, study))
+        return await self._sent(request, body, HTML)
+
+    async def api_runs(self, request: Request) -> Response:
+        """Answer with one page of runs as JSON."""
+        data = api.runs_json(self.index.snapshot(), request.query_params.multi_items())
+        return self._answer(request, api.dumped(data), JSON)
+
+    async def api_run(self, request: Request) -> Response:
+        """Answer with the result of a run as JSON."""
+        entry = _one(self.index.snapshot().find(request.path_params["run"]))
+        body = await self._heavy(("result", entry.id), lambda: api.dumped(api.run_json(self._place(entry))))
+        return await self._sent(request, body, JSON)
+
+    async def api_power(self, request: Request) -> Response:
+        """Answer with power over time of a part of a run as JSON."""
+        entry = _one(self.index.snapshot().find(request.path_params["run"]))
+        wanted = api.stretch(request.query_params.multi_items())
+        make = partial(api.power_json, self._place(entry), self.opened, wanted)
+        body = await self._heavy(("power", entry.id, wanted), lambda: api.dumped(make()))
+        return await self._sent(request, body, JSON)
+
+    async def api_compare(self, request: Request) -> Response:
+        """Answer with two runs compared as JSON."""
+        entries = api.chosen(self.index.snapshot(), request.query_params.multi_items())
+        places = [self._place(entry) for entry in entries]
+        key = ("compared", *(entry.id for entry in entries))
+        return await self._sent(request, await self._heavy(key, lambda: api.dumped(api.compared_json(places))), JSON)
+
+    async def api_studies(self, request: Request) -> Response:
+        """Answer with the studies as JSON."""
+        studies = [study.to_json() for study in self.index.snapshot().studies]
+        return self._answer(request, api.dumped({"studies": studies}), JSON)
+
+    async def api_study(self, request: Request) -> Response:
+        """Answer with what a study has given as JSON."""
+        study = self._study(request)
+        body = await self._heavy(
+            ("study json", study.id), lambda: api.dumped(api.study_json(study, self._folder(study)))
+        )
+        return await self._sent(request, body, JSON)
+
+    async def login(self, request: Request) -> Response:
+        """Ask for the token, or take it and give a session for it."""
+        if self.doors.token is None:
+            return RedirectResponse("/", 303)
+        if request.method != "POST":
+            return Response(frame.login_page(), media_type=HTML)
+        client = client_of(request.scope)
+        if self.doors.is_guessing(client):
+            text = frame.login_page(wrong="Too many wrong tokens; wait a minute.")
+            return Response(text, 429, {"retry-after": "60"}, HTML)
+        token = await form_token(request.receive)
+        if token is None or not self.doors.is_token(token):
+            self.doors.was_wrong(client)
+            return Response(frame.login_page(wrong="That is not the token."), 403, media_type=HTML)
+        return self._with_cookie(RedirectResponse("/", 303), self.doors.session(), SESSION_S)
+
+    async def logout(self, request: Request) -> Response:  # noqa: ARG002 starlette's signature
+        """Take the session away."""
+        return self._with_cookie(RedirectResponse("/login", 303), "", 0)
+
+    async def static(self, request: Request) -> Response:
+        """Answer with a style or a script."""
+        name = request.path_params["name"]
+        if name not in STATIC:
+            raise HTTPException(404)
+        kept = {"cache-control": "public, max-age=3600" if request.url.query else "public, no-cache"}
+        return self._answer(request, asset(name), f"{STATIC[name]}; charset=utf-8", kept)
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """Answer with what went wrong, in words; what nobody expected is told in the server's log only."""
+        if not isinstance(error, (HTTPException, JoulelabError, OSError)):
+            asked = f"{request.method} {printable(request.url.path)[:MOST_LOGGED]}"  # a query may hold anything
+            _log.error("%s failed", asked, exc_info=error)
+        status, text = _told(error, (self.index.runs, *filter(None, [self.index.studies])))
+        headers = {"retry-after": "2"} if status == 503 else None
+        if request.url.path.startswith("/api/"):
+            return Response(api.dumped({"error": text}), status, headers, JSON)
+        page = frame.message_page(TITLES.get(status, "Not possible"), text, token=self._token)
+        return Response(page, status, headers, HTML)
+
+    @property
+    def _token(self) -> bool:
+        return self.doors.token is not None
+
+    def _study(self, request: Request) -> StudyEntry:
+        study = self.index.snapshot().study_by_id.get(request.path_params["study"])
+        if study is None:
+            raise HTTPException(404, "there is no such study (any more)")
+        if study.problem:
+            raise JoulelabError("the study cannot be read", why=study.problem)
+        return study
+
+    def _place(self, entry: Entry) -> Place:
+        root = self.index.studies if entry.study else self.index.runs
+        assert root is not None
+        return Place(entry.id, entry.path, root, entry.study, entry.cell, entry.slot)
+
+    def _made_run(self, entry: Entry) -> bytes:
+        from joulelab.report.page.make import page_of_run
+
+        check_inside(self._place(entry))
+
+        def made() -> tuple[bytes, bool]:
+            source = f"/api/runs/{entry.id}/power"
+            page = page_of_run(entry.path, raw=source, live=source)
+            more = [(f"/studies/{entry.study}", entry.study)] if entry.study else []
+            nav = frame.navigation("", token=self._token, more=[*more, (f"/api/runs/{entry.id}", "JSON")])
+            text = frame.document(page, nav)
+            return text.encode(errors="replace"), page.live
+
+        return self.kept.get(("run", entry.id), fingerprint(entry.path), made)
+
+    def _made_comparison(self, entries: Sequence[Entry]) -> bytes:
+        from joulelab.report.page.make import page_of_runs
+
+        for entry in entries:
+            check_inside(self._place(entry))
+
+        def made() -> tuple[bytes, bool]:
+            page = page_of_runs([entry.path for entry in entries], link=self._link)
+            text = frame.document(page, frame.navigation("", token=self._token))
+            return text.encode(errors="replace"), any(entry.status == "live" for entry in entries)
+
+        paths = tuple(entry.path for entry in entries)
+        return self.kept.get(("compare", paths), [fingerprint(path) for path in paths], made)
+
+    def _made_study(self, study: StudyEntry) -> bytes:
+        from joulelab.report.page.make import page_of_study
+
+        def made() -> tuple[bytes, bool]:
+            check_inside(self._folder(study))
+            page = replace(page_of_study(study.folder, link=self._link), live=study.status == "live")
+            more = [(f"/api/studies/{study.id}", "JSON"), (f"/?study={study.id}", "Its runs")]
+            text = frame.document(page, frame.navigation("", token=self._token, more=more))
+            return text.encode(errors="replace"), page.live
+
+        return self.kept.get(("study", study.id), study, made)
+
+    def _folder(self, study: StudyEntry) -> Place:
+        assert self.index.studies is not None
+        return Place(study.id, study.folder, self.index.studies)
+
+    def _link(self, path: Path) -> str | None:
+        """Return the address of a run by its folder."""
+        found = [entry for entry in self.index.snapshot().find(path.name) if entry.path == path.resolve()]
+        if found:
+            return f"/runs/{found[0].id}"
+        root = self.index.studies
+        if root is None or not path.resolve().is_relative_to(root):
+            return None
+        study, _, cell, slot, *_ = path.resolve().relative_to(root).parts
+        return f"/runs/{path.name}@{study}.{cell}.{slot}"
+
+    async def _heavy(self, key: Any, make: Callable[[], bytes]) -> bytes:
+        return await self.heavy.do(key, make)
+
+    async def _sent(self, request: Request, body: bytes, kind: str) -> Response:
+        """Answer with much; it is packed for those who are not on this machine."""
+        packs = "gzip" in request.headers.get("accept-encoding", "") and not is_loopback(client_of(request.scope))
+        varies = {"vary": "cookie, accept-encoding"}
+        if not packs or len(body) < SMALL:
+            return self._answer(request, body, kind, varies)
+        # Without the time, or the same page would be another one each second.
+        packed = await self.heavy.do(("packed", hash(body)), lambda: gzip.compress(body, 2, mtime=0))
+        return self._answer(request, packed, kind, varies | {"content-encoding": "gzip"})
+
+    def _answer(self, request: Request, body: bytes, kind: str, more: dict[str, str] | None = None) -> Response:
+        """Answer with bytes, or with 304 where the asker has them already."""
+        tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+        headers = {**(more or {}), "etag": tag}
+        if tag in request.headers.get("if-none-match", ""):
+            headers.pop("content-encoding", None)  # there is nothing packed in it
+            return Response(status_code=304, headers=headers)
+        return Response(body, headers=headers, media_type=kind)
+
+    def _with_cookie(self, response: Response, value: str, seconds: int) -> Response:
+        response.set_cookie(
+            COOKIE, value, max_age=seconds, path="/", secure=self.doors.secure, httponly=True, samesite="strict"
+        )
+        return response
+
+
+def make_app(index: Index, doors: Doors) -> App:
+    """Return the app of an index, guarded."""
+    board = Dashboard(index, doors)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        board.opened.close()
+
+    def get(path: str, answer: Callable[[Request], Awaitable[Response]], *methods: str) -> Route:
+        async def safe(request: Request) -> Response:
+            try:
+                return await answer(request)
+            except Exception as error:  # noqa: BLE001 whatever is in a folder, the answer is one in words
+                return await board.failed(request, error)
+
+        return Route(path, safe, methods=[*methods] or ["GET"])
+
+    routes = [
+        get("/", board.runs),
+        get("/runs/{run}", board.run),
+        get("/compare", board.compare),
+        get("/studies", board.studies),
+        get("/studies/{study}", board.study),
+        get("/api/runs", board.api_runs),
+        get("/api/runs/{run}", board.api_run),
+        get("/api/runs/{run}/power", board.api_power),
+        get("/api/compare", board.api_compare),
+        get("/api/studies", board.api_studies),
+        get("/api/studies/{study}", board.api_study),
+        get("/login", board.login, "GET", "POST"),
+        get("/logout", board.logout, "POST"),
+        get("/static/{name}", board.static),
+    ]
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: board.failed})
+    return Guard(app, doors)
+
+
+@cache
+def asset(name: str) -> bytes:
+    """Return a style or script of ours."""
+    if name == "page.css":
+        return pages.stylesheet().encode()
+    if name == "profile.js":
+        return pages.script().encode()
+    return files("joulelab.web").joinpath("assets", name).read_bytes()
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+def _one(found: Sequence[Entry]) -> Entry:
+    if not found:
+        raise HTTPException(404, "there is no such run (any more)")
+    if len(found) > 1:
+        raise HTTPException(409, f"several runs have that id: {', '.join(entry.id for entry in found[:10])}")
+    return found[0]
+
+
+def _told(error: Exception, roots: Sequence[Path]) -> tuple[int, str]:
+    """Return the status and the words for what went wrong, without where on this machine things are."""
+    if isinstance(error, HTTPException):
+        return error.status_code, str(error.detail)
+    if isinstance(error, Busy):
+        return 503, f"{error.what}; {error.next}"
+    if isinstance(error, ConfigError):
+        return 400, "; ".join(filter(None, [error.what, error.why, error.next]))
+    if isinstance(error, (NotARun, FileNotFoundError)):
+        return 404, "it is not there (any more)"
+    text = problem_text(error, roots[0])
+    for root in roots:
+        text = text.replace(str(root), "...")
+    return (500, f"it cannot be read: {text}") if isinstance(error, (JoulelabError, OSError)) else (500, "it failed")

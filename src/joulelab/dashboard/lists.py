@@ -1,0 +1,264 @@
+"""Write the list of runs: filters, a table that renews itself, and what is picked to be compared."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shlex
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from joulelab.core.text import printable
+from joulelab.dashboard.api import MOST_COMPARED
+from joulelab.dashboard.frame import BADGES, WORDS, document, navigation, short, when
+from joulelab.dashboard.search import ALL
+from joulelab.report import format as fmt
+from joulelab.report.html import Html, joined, tag
+from joulelab.report.listed import end_text, energy_text
+from joulelab.report.page.parts import Page, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.dashboard.entries import Entry
+    from joulelab.dashboard.index import Snapshot
+    from joulelab.dashboard.search import Found, Query
+
+COLUMNS = (  # by what it is sorted, its head, its class
+    ("name", "run", ""),
+    ("status", "status", ""),
+    ("start", "started (UTC)", "number"),
+    ("time", "time", "number"),
+    ("energy", "energy", "number"),
+    ("host", "host", "hosts"),
+)
+WIDTHS = Html(
+    '<colgroup><col class="c-pick"><col class="c-name"><col class="c-status"><col class="c-start"><col class="c-time">'
+    '<col class="c-energy"><col class="c-host"></colgroup>'
+)
+KEYS = (
+    ("/", "search"),
+    ("j", "next run"),
+    ("k", "run before"),
+    ("Enter", "open it"),
+    ("x", "pick it"),
+    ("c", "compare what is picked"),
+)
+
+
+def runs_page(snapshot: Snapshot, found: Found, *, token: bool, now: dt.datetime) -> str:
+    """Return the list of runs."""
+    body = joined(
+        (_filters(snapshot, found.query), tag("div", run_list(snapshot, found, now), id="list"), _picked(), _keys())
+    )
+    page = Page("Runs", "", (Section("runs", "List", body),))
+    return document(page, navigation("Runs", token=token))
+
+
+def run_list(snapshot: Snapshot, found: Found, now: dt.datetime) -> Html:
+    """Return the part of the list that renews itself."""
+    if not found.total:
+        return joined((_count(snapshot, found), _nothing(snapshot, found)))
+    heads = tag("tr", tag("td", tag("span", "picked", class_="sr-only")), *(_head(found.query, *c) for c in COLUMNS))
+    rows = tag("tbody", *(_row(entry, now) for entry in found.entries))
+    table = tag(
+        "table",
+        tag("caption", "Runs", class_="sr-only"),
+        WIDTHS,
+        tag("thead", heads),
+        rows,
+        class_="runs list-of-runs",
+    )
+    region = tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Runs")
+    return joined((_count(snapshot, found), region, _pager(found)))
+
+
+def _count(snapshot: Snapshot, found: Found) -> Html:
+    query, total = found.query, found.total
+    first = (query.page - 1) * query.size + 1
+    last = min(first + query.size - 1, total)
+    many = "1 run" if total == 1 else f"{total:,} runs".replace(",", " ")
+    words = many if total <= query.size else f"{first} to {last} of {many}"
+    waiting = f"; {snapshot.waiting:,} are still being read".replace(",", " ") if snapshot.waiting else ""
+    more = None
+    if found.in_studies and query.study != ALL:
+        count = f"{found.in_studies:,}".replace(",", " ")
+        more = joined((" · ", tag("a", f"{count} more in studies", href=query.address(study=ALL, page=1))))
+    return tag("p", f"{words}{waiting}", more, class_="count")
+
+
+def _nothing(snapshot: Snapshot, found: Found) -> Html:
+    if found.query.narrowed:
+        return tag("p", "Nothing matches. ", tag("a", "Show all runs", href="/"), class_="empty")
+    if snapshot.entries:
+        return tag("p", "No runs of their own here; those of studies are in the studies.", class_="empty")
+    return tag("p", "There are no runs yet. ", tag("code", "joulelab run -- COMMAND"), " makes one.", class_="empty")
+
+
+def _head(query: Query, key: str, text: str, kind: str) -> Html:
+    sorted_now = query.by == key
+    rising = not query.rising if sorted_now else False
+    arrow = tag("span", " ↑" if query.rising else " ↓", aria_hidden="true") if sorted_now else None
+    link = tag("a", text, arrow, href=query.address(by=key, rising=rising, page=1))
+    order = ("ascending" if query.rising else "descending") if sorted_now else None
+    return tag("th", link, scope="col", class_=kind or None, aria_sort=order)
+
+
+def _row(entry: Entry, now: dt.datetime) -> Html:
+    return _made_row(entry, _running(entry, now)) if entry.status == "live" else _made_row(entry, None)
+
+
+@lru_cache(maxsize=4096)
+def _made_row(entry: Entry, running: str | None) -> Html:
+    """Return the row of a run. Entries are never changed, so it is made once; `running` is how long a live one runs."""
+    title = short(entry.name or entry.workload or entry.id)
+    below = short(shlex.join(entry.command)) if entry.command else short(entry.problem)
+    pick = tag(
+        "input", type="checkbox", name_="run", form="picked", value=entry.id, aria_label=f"Pick {title}, {entry.id}"
+    )
+    study = tag("a", short(entry.study, 40), href=f"/studies/{entry.study}", class_="badge") if entry.study else None
+    opened = tag("a", title, href=f"/runs/{entry.id}", class_="open", title=title)
+    name = (tag("span", opened, study, *_labels(entry), class_="name"), tag("span", below, class_="below", title=below))
+    start = tag("time", when(entry.start_utc), datetime=entry.start_utc, title=f"{entry.start_utc[:19]} UTC")
+    took = fmt.NOTHING if entry.duration_s is None else fmt.duration(entry.duration_s)
+    return tag(
+        "tr",
+        tag("td", pick),
+        tag("th", *name, scope="row"),
+        tag("td", _status(entry)),
+        tag("td", start, class_="number"),
+        tag("td", running or took, class_="number"),
+        tag("td", _energy(entry), class_="number"),
+        tag("td", _hosts(entry), class_="hosts"),
+        data_run=entry.id,
+    )
+
+
+def _labels(entry: Entry) -> list[Html]:
+    shown = [tag("span", short(f"{key}={value}", 30), class_="badge") for key, value in list(entry.labels.items())[:3]]
+    left = len(entry.labels) - 3
+    return [*shown, tag("span", f"+{left}", class_="badge")] if left > 0 else shown
+
+
+def _status(entry: Entry) -> Html:
+    words = WORDS.get(entry.status, entry.status)
+    if entry.status == "failed":
+        words = end_text({"outcome": entry.outcome, "exit_code": entry.exit_code, "signal": entry.signal})
+    badge = tag("span", printable(words), class_=BADGES[entry.status])
+    twin = tag("span", "simulated", class_="badge warn", title=short(fmt.simulated([entry.twin])))
+    return joined((badge, twin if entry.twin else None), " ")
+
+
+def _running(entry: Entry, now: dt.datetime) -> str:
+    since = (now - dt.datetime.fromisoformat(entry.start_utc)).total_seconds()
+    return fmt.roughly(max(since, 0.0))
+
+
+def _energy(entry: Entry) -> str:
+    if entry.status == "broken" or (entry.energy is None and not entry.told):
+        return fmt.NOTHING
+    return energy_text({"energy": entry.energy, "estimate": entry.estimate})
+
+
+def _hosts(entry: Entry) -> str:
+    first = short(entry.hosts[0], 40) if entry.hosts else fmt.NOTHING
+    return first if len(entry.hosts) < 2 else f"{first} +{len(entry.hosts) - 1}"
+
+
+def _pager(found: Found) -> Html | None:
+    query = found.query
+    if found.pages == 1:
+        return None
+    back = tag(
+        "a",
+        "← Newer" if query.by == "start" and not query.rising else "← Before",
+        href=query.address(page=query.page - 1),
+        rel="prev",
+    )
+    on = tag(
+        "a",
+        "Older →" if query.by == "start" and not query.rising else "After →",
+        href=query.address(page=query.page + 1),
+        rel="next",
+    )
+    where = tag("span", f"page {query.page} of {found.pages}")
+    parts = (back if query.page > 1 else None, where, on if query.page < found.pages else None)
+    return tag("nav", *parts, class_="pager", aria_label="Pages")
+
+
+def _filters(snapshot: Snapshot, query: Query) -> Html:
+    facets = snapshot.facets()
+    search = tag(
+        "input",
+        type="search",
+        name_="q",
+        value=query.words,
+        placeholder="name, command, label, id",
+        autocomplete="off",
+        maxlength="400",
+        accesskey="s",
+    )
+    studies = [(ALL, len(snapshot.entries)), *facets["study"]]
+    words = {ALL: "all, of studies too"}
+    fields = [
+        tag("label", "Search", search, class_="wide"),
+        _select("status", "Status", query.status, facets["status"], WORDS),
+        _select("workload", "Workload", query.workload, facets["workload"]),
+        _select("host", "Host", query.host, facets["host"]),
+        _select("label", "Label", query.labels[0] if query.labels else "", facets["label"]),
+        _select("study", "Study", query.study, studies, words, none="of none") if facets["study"] else None,
+        tag(
+            "span",
+            tag("label", "From", tag("input", type="date", name_="from", value=query.since)),
+            tag("label", "To", tag("input", type="date", name_="to", value=query.until)),
+            class_="days",
+        ),
+    ]
+    kept = [("sort", query.by, "start"), ("order", "up" if query.rising else "", "")]
+    hidden = [tag("input", type="hidden", name_=name, value=value) for name, value, usual in kept if value != usual]
+    buttons = (
+        tag("button", "Show", type="submit", class_="go"),
+        tag("a", "Clear", href="/", class_="clear", hidden=not query.narrowed),
+    )
+    return tag(
+        "form", *fields, *hidden, *buttons, class_="filters", method="get", action="/", role="search", id="filters"
+    )
+
+
+def _select(
+    name: str,
+    label: str,
+    value: str,
+    choices: Sequence[tuple[str, int]],
+    words: dict[str, str] | None = None,
+    none: str = "any",
+) -> Html | None:
+    if len(choices) < 2 and not value and none == "any":
+        return None
+    known = [choice for choice, _ in choices]
+    options = [tag("option", none, value="")]
+    if value and value not in known:
+        options.append(tag("option", short(value, 40), value=value, selected=True))
+    for choice, count in choices:
+        shown = (words or {}).get(choice, short(choice, 40))
+        options.append(tag("option", f"{shown} ({count})", value=choice, selected=choice == value))
+    return tag("label", label, tag("select", *options, name_=name, id=f"filter-{name}"))
+
+
+def _picked() -> Html:
+    """Return the bar for runs that are picked; it is there without scripts, too."""
+    return tag(
+        "form",
+        tag("span", f"Pick 2 to {MOST_COMPARED} runs to compare them.", id="picked-count", role="status"),
+        tag("button", "Compare", type="submit", class_="primary"),
+        tag("button", "Clear", type="button", class_="unpick", hidden=True),
+        method="get",
+        action="/compare",
+        class_="picked",
+        id="picked",
+        data_most=MOST_COMPARED,
+    )
+
+
+def _keys() -> Html:
+    parts = [joined((tag("kbd", key), f" {what}")) for key, what in KEYS]
+    return tag("p", joined(parts, "  "), class_="keyboard muted", id="keys")

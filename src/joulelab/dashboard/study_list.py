@@ -1,0 +1,83 @@
+"""Write the list of studies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulelab.dashboard.frame import BADGES, WORDS, age, document, navigation, short, when
+from joulelab.dashboard.studies import slots_text
+from joulelab.report import format as fmt
+from joulelab.report.html import Html, joined, tag
+from joulelab.report.page.parts import Page, Section
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Sequence
+
+    from joulelab.dashboard.index import Snapshot
+    from joulelab.dashboard.studies import StudyEntry
+
+WIDTHS = Html(
+    '<colgroup><col class="c-name"><col class="c-status"><col class="c-slots"><col class="c-bar"><col class="c-knobs">'
+    '<col class="c-start"></colgroup>'
+)
+
+
+def studies_page(snapshot: Snapshot, *, token: bool, now: dt.datetime) -> str:
+    """Return the list of studies."""
+    body = tag("div", study_list(snapshot.studies, now), id="list")
+    page = Page("Studies", "", (Section("studies", "List", body),))
+    return document(page, navigation("Studies", token=token))
+
+
+def study_list(studies: Sequence[StudyEntry], now: dt.datetime) -> Html:
+    """Return the table of studies."""
+    if not studies:
+        make = tag("code", "joulelab study run FILE"), " and ", tag("code", "joulelab sweep -- COMMAND")
+        return tag("p", "There are no studies here. ", *make, " make them.", class_="empty")
+    heads = ("study", "status", "slots", "", "knobs", "begun (UTC)")
+    head = tag("tr", *(tag("th", h, scope="col") if h else tag("td") for h in heads))
+    ordered = sorted(studies, key=lambda s: (s.status != "live", [-ord(c) for c in s.created_utc]))
+    rows = tag("tbody", *(_study_row(study, now) for study in ordered))
+    table = tag(
+        "table",
+        tag("caption", "Studies", class_="sr-only"),
+        WIDTHS,
+        tag("thead", head),
+        rows,
+        class_="runs list-of-studies",
+    )
+    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Studies")
+
+
+def _study_row(study: StudyEntry, now: dt.datetime) -> Html:
+    badge = tag("span", WORDS.get(study.status, study.status), class_=BADGES[study.status])
+    twin = tag("span", "simulated", class_="badge warn", title=short(f"twin {', '.join(study.twins)}"))
+    knobs = ", ".join(f"{short(name, 40)} x {count}" for name, count in study.knobs.items())
+    settled = sum(study.slots.get(state, 0) for state in ("done", "failed", "refused"))
+    bar = (
+        tag(
+            "progress",
+            max=study.planned,
+            value=min(settled, study.planned),
+            aria_label=f"Slots of {study.id} that have run",
+        )
+        if study.planned
+        else None
+    )
+    title = joined(
+        (
+            tag("a", study.id, href=f"/studies/{study.id}", class_="open"),
+            tag("span", study.problem or ", ".join(map(short, study.goals)), class_="below"),
+        )
+    )
+    return tag(
+        "tr",
+        tag("th", title, scope="row"),
+        tag("td", joined((badge, twin if study.twins else None), " ")),
+        tag("td", fmt.NOTHING if study.problem else slots_text(study.slots, study.planned)),
+        tag("td", bar),
+        tag("td", knobs),
+        tag("td", tag("time", when(study.created_utc), datetime=study.created_utc, title=age(study.created_utc, now))),
+        data_run=study.id,
+    )

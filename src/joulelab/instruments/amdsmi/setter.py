@@ -1,0 +1,111 @@
+"""Set power caps of AMD GPUs (AMD SMI).
+
+Not tried on hardware: written after the sources of amdsmi 7.0.2 and tested against a stub with the same interface.
+"""
+
+from __future__ import annotations
+
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulelab.core.errors import JoulelabError, ReadFailed, Unavailable
+from joulelab.core.setting import Limits, Opened, Setting
+from joulelab.instruments.amdsmi import count_nvidia
+from joulelab.instruments.amdsmi.client import AmdGpu, AmdSmi
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal
+
+_CAP = "cap_w"
+_NVIDIA = "/proc/driver/nvidia/gpus"  # their scopes come first, as for the meter
+# Written as 0, a cap would be the default again.
+_LEAST_W = 1.0
+
+
+def open_setters(environ: Mapping[str, str]) -> Opened:
+    """Open AMD SMI: one setter per GPU that has a cap. Raises Unavailable, Denied."""
+    del environ  # the library finds its devices by itself
+    library = AmdSmi()
+    opened = Opened(on_close=library.close)
+    try:
+        _fill(opened, library, count_nvidia(Path(_NVIDIA)))
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _fill(opened: Opened, library: AmdSmi, first: int) -> None:
+    gpus = library.gpus()
+    if not gpus:
+        why, advice = "the driver lists none", "run amd-smi list"
+        raise Unavailable("there is no AMD GPU to cap", where="amdsmi", why=why, next=advice)
+    for gpu in gpus:
+        scope = f"gpu:{first + gpu.index}"
+        if not gpu.uuid:
+            opened.missing.append((scope, "amdsmi: it tells no UUID, by which its cap would be locked and put back"))
+        elif not _has_cap(library, gpu):
+            opened.missing.append((scope, "amdsmi: it tells no power cap; this GPU or its driver has none to set"))
+        else:
+            opened.setters.append(SocketCap(scope, gpu, library))
+
+
+def _has_cap(library: AmdSmi, gpu: AmdGpu) -> bool:
+    try:
+        return not isnan(library.caps_w(gpu)[0])
+    except JoulelabError:
+        return True  # failing now: it says so when it is used, and may be back by then
+
+
+class SocketCap:
+    """Limit the power of one AMD GPU; a setting is {"cap_w": W}."""
+
+    kind: Literal["power"] = "power"
+
+    def __init__(self, scope: str, gpu: AmdGpu, library: AmdSmi) -> None:
+        """Take a GPU of an open library."""
+        self.device = gpu.uuid
+        self.scope = scope
+        self.model = gpu.name
+        self._gpu = gpu
+        self._library = library
+
+    def limits(self) -> Limits:
+        """Return lowest, highest and default cap. Raises Denied, ReadFailed, DeviceLost."""
+        _, lowest, highest, default = self._library.caps_w(self._gpu)
+        if isnan(highest):
+            raise self._untold("range of caps")
+        lowest = max(_LEAST_W, 0.0 if isnan(lowest) else lowest)
+        return Limits(lowest, highest, None if isnan(default) else default, "W")
+
+    def get(self) -> Setting:
+        """Return the cap that is set. Raises Denied, ReadFailed, DeviceLost."""
+        cap_w = self._library.caps_w(self._gpu)[0]
+        if isnan(cap_w):
+            raise self._untold("cap")
+        return {_CAP: cap_w}
+
+    def enforced(self) -> float | None:
+        """Return None: AMD SMI tells one cap, which is the one that was set."""
+        return None
+
+    def setting(self, value: float) -> Setting:
+        """Return the setting for a cap (W). Raises Refused, Denied, ReadFailed, DeviceLost."""
+        self.limits().check(value, self.scope)
+        return {_CAP: value}
+
+    def set(self, setting: Setting) -> None:
+        """Set a cap. Raises Refused with the range, Denied, ReadFailed, DeviceLost."""
+        self.limits().check(setting[_CAP], self.scope)
+        self._library.set_cap_w(self._gpu, setting[_CAP])
+
+    def default(self) -> Setting | None:
+        """Return what a driver that was loaded again comes back with. Raises Denied, ReadFailed, DeviceLost."""
+        default_w = self.limits().default
+        return None if default_w is None else {_CAP: default_w}
+
+    def _untold(self, what: str) -> ReadFailed:
+        why = "the library says that the device does not have it"
+        return ReadFailed(f"{self.scope} tells no {what}", where="amdsmi", why=why, next="see amd-smi static --limit")

@@ -1,0 +1,235 @@
+"""Read what something else has measured and written into a file: CSV or Parquet, columns mapped by configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import NS
+from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.core.spec import Fetched
+from joulelab.instruments import nearest, wall
+from joulelab.instruments.file.layout import Layout, Names, check_tables, layout_of
+from joulelab.instruments.file.presets import PRESETS, preset
+from joulelab.instruments.file.source import CsvSource, ParquetSource, sha256
+from joulelab.instruments.file.streams import Track, fetched, unreadable
+from joulelab.instruments.file.times import BadStamp, Clock, guess, zone_of
+from joulelab.instruments.settings import check_keys, seconds, text
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Mapping, Sequence
+
+
+SUMMARY = "CSV or Parquet files that something else wrote, asked after the fact"
+PRIVILEGE = "none beyond reading the file"
+TRIED = "public logs of nodes and GPUs, and files made for tests"
+DEFAULT = False
+SECRETS: tuple[str, ...] = ()
+CONFIG = {k: v for k, v in wall.COMMON.items() if k != "timeout_s"} | {
+    "path": "the file",
+    "format": "csv or parquet (by the name of the file)",
+    "preset": f"a known layout: {', '.join(PRESETS)}",
+    "delimiter": "what separates cells (guessed from the header)",
+    "decimal": "decimal mark: . or ,",
+    "thousands": "what separates thousands, if anything does",
+    "header": "line of the column names; 0 = there are none, and columns are called 1, 2, ...",
+    "comment": "what lines to leave out begin with (#)",
+    "encoding": "utf-8, utf-16, latin-1 ...",
+    "missing": 'list of texts that mean "no value", beside N/A, -, nan and empty cells',
+    "time": "the time stamps: {column, format, zone, start}",
+    "clock_offset_s": "seconds to add to the file's time stamps",
+    "columns": "list of {column, scope, unit, kind, name, update_s, window_s, gain, offset_w, reference, ...}",
+    "where": "rows to keep: {column, equals}, or a list of such",
+    "device": "column that tells devices apart; used in scopes as {device}",
+    "host": "the node's name, or {column} if a column has it",
+}
+Source = CsvSource | ParquetSource
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Check an entry before it is used; the file need not be there yet. Raises ConfigError."""
+    _path(config)
+    known = config.get("preset")
+    if known is not None and known not in PRESETS:
+        where = f"meter {wall.label_of(config)}"
+        raise ConfigError(f"there is no preset {known!r}", where=where, next=nearest(str(known), list(PRESETS)))
+    _form(Path("x.csv"), config)
+    check_tables(config)
+
+
+def open_archive(config: Mapping[str, Any]) -> FileArchive:
+    """Open a file and check its columns. Raises ConfigError, Unavailable, Denied."""
+    return FileArchive(_path(config), dict(config))
+
+
+def _path(config: Mapping[str, Any]) -> Path:
+    check_keys("file", config, CONFIG)
+    label = wall.label_of(config)
+    given = text(label, config, "path")
+    if not given:
+        raise ConfigError("no path is given", where=f"meter {label}", next='set path = "power.csv"')
+    return Path(given).expanduser()
+
+
+class FileArchive:
+    """Give the streams of one file; it is read once, when first asked for."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self.path = path
+        self._source = _source(path, config)
+        names = Names(self._source.names, str(path))
+        complete = preset(config, names)
+        if isinstance(self._source, ParquetSource):
+            complete |= {"decimal": ".", "thousands": ""}  # the file holds numbers, not texts of them
+        self.layout: Layout = layout_of(complete, names)
+        label = wall.label_of(config)
+        self._period_s = seconds(label, config, "period_s", 1.0) if "period_s" in config else None
+        self._tracks: list[Track] | None = None
+        self._events: list[dict[str, Any]] = []
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """Return the first and the last time stamp (UTC, ns). Raises MeterError."""
+        times = [t.times for t in self._load()]
+        return min(min(t) for t in times), max(max(t) for t in times)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what identifies the file, and how it was read: name, size, hash, mapped columns. Raises MeterError."""
+        time = self.layout.time
+        return {
+            "file": self.path.name,
+            "bytes": self.path.stat().st_size,
+            "sha256": sha256(self.path),
+            "columns": {c.name: f"{c.scope} {c.spec.name}" for c in self.layout.columns},
+            "zone": time.zone,
+            "clock_offset_s": time.offset_ns / NS,
+        }
+
+    def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:
+        """Return what the file holds of [start, end], and the nearest rows outside. Raises MeterError."""
+        found: list[Fetched] = []
+        for track in self._load():
+            rows = track.near(start_utc_ns, end_utc_ns)
+            found += fetched(track if rows is None else track.only(rows), self.layout, self._period_s)
+        if found:  # what concerns the file as a whole is told once
+            first = found[0]
+            found[0] = Fetched(first.stream, first.rows, first.host, [*self._events, *first.events])
+        return found
+
+    def close(self) -> None:
+        """Forget what was read; closing twice is harmless."""
+        self._tracks = None
+
+    def _load(self) -> list[Track]:
+        if self._tracks is None:
+            self._tracks = self._read()
+        return self._tracks
+
+    def _read(self) -> list[Track]:
+        layout, tracks = self.layout, dict[tuple[str, str], Track]()
+        clock, bad_times, first_bad = None, 0, ""
+        at, offset = layout.time.columns, layout.time.offset_ns
+        for line, cells in self._source.rows():
+            if layout.keep and any(cells[k].strip() != wanted for k, wanted in layout.keep):
+                continue
+            stamp = cells[at[0]] if len(at) == 1 else " ".join(cells[k].strip() for k in at)
+            clock = clock or self._clock(stamp)
+            host = layout.host_name if layout.host is None else cells[layout.host].strip()
+            device = "" if layout.device is None else cells[layout.device].strip()
+            track = tracks.get((host, device)) or _new_track(host, device, layout)
+            try:
+                t_ns = clock.parse(stamp, track.times[-1] - offset if track.times else None) + offset
+            except BadStamp as error:
+                bad_times += 1
+                first_bad = first_bad or f"line {line}: {str(error)[:40]!r}"
+                continue
+            tracks[host, device] = track
+            track.add(t_ns, line, cells, layout.columns)
+        if not tracks:
+            why = f"{bad_times} rows without a time stamp, first {first_bad}" if bad_times else "no row fits"
+            raise ReadFailed("the file has no rows to read", where=str(self.path), why=why, next=self._shapes())
+        found = list(tracks.values())
+        wrong = unreadable(found, layout)
+        if wrong is not None:
+            raise ReadFailed(wrong[0], where=str(self.path), why=wrong[1], next=wrong[2])
+        problems = [*self._problems(clock, found)]
+        if bad_times:
+            problems.append(f"{bad_times} rows are left out: no time stamp ({first_bad})")
+        first = min(t.times[0] for t in found)
+        self._events = [{"t": first, "event": "problem", "meter": layout.label, "what": p} for p in problems]
+        return found
+
+    def _clock(self, stamp: str) -> Clock:
+        time = self.layout.time
+        form = time.format or guess(stamp, time.start_ns, str(self.path))
+        zone = zone_of(time.zone, str(self.path)) if time.zone else None
+        decimal = getattr(self._source, "decimal", ".")
+        return Clock(form, zone, time.start_ns, decimal)
+
+    def _shapes(self) -> str | None:
+        """Return advice where rows have other numbers of cells than the header."""
+        if not self._source.faults.shape:
+            return None
+        count, line = self._source.faults.shape, self._source.faults.first_line
+        advice = 'set delimiter=";" and, for decimal commas, decimal=","'
+        return f"{count} rows have another number of cells than the header (first: line {line}): {advice}"
+
+    def _problems(self, clock: Clock | None, tracks: Sequence[Track]) -> list[str]:
+        said, name = [], self.path.name
+        faults = self._source.faults
+        if faults.shape:
+            said.append(f"{faults.shape} rows are left out: another number of cells (first: line {faults.first_line})")
+        if faults.unended:
+            said.append("the last line has no end: it may be cut off")
+        doubts = clock.doubts if clock else None
+        if doubts and doubts.unzoned:
+            said.append("the time stamps carry no zone and none is declared: taken as UTC")
+        if doubts and doubts.twice:
+            said.append(
+                f"{doubts.twice} stamps are of an hour that comes twice in {self.layout.time.zone} (first "
+                f"{doubts.first}): the first pass is taken until the stamps go back"
+            )
+        if doubts and doubts.never:
+            said.append(
+                f"{doubts.never} stamps are of an hour that {self.layout.time.zone} leaves out ({doubts.first})"
+            )
+        doubtful = [t for t in tracks if t.backward or t.repeated]
+        if doubtful:
+            back, same = sum(t.backward for t in doubtful), sum(t.repeated for t in doubtful)
+            said.append(f"{back} stamps go back and {same} repeat (first: line {doubtful[0].first_doubt})")
+        return [f"{name}: {text}" for text in said]
+
+
+def _new_track(host: str, device: str, layout: Layout) -> Track:
+    from array import array
+
+    columns: list[array[float]] = [array("d") for _ in layout.columns]
+    return Track(host, device, values=columns)
+
+
+def _source(path: Path, config: Mapping[str, Any]) -> Source:
+    form = _form(path, config)
+    return ParquetSource(path) if form is None else CsvSource(path, *form)
+
+
+def _form(path: Path, config: Mapping[str, Any]) -> tuple[str | None, int | None, str, str | None, str] | None:
+    """Return how a CSV file is written, None for Parquet. Raises ConfigError."""
+    label = wall.label_of(config)
+    form = text(label, config, "format") or ("parquet" if path.suffix.lower() in (".parquet", ".pq") else "csv")
+    if form == "parquet":
+        return None
+    if form != "csv":
+        raise ConfigError(f"format is {form!r}", where=f"meter {label}", next="csv or parquet")
+    decimal = text(label, config, "decimal", ".") or "."
+    if decimal not in (".", ","):
+        raise ConfigError(f"decimal is {decimal!r}", where=f"meter {label}", next="'.' or ','")
+    header = config.get("header")
+    if header is not None and (isinstance(header, bool) or not isinstance(header, int) or header < 0):
+        raise ConfigError(f"header is {header!r}", where=f"meter {label}", next="give a line number, or 0 for none")
+    delimiter = text(label, config, "delimiter")
+    if delimiter is not None and len(delimiter) != 1:
+        raise ConfigError(f"delimiter is {delimiter!r}", where=f"meter {label}", next="give one character")
+    comment = text(label, config, "comment", "#")
+    return delimiter, header, comment or "", text(label, config, "encoding"), decimal

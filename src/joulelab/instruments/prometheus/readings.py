@@ -1,0 +1,60 @@
+"""Turn samples into readings: in SI, in streams, with how often they come."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+from joulelab.core import scope as scopes
+from joulelab.core.clock import NS
+from joulelab.instruments import wall
+from joulelab.instruments.prometheus.setup import grouped, stream_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from joulelab.core.spec import Stream
+    from joulelab.instruments.prometheus.agent import Agents
+    from joulelab.instruments.prometheus.api import Series
+    from joulelab.instruments.prometheus.query import Query
+    from joulelab.instruments.prometheus.setup import Group, Settings
+
+MOST_GAPS = 20_000  # between samples, of which the usual one is taken
+
+
+def streams_of(
+    asked: Settings, found: Sequence[Series], period_s: float, agents: Agents, *, live: bool
+) -> Iterator[tuple[Group, Stream]]:
+    """Yield the streams that the series of all queries make. Raises ConfigError where two series are one scope."""
+    groups = agents.known_of(grouped(asked, found))
+    cords = Counter((g.host, g.meter) for g in groups if scopes.family(g.scope) == "outlet")
+    whole = {(g.host, g.meter) for g in groups if g.scope == wall.feeds_of(asked.config, "node.ac")}
+    for group in groups:
+        key = group.host, group.meter
+        # An agent that shows the cords of a node and what they feed has added them up itself.
+        yield group, stream_of(asked, group, 0 if key in whole and group.meter else cords[key], period_s, live=live)
+
+
+def si_of(query: Query, value: float) -> float | None:
+    """Return a value in SI, None for what is no reading."""
+    if not math.isfinite(value) or (query.zero_is_gap and value == 0):
+        return None
+    return value * query.factor
+
+
+def known(series: Series) -> Series:
+    """Return the series that have samples."""
+    return {key: samples for key, samples in series.items() if samples}
+
+
+def interval_s(found: Sequence[Series]) -> float:
+    """Return how often samples come, in s."""
+    gaps: list[int] = []
+    for samples in (samples for series in found for samples in series.values()):
+        gaps += [after.t1 - before.t1 for before, after in pairwise(samples[-200:])]
+        if len(gaps) > MOST_GAPS:
+            break
+    return median(gaps) / NS if gaps else 15.0

@@ -1,0 +1,129 @@
+"""Set the power limits of CPU packages through the kernel's powercap tree (RAPL).
+
+The long-term limit is the cap. The short-term limit comes down with it, to 1.2 times the cap at most and never below
+it, or bursts would go on as before; `enabled` is switched on. All three are put back. What the kernel made of a value
+(it rounds, and may clip) is read back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulelab.core.errors import JoulelabError, Refused, Unavailable
+from joulelab.core.setting import Limits, Opened, Setting
+from joulelab.instruments.rapl import ROOT, cpu_facts, scope_of
+from joulelab.instruments.rapl.powercap import Constraint, Zone, constraints, mirrors, read_value, write_value, zones
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal
+
+_LONG, _SHORT, _ENABLED = "long_term_w", "short_term_w", "enabled"
+_BURST = 1.2
+# Kernels hardly ever tell the lowest limit; below a tenth of the rated power a machine hardly answers.
+_LEAST = 0.1
+# Registers that nobody has set show some kilowatts.
+_NO_LIMIT_W = 3000.0
+
+
+def open_setters(environ: Mapping[str, str]) -> Opened:
+    """Open the powercap tree: one setter per CPU package. Raises Unavailable."""
+    root = Path(environ.get("JOULELAB_POWERCAP") or ROOT)
+    packages = [zone for zone in zones(root) if zone.kind == "package"]
+    if not packages:
+        why = f"{root} holds no package" if root.is_dir() else f"{root} does not exist"
+        advice = "sudo modprobe intel_rapl_msr (bare metal only)"
+        raise Unavailable("there is no CPU package to cap", where="powercap", why=why, next=advice)
+    model = cpu_facts(Path("/proc/cpuinfo")).model if str(root) == ROOT else ""
+    opened = Opened()
+    for zone in packages:
+        scope, _ = scope_of(zone, platform=False)
+        limits = constraints(zone)
+        if "long_term" in limits:
+            opened.setters.append(PackageCap(scope, model, zone, limits, _mirrored(root, zone)))
+        else:
+            opened.missing.append((scope, "powercap: the kernel shows no long-term limit (AMD CPUs have none)"))
+    return opened
+
+
+def _mirrored(root: Path, zone: Zone) -> list[Constraint]:
+    return [found["long_term"] for other in mirrors(root, zone) if "long_term" in (found := constraints(other))]
+
+
+class PackageCap:
+    """Limit the power of one CPU package; a setting is {"long_term_w", "short_term_w", "enabled"} of what it has."""
+
+    kind: Literal["power"] = "power"
+
+    def __init__(
+        self, scope: str, model: str, zone: Zone, limits: Mapping[str, Constraint], others: list[Constraint]
+    ) -> None:
+        """Take a zone with its limits, and the limits that other interfaces put on the same package."""
+        self.device = f"powercap-{zone.path.name}"
+        self.scope = scope
+        self.model = model
+        self._long = limits["long_term"]
+        self._others = others
+        names = {_LONG: "long_term", _SHORT: "short_term"}
+        self._files = {key: (limits[name].path, 1e6) for key, name in names.items() if name in limits}
+        if (zone.path / "enabled").exists():
+            self._files[_ENABLED] = zone.path / "enabled", 1.0
+        self._burst_w = 0.0  # the highest short-term limit seen: what was found
+
+    def limits(self) -> Limits:
+        """Return what the package takes; its default is its rated power. Raises Denied, ReadFailed, DeviceLost."""
+        rated = self._long.highest_w
+        now_w = read_value(self._long.path) / 1e6
+        highest = max(rated, now_w if now_w < _NO_LIMIT_W else 0.0) or _NO_LIMIT_W
+        return Limits(self._long.lowest_w or _LEAST * (rated or highest), highest, rated or None, "W")
+
+    def get(self) -> Setting:
+        """Return the limits that are set. Raises Denied, ReadFailed, DeviceLost."""
+        setting = {key: read_value(path) / scale for key, (path, scale) in self._files.items()}
+        self._burst_w = max(self._burst_w, setting.get(_SHORT, 0.0))
+        return setting
+
+    def enforced(self) -> float | None:
+        """Return the lowest long-term limit of all interfaces to the package (W), None where limits are off."""
+        if not self.get().get(_ENABLED, 1.0):
+            return None
+        return min(read_value(one.path) for one in (self._long, *self._others)) / 1e6
+
+    def setting(self, value: float) -> Setting:
+        """Return the setting for a cap (W). Raises Refused, Denied, ReadFailed, DeviceLost."""
+        now = self.get()
+        self.limits().check(value, self.scope)
+        setting = dict(now) | {_LONG: value}
+        if now.get(_SHORT):  # 0 is a limit that is not used
+            setting[_SHORT] = max(value, min(self._burst_w, _BURST * value))
+        if _ENABLED in now:
+            setting[_ENABLED] = 1.0
+        return setting
+
+    def set(self, setting: Setting) -> None:
+        """Write what differs, the short-term limit never below the long; all or nothing. Raises Denied, Refused."""
+        now = self.get()
+        if extra := ", ".join(sorted(setting.keys() - now.keys())):
+            raise Refused(
+                f"{self.scope} has no {extra}", where="powercap", next="joulelab cap status tells what it has"
+            )
+        order = [_LONG, _SHORT] if setting[_LONG] <= now[_LONG] else [_SHORT, _LONG]
+        changed = [key for key in (*order, _ENABLED) if key in setting and setting[key] != now[key]]
+        try:
+            for key in changed:
+                self._write(key, setting[key])
+        except JoulelabError:
+            for key in reversed(changed):
+                with contextlib.suppress(JoulelabError):  # the first error is the one to tell
+                    self._write(key, now[key])
+            raise
+
+    def _write(self, key: str, value: float) -> None:
+        path, scale = self._files[key]
+        write_value(path, round(value * scale))
+
+    def default(self) -> Setting | None:
+        """Return None: what the firmware sets at the next boot is not known."""
+        return None

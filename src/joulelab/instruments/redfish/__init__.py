@@ -1,0 +1,240 @@
+"""Measure a node through its BMC by Redfish: whole node, power supplies, HGX GPUs, inlet temperature and fans."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import NS, monotonic_ns, utc_now_ns
+from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed, Unavailable
+from joulelab.instruments import nearest, wall
+from joulelab.instruments.http import NO_ANSWER, REFUSED, Auth, HttpClient, plain_fingerprint
+from joulelab.instruments.redfish import doctor, values
+from joulelab.instruments.redfish.plan import SOURCES, Plan, Wanted, plans
+from joulelab.instruments.redfish.walk import ROOT, Walker, link
+from joulelab.instruments.settings import check_keys, number, seconds, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from joulelab.core.spec import Meter, Spec, Stream
+    from joulelab.instruments.hooks import Missing
+
+SUMMARY = "node, power supplies, HGX GPUs, inlet and fans through the BMC (Redfish)"
+PRIVILEGE = "an account of the BMC that may read (ReadOnly)"
+TRIED = "the simulated node; not on hardware"
+CONFIG = wall.COMMON | {
+    "address": "BMC: HOST, HOST:PORT, or http://HOST:PORT without TLS (port 443)",
+    "user": "account of the BMC",
+    "password": "its password",
+    "auth": "session, basic or none (session)",
+    "chassis": "Id of the chassis that is the node, where the service has several",
+    "sensor": "Id or Name of the sensor that is the node's power, where none is certain; the error lists them",
+    "sources": "what to read: environment, power, sensors, supplies, gpus, cooling (the best that is found)",
+    "gpus": "numbers of the GPUs in the order of their modules, where it is not 0, 1, 2 ...",
+    "verify": "true, false, or the path of a CA file (true)",
+    "fingerprint": "SHA-256 of the BMC's certificate, to trust it alone",
+}
+DEFAULT = False
+SECRETS = ("password",)
+PERIOD_S, LEAST_PERIOD_S, TIMEOUT_S = 1.0, 0.5, 5.0
+# An answer serves all streams that it holds, for so long; the same stream is not asked for again sooner.
+FRESH_NS = NS // 10
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Check an entry before a run. Raises ConfigError."""
+    check_keys("redfish", config, CONFIG)
+    label = wall.label_of(config)
+    _wanted(config, label)
+    _way(config)
+    pin = text(label, config, "fingerprint")
+    if pin is not None:
+        plain_fingerprint(pin, label)
+
+
+def open_meter(config: Mapping[str, Any]) -> Meter:
+    """Log in, walk the service and plan the readings. Raises ReadFailed, Denied, Unavailable, ConfigError."""
+    check_keys("redfish", config, CONFIG)
+    label = wall.label_of(config)
+    wanted = _wanted(config, label)
+    client = connect(config)
+    try:
+        walker = Walker(client.get_json, service(client))
+        found, missing = plans(walker, wanted)
+    except JoulelabError as error:
+        client.close()
+        error.where = error.where or label
+        raise
+    return RedfishMeter(client, found, missing)
+
+
+def connect(config: Mapping[str, Any]) -> HttpClient:
+    """Return a client for the configured BMC; nothing is sent yet. Raises ConfigError, MissingDependency."""
+    url, auth, verify = _way(config)
+    label = wall.label_of(config)
+    return HttpClient(
+        url,
+        auth=auth,
+        timeout_s=seconds(label, config, "timeout_s", TIMEOUT_S),
+        verify=verify,
+        fingerprint=text(label, config, "fingerprint"),
+        label=label,
+    )
+
+
+def _way(config: Mapping[str, Any]) -> tuple[str, Auth, bool | str]:
+    """Return where the BMC is, how to log in and what certificate to trust. Raises ConfigError."""
+    label = wall.label_of(config)
+    given = text(label, config, "address") or ""
+    scheme = "http" if given.strip().startswith("http://") else "https"
+    plain = given.strip().removeprefix("https://").removeprefix("http://").rstrip("/")
+    host, port = wall.address({**config, "address": plain}, 443 if scheme == "https" else 80)
+    kind = text(label, config, "auth", "session")
+    if kind not in ("session", "basic", "none"):
+        raise ConfigError(f"auth is {kind!r}", where=f"meter {label}", next="give session, basic or none")
+    user, password = text(label, config, "user") or "", text(label, config, "password") or ""
+    if kind != "none" and not user:
+        raise ConfigError("no user is given", where=f"meter {label}", next='set user and password, or auth = "none"')
+    verify = config.get("verify", True)
+    if not isinstance(verify, bool | str):
+        raise ConfigError(f"verify is {verify!r}", where=f"meter {label}", next="give true, false or a CA file")
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return url, Auth(kind, user, password), verify  # type: ignore[arg-type]
+
+
+def service(client: HttpClient) -> dict[str, Any]:
+    """Return the service root, which needs no log-in, and take from it where to log in. Raises as `get_json`."""
+    root = client.get_json(ROOT, open=True)
+    if not isinstance(root, dict) or "RedfishVersion" not in root:
+        raise Unavailable(
+            "this is no Redfish service",
+            where=client.label,
+            why=f"{ROOT} has no RedfishVersion",
+            next="check the address; Redfish may have to be switched on in the BMC",
+        )
+    login = link(root, "Links", "Sessions")
+    if login is not None:
+        client.auth = replace(client.auth, login=login)
+    return root
+
+
+class RedfishMeter:
+    """Read planned places of a service; one answer serves every stream that stands in it."""
+
+    def __init__(
+        self,
+        client: HttpClient,
+        found: Sequence[Plan],
+        missing: Sequence[Missing],
+        *,
+        now: Callable[[], int] = monotonic_ns,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._client, self._now, self._pause = client, now, pause
+        self._plans = {plan.stream.name: plan for plan in found}
+        self._missing = missing
+        self._answers: dict[str, tuple[Any, int, set[str]]] = {}  # by address: answer, when it came, who has read it
+        self._down: tuple[int, ReadFailed] | None = None
+
+    def streams(self) -> Sequence[Stream]:
+        """Return the streams, those of one answer beside each other."""
+        return [plan.stream for plan in self._plans.values()]
+
+    def missing(self) -> Sequence[Missing]:
+        """Return what the service shows and does not measure."""
+        return self._missing
+
+    def read(self, stream: Stream) -> Sequence[float]:
+        """Return one row in SI. Raises ReadFailed, Denied, Unavailable."""
+        plan = self._plans[stream.name]
+        paths = dict.fromkeys(field.path for field in plan.fields if field is not None)
+        until_ns = self._now() + round(self._client.timeout_s * NS)
+        docs = {path: self._doc(path, stream.name, until_ns) for path in paths}
+        row = []
+        for spec, field in zip(stream.channels, plan.fields, strict=True):
+            try:
+                row.append(float("nan") if field is None else _number(docs[field.path], field, spec))
+            except ReadFailed as error:
+                if spec.kind != "state" or spec.quantity == "age":
+                    error.where = self._client.label
+                    raise
+                row.append(float("nan"))  # a state that is missing now costs no power reading
+        if all(map(isnan, row)):
+            raise ReadFailed("the BMC has no reading now", where=self._client.label, why=stream.name)
+        return row
+
+    def close(self) -> None:
+        """End the session."""
+        self._client.close()
+
+    def _doc(self, path: str, reader: str, until_ns: int) -> Any:
+        now = self._now()
+        doc, at_ns, readers = self._answers.get(path, (None, now - FRESH_NS, set()))
+        if reader not in readers and now - at_ns < FRESH_NS:
+            readers.add(reader)
+            return doc
+        if self._down is not None and now - self._down[0] < FRESH_NS:
+            raise self._down[1]  # streams beside the one that has just waited for nothing
+        if now - at_ns < FRESH_NS:
+            self._pause((at_ns + FRESH_NS - now) / NS)
+        try:
+            doc = self._client.get_json(path, within_s=(until_ns - self._now()) / NS)
+        except ReadFailed as error:
+            self._down = (self._now(), error) if error.what in (NO_ANSWER, REFUSED) else None
+            raise
+        self._down = None
+        self._answers[path] = (doc, self._now(), {reader})
+        return doc
+
+
+def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
+    """Probe further after opening has failed, and tell what is wrong in sentences."""
+    return doctor.diagnose(connect, service, config, error)
+
+
+def _number(doc: Any, field: values.Field, spec: Spec) -> float:
+    if spec.quantity != "age":
+        return values.value(doc, field)
+    moment = values.reading_time_ns(values.at(doc, field.steps), coarse=True)
+    if moment is None:
+        raise ReadFailed("the BMC does not tell the time of its reading now", why=field.name)
+    age = (utc_now_ns() - moment) / NS
+    if age < -1.0:
+        raise ReadFailed("the BMC's reading is from the future: its clock was set", why=field.name)
+    return max(age, 0.0)
+
+
+def _wanted(config: Mapping[str, Any], label: str) -> Wanted:
+    period_s = number(label, config, "period_s", PERIOD_S, above=0.0)
+    if period_s < LEAST_PERIOD_S:
+        raise ConfigError(
+            f"period_s is {period_s:g}",
+            where=f"meter {label}",
+            why="a BMC is slow, and asked faster it only repeats itself",
+            next=f"give {LEAST_PERIOD_S:g} or more",
+        )
+    sources = _list(config, "sources", str, label)
+    for source in sources or ():
+        if source not in SOURCES:
+            raise ConfigError(f"no source {source!r}", where=f"meter {label}", next=nearest(source, list(SOURCES)))
+    return Wanted(
+        config=config,
+        label=label,
+        period_s=period_s,
+        chassis=text(label, config, "chassis"),
+        sensor=text(label, config, "sensor"),
+        sources=tuple(sources) if sources else None,
+        gpus=_list(config, "gpus", int, label),
+    )
+
+
+def _list(config: Mapping[str, Any], key: str, kind: type, label: str) -> list[Any] | None:
+    given = config.get(key)
+    if given is None:
+        return None
+    if not isinstance(given, list | tuple) or not all(type(item) is kind for item in given):
+        raise ConfigError(f"{key} is {given!r}", where=f"meter {label}", next=f"give a list: {CONFIG[key]}")
+    return list(given)

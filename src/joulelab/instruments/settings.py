@@ -1,0 +1,57 @@
+"""Check a meter's configuration: wrong keys are refused with the nearest right one, wrong values with what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from joulelab.core.errors import ConfigError
+from joulelab.instruments import nearest
+
+
+def check_keys(meter: str, config: Mapping[str, Any], known: Mapping[str, str]) -> None:
+    """Refuse keys that the meter does not know. Raises ConfigError."""
+    for key in config:
+        if key not in known:
+            raise ConfigError(f"unknown key {key!r}", where=f"meter {meter}", next=nearest(str(key), list(known)))
+
+
+def seconds(meter: str, config: Mapping[str, Any], key: str, default: float) -> float:
+    """Return a positive number of seconds. Raises ConfigError."""
+    return number(meter, config, key, default, above=0.0)
+
+
+def number(meter: str, config: Mapping[str, Any], key: str, default: float, *, above: float) -> float:
+    """Return a finite number greater than `above`. Raises ConfigError."""
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < float("inf"):
+        raise ConfigError(f"{key} is {value!r}", where=f"meter {meter}", next=_range(above))
+    return float(value)
+
+
+def _range(above: float) -> str:
+    if above == float("-inf"):
+        return "give a number"
+    return f"give a number above {above:g}" if above >= 0 else "give a number, 0 or more"
+
+
+def text(meter: str, config: Mapping[str, Any], key: str, default: str | None = None) -> str | None:
+    """Return a string, or the default where none is given. Raises ConfigError."""
+    value = config.get(key, default)
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"{key} is {value!r}", where=f"meter {meter}", next="give a string")
+    return value
+
+
+def devices(meter: str, config: Mapping[str, Any]) -> tuple[int | str, ...] | None:
+    """Return the devices to measure, as indices or UUIDs, None for all. Raises ConfigError."""
+    value = config.get("devices")
+    if value is None:
+        return None
+    if not isinstance(value, Sequence) or isinstance(value, str) or not all(_is_device(v) for v in value):
+        raise ConfigError(f"devices is {value!r}", where=f"meter {meter}", next="give a list of indices or UUIDs")
+    return tuple(value)
+
+
+def _is_device(value: Any) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool)

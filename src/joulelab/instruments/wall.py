@@ -1,0 +1,142 @@
+"""Settings that all node-level meters share: where they are, what they feed, what is known of their accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from joulelab.core.errors import ConfigError
+from joulelab.core.scope import FAMILIES, family
+from joulelab.instruments import nearest
+from joulelab.instruments.settings import number, seconds, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulelab.core.spec import Accuracy
+
+# Every node-level meter's CONFIG has these, and its own on top.
+COMMON = {
+    "label": "name of the entry; the recorder gives it",
+    "feeds": "the scope that it covers, or is a part of (node.ac, node.dc, rack)",
+    "parts": "how many cords feed that scope in all, over all entries; the configuration counts them",
+    "period_s": "seconds between readings",
+    "timeout_s": "seconds to wait for an answer",
+    "gain": "how far the reading may be off, as a fraction (0.01), if you know better than the default",
+    "offset_w": "how far it may be off at any load, in W",
+    "reference": "where gain and offset are known from",
+}
+
+
+# A BMC shows power 1 to 4 s late and does not say by how much; the analysis finds it where meters inside allow.
+BMC_LAG_S = 4.0
+
+# Families of scopes of which there is one for each device.
+NUMBERED = ("gpu", "cpu", "core", "uncore", "dram", "psu.dc", "psu", "outlet")
+# What has no energy of its own: only states are of these.
+STATES_OF = ("host", "node", "phase", "bank")
+# Keys that say where an instrument is.
+ADDRESSES = ("address", "resource", "url")
+
+
+class Place(TypedDict):
+    """Hold what a stream says of where it belongs."""
+
+    scope: str
+    parent: str | None
+    sums: str
+    parts: int
+
+
+def place(config: Mapping[str, Any], feeds: str, piece: str = "", pieces: int = 1) -> Place:
+    """Return where a stream belongs: the scope itself, or one of the cords that together make it.
+
+    `piece` names one of this meter's own `pieces` (an outlet); `parts` of the configuration counts those of all
+    meters. Scopes of cords are `outlet:LABEL.PIECE`.
+    """
+    scope = feeds_of(config, feeds)
+    parts = max(int(config.get("parts") or 1), pieces)
+    if parts == 1 and not piece:
+        return {"scope": scope, "parent": None, "sums": "", "parts": 0}
+    name = f"{config.get('label') or 'meter'}.{piece}".removesuffix(".")
+    return {"scope": f"outlet:{name}", "parent": scope, "sums": scope, "parts": parts}
+
+
+def feeds_of(config: Mapping[str, Any], default: str) -> str:
+    """Return the scope that a meter feeds. Raises ConfigError with the nearest one."""
+    given = text(label_of(config), config, "feeds")
+    return check_scope(given, f"meter {label_of(config)}", "feeds") if given else default
+
+
+def check_scope(scope: str, where: str, key: str = "scope", also: tuple[str, ...] = ()) -> str:
+    """Return a scope whose family is known, or one of `also`; {label} may stand in it. Raises ConfigError."""
+    name = family(scope)
+    if (name in FAMILIES or name in also or "{" in name) and not scope.endswith((":", "/")):
+        return scope
+    valid = [f"{one}:N" if one in NUMBERED else one for one in (*FAMILIES, *also)]
+    raise ConfigError(f"{key} is {scope!r}", where=where, why="there is no such scope", next=nearest(scope, valid))
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Check what all node-level meters share. Raises ConfigError."""
+    label = label_of(config)
+    for key in ADDRESSES:
+        refuse_login(config, key)
+    feeds_of(config, "")
+    for key in ("period_s", "timeout_s"):
+        seconds(label, config, key, 1.0)
+    parts = config.get("parts", 1)
+    if isinstance(parts, bool) or not isinstance(parts, int) or parts < 0:
+        raise ConfigError(f"parts is {parts!r}", where=f"meter {label}", next="give a whole number")
+    _stated(config, 0.0, 0.0)
+    text(label, config, "reference")
+
+
+def refuse_login(config: Mapping[str, Any], key: str = "address") -> None:
+    """Refuse a user or password in an address, without a word of it. Raises ConfigError."""
+    if "@" in str(config.get(key, "")):
+        why = "what stands before @ would be stored and shown"
+        advice = 'leave it out; where a login is needed, set user = "NAME" and password = { env = "NAME" }'
+        raise ConfigError(f"{key} holds a login", where=f"meter {label_of(config)}", why=why, next=advice)
+
+
+def label_of(config: Mapping[str, Any]) -> str:
+    """Return the name of the configuration's entry, for messages."""
+    return str(config.get("label") or "meter")
+
+
+def address(config: Mapping[str, Any], default_port: int) -> tuple[str, int]:
+    """Return host and port of `address`: `pdu1`, `10.0.0.5:1161`, `[fe80::1]:161`. Raises ConfigError."""
+    label = label_of(config)
+    refuse_login(config)
+    given = text(label, config, "address")
+    if not given or not given.strip():
+        raise ConfigError("no address is given", where=f"meter {label}", next='set address = "HOST" or "HOST:PORT"')
+    host, port = given.strip(), ""
+    if host.startswith("["):
+        host, _, rest = host[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif host.count(":") == 1:
+        host, _, port = host.partition(":")
+    if not host or (port and not (port.isdecimal() and 0 < int(port) < 65536)):
+        raise ConfigError(f"address is {given!r}", where=f"meter {label}", next='set address = "HOST" or "HOST:PORT"')
+    return host, int(port) if port else default_port
+
+
+def stated(config: Mapping[str, Any], default: Accuracy) -> Accuracy:
+    """Return the accuracy that the user states, if any: assumed where no reference is given. Raises ConfigError."""
+    if "gain" not in config and "offset_w" not in config:
+        return default
+    gain, offset = _stated(config, default.gain, default.offset)
+    said = text(label_of(config), config, "reference")
+    if not said:
+        return replace(default, source="assumed", gain=gain, offset=offset, reference="stated without a reference")
+    return replace(default, source="calibrated", gain=gain, offset=offset, reference=said)
+
+
+def _stated(config: Mapping[str, Any], gain: float, offset: float) -> tuple[float, float]:
+    label = label_of(config)
+    given = config.get("gain", gain)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1:
+        raise ConfigError(f"gain is {given!r}", where=f"meter {label}", next="give a fraction: 0.01 for 1 %")
+    return float(given), number(label, config, "offset_w", offset, above=-1e-12)

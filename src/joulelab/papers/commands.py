@@ -1,0 +1,106 @@
+"""Run the studies of three papers on twins, and put what comes out beside what they print: `joulelab reproduce`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from joulelab.cli.options import json_option, print_json, say, studies_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.papers.changes import Change
+    from joulelab.papers.told import Told
+
+FORMATS = ("text", "markdown", "latex", "csv", "json")
+PAPERS = ("bnl", "horeka", "gdansk")
+ALL = "all"
+
+
+@click.command("reproduce")
+@click.argument("paper", type=click.Choice([*PAPERS, ALL]))
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a physical parameter of the twin: gpu.idle_w=30, or NODE:gpu.idle_w=30. May be repeated.",
+)
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Draw scatter and order anew.  [default: the file's]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where tables and pictures go, in a folder by the paper's name.  [default: beside the runs]",
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How to print.")
+@click.option("--figures/--no-figures", default=None, help="Draw pictures.  [default: if matplotlib is installed]")
+@click.option("--keep/--no-keep", default=True, help="Keep the runs; tables and pictures stay anyway.  [default: keep]")
+@studies_option
+@json_option
+def command(
+    paper: str,
+    changes: tuple[str, ...],
+    seed: int | None,
+    out: Path | None,
+    form: str,
+    figures: bool | None,
+    keep: bool,
+    studies: Path,
+    as_json: bool,
+) -> None:
+    """Run a paper's study on its twin, in virtual time; print published beside reproduced.
+
+    bnl, horeka, gdansk, or all of them. What a twin was calibrated on and what it predicts stand apart, misses are
+    marked. What has run is not run again; a changed twin has a folder of its own.
+    """
+    from joulelab.papers.changes import read_change
+    from joulelab.papers.reproducing import Asked, check_nodes, reproduce
+
+    read = [read_change(text) for text in changes]
+    chosen = list(PAPERS) if paper == ALL else [paper]
+    check_nodes(chosen, read)
+    told: list[Told] = []
+    for name in chosen:
+        mine = _of(name, read) if paper == ALL else read
+        asked = Asked(name, mine, seed=seed, studies=studies.absolute(), out=out, figures=figures, keep=keep)
+        told.append(reproduce(asked, say))
+        if form == "text" and not as_json:
+            _print([told[-1]], form, first=len(told) == 1)
+    if as_json or form == "json":
+        print_json({"schema": 1, "papers": [each.to_json() for each in told]})
+    elif form != "text":
+        _print(told, form)
+    elif len(told) > 1:
+        from joulelab.papers.told import together
+
+        click.echo(f"\nAll papers: {together(told)}")
+
+
+def _of(paper: str, changes: Sequence[Change]) -> list[Change]:
+    """Return the changes that are for a paper's own twins, where all are reproduced."""
+    from joulelab.papers.reproducing import node_names
+
+    return [change for change in changes if not change.node or change.node in node_names(paper)]
+
+
+def _print(told: Sequence[Told], form: str, *, first: bool = True) -> None:
+    from joulelab.papers import tables, text
+
+    if form == "text":
+        from joulelab.report.console import make_console
+
+        if not first:
+            click.echo(f"\n{'=' * 60}\n")
+        for each in told:
+            text.print_told(make_console(sys.stdout), each)
+    elif form == "csv":
+        sys.stdout.write(tables.figures_csv([(each.paper.name, each.figures) for each in told]))
+    else:
+        write = text.told_markdown if form == "markdown" else text.told_latex
+        sys.stdout.write("\n".join(write(each) for each in told))
+    sys.stdout.flush()

@@ -1,0 +1,27 @@
+"""Say what runs or planned work emit: `joulelab plan carbon [RUN...] --intensity table:DE`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from joulelab.plan.commands.accounting import Given, account_options, answer
+
+EXAMPLES = """\b
+joulelab plan carbon last --intensity table:DE --pue 1.3
+joulelab plan carbon STUDY --intensity table:DE --work tokens=1e9 --nodes 8
+joulelab plan carbon --plan sites.toml --picture carbon.pdf
+"""
+
+
+@click.command("carbon", epilog=EXAMPLES)
+@click.option("--intensity", "spec", metavar="SPEC", help="Carbon of a kWh: 380 (g), table:DE, SERIES.csv.")
+@account_options
+def command(spec: str | None, **given: Any) -> None:
+    """Say what runs or planned work emit, at one site or several.
+
+    RUN is a run by id, name, path or `last`, or a study. Energy is taken over time, as the rate changes; rated power x
+    time stands beside it. With --work, --nodes, --cap or --batch it is planned work, scaled from the runs.
+    """
+    answer("carbon", spec, Given(**given))

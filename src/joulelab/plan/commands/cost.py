@@ -1,0 +1,27 @@
+"""Say what runs or planned work cost: `joulelab plan cost [RUN...] --tariff 0.32EUR`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from joulelab.plan.commands.accounting import Given, account_options, answer
+
+EXAMPLES = """\b
+joulelab plan cost last --tariff 0.32EUR --pue 1.3
+joulelab plan cost STUDY --tariff 0.32EUR --work tokens=1e9 --nodes 8
+joulelab plan cost --plan sites.toml --picture cost.pdf
+"""
+
+
+@click.command("cost", epilog=EXAMPLES)
+@click.option("--tariff", "spec", metavar="SPEC", help="Price of a kWh: 0.32EUR, TARIFF.toml, PRICES.csv.")
+@account_options
+def command(spec: str | None, **given: Any) -> None:
+    """Say what runs or planned work cost in energy and money, at one site or several.
+
+    RUN is a run by id, name, path or `last`, or a study. Energy is taken over time, as the rate changes; rated power x
+    time stands beside it. With --work, --nodes, --cap or --batch it is planned work, scaled from the runs.
+    """
+    answer("cost", spec, Given(**given))

@@ -1,0 +1,205 @@
+"""Run a stream of jobs under a power budget in virtual time: `joulelab plan schedule`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulelab.cli.options import Duration, json_option, print_json, say
+from joulelab.plan.commands.given import (
+    Number,
+    Percent,
+    Watts,
+    checked_picture,
+    picture_option,
+    plan_option,
+    stores_options,
+    write_picture,
+)
+from joulelab.plan.commands.naming import Stores, measured_named
+
+if TYPE_CHECKING:
+    from joulelab.plan.caps.response import Response
+    from joulelab.plan.draws import Measured
+    from joulelab.plan.rates.rate import Rate
+    from joulelab.plan.schedule.jobs import Stream
+    from joulelab.plan.schedule.outcome import Comparison
+    from joulelab.plan.schedule.site import Schedule
+
+# Options that stand for keys of [schedule], by the names of the keys.
+KEYS = (
+    "nodes", "budget_w", "margin", "idle_w", "unused", "rated_w", "node_w", "accuracy", "count", "slowdown", "pue",
+    "zone", "tariff", "intensity", "repeat", "every_s",
+)  # fmt: skip
+RATES = ("tariff", "intensity")
+DAY_S = 86_400.0
+EXAMPLES = """\b
+joulelab plan schedule --plan examples/plans/schedule.toml
+joulelab plan schedule --jobs jobs.csv --nodes 24 --budget 100kW --idle 2.2kW
+joulelab plan schedule STUDY --repeat 200 --every 10m --nodes 8 --budget 40kW
+"""
+
+
+@click.command("schedule", epilog=EXAMPLES)
+@click.argument("words", nargs=-1, metavar="[RUN|STUDY]...")
+@plan_option("the stream of jobs and the site, [schedule]")
+@click.option("--jobs", type=click.Path(path_type=Path), metavar="FILE", help="Jobs: CSV, or what `sacct -P` prints.")
+@click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Make so many jobs of the runs, in turn.")
+@click.option("--every", "every_s", type=Duration(), help="Time between them.")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the site.")
+@click.option("--budget", "budget_w", type=Watts(), help="Power for all nodes, those that idle too.")
+@click.option("--margin", type=Percent(), help="Share of the budget that is kept free.")
+@click.option(
+    "--idle", "idle_w", type=Watts(zero=True), help="What an unused node draws.  [default: as runs measured it]"
+)
+@click.option("--unused", type=click.Choice(("idle", "off")), help="What unused nodes do.  [default: idle]")
+@click.option("--rated", "rated_w", type=Watts(), help="Nameplate of a node.")
+@click.option("--count", type=click.Choice(("mean", "highest")), help="Keep the budget by this power of jobs.")
+@click.option("--slowdown", type=Percent(), help="Most time that a cap may cost.  [default: 10%]")
+@click.option("--node-w", "node_w", type=Watts(), help="Mean power of a node, for jobs that tell none.")
+@click.option("--accuracy", type=Percent(), help="By how much all powers of --jobs may be wrong (k = 2).")
+@click.option("--zone", metavar="ZONE", help="Time zone of --jobs: Europe/Berlin.")
+@click.option("--pue", type=Number(min=1.0), help="Power of the whole site by that of its nodes.")
+@click.option("--tariff", metavar="RATE", help="Price of a kWh: 0.32EUR, FILE.")
+@click.option("--intensity", metavar="RATE", help="Carbon of a kWh: 380, table:DE, FILE.csv.")
+@click.option("--draws", type=click.IntRange(min=0), metavar="N", help="Draw what is not known so often.")
+@click.option("--seed", type=int, default=9, show_default=True, help="Seed of the draws.")
+@picture_option
+@json_option
+@stores_options
+def command(
+    words: tuple[str, ...],
+    plan: Path | None,
+    jobs: Path | None,
+    draws: int | None,
+    seed: int,
+    picture: Path | None,
+    force: bool,
+    as_json: bool,
+    runs: Path,
+    studies: Path,
+    only: tuple[tuple[str, str], ...],
+    **given: Any,
+) -> None:
+    """Run a stream of jobs under a power budget in virtual time, caps chosen per job.
+
+    Jobs are those of a file, or the runs that are named, each submitted when it started. Runs of a workload at several
+    caps tell what caps do to it. Policies are shown beside each other: first come first served without caps (the
+    budget is ignored), waiting for power, admission by nameplate, backfill, and backfill with caps.
+    """
+    from joulelab.plan.output.schedule import print_schedule, schedule_json
+    from joulelab.report.console import make_console
+
+    kind = checked_picture(picture, force=force)
+    schedule, folder = _given(plan, given)
+    # What is typed is looked for from here, what the plan file names from its folder.
+    folders = {key: Path() if given[key] is not None else folder for key in RATES}
+    measured, named = _measured(words, schedule, folder, Stores(runs, studies, only))
+    stream = _stream(schedule, folder, jobs, measured)
+    rates = _rates(schedule, folders, stream)
+    comparison, responses, notes = _compared(schedule, stream, rates, measured, named, (draws, seed))
+    if picture is not None:
+        from joulelab.plan.output.schedule_picture import draw_schedule
+
+        write_picture(picture, draw_schedule(comparison, kind))
+        say(f"wrote {picture}")
+    if as_json:
+        print_json(schedule_json(comparison, responses, notes))
+    else:
+        print_schedule(make_console(sys.stdout), comparison, responses, notes)
+
+
+def _given(plan: Path | None, given: dict[str, Any]) -> tuple[Schedule, Path]:
+    """Return the table of the plan file with what was typed in its place, and the folder its paths are from."""
+    from dataclasses import replace
+
+    from joulelab.plan.scenario import read_scenario
+    from joulelab.plan.schedule.site import Schedule
+
+    scenario = read_scenario(plan, need="schedule")
+    schedule = scenario.schedule or Schedule()
+    return replace(schedule, **{key: given[key] for key in KEYS if given[key] is not None}), scenario.folder
+
+
+def _measured(
+    words: tuple[str, ...], schedule: Schedule, folder: Path, stores: Stores
+) -> tuple[list[Measured], dict[str, list[Measured]]]:
+    """Return what the named runs measured, and those of the workloads of the plan file."""
+
+    def near(named: tuple[str, ...]) -> list[str]:
+        return [str(folder / word) if (folder / word).exists() else word for word in named]
+
+    asked = list(words) or near(schedule.runs)
+    measured = measured_named(asked, stores) if asked else []
+    return measured, {w.name: measured_named(near(w.runs), stores) for w in schedule.workloads if w.runs}
+
+
+def _compared(
+    schedule: Schedule, stream: Stream, rates: dict[str, Rate], measured: list[Measured],
+    named: dict[str, list[Measured]], drawing: tuple[int | None, int],
+) -> tuple[Comparison, dict[str, Response], tuple[str, ...]]:  # fmt: skip
+    from joulelab.cli.busy import busy
+    from joulelab.plan.schedule.caps import curve_of
+    from joulelab.plan.schedule.outcome import compare
+    from joulelab.plan.schedule.prepare import responses_of, site_of
+    from joulelab.plan.schedule.site import SLOWDOWN
+
+    everyone = [*measured, *(each for several in named.values() for each in several)]
+    site, said = site_of(schedule, stream, everyone)
+    responses, never = responses_of(schedule, stream, measured, named)
+    slowdown = SLOWDOWN if schedule.slowdown is None else schedule.slowdown
+    curves = {name: curve_of(response, slowdown) for name, response in responses.items()}
+    with busy(f"scheduling {len(stream.jobs)} jobs"):
+        found = compare(stream, site, curves, rates=rates, draws=drawing[0], seed=drawing[1])
+    return found, responses, (*stream.notes, *said, *never)
+
+
+def _stream(schedule: Schedule, folder: Path, jobs: Path | None, measured: list[Measured]) -> Stream:
+    from joulelab.core.errors import ConfigError
+    from joulelab.plan.schedule.jobs import repeated, stream_of_runs
+    from joulelab.plan.schedule.past import read_jobs
+
+    path = jobs if jobs is not None else folder / schedule.jobs if schedule.jobs else None
+    if path is not None:
+        if schedule.repeat is not None:
+            raise ConfigError("--repeat is for runs, not for a file of jobs", next="leave one of them out")
+        return read_jobs(path, zone=schedule.zone, node_w=schedule.node_w, accuracy=schedule.accuracy)
+    stream = stream_of_runs(measured)
+    if schedule.repeat is None and schedule.every_s is None:
+        return stream
+    if schedule.repeat is None or schedule.every_s is None:
+        raise ConfigError("--repeat and --every belong together", next="give both")
+    return repeated(stream, schedule.repeat, schedule.every_s)
+
+
+def _rates(schedule: Schedule, folders: dict[str, Path], stream: Stream) -> dict[str, Rate]:
+    """Return price and carbon as they were asked for. Raises ConfigError."""
+    from joulelab.core.errors import ConfigError
+    from joulelab.plan.rates.find import rate_of
+
+    found: dict[str, Rate] = {}
+    if schedule.tariff:
+        found["cost"] = rate_of(schedule.tariff, want="price", folder=folders["tariff"])
+    if schedule.intensity:
+        found["carbon_g"] = rate_of(schedule.intensity, want="carbon", folder=folders["intensity"])
+    if not (stream.dated and stream.zoned) and (varying := [rate for rate in found.values() if _varies(rate, stream)]):
+        lack = "have no zone" if stream.dated else "are s from a start of their own, no dates"
+        raise ConfigError(
+            f"{varying[0].label.name} changes by the hour, and the times of the jobs {lack}",
+            next="give --zone Europe/Berlin" if stream.dated else "write `submit` as 2026-01-05T08:00:00Z",
+        )
+    return found
+
+
+def _varies(rate: Rate, stream: Stream) -> bool:
+    """Return whether a rate changes while jobs run. A series has no dates of jobs without any: it is not asked."""
+    from joulelab.plan.rates.constant import Constant
+    from joulelab.plan.rates.tariff import Tariff
+
+    if not stream.dated and not isinstance(rate, Constant | Tariff):
+        return True
+    first, last = stream.jobs[0].submit_s, stream.jobs[-1].submit_s
+    return bool(len(rate.changes(first - DAY_S, last + 7 * DAY_S)))

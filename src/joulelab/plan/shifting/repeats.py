@@ -1,0 +1,129 @@
+"""Take the repeats of a job as one: the mean of what they used and took, with how much they differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joulelab.analysis.cells import Cell, Trial, means, pool_cells
+from joulelab.core.errors import ConfigError
+from joulelab.core.quantity import total
+from joulelab.plan.account.energy import side_of
+from joulelab.plan.accounted import nodes_told
+from joulelab.plan.caps.capped_runs import cap_of, caps_of, compared
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulelab.analysis.series import Floats
+    from joulelab.core.quantity import Quantity
+    from joulelab.plan.draws import Measured
+
+MOST_STEPS = 1_000  # of a course
+ONE_RUN = "one run: how much runs of this job differ is not known, and in no interval"
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Hold the runs that are the job: mean energy (J, all nodes) with their spread, and mean time (s).
+
+    `spread` tells whether it is known how much runs differ: by these, or by repeats at other caps. `levels` counts the
+    caps of all runs that were named, none being one.
+    """
+
+    runs: tuple[Measured, ...]
+    energy: Quantity
+    duration_s: float
+    spread: bool
+    levels: int
+
+    @property
+    def first(self) -> Measured:
+        """Return the run that tells what is the same in all of them."""
+        return self.runs[0]
+
+    @property
+    def said(self) -> str:
+        """Return what has to be said of them."""
+        if len(self.runs) == 1:
+            return "" if self.spread else ONE_RUN
+        return f"the job is the mean of {len(self.runs)} runs; how much they differ is in the intervals"
+
+    @property
+    def idle(self) -> Quantity | None:
+        """Return what all nodes draw when idle (W), the mean of the runs; None where one does not tell it."""
+        found = []
+        for run in self.runs:
+            known = [draw.idle_w for draw in run.draws if draw.idle_w is not None]
+            if not known or len(known) < len(run.draws):
+                return None
+            found.append(total(known))
+        if len(found) == 1:
+            return found[0]
+        trials = tuple(Trial(q, 1.0, run=run.result.run) for q, run in zip(found, self.runs, strict=True))
+        mean = means(Cell(f"idle of {self.first.result.run}", {}, trials))
+        return None if mean is None else mean.energy
+
+    def course(self) -> Floats:
+        """Return the energy (J) of equal steps of their time: the mean course, as long as the mean of them."""
+        steps = min(_steps(run) for run in self.runs)
+        each = [
+            [q.value for q in run.energies(np.linspace(0.0, run.result.duration_s, steps + 1))] for run in self.runs
+        ]
+        mean: Floats = np.mean(np.array(each), axis=0)
+        return mean
+
+
+def _steps(run: Measured) -> int:
+    step_s = max((draw.step_s for draw in run.draws), default=run.result.duration_s)
+    return min(MOST_STEPS, max(round(run.result.duration_s / step_s), 1))
+
+
+def repeats_of(measured: Sequence[Measured], gpu_w: float | None = None) -> Repeats:
+    """Return the runs without a cap (else those at the highest) as one job; `gpu_w` is the limit of a GPU, if given.
+
+    Raises ConfigError where they differ in more than chance.
+    """
+    asked = [cap_of(one.result) for one in measured]
+    levels = [0.0] * len(measured) if len(set(asked)) < 2 else caps_of(measured, gpu_w)
+    cells: dict[float, list[Measured]] = {}
+    for one, level in zip(measured, levels, strict=True):
+        cells.setdefault(level, []).append(one)
+    highest = max(cells)
+    own = sorted(cells[highest], key=lambda one: cap_of(one.result) is not None)
+    _check_alike(own)
+    named = {level: Cell(f"{level:g} W, job {runs[0].result.run}", {}, _trials(runs)) for level, runs in cells.items()}
+    pool = pool_cells((cell, None) for cell in named.values())
+    found = means(named[highest], None, pool)
+    assert found is not None
+    assert found.energy is not None
+    energy = found.energy if found.spread else _energy(own[0])
+    return Repeats(tuple(own), energy, found.time.value, found.spread, len(cells))
+
+
+def _energy(run: Measured) -> Quantity:
+    return total(run.energies([0.0, run.result.duration_s]))
+
+
+def _trials(runs: Sequence[Measured]) -> tuple[Trial, ...]:
+    return tuple(Trial(_energy(run), run.result.duration_s, run=run.result.run) for run in runs)
+
+
+def _check_alike(runs: Sequence[Measured]) -> None:
+    """Refuse runs that are no repeats of one job. Raises ConfigError."""
+    first = _compared(runs[0])
+    for other in runs[1:]:
+        for (what, mine), theirs in zip(first.items(), _compared(other).values(), strict=True):
+            if mine != theirs:
+                raise ConfigError(
+                    "the runs are no repeats of one job", where=f"runs {runs[0].result.run} and {other.result.run}",
+                    why=f"{what}: {str(mine)[:60] or 'none'}, {str(theirs)[:60] or 'none'}",
+                    next="name one of them, or choose by label: --only KEY=VALUE",
+                )  # fmt: skip
+
+
+def _compared(run: Measured) -> dict[str, Any]:
+    """Return what is the same in repeats; an accounting tells nodes and side where no host was read."""
+    return compared(run) | {"nodes": nodes_told(run), "measured": side_of(run)}

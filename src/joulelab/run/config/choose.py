@@ -1,0 +1,167 @@
+"""Choose the meters of a run: the usual ones, those of the configuration, or those that are named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.errors import ConfigError
+from joulelab.run.config.modules import is_inside
+from joulelab.run.config.secrets import plain, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from joulelab.run.config.entry import Config, Entry
+
+
+CONFIGURATION = "configuration"  # stands in the place of a meter's name where a problem is that of no single entry
+
+
+@dataclass(frozen=True, slots=True)
+class LostMeter:
+    """Name a configured meter that cannot be read, the problem, and the kind of meter where the entry names it."""
+
+    meter: str
+    problem: ConfigError
+    kind: str = ""
+
+    def __str__(self) -> str:
+        if self.meter == CONFIGURATION:
+            return f"a part of the configuration is not used: {self.problem}"
+        return f"meter {self.meter} is not read: {self.problem}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as an event of a run tells it."""
+        problem = self.problem
+        what = f"{problem.where}: {problem.what}" if problem.where else problem.what
+        return {"meter": self.meter, "what": what, "why": problem.why or "", "next": problem.next or ""}
+
+
+@dataclass(slots=True)
+class Chosen:
+    """Hold the meters of a run as a plan takes them (with secrets), None for the usual ones, and `also` on top.
+
+    `entries` are those of the configuration among them; `lost` are entries that had to be left out. `node` is what the
+    configuration says of the node's power (`rated_w`, `planned_w`).
+    """
+
+    meters: list[dict[str, Any]] | None = field(default=None, repr=False)
+    also: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    entries: list[Entry] = field(default_factory=list)
+    lost: list[LostMeter] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    node: dict[str, float] = field(default_factory=dict)
+
+    def take(self, entry: Entry, environ: Mapping[str, str]) -> None:
+        """Add an entry, its secrets resolved, or what is wrong with it."""
+        try:
+            settings, warnings = resolve(entry, environ)
+        except ConfigError as problem:
+            self.lost.append(LostMeter(entry.name, problem, entry.meter))
+            return
+        self.entries.append(entry)
+        self.also.append(item_of(entry, settings))
+        self.warnings += warnings
+
+
+def choose(
+    config: Config, environ: Mapping[str, str], wanted: Sequence[str] = (), without: Sequence[str] = ()
+) -> Chosen:
+    """Return the meters of a run; names are those of entries or of modules. Raises ConfigError for any other name.
+
+    A wrong entry costs its own meter only, and a file that cannot be read those that it names: they are `lost`.
+    """
+    chosen = Chosen(node=dict(config.node), lost=list_lost_meters(config, wanted, without))
+    for name in (*wanted, *without):
+        entry = config.named(name)
+        if entry is not None and not entry.live:
+            raise _archived(name)
+        if is_inside(name) and name not in config.lost:
+            check_name(config, name)  # refuses an archive
+    live = [e for e in config.entries if e.live and not _is_named(e, without)]
+    entries = [e for e in live if not wanted or _is_named(e, wanted)]
+    for entry in entries:
+        chosen.take(entry, environ)
+    # A usual meter whose entry is wrong is not read as if it had none: that may name its devices.
+    lost = {word for one in (*chosen.lost, *_lost_entries(config)) for word in (one.meter, one.kind)}
+    taken = {e.meter for e in config.entries if e.usual} | set(config.off) | lost
+    if wanted:
+        named = {name for e in entries for name in (e.name, e.meter)}
+        names = [name for name in wanted if name not in named and name not in lost]
+        # The load of the host is no power meter: it stays unless it is left out by name.
+        names += [] if "host" in taken else ["host"]
+    elif without or taken:
+        from joulelab import instruments as meters
+
+        names = [name for name in meters.defaults() if name not in taken]
+    else:
+        return chosen
+    chosen.meters = [{"meter": name} for name in dict.fromkeys(names) if name not in without]
+    return chosen
+
+
+def list_lost_meters(config: Config, wanted: Sequence[str] = (), without: Sequence[str] = ()) -> list[LostMeter]:
+    """List general problems, then wrong entries: all, or those that are wanted by their name or kind of meter.
+
+    Where a file cannot be read, a name that nothing has is lost, too: that file may define it. Raises ConfigError for
+    such a name otherwise.
+    """
+    lost = _lost_entries(config)
+    for name in (*wanted, *without):
+        if name in config.lost or is_inside(name):
+            continue
+        try:
+            check_name(config, name)
+        except ConfigError as problem:
+            if not config.unread:
+                raise
+            why = f"{', '.join(map(str, config.unread))} cannot be read and may define it"
+            lost.append(LostMeter(name, ConfigError(problem.what, why=why, next="correct that file")))
+    missed = [one for one in lost if not {one.meter, one.kind} & {*without}]
+    return [*general_problems(config), *(one for one in missed if not wanted or {one.meter, one.kind} & {*wanted})]
+
+
+def _lost_entries(config: Config) -> list[LostMeter]:
+    kinds = {name: config.tables[name].values.get("meter", name) for name in config.lost}
+    return [LostMeter(name, problem, str(kinds[name])) for name, problem in config.lost.items()]
+
+
+def general_problems(config: Config) -> list[LostMeter]:
+    """Return the problems that are those of no single entry: a file that is not TOML, a wrong key of [run]."""
+    return [LostMeter(CONFIGURATION, problem) for problem in config.problems if problem not in config.lost.values()]
+
+
+def check_name(config: Config, name: str) -> None:
+    """Refuse a name that neither an entry nor a module has. Raises ConfigError with the nearest one."""
+    if config.named(name) is not None or "." in name or "/" in name:
+        return
+    from joulelab import instruments as meters
+
+    try:
+        meters.find(name)
+    except ConfigError:
+        if any(entry.meter == name for entry in config.entries):
+            return
+        if is_inside(name):
+            raise _archived(name) from None
+        table = config.tables.get(name)
+        if table is not None:
+            why = "it is not for this host" if table.values.get("enabled", True) else "it is switched off"
+            raise ConfigError(f"entry {name} is not used here", where=str(table.source), why=why) from None
+        valid = [*(entry.name for entry in config.entries), *meters.names(), *meters.archives()]
+        raise ConfigError(f"there is no meter {name!r}", where="meters", next=meters.nearest(name, valid)) from None
+
+
+def _archived(name: str) -> ConfigError:
+    return ConfigError(f"{name} is not read while a run goes on", next="ask it afterwards: joulelab import")
+
+
+def item_of(entry: Entry, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry as the recorder's plan takes it; one that is not a usual meter keeps its own pace."""
+    hidden = plain(entry, settings)
+    return {"meter": entry.meter, "name": entry.name, "config": dict(settings), "paced": entry.usual, "hide": hidden}
+
+
+def _is_named(entry: Entry, names: Iterable[str]) -> bool:
+    return entry.name in names or entry.meter in names

@@ -1,0 +1,207 @@
+"""Import what was measured elsewhere: ask archives for an interval and make a run of their answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.core.version import __version__
+from joulelab.instruments import nearest
+from joulelab.run.config.entry import Entry, Source
+from joulelab.run.config.load import load
+from joulelab.run.config.modules import module_of
+from joulelab.run.config.secrets import resolve
+from joulelab.store.imported import Import, Part, Stretch, import_run, meter_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from joulelab.core.spec import Archive, Fetched
+
+GRAVE = ("warning", "failed")  # of what is told of an interval, what is a problem
+COMMAND_LINE = Source(Path("the command line"))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Name one archive to be asked: its module, its label, its settings with secrets resolved."""
+
+    meter: str
+    label: str
+    settings: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Say what to make of the archives: interval, idle stretch and phases in UTC ns, words for the run."""
+
+    source: str
+    command: Sequence[str]
+    start_ns: int | None = None
+    end_ns: int | None = None
+    idle: tuple[int, int] | None = None
+    phases: Sequence[Stretch] = ()
+    host: str = ""
+    name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Hold the run that was made, what is wrong with its sources, and what was found by itself (`told`)."""
+
+    run: Path
+    problems: Sequence[str]
+    told: Sequence[str] = ()
+
+
+def entry_asked(name: str, environ: Mapping[str, str], host: str, *, named: Path | None = None) -> Asked:
+    """Return the archive of a configuration's entry. Raises ConfigError with the nearest name."""
+    config = load(environ, host, named=named)
+    entry = config.named(name)
+    if entry is None:
+        config.check()  # it may be the one that is wrong
+        valid = [e.name for e in config.entries]
+        advice = nearest(name, valid) if valid else f"write [meters.{name}] into joulelab.toml"
+        raise ConfigError(f"there is no entry {name!r}", where="joulelab.toml", next=advice)
+    settings, _ = resolve(entry, environ)
+    if entry.meter == "file" and isinstance(settings.get("path"), str):
+        beside = entry.sources.get("path", entry.source).file.parent
+        settings["path"] = str(beside / Path(settings["path"]).expanduser())
+    return Asked(entry.meter, name, settings)
+
+
+def typed_asked(meter: str, label: str, settings: Mapping[str, Any], environ: Mapping[str, str]) -> Asked:
+    """Return an archive whose settings were typed; secrets have to be references there too. Raises ConfigError."""
+    secrets = tuple(getattr(module_of(meter), "SECRETS", ()))
+    entry = Entry(label, meter, COMMAND_LINE, dict(settings), secrets=secrets)
+    return Asked(meter, label, resolve(entry, environ)[0])
+
+
+def import_archives(runs: Path, asked: Sequence[Asked], wanted: Wanted) -> Imported:
+    """Ask all archives for the interval, write a run and seal it. Raises ConfigError, MeterError, StoreError."""
+    with contextlib.ExitStack() as stack:
+        archives = [_opened(one, stack) for one in asked]
+        start_ns, end_ns = _interval(archives, wanted)
+        phases = [*_steps(archives, start_ns, end_ns), *wanted.phases]
+        since, until = start_ns, end_ns
+        if wanted.idle is not None:
+            since, until = min(since, wanted.idle[0]), max(until, wanted.idle[1])
+        names = meter_names(one.label for one in asked)
+        fetched = [(name, a.fetch(since, until)) for name, a in zip(names, archives, strict=True)]
+        doubts = _doubts(archives, wanted, start_ns)
+        parts = _doubted(_parts(fetched), doubts)
+        if not any(len(f.rows) for part in parts for f in part.streams):
+            raise ReadFailed("there is no reading in that interval", where=wanted.source, next="give --from and --to")
+        about: dict[str, Any] = {"source": wanted.source, "archives": [*_about(asked, names, archives)]}
+        what = Import(
+            parts=parts,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            about=about,
+            command=wanted.command,
+            host=wanted.host,
+            name=wanted.name or next((str(a["name"]) for a in about["archives"] if a.get("name")), None),
+            labels={**_labels(archives), **wanted.labels},
+            idle=wanted.idle,
+            phases=phases,
+            version=__version__,
+            unsure_s=_unsure_s(archives, wanted),
+        )
+        run = import_run(runs, what)
+        told = [str(text) for a in archives for text in getattr(a, "told", ())]
+    from joulelab.store.seal import seal
+
+    seal(run, wait=True)
+    return Imported(run, problems_of([f for part in parts for f in part.streams]), list(dict.fromkeys(told)))
+
+
+def problems_of(fetched: Sequence[Fetched]) -> list[str]:
+    """Return what archives tell about themselves, and what is doubtful of the interval, each once."""
+    bad = (e for f in fetched for e in f.events if e.get("event") == "problem" or e.get("status") in GRAVE)
+    return list(dict.fromkeys(str(e.get("what", "")) for e in bad))
+
+
+def _doubts(archives: Sequence[Archive], wanted: Wanted, start_ns: int) -> list[dict[str, Any]]:
+    """Return as events what is not known of the interval, but of a begin or an end that was asked for."""
+    own = _own(archives)
+    given = {"begin": wanted.start_ns is not None, "end": wanted.end_ns is not None}
+    told = (dict(event) for event in getattr(own, "doubts", ()))
+    return [{"t": start_ns, **event} for event in told if not given.get(event.get("side", ""))]
+
+
+def _doubted(parts: list[Part], doubts: Sequence[dict[str, Any]]) -> list[Part]:
+    """Return parts with these events, which are of the run as a whole, in the first stream."""
+    place = next((k for k, part in enumerate(parts) if part.streams), None)
+    if not doubts or place is None:
+        return parts
+    first, *others = parts[place].streams
+    streams = [replace(first, events=[*doubts, *first.events]), *others]
+    return [*parts[:place], Part(parts[place].meter, streams), *parts[place + 1 :]]
+
+
+def _parts(fetched: Sequence[tuple[str, Sequence[Fetched]]]) -> list[Part]:
+    """Return what archives gave by meter: their own, or those that they tell apart."""
+    found: dict[tuple[str, str], list[Fetched]] = {}
+    for name, streams in fetched:
+        for one in streams:
+            found.setdefault((name, one.meter), []).append(one)
+    names = meter_names(meter or name for name, meter in found)
+    return [Part(name, streams) for name, streams in zip(names, found.values(), strict=True)]
+
+
+def _labels(archives: Sequence[Archive]) -> dict[str, str]:
+    return {str(k): str(v) for a in archives for k, v in getattr(a, "labels", {}).items()}
+
+
+def _own(archives: Sequence[Archive]) -> Archive | None:
+    """Return the first archive that has an interval of its own."""
+    return next((a for a in archives if getattr(a, "interval", None) is not None), None)
+
+
+def _unsure_s(archives: Sequence[Archive], wanted: Wanted) -> tuple[float, float]:
+    """Return how far begin and end may be off (s): not at all where they were asked for."""
+    own = _own(archives)
+    begin_s, end_s = getattr(own, "unsure_s", (0.0, 0.0))
+    return (begin_s if wanted.start_ns is None else 0.0), (end_s if wanted.end_ns is None else 0.0)
+
+
+def _opened(asked: Asked, stack: contextlib.ExitStack) -> Archive:
+    module = module_of(asked.meter)
+    if not callable(getattr(module, "open_archive", None)):
+        why = "it is read while a run goes on"
+        raise ConfigError(f"meter {asked.meter} cannot be asked afterwards", why=why, next="joulelab run -- COMMAND")
+    archive: Archive = module.open_archive({**asked.settings, "label": asked.label})
+    stack.callback(archive.close)
+    return archive
+
+
+def _interval(archives: Sequence[Archive], wanted: Wanted) -> tuple[int, int]:
+    """Return the interval: as asked for, else that of the first archive that has one of its own."""
+    start_ns, end_ns = wanted.start_ns, wanted.end_ns
+    if start_ns is None or end_ns is None:
+        own = next((i for i in (getattr(a, "interval", None) for a in archives) if i is not None), None)
+        if own is None:
+            raise ConfigError(f"{wanted.source} does not say when", next="give --from and --to")
+        start_ns, end_ns = (own[0] if start_ns is None else start_ns), (own[1] if end_ns is None else end_ns)
+    if start_ns >= end_ns:
+        why = f"it begins {(start_ns - end_ns) * 1e-9:g} s after its end" if start_ns > end_ns else "it has no length"
+        raise ConfigError("the interval is empty", why=why, next="give --from and --to")
+    return int(start_ns), int(end_ns)
+
+
+def _steps(archives: Sequence[Archive], start_ns: int, end_ns: int) -> Iterator[Stretch]:
+    for archive in archives:
+        for name, since, to in getattr(archive, "steps", ()):
+            if since is not None and since < end_ns and (to is None or to > start_ns):
+                yield Stretch(str(name), int(since), int(end_ns if to is None else to))
+
+
+def _about(asked: Sequence[Asked], names: Sequence[str], archives: Sequence[Archive]) -> Iterator[dict[str, Any]]:
+    for one, name, archive in zip(asked, names, archives, strict=True):
+        facts: dict[str, Any] = json.loads(json.dumps(dict(getattr(archive, "facts", {})), default=str))
+        yield {"meter": name, "archive": one.meter, **facts}

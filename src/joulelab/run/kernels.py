@@ -1,0 +1,47 @@
+"""Find the kernel that a notebook is run by."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
+
+from joulelab.core.errors import ConfigError
+from joulelab.run import cells
+from joulelab.run.notebook import is_own, need
+from joulelab.run.workloads import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulelab.run.notebook import Asked
+
+OWN = "python3"
+
+
+class Kernels(KernelSpecManager):
+    """Find kernels by their names; `python3` is the Python that we run in, wherever a file of that name may point."""
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        """Return how a kernel is started. Raises NoSuchKernel."""
+        if kernel_name != OWN:
+            return super().get_kernel_spec(kernel_name)
+        start = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        return KernelSpec(argv=start, display_name="Python 3", language="python")
+
+    def choose(self, asked: Asked, notebook: Mapping[str, Any]) -> str:
+        """Return the name of the kernel to start. Raises ConfigError, MissingDependency where it is not installed."""
+        named = asked.kernel or cells.kernel(notebook)
+        if is_own(asked, notebook):
+            return OWN
+        try:
+            self.get_kernel_spec(named)
+        except NoSuchKernel as error:
+            if not asked.kernel and cells.language(notebook) == "python":
+                need("ipykernel", asked.file)
+                return OWN  # the notebook asks for a kernel that only whoever wrote it has
+            there = sorted({OWN, *self.find_kernel_specs()})
+            what = f"there is no kernel {named!r} here"
+            raise ConfigError(what, where=str(asked.file), next=f"install it; {nearest(named, there)}") from error
+        return named

@@ -1,0 +1,372 @@
+"""Measure a block or a function: `with joulelab.measure("training") as m:`, `@joulelab.measured("training")`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import numbers
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ConfigError
+from joulelab.core.marks import WORK_INTERVAL_NS, current_phase, local_ranks
+from joulelab.run import phases
+from joulelab.run.config.choose import Chosen, check_name, choose, general_problems
+from joulelab.run.config.entry import Config
+from joulelab.run.config.load import load
+from joulelab.run.options import RUN, RunOptions, host_name, runs_folder
+from joulelab.run.session import Session, join, part
+from joulelab.run.table import table
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from joulelab.analysis.result import Check, PhaseResult, Result
+    from joulelab.core.quantity import Quantity
+
+_log = logging.getLogger("joulelab")
+RANKS_NS = WORK_INTERVAL_NS + NS // 10
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Measurement:
+    """Measure what a `with` block uses. Afterwards: `energy` (J, with uncertainty), `scopes`, `phases`, `duration_s`.
+
+    The outermost block of a process that nobody records starts a run; every other block is a phase of the run it is in.
+    On ranks other than the first of a node it is inert. Results are computed when first asked for.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        options: Callable[[], RunOptions],
+        labels: Mapping[str, str],
+        again: Callable[[str], Measurement],
+    ) -> None:
+        self.name = name
+        self.run: Path | None = None
+        self._options, self._labels, self._again = options, labels, again
+        self._session: Session | None = None
+        self._started_run = self._is_run = False
+        self._start_ns = self._end_ns = 0
+        self._pid = 0
+        self._phase: str | None = None
+        self._parent: str | None = None
+        self._result: Result | None = None
+
+    def __call__(self, function: Callable[P, R] | None = None) -> Callable[P, R]:
+        """Measure each call of a function: `@joulelab.measure("name")`. Raises ConfigError for anything else."""
+        return _wrap(function, self.name, None, self._again)
+
+    def __enter__(self) -> Measurement:
+        """Begin to measure."""
+        if self._start_ns:
+            raise ConfigError("a measurement is used once", next="call joulelab.measure() again")
+        self._pid = os.getpid()
+        self._session, self._started_run = join(self._options)
+        writer = phases.writer()
+        if self._session is not None:
+            self.run = self._session.recording.run
+        elif writer is not None and not writer.rank:
+            self.run = Path(os.environ[RUN]) if RUN in os.environ else None
+        self._start_ns = self._session.start_ns if self._session and self._started_run else monotonic_ns()
+        if writer is not None and not self._started_run:
+            self._parent = current_phase()
+            self._phase = writer.begin(self.name or "measure", None, self._labels, at_ns=self._start_ns)
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """End the measurement; what the block raised goes on."""
+        error: BaseException | None = raised[1]
+        self._end_ns = monotonic_ns()
+        writer, session = phases.writer(), self._session
+        if writer is not None and self._phase is not None:
+            writer.end(self._phase, self._parent, at_ns=self._end_ns)
+        elif writer is not None and session is not None and session.open > 1 and self._pid == os.getpid():
+            # The block that started the run ends before others that joined it: it becomes a phase after all.
+            parent = current_phase()
+            identity = writer.begin(self.name or "measure", None, self._labels, at_ns=self._start_ns)
+            writer.end(identity, parent, at_ns=self._end_ns)
+        self._is_run = session is not None and part(session, self._end_ns, error) and self._started_run
+
+    @property
+    def duration_s(self) -> float:
+        """Return how long the block took, in s; so far, while it runs."""
+        return ((self._end_ns or monotonic_ns()) - self._start_ns) / NS if self._start_ns else 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the block has ended."""
+        return bool(self._end_ns)
+
+    @property
+    def result(self) -> Result | None:
+        """Return everything that was found; None where nothing was recorded. Raises ConfigError while it runs."""
+        if not self._start_ns:
+            raise ConfigError("nothing was measured yet", next='write `with joulelab.measure("name") as m:`')
+        if not self._end_ns:
+            raise ConfigError("the measurement has not ended", next="ask after the with block")
+        if self._result is None and self.run is not None:
+            from joulelab.analysis.analyse import analyse, analyse_phase
+            from joulelab.run.coverage import wait_until_covered
+            from joulelab.store.run import open_run
+
+            if not self._is_run:
+                wait_until_covered(self.run, self._end_ns)
+                if local_ranks(os.environ) > 1:  # the others write what they did within half a second
+                    time.sleep(max(self._end_ns + RANKS_NS - monotonic_ns(), 0) / NS)
+            with open_run(self.run) as run:
+                whole = self._is_run
+                self._result = analyse(run) if whole else analyse_phase(run, self._start_ns, self._end_ns)
+        return self._result
+
+    @property
+    def energy(self) -> Quantity | None:
+        """Return the energy of everything measured, in J; None where there is no power meter."""
+        return self.result.energy if self.result is not None else None
+
+    @property
+    def scopes(self) -> dict[str, Quantity]:
+        """Return the energy of each scope, in J."""
+        return {s.scope: s.energy for s in self.result.scopes} if self.result is not None else {}
+
+    @property
+    def phases(self) -> tuple[PhaseResult, ...]:
+        """Return the phases inside the block."""
+        return self.result.phases if self.result is not None else ()
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """Return what a sceptical referee would say."""
+        return self.result.checks if self.result is not None else ()
+
+    def __repr__(self) -> str:
+        """Return a small table, or what is known so far."""
+        title = self.name or "measurement"
+        if not self._end_ns:
+            return f"<{title}: {f'measuring for {self.duration_s:.1f} s' if self._start_ns else 'not begun'}>"
+        try:
+            return table(title, self.duration_s, self.run, self.result)
+        except Exception as error:  # noqa: BLE001 - printing must not end a program
+            return f"{title}: {self.duration_s:.3f} s, cannot be analysed ({type(error).__name__}: {error})"
+
+
+@overload
+def measure(name: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def measure(
+    name: str | None = None,
+    *,
+    runs: str | Path | None = None,
+    meters: Sequence[Mapping[str, Any] | str] | None = None,
+    period_s: float | None = None,
+    idle_s: float | None = None,
+    tail_s: float | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Measurement: ...
+def measure(
+    name: str | Callable[P, R] | None = None,
+    *,
+    runs: str | Path | None = None,
+    meters: Sequence[Mapping[str, Any] | str] | None = None,
+    period_s: float | None = None,
+    idle_s: float | None = None,
+    tail_s: float | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Measurement | Callable[P, R]:
+    """Measure a `with` block, or each call of a function (as a decorator, with or without a name).
+
+    All but `name` and `labels` matter only where the block starts a run of its own.
+
+    `runs` is the store (JOULELAB_RUNS or ./joulelab-runs), `meters` are names, or {"meter": ..., "config": {...}}; all
+    that is usual or configured unless given. `idle_s` (0) comes first, `tail_s` (0.3) bounds the wait at the end, power
+    is read each `period_s` (0.1); the table [run] of the configuration has their defaults. Raises ConfigError for wrong
+    arguments, before anything is recorded.
+    """
+    times = {"period_s": period_s, "idle_s": idle_s, "tail_s": tail_s}
+    again = functools.partial(_measurement, runs=runs, meters=meters, times=times, labels=labels)
+    return _wrap(name, None, None, again) if callable(name) else again(name)
+
+
+def _measurement(
+    name: object,
+    *,
+    runs: str | Path | None,
+    meters: Sequence[Mapping[str, Any] | str] | None,
+    times: Mapping[str, float | None],
+    labels: Mapping[str, str] | None,
+) -> Measurement:
+    title = _check_arguments(name, meters, times, labels)
+
+    def options() -> RunOptions:
+        config = _configuration()
+        used = config.run | {key: value for key, value in times.items() if value is not None}
+        base = RunOptions(
+            runs=Path(runs) if runs is not None else runs_folder(os.environ),
+            name=title,
+            labels=labels or {},
+            period_s=used.get("period_s", 0.1),
+            idle_s=used.get("idle_s", 0.0),
+            tail_s=used.get("tail_s", 0.3),
+        )
+        return base.reading(_chosen(config, meters))
+
+    again = functools.partial(_measurement, runs=runs, meters=meters, times=times, labels=labels)
+    return Measurement(title, options, labels or {}, again)
+
+
+def _check_arguments(name: object, meters: object, times: Mapping[str, object], labels: object) -> str | None:
+    """Return the name. Raises ConfigError for arguments that cannot be meant, so that no run begins with them."""
+    if name is not None and not isinstance(name, str):
+        why = f"it is {name!r}"
+        raise ConfigError(
+            "the name of a measurement must be text", why=why, next='write `with joulelab.measure("name") as m:`'
+        )
+    if isinstance(meters, str):
+        raise ConfigError(f"meters is {meters!r}", next=f"give a list of names: meters=[{meters!r}]")
+    if labels is not None and not isinstance(labels, Mapping):
+        raise ConfigError(f"labels is {labels!r}", next='give a dictionary: labels={"lr": "0.1"}')
+    for key, value in times.items():
+        if value is None:
+            continue
+        least = "above 0" if key == "period_s" else "of 0 or more"
+        seconds = float(value) if isinstance(value, numbers.Real) else -1.0
+        if not (seconds > 0 if key == "period_s" else seconds >= 0):
+            raise ConfigError(f"{key} is {value!r}", next=f"give a number of seconds {least}")
+    return name
+
+
+def _configuration() -> Config:
+    """Return the configuration as far as it is right, and warn of the rest: the block runs in any case."""
+    try:
+        config = load(os.environ, host_name())
+    except Exception as error:  # noqa: BLE001 - the block runs, configured or not
+        _log.warning("the configuration is not used: %s: %s", type(error).__name__, error)
+        return Config()
+    for said in config.warnings:
+        _log.warning("configuration: %s", said)
+    return config
+
+
+def _chosen(config: Config, meters: Sequence[Mapping[str, Any] | str] | None) -> Chosen:
+    """Return the meters to read: those that are given, or what is usual and configured."""
+    wanted = []
+    for name in (m for m in meters or () if isinstance(m, str)):
+        try:
+            if name not in config.lost:
+                check_name(config, name)
+            wanted.append(name)
+        except ConfigError as problem:
+            _log.warning("this is not measured: %s", problem)
+    if wanted or meters is None:
+        chosen = choose(config, os.environ, wanted)
+    else:
+        chosen = Chosen(meters=[], node=dict(config.node), lost=general_problems(config))
+    for said in (*chosen.lost, *chosen.warnings):
+        _log.warning("%s", said)
+    given = [dict(m) for m in meters or () if not isinstance(m, str)]
+    if given:
+        chosen.meters = [*(chosen.meters or ()), *given]
+    return chosen
+
+
+@overload
+def measured(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def measured(
+    function: str, /, *, report: Callable[[Measurement], object] | None = None, **options: Any
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@overload
+def measured(
+    *, name: str | None = None, report: Callable[[Measurement], object] | None = None, **options: Any
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def measured(
+    function: Callable[P, R] | str | None = None,
+    /,
+    *,
+    name: str | None = None,
+    report: Callable[[Measurement], object] | None = None,
+    **options: Any,
+) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
+    """Measure each call of a function, coroutine or generator: `@joulelab.measured`, `@joulelab.measured("name")`.
+
+    `report` is called with each measurement (try print). `options` are those of `measure()`. The last measurement is
+    also kept as the function's attribute `measurement`. Raises ConfigError for what is no function.
+    """
+
+    def again(title: str | None) -> Measurement:
+        return measure(title, **options)
+
+    again(None)  # refuses wrong options here, not when the function is called
+    if isinstance(function, str):
+        if name is not None:
+            raise ConfigError(f"there are two names, {function!r} and {name!r}", next="give one")
+        function, name = None, function
+    if function is not None:
+        return _wrap(function, name, report, again)
+    return lambda f: _wrap(f, name, report, again)
+
+
+def _wrap(
+    function: Callable[P, R] | None,
+    name: str | None,
+    report: Callable[[Measurement], object] | None,
+    again: Callable[[str], Measurement],
+) -> Callable[P, R]:
+    """Return the function, measured at each call by what `again` makes. Raises ConfigError for what is no function."""
+    if inspect.isclass(function):
+        why = "making an object of it is not what takes energy"
+        raise ConfigError(f"the class {function.__name__} cannot be measured", why=why, next="decorate its methods")
+    if not callable(function):
+        then = 'write `@joulelab.measured("name")` above a function'
+        raise ConfigError(f"{function!r} cannot be measured", why="it is no function", next=then)
+    title = name or str(getattr(function, "__qualname__", "function"))
+
+    @contextlib.contextmanager
+    def call() -> Iterator[None]:
+        m = again(title)
+        try:
+            with m:
+                yield
+        finally:
+            wrapper.__dict__["measurement"] = m
+            if report is not None:
+                report(m)
+
+    wrapper = functools.wraps(function)(_wrapper(cast("Callable[..., Any]", function), call))
+    return cast("Callable[P, R]", wrapper)
+
+
+def _wrapper(function: Callable[..., Any], call: Callable[[], AbstractContextManager[None]]) -> Callable[..., Any]:
+    """Return a function of the same kind (plain, generator, coroutine, both) that is measured from start to end."""
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with call():
+            return function(*args, **kwargs)
+
+    def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        with call():
+            return (yield from function(*args, **kwargs))
+
+    async def coroutine(*args: Any, **kwargs: Any) -> Any:
+        with call():
+            return await function(*args, **kwargs)
+
+    async def stream(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        with call():
+            async for item in function(*args, **kwargs):
+                yield item
+
+    if inspect.iscoroutinefunction(function):
+        return coroutine
+    if inspect.isasyncgenfunction(function):
+        return stream
+    return generator if inspect.isgeneratorfunction(function) else plain

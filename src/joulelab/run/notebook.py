@@ -1,0 +1,216 @@
+"""Run a notebook without a browser: `python -m joulelab.run.notebook FILE [NAME=VALUE...]`.
+
+Each code cell is a phase `cell N` of the run that records it; the kernel's start and end and the time between cells
+are phases as well, so that together they are the whole. Nothing is written unless `--out` names a file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from joulelab.core.clock import monotonic_ns
+from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.run import cells
+from joulelab.run.workloads import missing, nearest, pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+OPTIONS = ("--pause", "--out", "--kernel")
+# Kernels that stand for the Python that joulelab runs in.
+OWN_KERNELS = ("", "python3", "python")
+UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
+MOST_PAUSE_S = 86400.0
+FAILED, WRONG = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Hold what is asked for: the notebook, its parameters, where the copy with outputs goes, the wait between cells.
+
+    `kernel` names an installed kernel; empty is the one that the notebook asks for.
+    """
+
+    file: Path
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    out: Path | None = None
+    pause_s: float = 0.0
+    kernel: str = ""
+
+
+def command(
+    file: Path, parameters: Mapping[str, str], *, out: Path | None = None, pause_s: float = 0.0, kernel: str = ""
+) -> list[str]:
+    """Return the words that run a notebook. Raises ConfigError, MissingDependency before anything is started."""
+    asked = Asked(file, parameters, out, pause_s, kernel)
+    check(asked)
+    words = [sys.executable, "-m", "joulelab.run.notebook", str(file)]
+    words += [f"--pause={pause_s:g}"] if pause_s else []
+    words += [f"--kernel={kernel}"] if kernel else []
+    words += [f"--out={out}"] if out is not None else []
+    return [*words, *(f"{name}={value}" for name, value in parameters.items())]
+
+
+def read_words(words: Sequence[str]) -> Asked:
+    """Return what words ask for: FILE, NAME=VALUE, --pause TIME, --out FILE, --kernel NAME. Raises ConfigError."""
+    if not words or words[0].startswith("--"):
+        raise ConfigError("no notebook is named", next="name its file first, then NAME=VALUE for each parameter")
+    options: dict[str, str] = {}
+    rest, left = [], list(words[1:])
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--"):
+            rest.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if name not in OPTIONS:
+            raise ConfigError(f"there is no option {name!r} of a notebook", where=words[0], next=nearest(name, OPTIONS))
+        if not equals and not left:
+            raise ConfigError(f"{name} has no value", where=words[0], next=f"write {name}=VALUE")
+        options[name] = value if equals else left.pop(0)
+    return Asked(
+        Path(words[0]),
+        pairs(rest, where=words[0]),
+        Path(options["--out"]) if options.get("--out") else None,
+        _seconds(options.get("--pause", "0"), where=words[0]),
+        options.get("--kernel", ""),
+    )
+
+
+def check(asked: Asked) -> None:
+    """Refuse what cannot be run: the file, its kernel, the copy. Raises ConfigError, MissingDependency."""
+    notebook = load(asked.file)
+    cells.check(notebook, list(asked.parameters), where=str(asked.file))
+    if asked.out is not None:
+        _check_out(asked.out, asked.file)
+    need("nbclient", asked.file)
+    need("nbformat", asked.file)
+    if is_own(asked, notebook):
+        need("ipykernel", asked.file)
+    else:
+        from joulelab.run.kernels import Kernels
+
+        Kernels().choose(asked, notebook)
+
+
+def _check_out(out: Path, file: Path) -> None:
+    """Refuse a copy that cannot be written: that would be known only after everything has run. Raises ConfigError."""
+    if out.resolve() == file.resolve():
+        raise ConfigError("the copy would replace the notebook", where="--out", next="name another file")
+    try:
+        why = "it is a folder" if out.is_dir() else None
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass  # permissions alone do not tell: the file system may be read-only, or full
+    except OSError as error:
+        why = f"{out.parent}: {error.strerror}"
+    if why:
+        raise ConfigError(f"the copy cannot be written to {out}", where="--out", why=why, next="name another file")
+
+
+def is_own(asked: Asked, notebook: Mapping[str, Any]) -> bool:
+    """Return whether the kernel to start is surely that of the Python we run in."""
+    return (asked.kernel or cells.kernel(notebook)) in OWN_KERNELS and cells.language(notebook) == "python"
+
+
+def need(library: str, file: Path) -> None:
+    """Refuse to go on without a library. Raises MissingDependency."""
+    if importlib.util.find_spec(library) is None:
+        missing(str(file), library)
+
+
+def is_program(file: Path) -> bool:
+    """Return whether a file is no notebook but a program; on some file systems every file may be executed."""
+    try:
+        with file.open("rb") as opened:
+            return os.access(file, os.X_OK) and opened.read(4).startswith((b"#!", b"\x7fELF"))
+    except OSError:
+        return False
+
+
+def load(file: Path) -> dict[str, Any]:
+    """Return a notebook's file as plain data. Raises ConfigError where it is none."""
+    try:
+        notebook = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("the notebook cannot be read", where=str(file), why=error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise _no_notebook(file, f"its text is no JSON: {error}") from error
+    if not isinstance(notebook, dict) or not isinstance(notebook.get("nbformat"), int):
+        raise _no_notebook(file, "it has no `nbformat`")
+    if notebook["nbformat"] != 4:
+        raise _no_notebook(file, f"its format is {notebook['nbformat']}, not 4", "save it with a newer Jupyter")
+    listed = notebook.get("cells")
+    if not isinstance(listed, list) or not all(_is_cell(cell) for cell in listed):
+        raise _no_notebook(file, "it has no list of cells")
+    if not isinstance(notebook.setdefault("metadata", {}), dict):
+        raise _no_notebook(file, "its metadata is no table")
+    return notebook
+
+
+def _is_cell(cell: Any) -> bool:
+    if not isinstance(cell, dict) or not isinstance(cell.get("cell_type"), str):
+        return False
+    if not isinstance(cell.get("metadata", {}), dict):
+        return False
+    text = cell.get("source", "")
+    return isinstance(text, str) or (isinstance(text, list) and all(isinstance(line, str) for line in text))
+
+
+def _no_notebook(file: Path, why: str, then: str = "name a Jupyter notebook, or run it as a command") -> ConfigError:
+    return ConfigError("this is no notebook", where=str(file), why=why, next=then)
+
+
+def _seconds(text: str, *, where: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", text.strip())
+    seconds = float(match[1]) * UNITS[match[2]] if match and match[2] in UNITS else -1.0
+    if not 0 <= seconds <= MOST_PAUSE_S:
+        raise ConfigError(f"the pause is {text!r}", where=where, next="write it as 10, 10s, 500ms or 2m")
+    return seconds
+
+
+def main(words: Sequence[str]) -> int:
+    """Run a notebook; return 0, or 1 where a cell failed or its kernel died, 2 where it cannot be run at all."""
+    began_ns = monotonic_ns()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a kernel to end, just leave
+    try:
+        asked = read_words(words)
+        check(asked)
+        from joulelab.run.headless import run
+
+        ended = run(asked, load(asked.file), began_ns)
+    except JoulelabError as error:
+        say(str(error))
+        return WRONG if isinstance(error, ConfigError) else FAILED
+    if ended.signal is not None:
+        _die(ended.signal)
+    return ended.exit_code
+
+
+def say(text: str) -> None:
+    """Tell something on standard error, in a line."""
+    try:
+        sys.stderr.write(f"joulelab: {text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass  # nobody listens
+
+
+def _die(number: int) -> NoReturn:
+    """End by a signal, as any program does that is told to."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,252 @@
+"""Find workloads: reference workloads by their name, notebooks by their file; each becomes a command to measure.
+
+A reference workload is a module of this package, or of an outside package by the entry-point group
+`joulelab.workloads`. It has a line `SUMMARY`, a mapping `PARAMETERS` (name: (default, what it means)) and
+`command(parameters) -> argv` (see `WorkloadModule`); it may have `STUDY`, `PRESETS` and `NOTES`. Its name is the
+module's, with `-` for `_`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from joulelab.core.errors import ConfigError, JoulelabError, MissingDependency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from importlib.metadata import EntryPoint
+    from typing import NoReturn
+
+GROUP = "joulelab.workloads"
+KINDS = ("notebook", "reference")
+PRESET = "preset"
+# The extra of joulelab that brings a library.
+EXTRAS = {
+    "IPython": "jupyter",
+    "accelerate": "huggingface",
+    "ipykernel": "notebooks",
+    "jupyter_client": "notebooks",
+    "matplotlib": "figures",
+    "nbclient": "notebooks",
+    "nbformat": "notebooks",
+    "PIL": "torch",
+    "torch": "torch",
+    "transformers": "huggingface",
+}
+
+
+class WorkloadModule(Protocol):
+    """Describe what the module (or entry point) of a reference workload has.
+
+    It may also have `STUDY` (a text: who trained it), `PRESETS` (name: what differs from the defaults) and `NOTES`
+    (lines: corrections to the paper, assumptions); see `study`, `presets` and `notes`.
+    """
+
+    SUMMARY: str
+    PARAMETERS: Mapping[str, tuple[str, str]]
+
+    def command(self, parameters: Mapping[str, str]) -> list[str]:
+        """Return the words that start it; every parameter is there.
+
+        Raises ConfigError for a wrong value, MissingDependency for a library or program that it needs.
+        """
+        ...
+
+
+def study(module: WorkloadModule) -> str:
+    """Return whose workload it is, empty where it does not say."""
+    return str(getattr(module, "STUDY", ""))
+
+
+def presets(module: WorkloadModule) -> Mapping[str, Mapping[str, str]]:
+    """Return the presets of a workload: by name what differs from the defaults."""
+    return cast("Mapping[str, Mapping[str, str]]", getattr(module, "PRESETS", {}))
+
+
+def notes(module: WorkloadModule) -> tuple[str, ...]:
+    """Return what is to be known about a workload, a line each."""
+    return tuple(getattr(module, "NOTES", ()))
+
+
+def names() -> list[str]:
+    """Return the names of all reference workloads, inside first; hardly anything is imported for it."""
+    inside = [module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__) if _is_reference(module.name)]
+    return inside + sorted({point.name for point in _outside()} - set(inside))
+
+
+def find(name: str) -> WorkloadModule:
+    """Return the module of a reference workload. Raises ConfigError with the nearest name, or for a broken package."""
+    module = name.replace("-", "_")
+    if module.isidentifier() and _is_reference(module):
+        return cast("WorkloadModule", importlib.import_module(f"{__name__}.{module}"))
+    for point in _outside():
+        if point.name == name:
+            return _load(point)
+    raise ConfigError(f"there is no reference workload {name!r}", next=nearest(name, names()))
+
+
+def argv(kind: str, words: Sequence[str], folder: Path, out: Path) -> list[str]:
+    """Return the command of a workload of a study. Raises ConfigError, MissingDependency.
+
+    `words` are a notebook's file (relative to `folder`) or the name of a reference workload, then NAME=VALUE for each
+    parameter. A copy of a notebook with its outputs is written to the file `out`.
+    """
+    if kind == "notebook":
+        from joulelab.run import notebook
+
+        asked = notebook.read_words(words)
+        file, kept = folder / asked.file, asked.out or out
+        return notebook.command(file, asked.parameters, out=kept, pause_s=asked.pause_s, kernel=asked.kernel)
+    if kind == "reference":
+        return reference(words)
+    raise ConfigError(f"there is no kind of workload {kind!r}", next=nearest(kind, KINDS))
+
+
+def check(kind: str, words: Sequence[str], folder: Path) -> None:
+    """Refuse a workload of a study that this Python cannot run. Raises ConfigError, MissingDependency."""
+    if kind == "notebook":
+        from joulelab.run import notebook
+
+        asked = notebook.read_words(words)
+        notebook.check(replace(asked, file=folder / asked.file))
+    else:
+        argv(kind, words, folder, folder)
+
+
+def reference(words: Sequence[str]) -> list[str]:
+    """Return the command of a reference workload: its name, then NAME=VALUE, preset=NAME among them.
+
+    Raises ConfigError, MissingDependency.
+    """
+    if not words:
+        raise ConfigError("no reference workload is named", next=nearest("", names()))
+    module = find(words[0])
+    given = pairs(words[1:], where=words[0])
+    return module.command(settings(words[0], module.PARAMETERS, given, presets(module)))
+
+
+def pairs(words: Iterable[str], *, where: str) -> dict[str, str]:
+    """Return NAME=VALUE words as a mapping. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError(f"{word!r} is no parameter", where=where, next="write it as NAME=VALUE")
+        if name in found:
+            raise ConfigError(f"the parameter {name} is given twice", where=where, next="give it once")
+        found[name] = value
+    return found
+
+
+def settings(
+    name: str,
+    known: Mapping[str, tuple[str, str]],
+    given: Mapping[str, str],
+    presets: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, str]:
+    """Return a workload's parameters: the defaults, over them the preset, over that what is given.
+
+    The preset is given as `preset`, unless the workload has a parameter of that name. Raises ConfigError with the
+    nearest name.
+    """
+    own = dict(given)
+    chosen = _preset(name, presets or {}, own.pop(PRESET)) if PRESET in own and PRESET not in known else {}
+    _check_names(name, known, own)
+    return {key: default for key, (default, _) in known.items()} | dict(chosen) | own
+
+
+def _preset(name: str, presets: Mapping[str, Mapping[str, str]], wanted: str) -> Mapping[str, str]:
+    if wanted not in presets:
+        raise ConfigError(f"there is no preset {wanted!r}", where=name, next=nearest(wanted, list(presets)))
+    return presets[wanted]
+
+
+def whole(parameters: Mapping[str, str], key: str, *, least: int, most: int) -> int:
+    """Return a parameter that is a whole number within bounds. Raises ConfigError."""
+    text = parameters[key].strip()
+    if not re.fullmatch(r"\d{1,12}", text) or not least <= int(text) <= most:
+        raise ConfigError(f"{key} is {parameters[key]!r}", next=f"give a whole number from {least} to {most}")
+    return int(text)
+
+
+def number(parameters: Mapping[str, str], key: str, *, least: float, most: float) -> float:
+    """Return a parameter that is a number within bounds. Raises ConfigError."""
+    try:
+        value = float(parameters[key])
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise ConfigError(f"{key} is {parameters[key]!r}", next=f"give a number from {least:g} to {most:g}")
+    return value
+
+
+def nearest(wrong: str, valid: Sequence[str]) -> str:
+    """Return advice for a wrong name: the nearest valid one if there is one, and all of them."""
+    import difflib
+
+    if not valid:
+        return "there is none"
+    close = difflib.get_close_matches(wrong, valid, n=1, cutoff=0.5)
+    return f"{f'did you mean {close[0]!r}? ' if close else ''}valid: {', '.join(valid)}"
+
+
+def missing(what: str, needs: str) -> NoReturn:
+    """Say that a library has to be installed. Raises MissingDependency."""
+    raise MissingDependency(f"{what} cannot be run", why=f"{needs} is not installed", next=_install(needs))
+
+
+def require(what: str, *libraries: str) -> None:
+    """Refuse to begin where a library is not installed; none of them is imported. Raises MissingDependency."""
+    import importlib.util
+
+    for library in libraries:
+        if importlib.util.find_spec(library) is None:
+            missing(what, library)
+
+
+def _install(needs: str) -> str:
+    return f"pip install 'joulelab[{EXTRAS[needs]}]'" if needs in EXTRAS else f"pip install {needs}"
+
+
+def _check_names(name: str, known: Mapping[str, tuple[str, str]], given: Mapping[str, str]) -> None:
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"there is no parameter {key!r}", where=name, next=nearest(key, list(known)))
+
+
+def _is_reference(name: str) -> bool:
+    """Return whether a module of this package is a reference workload; its text tells."""
+    text = ""
+    for folder in map(Path, __path__):
+        for file in (folder / f"{name}.py", folder / name / "__init__.py"):
+            if file.is_file():
+                text = file.read_text()
+    return "\nPARAMETERS" in text and "\ndef command(" in text
+
+
+def _outside() -> tuple[EntryPoint, ...]:
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=GROUP))
+
+
+def _load(point: EntryPoint) -> WorkloadModule:
+    try:
+        module = point.load()
+        whole_module = callable(module.command) and module.PARAMETERS is not None
+    except JoulelabError:
+        raise
+    except Exception as error:
+        raise _broken(point.name, f"{type(error).__name__}: {error}") from error
+    if not whole_module:
+        raise _broken(point.name, f"{point.value} has no command(parameters)")
+    return cast("WorkloadModule", module)
+
+
+def _broken(name: str, why: str) -> ConfigError:
+    return ConfigError("its package is broken", where=f"workload {name}", why=why, next="update or remove that package")

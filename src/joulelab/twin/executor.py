@@ -1,0 +1,183 @@
+"""Run slots on a node's twin in virtual time, in a worker for each core of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from joulelab.core.errors import RecorderError
+from joulelab.study.executors import Ended
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.study.executors import Waits
+    from joulelab.study.nodes import NodeType
+
+SUMMARY = "a node's twin in virtual time: nothing is measured"
+WORKER = "joulelab.twin.virtual.worker"
+AHEAD = 2  # slots that a worker has: the one that it runs, and the next
+END_S = 20.0
+SAID_MOST = 2000
+# One worker is one core's work.
+THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> Twin:  # noqa: ARG001
+    """Open it; workers are started when there is something to do."""
+    return Twin(environ)
+
+
+def check(nodes: Mapping[str, NodeType], environ: Mapping[str, str]) -> list[str]:  # noqa: ARG001
+    """Warn of nothing: twins are looked at together with their cells."""
+    return []
+
+
+class _Worker:
+    """Hold one worker process, and the slots that it has been given, in their order."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        command = [sys.executable, "-P", "-m", WORKER]
+        self._errors: IO[bytes] = open(os.memfd_create("errors"), "r+b", buffering=0)  # noqa: SIM115
+        pipe = subprocess.PIPE
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=self._errors, env=environ, start_new_session=True
+            )
+        except OSError as error:
+            self._errors.close()
+            raise RecorderError("a worker cannot be started", where="twin", why=str(error)) from error
+        self.slots: deque[Path] = deque()
+        self._rest = b""
+
+    @property
+    def fd(self) -> int:
+        """Return where answers come from."""
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+    def give(self, slot: Path) -> None:
+        """Hand a slot over; one that cannot be, because the worker is gone, is found out at the next poll."""
+        self.slots.append(slot)
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(f"{slot}\n".encode())
+            self.process.stdin.flush()
+
+    def hear(self) -> list[dict[str, Any]] | None:
+        """Return the answers that have come, None where there will be no more."""
+        data = os.read(self.fd, 1 << 16)
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def bury(self) -> str:
+        """End it, and return in words how it ended."""
+        self.process.kill()
+        code = self.process.wait()
+        self._errors.seek(0)
+        text = self._errors.read().decode(errors="replace").strip()[-SAID_MOST:]
+        self.release()
+        ending = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        return f"its worker died, {ending}{f': {text}' if text else ''}"
+
+    def release(self) -> None:
+        """Close what is open."""
+        for file in (self.process.stdin, self.process.stdout, self._errors):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
+
+
+class Twin:
+    """Give slots to workers, two to each, so that none waits for its next."""
+
+    def __init__(self, environ: Mapping[str, str], *, workers: int | None = None) -> None:
+        self._environ = {**environ, **THREADS}
+        self._most = workers or len(os.sched_getaffinity(0))
+        self.at_once = AHEAD * self._most
+        self._workers: list[_Worker] = []
+        self._queue: deque[Path] = deque()
+        self._ended: list[Ended] = []
+
+    def submit(self, slot: Path) -> None:
+        """Hand a slot to a worker, or keep it for the next that is free. Raises RecorderError."""
+        self._queue.append(slot)
+        self._deal()
+
+    def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended | Waits]:
+        """Return the slots that have ended, waiting so long at most."""
+        if not self._ended:
+            with contextlib.suppress(InterruptedError):
+                ready, _, _ = select.select([*(w.fd for w in self._workers), *also], (), (), timeout_s)
+                for worker in [w for w in self._workers if w.fd in ready]:
+                    self._hear(worker)
+                self._deal()
+        ended, self._ended = self._ended, []
+        return list(ended)
+
+    def cancel(self, slot: Path) -> None:
+        """Take a slot back that no worker has; one that runs ends soon, called again at once."""
+        if slot in self._queue:
+            self._queue.remove(slot)
+            self._ended.append(Ended(slot, None, "it was not begun", "cancelled"))
+            return
+        for worker in [w for w in self._workers if slot in w.slots]:
+            if worker.process.stdin is not None and not worker.process.stdin.closed:
+                worker.process.stdin.close()  # it ends with the slots that it has
+            else:
+                worker.process.kill()
+
+    def is_over(self, claim: Mapping[str, Any]) -> bool | None:  # noqa: ARG002
+        """Know nothing: of this machine the claim itself tells."""
+        return None
+
+    def going_on(self) -> list[str]:
+        """Leave nothing: what was started is waited for."""
+        return []
+
+    def close(self) -> None:
+        """End all workers; slots that run are ended in good order, or cut off."""
+        for worker in self._workers:
+            with contextlib.suppress(OSError):
+                if worker.process.stdin is not None:
+                    worker.process.stdin.close()
+        for worker in self._workers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(END_S)
+            worker.bury()
+        self._workers.clear()
+
+    def _deal(self) -> None:
+        """Give what is queued to those that have least; start a worker where all are busy and there may be more."""
+        while self._queue:
+            open_ = [w for w in self._workers if w.process.stdin is not None and not w.process.stdin.closed]
+            least = min(open_, key=lambda w: len(w.slots), default=None)
+            if (least is None or least.slots) and len(self._workers) < self._most:
+                least = _Worker(self._environ)
+                self._workers.append(least)
+            if least is None or len(least.slots) >= AHEAD:
+                return
+            least.give(self._queue.popleft())
+
+    def _hear(self, worker: _Worker) -> None:
+        answers = worker.hear()
+        if answers is None:
+            self._workers.remove(worker)
+            said = worker.bury()
+            slots = list(worker.slots)
+            self._ended += [Ended(slot, None, said) for slot in slots[:1]]
+            self._queue.extendleft(reversed(slots[1:]))  # it did not get to these
+            return
+        for answer in answers:
+            slot = Path(answer["slot"])
+            worker.slots.remove(slot)
+            self._ended.append(Ended(slot, answer["told"]))

@@ -1,0 +1,123 @@
+"""Read meters in virtual time: all rows of a stream in one vectorised step, with the flaws of the real one.
+
+The C library (a GPU's) and `Panel` (a node's) answer one reading at a time from the same description; tests hold them
+equal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joulelab.twin.flaws import Counter, Flaws
+from joulelab.twin.noise import normal
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from joulelab.twin.curve import Curve, Floats, Ints
+    from joulelab.twin.panel import PanelFlaws
+
+NS = 1_000_000_000
+
+
+def _last_tick(t_ns: Ints, start_ns: int, period_s: float, phase_s: float) -> tuple[Ints, Ints]:
+    """Return number and time (ns) of the last update at or before each time; a period of 0 updates always."""
+    if period_s <= 0:
+        return np.asarray(t_ns), np.asarray(t_ns)
+    period, phase = round(period_s * NS), start_ns + round(phase_s * NS)
+    number = (t_ns - phase) // period
+    return number, number * period + phase
+
+
+def _mean(curve: Curve, until_ns: Ints, window_s: float) -> Floats:
+    """Return mean power (W) over the window before each time; a window of 0 is a point."""
+    window = round(window_s * NS)
+    if window <= 0:
+        return curve.watts(until_ns)
+    return (curve.joules(until_ns) - curve.joules(until_ns - window)) / window_s
+
+
+def instant_w(curve: Curve, flaws: Flaws, t_ns: Ints, *, start_ns: int, seed: int = 0, gpu: int = 0) -> Floats:
+    """Return what `power instant` reads at each time, in W."""
+    number, tick = _last_tick(t_ns, start_ns, flaws.power_period_s, flaws.power_phase_s)
+    true = _mean(curve, tick, flaws.power_window_s)
+    noise = flaws.noise_w * normal(seed, gpu, number) if flaws.noise_w else 0.0
+    watts = np.maximum((1 + flaws.gain_error) * true + flaws.offset_w + noise, 0.0)
+    return np.rint(watts * 1000 / flaws.power_step_mw) * flaws.power_step_mw / 1000
+
+
+def average_w(curve: Curve, flaws: Flaws, t_ns: Ints, *, start_ns: int) -> Floats:
+    """Return what `power average` reads at each time, in W; NaN where this generation has none."""
+    if flaws.average_window_s <= 0:
+        return np.full(len(t_ns), np.nan)
+    _, tick = _last_tick(t_ns, start_ns, flaws.power_period_s, flaws.power_phase_s)
+    watts = (1 + flaws.gain_error) * _mean(curve, tick, flaws.average_window_s) + flaws.offset_w
+    return np.rint(watts * 1000 / flaws.power_step_mw) * flaws.power_step_mw / 1000
+
+
+def counter_j(curve: Curve, flaws: Flaws, t_ns: Ints, *, start_ns: int) -> Floats:
+    """Return what the energy counter reads at each time, in J; NaN where there is none."""
+    if flaws.counter is Counter.NONE:
+        return np.full(len(t_ns), np.nan)
+    _, tick = _last_tick(t_ns, start_ns, flaws.counter_period_s, flaws.counter_phase_s)
+    since = (tick - start_ns) / NS
+    energy = curve.joules(tick) - curve.joules(np.array([start_ns]))[0]
+    if flaws.counter is Counter.SEEN and flaws.power_period_s > 0:
+        energy = _seen(curve, flaws, tick, start_ns)
+    millijoules = flaws.counter_base_mj + 1000 * ((1 + flaws.gain_error) * energy + flaws.offset_w * since)
+    counted: Floats = np.floor(millijoules / flaws.counter_step_mj) * flaws.counter_step_mj / 1000
+    return counted
+
+
+def _seen(curve: Curve, flaws: Flaws, tick: Ints, start_ns: int) -> Floats:
+    """Return the energy (J) of what the power sensor saw up to each time: window mean times period."""
+    period = round(flaws.power_period_s * NS)
+    last, _ = _last_tick(tick, start_ns, flaws.power_period_s, flaws.power_phase_s)
+    numbers = np.arange(1, int(last.max()) + 1, dtype=np.int64)
+    updates = numbers * period + start_ns + round(flaws.power_phase_s * NS)
+    sums = np.concatenate(([0.0], np.cumsum(_mean(curve, updates, flaws.power_window_s) * flaws.power_period_s)))
+    return sums[np.clip(last, 0, numbers.size)]
+
+
+def panel_w(
+    source: tuple[float, Curve], flaws: PanelFlaws, t_ns: Ints, *, start_ns: int, seed: int = 0, number: int = 0
+) -> Floats:
+    """Return what a node-level instrument shows as power at each time, in W: as `Panel`, all readings at once.
+
+    `source` is a share of a curve; `number` makes the noise of this instrument its own.
+    """
+    share, curve = source
+    index, tick = _last_tick(t_ns, start_ns, flaws.period_s, flaws.phase_s)
+    true = share * _mean(curve, tick, flaws.window_s)
+    noise = flaws.noise_w * normal(seed, 1_000 + number, index) if flaws.noise_w else 0.0
+    watts = np.maximum((1 + flaws.gain_error) * true + flaws.offset_w + noise, 0.0)
+    return np.rint(watts / flaws.quantum_w) * flaws.quantum_w
+
+
+def panel_j(source: tuple[float, Curve], flaws: PanelFlaws, t_ns: Ints, *, start_ns: int) -> Floats:
+    """Return what the energy counter of a node-level instrument shows at each time, in J."""
+    share, curve = source
+    _, tick = _last_tick(t_ns, start_ns, flaws.period_s, flaws.phase_s)
+    begin, base = np.full(len(tick), start_ns, dtype=np.int64), np.full(len(tick), flaws.base_j)
+    if flaws.reset_at_s is not None:
+        reset = start_ns + round(flaws.reset_at_s * NS)
+        begin, base = np.where(tick >= reset, reset, begin), np.where(tick >= reset, 0.0, base)
+    true = share * (curve.joules(tick) - curve.joules(begin))
+    joules = base + (1 + flaws.gain_error) * true + flaws.offset_w * (tick - begin) / NS
+    counted: Floats = np.floor(np.maximum(joules, 0.0) / flaws.quantum_j) * flaws.quantum_j
+    return counted if flaws.modulus_j is None else counted % flaws.modulus_j
+
+
+def answers(flaws: PanelFlaws, t_ns: Ints, *, start_ns: int) -> npt.NDArray[np.bool_]:
+    """Return which requests an instrument answers, and sensibly: not while it is silent, garbled, or drops one."""
+    since_s = (t_ns - start_ns) / NS
+    fine = np.ones(len(t_ns), dtype=np.bool_)
+    for at_s, for_s in ((flaws.silent_at_s, flaws.silent_for_s), (flaws.garble_at_s, flaws.garble_for_s)):
+        if at_s is not None:
+            fine &= (since_s < at_s) | (since_s >= at_s + for_s)
+    if flaws.drop_share > 0:
+        mixed = t_ns.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        fine &= mixed / 2.0**64 >= flaws.drop_share
+    return fine

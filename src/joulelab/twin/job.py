@@ -1,0 +1,305 @@
+"""Run a simulated GPU job on a served twin: `python -m joulelab.twin.job --gpus 4 --work 200 --speed 20`.
+
+It lets its GPUs draw power in the truth file of JOULELAB_TWIN, goes slower under a cap or locked clocks, tells
+joulelab the work done, and prints a line per step; what it truly cost is in the truth file. The twin has to be idle
+otherwise: `joulelab twin 8xrtx6000 --idle -- CMD`. With `--workload NAME` it goes through the stages of a workload that
+the node's file models instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import math
+import os
+import random
+import signal
+import sys
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ConfigError
+from joulelab.twin.jobs import LEAD_S, Board, Done, clocked_w, fed
+from joulelab.twin.progress import Ask
+from joulelab.twin.staged import Staged, model_of
+from joulelab.twin.truth import Truth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from types import FrameType
+
+TICK_S: Final = 0.02
+WARM_UP_LOAD: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Describe a job: `work` steps of `batch` samples at `speed` (steps/s) on one GPU without a cap.
+
+    `load` is the share of dynamic power; `scaling` what is left of the efficiency at each doubling of the GPUs;
+    `noise` the relative spread of speed between runs; `phases` name stretches of the work by their share of it.
+    """
+
+    gpus: tuple[int, ...]
+    work: int = 100
+    speed: float = 20.0
+    batch: int = 64
+    load: float = 1.0
+    slowdown: tuple[float, float] | None = None
+    scaling: float = 0.97
+    noise: float = 0.0
+    seed: int | None = None
+    warm_up_s: float = 0.0
+    phases: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        right = self.gpus and self.work >= 1 and self.speed > 0 and self.batch >= 1 and 0 < self.load <= 1
+        right = right and 0 < self.scaling <= 1 and self.noise >= 0 and self.warm_up_s >= 0
+        if not (right and all(share > 0 for _, share in self.phases)):
+            raise ConfigError(
+                "a number is out of range", where="job", why="work, speed, batch and shares are above 0",
+                next="load and scaling lie above 0 and at most at 1; noise and warm-up are not negative",
+            )  # fmt: skip
+
+
+class Stop:
+    """Note the signal that ends a job; `wait` returns early for it."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._event = threading.Event()
+
+    def note(self, number: int, _: FrameType | None = None) -> None:
+        """Note a signal."""
+        self.signal = number
+        self._event.set()
+
+    def wait_until(self, t_ns: int) -> bool:
+        """Wait until a time (ns); return whether a signal came."""
+        return self._event.wait(max(t_ns - monotonic_ns(), 0) / NS)
+
+
+class Runner:
+    """Run one job in this process; `report` and `phase` are those of joulelab, `say` prints a line."""
+
+    def __init__(
+        self,
+        truth: Truth,
+        job: Job,
+        *,
+        report: Callable[..., None],
+        phase: Callable[[str], AbstractContextManager[Any]],
+        say: Callable[[str], object],
+        stop: Stop,
+        now: Callable[[], int] = monotonic_ns,
+    ) -> None:
+        """Take a twin and a job. Raises ConfigError where the twin takes none, or has no such GPU."""
+        self._truth, self._job = truth, job
+        self._report, self._phase, self._say, self._stop, self._now = report, phase, say, stop, now
+        self._board = Board(truth)
+        count = len(job.gpus)
+        draw = random.Random(job.seed).gauss(0.0, job.noise) if job.noise else 0.0  # noqa: S311 - not a secret
+        self._speed: float = job.speed * count * job.scaling ** math.log2(count) * math.exp(draw)
+        self._full_w = {gpu: self._draw_w(gpu, job.load) for gpu in job.gpus}
+        gpus = {gpu: truth.node.gpus[gpu] for gpu in job.gpus}
+        self._models = {gpu: replace(one, slowdown=job.slowdown or one.slowdown) for gpu, one in gpus.items()}
+
+    def run(self) -> Done:
+        """Warm up, work, idle again, also where a signal ends it."""
+        begin_ns = self._now() + round(LEAD_S * NS)
+        try:
+            if self._job.warm_up_s:
+                begin_ns = self._warm_up(begin_ns)
+            return self._work(begin_ns)
+        finally:
+            self._board.clear(self._now() + round(LEAD_S * NS))
+
+    def _draw_w(self, gpu: int, load: float) -> float:
+        """Return what a GPU draws without a cap but its default (W)."""
+        return min(float(self._truth.node.draws_w(f"gpu:{gpu}", load)), self._truth.node.gpus[gpu].default_cap_w)
+
+    def _wanted_w(self, gpu: int) -> float:
+        """Return what a GPU wants now (W)."""
+        return clocked_w(self._truth, gpu, self._full_w[gpu])
+
+    def _rate(self, wanted_w: Mapping[int, float], t_ns: int) -> float:
+        """Return steps per second at a time: the slowest GPU holds up the others."""
+        shares = {gpu: min(w, self._truth.limit_w(gpu, t_ns)) / self._full_w[gpu] for gpu, w in wanted_w.items()}
+        return self._speed / max(self._models[gpu].stretch(share) for gpu, share in shares.items())
+
+    def _warm_up(self, begin_ns: int) -> int:
+        watts = {gpu: self._draw_w(gpu, WARM_UP_LOAD * self._job.load) for gpu in self._job.gpus}
+        self._board.put(fed(self._truth.node, watts), begin_ns)
+        with self._phase("warm-up"):
+            end_ns = begin_ns + round(self._job.warm_up_s * NS)
+            self._stop.wait_until(end_ns)
+        return max(end_ns, self._now()) + round(LEAD_S * NS)
+
+    def _work(self, begin_ns: int) -> Done:
+        wanted_w = {gpu: self._wanted_w(gpu) for gpu in self._job.gpus}
+        if self._stop.signal is not None:
+            return Done(0, begin_ns, begin_ns, self._stop.signal)
+        self._board.put(fed(self._truth.node, wanted_w), begin_ns)
+        self._stop.wait_until(begin_ns)
+        last_ns, done, told = begin_ns, 0.0, 0
+        with contextlib.ExitStack() as stack:
+            phases = self._phases(stack)
+            while told < self._job.work and self._stop.signal is None:
+                phases(told)
+                rate = self._rate(wanted_w, last_ns)
+                due_ns = last_ns + math.ceil((self._job.work - done) / rate * NS)
+                # The end is announced ahead, as every change of power is.
+                is_last = due_ns - last_ns <= round((TICK_S + LEAD_S) * NS) and due_ns - self._now() > 0
+                if is_last:
+                    self._board.clear(due_ns)
+                self._stop.wait_until(due_ns if is_last else last_ns + round(TICK_S * NS))
+                now_ns = due_ns if is_last and self._stop.signal is None else self._now()
+                done += (rate + self._rate(wanted_w, now_ns)) / 2 * (now_ns - last_ns) / NS
+                last_ns = now_ns
+                told = self._tell(told, self._job.work if now_ns == due_ns else math.floor(done))
+                wanted_w = self._follow_clocks(wanted_w)
+        return Done(told, begin_ns, last_ns, self._stop.signal)
+
+    def _follow_clocks(self, before: Mapping[int, float]) -> dict[int, float]:
+        wanted_w = {gpu: self._wanted_w(gpu) for gpu in self._job.gpus}
+        if wanted_w != before:
+            self._board.put(fed(self._truth.node, wanted_w), self._now() + round(LEAD_S * NS))
+        return wanted_w
+
+    def _tell(self, told: int, done: int) -> int:
+        """Report whole steps that are new, and print a line; return how many there are."""
+        done = min(done, self._job.work)
+        if done > told:
+            self._report(steps=done - told, samples=(done - told) * self._job.batch)
+            loss = 0.4 + 2.0 / (1 + 9 * done / self._job.work)
+            self._say(f"step {done} samples: {done * self._job.batch} loss {loss:.2f}")
+        return max(done, told)
+
+    def _phases(self, stack: contextlib.ExitStack) -> Callable[[int], None]:
+        """Return what begins each phase when its first step is due, and ends the one before."""
+        total, begin = sum(share for _, share in self._job.phases), 0.0
+        waiting = []
+        for name, share in self._job.phases:
+            waiting.append((begin / total * self._job.work, name))
+            begin += share
+
+        def at(step: int) -> None:
+            while waiting and step >= waiting[0][0]:
+                stack.close()
+                stack.enter_context(self._phase(waiting.pop(0)[1]))
+
+        return at
+
+
+def visible(truth: Truth, environ: Mapping[str, str], count: int | None, least: int = 1) -> tuple[int, ...]:
+    """Return the GPUs of a job: the first `count` of CUDA_VISIBLE_DEVICES, or all of it; else the first GPU."""
+    known = range(len(truth.node.gpus))
+    given = environ.get("CUDA_VISIBLE_DEVICES")
+    names = {**{str(gpu): gpu for gpu in known}, **{truth.uuid(gpu): gpu for gpu in known}}
+    words = [word.strip() for word in given.split(",") if word.strip()] if given is not None else list(map(str, known))
+    if wrong := [word for word in words if word not in names]:
+        raise ConfigError(f"there is no GPU {wrong[0]!r}", where="CUDA_VISIBLE_DEVICES", next=f"0 to {len(known) - 1}")
+    wanted = (len(words) if given is not None else min(len(words), 1)) if count is None else count
+    if not least <= wanted <= len(words):
+        raise ConfigError(f"{wanted} GPUs are wanted, {len(words)} are visible", where="job")
+    return tuple(names[word] for word in words[:wanted])
+
+
+def _pair(text: str) -> tuple[float, float]:
+    a, k = (float(part) for part in text.split(","))
+    return a, k
+
+
+def _named(text: str) -> tuple[tuple[str, float], ...]:
+    parts = (part.partition("=") for part in text.split(","))
+    return tuple((name.strip(), float(share or 1)) for name, _, share in parts)
+
+
+def _setting(text: str) -> tuple[str, float]:
+    key, _, value = text.partition("=")
+    return key.strip(), float(value)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m joulelab.twin.job", description=(__doc__ or "").split("\n")[0])
+    add = parser.add_argument
+    add("--gpus", type=int, metavar="N", help="first N of CUDA_VISIBLE_DEVICES (all of it, else one GPU)")
+    add("--work", type=int, default=100, metavar="STEPS", help="steps to do (100)")
+    add("--speed", type=float, default=20.0, help="steps/s on one GPU without a cap (20)")
+    add("--batch", type=int, default=64, help="samples per step (64)")
+    add("--load", type=float, default=1.0, help="share of dynamic power, above 0 to 1 (1)")
+    add("--slowdown", type=_pair, metavar="A,K", help="t/t0 = 1 + A ((P/P0)^-K - 1) under a cap (by the GPU's model)")
+    add("--scaling", type=float, default=0.97, help="efficiency that each doubling of GPUs leaves (0.97)")
+    add("--noise", type=float, default=0.0, help="relative spread of speed between runs (0)")
+    add("--seed", type=int, help="draw the noise from this (anew each time)")
+    add("--warm-up", type=float, default=0.0, dest="warm_up_s", metavar="S", help="seconds before the work (0)")
+    add("--phases", type=_named, default=(), metavar="NAME[=SHARE],...", help="mark stretches of the work as phases")
+    add = parser.add_argument_group("a workload that the node's file models, instead of the above").add_argument
+    add("--workload", metavar="NAME", help="go through its stages (--gpus 0: on the CPUs)")
+    add("--scale", type=float, default=1.0, help="times as long as the model says: 0.01 for a look (1)")
+    add("--set", type=_setting, action="append", default=[], metavar="KEY=NUMBER", help="a parameter of the workload")
+    return parser
+
+
+@contextlib.contextmanager
+def _signals(stop: Stop) -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    found = {number: signal.signal(number, stop.note) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in found.items():
+            signal.signal(number, handler)
+
+
+def run(arguments: Sequence[str] | None, environ: Mapping[str, str]) -> Done:
+    """Run the job that the arguments describe. Raises ConfigError."""
+    options = vars(_parser().parse_args(arguments))
+    path = environ.get("JOULELAB_TWIN")
+    if not path or not Path(path).exists():
+        raise ConfigError(
+            "there is no twin to run on", where="job", why="JOULELAB_TWIN names none",
+            next="joulelab twin 8xrtx6000 --idle -- python -m joulelab.twin.job",
+        )  # fmt: skip
+    # The job is a workload: it speaks to joulelab as any user's script does.
+    joulelab = importlib.import_module("joulelab")
+    stop = Stop()
+    with Truth(Path(path)) as truth, _signals(stop):
+        told: dict[str, Any] = {"report": joulelab.work, "phase": joulelab.phase, "say": _say, "stop": stop}
+        workload, scale, given = (options.pop(key) for key in ("workload", "scale", "set"))
+        options["gpus"] = visible(truth, environ, options["gpus"], least=0 if workload else 1)
+        if workload is None:
+            return Runner(truth, Job(**options), **told).run()
+        seed = random.getrandbits(32) if options["seed"] is None else options["seed"]
+        ask = Ask(dict(given), options["gpus"])
+        return Staged(truth, model_of(truth.path, workload), ask, scale=scale, seed=seed, **told).run()
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a job; end by the signal that ended it."""
+    try:
+        done = run(arguments, os.environ)
+    except ConfigError as error:
+        sys.stderr.write(f"joulelab: {error}\n")
+        return 2
+    if done.signal is not None:
+        signal.signal(done.signal, signal.SIG_DFL)
+        os.kill(os.getpid(), done.signal)
+    seconds = (done.end_ns - done.begin_ns) / NS
+    _say(f"finished {done.steps} steps in {seconds:.3f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

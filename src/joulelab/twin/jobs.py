@@ -1,0 +1,177 @@
+"""Keep which simulated jobs run on a twin, and let its leaves draw what they want: one note per job, one lock for all.
+
+A job that was killed leaves its note behind; whoever comes next (another job, the server) finds it gone and lets its
+GPUs idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ConfigError
+from joulelab.twin.owner import is_gone, owner
+from joulelab.twin.records import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from joulelab.twin.model import Node
+    from joulelab.twin.truth import Truth
+
+# A segment begins this much later than it is written, so that nobody has already read the time it changes.
+LEAD_S: Final = 0.02
+# The load that a full GPU is for the CPU package that feeds it, and the memory that a job takes on it.
+CPU_SHARE: Final = 0.35
+MEMORY_BYTES: Final = 4 << 30
+NOTE_BYTES: Final = 4096
+_PACKAGE: Final = ("cpu", "core")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Hold what a job asks of a node: `watts` of its GPUs without their caps, and loads (0 to 1) of the rest.
+
+    `packages` are the share of time that each is awake, the load of its cores, and that of its memory.
+    """
+
+    watts: Mapping[int, float]
+    host: float = 0.0
+    packages: Mapping[int, tuple[float, float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Tell what a job did: steps, and from when to when (ns) it worked; `signal` ended it early."""
+
+    steps: int
+    begin_ns: int
+    end_ns: int
+    signal: int | None = None
+
+
+def fed(node: Node, watts: Mapping[int, float]) -> Asked:
+    """Return what a job asks whose host does no more than feed its GPUs (W): `CPU_SHARE` of their load."""
+    count = len(node.gpus)
+    loads = [0.0] * count
+    for gpu, wanted_w in watts.items():
+        idle_w, max_w = node.range_w(f"gpu:{gpu}")
+        loads[gpu] = max(wanted_w - idle_w, 0.0) / (max_w - idle_w)
+    packages = {}
+    for package in range(node.packages):
+        mine = [loads[gpu] for gpu in range(count) if gpu * node.packages // count == package]
+        load = CPU_SHARE * sum(mine) / max(len(mine), 1)
+        packages[package] = (float(load > 0), load, load)
+    return Asked(watts, sum(loads) / max(count, 1), packages)
+
+
+def folder_of(truth: Truth) -> Path:
+    """Return where the notes of a twin's jobs are; a twin that something else moves has none."""
+    return truth.path.with_name("jobs")
+
+
+def clocked_w(truth: Truth, gpu: int, full_w: float) -> float:
+    """Return what a GPU wants now (W), with the clock that is locked, if one is."""
+    locked = truth.locked_mhz(gpu)
+    return full_w if locked is None else truth.node.board(gpu).clocked_w(full_w, locked)
+
+
+class Board:
+    """Write and clear this process's note, and settle the power of the node after every change."""
+
+    def __init__(self, truth: Truth) -> None:
+        """Take a truth file. Raises ConfigError where its twin takes no jobs."""
+        self._truth = truth
+        self._folder = folder_of(truth)
+        self._note = self._folder / f"{os.getpid()}.json"
+        if not self._folder.is_dir():
+            raise ConfigError(
+                "this twin takes no jobs", where=str(truth.path), why="a load or profiles move it",
+                next="serve it idle: joulelab twin 8xrtx6000 --idle -- CMD",
+            )  # fmt: skip
+
+    def put(self, asked: Asked, at_ns: int) -> None:
+        """Let this job ask for something else from `at_ns` on."""
+        with self._locked():
+            self._write({"owner": owner(os.getpid()), **asdict(asked)})
+            self._settle(at_ns)
+
+    def clear(self, at_ns: int) -> None:
+        """Let this job want nothing any more from `at_ns` on."""
+        with self._locked():
+            self._note.unlink(missing_ok=True)
+            self._settle(at_ns)
+
+    def sweep(self) -> None:
+        """Clear the notes of jobs that are gone."""
+        gone = [note for note in self._folder.glob("*.json") if self._read(note) is None]
+        if gone:
+            with self._locked():
+                self._settle(monotonic_ns() + round(LEAD_S * NS))
+
+    def _write(self, told: Mapping[str, Any]) -> None:
+        """Write this process's note over the last one: a file that is emptied first may have to wait for the disk."""
+        text = json.dumps(told).encode().ljust(NOTE_BYTES)
+        fd = os.open(self._note, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.pwrite(fd, text, 0)
+            os.ftruncate(fd, len(text))
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._folder / "lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _read(self, note: Path) -> dict[str, Any] | None:
+        """Return a note whose job runs, None for any other."""
+        try:
+            told: dict[str, Any] = json.loads(note.read_text())
+            return None if is_gone(told["owner"]) else told
+        except (OSError, ValueError):
+            return None  # a job that was killed while it wrote
+
+    def _settle(self, at_ns: int) -> None:
+        """Append what has changed; nothing can be changed before what another job has already announced."""
+        jobs = []
+        for note in sorted(self._folder.glob("*.json")):
+            told = self._read(note)
+            if told is None:
+                note.unlink(missing_ok=True)
+            else:
+                jobs.append(told)
+        self._list_processes(jobs)
+        for leaf, watts in self._wanted(jobs).items():
+            since_ns, last_w = self._truth.last(leaf)
+            if abs(last_w - watts) > 1e-9:
+                self._truth.append(leaf, max(at_ns, since_ns), watts, watts)
+
+    def _wanted(self, jobs: list[dict[str, Any]]) -> dict[str, float]:
+        """Return the power that every leaf wants (W): that of all jobs together, at most that of its full load."""
+        node = self._truth.node
+        wanted = {"host": float(node.draws_w("host", min(sum(job["host"] for job in jobs), 1.0)))}
+        for gpu in range(len(node.gpus)):
+            idle_w, max_w = node.range_w(f"gpu:{gpu}")
+            more_w = sum(max(job["watts"].get(str(gpu), idle_w) - idle_w, 0.0) for job in jobs)
+            wanted[f"gpu:{gpu}"] = min(idle_w + more_w, max_w)
+        for package in range(node.packages):
+            asked = [job["packages"].get(str(package), (0.0, 0.0, 0.0)) for job in jobs]
+            awake = max((each[0] for each in asked), default=0.0)
+            cpu, memory = (min(sum(each[k] for each in asked), 1.0) for k in (1, 2))
+            wanted |= {f"{kind}:{package}": float(node.draws_w(f"{kind}:{package}", cpu, awake)) for kind in _PACKAGE}
+            wanted[f"dram:{package}"] = float(node.draws_w(f"dram:{package}", memory))
+        return wanted
+
+    def _list_processes(self, jobs: list[dict[str, Any]]) -> None:
+        """Let NVML list the jobs on their GPUs."""
+        for gpu in range(len(self._truth.node.gpus)):
+            pids = [job["owner"]["pid"] for job in jobs if str(gpu) in job["watts"]]
+            self._truth.set_processes(gpu, [Process(pid=pid, memory_bytes=MEMORY_BYTES) for pid in pids])

@@ -1,0 +1,198 @@
+"""Model how a workload gets on: its stages, what they ask of GPUs, CPUs and memory, and how long they take.
+
+A stage's time has four parts: `seconds` as such, samples that the host handles one after another, a fixed cost of each
+step, and samples that the devices share. Only the last is shorter on more GPUs and longer under a cap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping  # noqa: TC003 - node files are converted by these types
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from joulelab.core.errors import ConfigError
+from joulelab.twin import bounds
+from joulelab.twin.names import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from joulelab.twin.model import Node
+
+Each = Literal["run", "epoch"]
+Number = float | str  # a text names one of the workload's parameters
+NAMING = ("seconds", "samples", "copies", "batch")  # keys of a stage that may do so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Describe a stretch of a workload; numbers may name its parameters (`"epochs"`).
+
+    `name` is the phase that the real workload marks, empty where it marks none; `each` says whether it comes once or in
+    every epoch; `on` restricts it to runs on the GPUs or on the CPUs, `when` to those where a parameter is above 0
+    (`"host_memory"`), or is not (`"!host_memory"`). Times in s, rates in samples/s of one device
+    (GPU, or all CPUs), saturated and without a cap. `busy` is the share of time that kernels run on the GPUs in use,
+    `intensity` how much of the chip they occupy with large batches, `half_batch` the samples of a step on each GPU with
+    which it is half of that. `cpu` and `memory` are loads from 0 to 1. `flutter` is the relative standard deviation of
+    dynamic power around its mean, each `flutter_s` (s) anew.
+    """
+
+    name: str = ""
+    each: Each = "run"
+    on: Literal["", "gpu", "cpu"] = ""
+    when: str = ""
+    seconds: Number = 0.0
+    samples: Number = 0.0
+    copies: Number = 1.0
+    host_rate: float = 0.0
+    rate: float = 0.0
+    batch: Number = 0.0
+    step_s: float = 0.0
+    busy: float = 0.0
+    intensity: float = 0.0
+    half_batch: float = 0.0
+    awake: float = 1.0
+    cpu: float = 0.0
+    memory: float = 0.0
+    flutter: float = 0.0
+    flutter_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        numbers = {f.name: getattr(self, f.name) for f in fields(self)}
+        wrong = next((key for key, n in numbers.items() if isinstance(n, float | int) and not 0 <= n < math.inf), None)
+        if wrong is not None:
+            what = f"{wrong} is {numbers[wrong]:g}, negative or not finite"
+            raise ConfigError(what, where=f"stage {self.name!r}")
+        if max(self.busy, self.intensity, self.awake, self.cpu, self.memory) > 1 or self.flutter_s <= 0:
+            raise ConfigError("loads lie between 0 and 1, flutter_s above 0", where=f"stage {self.name!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Describe a workload: its stages in order, how often an epoch comes, and the scatter between runs.
+
+    `parameters` are those of the real workload where a study does not say otherwise. `time_scatter` and `power_scatter`
+    are relative standard deviations, drawn once for a run.
+    """
+
+    stages: tuple[Stage, ...]
+    epochs: Number = "epochs"
+    parameters: Mapping[str, float]
+    time_scatter: float = 0.0
+    power_scatter: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Hold a stage as it will be: its time (s), what its devices do, the samples done; `epoch` counts from 1."""
+
+    stage: Stage
+    epoch: int | None
+    seconds: float
+    busy: float
+    occupied: float
+    samples: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Hold what a run is given: parameters, GPUs (none: it runs on the CPUs), and caps (W) where there are any."""
+
+    parameters: Mapping[str, float]
+    gpus: tuple[int, ...] = ()
+    caps: Mapping[int, float] | None = None
+
+
+def steps(node: Node, model: Model, ask: Ask) -> list[Step]:
+    """Return every stage of a run in order, without scatter. Raises ConfigError for a parameter that is not known."""
+    known = {**model.parameters, **ask.parameters}
+    device = "gpu" if ask.gpus else "cpu"
+    there = [stage for stage in model.stages if stage.on in ("", device) and _holds(stage, known)]
+    chosen = [_resolved(stage, known) for stage in there]
+    epochs = round(_number(model.epochs, known, "epochs"))
+    bounds.check_run(0.0, epochs * max(sum(stage.each == "epoch" for stage in chosen), 1), f"{epochs} epochs")
+    within = [k for k, stage in enumerate(chosen) if stage.each == "epoch"]
+    first, last = (within[0], within[-1] + 1) if within else (len(chosen), len(chosen))
+    order: list[tuple[Stage, int | None]] = [(stage, None) for stage in chosen[:first]]
+    order += [(stage, n) for n in range(1, epochs + 1) for stage in chosen[first:last]]
+    order += [(stage, None) for stage in chosen[last:]]
+    each = {id(stage): step_of(node, stage, ask) for stage in chosen}
+    longest = max(each.values(), key=lambda step: step.seconds, default=None)
+    if longest is not None:
+        bounds.check_run(longest.seconds, 0.0, f"stage {longest.stage.name!r}")
+    made = [replace(each[id(stage)], epoch=n) for stage, n in order]
+    return [step for step in made if step.seconds > 0]
+
+
+def step_of(node: Node, stage: Stage, ask: Ask) -> Step:
+    """Return what a stage whose numbers are known comes to."""
+    samples = float(stage.samples) * float(stage.copies)
+    count, batch = max(len(ask.gpus), 1), float(stage.batch)
+    each = batch / count
+    occupied = stage.intensity * (each / (each + stage.half_batch) if each and stage.half_batch else 1.0)
+    seconds = float(stage.seconds)
+    if samples and stage.host_rate:
+        seconds += samples / stage.host_rate
+    if samples and batch:
+        count_of = samples / batch
+        seconds += (math.ceil(count_of) if count_of < bounds.MOST else count_of) * stage.step_s
+    if samples and stage.rate:
+        seconds += samples / (stage.rate * count) * stretch(node, stage.busy, occupied, ask)
+    done = samples if stage.rate else 0.0  # what the host alone handles is done by another stage
+    return Step(stage, None, seconds, stage.busy if ask.gpus else 0.0, occupied if ask.gpus else 0.0, done)
+
+
+def stretch(node: Node, busy: float, occupied: float, ask: Ask) -> float:
+    """Return by how much work on the GPUs takes longer under their caps: the slowest holds up the others."""
+    worst = 1.0
+    for gpu in ask.gpus:
+        one = node.gpus[gpu]
+        wanted = float(one.draws_w(busy, occupied)) * node.factor(gpu)
+        full = min(wanted, one.default_cap_w)
+        cap = (ask.caps or {}).get(gpu, one.default_cap_w)
+        worst = max(worst, one.stretch(min(cap, full) / full))
+    return worst
+
+
+def _holds(stage: Stage, known: Mapping[str, float]) -> bool:
+    name = stage.when.removeprefix("!")
+    return not name or (_number(name, known, stage.name) > 0) != stage.when.startswith("!")
+
+
+def _resolved(stage: Stage, known: Mapping[str, float]) -> Stage:
+    seconds, samples, copies, batch = (_number(getattr(stage, key), known, stage.name) for key in NAMING)
+    return replace(stage, seconds=seconds, samples=samples, copies=copies, batch=batch)
+
+
+def _number(value: Number, known: Mapping[str, Any], where: str) -> float:
+    if not isinstance(value, str):
+        return float(value)
+    try:
+        number = float(known[value])
+    except (KeyError, TypeError, ValueError):
+        listed: Sequence[str] = sorted(known)
+        raise ConfigError(
+            f"the workload has no number {value!r}", where=f"stage {where!r}", next=f"parameters: {', '.join(listed)}"
+        ) from None
+    if not 0 <= number <= bounds.MOST:
+        raise ConfigError(f"{value} is {number:g}, not from 0 to {bounds.MOST:g}", where=f"stage {where!r}")
+    return number
+
+
+def names_used(model: Model) -> set[str]:
+    """Return the parameters that a model's time and power depend on."""
+    named = [getattr(stage, key) for stage in model.stages for key in NAMING]
+    found = {text for text in named if isinstance(text, str)} | {stage.when.removeprefix("!") for stage in model.stages}
+    if isinstance(model.epochs, str) and any(stage.each == "epoch" for stage in model.stages):
+        found.add(model.epochs)
+    return found - {""}
+
+
+def check_names(model: Model, names: Iterable[str], where: str) -> None:
+    """Refuse parameters that a model does not have, with the nearest that it has. Raises ConfigError."""
+    known = names_used(model) | set(model.parameters)
+    wrong = next((name for name in names if name not in known), None)
+    if wrong is not None:
+        then = nearest(wrong, known) if known else 'give numbers of its stages a name, as in samples = "images"'
+        raise ConfigError(f"the model of the workload has no parameter {wrong!r}", where=where, next=then)

@@ -1,0 +1,148 @@
+"""Serve a twin: make its directory, start what shows it, and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.twin import staged
+from joulelab.twin.drive import Driver, JobDriver, LoadDriver, ScriptDriver, machine_load
+from joulelab.twin.jobs import folder_of
+from joulelab.twin.model import Node
+from joulelab.twin.owner import is_gone, owner
+from joulelab.twin.servers import nvml
+from joulelab.twin.servers.powercap import PowercapFlaws, PowercapServer
+from joulelab.twin.truth import Truth
+from joulelab.twin.wall import Wall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from joulelab.twin.profile import Profile
+    from joulelab.twin.progress import Model
+
+LIVE_ROOM = 1 << 20
+PREFIX = "joulelab-twin-"
+
+
+class TwinServer:
+    """Serve a node from the beginning of the block to its end.
+
+    `profiles` script it; with `follow` it follows this machine's load instead; with neither it idles, and simulated
+    jobs (`python -m joulelab.twin.job`) may run on it, also those that `workloads` models. `wall` names the node-level
+    meters to serve, each with its flaws; once it serves, the attribute `wall` is what serves them (None: there are
+    none). `environment` is what to export so that other programs see it, `truth` what truly happens, `missing` why
+    there is no NVML library (None: there is one).
+    """
+
+    def __init__(
+        self,
+        node: Node | None = None,
+        *,
+        profiles: Mapping[str, Profile] | None = None,
+        follow: bool = False,
+        load: Callable[[], float] = machine_load,
+        powercap: PowercapFlaws | None = None,
+        workloads: Mapping[str, Model] | None = None,
+        wall: Mapping[str, Mapping[str, Any]] | None = None,
+        directory: Path | None = None,
+        start_ns: int | None = None,
+        library: Callable[[], Path] = nvml.library,
+        inherited: Mapping[str, str] = os.environ,
+    ) -> None:
+        if follow and profiles:
+            raise ConfigError("a twin follows either the load or profiles", where="twin", next="drop one of the two")
+        self._node = node or Node()
+        self._profiles = dict(profiles or {})
+        self._follow = follow
+        self._load = load
+        self._powercap = powercap or PowercapFlaws()
+        self._workloads = workloads or {}
+        self._wall = wall or {}
+        self.wall: Wall | None = None
+        self._parent = directory
+        self._start_ns = start_ns
+        self._library = library
+        self._inherited = inherited
+        self._stack = contextlib.ExitStack()
+        self.missing: JoulelabError | None = None
+        self.environment: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            parent = Path(self._parent or tempfile.gettempdir())
+            sweep(parent)
+            self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            (self.directory / "owner").write_text(json.dumps(owner(os.getpid())))
+            room = {"room": LIVE_ROOM} if self._is_moved() else {}
+            path = self.directory / "truth"
+            self.truth = stack.enter_context(
+                Truth.create(path, self._node, profiles=self._profiles, start_ns=self._start_ns, **room)
+            )
+            # Twins have the same devices: the state of one is nobody else's.
+            state = self.directory / "state"
+            state.mkdir()
+            self.environment = {"JOULELAB_TWIN": str(path), "JOULELAB_STATE": str(state)} | self._place_library()
+            if self._node.packages or self._node.psys:
+                self.powercap = stack.enter_context(
+                    PowercapServer(self.truth, self.directory / "powercap", self._powercap)
+                )
+                self.environment["JOULELAB_POWERCAP"] = str(self.powercap.root)
+            if self._wall:
+                self.wall = stack.enter_context(
+                    Wall(path, self.directory, self._wall, self._wall, rated_w=self._node.rated_w)
+                )
+                self.environment |= self.wall.environment
+            self.driver = self._driver()
+            if self.driver is not None:
+                stack.enter_context(self.driver)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _place_library(self) -> dict[str, str]:
+        """Copy the library into the directory; without one the rest is served all the same."""
+        try:
+            built = self._library()
+        except JoulelabError as error:
+            self.missing = error
+            return {}
+        folder = self.directory / "lib"
+        folder.mkdir()
+        shutil.copy2(built, folder / nvml.LIBRARY)
+        others = self._inherited.get("LD_LIBRARY_PATH")
+        return {"LD_LIBRARY_PATH": f"{folder}:{others}" if others else str(folder)}
+
+    def _is_moved(self) -> bool:
+        """Return whether anything is written after the start: by a driver, or by jobs."""
+        return self._follow or not self._profiles or ScriptDriver.is_needed(self._profiles)
+
+    def _driver(self) -> Driver | None:
+        if self._follow:
+            return LoadDriver(self.truth, load=self._load)
+        if ScriptDriver.is_needed(self._profiles):
+            return ScriptDriver(self.truth, self._profiles)
+        if not self._profiles:
+            folder_of(self.truth).mkdir()
+            staged.keep(self.truth.path, self._workloads)
+            return JobDriver(self.truth)
+        return None
+
+
+def sweep(parent: Path) -> None:
+    """Remove what twins of ours left behind that were killed; others' and those that run are left alone."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            if is_gone(json.loads((folder / "owner").read_text())):
+                shutil.rmtree(folder, ignore_errors=True)

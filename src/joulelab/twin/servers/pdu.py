@@ -1,0 +1,244 @@
+"""Serve a rack PDU or UPS by SNMP, v2c and v3: net-snmp's snmpd, fed with the cords of the node by `pass_persist`.
+
+snmpd listens on a port of its own; clients meet a proxy in front of it that is silent, late or garbled as the flaws
+say. `refuse` gives clients other credentials than snmpd's. snmpd ends with this process, however that ends: a shell
+that holds the other end of a pipe ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
+from joulelab.twin.names import nearest
+from joulelab.twin.panel import Panel, PanelFlaws
+from joulelab.twin.servers import _pdu_relay
+from joulelab.twin.servers._pdu_bench import Bench
+from joulelab.twin.servers._pdu_feeder import Feeder
+from joulelab.twin.servers._pdu_proxy import Proxy
+from joulelab.twin.servers._pdu_trees import MAKERS
+from joulelab.twin.servers.process import Served, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from joulelab.twin.truth import Truth
+
+USER = "meter"
+START_S = 10.0
+# Ends its child when the pipe that it reads ends: with its owner, however that ends.
+_GUARD = '"$@" & child=$!; cat >/dev/null; kill "$child"; wait "$child"'
+_WHERE = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+_SECRETS = ("community", "password", "privacy_password")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PduFlaws(PanelFlaws):
+    """Describe a PDU: whose it is, how one logs in, and when it sends a trap to which port of loopback."""
+
+    vendor: str = "sentry4"
+    login: str = "v3"  # or v2c: what the entry uses; the server answers both
+    sentinel_at_s: float | None = None  # values are -1 from here on, with makers that say so
+    trap_at_s: float | None = None
+    trap_port: int = 0
+
+    def __post_init__(self) -> None:
+        super(PduFlaws, self).__post_init__()  # a class with slots is made twice
+        if self.vendor not in MAKERS:
+            raise ConfigError(f"vendor is {self.vendor!r}", where="pdu", next=nearest(self.vendor, list(MAKERS)))
+        if self.login not in ("v2c", "v3"):
+            raise ConfigError(f"login is {self.login!r}", where="pdu", next="valid: v2c, v3")
+
+
+FLAWS = PduFlaws()
+
+
+@contextlib.contextmanager
+def serve(truth: Truth, directory: Path, flaws: PduFlaws, port: int = 0) -> Iterator[Served]:
+    """Serve until the end of the block. Raises MissingDependency where snmpd is not installed, Unavailable."""
+    snmpd = shutil.which("snmpd") or shutil.which("snmpd", path=os.pathsep.join(_WHERE))
+    if snmpd is None:
+        raise MissingDependency("snmpd is not installed", where="pdu", why="it serves SNMP", next="apt install snmpd")
+    directory.mkdir(parents=True, exist_ok=True)
+    known = _credentials(directory)
+    tree, object_id, description, _ = MAKERS[flaws.vendor]
+    bench = Bench(truth, flaws)
+    with contextlib.ExitStack() as stack:
+        feeder = stack.enter_context(Feeder(tree(bench), f"joulelab-pdu-{os.getpid()}-{secrets.token_hex(8)}"))
+        upstream = _free_port()
+        _configure(directory, known, upstream, (object_id, description), feeder)
+        stack.enter_context(_snmpd(snmpd, directory))
+        _wait_for_answer(upstream, known["community"], min(feeder.names), directory)
+        proxy = stack.enter_context(Proxy(Panel(truth, "node.ac", flaws), upstream, port))
+        ended = stack.enter_context(_ending())
+        if flaws.trap_at_s is not None:
+            arguments = (truth, directory, flaws, known, ended)
+            threading.Thread(target=_send_trap, args=arguments, name="pdu-trap", daemon=True).start()
+        entry = _entry(directory, flaws, known, bench, proxy.port)
+        facts = {"engine": known["engine"], "snmpd_port": upstream}
+        yield Served({"pdu1": entry}, {"snmp": proxy.port}, facts=facts)
+
+
+def _entry(directory: Path, flaws: PduFlaws, known: Mapping[str, str], bench: Bench, port: int) -> dict[str, Any]:
+    """Return the entry of a joulelab.toml that reads this server."""
+    for key in _SECRETS:
+        path = directory / key
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_hex(12) if flaws.refuse else known[key])
+    entry: dict[str, Any] = {"meter": "snmp", "address": f"127.0.0.1:{port}", "feeds": "node.ac", "period_s": 1.0}
+    if MAKERS[flaws.vendor][3]:
+        entry["outlets"] = list(range(1, bench.cords + 1))
+    if flaws.login == "v2c":
+        entry["community"] = {"file": str(directory / "community")}
+    else:
+        entry |= {"user": USER, "auth": "SHA", "password": {"file": str(directory / "password")}}
+        entry |= {"privacy": "AES", "privacy_password": {"file": str(directory / "privacy_password")}}
+    if flaws.trap_port:
+        entry["trap_port"] = flaws.trap_port
+    return entry
+
+
+def _credentials(directory: Path) -> dict[str, str]:
+    """Return the credentials of this device: new ones at first, the same when it returns."""
+    path = directory / "credentials.json"
+    if not path.exists():
+        path.touch(mode=0o600)
+        made = {key: secrets.token_hex(12) for key in _SECRETS}
+        path.write_text(json.dumps(made | {"engine": "80001f8804" + secrets.token_hex(8)}))
+    known: dict[str, str] = json.loads(path.read_text())
+    return known
+
+
+def _configure(directory: Path, known: Mapping[str, str], port: int, identity: tuple[str, str], feeder: Feeder) -> None:
+    base = ".".join(map(str, feeder.names[0][:7] if feeder.names[0][3] == 4 else feeder.names[0][:8]))
+    relay = f"{sys.executable} -I -S {_pdu_relay.__file__} {feeder.name}"
+    lines = [
+        f"agentAddress udp:127.0.0.1:{port}",
+        f"exactEngineID 0x{known['engine']}",
+        "view device included .1.3.6.1.2.1.1",
+        f"view device included .{base}",
+        f"rocommunity {known['community']} 127.0.0.1 -V device",
+        f'createUser {USER} SHA "{known["password"]}" AES "{known["privacy_password"]}"',
+        f"rouser {USER} auth -V device",
+        f"sysObjectID {identity[0]}",
+        f"sysDescr {identity[1]}",
+        f"pass_persist .{base} {relay}",
+    ]
+    path = directory / "snmpd.conf"
+    path.touch(mode=0o600)
+    path.write_text("\n".join(lines) + "\n")
+
+
+@contextlib.contextmanager
+def _snmpd(program: str, directory: Path) -> Iterator[None]:
+    state = directory / "state"
+    state.mkdir(exist_ok=True)
+    words = [program, "-f", "-C", "-c", str(directory / "snmpd.conf"), "-Lf", str(directory / "snmpd.log"), "-M", ""]
+    words += ["-p", str(directory / "snmpd.pid")]
+    environ = os.environ | {"SNMP_PERSISTENT_DIR": str(state), "MIBS": ""}
+    quiet = subprocess.DEVNULL
+    guard = subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD, "sh", *words], stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=environ
+    )
+    try:
+        yield
+    finally:
+        assert guard.stdin is not None
+        guard.stdin.close()
+        try:
+            guard.wait(5)
+        except subprocess.TimeoutExpired:
+            guard.kill()
+            guard.wait()
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+def _wait_for_answer(port: int, community: str, name: tuple[int, ...], directory: Path) -> None:
+    """Ask snmpd until it answers, which also starts the relay. Raises Unavailable."""
+    until = time.monotonic() + START_S
+    message = _question(community, name)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect(("127.0.0.1", port))
+        while time.monotonic() < until:
+            asking.settimeout(0.5)
+            try:
+                asking.send(message)
+                if asking.recv(2000):
+                    return
+            except TimeoutError:
+                continue
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+    log = directory / "snmpd.log"
+    why = log.read_text(errors="replace")[-500:] if log.exists() else "it wrote no log"
+    raise Unavailable("snmpd did not answer", where="pdu", why=why, next="look at snmpd.log in the directory")
+
+
+def _question(community: str, name: tuple[int, ...]) -> bytes:
+    """Encode a GET of one name by version 2c; all of it is short."""
+
+    def part(tag: int, content: bytes) -> bytes:
+        return bytes((tag, len(content))) + content
+
+    digits = bytearray((name[0] * 40 + name[1],))
+    for number in name[2:]:
+        digits += bytes(0x80 | number >> shift & 0x7F for shift in (14, 7) if number >> shift) + bytes((number & 0x7F,))
+    names = part(0x30, part(0x30, part(6, bytes(digits)) + b"\x05\0"))
+    ask = part(0xA0, b"\x02\x01\x07\x02\x01\0\x02\x01\0" + names)
+    return part(0x30, b"\x02\x01\x01" + part(4, community.encode()) + ask)
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[threading.Event]:
+    ended = threading.Event()
+    try:
+        yield ended
+    finally:
+        ended.set()
+
+
+def _send_trap(
+    truth: Truth, directory: Path, flaws: PduFlaws, known: Mapping[str, str], ended: threading.Event
+) -> None:
+    """Send one trap by net-snmp's snmptrap: an outlet's load is high."""
+    assert flaws.trap_at_s is not None
+    if ended.wait(max(flaws.trap_at_s - truth.seconds(), 0)):
+        return
+    program = shutil.which("snmptrap")
+    if program is None:
+        (directory / "trap.log").write_text("snmptrap is not installed: apt install snmp\n")
+        return
+    words = [program, "-M", "", "-m", ""]
+    if flaws.login == "v2c":
+        words += ["-v", "2c", "-c", known["community"]]
+    else:
+        words += ["-v", "3", "-e", f"0x{known['engine']}", "-u", USER, "-l", "authPriv"]
+        words += ["-a", "SHA", "-A", known["password"], "-x", "AES", "-X", known["privacy_password"]]
+    object_id = MAKERS[flaws.vendor][1]
+    words += [f"127.0.0.1:{flaws.trap_port}", "", f".{object_id}.0.1"]
+    words += [f".{object_id}.9.1", "i", "17", f".{object_id}.9.2", "s", "outlet 1: load high"]
+    environ = os.environ | {"SNMP_PERSISTENT_DIR": str(directory / "trap-state"), "MIBS": ""}
+    done = subprocess.run(words, capture_output=True, text=True, env=environ, timeout=20, check=False)
+    (directory / "trap.log").write_text(f"{done.returncode}\n{done.stderr}")
+
+
+if __name__ == "__main__":
+    run(serve, FLAWS)

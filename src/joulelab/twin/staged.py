@@ -1,0 +1,238 @@
+"""Run a workload that a node file models in real time: its stages, scaled down, on a served twin, under its caps."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ConfigError
+from joulelab.twin.course import Course
+from joulelab.twin.jobs import LEAD_S, Asked, Board, Done, clocked_w
+from joulelab.twin.names import nearest
+from joulelab.twin.progress import Ask, Model, Step, check_names, names_used, step_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from joulelab.twin.job import Stop
+    from joulelab.twin.truth import Truth
+
+TICK_S: Final = 0.02
+# What begins is written this much ahead, so that short stages follow each other exactly.
+AHEAD_S: Final = 0.1
+MOST_SCALE: Final = 1e6
+
+
+def keep(truth: Path, workloads: Mapping[str, Model]) -> None:
+    """Write the workloads of a node beside its truth file, where jobs find them."""
+    _file(truth).write_bytes(msgspec.json.encode(dict(workloads)))
+
+
+def model_of(truth: Path, name: str) -> Model:
+    """Return how a workload gets on here. Raises ConfigError for one that the node's file does not model."""
+    try:
+        known = msgspec.json.decode(_file(truth).read_bytes(), type=dict[str, Model])
+    except FileNotFoundError:
+        known = {}
+    if name not in known:
+        advice = (
+            nearest(name, known)
+            if known
+            else "serve a node whose file has [workloads.NAME], without a load: joulelab twin NODE --idle"
+        )
+        raise ConfigError(f"this node models no workload {name!r}", where="job", next=advice)
+    return known[name]
+
+
+def _file(truth: Path) -> Path:
+    return truth.with_name("workloads.json")
+
+
+class Staged:
+    """Run one workload in this process, `scale` times as long as the model says, with the scatter of a seed.
+
+    `report` and `phase` are those of joulelab, `say` prints a line.
+    """
+
+    def __init__(
+        self,
+        truth: Truth,
+        model: Model,
+        ask: Ask,
+        *,
+        scale: float,
+        seed: int,
+        report: Callable[..., None],
+        phase: Callable[..., AbstractContextManager[Any]],
+        say: Callable[[str], object],
+        stop: Stop,
+        now: Callable[[], int] = monotonic_ns,
+    ) -> None:
+        """Take a twin and a workload; caps are those in force. Raises ConfigError where the twin takes no jobs."""
+        if not 0 < scale <= MOST_SCALE:
+            raise ConfigError(f"scale is {scale}, not above 0 and at most {MOST_SCALE:g}", where="job")
+        check_names(model, ask.parameters, "job")
+        self._truth, self._scale, self._stop, self._now = truth, scale, stop, now
+        self._ask = ask
+        self._course = Course(truth.node, model, replace(ask, caps=self._limits_w()), seed)
+        idle = [name for name in ask.parameters if name not in names_used(model)]
+        if idle:
+            say(f"without effect in the model of the workload: {', '.join(idle)}")
+        self._marks = Marks(self._course, report, phase, say)
+        self._wanted = {gpu: self._course.watts(f"gpu:{gpu}") for gpu in ask.gpus}
+        self._widths = [float(width) for width in _differences(self._course)]
+        self._slower: dict[object, float] = {}  # by stage, caps and clocks
+        self._board = Board(truth)
+
+    def run(self) -> Done:
+        """Go through the stages, idle again, also where a signal ends it."""
+        begin_ns = self._now() + round(LEAD_S * NS)
+        try:
+            return self._go(begin_ns)
+        finally:
+            self._board.clear(self._now() + round(LEAD_S * NS))
+
+    def _go(self, begin_ns: int) -> Done:
+        count = len(self._widths)
+        waiting = deque([(begin_ns, 0)])  # pieces that are planned and not yet begun; `count` is the end
+        self._announce(0, begin_ns)
+        last, since_ns, left, end_ns = 0, begin_ns, 1.0, begin_ns  # of the last one planned, so much is left
+        with self._marks as marks:
+            while waiting or last < count:
+                planned, until_ns = [], self._now() + round(AHEAD_S * NS)
+                while last < count and (due_ns := since_ns + round(left * self._lasts_s(last) * NS)) <= until_ns:
+                    last, since_ns, left = last + 1, due_ns, 1.0
+                    planned.append((due_ns, last))
+                waiting += self._announced(planned)
+                end_ns = waiting[-1][0] if waiting else end_ns
+                tick_ns = self._now() + round(TICK_S * NS)
+                if self._stop.wait_until(min(waiting[0][0], tick_ns) if waiting else tick_ns):
+                    break
+                now_ns = self._now()
+                while waiting and waiting[0][0] <= now_ns:
+                    marks.begin(waiting.popleft()[1])
+                if last < count and since_ns < now_ns:
+                    left, since_ns = left - (now_ns - since_ns) / NS / self._lasts_s(last), now_ns
+                    marks.progress(1 - left)
+        stopped = self._stop.signal is not None
+        return Done(marks.ended, begin_ns, self._now() if stopped else end_ns, self._stop.signal)
+
+    def _announced(self, planned: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Announce pieces that are due (ns), and return when they really begin.
+
+        Where this process was held up, what is over already is left out, and the next one begins late.
+        """
+        for number, (due_ns, piece) in enumerate(planned, 1):
+            at_ns = max(due_ns, self._now())
+            if number == len(planned) or planned[number][0] > at_ns:
+                self._announce(piece, at_ns)
+            yield at_ns, piece
+
+    def _limits_w(self) -> dict[int, float]:
+        now_ns = self._now()
+        return {gpu: self._truth.limit_w(gpu, now_ns) for gpu in self._ask.gpus}
+
+    def _lasts_s(self, piece: int) -> float:
+        """Return how long a whole piece lasts (s) under the caps and clocks of now."""
+        number, limits = int(self._course.of[piece]), self._limits_w()
+        step, clocks = self._course.steps[number], tuple(map(self._truth.locked_mhz, limits))
+        key = (id(step.stage), tuple(limits.values()), clocks)
+        if key not in self._slower:
+            caps = {gpu: min(cap_w, self._clocked_w(gpu, step)) for gpu, cap_w in limits.items()}
+            now = step_of(self._truth.node, step.stage, replace(self._ask, caps=caps))
+            self._slower[key] = now.seconds / step.seconds
+        return self._scale * self._widths[piece] * self._slower[key]
+
+    def _clocked_w(self, gpu: int, step: Step) -> float:
+        one, more = self._truth.node.gpus[gpu], self._truth.node.factor(gpu)
+        wanted_w = more * float(one.draws_w(step.busy, step.occupied))
+        return clocked_w(self._truth, gpu, min(wanted_w, one.default_cap_w))
+
+    def _announce(self, piece: int, at_ns: int) -> None:
+        """Let the node draw from a time on what a piece asks for; the end asks for nothing."""
+        if piece == len(self._widths):
+            self._board.clear(at_ns)
+            return
+        course = self._course
+        watts = {gpu: clocked_w(self._truth, gpu, float(wanted[piece])) for gpu, wanted in self._wanted.items()}
+        loads = (float(course.awake[piece]), float(course.cpu[piece]), float(course.memory[piece]))
+        packages = dict.fromkeys(range(self._truth.node.packages), loads)
+        self._board.put(Asked(watts, float(course.host[piece]), packages), at_ns)
+
+
+class Marks:
+    """Tell joulelab what a run does: stages of one name and epoch that follow each other are one phase."""
+
+    def __init__(
+        self,
+        course: Course,
+        report: Callable[..., None],
+        phase: Callable[..., AbstractContextManager[Any]],
+        say: Callable[[str], object],
+    ) -> None:
+        self.ended = 0
+        self._course, self._report, self._phase, self._say = course, report, phase, say
+        self._piece, self._told = -1, 0.0
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def begin(self, piece: int) -> None:
+        """Mark that a piece begins, and what ends with it; the one after the last is the end."""
+        course, before = self._course, self._piece
+        self._piece = piece
+        step = course.steps[int(course.of[piece])] if piece < len(course.begins) else None
+        last = course.steps[int(course.of[before])] if before >= 0 else None
+        if step is last:
+            self.progress(0.0)
+            return
+        if last is not None:
+            self._finish(last)
+        if last is None or step is None or _phase_of(step) != _phase_of(last):
+            self._stack.close()
+            if step is not None and step.stage.name:
+                self._stack.enter_context(self._phase(*_phase_of(step)))
+
+    def progress(self, share: float) -> None:
+        """Report the whole samples of a step up to a share of the present piece."""
+        course, piece = self._course, self._piece
+        if not 0 <= piece < len(course.begins):
+            return
+        number = int(course.of[piece])
+        begin, end = float(course.edges[number]), float(course.edges[number + 1])
+        after = float(course.begins[piece + 1]) if piece + 1 < len(course.begins) else end
+        done = (course.begins[piece] + share * (after - course.begins[piece]) - begin) / (end - begin)
+        self._work(math.floor(course.steps[number].samples * min(max(float(done), 0.0), 1.0)))
+
+    def _work(self, done: float) -> None:
+        if done > self._told:
+            self._report(samples=done - self._told)
+            self._told = done
+
+    def _finish(self, step: Step) -> None:
+        self._work(step.samples)
+        self._told = 0.0
+        self.ended += 1
+        name = " ".join([step.stage.name or "stage", *([str(step.epoch)] if step.epoch else [])])
+        self._say(f"{name} samples: {step.samples:g}" if step.samples else name)
+
+
+def _phase_of(step: Step) -> tuple[str, int | None]:
+    return step.stage.name, step.epoch
+
+
+def _differences(course: Course) -> list[float]:
+    ends = [*course.begins[1:], course.edges[-1]]
+    return [float(end - begin) for begin, end in zip(course.begins, ends, strict=True)]

@@ -1,0 +1,144 @@
+"""Lay out one run of a workload on a node in virtual time: the true power of every point, and what was done when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joulelab.core.errors import ConfigError
+from joulelab.twin import points
+from joulelab.twin.course import Course
+from joulelab.twin.curve import Curve, Pieces, total
+from joulelab.twin.names import nearest
+
+if TYPE_CHECKING:
+    from joulelab.twin.curve import Floats, Ints
+    from joulelab.twin.model import Node
+    from joulelab.twin.progress import Ask, Model
+
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Name a stretch of a run: phase, number of its epoch, begin and end (ns), samples done."""
+
+    name: str
+    epoch: int | None
+    start_ns: int
+    end_ns: int
+    samples: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """Hold what the GPUs do from each time (ns) on: the share of it that kernels run, the power (W) without caps."""
+
+    t_ns: Ints
+    busy: Floats
+    watts: dict[int, Floats]
+
+    def at(self, values: Floats, t_ns: Ints) -> Floats:
+        """Return those of some values, one for each of these times, that hold at other times (ns)."""
+        return values[np.maximum(np.searchsorted(self.t_ns, t_ns, side="right") - 1, 0)]
+
+
+class Timeline:
+    """Hold what truly happens from `begin_ns` (idle) over `start_ns` to `end_ns` (the workload) to `close_ns` (idle).
+
+    Points are those of a truth file. `spans` tell what the workload did; nothing here is measured.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        leaves: dict[str, Curve],
+        times: tuple[int, int, int, int],
+        spans: list[Span],
+        wants: Wants,
+        used: tuple[int, ...],
+    ) -> None:
+        self.node, self.spans, self.used = node, spans, used
+        self.begin_ns, self.start_ns, self.end_ns, self.close_ns = times
+        self._leaves = leaves
+        self._wants = wants
+        self._made: dict[str, Curve] = {}
+
+    def curve(self, point: str) -> tuple[float, Curve]:
+        """Return the true power of a point as a share of a curve. Raises ConfigError for an unknown point."""
+        part, of = points.share(self.node, point)
+        if of not in points.names(self.node):
+            raise ConfigError(f"no meter reads {point!r} here", where="twin", next=nearest(of, points.names(self.node)))
+        if of not in self._leaves and not self._made:
+            heating = [self._leaves[leaf] for leaf in points.heating(self._leaves)]
+            whole = points.Whole(self.node)
+            whole.replace_from(heating, self.begin_ns)
+            others = [self._leaves[leaf] for leaf in points.heating(self._leaves) if not leaf.startswith("gpu")]
+            psys = Curve()
+            psys.replace_from(total([whole.curves["fans"], *others], self.begin_ns))
+            self._made = {**whole.curves, "psys": psys}
+        return part, self._leaves[of] if of in self._leaves else self._made[of]
+
+    def load(self, gpu: int, t_ns: Ints) -> Floats:
+        """Return the share of time that kernels run on a GPU, at each time."""
+        if gpu not in self.used:
+            return np.zeros(len(t_ns))
+        return self._wants.at(self._wants.busy, t_ns)
+
+    def wanted_w(self, gpu: int, t_ns: Ints) -> Floats:
+        """Return what a GPU would draw without a cap (W), at each time."""
+        return self._wants.at(self._wants.watts[gpu], t_ns)
+
+    def energy(self, point: str, a_ns: int, b_ns: int) -> float:
+        """Return the true energy (J) of a point from a to b."""
+        part, curve = self.curve(point)
+        return part * (curve.joules_at(b_ns) - curve.joules_at(a_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """Hold when a run is: its start (ns), and the idle stretches around it (s)."""
+
+    start_ns: int = 0
+    idle_s: float = 10.0
+    tail_s: float = 5.0
+
+
+def lay_out(node: Node, model: Model, ask: Ask, when: When, seed: int) -> Timeline:
+    """Return one run; the same seed gives the same. Raises ConfigError."""
+    course = Course(node, model, ask, seed)
+    marks = when.start_ns + np.rint(course.edges * NS).astype(np.int64)
+    begin, end = when.start_ns - round(when.idle_s * NS), int(marks[-1])
+    at_ns = when.start_ns + np.rint(course.begins * NS).astype(np.int64)
+    t_ns = np.concatenate([[begin], at_ns, [end]])
+    wanted = {leaf: _wanted_w(node, leaf, course) for leaf in node.leaves()}
+    leaves = {leaf: _curve(t_ns, _under_cap(node, leaf, watts, ask)) for leaf, watts in wanted.items()}
+    spans = [
+        Span(step.stage.name, step.epoch, int(marks[k]), int(marks[k + 1]), step.samples)
+        for k, step in enumerate(course.steps)
+    ]
+    times = (begin, when.start_ns, end, end + round(when.tail_s * NS))
+    busy = np.concatenate([[0.0], course.busy, [0.0]])
+    wants = Wants(t_ns, busy, {gpu: wanted[f"gpu:{gpu}"] for gpu in range(len(node.gpus))})
+    return Timeline(node, leaves, times, spans, wants, ask.gpus)
+
+
+def _wanted_w(node: Node, leaf: str, course: Course) -> Floats:
+    """Return what a leaf wants (W): idle, each piece of the run, idle."""
+    idle_w = node.range_w(leaf)[0]
+    return np.concatenate([[idle_w], course.watts(leaf), [idle_w]])
+
+
+def _under_cap(node: Node, leaf: str, watts: Floats, ask: Ask) -> Floats:
+    kind, _, number = leaf.partition(":")
+    if kind != "gpu":
+        return watts
+    return np.minimum(watts, (ask.caps or {}).get(int(number), node.gpus[int(number)].default_cap_w))
+
+
+def _curve(t_ns: Ints, watts: Floats) -> Curve:
+    curve = Curve()
+    curve.replace_from(Pieces(t_ns, watts, np.zeros(len(watts))))
+    return curve

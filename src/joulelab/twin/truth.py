@@ -1,0 +1,359 @@
+"""Keep what truly happens on a twin: power of every leaf, caps and flaws, in one memory-mapped file."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, overload
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ConfigError
+from joulelab.twin import compose, layout, points, records, script
+from joulelab.twin.leaf import Caps, LeafCurve, pieces, segment_rows
+from joulelab.twin.model import Node
+from joulelab.twin.names import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from joulelab.twin.curve import Curve, Floats, Ints
+    from joulelab.twin.flaws import Flaws
+    from joulelab.twin.profile import Profile
+
+HORIZON_S = 600.0
+ROOM = 1 << 16
+
+
+class Truth:
+    """Read and extend a truth file; the source of every true power (W) and energy (J) of a twin.
+
+    Points are the leaves (`gpu:0`, `cpu:0`, `core:0`, `dram:0`, `host`) and what is derived from them: `fans`,
+    `node.dc`, `node.ac`, `psys`, and for each cord `outlet:1` and `psu:1` (AC) and `psu.dc:1`. Times are
+    CLOCK_MONOTONIC in ns. One object may be used by several threads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open an existing truth file; raise ConfigError if it is none, or of another layout."""
+        self.path = path
+        self._lock = threading.RLock()
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._map = mmap.mmap(self._fd, 0)
+            self._attach()
+        except (ValueError, msgspec.MsgspecError) as error:
+            os.close(self._fd)
+            raise ConfigError("not a truth file", where=str(path), why=str(error)) from None
+        except ConfigError:
+            os.close(self._fd)
+            raise
+
+    def _attach(self) -> None:
+        head = self._array(layout.HEADER, 0, 1)[0]
+        if bytes(head["magic"]) != layout.MAGIC.rstrip(b"\0"):
+            raise ConfigError("not a truth file", where=str(self.path))
+        if head["layout"] != layout.LAYOUT:
+            raise ConfigError(
+                "written by another version of joulelab", where=str(self.path), next="serve the twin again"
+            )
+        self.start_ns = int(head["start_ns"])
+        at, size = int(head["node_at"]), int(head["node_bytes"])
+        self.node: Node = msgspec.json.decode(self._map[at : at + size], type=Node)
+        self._gpus = self._array(layout.GPU, int(head["gpus_at"]), int(head["gpus"]))
+        self._leaves = self._array(layout.LEAF, int(head["leaves_at"]), int(head["leaves"]))
+        self.leaves = [bytes(name).decode() for name in self._leaves["name"]]
+        self._curves = [LeafCurve() for _ in self.leaves]
+        self._whole = points.Whole(self.node)
+        self._whole_from: int | None = None
+
+    def _array(self, dtype: np.dtype[Any], at: int, count: int) -> npt.NDArray[Any]:
+        return np.frombuffer(self._map, dtype=dtype, count=count, offset=at)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        node: Node | None = None,
+        *,
+        profiles: Mapping[str, Profile] | None = None,
+        start_ns: int | None = None,
+        horizon_s: float = HORIZON_S,
+        room: int = ROOM,
+    ) -> Self:
+        """Write a truth file: `horizon_s` (s) of profiles from `start_ns` on, and `room` for more segments per leaf.
+
+        Profiles go by leaf (`gpu:0`) or family (`gpu`); without one, a leaf idles. Raises ConfigError, OSError.
+        """
+        node = node or Node()
+        begin = monotonic_ns() if start_ns is None else start_ns
+        compose.write(path, node, script.segments(node, profiles or {}, begin, 0.0, horizon_s), begin, room)
+        return cls(path)
+
+    def close(self) -> None:
+        """Let go of the file; the object is of no use afterwards."""
+        with self._lock:
+            if self._fd < 0:
+                return
+            del self._gpus, self._leaves
+            with contextlib.suppress(BufferError):  # a caller still holds a view; the map goes with it
+                self._map.close()
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Reading.
+
+    @overload
+    def power(self, point: str, t_ns: int) -> float: ...
+    @overload
+    def power(self, point: str, t_ns: Ints) -> Floats: ...
+    def power(self, point: str, t_ns: int | Ints) -> float | Floats:
+        """Return the true power at a point in W; raise ConfigError for an unknown point."""
+        times = np.atleast_1d(np.asarray(t_ns, dtype=np.int64))
+        with self._lock:
+            share, whole = points.share(self.node, point)
+            watts = share * np.sum([curve.watts(times) for curve in self._parts(whole)], axis=0)
+        return watts if np.ndim(t_ns) else float(watts[0])
+
+    @overload
+    def energy(self, point: str, a_ns: int, b_ns: int) -> float: ...
+    @overload
+    def energy(self, point: str, a_ns: int | Ints, b_ns: Ints) -> Floats: ...
+    @overload
+    def energy(self, point: str, a_ns: Ints, b_ns: int) -> Floats: ...
+    def energy(self, point: str, a_ns: int | Ints, b_ns: int | Ints) -> float | Floats:
+        """Return the true energy at a point from a to b in J; raise ConfigError for an unknown point."""
+        with self._lock:
+            share, whole = points.share(self.node, point)
+            parts = self._parts(whole)
+            if isinstance(a_ns, int) and isinstance(b_ns, int):
+                return share * sum(curve.joules_at(b_ns) - curve.joules_at(a_ns) for curve in parts)
+            begin, end = (np.asarray(t_ns, dtype=np.int64) for t_ns in (a_ns, b_ns))
+            joules: Floats = share * np.sum([curve.joules(end) - curve.joules(begin) for curve in parts], axis=0)
+            return joules
+
+    @property
+    def points(self) -> list[str]:
+        """Return all points that have a power."""
+        return points.names(self.node)
+
+    def curve(self, leaf: str) -> Curve:
+        """Return the true, clipped power of a leaf as it is known now; raise ConfigError for an unknown leaf."""
+        with self._lock:
+            return self._leaf_curve(self._index(leaf))
+
+    def _parts(self, point: str) -> list[Curve]:
+        if point in points.WHOLE:
+            return [self._whole_curve(point)]
+        if point == "psys":
+            own = [leaf for leaf in points.heating(self.leaves) if not leaf.startswith("gpu")]
+            return [self._whole_curve("fans"), *(self._leaf_curve(self._index(name)) for name in own)]
+        return [self._leaf_curve(self._index(point))]
+
+    def _index(self, leaf: str) -> int:
+        try:
+            return self.leaves.index(leaf)
+        except ValueError:
+            raise ConfigError(f"there is no point {leaf!r}", where="truth", next=nearest(leaf, self.points)) from None
+
+    def _leaf_curve(self, index: int) -> Curve:
+        cache, leaf = self._curves[index], self._leaves[index]
+        count, edits = int(leaf["segments"]), int(leaf["cap_edits"])
+        gpu = self._gpu_of(index)
+        state = (count, edits, int(self._gpus[gpu]["flaws"]["generation"]) if gpu is not None else 0)
+        if state == cache.state:
+            return cache.curve
+        rows = self._array(layout.SEGMENT, int(leaf["segments_at"]), count)
+        caps = self._limits(index)
+        begin = cache.changed_from(rows, caps, count)
+        if begin is not None:
+            cache.curve.replace_from(pieces(rows, caps, begin))
+            self._whole_from = begin if self._whole_from is None else min(self._whole_from, begin)
+        cache.state, cache.caps = state, caps
+        return cache.curve
+
+    def _whole_curve(self, point: str) -> Curve:
+        parts = [self._leaf_curve(self._index(name)) for name in points.heating(self.leaves)]
+        if self._whole_from is not None:
+            self._whole.replace_from(parts, self._whole_from)
+            self._whole_from = None
+        return self._whole.curves[point]
+
+    # Extending.
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._lock:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def append(self, leaf: str, t_ns: npt.ArrayLike, start_w: npt.ArrayLike, end_w: npt.ArrayLike) -> None:
+        """Add segments (ns, W, W) to a leaf: not before what is there, the last one constant; raise ConfigError."""
+        rows = segment_rows(t_ns, start_w, end_w)
+        with self._writing():
+            record = self._leaves[self._index(leaf)]
+            count, at = int(record["segments"]), int(record["segments_at"])
+            if count + len(rows) > record["segment_capacity"]:
+                raise ConfigError(
+                    f"no room for more segments of {leaf}", where=str(self.path), next="create it with more `room`"
+                )
+            last = self._array(layout.SEGMENT, at + (count - 1) * rows.itemsize, 1)[0]
+            if rows["t_ns"][0] < last["t_ns"]:
+                raise ConfigError(f"{leaf} is already written up to {last['t_ns']} ns", where=str(self.path))
+            os.pwrite(self._fd, rows.tobytes(), at + count * rows.itemsize)
+            record["segments"] = count + len(rows)
+
+    def last(self, leaf: str) -> tuple[int, float]:
+        """Return since when (ns) a leaf would draw its last power for ever, and that power (W), not clipped."""
+        record = self._leaves[self._index(leaf)]
+        at = int(record["segments_at"]) + (int(record["segments"]) - 1) * layout.SEGMENT.itemsize
+        row = self._array(layout.SEGMENT, at, 1)[0]
+        return int(row["t_ns"]), float(row["start_w"])
+
+    def room(self, leaf: str) -> float:
+        """Return the share of a leaf's segments that is still free."""
+        record = self._leaves[self._index(leaf)]
+        return 1 - float(record["segments"]) / float(record["segment_capacity"])
+
+    def play(self, profiles: Mapping[str, Profile], at_ns: int, for_s: float) -> None:
+        """Append `for_s` (s) of profiles that begin at `at_ns`; afterwards every leaf holds its last power."""
+        for leaf, (t_ns, start_w, end_w) in script.segments(self.node, profiles, at_ns, 0.0, for_s).items():
+            self.append(leaf, t_ns, start_w, end_w)
+
+    def set_cap(self, gpu: int, cap_w: float, t_ns: int | None = None) -> None:
+        """Set the requested cap of a GPU in W from `t_ns` (now) on; later changes are dropped. Raises ConfigError."""
+        with self._writing():
+            record = self._leaves[int(self._gpu(gpu)["leaf"])]
+            lowest, highest = (int(self._gpu(gpu)[key]) / 1000 for key in ("min_cap_mw", "max_cap_mw"))
+            if not lowest <= cap_w <= highest:
+                raise ConfigError(f"cap {cap_w} W is not within {lowest:g} to {highest:g} W", where=f"gpu:{gpu}")
+            at_ns = monotonic_ns() if t_ns is None else t_ns
+            history = self._array(layout.CAP, int(record["caps_at"]), int(record["caps"]))
+            count = int(np.searchsorted(history["t_ns"], at_ns, side="right"))
+            if count == record["cap_capacity"]:
+                raise ConfigError("no room for more caps", where=str(self.path))
+            row = np.array([(at_ns, round(cap_w * 1000))], dtype=layout.CAP)
+            os.pwrite(self._fd, row.tobytes(), int(record["caps_at"]) + count * row.itemsize)
+            record["caps"] = count + 1
+            record["cap_edits"] += 1
+
+    def caps(self, gpu: int, t_ns: int) -> tuple[float, float]:
+        """Return the requested and the enforced cap of a GPU in W at a time."""
+        with self._lock:
+            times, requested, enforced = self._caps(int(self._gpu(gpu)["leaf"]))
+            index = int(np.searchsorted(times, t_ns, side="right")) - 1
+            return float(requested[index]), float(enforced[index])
+
+    def limit_w(self, gpu: int, t_ns: int) -> float:
+        """Return the cap that holds the power of a GPU down (W) at a time, infinite where caps are not enforced."""
+        with self._lock:
+            times, _, limits = self._limits(int(self._gpu(gpu)["leaf"]))
+            return float(limits[int(np.searchsorted(times, t_ns, side="right")) - 1])
+
+    def locked_mhz(self, gpu: int) -> int | None:
+        """Return the highest SM clock that a GPU is locked to (MHz) now, None where it is not."""
+        return int(self._gpu(gpu)["state"]["sm_lock_max_mhz"]) or None
+
+    def _limits(self, index: int) -> Caps:
+        """Return the same as `_caps`, with no limit where caps are shown but not enforced."""
+        times, requested, enforced = self._caps(index)
+        gpu = self._gpu_of(index)
+        if gpu is not None and self._gpus[gpu]["flaws"]["unenforced_caps"]:
+            enforced = np.full_like(enforced, np.inf)
+        return times, requested, enforced
+
+    def _caps(self, index: int) -> Caps:
+        """Return from when on which caps (W) are requested and enforced on a leaf."""
+        gpu = self._gpu_of(index)
+        if gpu is None:
+            return np.array([layout.ALWAYS]), np.array([np.inf]), np.array([np.inf])
+        leaf, flaws = self._leaves[index], self._gpus[gpu]["flaws"]
+        history = self._array(layout.CAP, int(leaf["caps_at"]), int(leaf["caps"]))
+        forget_ns, outside_ns = int(flaws["forget_cap_ns"]), int(flaws["outside_cap_ns"])
+        events = np.array([t for t in (forget_ns, outside_ns) if t != layout.NEVER], dtype=np.int64)
+        times = np.unique(np.append(history["t_ns"], events))
+        entry = np.maximum(np.searchsorted(history["t_ns"], times, side="right") - 1, 0)
+        requested = history["cap_mw"][entry] / 1000
+        forgotten = (times >= forget_ns) & (history["t_ns"][entry] < forget_ns)
+        requested = np.where(forgotten, int(self._gpus[gpu]["default_cap_mw"]) / 1000, requested)
+        limit = np.where(times >= outside_ns, int(flaws["outside_cap_mw"]) / 1000, np.inf)
+        return times, requested, np.minimum(requested, limit)
+
+    def _gpu(self, gpu: int) -> Any:
+        if not 0 <= gpu < len(self._gpus):
+            raise ConfigError(f"there is no GPU {gpu}", where=str(self.path), why=f"it has {len(self._gpus)}")
+        return self._gpus[gpu]
+
+    def _gpu_of(self, index: int) -> int | None:
+        return index if index < len(self._gpus) else None
+
+    def flaws(self, gpu: int) -> Flaws:
+        """Return the flaws of a GPU's meter as they are now."""
+        return records.flaws_from(self._gpu(gpu)["flaws"], self.start_ns)
+
+    def change_flaws(self, gpu: int, **changes: Any) -> None:
+        """Change some flaws of a GPU's meter at once, for every process."""
+        with self._writing():
+            compose.fill(
+                self._gpu(gpu)["flaws"], records.flaws_record(replace(self.flaws(gpu), **changes), self.start_ns)
+            )
+            self._gpu(gpu)["flaws"]["generation"] += 1
+
+    def seconds(self, t_ns: int | None = None) -> float:
+        """Return the time (now) in s since the start, as flaws count it."""
+        return ((monotonic_ns() if t_ns is None else t_ns) - self.start_ns) / NS
+
+    def uuid(self, gpu: int) -> str:
+        """Return the UUID of a GPU."""
+        return bytes(self._gpu(gpu)["uuid"]).decode()
+
+    def set_processes(self, gpu: int, processes: Sequence[records.Process]) -> None:
+        """Replace the list of processes on a GPU; raise ConfigError if there are too many."""
+        if len(processes) > layout.PROCESSES:
+            raise ConfigError(f"a GPU has room for {layout.PROCESSES} processes", where=f"gpu:{gpu}")
+        none = 0xFFFFFFFF
+        with self._editing(gpu) as state:
+            for number, process in enumerate(processes):
+                numbers = (process.gpu_instance, process.compute_instance, process.load)
+                values = (process.pid, layout.KINDS[process.kind], process.memory_bytes)
+                state["process"][number] = (*values, *(none if n is None else n for n in numbers))
+            state["processes"] = len(processes)
+
+    def set_instances(self, gpu: int, instances: Sequence[records.Instance], *, mode: bool = True) -> None:
+        """Replace the MIG instances of a GPU and switch MIG `mode`; raise ConfigError where MIG is unknown."""
+        if not self._gpu(gpu)["mig"] or len(instances) > 7:
+            raise ConfigError("this GPU has no MIG, or not that many instances", where=f"gpu:{gpu}")
+        with self._editing(gpu) as state:
+            for number, one in enumerate(instances):
+                uuid = f"MIG-{records.identity(self.node, gpu, 'mig', number)}"
+                numbers = (one.gpu_instance, one.compute_instance, one.multiprocessors, one.slices)
+                state["instance"][number] = (uuid, one.profile, one.memory_bytes, *numbers)
+            state["instances"] = len(instances)
+            state["mig_mode"] = mode
+
+    @contextlib.contextmanager
+    def _editing(self, gpu: int) -> Iterator[Any]:
+        """Change a GPU's lists while readers wait: an odd sequence number tells them to."""
+        with self._writing():
+            state = self._gpu(gpu)["state"]
+            state["sequence"] += 1
+            try:
+                yield state
+            finally:
+                state["sequence"] += 1

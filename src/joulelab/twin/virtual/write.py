@@ -1,0 +1,151 @@
+"""Write a slot's run folder as the recorder would: run.json, events, marks, journals, end.json.
+
+It is made beside its place and moved there whole, so a process that is killed leaves nothing half done. Nothing is
+forced to the disk, which would take longer than all else. After a power loss a slot whose end.json is empty is made
+again; one whose journals are, and whose end.json is not, counts as done: remove its folder, or the study's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joulelab.core.clock import NS
+from joulelab.core.errors import WriteFailed
+from joulelab.core.mark_lines import begin_line, encode, end_line
+from joulelab.core.version import __version__
+from joulelab.store.folder import create_run, end_run, host_dir
+from joulelab.store.imported import NOWHERE, utc_pair, write_lines
+from joulelab.store.journal import columns_of, journal_path, pack_header
+from joulelab.twin.virtual.bench import draw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from joulelab.core.spec import Stream
+    from joulelab.store.journal import HeaderFields
+    from joulelab.twin.timeline import Span, Timeline
+    from joulelab.twin.virtual.bench import Measured, Rows
+
+STAMP_NS = 1_000_000  # of what is noted about a run, between two notes
+WORK = "samples"
+MOST_STEPS, STEP_NS = 16, NS // 2  # so many steps of a stretch are told by their time, as in a real record
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Say what `run.json` says of a slot's run."""
+
+    name: str
+    labels: Mapping[str, str]
+    command: Sequence[str]
+    host: str
+    twin: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+def write_run(
+    runs: Path, about: About, timeline: Timeline, measured: Sequence[Measured], events: Iterable[Mapping[str, Any]]
+) -> Path:
+    """Write a closed run folder into `runs` and return its path. Raises StoreError."""
+    start = asdict(utc_pair(timeline.begin_ns))
+    meta = {"host": about.host, "command": list(about.command), "name": about.name, "labels": dict(about.labels)}
+    more = {"joulelab": __version__, "started": start, "twin": dict(about.twin), "options": dict(about.options)}
+    run = create_run(runs, {**meta, **more}, sync=False)
+    folder = host_dir(run, about.host)
+    told = [*_events(timeline, measured), *events]
+    write_lines(folder / "events.0.jsonl", sorted(told, key=lambda event: int(event["t"])))
+    _write_text(folder / "marks" / "0.jsonl", "".join(f"{line}\n" for line in _marks(timeline.spans)))
+    for each in measured:
+        tables: dict[str, list[Rows]] = {}
+        for rows in each.rows:
+            tables.setdefault(rows.stream.table, []).append(rows)
+        for table, members in tables.items():
+            _write_journal(folder, each.meter, table, members)
+    ended = {"outcome": "exit", "exit_code": 0, "start_ns": timeline.start_ns, "end_ns": timeline.end_ns}
+    end_run(run, {**ended, "ended": asdict(utc_pair(timeline.close_ns))}, sync=False)
+    return run
+
+
+def _events(timeline: Timeline, measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    begin, start, end, close = timeline.begin_ns, timeline.start_ns, timeline.end_ns, timeline.close_ns
+    told: list[dict[str, Any]] = [{"t": t, "event": "clock", **asdict(utc_pair(t))} for t in (begin, close)]
+    told += [{"t": begin, "event": "meter", "meter": each.meter, "status": "open"} for each in measured]
+    told += [event for each in measured for event in each.events]
+    if start > begin:
+        told.append({"t": start - STAMP_NS, "event": "idle", "from": begin, "to": start - STAMP_NS})
+    told.append({"t": start, "event": "workload", "pid": 1, "start_ns": start})
+    told.append({"t": end, "event": "workload-end", "end_ns": end, "outcome": "exit", "exit_code": 0, "signal": None})
+    return told
+
+
+def _marks(spans: Sequence[Span]) -> list[str]:
+    """Return phases, those of one name and number that follow each other as one, and the samples done in each."""
+    lines: list[str] = []
+    for number, group in enumerate(_grouped(spans)):
+        first, last = group[0], group[-1]
+        identity = f"1-{number}" if first.name else None
+        if identity:
+            lines.append(begin_line(first.start_ns, identity, first.name, first.epoch, None, None, 1, 0))
+        samples = sum(span.samples for span in group)
+        if samples:
+            at = _steps(first.start_ns, last.end_ns, number)
+            about = {"from": at[0], "phase": identity, "amounts": {WORK: samples}, "count": len(at), "at": at}
+            lines.append(encode({"t": at[-1], "mark": "work", **about, "rank": 0}))
+        if identity:
+            lines.append(end_line(last.end_ns, identity))
+    return lines
+
+
+def _steps(start_ns: int, end_ns: int, number: int) -> list[int]:
+    """Return some times of steps inside a stretch: in step with nothing, as those of real work."""
+    count = min(MOST_STEPS, max(1, (end_ns - start_ns) // STEP_NS))
+    each = (end_ns - start_ns) // count
+    inside = [start_ns + k * each + round(draw(number, k) * each) for k in range(count - 1)]
+    return [*inside, end_ns]
+
+
+def _grouped(spans: Sequence[Span]) -> list[list[Span]]:
+    groups: list[list[Span]] = []
+    for span in spans:
+        if groups and (groups[-1][-1].name, groups[-1][-1].epoch) == (span.name, span.epoch):
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return groups
+
+
+def _write_journal(folder: Path, meter: str, table: str, members: Sequence[Rows]) -> None:
+    """Write all streams of a table as one journal, packed at once."""
+    streams = [rows.stream for rows in members]
+    kind = np.dtype([("stream", "<i8"), ("t0", "<i8"), ("t1", "<i8"), ("values", "<f8", (len(columns_of(streams)),))])
+    packed = np.empty(sum(len(rows.t0_ns) for rows in members), kind)
+    at = 0
+    for index, rows in enumerate(members):
+        part = packed[at : at + len(rows.t0_ns)]
+        part["stream"], part["t0"], part["t1"], part["values"] = index, rows.t0_ns, rows.t1_ns, rows.values
+        at += len(part)
+    path = journal_path(folder, meter, table, 0)
+    try:
+        with path.open("xb") as file:
+            file.write(_head(meter, table, folder.name, tuple(streams)))
+            file.write(packed.view(np.uint8).data)
+    except OSError as error:
+        raise WriteFailed(f"cannot write {path.name}", where=str(folder), error=error, rows_written=0) from error
+
+
+@lru_cache(maxsize=64)  # slots of a study have the same meters
+def _head(meter: str, table: str, host: str, streams: tuple[Stream, ...]) -> bytes:
+    header: HeaderFields = {"meter": meter, "table": table, "segment": 0, "host": host, "boot_id": NOWHERE}
+    return pack_header(header, streams)
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise WriteFailed(f"cannot write {path.name}", where=str(path.parent), error=error, rows_written=0) from error

@@ -1,0 +1,230 @@
+"""List, describe and measure workloads: `joulelab workload ls | info NAME | run NAME`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulelab.cli.group import RUNS_WORKLOAD
+from joulelab.cli.options import Pair, json_option, print_json, say
+from joulelab.cli.run import execute, run_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import NoReturn
+
+    from joulelab.core.errors import JoulelabError
+    from joulelab.run.spawn import Spawned
+    from joulelab.run.workloads import WorkloadModule
+
+Pairs = tuple[tuple[str, str], ...]
+INSTALLED = "installed"
+
+
+@click.group("workload")
+def command() -> None:
+    """Run the models of the studies, or your own, measured; list and describe them.
+
+    joulelab workload ls, then joulelab workload run burn --preset smoke
+    """
+
+
+def settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add NAME, --preset and --set."""
+    named = click.argument("workload", metavar="NAME")
+    preset = click.option("--preset", metavar="P", help="Take the values of a preset: paper, smoke, ...")
+    given = click.option("--set", "given", multiple=True, type=Pair(), help="Set a parameter; may be repeated.")
+    return named(preset(given(function)))
+
+
+@command.command("ls")
+@json_option
+def ls_command(as_json: bool) -> None:
+    """List the workloads: whose they are, what they do, and whether all they need is installed."""
+    from joulelab.run import workloads
+
+    rows = [_row(name) for name in workloads.names()]
+    if as_json:
+        print_json(rows)
+    else:
+        _print_rows(rows)
+
+
+@command.command("info")
+@settings_options
+@json_option
+def info_command(workload: str, preset: str | None, given: Pairs, as_json: bool) -> None:
+    """Describe a workload: its parameters, presets, notes, and the command that would be run."""
+    from joulelab.core.errors import MissingDependency
+    from joulelab.run import workloads
+
+    module = workloads.find(workload)
+    values = _values(workload, module, preset, given)
+    told = _described(workload, module)
+    try:
+        told |= {"settings": values, "command": module.command(values)}
+    except MissingDependency as error:
+        told |= {"settings": values, "command": None, "needs": _needs(error)}
+    if as_json:
+        print_json(told)
+    else:
+        _print_info(told)
+
+
+@command.command("run")
+@settings_options
+@click.option("--print", "only_print", is_flag=True, help="Print the command, and run nothing.")
+@run_options
+@click.pass_context
+def run_command(
+    ctx: click.Context, /, workload: str, preset: str | None, given: Pairs, only_print: bool, **options: Any
+) -> None:
+    """Measure a workload as `joulelab run` measures a command; it has the same options.
+
+    joulelab workload run lstm-load --preset smoke --set epochs=2 --idle 10s
+
+    Inside of another `joulelab run` it is a part of that run, and not recorded twice.
+    """
+    from joulelab.run import workloads
+
+    ctx.meta[RUNS_WORKLOAD] = True
+    module = workloads.find(workload)
+    words = module.command(_values(workload, module, preset, given))
+    if only_print:
+        print_json({"command": words}) if options["as_json"] else click.echo(shlex.join(words))
+        return
+    if _is_recorded():
+        _become(words)
+    labels = {"workload": workload} | ({"preset": preset} if preset else {}) | dict(options["labels"])
+    own = {"name": options["name"] or workload, "labels": tuple(labels.items())}
+    early: list[Spawned] | None = ctx.obj
+    execute(tuple(words), early, **{**options, **own})
+
+
+def _values(name: str, module: WorkloadModule, preset: str | None, given: Pairs) -> dict[str, str]:
+    """Return every parameter. Raises ConfigError with the nearest name."""
+    from joulelab.run import workloads
+
+    asked = workloads.pairs([f"{key}={value}" for key, value in given], where=name)
+    if preset is not None:
+        asked = {workloads.PRESET: preset} | asked
+    return workloads.settings(name, module.PARAMETERS, asked, workloads.presets(module))
+
+
+def _is_recorded() -> bool:
+    """Return whether we are part of a run: marks of the workload then go there."""
+    from joulelab.run.options import marks_folder
+
+    folder = marks_folder(os.environ)
+    return folder is not None and folder.is_dir()
+
+
+def _become(words: list[str]) -> NoReturn:
+    """Run the workload as a part of the run that goes on."""
+    from joulelab.core.errors import WorkloadError
+    from joulelab.run.workload import become_workload, inherited, leave
+
+    try:
+        become_workload(words, inherited(os.environ))
+    except WorkloadError as error:
+        say(str(error))
+        leave(error.exit_code)
+
+
+def _row(name: str) -> dict[str, Any]:
+    """Return what `ls` says of a workload; one that is broken does not hide the others."""
+    from joulelab.core.errors import ConfigError, MissingDependency
+    from joulelab.run import workloads
+
+    row: dict[str, Any] = {"name": name, "study": "", "summary": "", "presets": [], "needs": None}
+    try:
+        module = workloads.find(name)
+        told = {"study": workloads.study(module), "summary": module.SUMMARY, "presets": list(workloads.presets(module))}
+        row |= told
+        module.command(_values(name, module, None, ()))
+    except (ConfigError, MissingDependency) as error:
+        row["needs"] = _needs(error)
+    return row
+
+
+def _needs(error: JoulelabError) -> dict[str, str | None]:
+    return {"why": error.why or error.what, "next": error.next}
+
+
+def _described(name: str, module: WorkloadModule) -> dict[str, Any]:
+    from joulelab.run import workloads
+
+    parameters = {key: {"default": default, "meaning": text} for key, (default, text) in module.PARAMETERS.items()}
+    return {
+        "name": name,
+        "summary": module.SUMMARY,
+        "study": workloads.study(module),
+        "presets": {preset: dict(values) for preset, values in workloads.presets(module).items()},
+        "parameters": parameters,
+        "notes": list(workloads.notes(module)),
+        "needs": None,
+    }
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    from joulelab.report.console import make_console, make_table, print_facts
+
+    console = make_console(sys.stdout)
+    table = make_table("name", "study", "needs", left=range(3))
+    table.add_column("summary", header_style="bold")  # that one is wrapped
+    for row in rows:
+        needs = INSTALLED if row["needs"] is None else "see below"
+        table.add_row(row["name"], row["study"], needs, row["summary"])
+    console.print(table)
+    lacking = [(row["name"], f"{row['needs']['why']}\n-> {row['needs']['next']}") for row in rows if row["needs"]]
+    if lacking:
+        console.print()
+        print_facts(console, lacking, label=max(len(name) for name, _ in lacking))
+    console.print()
+    console.print("-> joulelab workload info NAME; joulelab workload run NAME --preset smoke", soft_wrap=True)
+
+
+def _print_info(told: Mapping[str, Any]) -> None:
+    from joulelab.report.console import make_console, print_facts
+
+    console = make_console(sys.stdout)
+    needs = told["needs"]
+    head = [(told["name"], told["summary"]), ("study", told["study"])]
+    head += [("needs", INSTALLED if needs is None else f"{needs['why']}\n-> {needs['next']}")]
+    print_facts(console, [(key, text) for key, text in head if text], label=max(5, len(told["name"])))
+    console.print()
+    console.print(_parameters(told))
+    if told["presets"]:
+        console.print()
+        rows = [(name, _preset(told, values)) for name, values in told["presets"].items()]
+        print_facts(
+            console, [("preset", "what differs from the defaults"), *rows], label=max(6, *map(len, told["presets"]))
+        )
+    if told["notes"]:
+        console.print()
+        print_facts(console, [("note", note) for note in told["notes"]], label=4)
+    if told["command"]:
+        console.print()
+        console.print(f"-> {shlex.join(told['command'])}", soft_wrap=True)
+
+
+def _preset(told: Mapping[str, Any], values: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={shlex.quote(values[key])}" for key in told["parameters"] if key in values) or "nothing"
+
+
+def _parameters(told: Mapping[str, Any]) -> Any:
+    """Return the table of parameters; those of the command that is shown where they are not the defaults."""
+    from joulelab.report.console import make_table
+
+    settings = told["settings"]
+    changed = any(settings[key] != parameter["default"] for key, parameter in told["parameters"].items())
+    table = make_table("parameter", "default", *(["here"] if changed else []), left=range(3))
+    table.add_column("meaning", header_style="bold")  # that one is wrapped
+    for name, parameter in told["parameters"].items():
+        here = settings[name] if settings[name] != parameter["default"] else ""
+        table.add_row(name, parameter["default"], *([here] if changed else []), parameter["meaning"])
+    return table

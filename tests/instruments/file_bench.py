@@ -1,0 +1,55 @@
+"""Make small files, open them as archives, and say what came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.clock import NS
+from joulelab.instruments.file import FileArchive, open_archive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.core.spec import Fetched
+
+T0 = 1_714_564_800 * NS  # 2024-05-01T12:00:00Z
+POWER = [{"column": "watts", "scope": "node.ac", "unit": "W"}]
+
+
+def opened(tmp_path: Path, text: str | bytes, **config: Any) -> FileArchive:
+    path = tmp_path / "log.csv"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return open_archive({"path": str(path), "time": {"column": "t", "format": "unix"}, "columns": POWER, **config})
+
+
+def everything(archive: FileArchive) -> list[Fetched]:
+    return list(archive.fetch(*archive.interval))
+
+
+def only(archive: FileArchive) -> Fetched:
+    (found,) = everything(archive)
+    return found
+
+
+def values(fetched: Fetched, channel: int = 0) -> list[float]:
+    return [row[2][channel] for row in fetched.rows]
+
+
+def seconds(fetched: Fetched) -> list[float]:
+    return [(row[0] - T0) / NS for row in fetched.rows]
+
+
+def told(found: list[Fetched], kind: str) -> list[dict[str, Any]]:
+    return [dict(e) for f in found for e in f.events if e["event"] == kind]
+
+
+def problems(archive: FileArchive) -> str:
+    return "\n".join(str(e["what"]) for e in told(everything(archive), "problem"))
+
+
+def at(second: float) -> str:
+    return f"{T0 / NS + second:.3f}"
+
+
+def log(*cells: object, head: str = "t,watts") -> str:
+    return head + "\n" + "".join(f"{at(k)},{c}\n" for k, c in enumerate(cells))

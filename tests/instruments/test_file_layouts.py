@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.instruments.file_bench import POWER, at, everything, log, only, opened, seconds, values
+
+from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
+from joulelab.instruments.file import CONFIG, open_archive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+# Known layouts
+
+
+def test_nvidia_smi(tmp_path: Path) -> None:
+    head = (
+        "timestamp, name, index, power.draw [W], power.draw.instant [W], utilization.gpu [%], clocks.current.sm [MHz]"
+    )
+    rows = [
+        f"2024/05/01 12:00:0{k}.000, NVIDIA A100-SXM4-40GB, {g}, {60 + g}.31 W, [N/A], {g}0 %, 1410 MHz"
+        for k in range(3)
+        for g in range(2)
+    ]
+    text = "\n".join([head, *rows]) + "\n"
+    path = tmp_path / "smi.csv"
+    path.write_text(text, encoding="utf-16")  # as PowerShell redirects it
+    zone = {"zone": "UTC"}
+    first, second = everything(open_archive({"path": str(path), "preset": "nvidia-smi", "time": zone}))
+    assert (first.stream.scope, second.stream.scope) == ("gpu:0", "gpu:1")
+    names = [c.name for c in first.stream.channels]
+    assert names == ["power_w", "power_instant_w", "load", "sm_clock_hz"]
+    assert second.rows[1][2][0] == 61.31
+    assert math.isnan(second.rows[1][2][1])
+    assert second.rows[1][2][2:] == pytest.approx((0.1, 1.41e9))
+    assert seconds(first) == [0.0, 1.0, 2.0]
+
+
+def test_wandb(tmp_path: Path) -> None:
+    head = ",_runtime,_timestamp,_wandb,system.cpu,system.gpu.0.powerWatts,system.gpu.0.gpu"
+    head += ",system.gpu.process.0.powerWatts,system.gpu.1.powerWatts"
+    rows = "".join(
+        f"{k},{15 * k},{at(15 * k)},True,3.0,{300 + k},97,{300 + k},{'' if k else 'NaN'}\n" for k in range(4)
+    )
+    path = tmp_path / "events.csv"
+    path.write_text(head + "\n" + rows)
+    first, second = everything(open_archive({"path": str(path), "preset": "wandb"}))
+    assert (first.stream.scope, first.stream.period_s) == ("gpu:0", 15.0)
+    assert [c.name for c in first.stream.channels] == ["power_w", "load"]
+    assert values(first) == [300, 301, 302, 303]
+    assert first.rows[0][2][1] == pytest.approx(0.97)
+    assert all(math.isnan(v) for v in values(second))
+
+
+def test_yokotool(tmp_path: Path) -> None:
+    path = tmp_path / "yoko.csv"
+    path.write_text(f"T,P,V,I\n{at(0)},512.3,230.1,2.23\n{at(0.1)},513.0,230.0,2.23\n")
+    found = only(open_archive({"path": str(path), "preset": "yokotool", "feeds": "node.ac", "gain": 0.001}))
+    assert found.stream.scope == "node.ac"
+    assert [c.name for c in found.stream.channels] == ["power_w", "voltage_v", "current_a"]
+    assert values(found) == [512.3, 513.0]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"patth": "x"}, "did you mean 'path'"),
+        ({"columns": [{"column": "wats", "scope": "node.ac", "unit": "W"}]}, "did you mean 'watts'"),
+        ({"columns": [{"column": "watts", "scope": "node.ac", "unti": "W"}]}, "did you mean 'unit'"),
+        ({"columns": [{"column": "watts", "scope": "node.ac"}]}, "has no unit"),
+        ({"columns": [{"column": "watts", "scope": "node.ac", "unit": "horse"}]}, "is 'horse'"),
+        ({"columns": [{"column": "watts", "scope": "node.ac", "unit": "A", "kind": "power"}]}, "is no power"),
+        ({"columns": [{"column": "watts", "scope": "gpu:{device}", "unit": "W"}]}, "needs a device"),
+        ({"columns": [{"column": "watts", "scope": "gpu:0", "unit": "W", "limits": [5, 1]}]}, "limits is"),
+        ({"columns": []}, "no column is mapped"),
+        ({"columns": "watts"}, "list of tables"),
+        ({"device": "t"}, "used by no scope"),
+        ({"where": {"column": "outlett", "equals": "3"}}, "there is no column 'outlett'"),
+        ({"time": {"column": "t", "format": "unix_mss"}}, "did you mean 'unix_ms'"),
+        ({"time": {"column": "t", "zone": "Europe/Berln"}}, "did you mean 'Europe/Berlin'"),
+        ({"time": {"column": "t", "format": "seconds", "start": "noon"}}, "'noon' is no time"),
+        ({"time": None}, "no column of time stamps"),
+        ({"format": "xlsx"}, "csv or parquet"),
+        ({"decimal": "x"}, "decimal is"),
+        ({"header": -1}, "header is"),
+        ({"delimiter": ", "}, "one character"),
+        ({"preset": "wandbb"}, "did you mean 'wandb'"),
+        ({"preset": "wandb", "columns": None}, "no column"),
+        ({"missing": "-1"}, "list of texts"),
+        ({"gain": "much"}, "gain is"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, config: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match="(?s)" + words.replace("(", r"\(")):
+        opened(tmp_path, log(1, 2), **config)
+
+
+def test_units_of_the_header_count_and_must_agree(tmp_path: Path) -> None:
+    columns = [{"column": "P", "scope": "node.ac"}]
+    assert values(only(opened(tmp_path, log(1, 2, head="t,P [kW]"), columns=columns))) == [1000.0, 2000.0]
+    assert values(only(opened(tmp_path, log(1, 2, head="t,P (kW)"), columns=[{**columns[0], "column": "P (kW)"}]))) == [
+        1000.0,
+        2000.0,
+    ]
+    with pytest.raises(ConfigError, match="2 columns are called 'P'"):
+        opened(tmp_path, log("1,2", head="t,P [W],P [kW]"), columns=columns)
+    with pytest.raises(ConfigError, match="by its header"):
+        opened(tmp_path, log(1, head="t,P [A]"), columns=[{**columns[0], "unit": "W"}])
+    with pytest.raises(ConfigError, match="in kW by its header, not in W"):
+        opened(tmp_path, log(0.3, head="t,P [kW]"), columns=[{"column": "P", "scope": "gpu:0", "unit": "W"}])
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot be opened"):
+        open_archive({"path": str(tmp_path / "none.csv"), "time": "t", "columns": POWER})
+    with pytest.raises(Unavailable, match="cannot be opened"):
+        open_archive({"path": str(tmp_path), "time": "t", "columns": POWER})
+    with pytest.raises(Unavailable, match="no header and no rows"):
+        opened(tmp_path, "")
+    with pytest.raises(ReadFailed, match="no row fits"):
+        _ = opened(tmp_path, "t,watts\n").interval
+    with pytest.raises(ConfigError, match="no path"):
+        open_archive({"time": "t"})
+    secret = tmp_path / "log.csv"
+    secret.chmod(0)
+    try:
+        secret.read_bytes()
+    except PermissionError:
+        with pytest.raises(Denied):
+            open_archive({"path": str(secret), "time": "t", "columns": POWER})
+
+
+@pytest.mark.timeout(30)  # it would be waited for, for ever
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(Unavailable, match=r"it is a FIFO, not a regular file.*save what comes through a pipe first"):
+        open_archive({"path": str(tmp_path / name), "time": "t", "columns": POWER})
+    with pytest.raises(Unavailable, match="it is a device, not a regular file"):
+        open_archive({"path": os.devnull, "time": "t", "columns": POWER})
+
+
+@pytest.mark.parametrize(
+    ("cells", "advice"),
+    [
+        (("1,234", "2,345"), 'decimal=","; or, where 1,234 means 1234, that of thousands: thousands=","'),
+        (("1,234.5", "950"), 'declare the separator of thousands: thousands=","'),
+        (("1,234,567", "2,345"), 'declare the separator of thousands: thousands=","'),
+        (("1,234", "99,5"), 'declare the decimal comma: decimal=","'),
+        (("1.234,567", "99,5"), 'declare the decimal comma: decimal="," thousands="."'),
+    ],
+)
+def test_the_advice_on_a_comma_offers_all_that_it_may_be(tmp_path: Path, cells: tuple[str, ...], advice: str) -> None:
+    text = "t;watts\n" + "".join(f"{at(k)};{cell}\n" for k, cell in enumerate((*cells, cells[0])))
+    with pytest.raises(ReadFailed) as refused:
+        _ = opened(tmp_path, text).interval
+    assert str(refused.value).endswith(advice)
+
+
+def test_a_comma_between_thousands_is_read_as_advised(tmp_path: Path) -> None:
+    text = f"t;watts\n{at(0)};1,234\n{at(1)};950\n"
+    assert values(only(opened(tmp_path, text, thousands=","))) == [1234.0, 950.0]
+
+
+def test_the_module_says_what_it_is() -> None:
+    from joulelab.instruments import file
+
+    assert file.SUMMARY
+    assert file.DEFAULT is False
+    assert {"path", "columns", "time", "clock_offset_s", "label", "feeds"} <= set(CONFIG)
+
+
+@pytest.mark.system
+def test_neither_numpy_nor_duckdb_is_imported() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, joulelab.instruments.file; print({'numpy', 'duckdb'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_columns_of_two_families_are_wrong_on_their_own(tmp_path: Path) -> None:
+    """AC and DC of one file are of two instruments: their errors must not cancel in the supply's efficiency."""
+    columns = [{"column": name, "scope": f"node.{name}", "unit": "W"} for name in ("ac", "dc")]
+    found = everything(opened(tmp_path, log("100,90", "100,90", head="t,ac,dc"), columns=columns, gain=0.02))
+    ac, dc = (f.stream.channels[0].accuracy for f in found)
+    assert ac.shared.endswith(":node.ac")
+    assert dc.shared.endswith(":node.dc")
+    assert (ac.source, ac.gain) == ("assumed", 0.02)

@@ -1,0 +1,389 @@
+"""The BMC's meter against the simulated BMC: right values, and every way in which a BMC fails."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from math import isnan
+from pathlib import Path
+
+import pytest
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
+from joulelab.instruments import ipmi
+from joulelab.twin import profile
+from joulelab.twin.model import Node
+from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.truth import Truth
+
+pytestmark = pytest.mark.system
+
+pytest.importorskip("pyghmi", reason="pip install 'joulelab[ipmi]'")
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory):
+    path = tmp_path_factory.mktemp("truth") / "truth"
+    start = monotonic_ns() - 30 * NS
+    with Truth.create(path, Node(), profiles={"gpu": profile.constant(0.5)}, start_ns=start) as made:
+        yield made
+
+
+@pytest.fixture
+def serve(truth, tmp_path):
+    servers = []
+
+    def start(**flaws) -> ServerProcess:
+        server = ServerProcess("bmc", truth.path, tmp_path / f"bmc{len(servers)}", flaws=flaws)
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def usual(truth, tmp_path_factory):
+    with ServerProcess("bmc", truth.path, tmp_path_factory.mktemp("bmc")) as server:
+        yield server
+
+
+def entry(server: ServerProcess, **more):
+    given = {k: v for k, v in server.served.entries["bmc"].items() if k != "meter"}
+    password = Path(given["password"]["file"]).read_text()
+    return {**given, "label": "bmc", "password": password, "timeout_s": 60.0, **more}
+
+
+@pytest.fixture
+def opened():
+    meters = []
+
+    def open_meter(config):
+        meters.append(ipmi.open_meter(config))
+        return meters[-1], {s.name: s for s in meters[-1].streams()}
+
+    yield open_meter
+    for meter in meters:
+        meter.close()
+        meter.close()
+
+
+def eventually(action, seconds: float = 60.0):
+    """Repeat a reading until it succeeds."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return action()
+        except ReadFailed:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+def again(server: ServerProcess, **flaws) -> None:
+    """Let a BMC die and return with other flaws."""
+    server.kill()
+    server._order["flaws"] = flaws
+    server.start()
+
+
+NO_COOLING = {"fans": [], "temperatures": []}
+ONLY_DCMI = {"sources": ["dcmi"], **NO_COOLING}
+ONLY_XCC = {"sources": ["xcc"], **NO_COOLING}
+
+
+def test_what_the_twin_shows_is_read_with_no_further_settings(truth, usual, opened):
+    meter, streams = opened(entry(usual))
+    assert list(streams) == ["dcmi", "xcc", "psu:1", "psu:2", "psu:3", "psu:4", "cooling"]
+    now = monotonic_ns()
+    assert meter.read(streams["dcmi"])[0] == pytest.approx(truth.power("node.ac", now), abs=1.0)
+    for n in range(1, 5):
+        psu = streams[f"psu:{n}"]
+        assert (psu.scope, psu.parent, psu.sums, psu.parts) == (f"psu:{n}", "node.ac", "node.ac", 4)
+        step = psu.channels[0].accuracy.quantum
+        assert 4 <= step <= 24
+        assert meter.read(psu)[0] == pytest.approx(truth.power(f"psu:{n}", now), abs=step / 2 + 0.01)
+    assert streams["dcmi"].scope == "node.ac"
+    assert streams["xcc"].scope == "node.dc"
+    assert not meter.missing()
+
+
+def test_energy_is_that_of_the_truth(truth, serve, opened):
+    meter, streams = opened(entry(serve(period_s=0.0), **ONLY_XCC))
+    spec = streams["xcc"].channels[0]
+    assert (spec.kind, spec.unit, spec.modulus) == ("counter", "J", 2.0**32)
+    before, first, after = monotonic_ns(), meter.read(streams["xcc"])[0], monotonic_ns()
+    time.sleep(0.1)  # or longer: it must count what flows between the two readings
+    end, second, done = monotonic_ns(), meter.read(streams["xcc"])[0], monotonic_ns()
+    assert truth.energy("node.dc", after, end) - 0.01 <= second - first <= truth.energy("node.dc", before, done) + 0.01
+
+
+def test_the_counter_wraps_at_its_modulus(truth, serve, opened):
+    base = 2.0**32 - 5e6
+    server = serve(period_s=0.0, base_j=base)
+    meter, streams = opened(entry(server, timeout_s=2.0, **ONLY_XCC))
+    begin, first, read = monotonic_ns(), meter.read(streams["xcc"])[0], monotonic_ns()
+    assert first > base
+    again(server, period_s=0.0, base_j=base + 6e6)  # beyond the end of its 32 bits
+    asked, last, end = monotonic_ns(), eventually(lambda: meter.read(streams["xcc"])[0]), monotonic_ns()
+    assert last < first
+    counted = (last - first) % streams["xcc"].channels[0].modulus - 6e6
+    assert truth.energy("node.dc", read, asked) - 1 <= counted <= truth.energy("node.dc", begin, end) + 1
+
+
+def test_a_counter_that_is_reset_is_stored_as_read(truth, serve, opened):
+    at_s = (monotonic_ns() - truth.start_ns) / NS - 1.0
+    meter, streams = opened(entry(serve(period_s=0.0, base_j=1e9, reset_at_s=at_s), **ONLY_XCC))
+    assert meter.read(streams["xcc"])[0] < 1e6
+
+
+def test_the_newer_xcc_gives_power(truth, serve, opened):
+    meter, streams = opened(entry(serve(xcc="power"), sources=["xcc"]))
+    assert streams["xcc"].channels[0].kind == "power"
+    assert meter.read(streams["xcc"])[0] == pytest.approx(truth.power("node.dc", monotonic_ns()), abs=0.6)
+
+
+def test_a_sensor_by_its_name_feeds_what_is_said(truth, usual, opened):
+    source = {"source": "sensor:sys power", "feeds": "node.ac"}
+    meter, streams = opened(entry(usual, sources=[source], fans=[], temperatures=["GPU1*", "Inlet*"]))
+    power = streams["sensor:Sys Power"]
+    step = power.channels[0].accuracy.quantum
+    assert meter.read(power)[0] == pytest.approx(truth.power("node.ac", monotonic_ns()), abs=step / 2 + 0.01)
+    assert [c.name for c in streams["cooling"].channels] == ["temperature_c", "gpu1_temperature_c"]
+    assert list(streams) == ["sensor:Sys Power", "cooling"]
+
+
+def test_cooling_follows_the_load(usual, opened):
+    meter, streams = opened(entry(usual))
+    channels = streams["cooling"].channels
+    row = dict(zip([c.name for c in channels], meter.read(streams["cooling"]), strict=True))
+    assert all(c.kind == "state" for c in channels)
+    assert 22 <= row["temperature_c"] <= 27
+    assert 4200 < row["fan1_speed_rpm"] < 13200
+    assert streams["cooling"].scope == "node"
+
+
+def test_a_sensor_without_a_reading_is_a_gap_and_told(serve, opened):
+    server = serve(unavailable=["PSU2 Input Power", "Fan 3"], off=["Fan 4"])
+    meter, streams = opened(entry(server))
+    assert streams["psu:2"].parts == 4  # a sum of three would be wrong
+    with pytest.raises(ReadFailed, match="reading unavailable"):
+        meter.read(streams["psu:2"])
+    assert meter.read(streams["psu:1"])[0] > 100
+    assert len(streams["cooling"].channels) == 1 + 4
+    said = {m.what: m.why for m in meter.missing()}
+    assert "scanning disabled" in said["Fan 4 is not read"]
+    assert "unavailable" in said["Fan 3 is not read"]
+
+
+def test_dcmi_that_is_not_active_is_not_zero_watts(serve, opened):
+    server = serve(dcmi_active=False, manufacturer=674)
+    meter, streams = opened(entry(server))
+    assert "dcmi" not in streams
+    assert "xcc" not in streams  # on another maker's BMC the command is never tried
+    assert any("DCMI" in m.what for m in meter.missing())
+    with pytest.raises(Unavailable, match="DCMI"):
+        opened(entry(server, sources=["dcmi"]))
+
+
+def test_a_wrong_sensor_name_lists_the_right_ones(usual):
+    with pytest.raises(Unavailable, match="did you mean 'Sys Power'"):
+        ipmi.open_meter(entry(usual, sources=["sensor:Sys Powr"]))
+
+
+def test_wrong_keys_and_supplies(usual):
+    with pytest.raises(ConfigError, match="did you mean 'sources'"):
+        ipmi.open_meter(entry(usual, source="dcmi"))
+    with pytest.raises(Unavailable, match="supplies"):
+        ipmi.open_meter(entry(usual, sources=["psu.dc"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"password": "not-the-one"}, "refused the password"), ({"user": "nobody"}, "does not know the user")],
+)
+def test_wrong_logins_are_denied_in_own_words(usual, change, words):
+    config = entry(usual, **change)
+    with pytest.raises(Denied, match=words) as caught:
+        ipmi.open_meter(config)
+    told = " ".join(ipmi.diagnose(config, caught.value))
+    assert "speaks IPMI 2.0" in told
+    assert words in told
+    assert config["password"] not in str(caught.value) + told
+
+
+def test_a_bmc_that_refuses_every_login(serve):
+    with pytest.raises(Denied, match="password"):
+        ipmi.open_meter(entry(serve(refuse=True)))
+
+
+def test_too_high_a_privilege_is_denied(serve, opened):
+    server = serve(privilege=2)
+    config = entry(server, privilege="administrator")
+    with pytest.raises(Denied, match="privilege") as caught:
+        ipmi.open_meter(config)
+    assert 'privilege = "user"' in " ".join(ipmi.diagnose(config, caught.value))
+    meter, streams = opened(entry(server, privilege="user"))
+    assert meter.read(streams["dcmi"])[0] > 100
+
+
+def test_too_low_a_privilege_for_xcc(serve, opened):
+    server = serve(xcc_privilege=4)
+    with pytest.raises(Denied, match="insufficient privilege"):
+        ipmi.open_meter(entry(server, sources=["xcc"]))
+    meter, streams = opened(entry(server))
+    assert "xcc" not in streams
+    assert any("privilege" in m.why for m in meter.missing())
+
+
+def test_it_dies_and_returns(serve, opened):
+    server = serve()
+    meter, streams = opened(entry(server, timeout_s=2.0))
+    assert meter.read(streams["dcmi"])[0] > 100
+    server.kill()
+    for _ in range(2):
+        with pytest.raises(ReadFailed, match="answer"):
+            meter.read(streams["dcmi"])
+    server.start()  # sessions are lost, as when a BMC restarts
+    assert eventually(lambda: meter.read(streams["dcmi"]))[0] > 100
+    assert eventually(lambda: meter.read(streams["xcc"]))[0] >= 0
+
+
+def test_it_restarts_between_two_readings(serve, opened):
+    server = serve()
+    meter, streams = opened(entry(server, timeout_s=2.0))
+    server.kill()
+    server.start()
+    with pytest.raises(ReadFailed, match="in time"):  # it does not know the session any more
+        meter.read(streams["dcmi"])
+    assert eventually(lambda: meter.read(streams["dcmi"]))[0] > 100
+
+
+def test_a_slow_bmc_is_read(serve, opened):
+    meter, streams = opened(entry(serve(latency_s=0.05), **ONLY_DCMI))
+    begin = time.monotonic()
+    assert meter.read(streams["dcmi"])[0] > 100
+    assert time.monotonic() - begin >= 0.05
+    assert list(streams) == ["dcmi"]
+
+
+def test_one_that_is_slower_than_the_timeout_is_not(serve, opened):
+    server = serve()
+    config = entry(server, timeout_s=1.0, **ONLY_DCMI)
+    meter, streams = opened(config)
+    again(server, latency_s=30.0)
+    for _ in range(2):
+        with pytest.raises(ReadFailed, match=r"answer|login"):
+            meter.read(streams["dcmi"])
+    with pytest.raises(ReadFailed, match=r"answer|login"):
+        ipmi.open_meter({**config, "timeout_s": 0.05})
+    server.kill()
+
+
+def test_a_login_that_outlasts_the_timeout_goes_on(serve, opened):
+    server = serve()
+    meter, streams = opened(entry(server, timeout_s=1.0, **ONLY_DCMI))
+    again(server, latency_s=0.25)  # six packets: longer than one reading may take
+    assert eventually(lambda: meter.read(streams["dcmi"]))[0] > 100
+
+
+@pytest.mark.campaign
+def test_cooling_of_a_slow_bmc_costs_no_power(serve, opened):
+    server = serve()
+    meter, streams = opened(entry(server, timeout_s=1.0))
+    again(server, latency_s=0.15)  # seven sensors take longer than one reading may
+    cooling = streams.pop("cooling")
+    eventually(lambda: meter.read(streams["dcmi"]))
+    session = meter._link._link._session
+    seen = set()
+    for _ in range(8):
+        begin = time.monotonic()
+        row = meter.read(cooling)
+        assert time.monotonic() - begin < 1.8
+        seen |= {i for i, value in enumerate(row) if not isnan(value)}
+        assert meter.read(streams["dcmi"])[0] > 100
+        if len(seen) == len(cooling.channels):
+            break
+    assert len(seen) == len(cooling.channels), "all have their turn"
+    assert meter._link._link._session is session
+
+
+def test_a_session_that_answers_late_is_kept(serve, opened):
+    server = serve(latency_s=0.3)
+    meter, streams = opened(entry(server, **ONLY_DCMI))
+    lan = meter._link._link
+    session = lan._session
+    with pytest.raises(ReadFailed, match="in time"):
+        lan.raw(0x06, 0x01, b"", monotonic_ns() + NS // 20)
+    assert lan._session is session
+    assert meter.read(streams["dcmi"])[0] > 100
+    assert lan._session is session
+
+
+def test_all_streams_of_a_dead_bmc_fail_together(serve, opened):
+    server = serve()
+    meter, streams = opened(entry(server, timeout_s=2.0, period_s=600.0))
+    first, *others = streams.values()
+    assert len(others) > 4
+    meter.read(first)
+    server.kill()
+    with pytest.raises(ReadFailed) as told:
+        meter.read(first)
+    failed_ns = meter._link._failed_ns
+    for stream in others:
+        with pytest.raises(ReadFailed) as same:
+            meter.read(stream)
+        assert str(same.value) == str(told.value)
+    assert meter._link._failed_ns == failed_ns, "they do not ask again"
+    with pytest.raises(ReadFailed):
+        meter.read(others[0])
+    assert meter._link._failed_ns > failed_ns, "the next reading is an attempt of its own"
+    server.start()
+    for stream in streams.values():
+        assert len(eventually(lambda stream=stream: meter.read(stream))) == len(stream.channels)
+
+
+def test_dropped_packets_are_sent_again(serve, opened):
+    meter, streams = opened(entry(serve(drop_share=0.05), **ONLY_DCMI))
+    assert all(eventually(lambda: meter.read(streams["dcmi"]))[0] > 100 for _ in range(10))
+
+
+def test_garbled_answers_are_gaps(serve, opened):
+    server = serve()
+    meter, streams = opened(entry(server, timeout_s=2.0))
+    again(server, garble_at_s=0.0)
+    for stream in streams.values():
+        said = []
+        for _ in range(10):
+            with pytest.raises(ReadFailed) as caught:  # never a number
+                meter.read(stream)
+            said.append(str(caught.value))
+        assert any("malformed" in text for text in said)
+    with pytest.raises(ReadFailed):
+        ipmi.open_meter(entry(server))
+
+
+def test_a_sensor_of_the_whole_node_where_there_is_nothing_else(serve, opened):
+    _, streams = opened(entry(serve(dcmi=False, xcc="none"), psu="no such*", **NO_COOLING))
+    assert list(streams) == ["sensor:Sys Power"]
+    assert streams["sensor:Sys Power"].scope == "node.ac"
+
+
+# In-band: the same meter through ipmitool, which here reaches the simulated BMC over LAN.
+
+
+def test_in_band_through_ipmitool(truth, usual, opened):
+    if shutil.which("ipmitool") is None:
+        pytest.skip("apt install ipmitool")
+    given = usual.served.entries["bmc"]
+    port = given["address"].rpartition(":")[2]
+    command = f"ipmitool -I lanplus -C 3 -H 127.0.0.1 -p {port} -U {given['user']} -f {given['password']['file']}"
+    config = {"interface": "in-band", "command": command, "timeout_s": 60.0, "fans": ["Fan 1"]}
+    meter, streams = opened(config)
+    assert meter.read(streams["dcmi"])[0] == pytest.approx(truth.power("node.ac", monotonic_ns()), abs=1.0)
+    assert meter.read(streams["psu:1"])[0] > 100
+    assert meter.read(streams["xcc"])[0] > 1000
+    assert not any(isnan(v) for v in meter.read(streams["cooling"]))

@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import random
+import shutil
+import socket
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.waiting import until
+
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ConfigError, Denied, MeterError, ReadFailed, Unavailable
+from joulelab.instruments import plug
+from joulelab.instruments.http import parse_json
+from joulelab.instruments.plug import values
+from joulelab.instruments.plug.mqtt import MqttListener
+from joulelab.twin import profile
+from joulelab.twin.model import H100, RTX3090, Cpu, Dram, Host, Node, Supply
+from joulelab.twin.servers import plug as server
+from joulelab.twin.servers.process import ServerProcess
+from joulelab.twin.truth import Truth
+
+DESK = Node(
+    gpus=(RTX3090,),
+    packages=1,
+    cpu=Cpu(idle_w=20, max_w=120, core_idle_w=5),
+    dram=Dram(idle_w=3, max_w=10),
+    host=Host(idle_w=40, max_w=90),
+    supply=Supply(rated_w=1000, standby_w=5, cords=(1.0,)),
+)
+SWITCH = {
+    "id": 0, "output": True, "apower": 412.3, "voltage": 230.1, "current": 1.8, "pf": 0.99,
+    "aenergy": {"total": 1000.123, "by_minute": [1, 2, 3]},
+}  # fmt: skip
+SENSOR = {
+    "StatusSNS": {
+        "Time": "2026-03-01T10:00:00",
+        "ENERGY": {"Total": 12.345, "Power": 412, "ApparentPower": 420, "Factor": 0.98, "Voltage": 230, "Current": 1.8},
+    }
+}
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+
+
+@pytest.fixture
+def truth(tmp_path):
+    start = monotonic_ns() - 100 * NS
+    with Truth.create(tmp_path / "truth", DESK, profiles={"gpu": profile.constant(0.5)}, start_ns=start) as made:
+        yield made
+
+
+@pytest.fixture
+def served(truth, tmp_path):
+    """Serve a plug in this process; give the configuration that reads it."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**flaws):
+            folder = tmp_path / f"plug{len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            return configured(stack.enter_context(server.serve(truth, folder, replace(server.FLAWS, **flaws), 0)))
+
+        yield start
+
+
+def configured(found) -> dict:
+    entry = dict(found.entries["plug"]) | {"label": "plug1", "timeout_s": 60.0}
+    assert entry.pop("meter") == "plug"
+    if "password" in entry:
+        entry["password"] = Path(entry["password"]["file"]).read_text()
+    return entry
+
+
+def read(config, **more) -> dict[str, float]:
+    meter = plug.open_meter(config | more)
+    (stream,) = meter.streams()
+    row = dict(zip([c.name for c in stream.channels], meter.read(stream), strict=True))
+    meter.close()
+    meter.close()
+    return row
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("flaws", "config", "step_w"),
+    [
+        ({}, {}, 0.1),
+        ({"clamp": True}, {"channel": 1}, 0.1),
+        ({"password": False}, {}, 0.1),
+        ({}, {"kind": "tasmota"}, 1.0),
+        ({"old": True}, {"kind": "tasmota"}, 1.0),
+    ],
+)
+def test_reads_power_and_energy(truth, served, flaws, config, step_w):
+    entry = served(**flaws)
+    before = monotonic_ns()
+    row = read(entry, **config)
+    now = monotonic_ns()
+    watts = truth.power("node.ac", now)
+    assert 200 < watts < 600
+    assert row["power_w"] == pytest.approx(watts, abs=step_w)
+    least, most = (server.FLAWS.base_j + truth.energy("node.ac", truth.start_ns, t) for t in (before, now))
+    # The last update is up to 1 s old, a step is 3.6 kJ for Tasmota.
+    assert least - 3600 - watts <= row["energy_j"] <= most + 3600
+    assert row["current_a"] == pytest.approx(watts / 230, abs=0.01)
+    assert row["voltage_v"] == 230
+
+
+@pytest.mark.system
+def test_what_the_stream_says(served):
+    meter = plug.open_meter(served())
+    (stream,) = meter.streams()
+    assert (stream.scope, stream.sums, stream.model) == ("node.ac", "", "shelly")
+    power, energy = stream.channels[:2]
+    assert power.accuracy.source == "assumed"
+    assert "indicative" in power.accuracy.reference
+    assert (power.kind, power.update_s) == ("power", 1.0)
+    assert (energy.kind, energy.update_s) == ("counter", 60.0)
+    meter.close()
+    stated = plug.open_meter(served() | {"gain": 0.01, "reference": "compared with a WT310E"})
+    assert stated.streams()[0].channels[0].accuracy.gain == 0.01
+    stated.close()
+
+
+@pytest.mark.system
+def test_a_node_that_no_plug_carries_has_no_entry(tmp_path):
+    with Truth.create(tmp_path / "big", Node(gpus=(H100,) * 8)) as big:
+        assert server.full_w(big) > server.CARRIES_W
+        with server.serve(big, tmp_path, server.FLAWS, 0) as found:
+            assert found.entries == {}
+            entry = dict(found.facts["entry"]) | {"password": (tmp_path / "password").read_text()}
+            entry.pop("meter")
+            assert read(entry)["power_w"] > 1000
+
+
+@pytest.mark.system
+def test_dies_and_returns(truth, tmp_path):
+    with ServerProcess("plug", truth.path, tmp_path / "plug") as process:
+        meter = plug.open_meter(configured(process.served))
+        (stream,) = meter.streams()
+        before = meter.read(stream)[0]
+        process.kill()
+        with pytest.raises(ReadFailed, match=r"^plug1: "):
+            meter.read(stream)
+        process.start()
+        assert meter.read(stream)[0] == pytest.approx(before, abs=1)
+        meter.close()
+
+
+@pytest.mark.system
+def test_slow_silent_and_garbled(truth, served):
+    assert read(served(latency_s=0.05))["power_w"] > 0
+    with pytest.raises(ReadFailed, match="no answer in time"):
+        read(served(latency_s=30.0), timeout_s=0.3)
+    with pytest.raises(ReadFailed, match="no answer in time"):
+        read(served(drop_share=1.0), timeout_s=0.3)
+    for kind in ("shelly", "tasmota"):
+        with pytest.raises(MeterError):
+            read(served(garble_at_s=0.0, password=False), kind=kind)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("kind", ["shelly", "tasmota"])
+def test_wrong_password(served, kind):
+    config = served() | {"kind": kind}
+    for wrong in ({"password": "wr0ng-one"}, {"user": "nobody"}, {"password": ""}):
+        with pytest.raises(Denied) as caught:
+            read(config | wrong)
+        assert "wr0ng-one" not in str(caught.value)
+        assert str(caught.value).startswith("plug1: ")
+    with pytest.raises(Denied):
+        read(served(refuse=True) | {"kind": kind})
+
+
+@pytest.mark.system
+def test_configuration_that_does_not_fit(served):
+    config = served(clamp=True)
+    for wrong, words in (
+        ({"kind": "kasa"}, "shelly or tasmota"),
+        ({"channel": 5}, "em1:0, em1:1"),
+        ({"channel": -1}, "0, 1"),
+        ({"component": "relay"}, "switch or pm1 or em1"),
+        ({"via": "mqtt"}, "Tasmota with a topic"),
+        ({"period_s": 0.01}, "0.5 or more"),
+        ({"passwort": "x"}, "did you mean 'password'"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            read(config | wrong)
+        assert words in str(caught.value), wrong
+
+
+@pytest.mark.system
+def test_the_doctor_tells_failures_apart(served):
+    config = served()
+
+    def told(**wrong):
+        try:
+            read(config | wrong)
+        except (MeterError, ConfigError) as error:
+            said = plug.diagnose(config | wrong, error)
+        assert config["password"] not in " ".join(said)
+        return said[-1]
+
+    assert "is closed" in told(address="127.0.0.1:1")
+    assert "does not resolve" in told(address="no-such-host.invalid")
+    assert "refuses the user or the password" in told(password="no")
+    assert "switch:0" in told(channel=3)
+    assert "HOST" in told(address="")
+
+
+@pytest.mark.system
+def test_the_doctor_tells_one_kind_from_the_other(served):
+    config = served(password=False)
+    error = ReadFailed("its answer is not JSON")
+    for kind, other in (("shelly", "tasmota"), ("tasmota", "shelly")):
+        assert f'set kind = "{other}"' in plug.diagnose(config | {"kind": kind}, error)[-1]
+
+
+def test_readings_that_are_none():
+    def row(**changes):
+        return values.shelly({"switch:0": SWITCH | changes}, "switch", 0)
+
+    assert row().values()[:2] == (412.3, 1000.123 * 3600)
+    assert math.isnan(row(pf=None).power_factor)
+    assert math.isnan(row(aenergy=None).energy_j)
+    for wrong in (None, "412", True, -3.0, 1e9, math.inf):
+        with pytest.raises(ReadFailed):
+            row(apower=wrong)
+    with pytest.raises(ReadFailed, match="fault"):
+        row(errors=["power_meas_failure"])
+    with pytest.raises(Denied):
+        values.tasmota({"WARNING": "Need user"}, 0)
+    with pytest.raises(Unavailable, match="measures no energy"):
+        values.tasmota({"StatusSNS": {"Time": "x", "Switch1": "ON"}}, 0)
+    two = {"ENERGY": {"Power": [10, 20], "Total": 5.0, "Voltage": 230}}
+    assert [values.tasmota(two, n).power_w for n in (0, 1)] == [10, 20]
+    assert math.isnan(values.tasmota(two, 1).energy_j)  # one total for both channels is neither's
+
+
+TOKENS = (b"null", b"true", b'"12"', b"-1", b"1e999", b"NaN", b"{}", b"[]", b"7", b"\xff", b"")
+
+
+def mutated(draw: random.Random, body: bytes) -> bytes:
+    if draw.random() < 0.1:
+        return draw.randbytes(draw.randrange(80))
+    data = bytearray(body)
+    for _ in range(draw.randrange(1, 4)):
+        place = draw.randrange(len(data) or 1)
+        data[place : place + draw.randrange(12)] = draw.choice((*TOKENS, draw.randbytes(1), data[place : place + 9]))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["shelly", "tasmota"])
+@pytest.mark.parametrize("rounds", [1_200, pytest.param(12_000, marks=pytest.mark.campaign)])
+def test_malformed_answers_never_give_a_wrong_number(kind, rounds):
+    """Wrong: a power or an energy that does not stand in the answer at its place as a number of at least 0."""
+    draw, taken = random.Random(11), 0
+    good = json.dumps({"switch:0": SWITCH} if kind == "shelly" else SENSOR).encode()
+    for _ in range(rounds):
+        try:
+            doc = parse_json(mutated(draw, good), "plug")
+            row = values.shelly(doc, "switch", 0) if kind == "shelly" else values.tasmota(doc, 0)
+        except MeterError:
+            continue
+        taken += 1
+        if kind == "shelly":
+            watts, total, scale = doc["switch:0"]["apower"], doc["switch:0"].get("aenergy"), 3600.0
+            total = total.get("total") if isinstance(total, dict) else None
+        else:
+            found = doc.get("StatusSNS", doc)["ENERGY"]
+            watts, total, scale = found["Power"], found.get("Total"), 3.6e6
+            watts = watts[0] if isinstance(watts, list) else watts
+            total = total[0] if isinstance(total, list) and total else total
+        assert type(watts) in (int, float)
+        assert row.power_w == watts >= 0
+        assert math.isnan(row.energy_j) if total in (None, []) else row.energy_j == pytest.approx(total * scale)
+        assert all(math.isnan(v) or (math.isfinite(v) and v >= -1e-9) for v in row.values())
+    assert taken > 500 * rounds / 12_000
+
+
+@pytest.fixture
+def broker(tmp_path):
+    if MOSQUITTO is None:
+        pytest.skip("mosquitto is not installed: apt install mosquitto")
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        port = place.getsockname()[1]
+    conf = tmp_path / "mosquitto.conf"
+    conf.write_text(f"listener {port} 127.0.0.1\npersistence false\nallow_anonymous true\nuser root\n")
+    process = subprocess.Popen([MOSQUITTO, "-c", str(conf)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: is_open(port), "the broker listens")
+    yield port
+    process.terminate()
+    process.wait()
+
+
+def is_open(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.system
+def test_a_tasmota_that_publishes(broker):
+    config = {"label": "plug1", "kind": "tasmota", "via": "mqtt", "address": f"127.0.0.1:{broker}", "topic": "desk"}
+    config |= {"timeout_s": 60.0, "update_s": 60.0}
+    device = MqttListener("127.0.0.1", broker, ("cmnd/desk/STATUS",), timeout_s=60.0)
+    # As the firmware does: it answers when it is asked, and publishes from time to time.
+    device._client.on_message = lambda client, *_: client.publish("stat/desk/STATUS10", json.dumps(SENSOR))
+    meter = plug.open_meter(config)
+    (stream,) = meter.streams()
+    assert stream.channels[-1].quantity == "age"
+    assert stream.channels[0].update_s == 60.0
+    assert meter.read(stream)[0] == 412
+    device.ask("tele/desk/SENSOR", json.dumps({"ENERGY": {"Total": 12.4, "Power": 99}}))
+    row = until(lambda: (row := meter.read(stream))[0] == 99 and row, "what it publishes")
+    assert row[:2] == (99.0, pytest.approx(12.4 * 3.6e6))
+    assert row[-1] >= 0
+    device.close()
+    meter.close()
+
+
+class QuietListener:
+    """Stand for a listener to a plug that published something a while ago, or nothing."""
+
+    state = "the broker is there"
+
+    def __init__(self, age_s=None):
+        self.age_s = age_s
+        self.asked = []
+
+    def ask(self, *words):
+        self.asked.append(words)
+
+    def wait(self, timeout_s):
+        pass
+
+    def latest(self):
+        return None if self.age_s is None else ("tele/desk/SENSOR", json.dumps(SENSOR).encode(), self.age_s)
+
+
+def test_a_tasmota_that_stops_publishing_gives_no_reading():
+    listener = QuietListener()
+    source = plug.TasmotaListener(listener, "desk", 0, 0.5, 5.0)
+    assert listener.asked == [("cmnd/desk/STATUS", "10")]
+    with pytest.raises(ReadFailed, match="has not published"):
+        source.row()
+    listener.age_s = 1.4
+    row, age_s = source.row()
+    assert (row.power_w, age_s) == (412, 1.4)
+    listener.age_s = 1.6  # three times that it should have published
+    with pytest.raises(ReadFailed, match="stopped publishing"):
+        source.row()

@@ -1,0 +1,202 @@
+"""PromQL and answers of servers: pure functions over texts and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from itertools import pairwise
+
+import pytest
+
+from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.instruments import open_meter
+from joulelab.instruments.http import parse_json
+from joulelab.instruments.prometheus.api import parse_matrix
+from joulelab.instruments.prometheus.presets import PRESETS
+from joulelab.instruments.prometheus.query import filled, is_plain, narrowed, parse_query, selectors
+
+
+@pytest.mark.parametrize(
+    ("query", "found", "plain"),
+    [
+        ("up", ["up"], True),
+        (" up{job=\"a,b}\", x=~'y{1}'} ", ["up{job=\"a,b}\",x=~'y{1}'}"], True),
+        ('{__name__="up"}', ['{__name__="up"}'], True),
+        ("job:power:sum", ["job:power:sum"], True),
+        ("sum(up)", ["up"], False),
+        ("up * 2", ["up"], False),
+        (
+            "sum by (gpu, instance) (rate(a_total[5m])) / on(gpu) group_left(model) b{x='1'}",
+            ["a_total", "b{x='1'}"],
+            False,
+        ),
+        ("a and b unless c or d > bool 3e2", ["a", "b", "c", "d"], False),
+        ("sum without (mode) (kepler_node_package_joules_total)", ["kepler_node_package_joules_total"], False),
+        ('label_replace(a, "sum", "$1", "max", "(.*)")', ["a"], False),
+        ("max_over_time(rate(a[1m])[5m:15s])", ["a"], False),
+        ("a # and b\n + c", ["a", "c"], False),
+        ("a offset 5m", [], False),
+        ("a @ 1609746000", [], False),
+        ("1 + 2", [], False),
+        ("a[5m]", ["a"], False),
+    ],
+)
+def test_selectors_are_found_and_told_from_expressions(query, found, plain):
+    assert selectors(query) == found
+    assert is_plain(query) is plain
+
+
+def test_labels_and_matchers():
+    assert filled("gpu:{gpu}", {"gpu": "3"}, "x") == "gpu:3"
+    with pytest.raises(ConfigError, match="did you mean 'gpu'"):
+        filled("gpu:{gp}", {"gpu": "3", "__name__": "x"}, "x")
+    assert narrowed("up", 'a="b"') == 'up{a="b"}'
+    assert narrowed('up{x="1"}', ' a="b", ') == 'up{x="1", a="b"}'
+    assert narrowed("up{}", 'a="b"') == 'up{a="b"}'
+    assert narrowed("up", " ") == "up"
+
+
+@pytest.mark.parametrize("preset", list(PRESETS))
+def test_presets_are_whole(preset):
+    for row in PRESETS[preset]:
+        query = parse_query(row, "node.ac", preset)
+        if preset == "joulelab":  # the agents state it themselves
+            assert query.gain == 0
+            continue
+        assert query.reference
+        assert 0 < query.gain < 0.1
+        assert query.kind in ("power", "counter")
+        assert query.plain or selectors(query.query), query.query
+
+
+@pytest.mark.parametrize(
+    ("metric", "factor"),
+    [
+        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1e-3),
+        ("DCGM_FI_DEV_POWER_USAGE", 1.0),
+        ("ipmi_dcmi_power_consumption_watts", 1.0),
+        ("rPDU2DeviceStatusPower", 10.0),
+        ("st4OutletEnergy", 3600.0),
+        ("node_rapl_package_joules_total", 1.0),
+        ("scaph_host_power_microwatts", 1e-6),
+        ("scaph_host_energy_microjoules", 1e-6),
+    ],
+)
+def test_units_of_the_presets(metric, factor):
+    rows = [row for rows in PRESETS.values() for row in rows if row["query"].startswith(metric)]
+    assert [parse_query(row, "node.ac", "x").factor for row in rows] == [pytest.approx(factor)]
+
+
+GOOD = {
+    "status": "success",
+    "data": {
+        "resultType": "matrix",
+        "result": [
+            {"metric": {"__name__": "x", "gpu": "0"}, "values": [[1700000000.25, "1.5"], [1700000015.25, "NaN"]]},
+            {"metric": {"__name__": "x", "gpu": "1"}, "values": [[1700000000.25, "2e3"], [1700000015.25, "-7"]]},
+        ],
+    },
+}
+
+
+def test_a_good_answer():
+    found = parse_matrix(GOOD, "p")
+    first, second = found.values()
+    assert [s.t1 for s in first] == [1700000000250000000, 1700000015250000000]
+    assert first[0].value == 1.5
+    assert math.isnan(first[1].value)
+    assert [s.value for s in second] == [2000.0, -7.0]
+
+
+@pytest.mark.parametrize("rounds", [1_200, pytest.param(12_000, marks=pytest.mark.campaign)])
+def test_fuzzed_answers_give_right_numbers_or_typed_errors(rounds):
+    """Wrong would be: a number or a time that does not stand in the answer's text as JSON reads it, or disorder."""
+    rng = random.Random(11)
+    text = json.dumps(GOOD).encode()
+    good = bad = 0
+    for _ in range(rounds):
+        body = bytearray(text if rng.random() < 0.9 else rng.randbytes(rng.randrange(200)))
+        for _ in range(rng.randrange(4)):
+            if body:
+                at = rng.randrange(len(body))
+                action = rng.randrange(4)
+                if action == 0:
+                    body[at] = rng.randrange(256)
+                elif action == 1:
+                    del body[at : at + rng.randrange(1, 8)]
+                elif action == 2:
+                    body[at:at] = rng.choice(
+                        [b"1", b'"', b"null", b"[]", b"{}", b"-", b"e9", b"Inf", b",", b"true", b"_"]
+                    )
+                else:
+                    body = body[:at]
+        try:
+            answer = parse_json(bytes(body), "p")
+            found = parse_matrix(answer, "p")
+        except ReadFailed:
+            bad += 1
+            continue
+        good += 1
+        rows = answer["data"]["result"]
+        assert len(found) == len(rows)
+        for row in rows:
+            samples = found[tuple(sorted(row["metric"].items()))]
+            for (at, value), sample in zip(row["values"], samples, strict=True):
+                assert sample.t1 == round(at * 1000) * 1_000_000
+                assert sample.value == float(value) or (math.isnan(sample.value) and not math.isfinite(float(value)))
+            assert all(a.t1 < b.t1 for a, b in pairwise(samples))
+    assert good > 1000 * rounds / 12_000
+    assert bad > 1000 * rounds / 12_000
+
+
+@pytest.mark.parametrize("rounds", [1_000, pytest.param(10_000, marks=pytest.mark.campaign)])
+def test_fuzzed_structures_give_typed_errors(rounds):
+    rng = random.Random(12)
+    junk = [None, True, 3, -1.5, "x", [], {}, [[]], {"a": 1}, [1, 2], float("inf"), 1e300]
+
+    def spoil(node):
+        if rng.random() < 0.08:
+            return rng.choice(junk)
+        if isinstance(node, dict):
+            return {k: spoil(v) for k, v in node.items() if rng.random() > 0.03}
+        return [spoil(v) for v in node if rng.random() > 0.03] if isinstance(node, list) else node
+
+    outcomes = {"good": 0, "bad": 0}
+    for _ in range(rounds):
+        try:
+            for samples in parse_matrix(spoil(GOOD), "p").values():
+                assert all(isinstance(s.value, float) and isinstance(s.t1, int) for s in samples)
+            outcomes["good"] += 1
+        except ReadFailed:
+            outcomes["bad"] += 1
+    assert min(outcomes.values()) > 500 * rounds / 10_000, outcomes
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"adress": "x"}, "did you mean 'address'"),
+        ({"preset": "ipmi"}, "no address"),
+        ({"address": "ftp://x", "preset": "ipmi"}, "not a server's"),
+        ({"address": "http://me:pw@x", "preset": "ipmi"}, "holds a login"),
+        ({"address": "x"}, "neither preset nor queries"),
+        ({"address": "x", "preset": "ipmi", "queries": []}, "both preset and queries"),
+        ({"address": "x", "preset": "impi"}, "did you mean 'ipmi'"),
+        ({"address": "x", "queries": {}}, "queries is no list"),
+        ({"address": "x", "queries": [{"qery": "a"}]}, "did you mean 'query'"),
+        ({"address": "x", "queries": [{"query": ""}]}, "empty"),
+        ({"address": "x", "queries": [{"query": "a", "unit": "kw"}]}, "unit is 'kw'"),
+        ({"address": "x", "queries": [{"query": "a", "unit": "W", "kind": "counter"}]}, "a counter in W"),
+        ({"address": "x", "queries": [{"query": "a", "name": "power"}]}, "end it in _w"),
+        ({"address": "x", "queries": [{"query": "a"}], "match": "b='c'"}, "match goes with a preset"),
+        ({"address": "x", "preset": "ipmi", "user": "me"}, "belong together"),
+        ({"address": "x", "preset": "ipmi", "token": "t", "user": "me", "password": "p"}, "one of them"),
+        ({"address": "x", "preset": "ipmi", "verify": 3}, "verify is 3"),
+        ({"address": "x", "preset": "ipmi", "lookback_s": -1}, "above 0"),
+    ],
+)
+def test_wrong_entries_are_refused(entry, words):
+    with pytest.raises(ConfigError) as caught:
+        open_meter("prometheus", entry)
+    assert words in str(caught.value)

@@ -1,0 +1,269 @@
+"""Which row counts, what is flagged, what is a gap: over rows as Slurm writes them, without a Slurm."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tests.slurm.fake import DAY, PM, T0, Fake, row
+
+from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.series import Readings
+from joulelab.core.clock import NS
+from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
+from joulelab.instruments.slurm.client import Answer
+
+
+def energy(archive):
+    return archive.fetch(0, 0)[0].rows[1][2][0]
+
+
+def said(archive, kind="problem"):
+    key = {"problem": "what", "gap": "reason"}[kind]
+    return [event[key] for event in archive.fetch(0, 0)[0].events if event["event"] == kind]
+
+
+def test_single_node_rows():
+    steps = row("1", 50) + row("1.batch", 70) + row("1.0", 50)
+    outer = row("1.extern", 71)
+    for text, joules, counts in (
+        (steps + outer, 71, ".extern"),
+        (steps, 70, ".batch"),
+        (row("1", 50) + row("1.0", 50), 50, "the job's row"),
+        (row("1", "") + row("1.batch", 70), 70, ".batch"),
+    ):
+        archive = Fake(text).archive()
+        assert energy(archive) == joules
+        assert archive.facts["row"] == counts
+        assert said(archive) == []
+
+
+def test_several_nodes_rows():
+    wide = {"nodes": "n[1-2]", "count": 2}
+    text = row("1", 100, **wide) + row("1.batch", 60) + row("1.0", 100, **wide)
+    archive = Fake(text).archive()
+    assert (energy(archive), archive.facts["row"], archive.facts["nodes"]) == (100, "the job's row", "n[1-2]")
+    assert archive.fetch(0, 0)[0].host == "n[1-2]"
+    archive = Fake(text + row("1.extern", 121, **wide)).archive()
+    assert (energy(archive), archive.facts["row"]) == (121, ".extern")
+    archive = Fake(row("1", "", **wide) + row("1.batch", 60)).archive()
+    assert math.isnan(energy(archive))
+    assert "first of 2 nodes" in said(archive, "gap")[0]
+
+
+def test_an_outer_row_without_energy_is_passed_over_and_said():
+    archive = Fake(row("1", 50) + row("1.batch", 70) + row("1.extern", 0)).archive()
+    assert energy(archive) == 70
+    assert any(".extern" in text and ".batch is taken" in text for text in said(archive))
+
+
+def test_steps_side_by_side_and_gaps():
+    wide = {"nodes": "n[1-2]", "count": 2}
+    double = (
+        row("1", 200, **wide) + row("1.0", 100, "00:00", "00:50", **wide) + row("1.1", 100, "00:20", "01:00", **wide)
+    )
+    assert said(Fake(double).archive()) == [
+        "steps ran side by side for 30 s: each is charged all of its nodes, so the sum counts them more than once"
+    ]
+    (text,) = said(Fake(row("1.extern", 90, **wide) + double).archive())
+    assert "do not add them" in text
+    gaps = row("1", 80) + row("1.0", 40, "00:05", "00:20") + row("1.1", 40, "00:30", "00:59")
+    (text,) = said(Fake(gaps).archive())
+    assert text == "for 16 s of 60 s no step ran: that energy is not in the sum of steps"
+    assert said(Fake(row("1", 80) + row("1.0", 80, "00:01", "01:00")).archive()) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "config", "reason"),
+    [
+        ("0", PM.replace("pm_counters", "none"), "AcctGatherEnergyType is none"),
+        ("", PM.replace("pm_counters", "none"), "AcctGatherEnergyType is none"),
+        ("0", PM, "does not read its meter on n1"),
+        ("0", PM.replace("1 sec", "120 sec"), "shorter than the 120 s"),
+        ("18446744073709551614", PM, "without a value (18446744073709551614)"),
+        ("", PM, "no step was started with srun"),
+        ("18446744073709000000", PM, "without a value"),
+        ("9223372036854775000", PM, "cannot be"),
+    ],
+)
+def test_what_is_no_energy_is_a_gap_with_its_reason(value, config, reason):
+    archive = Fake(row("1", value), config=config).archive()
+    job = archive.fetch(0, 0)[0]
+    assert [math.isnan(values[0]) for _, _, values in job.rows] == [True, True]
+    assert reason in said(archive, "gap")[0]
+    assert [event["event"] for event in job.events][-2:] == ["gap", "gap-end"]
+    short = Fake(row("1", "0", "00:00", "00:00")).archive()
+    assert "less than a second" in said(short, "gap")[0]
+
+
+def test_the_analysis_gives_exactly_that_energy():
+    archive = Fake(row("1", 14_401, nodes="n7") + row("1.0", 7_000, "00:10", "00:40"), others="").archive(gain=0.02)
+    start, end = archive.interval
+    assert (start, end) == (T0, T0 + 60 * NS)
+    for fetched, joules in zip(archive.fetch(start, end), (14_401, 7_000), strict=True):
+        a, b = fetched.rows[0][0], fetched.rows[1][0]
+        t = np.array([a, b])
+        spec = fetched.stream.channels[0]
+        curve = CounterCurve(Readings.of(t, t, np.array([v[2][0] for v in fetched.rows])), spec, name="slurm")
+        found = curve.energy(a, b)
+        assert found.value == pytest.approx(joules, abs=1e-6)
+        # Each edge is off by as much as a look (1 s) and a whole second hold, at the power of the rest of the time: the
+        # mean over all of it is too low where idle time counts in place of work.
+        power = joules / ((b - a) / NS - 2)
+        edges = [u for source, u in found.terms.items() if source.startswith("edge")]
+        assert sorted(map(abs, edges)) == pytest.approx([(2 * power + 1) / math.sqrt(8)] * 2, rel=1e-3)
+        assert spec.accuracy.gain == 0.02
+        assert fetched.host == "n7"
+    assert [f.stream.parent for f in archive.fetch(0, 0)] == [None, "job"]
+    assert [f.stream.scope for f in archive.fetch(0, 0)] == ["job", "job/0"]
+    archive.close()
+    archive.close()
+
+
+def test_facts_and_steps():
+    archive = Fake(row("1", 50) + row("1.0", 50, "00:05", "00:20")).archive()
+    facts = archive.facts
+    assert facts["name"] == "train|it now"
+    assert [facts[k] for k in ("user", "state", "exit_code", "nodes", "elapsed_s")] == [
+        "ann",
+        "COMPLETED",
+        "0:0",
+        "n1",
+        60,
+    ]
+    assert (facts["plugin"], facts["frequency_s"]) == ("pm_counters", 1.0)
+    assert archive.steps == [("0", T0 + 5 * NS, T0 + 20 * NS)]
+
+
+def test_shared_nodes_are_flagged():
+    mine = row("1", 50) + row("1.0", 50)
+    others = f"1|COMPLETED|{DAY}00:00|{DAY}01:00|n1\n2|COMPLETED|{DAY}00:30|{DAY}01:30|n1\n"
+    others += f"3|COMPLETED|{DAY}01:00|{DAY}02:00|n1\n"
+    (text,) = said(Fake(mine, others=others).archive())
+    assert "shared n1 with 2 (30 s)" in text
+    assert "--exclusive" in text
+    (text,) = said(Fake(mine, others=f"9|RUNNING|{DAY}00:10|Unknown|n1\n").archive())
+    assert "with 9 (50 s)" in text
+    (text,) = said(Fake(mine, job="JobState=COMPLETED OverSubscribe=YES").archive())
+    assert "OverSubscribe" in text
+    (text,) = said(Fake(mine, config=PM.replace("none", "jobs,users")).archive())
+    assert "PrivateData" in text
+
+
+def test_arrays_name_their_tasks():
+    tasks = row("8_1", 5, raw="14") + row("8_2", 6, raw="8", index=2) + row("8_10", 7, raw="9", index=3)
+    with pytest.raises(ConfigError, match="8_1, 8_2, 8_10"):
+        Fake(tasks).archive("8")
+    assert energy(Fake(row("8_1", 5, raw="14")).archive("8_1")) == 5
+
+
+def test_heterogeneous_jobs_are_summed():
+    first = row("9+0", 40) + row("9+0.batch", 60) + row("9+0.0", 40)
+    second = row("9+1", 30, "00:10", "01:10", raw="10", index=2, nodes="n2") + row("9+1.0", 30, raw="10", index=2)
+    archive = Fake(first + second).archive("9")
+    assert energy(archive) == 90
+    assert archive.interval == (T0, T0 + 70 * NS)
+    assert [f.stream.scope for f in archive.fetch(0, 0)] == ["job", "job/+0.batch", "job/+0.0", "job/+1.0"]
+    assert archive.facts["nodes"] == "n1,n2"
+    broken = Fake(first + second.replace("|30\n", "|0\n")).archive("9")
+    assert math.isnan(energy(broken))
+
+
+def test_requeued_jobs():
+    rows = row("1", "", "00:00", "00:20", state="REQUEUED") + row("1.batch", 20, "00:00", "00:20", state="CANCELLED")
+    rows += row("1", 50, "01:00", "02:00", index=2) + row("1.batch", 55, "01:00", "02:00", index=2)
+    archive = Fake(rows).archive()
+    assert energy(archive) == 55
+    assert "execution 2 of 2 is shown; not counted: 1 (REQUEUED, 20 s)" in said(archive)[0]
+    first = Fake(rows).archive(attempt=1)
+    assert (energy(first), first.interval.end_utc_ns) == (20, T0 + 20 * NS)
+    with pytest.raises(ConfigError, match="no execution 3"):
+        Fake(rows).archive(attempt=3)
+
+
+def test_a_job_that_has_just_ended_is_waited_for():
+    late = row("1", "", end="Unknown", state="RUNNING") + row("1.batch", 0, end="Unknown", state="RUNNING")
+    zero = row("1", "") + row("1.extern", 0)
+    final = row("1", 70) + row("1.extern", 70)
+    fake = Fake("", late, zero, final, job="JobState=COMPLETING")
+    assert energy(fake.archive(now=T0 + 61 * NS)) == 70
+    assert fake.asked == 4
+    slow = Fake(*[late] * 12, final, job="JobState=COMPLETED")
+    assert any("only after 3.0 s" in text for text in said(slow.archive()))
+
+
+def test_waiting_ends():
+    late = row("1", "", end="Unknown", state="RUNNING")
+    fake = Fake(late, job="JobState=COMPLETED")
+    with pytest.raises(ReadFailed, match="does not have the end"):
+        fake.archive(settle_s=5)
+    assert 5 * NS <= fake.t < 6 * NS
+    with pytest.raises(Unavailable, match="no end"):
+        Fake(late).archive()
+    step = row("1", 50) + row("1.0", 0, end="Unknown", state="RUNNING")
+    assert any("1.0 still counts as running" in text for text in said(Fake(step).archive()))
+    zero = Fake(row("1", 0) + row("1.0", 0)).archive(now=T0 + 62 * NS)
+    assert math.isnan(energy(zero))
+    assert any("may still come" in text for text in said(zero))
+
+
+def test_no_such_job_and_jobs_that_wait():
+    with pytest.raises(Unavailable, match="there is no job 1"):
+        Fake("").archive()
+    pending = row("1", 0, "Unknown", "Unknown", nodes="None assigned", count=0, state="PENDING")
+    with pytest.raises(Unavailable, match="does not run yet"):
+        Fake(pending, job="JobState=PENDING").archive()
+    never = row("1", 0, "00:01", "00:01", nodes="None assigned", count=0, state="CANCELLED")
+    with pytest.raises(Unavailable, match="did not run"):
+        Fake(never).archive()
+
+
+def test_a_job_that_runs():
+    rows = row("1", "", end="Unknown", state="RUNNING") + row("1.0", 0, end="Unknown", state="RUNNING")
+    fake = Fake(rows, sstat="1.batch|90\n1.0|80\n", job="JobState=RUNNING")
+    archive = fake.archive(now=T0 + 30 * NS)
+    assert energy(archive) == 90
+    assert archive.interval == (T0, T0 + 30 * NS)
+    assert archive.facts["state"] == "RUNNING"
+    assert any("still runs" in text for text in said(archive))
+    denied = Fake(rows, sstat=Answer(0, "", "sstat: error: rc = Invalid user id"), job="JobState=RUNNING")
+    assert "may not tell" in said(denied.archive(now=T0 + 30 * NS), "gap")[0]
+
+
+def test_a_row_that_is_half_filled_in_is_not_a_running_job():
+    half = row("1", 0, end="Unknown", state="PENDING", count=0)
+    whole = row("1", "", end="Unknown", state="RUNNING", nodes="n[1-2]", count=2)
+    fake = Fake(half, whole, sstat="1.batch|90\n1.0|80\n", job="JobState=RUNNING")
+    archive = fake.archive(now=T0 + 30 * NS)
+    assert fake.asked == 2
+    assert energy(archive) == 80
+
+
+def test_a_running_job_is_asked_again_and_may_have_no_energy_yet():
+    runs = row("1", "", end="Unknown", state="RUNNING")
+    fake = Fake(runs, sstat="1.0|0\n", job="JobState=RUNNING")
+    archive = fake.archive(now=T0 + 30 * NS)
+    assert math.isnan(energy(archive))
+    assert "no step that runs has an energy yet" in said(archive, "gap")[0]
+    fake._sstat = "1.0|80\n"
+    assert energy(archive) == 80
+    fake._sacct = [row("1", 95)]
+    assert energy(archive) == 95
+    assert archive.facts["state"] == "COMPLETED"
+
+
+def test_what_is_not_known_is_said():
+    archive = Fake(row("1", 50) + row("1.0", 50), others="not a row\n").archive()
+    assert any("whether others were on n1 is not known" in text for text in said(archive))
+    archive = Fake(row("1", 50), config=PM.replace("1 sec", "0 sec")).archive()
+    assert any("30 s are taken" in text for text in said(archive))
+    assert any("no interval is stated" in text for text in said(Fake(row("1", 50, end="00:01")).archive()))
+    requeued = row("1", 20, end="00:20", state="REQUEUED")
+    assert any("put back into the queue" in text for text in said(Fake(requeued).archive()))
+
+
+def test_a_stated_offset_is_a_share_of_an_energy():
+    archive = Fake(row("1", 6000)).archive(gain=0.01, offset_w=5.0, reference="our own calibration")
+    accuracy = archive.fetch(0, 0)[0].stream.channels[0].accuracy
+    assert (accuracy.source, accuracy.gain, accuracy.offset) == ("calibrated", pytest.approx(0.06), 0.0)

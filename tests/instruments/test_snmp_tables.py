@@ -1,0 +1,147 @@
+"""The tables of makers, the configuration, and the numbers made of answers; no device needed."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.instruments import snmp
+from joulelab.instruments.snmp.client import MISSING, Community, Name, User
+from joulelab.instruments.snmp.device import Row, choose, text
+from joulelab.instruments.snmp.settings import settings
+from joulelab.instruments.snmp.setup import AgeCell, Cell
+from joulelab.instruments.snmp.tables import parse, tables
+
+V2C = {"address": "10.0.0.5", "community": "secret", "label": "pdu1"}
+
+
+def test_every_table_has_what_a_reading_needs():
+    found = tables()
+    assert len(found) == 11
+    for vendor, table in found.items():
+        unit = table.levels["unit"]
+        assert any(column.name == "power_w" for column in unit.columns), vendor
+        assert 0 < table.gain <= 0.1
+        assert table.reference
+        for level in table.levels.values():
+            for column in level.columns:
+                assert column.scale is not None or "read_digits" in level.read, (vendor, level.name, column.name)
+                assert column.at("1.2").startswith(column.oid + ".1.2")
+    steps = {v: next(c.scale for c in t.levels["unit"].columns if c.name == "power_w") for v, t in found.items()}
+    assert steps["apc_rpdu2"] == 10, "hundredths of a kW"
+
+
+def test_a_wrong_table_is_refused():
+    head = 'title = "x"\nsysobjectid = []\naccuracy = { gain = 0.01, reference = "r" }\n'
+    for body in (
+        "[unit]\npwer_w = { oid = '1.3.6', scale = 1 }",
+        "[unit]\npower_w = { oid = 'enterprises.3', scale = 1 }",
+        "[unit]\npower_w = { oid = '1.3.6' }",
+        "[unit]\npower_w = { oid = '1.3.6', scale = 1, sale = 2 }",
+        "[rack]\npower_w = { oid = '1.3.6', scale = 1 }",
+    ):
+        with pytest.raises(ConfigError):
+            parse("x", head + body)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"comunity": "x"}, "did you mean 'community'"),
+        ({"address": ""}, "no address"),
+        ({"community": ""}, "community is not a text"),
+        ({"community": None}, "no login"),
+        ({"user": "meter"}, "both given"),
+        ({"community": None, "user": "meter", "auth": "SHA"}, "password is missing"),
+        ({"community": None, "user": "meter", "auth": "SHA3", "password": "x" * 9}, "valid: MD5, SHA"),
+        ({"community": None, "user": "meter", "password": "short"}, "at least 8"),
+        (
+            {"community": None, "user": "m", "password": "x" * 9, "privacy": "DES", "privacy_password": "y" * 9},
+            "AES192",
+        ),
+        ({"vendor": "raritn"}, "did you mean 'raritan'"),
+        ({"outlets": []}, "outlets is empty"),
+        ({"outlets": [True]}, "give a list"),
+        ({"outlets": [1], "units": [1]}, "both given"),
+        ({"phases": "yes"}, "true or false"),
+        ({"energy": "no"}, "true or false"),
+        ({"trap_port": 70000}, "1 to 65535"),
+        ({"max_oids": 0}, "1 to 200"),
+        ({"period_s": 0}, "above 0"),
+        ({"wraps_at_kwh": -1}, "number"),
+    ],
+)
+def test_wrong_values_are_refused_with_what_fits(change, words):
+    config = {k: v for k, v in (V2C | change).items() if v is not None}
+    with pytest.raises(ConfigError, match=words) as raised:
+        settings(config)
+    assert "secret" not in str(raised.value)
+
+
+def test_logins_are_read_as_people_write_them():
+    assert settings(V2C).login == Community("secret")
+    v3 = {"address": "h:1161", "user": "m", "auth": "sha-256", "password": "x" * 8, "privacy": "aes128"}
+    read = settings(v3 | {"privacy_password": "y" * 8})
+    assert read.login == User("m", "SHA256", "x" * 8, "AES", "y" * 8)
+    assert (read.host, read.port) == ("h", 1161)
+    assert settings({"address": "h", "user": "m"}).login == User("m")
+    assert set(snmp.SECRETS) <= set(snmp.CONFIG)
+    assert "secret" not in repr(settings(V2C))
+
+
+def test_a_number_that_is_meant_twice_asks_for_the_index():
+    offered = [Row("1.1.3", ("a",)), Row("1.2.3", ("b",)), Row("1.1.4", ("3",))]
+    with pytest.raises(ConfigError, match=r"1\.1\.3, 1\.2\.3"):
+        choose([3], offered, "outlet", "pdu1")
+    assert choose(["1.2.3"], offered, "outlet", "pdu1") == [offered[1]]
+    assert choose(["3"], offered, "outlet", "pdu1") == [offered[2]], "a name goes before a number"
+    assert choose(["B"], offered, "outlet", "pdu1") == [offered[1]]
+
+
+def test_sentinels_and_texts_are_never_numbers():
+    vital, state = Cell("power_w", 0, 10.0, vital=True), Cell("current_a", 0, 0.1)
+    none = frozenset({4294967295})
+    assert vital.number([123], none) == 1230
+    assert math.isnan(Cell("power_w", None).number([], none))
+    for value in (-1, 4294967295, MISSING):
+        with pytest.raises(ReadFailed, match="just now"):
+            vital.number([value], none)
+        assert math.isnan(state.number([value], none))
+    for value in (b"123", None, Name("1.3")):
+        for cell in (vital, state):
+            with pytest.raises(ReadFailed, match="no number"):
+                cell.number([value], none)
+    assert Cell("temperature_c", 0, signed=True).number([-3], none) == -3
+    assert math.isnan(AgeCell("age_s", 0).number([0], none))
+    assert AgeCell("age_s", 0).number([2**31], none) == 0, "a clock that is ahead gives no negative age"
+
+
+@pytest.mark.parametrize("rounds", [1_000, pytest.param(10_000, marks=pytest.mark.campaign)])
+def test_broken_answers_make_right_numbers_or_typed_errors(rounds):
+    # Wrong would be a number from anything but a whole number that is no sentinel, or another one than count x scale.
+    rng = random.Random(5)
+    sentinels = frozenset({2147483647})
+    pool = [b"", b"12", MISSING, None, Name("1.3.6"), -1, -(2**31), 2147483647, 0]
+    for _ in range(rounds):
+        value = rng.choice(pool) if rng.random() < 0.5 else rng.randrange(2**32)
+        cell = Cell("power_w", 0, rng.choice((0.1, 1.0, 10.0)), vital=rng.random() < 0.5)
+        try:
+            found = cell.number([value], sentinels)
+        except ReadFailed:
+            assert not isinstance(value, int) or value < 0 or value in sentinels
+            continue
+        if math.isnan(found):
+            assert not cell.vital
+        else:
+            assert isinstance(value, int)
+            assert value >= 0
+            assert value not in sentinels
+            assert found == value * cell.scale
+
+
+def test_texts_of_devices_are_printable():
+    assert text(b"node\x00 07\xff\n") == "node  07\ufffd"
+    assert text(5) == ""

@@ -1,0 +1,269 @@
+"""Test the BNL study on its twin: calibration, figures that follow physics, pictures, tables, what sampling costs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from joulelab.analysis.analyse import analyse
+from joulelab.analysis.power import PowerCurve
+from joulelab.analysis.series import Readings
+from joulelab.core.spec import Spec
+from joulelab.papers import bnl, bnl_runs, tables
+from joulelab.papers.bnl_meters import REST_S, Seen, cost, costs, joules
+from joulelab.papers.bnl_pictures import pictures_of
+from joulelab.papers.judged import marked
+from joulelab.papers.published import published
+from joulelab.store.run import open_run
+from joulelab.study.file import read_study
+from joulelab.study.folder import Study
+from joulelab.twin.nodefile import Description, find, merged, parsed
+from joulelab.twin.progress import Ask
+from joulelab.twin.timeline import When, lay_out
+from joulelab.twin.virtual import run_twin_study
+
+if TYPE_CHECKING:
+    from joulelab.twin.timeline import Timeline
+
+ROOT = Path(__file__).parents[3]
+STUDY = ROOT / "studies" / "bnl.toml"
+NODE = ROOT / "src/joulelab/twin/nodes/bnl-h100.toml"
+NS = 1_000_000_000
+GPUS = tuple(range(8))
+PRINTED = published("bnl")
+
+
+def changed(**changes: object) -> Description:
+    return parsed(NODE.read_text(), "node", changes)
+
+
+def short(folder: Path) -> Path:
+    """Write the study with a tenth of the epochs, a few samples and short burns."""
+    text = STUDY.read_text().replace("epochs = 200", "epochs = 10").replace("seconds = 1800", "seconds = 300")
+    text = text.replace("epochs = 1 }", "epochs = 1, samples = 30000 }")
+    file = folder / "bnl.toml"
+    file.write_text(text)
+    return file
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    folder = tmp_path_factory.mktemp("bnl")
+    return run_twin_study(short(folder), "bnl-h100", folder / "study")
+
+
+def laid(name: str, described: Description | None = None, **parameters: float) -> Timeline:
+    """Lay out a run without scatter between runs."""
+    known = described or find("bnl-h100")
+    model = replace(known.workloads[name], time_scatter=0.0, power_scatter=0.0)
+    return lay_out(known.node, model, Ask(parameters, GPUS), When(0, 60.0, 60.0), 3)
+
+
+def sampled(run: Timeline) -> np.ndarray:
+    """Return the power of the node (W) once a minute, as means over 1 s."""
+    _, curve = run.curve("node.ac")
+    at = np.arange(run.start_ns + 30 * NS, run.end_ns, 60 * NS, dtype=np.int64)
+    return np.asarray(curve.joules(at) - curve.joules(at - NS))
+
+
+def test_the_twin_meets_what_it_was_calibrated_on() -> None:
+    small = laid("resnet152-cifar10", batch=512)
+    assert (small.end_ns - small.start_ns) / NS / 3600 == pytest.approx(26, abs=0.02)
+    assert np.median(sampled(small)) == pytest.approx(4680, abs=5)
+    assert np.median(sampled(laid("burn", host_memory=0.87))) == pytest.approx(8430, abs=5)
+    node = find("bnl-h100").node
+    idle_w = sum(node.range_w(leaf)[0] for leaf in node.leaves() if not leaf.startswith("core"))
+    assert np.interp(idle_w, *node.to_ac()) == pytest.approx(2200, abs=2)  # without fans: immersed
+
+
+def test_calibrated_figures_are_few_and_printed(tmp_path: Path) -> None:
+    known = find("bnl-h100").calibrated
+    made = bnl.figures(Study(tmp_path, {"name": "none", "seed": 1}), PRINTED)
+    assert set(known) == {"bnl.resnet-512.duration_h", "bnl.resnet-512.median_w", "bnl.burn.median_w"}
+    assert {f.id for f in marked(made, known) if f.kind == "calibrated"} == set(known)
+    assert all(f.reproduced is None for f in made)
+    assert len({f.id for f in made}) == len(made)
+    numbers = {f.published for f in made}
+    for row in PRINTED["run"]:
+        assert {v for k, v in row.items() if k not in ("workload", "batch_size", "epochs")} <= numbers
+
+
+def test_the_host_is_loaded_only_where_the_burn_says_so() -> None:
+    alone, both = laid("burn"), laid("burn", host_memory=0.87)
+    assert alone.energy("cpu:0", alone.start_ns, alone.end_ns) < 0.6 * both.energy("cpu:0", both.start_ns, both.end_ns)
+    assert [s.name for s in alone.spans] == [s.name for s in both.spans] == ["set-up", "burn"]
+    # Held by their caps, whatever they would draw.
+    _, curve = both.curve("gpu:3")
+    assert curve.watts(np.array([both.start_ns + 300 * NS]))[0] == 700
+
+
+def test_the_study_file_is_that_of_the_paper() -> None:
+    plan = read_study(STUDY).plan
+    cells = {bnl_runs.name_of(cell) for cell in plan.cells}
+    assert cells == set(bnl_runs.NAMES)
+    assert plan.repeats == 1
+    assert set(plan.settings.meters) == set(find("bnl-h100").meters)
+    pdu = find("bnl-h100").meters["pdu"]
+    assert pdu.options["period_s"] == PRINTED["sample_period_s"]
+    entry = tomllib.loads("\n".join(line[4:] for line in STUDY.read_text().splitlines() if line.startswith("#   ")
+                                    and "joulelab" not in line))["meters"]["pdu"]  # fmt: skip
+    same = ("outlets", "feeds", "period_s", "energy")
+    assert [pdu.options[key] for key in same] == [entry[key] for key in same]
+
+
+@pytest.mark.system
+def test_energy_is_made_of_power_that_was_sampled_once_a_minute(study: Study) -> None:
+    ran = bnl_runs.ran(study)
+    for name, (_, slot) in bnl_runs.done(study).items():
+        assert slot.run is not None
+        with open_run(slot.run) as run:
+            cords = [stream for table in run.tables() for stream in table.streams if stream.scope.startswith("outlet")]
+            (node,) = [scope for scope in analyse(run).scopes if scope.scope == "node.ac"]
+        assert len(cords) == 6
+        assert {spec.name for stream in cords for spec in stream.channels if spec.kind != "state"} == {"power_w"}, name
+        assert (node.reading.kind, node.reading.channel) == ("power", "power_w")
+        assert (energy := ran[name].energy) is not None
+        assert energy.value == pytest.approx(node.energy.value)
+
+
+@pytest.mark.system
+def test_figures_are_worked_out_from_the_runs(study: Study) -> None:
+    found = bnl_runs.ran(study)
+    made = {f.id: f for f in bnl.figures(study, PRINTED)}
+    assert list(found) == list(bnl_runs.NAMES)
+    assert made["bnl.resnet-512.duration_h"].reproduced == pytest.approx(26 / 20, rel=0.02)
+    small, large = found["resnet-512"], found["resnet-4096"]
+    assert small.energy is not None
+    assert small.energy.value == pytest.approx((small.mean_w or 0.0) * small.time_s)
+    assert made["bnl.energy_factor"].reproduced == pytest.approx(small.energy.value / large.energy.value)  # type: ignore[union-attr]
+    most = max(one.max_w or 0.0 for one in found.values())
+    assert made["bnl.headline_max_w"].reproduced == most
+    assert made["bnl.max_below_nameplate_pct"].reproduced == pytest.approx(100 * (1 - most / 10200))
+    assert made["bnl.rack.margin"].reproduced == pytest.approx(1 - 6 * most / 70000)
+    busy = 96 * (1 - 180 / found["llava"].time_s)  # all but the three minutes in which it is set up
+    assert made["bnl.llava.gpu_load_mean_pct"].reproduced == pytest.approx(busy, abs=1)
+    assert [f.id for f in made.values() if f.kind == "finding" and f.reproduced is not True] == []
+
+
+@pytest.mark.system
+def test_no_published_number_gets_into_what_is_reproduced(study: Study) -> None:
+    own = {f.id: f.reproduced for f in bnl.figures(study, PRINTED)}
+    runs = [{k: v * 2 if isinstance(v, float | int) and k != "batch_size" else v for k, v in row.items()}
+            for row in PRINTED["run"]]  # fmt: skip
+    keys = ("headline_max_w", "energy_factor_batch", "mean_power_difference_w", "rack_margin_published")
+    other = {**PRINTED, **{k: 3 * PRINTED[k] for k in keys}, "run": runs}
+    assert {f.id: f.reproduced for f in bnl.figures(study, other)} == own
+
+
+@pytest.mark.system
+def test_a_physical_parameter_moves_what_is_reproduced(study: Study, tmp_path: Path) -> None:
+    before = {f.id: f for f in bnl.figures(study, PRINTED)}
+    file = short(tmp_path)
+    text = file.read_text().replace("[512, 4096]", "[4096]").replace("reference = { batch = 512 }", "")
+    file.write_text(text.replace("samples = 30000", "samples = 2000"))
+    moved = run_twin_study(file, changed(cooling={"fan_max_w": 3000.0}, host={"idle_w": 1000.0}), tmp_path / "study")
+    after = {f.id: f for f in bnl.figures(moved, PRINTED)}
+    assert float(after["bnl.burn.max_w"].reproduced or 0) > float(before["bnl.burn.max_w"].reproduced or 0) + 500
+    assert after["bnl.finding.rack"].reproduced is False
+    assert before["bnl.finding.rack"].reproduced is True
+    assert after["bnl.resnet-4096.median_w"].reproduced != before["bnl.resnet-4096.median_w"].reproduced
+    assert after["bnl.resnet-512.median_w"].reproduced is None
+    assert after["bnl.energy_factor"].reproduced is None
+
+
+@pytest.mark.system
+def test_the_summary_has_a_row_for_each_run(study: Study) -> None:
+    summary, sampling = bnl.tables(study)
+    assert [row[1] for row in summary.rows] == ["512", "4096", "128", "-", "-"]
+    records = {record["run"]: record for record in summary.records}
+    assert records["burn"]["max_of_nameplate"] == pytest.approx(records["burn"]["max_w"] / 10200)
+    rows = list(csv.DictReader(io.StringIO(tables.table_csv(summary))))
+    assert float(rows[0]["energy_j"]) == records["resnet-512"]["energy_j"]
+    assert {record["period_s"] for record in sampling.records} == {1, 10, 60, 300}
+
+
+@pytest.mark.system
+def test_pictures_show_power_nameplate_burn_and_load(study: Study, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    files = pictures_of(study, tmp_path / "pictures", rated_w=10200, burn_w=8430, formats=("svg",))
+    assert {file.name for file in files} == {"1-resnet.svg", "2-llava.svg"}
+    both, text = ((tmp_path / "pictures" / f"{name}.svg").read_text() for name in ("1-resnet", "2-llava"))
+    for shown in ("node, rated", "node, burn control", "GPU load, mean over 5 min", "mean over 5 min, %"):
+        assert shown in text
+        assert both.count(shown) == 2 * text.count(shown)  # each batch has a panel: none hides another
+    assert "LLaVA, batch 128" in text
+    assert "Llama" not in text
+    assert "ResNet-152, batch 512" in both
+    assert "ResNet-152, batch 4096" in both
+    found = bnl_runs.course(study, "llava")
+    assert found is not None
+    assert found.power_kw.max() == pytest.approx((bnl_runs.ran(study)["llava"].max_w or 0.0) / 1000)
+    assert found.load_pct.max() == pytest.approx(96)
+    assert bnl_runs.course(study, "resnet-64") is None
+
+
+@pytest.mark.system
+def test_reading_less_often_gets_more_wrong(study: Study) -> None:
+    found = {(c.name, c.period_s): c for c in costs(study)}
+    for name in bnl_runs.NAMES:
+        own = [found[name, period].energy for period in (1, 10, 60, 300)]
+        assert own[0] < 5e-4
+        assert own == sorted(own)
+    assert found["resnet-4096", 60].max_w < found["resnet-4096", 10].max_w < 0
+    assert any("once a minute" in text for text in bnl.meters(study))
+
+
+@pytest.mark.system
+def test_powers_of_the_cost_are_those_that_the_study_prints(study: Study) -> None:
+    found = {(c.name, c.period_s): c for c in costs(study)}
+    ran = bnl_runs.ran(study)
+    each = found["burn", 1]
+    assert 0.0005 < abs(each.gain) < 0.02  # the PDU's own
+    for name in ("burn", "burn-gpus"):  # they draw nearly the same all the time; six outlets show whole watts
+        assert found[name, 1].most_w == pytest.approx(ran[name].max_w, abs=4)
+    assert f"{100 * each.gain:+.2f} %" in bnl.meters(study)[-1]
+    assert f"{100 * each.gain:+.2f} %" in bnl.tables(study)[1].note
+
+
+def hour(peak_w: float = 1000.0) -> Seen:
+    """Return an hour of 1000 W with one second of another power, and 200 W at rest."""
+    watts = np.full(3600 + 2 * REST_S, 1000.0)
+    watts[REST_S + 1800] = peak_w
+    watts[:REST_S] = watts[-REST_S:] = 200.0
+    return Seen(watts, 0.01)
+
+
+def test_what_a_period_misses_is_exact() -> None:
+    run = hour(4600.0)
+    seen = cost("peak", run, 60)
+    assert cost("peak", run, 1).max_w == 0
+    assert seen.most_w == pytest.approx(1.01 * 4600)
+    assert seen.max_w == pytest.approx(-1.01 * 3600 * 59 / 60)  # 59 of 60 clocks miss it
+    # One clock takes it for a minute; at the edges, half a minute is mistaken for rest or for work at most.
+    assert seen.worst == pytest.approx((60 * 3600 - 3600) / run.inner.sum(), rel=0.12)
+    steady = cost("steady", hour(), 300)
+    assert steady.worst <= 300 * 800 / 3.6e6
+    assert (steady.median_w, steady.max_w) == (0, 0)
+
+
+@pytest.mark.parametrize(("begin", "period_s"), [(0, 60), (17, 60), (120, 300), (0, 1)])
+def test_energy_is_what_the_analysis_makes_of_the_same_readings(begin: int, period_s: int) -> None:
+    seen = hour(4600.0)
+    at = np.arange(begin, len(seen.watts), period_s, dtype=np.int64)
+    t = (at + 1) * NS  # a mean over a second is shown at its end
+    spec = Spec("power_w", "power", "W", "power", 0.0, 1.0)
+    curve = PowerCurve(Readings.of(t, t, seen.watts[at]), spec, name="pdu", step_s=period_s)
+    last = len(seen.watts) - REST_S
+    assert joules(seen, begin, period_s) == pytest.approx(curve.energy(REST_S * NS, last * NS).value, rel=1e-9)
+
+
+def test_changes_are_merged_into_every_stage() -> None:
+    table = merged({"stages": [{"cpu": 1}, {"cpu": 2}]}, {"stages": {"cpu": 3}})
+    assert table == {"stages": [{"cpu": 3}, {"cpu": 3}]}

@@ -1,0 +1,49 @@
+"""Make what hosts drew for tests of racks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tests.analysis.folders import Folder
+from tests.analysis.virtual import accuracy
+
+from joulelab.core.spec import Spec, Stream
+from joulelab.plan.draws import Draw, measured_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from joulelab.plan.draws import Measured
+
+
+def draw(
+    watts: Sequence[float] | np.ndarray, run: str = "a", host: str = "node", step_s: float = 2.0, **more: Any
+) -> Draw:
+    """Return a series of powers (W) as a host drew it, by a meter without error."""
+    values = np.asarray(watts, dtype=float)
+    settings: dict[str, Any] = {
+        "run": run, "name": run, "host": host, "side": "ac", "scopes": ("node.ac",), "start_utc_s": 1000.0,
+        "duration_s": values.size * step_s, "step_s": step_s, "raw_s": step_s, "window_s": 0.0,
+        "mean_w": values, "high_w": values, "gain": 0.0,
+    }  # fmt: skip
+    return Draw(**settings | more)
+
+
+def wandering(size: int, memory: float, seed: int, mean: float = 7000.0, spread: float = 60.0) -> np.ndarray:
+    """Return a series that forgets by a factor per step."""
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(size=size) * np.sqrt(1 - memory**2)
+    found, last = np.empty(size), rng.normal()
+    for n, value in enumerate(noise):
+        last = memory * last + value
+        found[n] = last
+    return mean + spread * found
+
+
+def only_accounted(folder: Path) -> Measured:
+    """Return a job of 12 s and 6 kJ of which a cluster told the energy and nothing else."""
+    spec = Spec("energy_j", "energy", "J", "counter", 1e-9, accuracy=accuracy(0.05))
+    made = Folder(folder).add("slurm", Stream("job", "job", "job", 12.0, (spec,)), [4.0, 16.0], [0.0, 6000.0])
+    return measured_of(made.close(4.0, 16.0).open())

@@ -1,0 +1,91 @@
+"""measure() and measured used wrongly are refused, and no run begins; as decorators they work however written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import joulelab
+from joulelab.core.errors import ConfigError
+from joulelab.run import measure as measuring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Model:
+    pass
+
+
+def train() -> str:
+    return "done"
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Take the options of each run that would begin; begin none."""
+    found: list[Any] = []
+
+    def join(options: Callable[[], Any]) -> tuple[None, bool]:
+        found.append(options())
+        return None, False
+
+    monkeypatch.setenv("JOULELAB_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(measuring, "join", join)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda: joulelab.measure(5), "name of a measurement must be text.*it is 5"),
+        (lambda: joulelab.measure(b"x"), "must be text"),
+        (joulelab.measure("x"), "None cannot be measured.*no function"),
+        (lambda: joulelab.measure("x")(train()), "'done' cannot be measured"),
+        (lambda: joulelab.measure(Model), "class Model cannot be measured.*decorate its methods"),
+        (lambda: joulelab.measure("x")(Model), "class Model cannot be measured"),
+        (lambda: joulelab.measured(Model), "class Model cannot be measured"),
+        (lambda: joulelab.measured("x")(Model), "class Model cannot be measured"),
+        (lambda: joulelab.measured(5), "5 cannot be measured"),
+        (lambda: joulelab.measured("x", name="y"), "two names, 'x' and 'y'"),
+        (lambda: joulelab.measured(period_s=0), "period_s is 0; give a number of seconds above 0"),
+        (lambda: joulelab.measure(period_s="fast"), "period_s is 'fast'"),
+        (lambda: joulelab.measure(idle_s=-1), "idle_s is -1; give a number of seconds of 0 or more"),
+        (lambda: joulelab.measure(meters="nvml"), r"meters=\['nvml'\]"),
+        (lambda: joulelab.measure(labels=5), "labels is 5"),
+        (lambda: joulelab.measure("x").energy, "nothing was measured yet; write `with"),
+    ],
+)
+def test_wrong_use_is_refused_and_no_run_begins(begun: list[Any], use: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        use()
+    assert begun == []
+
+
+def test_an_unknown_option_is_refused_where_it_is_written() -> None:
+    with pytest.raises(TypeError, match="nope"):
+        joulelab.measured(nope=1)(train)
+
+
+@pytest.mark.parametrize(
+    ("decorated", "name"),
+    [
+        (lambda: joulelab.measured(train), "train"),
+        (lambda: joulelab.measured()(train), "train"),
+        (lambda: joulelab.measured("training")(train), "training"),
+        (lambda: joulelab.measured(name="training")(train), "training"),
+        (lambda: joulelab.measure(train), "train"),
+        (lambda: joulelab.measure()(train), "train"),
+        (lambda: joulelab.measure("training")(train), "training"),
+    ],
+)
+def test_every_call_of_a_decorated_function_is_measured(
+    begun: list[Any], decorated: Callable[[], Callable[[], str]], name: str
+) -> None:
+    function = decorated()
+    assert begun == []
+    assert (function(), function()) == ("done", "done")
+    assert [options.name for options in begun] == [name, name]
+    assert function.__name__ == "train"

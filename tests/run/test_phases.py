@@ -1,0 +1,52 @@
+"""The verbs of a program: what they write while a run records it, and nothing while none does."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+import joulelab
+from joulelab.run import phases
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    phases.detach()
+
+
+def test_steps_and_facts_are_written_where_a_run_is_attached(tmp_path: Path) -> None:
+    phases.attach(tmp_path, 0)
+    joulelab.fact(data="cifar-10", classes=10)
+    with joulelab.phase("epoch", n=1):
+        joulelab.step(samples=64)
+        joulelab.step(samples=64)
+    phases.detach()
+    lines = [json.loads(line) for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
+    assert lines[0]["facts"] == {"data": "cifar-10", "classes": 10}
+    begun = [(line["name"], line["n"], line.get("work")) for line in lines if line["mark"] == "begin"]
+    step = {"steps": 1.0, "samples": 64.0}
+    assert begun == [("epoch", 1, None), ("step", 1, step), ("step", 2, step)]
+    joulelab.step(samples=64)
+    joulelab.fact(data="gone")
+    assert sum(len(path.read_text().splitlines()) for path in tmp_path.iterdir()) == len(lines)
+
+
+def test_a_rank_of_another_node_counts_no_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "8")
+    phases.attach(tmp_path, 0)
+    joulelab.step(samples=64)
+    phases.detach()
+    (line,) = [json.loads(line) for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
+    assert line["amounts"] == {"samples": 64.0}
+
+
+def test_every_public_name_is_found() -> None:
+    assert {"fact", "step", "track"} <= set(dir(joulelab))
+    assert [name for name in joulelab.__all__ if not hasattr(joulelab, name)] == []

@@ -1,0 +1,201 @@
+"""Node files: workloads, meters, cooling and sources; changes from outside; what is wrong is named; joulelab's own."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulelab.core.errors import ConfigError
+from joulelab.twin import nodefile
+from joulelab.twin.model import PRESETS, Cooling, Cpu, Dram, Gpu, Host, Node, Supply
+from joulelab.twin.mounted import Mounted
+from joulelab.twin.progress import Ask, Model, Stage
+from joulelab.twin.timeline import When, lay_out
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "my-node.toml"
+WORKLOAD = "[workloads.a]\nparameters = {}\nepochs = 1\n[[workloads.a.stages]]\nseconds = 1\n"
+NODE = (
+    WORKLOAD
+    + """
+cpu = 0.5
+[[gpu]]
+model = "rtx6000"
+count = 2
+slowdown = [0.05, 3.0]
+active_w = 50
+[cooling]
+kind = "rear-door"
+inlet_c = 20
+[meters.pdu]
+family = "snmp"
+ask_s = 60
+flaws = { period_s = 60, window_s = 0 }
+options = { vendor = "apc" }
+[sources]
+"gpu.idle_w" = "a data sheet"
+"""
+)
+
+
+def test_all_tables_are_read() -> None:
+    found = nodefile.parsed('title = "two"\ncalibrated = ["x.y"]\n' + NODE, "test")
+    assert (found.title, found.calibrated, found.sources) == ("two", ("x.y",), {"gpu.idle_w": "a data sheet"})
+    assert [(gpu.slowdown, gpu.active_w) for gpu in found.node.gpus] == [((0.05, 3.0), 50.0)] * 2
+    assert found.node.cooling == Cooling(kind="rear-door", inlet_c=20)
+    assert found.workloads == {"a": Model(stages=(Stage(seconds=1.0, cpu=0.5),), epochs=1, parameters={})}
+    meter = found.meters["pdu"]
+    assert (meter.family, meter.point, meter.ask_s, meter.options) == ("snmp", "node.ac", 60, {"vendor": "apc"})
+    assert (meter.flaws.period_s, meter.flaws.window_s, meter.flaws.quantum_w) == (60, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[cooling]\nkind = 'watr'", r"\[cooling\].*'watr'|'watr'.*\[cooling\]"),
+        ("[cooling]\ninlet = 3", "did you mean 'inlet_c'"),
+        ("[cooling]\ninlet_c = 60", "warmer than the inlet"),
+        ("[[gpu]]\nslowdwn = [1, 2]", "did you mean 'slowdown'"),
+        ("[[gpu]]\nslowdown = [1]", "wrong kind"),
+        ("[[gpu]]\nactive_w = 10", "not between idle and full load"),
+        ("[workloads.a]\nparameters = {}", r"\[\[workloads\.NAME\.stages\]\]"),
+        ("[workloads]\na = 3", r"\[workloads\.a\]"),
+        (WORKLOAD.replace("epochs", "epoch"), "did you mean 'epochs'"),
+        (WORKLOAD + "busi = 1", "stage 1.*did you mean 'busy'|did you mean 'busy'"),
+        (WORKLOAD + "busy = 2", "between 0 and 1"),
+        (WORKLOAD + "each = 'day'", "stage 1"),
+        (WORKLOAD.replace("{}", "{ n = 'x' }"), r"\[workloads\.a\]"),
+        ("[meters.m]\nfamly = 'nvml'", "did you mean 'family'"),
+        ("[meters.m]\nask_s = 1", "needs its family"),
+        ("[meters.m]\nfamily = 'x'\npoint = 'node.acc'", r"did you mean 'node\.ac'"),
+        ("[meters.m]\nfamily = 'x'\npoint = 'gpu:9'", "no point 'gpu:9'"),
+        ("[meters.m]\nfamily = 'x'\nflaws = { perod_s = 1 }", "did you mean 'period_s'"),
+        ("[meters.m]\nfamily = 'x'\nflaws = { period_s = -1 }", "period_s is -1, negative"),
+        ("[meters.m]\nfamily = 'x'\nask_s = 'often'", r"\[meters\.m\]"),
+        ("[meters.m]\nfamily = 'x'\nask_s = 0", r"meters\.m\.ask_s is 0, not above 0"),
+        (WORKLOAD.replace("seconds = 1", "seconds = inf"), r"workloads\.a\.stages 1\.seconds is inf, not a finite"),
+        (WORKLOAD.replace("seconds = 1", "seconds = nan"), "seconds is nan, not a finite"),
+        (WORKLOAD.replace("seconds = 1", "seconds = 1e300"), r"seconds is 1e\+300, more than 1e\+09 s"),
+        (WORKLOAD.replace("seconds = 1", "seconds = -1"), "seconds is -1, negative"),
+        (WORKLOAD.replace("{}", "{ images = 1e23 }"), r"parameters\.images is 1e\+23, more than 1e\+15"),
+        (WORKLOAD.replace("epochs = 1", f"epochs = 1{400 * '0'}"), "epochs is inf"),
+        (WORKLOAD + "epohc = { rate = 2 }", "no stage 'epohc'"),
+        ("[host]\nmax_w = 1e9", r"host\.max_w is 1e\+09, more than 1e\+06 W"),
+        ("[host]\nidle_w = -100", r"host\.idle_w is -100, negative"),
+        ("[[gpu]]\ncount = 0", r"\[\[gpu\]\] 0: count is 0, not a whole number from 1 to 64"),
+        ("[[gpu]]\ncount = 100000", "count is 100000"),
+        ("[[gpu]]\ncount = 40\n[[gpu]]\ncount = 40", "80 in all, more than 64 GPUs"),
+        ("[[gpu]]\nmodel = 'rtx600'", r"\[\[gpu\]\] 0: there is no GPU model 'rtx600'; did you mean 'rtx6000'"),
+        ("calibrated = 'x.y'", "not a list"),
+        ("calibrated = [3]", "not a text"),
+        ("[sources]\nx = 3", r"\[sources\]"),
+        ("title = 3", "not a text"),
+        ("[metres.m]\nfamily = 'x'", "did you mean 'meters'"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as raised:
+        nodefile.parsed(text, "here.toml")
+    assert "here.toml" in str(raised.value)
+
+
+def test_numbers_that_may_be_negative_or_endless_are_taken() -> None:
+    flaws = "flaws = { gain_error = -0.01, offset_w = -2, phase_s = -0.1, silent_at_s = 1, silent_for_s = inf }"
+    found = nodefile.parsed(f"seed = -3\n[cooling]\ninlet_c = -5\n[meters.m]\nfamily = 'x'\n{flaws}", "t")
+    assert found.meters["m"].flaws.offset_w == -2
+    assert found.node.cooling.inlet_c == -5
+
+
+def test_a_stage_that_there_is_not_is_told_with_those_that_there_are() -> None:
+    text = WORKLOAD + "name = 'epoch'"
+    with pytest.raises(ConfigError, match=r"no stage 'epohc'.*did you mean 'epoch'"):
+        nodefile.parsed(text, "t", {"workloads": {"a": {"stages": {"epohc": {"seconds": 3}}}}})
+
+
+def test_changes_go_into_tables_and_into_each_of_a_list() -> None:
+    changes: dict[str, Any] = {"gpu": {"idle_w": 30}, "cooling": {"inlet_c": 35}, "spread": 0.5}
+    changes["workloads"] = {"a": {"stages": {"seconds": 7}}}
+    found, before = nodefile.parsed(NODE, "t", changes), nodefile.parsed(NODE, "t")
+    assert [gpu.idle_w for gpu in found.node.gpus] == [30, 30]
+    assert [gpu.idle_w for gpu in before.node.gpus] == [18, 18]
+    assert (found.node.cooling.inlet_c, found.node.cooling.kind, found.node.spread) == (35, "rear-door", 0.5)
+    assert found.workloads["a"].stages[0].seconds == 7
+    with pytest.raises(ConfigError, match="did you mean 'idle_w'"):
+        nodefile.parsed(NODE, "t", {"gpu": {"idel_w": 30}})
+
+
+def test_nodes_are_found_by_name_or_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(NODE)
+    assert len(nodefile.find(str(tmp_path / "mine.toml")).node.gpus) == 2
+    with pytest.raises(ConfigError, match=r"there is no node 'gdansk'.*did you mean 'gdansk-rtx6000'"):
+        nodefile.find("gdansk")
+    with pytest.raises(ConfigError, match="cannot read"):
+        nodefile.find(str(tmp_path / "other.toml"))
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not a TOML file"):
+        nodefile.find(str(tmp_path / "binary.toml"))
+
+
+def roots(found: nodefile.Description) -> dict[str, set[str]]:
+    """Return what a source may be of: tables and their keys."""
+    parts = {"gpu": Gpu, "cpu": Cpu, "dram": Dram, "host": Host, "cooling": Cooling, "supply": Supply}
+    told = {name: {each.name for each in fields(kind)} for name, kind in parts.items()}
+    told["gpu"] |= {"model", "count"}
+    return told | {"meters": set(found.meters)}
+
+
+@pytest.mark.system  # pure, and slow
+@pytest.mark.parametrize("name", [*nodefile.own_names(), str(EXAMPLE)])
+def test_a_node_that_comes_with_joulelab_says_where_its_numbers_are_from(name: str) -> None:
+    found = nodefile.find(name)
+    assert found.title
+    assert found.node.name == Path(name).stem
+    assert found.workloads
+    assert found.meters
+    known = roots(found)
+    for key in found.sources:
+        root, _, rest = key.partition(".")
+        assert root in {*known, "workloads", "spread", "seed", "packages", "rated_w"}, key
+        assert not rest or rest.partition(".")[0] in known.get(root, {rest.partition(".")[0]}), key
+    for workload, model in found.workloads.items():
+        for gpus in ((), tuple(range(len(found.node.gpus)))):
+            if any(stage.on in ("", "gpu" if gpus else "cpu") for stage in model.stages):
+                run = lay_out(found.node, model, Ask(_parameters(workload, model), gpus), When(), 1)
+                assert run.energy("node.ac", run.start_ns, run.end_ns) > 0
+
+
+def _parameters(workload: str, model: Model) -> dict[str, float]:
+    """Return numbers for what the stages name and the file leaves to the workload."""
+    named = [getattr(stage, key) for stage in model.stages for key in ("seconds", "samples", "copies", "batch")]
+    texts = [value for value in (*named, model.epochs) if isinstance(value, str)]
+    return {text: 10.0 for text in texts if text not in model.parameters}
+
+
+def test_every_key_is_in_the_table_of_the_readme() -> None:
+    """A reader can describe a node from the README alone."""
+    text = (ROOT / "src" / "joulelab" / "twins" / "README.md").read_text()
+    section = text.partition("## A node file")[2].partition("\n## ")[0]
+    told = {word for line in section.splitlines() for word in _code(line)}
+    hidden = {"gpus", "stages"} | {each.name for each in fields(Gpu)} - set(GPU_KEYS)
+    for kind in (Node, Gpu, Cpu, Dram, Host, Cooling, Supply, Model, Stage, Mounted):
+        missing = {each.name for each in fields(kind)} - told - hidden
+        assert not missing, f"{kind.__name__}: {missing}"
+    for short in PRESETS:
+        assert short in told, short
+
+
+GPU_KEYS = ("idle_w", "active_w", "max_w", "min_cap_w", "default_cap_w", "max_cap_w", "slowdown", "cold", "warm_up_s")
+
+
+def _code(line: str) -> list[str]:
+    return [word for part in line.split("`")[1::2] for word in re.sub(r"[,\[\]]", " ", part).split()]
+
+
+def test_the_example_is_whole() -> None:
+    table = tomllib.loads(EXAMPLE.read_text())
+    assert {"gpu", "cpu", "dram", "host", "cooling", "supply", "workloads", "meters", "sources"} <= table.keys()

@@ -21,7 +21,7 @@ LIMIT = 0.005
 # A process of its own reads as the recorder does: its CPU is what the meter costs, not what the twin does.
 READER = """
 import json, sys, time
-from joulelab.meters import analyzer
+from joulelab.instruments import analyzer
 config, seconds = json.loads(sys.argv[1]), float(sys.argv[2])
 meter = analyzer.open_meter(config)
 stream = meter.streams()[0]

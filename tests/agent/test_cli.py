@@ -16,7 +16,7 @@ from joulelab.agent.commands import FILES, Address, command, packaged
 from joulelab.agent.metrics import METRICS, table
 from joulelab.cli.group import COMMANDS
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("what", list(FILES))

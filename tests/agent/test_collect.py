@@ -22,7 +22,7 @@ from joulelab.recorder.plan import Plan
 pytestmark = pytest.mark.system
 
 pytest.importorskip("prometheus_client", reason="pip install 'joulelab[agent]'")
-FAKE = str(Path(__file__).parents[2] / "recorder" / "fake.py")
+FAKE = str(Path(__file__).parents[1] / "recorder" / "fake.py")
 SWITCHED = str(Path(__file__).parent / "switched.py")
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 

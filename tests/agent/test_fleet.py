@@ -26,7 +26,7 @@ from joulelab.twin.serve import TwinServer
 pytestmark = pytest.mark.system
 
 pytest.importorskip("prometheus_client", reason="pip install 'joulelab[agent]'")
-PACKAGING = Path(__file__).parents[3] / "packaging"
+PACKAGING = Path(__file__).parents[2] / "packaging"
 SUPPLIES = '[node]\nrated_w = {rated}\nplanned_w = {planned}\n[supply]\n"node.ac" = {supply}\nrack = {supply}\n'
 GONE = '[meters.gone]\nmeter = "snmp"\naddress = "127.0.0.2:9"\ncommunity = "public"\ntimeout_s = 0.2\n'
 ILL = {

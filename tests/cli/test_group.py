@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 import resource
@@ -13,7 +14,7 @@ import pytest
 from tests.report.synthetic import make_run
 
 from joulelab.cli import main
-from joulelab.cli.group import COMMANDS, commands, run_commands
+from joulelab.cli.group import APPS, COMMANDS, commands, run_commands
 from joulelab.cli.options import print_json
 from joulelab.core.errors import ConfigError, RecorderError
 from joulelab.core.version import __version__
@@ -87,7 +88,9 @@ def test_the_table_of_plans_is_that_of_the_commands(name: str) -> None:
 def test_every_module_of_a_command_is_listed() -> None:
     folder = Path(sys.modules["joulelab.cli"].__file__ or "").parent
     texts = {p.stem: p.read_text() for p in folder.glob("*.py")}
-    texts |= {p.parent.name: p.read_text() for p in folder.glob("*/__init__.py")}
+    for name, module in APPS.items():
+        spec = importlib.util.find_spec(module)
+        texts[name] = Path(spec.origin).read_text() if spec and spec.origin else ""
     defines = {name for name, text in texts.items() if re.search(r'^@click.(command|group)\("', text, re.MULTILINE)}
     assert defines == set(COMMANDS)
 

@@ -110,7 +110,7 @@ def test_a_command_without_reports_of_work_is_told_to_make_some(bench: CapBench)
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
-@pytest.mark.campaign  # a kill; control/test_client.py replaces a keeper, supervisor/test_capping.py tells it
+@pytest.mark.campaign  # a kill; control/test_client.py replaces a keeper, run/test_capping.py tells it
 def test_a_keeper_that_is_killed_does_not_end_the_tuning(bench: CapBench) -> None:
     words = ("--goal", "energy", "--cap", "180,260", "--trials", "2")
     tune = bench.start("tune", *words, *SHORT, "--", "sh", "-c", UNTIL_CHOSEN)

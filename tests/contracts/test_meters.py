@@ -60,7 +60,7 @@ def test_where_it_is(name):
 
 
 FIND = (
-    "import sys, time; a = time.process_time(); import joulelab.meters as m; m.find('nvml'); m.find('rapl');"
+    "import sys, time; a = time.process_time(); import joulelab.instruments as m; m.find('nvml'); m.find('rapl');"
     "print(time.process_time() - a, sorted({'numpy', 'duckdb', 'pynvml', 'psutil', 'amdsmi'} & set(sys.modules)))"
 )
 

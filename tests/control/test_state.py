@@ -13,9 +13,10 @@ from dataclasses import asdict
 import pytest
 from tests.control.fake import as_nobody, for_everybody, wait_for
 
-from joulelab.control import leftover, state, trusted
+from joulelab.control import leftover, state
 from joulelab.control.state import InUse, Journal, State, holder_text, user_name
 from joulelab.core.errors import Refused, StoreError
+from joulelab.store import trusted
 
 WHO = {"user": "alice", "pid": 7, "command": "train", "since": "today"}
 ROOT = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody else")

@@ -306,7 +306,7 @@ def test_what_fails_is_told_once_and_tried_again(tmp_path: Path, caplog: pytest.
         return False
 
     index._go_on(act, at_once)
-    told = [str(record.exc_info) for record in caplog.records if record.name == "joulelab.web"]
+    told = [str(record.exc_info) for record in caplog.records if record.name == "joulelab.dashboard"]
     assert [("an odd disk" in text, "another" in text) for text in told] == [
         (True, False),
         (False, True),

@@ -313,7 +313,7 @@ def test_what_nobody_expected_is_logged_and_not_told(
         assert "it failed" in answer.text
         assert "inner" not in answer.text
         assert "RuntimeError" not in answer.text
-        (record,) = [each for each in caplog.records if each.name == "joulelab.web"]
+        (record,) = [each for each in caplog.records if each.name == "joulelab.dashboard"]
         assert record.getMessage() == f"GET {path.partition('?')[0]} failed"
         assert record.exc_info is not None
         assert "inner detail" in str(record.exc_info[1])

@@ -41,7 +41,7 @@ def test_what_a_killed_process_found_is_put_back_by_the_next(truth, served, stat
     entry = {k: v for k, v in served.served.entries["analyzer"].items() if k != "meter"}
     entry |= {"resource": served.served.facts["socket"], "current_a": 10, "voltage_v": 600.0, "timeout_s": 60.0}
     code = (
-        "import json, sys; from joulelab.meters import analyzer;"
+        "import json, sys; from joulelab.instruments import analyzer;"
         "meter = analyzer.open_meter(json.loads(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
     )
     words, pipe = [sys.executable, "-c", code, json.dumps(entry)], subprocess.PIPE

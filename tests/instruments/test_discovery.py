@@ -100,7 +100,8 @@ def test_the_usual_meters_are_found_without_loading_the_others():
     import sys
 
     code = (
-        "import sys, joulelab.meters as m; m.names(); m.defaults(); print('joulelab.instruments.snmp' in sys.modules)"
+        "import sys, joulelab.instruments as m; m.names(); m.defaults();"
+        "print('joulelab.instruments.snmp' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -262,7 +262,7 @@ def test_a_layer_that_hangs_is_left_behind():
 @pytest.mark.system
 def test_it_does_without_heavy_libraries(served):
     code = (
-        "import sys; from joulelab.transports import scpi;"
+        "import sys; from joulelab.instruments.analyzer import client as scpi;"
         "link = scpi.open_link(scpi.parse_resource(sys.argv[1], 'x'), 'x', 60.0);"
         "print(link.query('*IDN?')); link.close();"
         "print(sorted({'numpy', 'psutil', 'duckdb'} & set(sys.modules)));"

@@ -32,7 +32,7 @@ from joulelab.twin.virtual import run_twin_study
 if TYPE_CHECKING:
     from joulelab.twin.timeline import Timeline
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "studies" / "bnl.toml"
 NODE = ROOT / "src/joulelab/twin/nodes/bnl-h100.toml"
 NS = 1_000_000_000

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from joulelab.report.study.curves import Panel
     from joulelab.twin.nodefile import Description
 
-ROOT = Path(__file__).parents[3]
-NODE = (resources.files("joulelab.twins") / "nodes" / "gdansk-rtx6000.toml").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
+NODE = (resources.files("joulelab.twin") / "nodes" / "gdansk-rtx6000.toml").read_text("utf-8")
 CAPS = range(100, 261, 10)
 # Ten repeats that differ by half a percent, and whose mean is right.
 SCATTER = [0.005 * z for z in (-1.55, -1.0, -0.66, -0.38, -0.12, 0.12, 0.38, 0.66, 1.0, 1.55)]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from joulelab.papers.judged import Figure
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SMALL = """
 repeats = 2
 seed = 5
@@ -65,7 +65,7 @@ PREDICT = {"epochs": 0.0}
 
 
 def node(name: str, **changes: Any) -> Description:
-    text = (resources.files("joulelab.twins") / "nodes" / f"horeka-{name}.toml").read_text("utf-8")
+    text = (resources.files("joulelab.twin") / "nodes" / f"horeka-{name}.toml").read_text("utf-8")
     return parsed(text, name, changes)
 
 

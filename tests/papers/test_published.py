@@ -22,7 +22,7 @@ from joulelab.twin import nodefile
 if TYPE_CHECKING:
     from joulelab.papers.judged import Figure
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 # What a twin may be calibrated on was agreed before. Gdansk: four numbers, which three more figures say again; HoreKa:
 # power and time of two rows for each use case, and two idle powers.
 MOST_CALIBRATED = {"bnl": 4, "horeka": 12, "gdansk": 7}

@@ -291,7 +291,7 @@ def test_kill_9_loses_less_than_a_second(tmp_path: Path) -> None:
 
 def test_the_recorder_imports_nothing_heavy() -> None:
     code = (
-        "import sys, joulelab.recorder.__main__, joulelab.meters as m\n"
+        "import sys, joulelab.recorder.__main__, joulelab.instruments as m\n"
         "[m.find(n) for n in m.defaults()]\n"
         "print(*sorted({'numpy', 'duckdb', 'msgspec', 'rich', 'click', 'multiprocessing'} & set(sys.modules)))"
     )

@@ -178,7 +178,7 @@ def _parameters(workload: str, model: Model) -> dict[str, float]:
 
 def test_every_key_is_in_the_table_of_the_readme() -> None:
     """A reader can describe a node from the README alone."""
-    text = (ROOT / "src" / "joulelab" / "twins" / "README.md").read_text()
+    text = (ROOT / "src" / "joulelab" / "twin" / "README.md").read_text()
     section = text.partition("## A node file")[2].partition("\n## ")[0]
     told = {word for line in section.splitlines() for word in _code(line)}
     hidden = {"gpus", "stages"} | {each.name for each in fields(Gpu)} - set(GPU_KEYS)

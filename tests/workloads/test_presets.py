@@ -104,7 +104,7 @@ def test_nobody_is_promised_the_papers_resnet_on_real_gpus() -> None:
 
 
 def test_the_node_without_gpus_does_not_claim_independent_predictions() -> None:
-    file = ROOT / "src" / "joulelab" / "twins" / "nodes" / "horeka-blue.toml"
+    file = ROOT / "src" / "joulelab" / "twin" / "nodes" / "horeka-blue.toml"
     header = file.read_text().partition("\ntitle =")[0].replace("\n# ", " ")
     assert "all predicted" not in header
     assert "251 to 270 W" in header

@@ -10,8 +10,8 @@ import pytest
 from tests.workloads.books import LIMIT_S, book, code, write
 from tests.workloads.packages import outside
 
-import joulelab.workloads as workloads
 from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.run import workloads
 from joulelab.workloads import burn
 
 BURN = [sys.executable, "-m", "joulelab.workloads.burn"]

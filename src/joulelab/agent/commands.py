@@ -174,7 +174,7 @@ def _addresses(chosen: Chosen) -> dict[str, str]:
 
 
 def _announce(collector: Collector, server: ScrapeServer, traps: TrapListener | None, as_json: bool) -> None:
-    from joulelab.dashboard.security import is_loopback
+    from joulelab.core.address import is_loopback
 
     host, port = server.address
     shown = f"[{host}]" if ":" in host else host

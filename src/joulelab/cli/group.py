@@ -1,4 +1,7 @@
-"""Find joulelab's commands. Each is a file of this folder, imported when it is called."""
+"""Find joulelab's commands by name: a file of this folder, or `commands.py` of an app; imported when it is called.
+
+Outside packages add commands by the entry-point group `joulelab.commands`.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,16 @@ COMMANDS = {
     "agent": "Export this node's meters to Prometheus until SIGTERM or Ctrl-C.",
     "capd": "Set caps for the users and groups that a configuration names.",
 }
+# Commands of apps: the lab reaches an app by its name only.
+APPS = {
+    "agent": "joulelab.agent.commands",
+    "plan": "joulelab.plan.commands",
+    "reproduce": "joulelab.papers.commands",
+    "serve": "joulelab.dashboard.commands",
+    "twin": "joulelab.twin.commands",
+    "workload": "joulelab.workloads.commands",
+}
+GROUP = "joulelab.commands"
 # These do not put back caps that were left behind: they deal with that themselves, or see another machine.
 LOOK_AWAY = ("agent", "cap", "capd", "mark", "twin")
 OWN_FAILURE = 125
@@ -63,15 +76,15 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 click's signature
         """Return a command, None where there is none of that name."""
         if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"joulelab.cli.{cmd_name}").command
+            return _load_outside(cmd_name)
+        command: click.Command = importlib.import_module(APPS.get(cmd_name, f"joulelab.cli.{cmd_name}")).command
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; an unknown one names the nearest."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
@@ -96,6 +109,16 @@ class Commands(click.Group):
         except BrokenPipeError:
             _close_output()
             ctx.exit(SIGPIPE_CODE)
+
+
+def _load_outside(name: str) -> click.Command | None:
+    """Return a command of an outside package, None where no package has it."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=GROUP, name=name):
+        command: click.Command = point.load()
+        return command
+    return None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.options import json_option, print_json, say, studies_option
-from joulelab.study.nodes import LOCAL
+from joulelab.study.nodes import LOCAL, list_simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -179,16 +179,17 @@ def read_named(file: Path, twins: tuple[str, ...], studies: Path) -> StudyFile:
     found = read_study(file)
     if not twins:
         return found
-    from joulelab.twin.virtual import replaced, twins_of
+    from joulelab.study import executors
+    from joulelab.study.nodes import TWIN
 
     pairs = [text.rpartition("=") for text in twins]
     alone = [node for name, _, node in pairs if not name]
     given = {name: node for name, _, node in pairs if name}
     every = dict.fromkeys(found.plan.nodes, alone[-1]) if alone else {}
-    plan = replaced(found.plan, {**every, **given})
-    named = twins_of({name: plan.nodes[name] for name in {**every, **given}})
+    plan = executors.require_hook(TWIN, "place_plan")(found.plan, {**every, **given})
+    named = list_simulated({name: plan.nodes[name] for name in {**every, **given}})
     name = "-".join([found.name, *dict.fromkeys(named.values())])
-    if not (studies / name).exists() and _is_on(studies / f"{found.name}-twin", twins_of(plan.nodes)):
+    if not (studies / name).exists() and _is_on(studies / f"{found.name}-twin", list_simulated(plan.nodes)):
         name = f"{found.name}-twin"
     return replace(found, name=name, plan=plan)
 
@@ -196,9 +197,8 @@ def read_named(file: Path, twins: tuple[str, ...], studies: Path) -> StudyFile:
 def _is_on(folder: Path, twins: Mapping[str, str]) -> bool:
     """Return whether a folder is a study on these twins: one of `joulelab reproduce`, which has its own name for it."""
     from joulelab.study.folder import FILE, open_study
-    from joulelab.twin.virtual import twins_of
 
-    return (folder / FILE).exists() and twins_of(open_study(folder).nodes) == twins
+    return (folder / FILE).exists() and list_simulated(open_study(folder).nodes) == twins
 
 
 def _typed(found: StudyFile, twins: tuple[str, ...]) -> str:
@@ -209,9 +209,8 @@ def _typed(found: StudyFile, twins: tuple[str, ...]) -> str:
 def _check(found: StudyFile) -> None:
     from joulelab.report.format import simulated
     from joulelab.study.check import check_plan
-    from joulelab.twin.virtual.twin import twins_of
 
-    twins = twins_of(found.plan.nodes)
+    twins = list_simulated(found.plan.nodes)
     if twins:
         say(simulated(list(dict.fromkeys(twins.values()))))
     for warning in check_plan(found.plan, os.environ):

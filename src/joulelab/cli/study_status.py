@@ -28,8 +28,8 @@ STATES = ("done", "failed", "live", "interrupted", "refused", "free")
 def status_of(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]:
     """Return how a study stands as plain data."""
     from joulelab.study.expected import Expected
+    from joulelab.study.nodes import list_simulated
     from joulelab.study.now import power_now
-    from joulelab.twin.virtual.twin import twins_of
 
     cells = {cell.key: cell for cell in plan.cells}
     states = Counter(slot.state.value for slot in slots)
@@ -43,7 +43,7 @@ def status_of(study: Study, plan: Plan, slots: Sequence[Slot]) -> dict[str, Any]
     return {
         "study": study.name,
         "folder": str(study.folder),
-        "twin": twins_of(plan.nodes) or None,
+        "twin": list_simulated(plan.nodes) or None,
         "slots": dict(states),
         "left_s": None if rest.unknown == rest.slots else rest.time_s,
         "left": expected_text(rest, plan),

@@ -18,9 +18,9 @@ from joulelab.control.keeper import Keeper
 from joulelab.control.leftover import has_leftovers
 from joulelab.control.peer import Peer
 from joulelab.control.state import Lock, State, user_name
-from joulelab.control.trusted import make_folder
 from joulelab.core.errors import ConfigError, JoulelabError, Refused
 from joulelab.core.setting import OutOfBounds
+from joulelab.store.trusted import make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.control.frames import plain, refused
 from joulelab.control.lease import Lease, finish, main_value, unit_of, value_text
-from joulelab.control.state import WAYS, InUse, by_hand, holder_text, utc_text
+from joulelab.control.state import InUse, by_hand, holder_text, utc_text
 from joulelab.control.told import Released
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused, StoreError
-from joulelab.core.setting import OutOfBounds
+from joulelab.core.setting import WAYS, OutOfBounds
 from joulelab.instruments import nearest
 from joulelab.instruments.nvml.control import LOCK_CLOCKS
 

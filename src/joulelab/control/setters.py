@@ -1,4 +1,4 @@
-"""Find setters: modules of this folder, and outside packages by the entry-point group `joulelab.setters`.
+"""Find setters: `instruments/FAMILY/setter.py`, and outside packages by the entry-point group `joulelab.setters`.
 
 A setter's module has `open_setters(environ) -> Opened`, which raises Unavailable where there is no such hardware.
 Imported only where something is to be set: what a run needs to measure does not come this way.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import pkgutil
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
+from joulelab import instruments
 from joulelab.core.errors import JoulelabError, MissingDependency, Unavailable
 
 if TYPE_CHECKING:
@@ -60,14 +61,14 @@ class Found:
 
 def names() -> list[str]:
     """Return the names of all families, inside first."""
-    inside = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    inside = _families()
     return inside + sorted({point.name for point in entry_points(group=GROUP)} - set(inside))
 
 
 def load(name: str) -> SetterModule:
     """Return the module of a family. Raises MissingDependency for a broken package."""
-    if name in {module.name for module in pkgutil.iter_modules(__path__)}:
-        return cast("SetterModule", importlib.import_module(f"{__name__}.{name}"))
+    if name in _families():
+        return cast("SetterModule", importlib.import_module(f"{instruments.__name__}.{name}.setter"))
     try:
         (point,) = entry_points(group=GROUP, name=name)
         return cast("SetterModule", point.load())
@@ -90,6 +91,11 @@ def find(environ: Mapping[str, str], kinds: Collection[Kind] = KINDS) -> Found:
         found.close()
         raise
     return found
+
+
+def _families() -> list[str]:
+    """Return the families of joulelab's own instruments that have a setter."""
+    return sorted(file.parent.name for folder in instruments.__path__ for file in Path(folder).glob("*/setter.py"))
 
 
 def _open(name: str, environ: Mapping[str, str]) -> Opened:

@@ -16,11 +16,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.control import trusted
 from joulelab.control.leftover import JOURNAL, LOCK, caps_folder, is_held
 from joulelab.core.clock import NS, boot_id, utc_now_ns
 from joulelab.core.errors import Refused, StoreError
 from joulelab.core.process import start_ticks
+from joulelab.core.setting import WAYS
+from joulelab.store import trusted
 from joulelab.store.journal import sync_directory
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 LOG_BYTES = 64 * 1024
-WAYS = "run as root, or ask for capd (sudo joulelab capd; docs/how-to/capd.md)"
 
 
 @dataclass(frozen=True, slots=True)

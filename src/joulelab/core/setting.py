@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # What can be read back and put back, SI: {"cap_w": 170.0}; clocks that are not locked are {}.
 Setting = Mapping[str, float]
 Kind = Literal["power", "clocks"]
+# What to do where a setting is refused for lack of rights.
+WAYS = "run as root, or ask for capd (sudo joulelab capd; docs/how-to/capd.md)"
 # What devices round to. A clock that was locked is known from our own record, not from the device.
 _WATTS, _SHARE, _HERTZ = 0.5, 0.003, 1e6
 

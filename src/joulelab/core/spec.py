@@ -129,7 +129,7 @@ class Fetched:
 class Archive(Protocol):
     """Ask a source after the fact.
 
-    An archive's module in `joulelab.meters` has a function `open_archive(config) -> Archive`, beside or instead of
+    An archive's module in `joulelab.instruments` has a function `open_archive(config) -> Archive`, beside or instead of
     `open_meter`; it raises as that does.
     """
 
@@ -145,8 +145,8 @@ class Archive(Protocol):
 class Meter(Protocol):
     """Read an instrument while a run goes on.
 
-    A meter module in `joulelab.meters` (or an entry point of the group `joulelab.meters`) has a line `SUMMARY` and a
-    function `open_meter(config) -> Meter`, which raises `Unavailable` or `Denied` with advice where there is nothing
+    A meter module in `joulelab.instruments` (or an entry point of the group `joulelab.meters`) has a line `SUMMARY`
+    and a function `open_meter(config) -> Meter`, which raises `Unavailable` or `Denied` with advice where there is nothing
     to read. `read` is called from one thread only and returns one float per channel, NaN for a channel that this
     device does not have; it raises `ReadFailed`, `Denied` or `DeviceLost`, never returns a made-up number.
     """

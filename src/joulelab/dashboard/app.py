@@ -17,13 +17,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from joulelab.core.address import is_loopback
 from joulelab.core.errors import ConfigError, JoulelabError, NotARun
 from joulelab.core.text import printable
 from joulelab.dashboard import api, frame, lists, study_list
 from joulelab.dashboard.entries import Place, check_inside, problem_text
 from joulelab.dashboard.heavy import Busy, Heavy, Kept, OpenRuns
 from joulelab.dashboard.search import find, parse
-from joulelab.dashboard.security import COOKIE, SESSION_S, Doors, Guard, client_of, form_token, is_loopback
+from joulelab.dashboard.security import COOKIE, SESSION_S, Doors, Guard, client_of, form_token
 from joulelab.report.cache import fingerprint
 from joulelab.report.page import document as pages
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from joulelab.dashboard.security import App
     from joulelab.dashboard.studies import StudyEntry
 
-_log = logging.getLogger("joulelab.web")
+_log = logging.getLogger("joulelab.dashboard")
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 STATIC = {"page.css": "text/css", "profile.js": "text/javascript", "dashboard.css": "text/css"}
 STATIC |= {"dashboard.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -327,7 +328,7 @@ def asset(name: str) -> bytes:
         return pages.stylesheet().encode()
     if name == "profile.js":
         return pages.script().encode()
-    return files("joulelab.web").joinpath("assets", name).read_bytes()
+    return files("joulelab.dashboard").joinpath("assets", name).read_bytes()
 
 
 def _now() -> dt.datetime:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from joulelab.cli.options import json_option, say
+from joulelab.core.address import is_loopback
 from joulelab.core.errors import ConfigError, MissingDependency
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def command(
     changed from there. Ctrl-C ends it.
     """
     _check_installed()
-    from joulelab.dashboard import security, server
+    from joulelab.dashboard import server
     from joulelab.dashboard.index import Index
 
     stores = _stores(folder, studies)
@@ -74,7 +75,7 @@ def command(
         with Index(*stores) as index:
             served = server.prepare(listening, index, doors, tls)
             _tell(served.url, stores, doors, made=token_file is None and token in (None, MADE), as_json=as_json)
-            if opens and not security.is_loopback(host):
+            if opens and not is_loopback(host):
                 say("--open is for this machine only; open the address by hand")
             elif opens:
                 click.launch(served.url)
@@ -111,7 +112,7 @@ def _stores(folder: Path | None, studies: Path | None) -> tuple[Path, Path | Non
 
 def _token(host: str, token: str | None, file: Path | None) -> str | None:
     """Return the token that is asked for, None for none. Raises ConfigError."""
-    from joulelab.dashboard.security import check_token, is_loopback, new_token, read_token
+    from joulelab.dashboard.security import check_token, new_token, read_token
 
     if token and file:
         raise ConfigError("the token is given twice", next="drop --token or --token-file")
@@ -135,8 +136,6 @@ def _doors(host: str, names: tuple[str, ...], token: str | None, *, secure: bool
 
 
 def _tell(url: str, stores: tuple[Path, Path | None], doors: Doors, *, made: bool, as_json: bool) -> None:
-    from joulelab.dashboard.security import is_loopback
-
     shown = doors.token if made else None
     if as_json:
         told = {"url": url, "token": shown, "runs": str(stores[0]), "studies": stores[1] and str(stores[1])}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-_log = logging.getLogger("joulelab.web")
+_log = logging.getLogger("joulelab.dashboard")
 LOOK_S = 1.0  # so often new and live runs are looked for
 WHOLE_S = 15.0  # so often every run is looked at
 SHOW_S = 0.2  # while many are read, the list is renewed so often

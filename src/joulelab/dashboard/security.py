@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
+from joulelab.core.address import is_loopback
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,16 +44,6 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a server that is bound to a host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def new_token() -> str:

@@ -13,8 +13,8 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
 from joulelab.dashboard.entries import Place, problem_text
 from joulelab.study.folder import CELL, FILE, NAME, open_study
+from joulelab.study.nodes import list_simulated
 from joulelab.study.slots import State, look, slots_of
-from joulelab.twin.virtual.twin import twins_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -101,7 +101,7 @@ class StudyLooker:
             created_utc=dt.datetime.fromtimestamp(utc_s, dt.UTC).isoformat(timespec="seconds"),
             knobs={str(name): len(values) for name, values in dict(data.get("knobs") or {}).items()},
             goals=tuple(map(str, data["goals"])),
-            twins=tuple(dict.fromkeys(map(str, twins_of(study.nodes).values()))),
+            twins=tuple(dict.fromkeys(map(str, list_simulated(study.nodes).values()))),
             cells=cells,
             slots=dict(states),
             planned=_planned(data, cells),

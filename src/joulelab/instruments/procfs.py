@@ -1,4 +1,4 @@
-"""Read the load of the machine and of one process tree from procfs: a tenth of psutil's cost, see meters/README.md."""
+"""Read the load of the machine and of one process tree from procfs, at a tenth of psutil's cost (see README.md)."""
 
 from __future__ import annotations
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from joulelab.study.folder import Study
 
 FRAME = (
+    "changes",
+    "commands",
+    "reproducing",
     "covered",
     "files",
     "judged",

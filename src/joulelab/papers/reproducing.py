@@ -234,7 +234,7 @@ def need_matplotlib() -> None:
 def _twins(paper: Paper, changes: Sequence[Change]) -> dict[str, Twin]:
     from joulelab.papers.changes import changed
 
-    nodes = resources.files("joulelab.twins") / "nodes"
+    nodes = resources.files("joulelab.twin") / "nodes"
     names = dict.fromkeys(paper.twins.values())
     return changed({name: (nodes / f"{name}.toml").read_text("utf-8") for name in names}, paper.twins, changes)
 

@@ -100,7 +100,7 @@ def _free_name(item: Mapping[str, Any], taken: Sequence[str]) -> str:
 def open_meter(plan: Plan, wanted: MeterPlan) -> Meter:
     """Open a meter; raise what it raises, and Unavailable or ConfigError where there is none of that name.
 
-    A plain name is a module of `joulelab.meters` or an entry point. A meter of one's own needs no package:
+    A plain name is a module of `joulelab.instruments` or an entry point. A meter of one's own needs no package:
     `path/to/file.py` or `package.module`, with `open_meter` in it, is enough.
     """
     module = find_module(wanted.meter)

@@ -1,7 +1,7 @@
 """Find workloads: reference workloads by their name, notebooks by their file; each becomes a command to measure.
 
-A reference workload is a module of this package, or of an outside package by the entry-point group
-`joulelab.workloads`. It has a line `SUMMARY`, a mapping `PARAMETERS` (name: (default, what it means)) and
+A reference workload is a module of the package `joulelab.workloads`, or of an outside package by the entry-point group
+of the same name. It has a line `SUMMARY`, a mapping `PARAMETERS` (name: (default, what it means)) and
 `command(parameters) -> argv` (see `WorkloadModule`); it may have `STUDY`, `PRESETS` and `NOTES`. Its name is the
 module's, with `-` for `_`.
 """
@@ -75,7 +75,9 @@ def notes(module: WorkloadModule) -> tuple[str, ...]:
 
 def names() -> list[str]:
     """Return the names of all reference workloads, inside first; hardly anything is imported for it."""
-    inside = [module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__) if _is_reference(module.name)]
+    inside = [
+        module.name.replace("_", "-") for module in pkgutil.iter_modules(_folders()) if _is_reference(module.name)
+    ]
     return inside + sorted({point.name for point in _outside()} - set(inside))
 
 
@@ -83,7 +85,7 @@ def find(name: str) -> WorkloadModule:
     """Return the module of a reference workload. Raises ConfigError with the nearest name, or for a broken package."""
     module = name.replace("-", "_")
     if module.isidentifier() and _is_reference(module):
-        return cast("WorkloadModule", importlib.import_module(f"{__name__}.{module}"))
+        return cast("WorkloadModule", importlib.import_module(f"{GROUP}.{module}"))
     for point in _outside():
         if point.name == name:
             return _load(point)
@@ -220,13 +222,20 @@ def _check_names(name: str, known: Mapping[str, tuple[str, str]], given: Mapping
 
 
 def _is_reference(name: str) -> bool:
-    """Return whether a module of this package is a reference workload; its text tells."""
+    """Return whether a module of `joulelab.workloads` is a reference workload; its text tells."""
     text = ""
-    for folder in map(Path, __path__):
+    for folder in map(Path, _folders()):
         for file in (folder / f"{name}.py", folder / name / "__init__.py"):
             if file.is_file():
                 text = file.read_text()
     return "\nPARAMETERS" in text and "\ndef command(" in text
+
+
+def _folders() -> list[str]:
+    """Return where joulelab's own workloads are; an app is found by its name, never imported by the lab."""
+    import joulelab
+
+    return [str(Path(folder) / "workloads") for folder in joulelab.__path__]
 
 
 def _outside() -> tuple[EntryPoint, ...]:

@@ -53,9 +53,8 @@ def check_plan(plan: Plan, environ: Mapping[str, str]) -> list[str]:
 
 def _check_virtual(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) -> list[str]:
     """Refuse workloads, parameters, GPUs, caps and meters that a twin does not have; return what it omits."""
-    from joulelab.twin.virtual.refused import check_cells
-
-    return check_cells(plan, cells, refusals)
+    warnings: list[str] = executors.require_hook(TWIN, "check_cells")(plan, cells, refusals)
+    return warnings
 
 
 def _check_workloads(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) -> None:

@@ -39,6 +39,11 @@ class NodeType:
         return str(self.options.get("launch", _usual_launch(self.options)))
 
     @property
+    def simulated_by(self) -> str:
+        """Return the name of the simulated node that stands in for this node type, empty where it is a real one."""
+        return str(self.options.get("twin", "")) if self.executor == TWIN else ""
+
+    @property
     def hides_gpus(self) -> bool:
         """Return whether the workload sees no GPU there, whatever the node has."""
         return self.uses == "cpu" or self.options.get("gpus") == 0
@@ -74,6 +79,11 @@ class NodeType:
     def from_json(cls, data: Mapping[str, Any]) -> NodeType:
         """Take what `to_json` gave."""
         return cls(**data)
+
+
+def list_simulated(nodes: Mapping[str, NodeType]) -> dict[str, str]:
+    """Return by node type the name of the simulated node, for those that are simulated."""
+    return {name: node.simulated_by for name, node in nodes.items() if node.executor == TWIN}
 
 
 def _usual_launch(options: Mapping[str, Any]) -> str:

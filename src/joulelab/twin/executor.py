@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.study.executors import Waits
+    from joulelab.study.folder import Plan
+    from joulelab.study.matrix import PlannedCell
     from joulelab.study.nodes import NodeType
+    from joulelab.study.refusals import Refusals
 
 SUMMARY = "a node's twin in virtual time: nothing is measured"
 WORKER = "joulelab.twin.virtual.worker"
@@ -38,6 +41,34 @@ def open_executor(environ: Mapping[str, str], nodes: Mapping[str, NodeType], stu
 def check(nodes: Mapping[str, NodeType], environ: Mapping[str, str]) -> list[str]:  # noqa: ARG001
     """Warn of nothing: twins are looked at together with their cells."""
     return []
+
+
+def read_options(name: str, folder: Path) -> dict[str, Any]:
+    """Return the options of a node type by a twin's name, or by the path of a node file. Raises ConfigError."""
+    from joulelab.twin.virtual.twin import options_of
+
+    return options_of(str(folder / name) if name.endswith(".toml") else name)
+
+
+def place_plan(plan: Plan, names: Mapping[str, str]) -> Plan:
+    """Return a plan with the named node types on twins. Raises ConfigError."""
+    from joulelab.twin.virtual.twin import replaced
+
+    return replaced(plan, names)
+
+
+def check_cells(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) -> list[str]:
+    """Refuse cells that the twins cannot run; return warnings."""
+    from joulelab.twin.virtual import refused
+
+    return refused.check_cells(plan, cells, refusals)
+
+
+def list_remarks(plan: Plan) -> list[str]:
+    """List what twins leave out of a study."""
+    from joulelab.twin.virtual.refused import remarks
+
+    return remarks(plan)
 
 
 class _Worker:

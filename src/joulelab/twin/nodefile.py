@@ -64,7 +64,7 @@ def find(name: str) -> Description:
 
 
 def _folder() -> Traversable:
-    return resources.files("joulelab.twins") / "nodes"
+    return resources.files("joulelab.twin") / "nodes"
 
 
 def read(path: Path) -> Description:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from joulelab.control import trusted
 from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Refused
 from joulelab.core.setting import Opened
 from joulelab.instruments.nvml import errors as codes
 from joulelab.instruments.nvml.client import Gpu
 from joulelab.instruments.nvml.control import GpuControl
 from joulelab.instruments.nvml.setter import LockedClocks, PowerCap, _add
+from joulelab.store import trusted
 from joulelab.twin.model import A100, H100, RTX6000, Node
 from joulelab.twin.records import Instance
 

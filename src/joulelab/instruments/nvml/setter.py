@@ -11,13 +11,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulelab.control import trusted
-from joulelab.control.state import WAYS
 from joulelab.core.clock import boot_id
 from joulelab.core.errors import Denied, JoulelabError, ReadFailed, Refused, Unavailable
-from joulelab.core.setting import Limits, Opened, Setting
+from joulelab.core.setting import WAYS, Limits, Opened, Setting
 from joulelab.instruments.nvml.client import Gpu, Nvml
 from joulelab.instruments.nvml.control import GpuControl
+from joulelab.store import trusted
 from joulelab.store.journal import sync_directory
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.errors import JoulelabError
 from joulelab.core.text import SERVED_TWIN
 from joulelab.store.folder import read_meta
+from joulelab.study.nodes import list_simulated
 
 if TYPE_CHECKING:
     from joulelab.analysis.metrics import Summary
@@ -33,23 +34,28 @@ def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary
     summary = summarise(results.cells, goals=goals, reference=reference or None, per=kinds)
     said = simulated(study)
     if said:
-        from joulelab.twin.virtual.refused import remarks
-
         notes = (
             f"{said[0].upper()}{said[1:]}: nothing was measured there.",
-            *(remarks(plan) if plan and twins_by_node(study) else ()),
+            *(_list_remarks(plan) if plan else ()),
         )
         summary = replace(summary, notes=(*notes, *summary.notes))
     return results, summary
 
 
+def _list_remarks(plan: Plan) -> list[str]:
+    """List the remarks of the executors that simulate node types of a plan."""
+    from joulelab.study import executors
+
+    hooks = [executors.find_hook(name, "list_remarks") for name in {n.executor for n in plan.nodes.values()}]
+    return [remark for hook in hooks if hook is not None for remark in hook(plan)]
+
+
 def simulated(study: Study) -> str:
     """Return which twins a study is of, empty where all of it is measured."""
     from joulelab.report.format import simulated as told
-    from joulelab.twin.virtual.twin import twins_of
 
     nodes = study.nodes
-    twins = twins_of(nodes)
+    twins = list_simulated(nodes)
     if not twins and _served(study):
         return told([SERVED_TWIN])
     real = [name for name in nodes if name not in twins]
@@ -72,6 +78,4 @@ def _served(study: Study) -> bool:
 
 def twins_by_node(study: Study) -> dict[str, str] | None:
     """Return the twins of a study by node type, None where all of it is measured."""
-    from joulelab.twin.virtual.twin import twins_of
-
-    return twins_of(study.nodes) or None
+    return list_simulated(study.nodes) or None

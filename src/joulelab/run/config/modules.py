@@ -33,9 +33,9 @@ def is_inside(name: str) -> bool:
 
 
 def _inside(name: str) -> Any:
-    if not name.isidentifier() or importlib.util.find_spec(f"joulelab.meters.{name}") is None:
+    if not name.isidentifier() or importlib.util.find_spec(f"joulelab.instruments.{name}") is None:
         return None
-    module = importlib.import_module(f"joulelab.meters.{name}")
+    module = importlib.import_module(f"joulelab.instruments.{name}")
     return module if is_live(module) or is_archive(module) else None
 
 

@@ -1,8 +1,16 @@
-"""Find executors: modules of this package by their name. One runs slots somewhere: on this machine, on a cluster.
+"""Find executors by their name. One runs slots somewhere: on this machine, on a cluster, on a simulated node.
 
-A module has a line `SUMMARY` and `open_executor(environ, nodes, study) -> Executor`; its `check(nodes, environ)`, if
-there is one, tells beforehand what is wrong with the node types that are its own. An executor starts there
-`python -m joulelab.study.slot FOLDER`; everything else is done by that process and read from the folder.
+They are modules of this package, apps of joulelab (`APPS`) and, in outside packages, the entry-point group
+`joulelab.executors`. A module has a line `SUMMARY` and `open_executor(environ, nodes, study) -> Executor`. It may have
+these hooks, so that nobody else needs to know one executor from another:
+
+- `check(nodes, environ) -> warnings`: look at the node types that are its own before anything runs
+- `read_options(name, folder) -> options`: read the description of a node type that a study file names
+- `place_plan(plan, names) -> plan`: put the node types of a plan onto this executor
+- `check_cells(plan, cells, refusals) -> warnings`: refuse cells that it cannot run
+- `list_remarks(plan) -> remarks`: list the differences between its results and the study as written
+
+An executor starts `python -m joulelab.study.slot FOLDER`, or writes the same run folder by other means.
 """
 
 from __future__ import annotations
@@ -10,15 +18,20 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+    from types import ModuleType
 
     from joulelab.study.nodes import NodeType
+
+GROUP = "joulelab.executors"
+APPS = {"twin": "joulelab.twin.executor"}
 
 # What the place itself did to a slot: nothing (the folder tells), to be tried again, cancelled by somebody, failed.
 Fate = Literal["", "again", "cancelled", "failed"]
@@ -77,20 +90,42 @@ class Executor(Protocol):
 
 
 def names() -> list[str]:
-    """Return the names of the executors."""
-    return [module.name for module in pkgutil.iter_modules(__path__)]
+    """Return the names of the executors, joulelab's own first."""
+    inside = [*(module.name for module in pkgutil.iter_modules(__path__)), *APPS]
+    return inside + sorted({point.name for point in entry_points(group=GROUP)} - set(inside))
 
 
 def open_executor(name: str, environ: Mapping[str, str], nodes: Mapping[str, NodeType], study: Path) -> Executor:
     """Open an executor by its name, for the node types and the folder of a study. Raises ConfigError."""
-    if name not in names():
-        raise ConfigError(f"there is no executor {name!r}", where="study", why=f"there are {', '.join(names())}")
-    opened: Executor = importlib.import_module(f"{__name__}.{name}").open_executor(environ, nodes, study)
+    opened: Executor = _find_module(name).open_executor(environ, nodes, study)
     return opened
+
+
+def find_hook(name: str, hook: str) -> Callable[..., Any] | None:
+    """Return a hook of an executor, None where it has no such hook. Raises ConfigError for an unknown executor."""
+    found: Callable[..., Any] | None = getattr(_find_module(name), hook, None)
+    return found
+
+
+def require_hook(name: str, hook: str) -> Callable[..., Any]:
+    """Return a hook of an executor. Raises ConfigError where it has no such hook."""
+    found = find_hook(name, hook)
+    if found is None:
+        raise ConfigError(f"the executor {name!r} has no {hook}", where="study")
+    return found
 
 
 def check(name: str, nodes: Mapping[str, NodeType], environ: Mapping[str, str]) -> list[str]:
     """Let an executor look at its node types before anything runs; return its warnings. Raises JoulelabError."""
     own = {key: node for key, node in nodes.items() if node.executor == name}
-    look = getattr(importlib.import_module(f"{__name__}.{name}"), "check", None)
+    look = find_hook(name, "check")
     return list(look(own, environ)) if look is not None else []
+
+
+def _find_module(name: str) -> ModuleType:
+    if name not in names():
+        raise ConfigError(f"there is no executor {name!r}", where="study", why=f"there are {', '.join(names())}")
+    for point in entry_points(group=GROUP, name=name):
+        module: ModuleType = point.load()
+        return module
+    return importlib.import_module(APPS.get(name, f"{__name__}.{name}"))

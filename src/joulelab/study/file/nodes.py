@@ -65,8 +65,6 @@ def _node(name: str, table: Table, folder: Path) -> NodeType:
 
 def _twin(name: str, table: Table, executor: str | None, folder: Path) -> NodeType:
     """Return a node type that is a twin: `twin` names it, or is the path of its file."""
-    from joulelab.twin.virtual.twin import options_of
-
     if executor not in (None, TWIN):
         table.wrong("twin", "a twin runs in virtual time", why=f"executor = {executor!r}", next="leave executor out")
     for key in (key for key in JOB if key in table and key not in OF_TWINS):
@@ -77,7 +75,7 @@ def _twin(name: str, table: Table, executor: str | None, folder: Path) -> NodeTy
     options: dict[str, Any] = {}
     if given:
         try:
-            options = options_of(str(folder / given) if given.endswith(".toml") else given)
+            options = executors.require_hook(TWIN, "read_options")(given, folder)
         except ConfigError as error:
             table.problems.add_error((*table.at, "twin"), error)
     kept = {key: value for key, value in _options(table).items() if key in OF_TWINS}

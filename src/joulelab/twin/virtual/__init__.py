@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from joulelab.twin.virtual.truth import read_truth
-from joulelab.twin.virtual.twin import description_of, options_of, replaced, twins_of
+from joulelab.twin.virtual.twin import description_of, options_of, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from joulelab.study.folder import Plan, Study
     from joulelab.twin.nodefile import Description
 
-__all__ = ["description_of", "options_of", "read_truth", "replaced", "run_plan", "run_twin_study", "twins_of"]
+__all__ = ["description_of", "options_of", "read_truth", "replaced", "run_plan", "run_twin_study"]
 
 
 def run_twin_study(

@@ -64,11 +64,6 @@ def description_of(node: NodeType) -> Description:
         raise ConfigError("the twin's description cannot be read", where=where, why=str(error), next=then) from None
 
 
-def twins_of(nodes: Mapping[str, NodeType]) -> dict[str, str]:
-    """Return the names of the twins among node types, by node type."""
-    return {name: str(node.options.get("twin", "")) for name, node in nodes.items() if node.executor == TWIN}
-
-
 def replaced(plan: Plan, twins: Mapping[str, Description | str] | Description | str) -> Plan:
     """Return a plan with its node types on twins: one for all, or each its own by the name of the node type.
 

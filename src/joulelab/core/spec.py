@@ -147,8 +147,8 @@ class Meter(Protocol):
 
     A meter module in `joulelab.instruments` (or an entry point of the group `joulelab.meters`) has a line `SUMMARY`
     and a function `open_meter(config) -> Meter`, which raises `Unavailable` or `Denied` with advice where there is
-    nothing to read. `read` is called from one thread only and returns one float per channel, NaN for a channel that this
-    device does not have; it raises `ReadFailed`, `Denied` or `DeviceLost`, never returns a made-up number.
+    nothing to read. `read` is called from one thread only and returns one float per channel, NaN for a channel that
+    this device does not have; it raises `ReadFailed`, `Denied` or `DeviceLost`, never returns a made-up number.
     """
 
     def streams(self) -> Sequence[Stream]:

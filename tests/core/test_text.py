@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from joulelab.core.text import printable, storable
+from joulelab.core.text import printable, storable, suggest_name
 
 
 def test_lone_surrogates_are_written_out() -> None:
@@ -11,3 +11,10 @@ def test_lone_surrogates_are_written_out() -> None:
 
 def test_what_moves_the_cursor_is_written_out() -> None:
     assert [printable(t) for t in ("ä b", "\x1b[31m\n", "\u202e")] == ["ä b", r"\x1b[31m\n", r"\u202e"]
+
+
+def test_the_nearest_name_is_suggested() -> None:
+    assert suggest_name("query", ["user", "queries"]).startswith("did you mean 'queries'?")
+    assert suggest_name("gdansk", ["horeka", "gdansk-rtx6000"]).startswith("did you mean 'gdansk-rtx6000'?")
+    assert suggest_name("zzz", ["a", "b"]) == "valid: a, b"
+    assert suggest_name("zzz", []) == "there is none"

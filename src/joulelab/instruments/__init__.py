@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from joulelab.core.errors import ConfigError, JoulelabError, Unavailable
+from joulelab.core.text import suggest_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Meter
 
 GROUP = "joulelab.meters"
+nearest = suggest_name  # its name before it moved to core
 
 
 class MeterModule(Protocol):
@@ -95,25 +97,6 @@ def open_meter(name: str, config: Mapping[str, Any]) -> Meter:
         if _import(name) is not None:
             raise
         raise _broken(name, error) from error
-
-
-def nearest(wrong: str, valid: list[str]) -> str:
-    """Return advice for a wrong name: the nearest valid one if there is one, and all of them."""
-    import difflib
-
-    close = difflib.get_close_matches(wrong, valid, n=5, cutoff=0.5)
-    listed = ", ".join(valid)
-    if not close:
-        return f"valid: {listed}"
-    # Of equally near ones, people mean the one that begins alike.
-    best = max(close, key=lambda one: difflib.SequenceMatcher(None, one, wrong).ratio() + 0.02 * _alike(one, wrong))
-    return f"did you mean {best!r}? valid: {listed}"
-
-
-def _alike(one: str, other: str) -> int:
-    """Return how many letters two names begin with in common."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((k for k, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _import(name: str) -> MeterModule | None:

@@ -13,10 +13,10 @@ from IPython.core.error import UsageError
 from IPython.core.inputtransformer2 import cell_magic, leading_empty_lines
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
+from joulelab.core.text import suggest_name
 from joulelab.integrations.jupyter_cells import Recording, Stack
 from joulelab.run.measure import measure
 from joulelab.run.phases import phase
-from joulelab.run.workloads import nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +116,7 @@ class JoulelabMagics(Magics):
         elif word in WORDS:
             getattr(self, word)()
         else:
-            raise UsageError(f"there is no `%joulelab {word}`: {nearest(word, WORDS)}; {HELP}")
+            raise UsageError(f"there is no `%joulelab {word}`: {suggest_name(word, WORDS)}; {HELP}")
 
     def begin(self, name: str) -> None:
         """Measure the cell that runs until it ends."""

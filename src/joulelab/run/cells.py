@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.run.workloads import nearest
+from joulelab.core.text import suggest_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,7 +132,7 @@ def check(notebook: Mapping[str, Any], names: Sequence[str], *, where: str) -> N
     for name in names:
         if known is not None and name not in known:
             why = "its cell tagged `parameters` does not set it"
-            raise ConfigError(f"there is no parameter {name!r}", where=where, why=why, next=nearest(name, known))
+            raise ConfigError(f"there is no parameter {name!r}", where=where, why=why, next=suggest_name(name, known))
 
 
 def _metadata(notebook: Mapping[str, Any], table: str, key: str) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import suggest_name
 from joulelab.run import cells
 from joulelab.run.notebook import is_own, need
-from joulelab.run.workloads import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,5 +43,5 @@ class Kernels(KernelSpecManager):
                 return OWN  # the notebook asks for a kernel that only whoever wrote it has
             there = sorted({OWN, *self.find_kernel_specs()})
             what = f"there is no kernel {named!r} here"
-            raise ConfigError(what, where=str(asked.file), next=f"install it; {nearest(named, there)}") from error
+            raise ConfigError(what, where=str(asked.file), next=f"install it; {suggest_name(named, there)}") from error
         return named

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.core.text import suggest_name
 from joulelab.run import cells
-from joulelab.run.workloads import missing, nearest, pairs
+from joulelab.run.workloads import missing, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,7 +74,9 @@ def read_words(words: Sequence[str]) -> Asked:
             continue
         name, equals, value = word.partition("=")
         if name not in OPTIONS:
-            raise ConfigError(f"there is no option {name!r} of a notebook", where=words[0], next=nearest(name, OPTIONS))
+            raise ConfigError(
+                f"there is no option {name!r} of a notebook", where=words[0], next=suggest_name(name, OPTIONS)
+            )
         if not equals and not left:
             raise ConfigError(f"{name} has no value", where=words[0], next=f"write {name}=VALUE")
         options[name] = value if equals else left.pop(0)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from joulelab.core.errors import ConfigError, JoulelabError, MissingDependency
+from joulelab.core.text import suggest_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -89,7 +90,7 @@ def find(name: str) -> WorkloadModule:
     for point in _outside():
         if point.name == name:
             return _load(point)
-    raise ConfigError(f"there is no reference workload {name!r}", next=nearest(name, names()))
+    raise ConfigError(f"there is no reference workload {name!r}", next=suggest_name(name, names()))
 
 
 def argv(kind: str, words: Sequence[str], folder: Path, out: Path) -> list[str]:
@@ -106,7 +107,7 @@ def argv(kind: str, words: Sequence[str], folder: Path, out: Path) -> list[str]:
         return notebook.command(file, asked.parameters, out=kept, pause_s=asked.pause_s, kernel=asked.kernel)
     if kind == "reference":
         return reference(words)
-    raise ConfigError(f"there is no kind of workload {kind!r}", next=nearest(kind, KINDS))
+    raise ConfigError(f"there is no kind of workload {kind!r}", next=suggest_name(kind, KINDS))
 
 
 def check(kind: str, words: Sequence[str], folder: Path) -> None:
@@ -126,7 +127,7 @@ def reference(words: Sequence[str]) -> list[str]:
     Raises ConfigError, MissingDependency.
     """
     if not words:
-        raise ConfigError("no reference workload is named", next=nearest("", names()))
+        raise ConfigError("no reference workload is named", next=suggest_name("", names()))
     module = find(words[0])
     given = pairs(words[1:], where=words[0])
     return module.command(settings(words[0], module.PARAMETERS, given, presets(module)))
@@ -164,7 +165,7 @@ def settings(
 
 def _preset(name: str, presets: Mapping[str, Mapping[str, str]], wanted: str) -> Mapping[str, str]:
     if wanted not in presets:
-        raise ConfigError(f"there is no preset {wanted!r}", where=name, next=nearest(wanted, list(presets)))
+        raise ConfigError(f"there is no preset {wanted!r}", where=name, next=suggest_name(wanted, list(presets)))
     return presets[wanted]
 
 
@@ -185,16 +186,6 @@ def number(parameters: Mapping[str, str], key: str, *, least: float, most: float
     if not least <= value <= most:
         raise ConfigError(f"{key} is {parameters[key]!r}", next=f"give a number from {least:g} to {most:g}")
     return value
-
-
-def nearest(wrong: str, valid: Sequence[str]) -> str:
-    """Return advice for a wrong name: the nearest valid one if there is one, and all of them."""
-    import difflib
-
-    if not valid:
-        return "there is none"
-    close = difflib.get_close_matches(wrong, valid, n=1, cutoff=0.5)
-    return f"{f'did you mean {close[0]!r}? ' if close else ''}valid: {', '.join(valid)}"
 
 
 def missing(what: str, needs: str) -> NoReturn:
@@ -218,7 +209,7 @@ def _install(needs: str) -> str:
 def _check_names(name: str, known: Mapping[str, tuple[str, str]], given: Mapping[str, str]) -> None:
     for key in given:
         if key not in known:
-            raise ConfigError(f"there is no parameter {key!r}", where=name, next=nearest(key, list(known)))
+            raise ConfigError(f"there is no parameter {key!r}", where=name, next=suggest_name(key, list(known)))
 
 
 def _is_reference(name: str) -> bool:

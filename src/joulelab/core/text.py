@@ -35,9 +35,10 @@ def suggest_name(wrong: str, valid: Iterable[str]) -> str:
     listed = f"valid: {', '.join(names)}"
     if not near:
         return listed
-    best = max(
-        near, key=lambda one: difflib.SequenceMatcher(None, one, wrong).ratio() + 0.02 * _count_alike(one, wrong)
-    )
+
+    def likeness(name: str) -> float:
+        return difflib.SequenceMatcher(None, name, wrong).ratio() + 0.02 * _count_alike(name, wrong)
+
     return f"did you mean {max(near, key=likeness)!r}? {listed}"
 
 

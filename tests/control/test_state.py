@@ -16,7 +16,7 @@ from tests.control.fake import as_nobody, for_everybody, wait_for
 from joulelab.control import leftover, state
 from joulelab.control.state import InUse, Journal, State, holder_text, user_name
 from joulelab.core.errors import Refused, StoreError
-from joulelab.store import trusted
+from joulelab.store import safe_files
 
 WHO = {"user": "alice", "pid": 7, "command": "train", "since": "today"}
 ROOT = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody else")
@@ -144,7 +144,7 @@ def test_device_names_lead_nowhere_else(environ):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("{", r"the journal is damaged \(Expecting.*; set the cap by hand, then remove"),
+        ("{", r"the journal is damaged \(not JSON\); set the cap by hand, then remove"),
         ("[]", "the journal is damaged"),
         ({"schema": 2}, "schema 2, this joulelab writes 1"),
         ({"unknown": 1}, "unexpected keyword"),
@@ -293,9 +293,9 @@ def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(environ):
         os.mkfifo(here.folder / name)
     assert leftover.is_held(str(here.folder / "GPU-0.lock")) is None
     assert here.look("GPU-0") == (None, None)
-    with pytest.raises(Refused, match=r"GPU-0.lock is no file\); look who made it, and remove /"):
+    with pytest.raises(Refused, match=r"GPU-0.lock: it is a FIFO, not a regular file\); look who made it"):
         here.lock("GPU-0", {}, "gpu:0")
-    with pytest.raises(StoreError, match=r"cannot be read \(.*GPU-1.json is no file\); set the cap by hand"):
+    with pytest.raises(StoreError, match=r"cannot be read \(it is a FIFO, not a regular file\); set the cap by hand"):
         here.read("GPU-1")
     here.log("lost")
     assert leftover.has_leftovers(environ)
@@ -311,7 +311,7 @@ def test_links_lead_nowhere(environ, tmp_path):
     here.write(journal())
     assert here.read("GPU-0") == journal()
     here.log("a line")
-    with pytest.raises(StoreError, match="symbolic links"):
+    with pytest.raises(StoreError, match="a link, not a regular file"):
         here.read("GPU-1")
     with pytest.raises(Refused, match="symbolic links"):
         here.lock("GPU-2", {}, "gpu:2")
@@ -324,27 +324,27 @@ def test_links_lead_nowhere(environ, tmp_path):
 
 def test_a_folder_that_others_can_write_is_not_trusted_by_root(tmp_path):
     folder = tmp_path / "state" / "caps"
-    trusted.make_folder(folder)
-    trusted.check_folder(folder, 0)
+    safe_files.make_folder(folder)
+    safe_files.check_folder(folder, 0)
     for which, mode in ((folder, 0o777), (folder, 0o1777), (folder, 0o775), (folder.parent, 0o777)):
         which.chmod(mode)
-        with pytest.raises(trusted.Untrusted, match=rf"others can write to {which}") as caught:
-            trusted.check_folder(folder, 0)
+        with pytest.raises(safe_files.UntrustedPlace, match=rf"others can write to {which}") as caught:
+            safe_files.check_folder(folder, 0)
         assert caught.value.next.endswith(f"sudo chmod go-w {which}")
-        trusted.check_folder(folder, 1000)  # what others do there harms himself
+        safe_files.check_folder(folder, 1000)  # what others do there harms himself
         which.chmod(0o755)
     folder.parent.chmod(0o1777)  # as /tmp is
-    trusted.check_folder(folder, 0)
+    safe_files.check_folder(folder, 0)
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    with pytest.raises(trusted.Untrusted, match="is no folder of its own"):
-        trusted.check_folder(folder, 0)
+    with pytest.raises(safe_files.UntrustedPlace, match="is no folder of its own"):
+        safe_files.check_folder(folder, 0)
 
 
 @ROOT
 def test_root_caps_nothing_where_others_could_have_written(environ, files):
     here = State(environ)
-    trusted.make_folder(here.folder)
+    safe_files.make_folder(here.folder)
     os.chown(here.folder, 12345, 0)
     with pytest.raises(Refused, match=rf"not capped.*{here.folder} belongs to user 12345\); .*sudo chown root"):
         here.lock("GPU-0", {}, "gpu:0")
@@ -363,5 +363,5 @@ def test_a_folder_that_somebody_else_makes_meanwhile_is_fine(tmp_path):
 
     folder = tmp_path / "a"
     folder.mkdir(mode=0o700)
-    trusted.make_folder(Late(folder))
+    safe_files.make_folder(Late(folder))
     assert folder.stat().st_mode & 0o777 == 0o700

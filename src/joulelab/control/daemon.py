@@ -20,7 +20,7 @@ from joulelab.control.peer import Peer
 from joulelab.control.state import Lock, State, user_name
 from joulelab.core.errors import ConfigError, JoulelabError, Refused
 from joulelab.core.setting import OutOfBounds
-from joulelab.store.trusted import make_folder
+from joulelab.store.safe_files import make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

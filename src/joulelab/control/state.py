@@ -21,14 +21,15 @@ from joulelab.core.clock import NS, boot_id, utc_now_ns
 from joulelab.core.errors import Refused, StoreError
 from joulelab.core.process import start_ticks
 from joulelab.core.setting import WAYS
-from joulelab.store import trusted
-from joulelab.store.journal import sync_directory
+from joulelab.store import safe_files
+from joulelab.store.documents import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SCHEMA = 1
 LOG_BYTES = 64 * 1024
+LARGEST_JOURNAL = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Lock:
 def _locked(path: Path) -> int:
     """Return a locked file. A reader could hold up the keeper with a lock of his own: only the owner may open it."""
     while True:
-        fd = trusted.open_file(path, os.O_RDWR | os.O_CREAT)
+        fd = safe_files.open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
             # Somebody may have removed the file meanwhile: a lock on that would be a lock on nothing.
@@ -106,8 +107,8 @@ class State:
     def lock(self, device: str, who: Mapping[str, Any], scope: str) -> Lock:
         """Take a device. Raises InUse with who has it, Refused where nothing can be written here."""
         try:
-            trusted.make_folder(self.folder)
-            trusted.check_folder(self.folder, os.geteuid())
+            safe_files.make_folder(self.folder)
+            safe_files.check_folder(self.folder, os.geteuid())
             return Lock(self._path(device, LOCK), who)
         except BlockingIOError:
             raise self._held(device, scope) from None
@@ -118,7 +119,7 @@ class State:
         """Put a journal on the disk, so that it is there after a power loss. Raises Refused: no journal, no cap."""
         text = json.dumps(asdict(journal), indent=1).encode() + b"\n"
         try:
-            trusted.write(self._path(journal.device, JOURNAL), text)  # we hold the lock
+            safe_files.replace_file(self._path(journal.device, JOURNAL), text, sync=True, mode=0o644)
         except OSError as error:
             raise self._unwritten(error, journal.scope) from error
 
@@ -126,7 +127,7 @@ class State:
         """Return a device's journal, None where there is none. Raises StoreError for one that cannot be understood."""
         path = self._path(device, JOURNAL)
         try:
-            data = json.loads(trusted.read(path))
+            data = decode_json(safe_files.read_regular(path, LARGEST_JOURNAL, follow=False))
             if data.get("schema") != SCHEMA:
                 why = f"schema {data.get('schema')!r}, this joulelab writes {SCHEMA}"
                 raise StoreError("the journal is of another joulelab", where=str(path), why=why, next=by_hand(path))
@@ -143,7 +144,7 @@ class State:
     def remove(self, device: str) -> None:
         """Remove a journal: nothing of ours is set any more. Raises OSError."""
         self._path(device, JOURNAL).unlink(missing_ok=True)
-        sync_directory(self.folder)
+        safe_files.sync_directory(self.folder)
 
     def devices(self) -> list[str]:
         """Return the devices that have a journal."""
@@ -173,13 +174,13 @@ class State:
         path = self.folder / "log"
         line = f"{utc_text()} {' '.join(text.split())}\n".encode(errors="backslashreplace")
         with contextlib.suppress(OSError):
-            trusted.check_folder(self.folder, os.geteuid())
-            with open(trusted.open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), "r+b") as file:
+            safe_files.check_folder(self.folder, os.geteuid())
+            with open(safe_files.open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), "r+b") as file:
                 if os.fstat(file.fileno()).st_size + len(line) <= LOG_BYTES:
                     file.write(line)
                     return
                 kept = file.read()[-LOG_BYTES // 2 :].partition(b"\n")[2]
-            trusted.write(path, kept + line)
+            safe_files.replace_file(path, kept + line, sync=True, mode=0o644)
 
     def _path(self, device: str, ending: str) -> Path:
         name = urllib.parse.quote(device, safe=":")
@@ -187,7 +188,7 @@ class State:
 
     def _holder(self, device: str) -> dict[str, Any] | None:
         with contextlib.suppress(OSError, ValueError):
-            told = json.loads(trusted.read(self._path(device, LOCK)))
+            told = decode_json(safe_files.read_regular(self._path(device, LOCK), LARGEST_JOURNAL, follow=False))
             return told if isinstance(told, dict) else None
         return None
 
@@ -203,7 +204,7 @@ class State:
             then = f"free some space, {elsewhere}"
         elif error.errno == errno.EROFS:
             then = f"make it writable, {elsewhere}"
-        elif isinstance(error, trusted.Untrusted):
+        elif isinstance(error, safe_files.UntrustedPlace):
             then = error.next
         what = f"{scope} is not capped: what was found could not be written down"
         return Refused(what, where=str(self.folder), why=error.strerror or str(error), next=then)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import StoreError
 from joulelab.store.folder import RunState, host_dir, run_state
 from joulelab.store.imported import utc_pair, write_lines, write_rows
-from joulelab.store.journal import sync_directory
+from joulelab.store.safe_files import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS, boot_id, clock_pair
 from joulelab.core.errors import NotARun, StoreError, WriteFailed
 from joulelab.core.process import start_ticks
-from joulelab.store.journal import is_being_written, sync_directory
+from joulelab.store.documents import read_json
+from joulelab.store.journal import is_being_written
 from joulelab.store.redact import allowed_environment, redact
-from joulelab.store.safe_files import read_regular, replace_file
+from joulelab.store.safe_files import replace_file, sync_directory
 from joulelab.store.upgrade import SCHEMA, upgrade
 
 if TYPE_CHECKING:
@@ -175,21 +176,6 @@ def write_json_atomic(path: Path, data: Mapping[str, Any], *, sync: bool = True)
         replace_file(path, text, sync=sync)
     except OSError as error:
         raise WriteFailed(f"cannot write {path.name}", where=str(path.parent), error=error, rows_written=0) from error
-    if sync:
-        sync_directory(path.parent)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; raise StoreError where there is none or it is damaged."""
-    try:
-        data = json.loads(read_regular(path))
-    except OSError as error:
-        raise StoreError(f"cannot read {path.name}", where=str(path.parent), why=error.strerror) from error
-    except ValueError:
-        raise StoreError(f"{path.name} is damaged", where=str(path.parent), why="not JSON") from None
-    if not isinstance(data, dict):
-        raise StoreError(f"{path.name} is damaged", where=str(path.parent), why="not a JSON object")
-    return data
 
 
 def read_meta(run: Path) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from joulelab.core.errors import StoreError, WriteFailed
 from joulelab.core.spec import Stream
-from joulelab.store.safe_files import NEW_FLAGS, open_regular
+from joulelab.store.documents import decode_json
+from joulelab.store.safe_files import NEW_FLAGS, open_regular, sync_directory
 from joulelab.store.upgrade import SCHEMA, upgrade
 
 if TYPE_CHECKING:
@@ -137,9 +138,9 @@ def read_header(path: Path) -> JournalHeader:
     if len(text) < length:
         raise _torn(path, "header ends early")
     try:
-        data = json.loads(text)
-    except ValueError:
-        raise _torn(path, "header is not JSON") from None
+        data = decode_json(text)
+    except ValueError as error:
+        raise _torn(path, f"header is {error}") from None
     if not isinstance(data, dict):
         raise _torn(path, "header is not an object")
     data = upgrade("journal", data, where=str(path))
@@ -264,13 +265,3 @@ class JournalWriter:
 
     def _failed(self, what: str, error: OSError, rows: int) -> WriteFailed:
         return WriteFailed(f"{what} {self.path.name}", where=str(self.path.parent), error=error, rows_written=rows)
-
-
-def sync_directory(path: Path) -> None:
-    """Put a directory's entries on the disk, where the system can."""
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

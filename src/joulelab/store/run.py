@@ -13,8 +13,8 @@ from joulelab.core.clock import ClockPair
 from joulelab.core.errors import StoreError
 from joulelab.store.clocks import Joint, best_joint
 from joulelab.store.damage import find_damage
+from joulelab.store.documents import Line, read_lines
 from joulelab.store.folder import RunState, host_dirs, read_end, read_meta, run_state
-from joulelab.store.lines import Line, read_lines
 from joulelab.store.series import Series, read_series, read_streams
 from joulelab.store.table import RETRIES, LateDatabase, Problem, Segment, Table, chunks, load_table, table_names
 

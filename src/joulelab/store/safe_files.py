@@ -1,7 +1,8 @@
-"""Open files in folders that other people may write to. The recorder imports this module: standard library only.
+"""Read and write files in folders that other people may write to. The recorder imports this module: standard library.
 
 Reads accept regular files only: a FIFO would wait for a writer for ever, a device may do anything. Writes never follow
-a link: they create a new file under a name that nobody can guess, and rename it.
+a planted link: `replace_file` creates a new file under an unpredictable name inside the open folder and renames it;
+`open_append` opens or creates regular files only.
 """
 
 from __future__ import annotations
@@ -17,17 +18,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Windows reads runs: it has no FIFOs to wait for, and needs to be told that files are binary.
-READ_FLAGS = (
-    os.O_RDONLY
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_NOCTTY", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
+_COMMON = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+READ_FLAGS = os.O_RDONLY | NO_WAIT | _COMMON
+NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | _COMMON
+LARGEST_FILE = 256 << 20  # bytes that are read into memory at once: fifty times the largest file of a real run so far
 KINDS = (
     (stat.S_ISDIR, "a folder"),
+    (stat.S_ISLNK, "a link"),
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
@@ -35,10 +34,18 @@ KINDS = (
 )
 
 
-def open_regular(path: Path | str) -> BinaryIO:
-    """Open a regular file for reading; raise OSError for anything else, without waiting for it."""
-    check_regular(path, os.stat(path))  # noqa: PTH116 (making a Path takes longer): a device is not even opened
-    fd = os.open(path, READ_FLAGS)
+class UntrustedPlace(OSError):
+    """Report a place that others could have prepared; `next` is the command that repairs it."""
+
+    def __init__(self, why: str, next: str) -> None:
+        super().__init__(errno.EPERM, why)
+        self.next = next
+
+
+def open_regular(path: Path | str, *, follow: bool = True) -> BinaryIO:
+    """Open a regular file for reading, through a link if `follow`; raise OSError for all else, without waiting."""
+    check_regular(path, os.stat(path, follow_symlinks=follow))  # noqa: PTH116 (making a Path takes longer)
+    fd = os.open(path, READ_FLAGS if follow else READ_FLAGS | NO_FOLLOW)
     try:
         check_regular(path, os.fstat(fd))  # it may have been replaced since
         return os.fdopen(fd, "rb")
@@ -54,10 +61,13 @@ def check_regular(path: Path | str, found: os.stat_result) -> None:
         raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
 
 
-def read_regular(path: Path | str) -> bytes:
-    """Read a regular file; raise OSError for anything else, without waiting for it."""
-    with open_regular(path) as file:
-        return file.read()
+def read_regular(path: Path | str, limit: int = LARGEST_FILE, *, follow: bool = True) -> bytes:
+    """Read a regular file of at most `limit` bytes; raise OSError as `open_regular` does."""
+    with open_regular(path, follow=follow) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit >> 20} MB", str(path))
+    return data
 
 
 def is_own(found: os.stat_result) -> bool:
@@ -65,16 +75,22 @@ def is_own(found: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
 
 
-def replace_file(path: Path, data: bytes, *, sync: bool) -> None:
+def replace_file(path: Path, data: bytes, *, sync: bool, own: bool = False, mode: int | None = None) -> None:
     """Write a file so that readers see the whole of it or nothing; raise OSError and leave no rest behind.
 
     The new file and the rename are relative to the open folder, so that nobody can exchange the folder in between.
+    `sync`: it is on the disk on return, after a power loss too. `own`: refuse the folder of another user, for caches.
+    `mode`: permissions whatever the umask.
     """
-    temporary = f".{path.name}.{os.getpid()}-{os.urandom(8).hex()}.tmp"
-    with _open_folder(path.parent) as folder:
+    temporary = f".{path.name}.{os.urandom(12).hex()}.tmp"
+    with open_folder(path.parent) as folder:
+        if own and not is_own(path.parent.stat() if folder is None else os.fstat(folder)):
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(path.parent))
         before, target = (temporary, path.name) if folder is not None else (path.with_name(temporary), path)
         try:
-            with os.fdopen(os.open(before, NEW_FLAGS, 0o666, dir_fd=folder), "wb") as file:
+            with os.fdopen(os.open(before, NEW_FLAGS, 0o666 if mode is None else mode, dir_fd=folder), "wb") as file:
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
                 file.write(data)
                 file.flush()
                 if sync:
@@ -84,16 +100,88 @@ def replace_file(path: Path, data: bytes, *, sync: bool) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(before, dir_fd=folder)
             raise
+        if sync and folder is not None:
+            with contextlib.suppress(OSError):
+                os.fsync(folder)
+
+
+def open_append(path: Path | str, mode: int = 0o644) -> int:
+    """Open a regular file to append to it, made where it is missing; raise OSError for links and all else."""
+    return open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+
+
+def open_file(path: Path | str, flags: int, mode: int = 0o600) -> int:
+    """Open a regular file and return its descriptor; raise OSError for a link, a FIFO, a device or a folder."""
+    fd = os.open(path, flags | NO_FOLLOW | NO_WAIT | _COMMON, mode)
+    try:
+        check_regular(path, os.fstat(fd))
+    except OSError as error:
+        os.close(fd)
+        name = os.fspath(path)
+        raise UntrustedPlace(f"{name}: {error.strerror}", f"look who made it, and remove {name}") from None
+    if hasattr(os, "set_blocking"):
+        os.set_blocking(fd, True)  # a child may inherit it
+    return fd
 
 
 @contextlib.contextmanager
-def _open_folder(path: Path) -> Iterator[int | None]:
-    """Open a folder to work inside it; None where the system cannot (Windows)."""
+def open_folder(path: Path) -> Iterator[int | None]:
+    """Open a folder to work inside it; None where the system cannot (Windows). Raises OSError for others' links."""
     if os.open not in os.supports_dir_fd:
         yield None
         return
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        found = path.lstat()
+        if not stat.S_ISLNK(found.st_mode) or not (is_own(found) or found.st_uid == 0):
+            raise
+        fd = os.open(path, flags)  # a link that the user (or root) made, such as a store on another disk
     try:
         yield fd
     finally:
         os.close(fd)
+
+
+def sync_directory(path: Path) -> None:
+    """Put a directory's entries on the disk, where the system can."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that all may read and its owner may write, whatever the umask. Raises OSError."""
+    for each in reversed([p for p in (folder, *folder.parents) if not p.exists()]):
+        try:
+            each.mkdir(0o755)
+        except FileExistsError:
+            continue
+        fd = os.open(each, os.O_RDONLY | os.O_DIRECTORY | NO_FOLLOW | NO_WAIT | _COMMON)
+        try:
+            os.fchmod(fd, 0o755)
+        finally:
+            os.close(fd)
+
+
+def check_folder(folder: Path, user: int) -> None:
+    """Refuse, where `user` is root, a folder that others can write to or replace. Raises UntrustedPlace, OSError."""
+    if user:
+        return
+    if not stat.S_ISDIR(folder.lstat().st_mode):
+        raise UntrustedPlace(f"{folder} is no folder of its own", f"sudo rm {folder}")
+    for each in (folder, folder.parent):
+        found = each.stat()
+        # What is in somebody else's sticky folder (/tmp) stays ours.
+        sticky = each != folder and found.st_mode & stat.S_ISVTX
+        if found.st_uid not in (0, os.geteuid()):
+            why = f"{each} belongs to user {found.st_uid}"
+            raise UntrustedPlace(why, f"look at what is in it; sudo chown root {each}")
+        if found.st_mode & 0o022 and not sticky:
+            raise UntrustedPlace(f"others can write to {each}", f"look at what is in it; sudo chmod go-w {each}")

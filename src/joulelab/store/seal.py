@@ -21,8 +21,8 @@ import numpy as np
 
 from joulelab.core.errors import StoreError
 from joulelab.store.folder import RunState, host_dirs, read_meta, run_state
-from joulelab.store.journal import is_being_written, journal_path, sync_directory
-from joulelab.store.safe_files import NO_FOLLOW, check_regular, is_own
+from joulelab.store.journal import is_being_written, journal_path
+from joulelab.store.safe_files import NO_FOLLOW, check_regular, is_own, sync_directory
 from joulelab.store.table import (
     CHUNK_ROWS,
     METADATA_KEY,

@@ -18,6 +18,22 @@ Step = Callable[[Document, dict[str, Any]], dict[str, Any]]
 
 # STEPS[n] turns a document of schema n into one of schema n + 1.
 STEPS: Mapping[int, Step] = {}
+# Keys of documents that readers rely on, with the types they may have; other keys are read with care.
+_TEXT, _COUNT = (str, type(None)), (int, type(None))
+TYPES: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "run": {
+        **dict.fromkeys(("id", "host", "name", "cwd", "user", "joulelab", "python"), _TEXT),
+        **dict.fromkeys(("labels", "options", "environment", "owner", "started", "twin"), (dict, type(None))),
+        "command": (list,),
+    },
+    "end": {
+        **dict.fromkeys(("exit_code", "signal", "start_ns", "end_ns", "restarts"), _COUNT),
+        **dict.fromkeys(("outcome", "message"), _TEXT),
+        **dict.fromkeys(("ended", "files"), (dict, type(None))),
+    },
+}
+_NAMES = {str: "text", int: "a whole number", dict: "an object", list: "a list"}
+LARGEST = 2**63
 
 
 def upgrade(
@@ -41,4 +57,27 @@ def upgrade(
             raise StoreError(f"schema {version} can no longer be read", where=where, why=f"no step to {version + 1}")
         current = {**step(document, current), "schema": version + 1}
         version += 1
+    _check_types(document, current, where)
     return current
+
+
+def _check_types(document: Document, data: Mapping[str, Any], where: str) -> None:
+    """Raise StoreError where a value is not what readers take it for: one bad folder must not stop a list of runs."""
+    for key, types in TYPES.get(document, {}).items():
+        if key in data and (type(data[key]) not in types or _is_too_large(data[key])):
+            raise _wrong(document, where, f"{key} is not {_NAMES[types[0]]}")
+    if document == "run" and not all(type(word) is str for word in data.get("command") or ()):
+        raise _wrong(document, where, "command is not a list of texts")
+    for key in ("started", "ended"):
+        pair = data.get(key) or {}
+        numbers = [pair.get(name, 0) for name in ("mono_ns", "utc_ns")]
+        if any(type(number) is not int or _is_too_large(number) for number in numbers):
+            raise _wrong(document, where, f"{key} is not a pair of times")
+
+
+def _is_too_large(value: object) -> bool:
+    return isinstance(value, int) and abs(value) >= LARGEST
+
+
+def _wrong(document: Document, where: str, why: str) -> StoreError:
+    return StoreError(f"{document}.json is damaged", where=where, why=why, next="copy the run folder from its origin")

@@ -14,7 +14,7 @@ from joulelab.instruments.nvml import errors as codes
 from joulelab.instruments.nvml.client import Gpu
 from joulelab.instruments.nvml.control import GpuControl
 from joulelab.instruments.nvml.setter import LockedClocks, PowerCap, _add
-from joulelab.store import trusted
+from joulelab.store import safe_files
 from joulelab.twin.model import A100, H100, RTX6000, Node
 from joulelab.twin.records import Instance
 
@@ -279,7 +279,7 @@ def test_every_code_has_its_error(code, user, error, said):
 
 def test_the_record_of_a_lock_is_written_as_a_journal_is(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr(trusted.os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+    monkeypatch.setattr(safe_files.os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
     victim, folder = tmp_path / "victim", tmp_path / "clocks"
     victim.write_text("precious")
     folder.mkdir()
@@ -288,11 +288,12 @@ def test_the_record_of_a_lock_is_written_as_a_journal_is(tmp_path, monkeypatch):
     clocks = LockedClocks(Gpu(0, "GPU-1", "some", handle="h"), gpu, folder)
     clocks.set({"lowest_hz": 210e6, "highest_hz": 1e9})
     assert clocks.get() == {"lowest_hz": 210e6, "highest_hz": 1e9}
-    assert synced == [".GPU-1.json.tmp", "clocks"]
+    assert synced[0].startswith(".GPU-1.json.")
+    assert synced[1:] == ["clocks"]
     clocks.set({})
     assert synced[2:] == ["clocks"]
     assert victim.read_text() == "precious"
-    monkeypatch.setattr(trusted.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(safe_files.os, "geteuid", lambda: 0)
     folder.chmod(0o777)
     with pytest.raises(Refused, match=r"others can write to .*; look at what is in it; sudo chmod go-w"):
         clocks.set({"lowest_hz": 210e6, "highest_hz": 1e9})

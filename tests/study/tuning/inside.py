@@ -21,7 +21,7 @@ from joulelab.report.console import make_console
 from joulelab.report.tune import print_tuned
 from joulelab.run.options import RunOptions
 from joulelab.run.recording import Recording
-from joulelab.store.lines import read_lines
+from joulelab.store.documents import read_lines
 from joulelab.study.tuning.grid import Grid
 from joulelab.study.tuning.online import Online
 from joulelab.study.tuning.window import Window
@@ -41,7 +41,7 @@ ENERGY = Goal.parse("energy")
 def window(cap: float, at_s: float, *, energy: float, time_s: float = 5.0, work: float = 100.0) -> Window:
     terms = {"gain:nvml": 0.05 * energy, "edge:x": 0.002 * energy, "unseen:x": 0.1 * energy}
     start = round(at_s * NS)
-    return Window(cap, start, start + round(time_s * NS), work, Quantity(energy, terms), 0.002)
+    return Window(cap, start, start + round(time_s * NS), work, Quantity.from_terms(energy, terms), 0.002)
 
 
 def online(**more: float) -> Online:

@@ -16,8 +16,8 @@ from joulelab.core.errors import Denied, JoulelabError, ReadFailed, Refused, Una
 from joulelab.core.setting import WAYS, Limits, Opened, Setting
 from joulelab.instruments.nvml.client import Gpu, Nvml
 from joulelab.instruments.nvml.control import GpuControl
-from joulelab.store import trusted
-from joulelab.store.journal import sync_directory
+from joulelab.store import safe_files
+from joulelab.store.documents import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,7 +132,7 @@ class LockedClocks:
     def get(self) -> Setting:
         """Return what we locked in this boot, {} for nothing. Raises Denied, ReadFailed."""
         try:
-            told = json.loads(trusted.read(self._record))
+            told = decode_json(safe_files.read_regular(self._record, follow=False))
             if told["boot"] != boot_id():
                 return {}  # a reboot unlocks
             return {_LOWEST: float(told[_LOWEST]), _HIGHEST: float(told[_HIGHEST])}
@@ -183,9 +183,9 @@ class LockedClocks:
         """Write the record as a journal is: on the disk before the clocks are locked."""
         text = json.dumps({"boot": boot_id(), **setting}).encode()
         try:
-            trusted.make_folder(self._record.parent)
-            trusted.check_folder(self._record.parent, os.geteuid())
-            trusted.write(self._record, text)
+            safe_files.make_folder(self._record.parent)
+            safe_files.check_folder(self._record.parent, os.geteuid())
+            safe_files.replace_file(self._record, text, sync=True, mode=0o644)
         except OSError as error:
             raise self._unwritten(error, "written") from error
 
@@ -194,9 +194,10 @@ class LockedClocks:
             self._record.unlink(missing_ok=True)
         except OSError as error:
             raise self._unwritten(error, "removed") from error
-        sync_directory(self._record.parent)
+        safe_files.sync_directory(self._record.parent)
 
     def _unwritten(self, error: OSError, done: str) -> Refused:
-        then = error.next if isinstance(error, trusted.Untrusted) else f"make {self._record.parent} writable, or {WAYS}"
+        is_untrusted = isinstance(error, safe_files.UntrustedPlace)
+        then = error.next if is_untrusted else f"make {self._record.parent} writable, or {WAYS}"
         what, why = f"the record of locked clocks cannot be {done}", f"{self._record}: {error.strerror}"
         return Refused(what, where="nvml", why=why, next=then)

@@ -1,0 +1,157 @@
+"""Know the content of a sealed run: `manifest.json` holds size, SHA-256 and number of rows of every raw file.
+
+Sizes are compared whenever a run is opened, hashes when its data is read for an analysis and by `joulelab verify`.
+Files of lines may have grown since (a process that outlived the run): then their first bytes are what is compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from joulelab.core.errors import NewerSchema, StoreError
+from joulelab.store.documents import read_document
+from joulelab.store.folder import write_json_atomic
+from joulelab.store.safe_files import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+FILE = "manifest.json"
+SCHEMA = 1
+RESULTS = ("results.json", "head.json", "rows.json")  # made from the files of a run; those of earlier versions too
+BLOCK = 1 << 20
+Status = Literal["whole", "missing", "cut", "changed", "unreadable"]
+_RAW = re.compile(r"run\.json|end\.json|[^/]+/[^/]+\.(journal|damaged|parquet|jsonl)|[^/]+/marks/[^/]+\.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """Describe a file as it was when its run was sealed; `rows` is None for files that are no tables."""
+
+    size: int
+    sha256: str
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """Compare a file (its name inside the run) with the manifest; `why` is the reason where it cannot be read."""
+
+    name: str
+    status: Status
+    size: int | None
+    record: FileRecord
+    why: str = ""
+
+
+def fingerprint(run: Path) -> str:
+    """Return a hash of names, sizes and times of the files that results are made from. Raises OSError."""
+    lines = [f"{name} {found.st_size} {found.st_mtime_ns}" for name, found in _list_files(run)]
+    return hashlib.sha256("\n".join(sorted(lines)).encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def _list_files(run: Path) -> Iterator[tuple[str, os.stat_result]]:
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        with os.scandir(f"{run}/{folder}") as entries:
+            for entry in entries:
+                name = f"{folder}{entry.name}"
+                if entry.name.startswith(".") or name in RESULTS:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(f"{name}/")
+                    continue
+                try:
+                    yield name, entry.stat()
+                except OSError:  # a link that leads nowhere
+                    yield name, entry.stat(follow_symlinks=False)
+
+
+def write_manifest(run: Path, rows: Mapping[str, int], replaced: Iterable[str] = (), *, sync: bool = True) -> None:
+    """Record the raw files of a run that is sealed; `rows` by name of the file. Raises WriteFailed, OSError.
+
+    What was recorded before stays, so that nobody's later change is taken for the original, but for the files that the
+    seal has just `replaced`: Parquet files that it wrote, and journals that are in them now.
+    """
+    try:
+        known = read_manifest(run) or {}
+    except StoreError:
+        return  # a damaged manifest is evidence: it is left as it is
+    gone = set(replaced)
+    files = {name: record for name, record in known.items() if name not in gone}
+    for name, _ in _list_files(run):
+        if name not in files and _RAW.fullmatch(name):
+            with contextlib.suppress(OSError):
+                size, digest = _hash_file(run / name)
+                files[name] = FileRecord(size, digest, rows.get(name))
+    entries = {name: _encode(record) for name, record in sorted(files.items())}
+    write_json_atomic(run / FILE, {"schema": SCHEMA, "files": entries}, sync=sync)
+
+
+def _encode(record: FileRecord) -> dict[str, Any]:
+    counted = {} if record.rows is None else {"rows": record.rows}
+    return {"size": record.size, "sha256": record.sha256, **counted}
+
+
+def read_manifest(run: Path) -> dict[str, FileRecord] | None:
+    """Return the records of a run's files by name, None where it has no manifest. Raises StoreError, NewerSchema."""
+    path = run / FILE
+    if not os.path.lexists(path):
+        return None
+    data = read_document(str(path))
+    files = data.get("files")
+    if type(data.get("schema")) is int and data["schema"] > SCHEMA:
+        raise NewerSchema(f"schema {data['schema']} of {FILE} is newer than this joulelab reads", where=str(run))
+    if not isinstance(files, dict):
+        raise StoreError(f"{FILE} is damaged", where=str(run), why="it names no files")
+    return {name: _decode(run, name, entry) for name, entry in files.items()}
+
+
+def _decode(run: Path, name: str, entry: object) -> FileRecord:
+    if isinstance(entry, dict) and _RAW.fullmatch(name):
+        size, digest, rows = entry.get("size"), entry.get("sha256"), entry.get("rows")
+        if type(size) is int and size >= 0 and type(digest) is str and type(rows) in (int, type(None)):
+            return FileRecord(size, digest, rows)
+    raise StoreError(f"{FILE} is damaged", where=str(run), why="a record of it is incomplete")
+
+
+def check_files(run: Path, records: Mapping[str, FileRecord], *, hashes: bool) -> Iterator[FileCheck]:
+    """Compare files with their records, by size and, with `hashes`, by content."""
+    for name, record in records.items():
+        yield check_file(run, name, record, hashes=hashes)
+
+
+def check_file(run: Path, name: str, record: FileRecord, *, hashes: bool) -> FileCheck:
+    """Compare one file with its record."""
+    try:
+        with open_regular(run / name) as file:
+            size = os.fstat(file.fileno()).st_size
+            may_grow = name.endswith(".jsonl")
+            if size < record.size:
+                return FileCheck(name, "cut", size, record)
+            if size > record.size and not may_grow:
+                return FileCheck(name, "changed", size, record)
+        if hashes and _hash_file(run / name, record.size)[1] != record.sha256:
+            return FileCheck(name, "changed", size, record)
+    except FileNotFoundError:
+        return FileCheck(name, "missing", None, record)
+    except OSError as error:
+        return FileCheck(name, "unreadable", None, record, error.strerror or str(error))
+    return FileCheck(name, "whole", size, record)
+
+
+def _hash_file(path: Path, limit: int | None = None) -> tuple[int, str]:
+    """Return the number of bytes that were read (at most `limit`) and their SHA-256. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
+    with open_regular(path) as file:
+        while block := file.read(BLOCK if limit is None else min(BLOCK, limit - size)):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()

@@ -15,7 +15,7 @@ from joulelab.run import workloads
 HEAVY = ("torch", "transformers", "lightning", "keras", "numpy", "PIL", "matplotlib", "nbclient", "duckdb")
 COMMANDS = f"""
 import json, sys
-from joulelab import workloads
+from joulelab.run import workloads
 from joulelab.core.errors import MissingDependency
 found = {{}}
 for name in workloads.names():

@@ -182,5 +182,5 @@ def test_a_failing_compiler_is_explained(tmp_path: Path) -> None:
 
 def test_the_library_is_built_once(library: Path, tmp_path: Path) -> None:
     assert nvml.library(library.parents[1], "/nonexistent") == library
-    assert nvml.cache_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "joulelab" / "twin"
+    assert nvml.cache_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "joulelab" / "twins"
     assert nvml.cache_directory({"XDG_CACHE_HOME": "relative"}).is_relative_to(Path.home())

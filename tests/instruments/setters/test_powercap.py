@@ -206,7 +206,7 @@ def test_a_user_who_may_not_write_is_told_how(tmp_path, remote):
     path = zone(tmp_path, long_term=(200, 200), short_term=(240, 240))
     for file in path.iterdir():
         file.chmod(0o444)
-    cpu = remote("powercap", JOULELAB_POWERCAP=str(tmp_path), WITHOUT_OVERRIDE="1")
+    cpu = remote("rapl", JOULELAB_POWERCAP=str(tmp_path), WITHOUT_OVERRIDE="1")
     answer = cpu(*CPU, "set", cpu(*CPU, "setting", 150))
     assert answer["error"] == "Denied"
     assert "capd" in answer["next"]
@@ -216,7 +216,7 @@ def test_a_user_who_may_not_write_is_told_how(tmp_path, remote):
 @pytest.mark.system
 def test_on_the_simulated_node(twin, remote):
     server = twin()
-    cpu = remote("powercap", server.environment)
+    cpu = remote("rapl", server.environment)
     assert [row[0] for row in cpu.opened["setters"]] == ["cpu:0", "cpu:1"]
     found = cpu(*CPU, "get")
     cpu(*CPU, "set", cpu(*CPU, "setting", 120))

@@ -179,7 +179,7 @@ def test_exceptions_in_own_words():
         for code, words in MEANT.items():
             with pytest.raises(Refusal, match=words) as caught:
                 read(connection)
-            assert caught.value.code == code
+            assert caught.value.exception == code
         connection.close()
 
 

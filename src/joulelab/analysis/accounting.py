@@ -86,22 +86,25 @@ def compare_accounts(
         job = next((s for s in scopes if s.host == host and s.scope == SCOPE), None)
         name = f"job {event.get('job', '')}"
         if job is None:
-            notes.append(_note(f"{name}: no energy was accounted ({event.get('reason') or 'no reason is told'})"))
+            why = event.get("reason") or "no reason is told"
+            notes.append(_note("accounting.no-energy", name, f"no energy was accounted ({why})"))
             continue
         members, doubt = _members(own, event)
         compared = _compare(job.best, [m.best for m in members], event, start_ns, idle) if members else None
         if compared is None:
             why = doubt if not members else "none of our readings is of that time"
-            notes.append(_note(f"{name}: what was accounted is not compared with our own meters: {why}"))
+            message = f"what was accounted is not compared with our own meters: {why}"
+            notes.append(_note("accounting.not-compared", name, message))
             continue
         if doubt:
-            notes.append(_note(f"{name}: whether what was accounted agrees with ours cannot be told: {doubt}"))
+            message = f"whether what was accounted agrees with ours cannot be told: {doubt}"
+            notes.append(_note("accounting.unsure", name, message))
         found.append(_unsure(compared) if doubt else compared)
     return Accounts(told, tuple(found), tuple(notes))
 
 
-def _note(message: str) -> Check:
-    return Check("accounting", "note", message)
+def _note(code: str, job: str, message: str) -> Check:
+    return Check(code, "note", f"{job}: {message}", scope=job)
 
 
 def _unsure(comparison: Comparison) -> Comparison:

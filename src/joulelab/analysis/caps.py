@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.checks import Facts
+    from joulelab.analysis.result import CheckStatus
 
 # Devices round what they are asked for; more than this is another cap.
 ROUNDING_W = 1.0
@@ -54,7 +55,8 @@ def cap_checks(facts: Facts) -> Iterator[Check]:
         yield from _enforced(facts, scope, ours)
     for event in facts.named("cap-restored"):
         if event.get("outcome") in ("left", "failed"):
-            yield Check("cap", "warning", str(event.get("said", "")), STATUS)
+            code = "cap.left" if event["outcome"] == "left" else "cap.not-restored"
+            yield Check(code, "warning", str(event.get("said", "")), STATUS, str(event.get("scope", "")))
     yield from _keeper(facts, away)
 
 
@@ -82,7 +84,7 @@ def _away(facts: Facts) -> list[tuple[int, int]]:
 def _keeper(facts: Facts, away: list[tuple[int, int]]) -> Iterator[Check]:
     for released in facts.named("caps-released"):
         message = f"the caps were put back before the end: the keeper got {released.get('why', 'a signal')}"
-        yield Check("cap", "failed", message, "run it again")
+        yield Check("cap.released", "failed", message, "run it again")
     released_at = {int(e.get("t", 0)) for e in facts.named("caps-released")}
     for begin, end in away:
         if begin in released_at:
@@ -91,20 +93,21 @@ def _keeper(facts: Facts, away: list[tuple[int, int]]) -> Iterator[Check]:
             message = (
                 "the keeper of the caps died, and no other could take its place: they were not in force to the end"
             )
-            yield Check("cap", "failed", message, STATUS)
+            yield Check("cap.keeper-died", "failed", message, STATUS)
         elif end != FOREVER:
-            later = f"{(end - begin) * 1e-9:.1f} s later"
+            away_s = (end - begin) * 1e-9
+            later = f"{away_s:.1f} s later"
             message = f"the keeper of the caps died; {later} another had put back what was found and set them again"
-            yield Check("keeper", "warning", message)
+            yield Check("keeper", "warning", message, numbers={"away_s": away_s})
 
 
 def _changed(facts: Facts, scope: ScopeChannels) -> Iterator[Check]:
     requested = facts.seen(scope, "cap_requested_w")
     if requested.size and float(np.ptp(requested)) > ROUNDING_W:
-        low, high = requested.min(), requested.max()
-        yield Check(
-            "cap", "warning", f"{facts.called(scope)}: the cap changed during the run ({low:.0f} to {high:.0f} W)"
-        )
+        low, high = float(requested.min()), float(requested.max())
+        called = facts.called(scope)
+        message = f"{called}: the cap changed during the run ({low:.0f} to {high:.0f} W)"
+        yield Check("cap.changed", "warning", message, scope=called, numbers={"low_w": low, "high_w": high})
 
 
 def _kept(
@@ -127,7 +130,9 @@ def _kept(
         caps = " and ".join(dict.fromkeys(f"{float(e['requested']):.0f}" for e in ours))
         message = f"{facts.called(scope)}: the cap of {caps} W {how} {strange[-1]:.0f} W during the run"
         advice = "nvidia-smi -pm 1 keeps the driver loaded, and its caps" if forgot else STATUS
-        yield Check("cap", "failed", message, advice)
+        code = "cap.vanished" if forgot else "cap.overridden"
+        numbers = {"cap_w": float(ours[-1]["requested"]), "shown_w": strange[-1]}
+        yield Check(code, "failed", message, advice, facts.called(scope), numbers)
 
 
 def _expected(t: int, ours: list[Mapping[str, Any]], away: list[tuple[int, int]]) -> list[float]:
@@ -144,15 +149,19 @@ def _enforced(facts: Facts, scope: ScopeChannels, ours: list[Mapping[str, Any]] 
     if enforced.size and enforced.size == requested.size:
         apart = np.abs(enforced - requested) > ROUNDING_W
         if apart.any():
-            e, r = enforced[apart][-1], requested[apart][-1]
+            e, r = float(enforced[apart][-1]), float(requested[apart][-1])
+            numbers = {"enforced_w": e, "requested_w": r, "share": float(apart.mean())}
             often = "" if apart.all() else f", in {apart.mean():.0%} of the readings"
-            message = f"{facts.called(scope)}: {e:.0f} W is enforced, {r:.0f} W was requested{often}"
-            yield Check("cap", "warning" if ours is None else "failed", message, "nvidia-smi -q -d POWER")
+            called = facts.called(scope)
+            status: CheckStatus = "warning" if ours is None else "failed"
+            message = f"{called}: {e:.0f} W is enforced, {r:.0f} W was requested{often}"
+            yield Check("cap.differs", status, message, "nvidia-smi -q -d POWER", called, numbers)
     limits = enforced if enforced.size else requested
     span = (facts.end_ns - facts.start_ns) * 1e-9
     shown = scope.power() or (scope.best if span > SETTLED_S else None)
     if limits.size and shown is not None and span > 0:
-        mean = shown.energy(facts.start_ns, facts.end_ns).value / span
-        if mean > ABOVE * float(limits.max()):
-            message = f"{facts.called(scope)}: {mean:.0f} W on average above the cap of {limits.max():.0f} W"
-            yield Check("cap not enforced", "failed", message, STATUS)
+        mean, cap = shown.energy(facts.start_ns, facts.end_ns).value / span, float(limits.max())
+        if mean > ABOVE * cap:
+            message = f"{facts.called(scope)}: {mean:.0f} W on average above the cap of {cap:.0f} W"
+            numbers = {"mean_w": mean, "cap_w": cap}
+            yield Check("cap-not-enforced", "failed", message, STATUS, facts.called(scope), numbers)

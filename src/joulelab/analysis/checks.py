@@ -48,7 +48,7 @@ class Facts:
     events: Sequence[Mapping[str, Any]]
     gaps: Sequence[Gap]
     unread: Sequence[str] = ()
-    incomplete: Sequence[str] = ()
+    incomplete: Sequence[Check] = ()
     imported: bool = False
     lags: Sequence[Lag] = ()
     groups: Sequence[GroupResult] = ()
@@ -75,6 +75,10 @@ class Facts:
         """Return scopes in words; of several hosts there are too many to name all."""
         called = [self.called(s) for s in some]
         return listed(called) if self.several else ", ".join(called)
+
+    def all_names(self, some: Sequence[ScopeResult]) -> str:
+        """Return all scopes, with their hosts where there are several."""
+        return ", ".join(self.called(s) for s in some)
 
     def is_beside(self, host: object) -> bool:
         """Return whether a host is what a cluster accounted, beside meters of our own: none of our figures is its."""
@@ -103,63 +107,66 @@ def all_checks(facts: Facts) -> Iterator[Check]:
 
 def _meters(facts: Facts) -> Iterator[Check]:
     if not facts.scopes:
-        yield Check("power meter", "failed", "no power meter was read, so there is no energy", "joulelab meters")
+        yield Check("power-meter", "failed", "no power meter was read, so there is no energy", "joulelab meters")
     unread = [scope for scope in facts.unread if family(scope) != "job"]
     if unread:
-        message = f"{', '.join(unread)}: fewer than two readings, so no sum holds it"
-        yield Check("not read", "failed", message, "" if facts.imported or facts.damage else "joulelab doctor")
-    for which, scopes in (
-        ("job", [scope for scope in facts.unread if scope == "job"]),
-        ("step", [scope for scope in facts.unread if scope.startswith("job/")]),
-    ):
+        message, advice = f"{', '.join(unread)}: fewer than two readings, so no sum holds it", "joulelab doctor"
+        advice = "" if facts.imported or facts.damage else advice
+        yield Check("not-read", "failed", message, advice, ", ".join(unread))
+    jobs, steps = ([s for s in facts.unread if s == "job"], [s for s in facts.unread if s.startswith("job/")])
+    accounted: tuple[tuple[str, CheckStatus, str, list[str]], ...] = (
+        ("accounting.no-job", "failed", "job", jobs),
+        ("accounting.no-step", "note", "step", steps),  # a job's total holds its steps
+    )
+    for code, status, which, scopes in accounted:
         if scopes:
             reasons = list(dict.fromkeys(g.reason for g in facts.gaps if g.stream in scopes and g.reason))
             why = f" ({'; '.join(reasons)})" if reasons else ""
             message = f"{listed(scopes)}: the accounting has no energy for this {which}{why}"
-            yield Check("accounting", "note" if which == "step" else "failed", message)  # a job's total holds its steps
+            yield Check(code, status, message, "", ", ".join(scopes))
     estimated = [s for s in facts.scopes if s.reading.estimate]
     if estimated:
-        yield Check(
-            "estimate", "warning", f"{facts.names(estimated)}: load x rated power, not measured", "joulelab meters"
-        )
+        message = f"{facts.names(estimated)}: load x rated power, not measured"
+        yield Check("estimate", "warning", message, "joulelab meters", facts.all_names(estimated))
     unknown = [s for s in facts.scopes if s.reading.accuracy == "unknown"]
     if unknown:
-        yield Check("accuracy", "note", f"{facts.names(unknown)}: the accuracy is unknown, so no interval is given")
+        message = f"{facts.names(unknown)}: the accuracy is unknown, so no interval is given"
+        yield Check("accuracy", "note", message, scope=facts.all_names(unknown))
 
 
 def _opening(facts: Facts) -> Iterator[Check]:
     last = {e.get("meter"): e.get("status") for e in facts.named("meter")}
     for meter in (m for m, status in last.items() if status == "opening"):
         message = f"{meter}: it did not answer when it was opened, so what it measures is missing from every sum"
-        yield Check("silent meter", "failed", message, f"joulelab doctor {meter}")
+        yield Check("silent-meter", "failed", message, f"joulelab doctor {meter}", str(meter))
 
 
 def _ending(facts: Facts) -> Iterator[Check]:
     if facts.state != "closed" and facts.named("workload-end"):
-        yield Check("ending", "warning", "the workload ended, but its end could not be recorded whole", "df -h")
+        message = "the workload ended, but its end could not be recorded whole"
+        yield Check("ending.not-recorded", "warning", message, "df -h")
     elif facts.state == "killed":
-        yield Check(
-            "ending", "warning", "joulelab was killed before the workload ended; figures go to the last reading"
-        )
+        message = "joulelab was killed before the workload ended; figures go to the last reading"
+        yield Check("ending.killed", "warning", message)
     elif facts.state == "live":
-        yield Check("ending", "note", "the run goes on; figures so far")
+        yield Check("ending.live", "note", "the run goes on; figures so far")
     for event in facts.named("recorder-died"):
         message = f"the recorder died ({event.get('status', 'unknown')}) and was started again"
-        yield Check("recorder", "warning", message, "joulelab doctor")
+        yield Check("recorder.died", "warning", message, "joulelab doctor")
     for _ in facts.named("recorder-stuck"):
-        yield Check("recorder", "warning", "the recorder did not answer at the end and was ended", "joulelab doctor")
+        message = "the recorder did not answer at the end and was ended"
+        yield Check("recorder.stuck", "warning", message, "joulelab doctor")
     for event in facts.named("supervisor-paused"):
         paused = (int(event["to"]) - int(event["from"])) * 1e-9
-        yield Check("paused", "warning", f"joulelab itself was stopped or held up for {paused:.1f} s; readings went on")
+        message = f"joulelab itself was stopped or held up for {paused:.1f} s; readings went on"
+        yield Check("paused", "warning", message, numbers={"paused_s": paused})
     for event in facts.named("disk"):
-        yield Check(
-            "disk",
-            "warning",
-            f"{event.get('error', 'writing failed')}; rows lost: {event.get('dropped_rows', 0)}",
-            "df -h",
-        )
+        lost = event.get("dropped_rows", 0)
+        message = f"{event.get('error', 'writing failed')}; rows lost: {lost}"
+        yield Check("disk", "warning", message, "df -h", numbers={"lost_rows": lost})
     for event in facts.named("stuck"):
-        yield Check("stuck meter", "warning", f"{event.get('meter', '')} did not answer for a while", "joulelab doctor")
+        meter = str(event.get("meter", ""))
+        yield Check("stuck-meter", "warning", f"{meter} did not answer for a while", "joulelab doctor", meter)
 
 
 def _short(facts: Facts) -> Iterator[Check]:
@@ -174,7 +181,8 @@ def _short(facts: Facts) -> Iterator[Check]:
             share = 2 * edge / s.energy.value
             where = f"{share:.0%} of the energy lies at its edges"
             message = f"{facts.called(s)}: the run is short for {s.reading.meter} ({where})"
-            yield Check("too short", "warning", message, "" if facts.imported else "measure longer, or use --tail 2")
+            advice = "" if facts.imported else "measure longer, or use --tail 2"
+            yield Check("too-short", "warning", message, advice, facts.called(s), {"edge_share": share})
 
 
 def _gaps(facts: Facts) -> Iterator[Check]:
@@ -192,7 +200,7 @@ def _gaps(facts: Facts) -> Iterator[Check]:
         message = f"{facts.called(s)}: {lost:.0%} of the time without readings ({'; '.join(sorted(reasons))})"
         is_cut = any(p.lost and p.path.name.startswith(f"{s.reading.meter}.") for p in facts.damage)
         advice = "" if facts.imported or is_cut else f"joulelab doctor {s.reading.meter}"
-        yield Check("gaps", status, message, advice)
+        yield Check("gaps", status, message, advice, facts.called(s), {"lost_share": lost})
 
 
 def _not_open(facts: Facts, meters: set[str]) -> set[str]:
@@ -210,28 +218,39 @@ def _unseen(facts: Facts) -> Iterator[Check]:
     reach = max((200 * q.with_bound().u / abs(q.value) for q in energies if q.value), default=None)
     most = "they do not show it" if reach is None else f"the error can reach {reach:.0f} %"
     message = f"{_sensors(facts, hidden)}; if the load repeats exactly in step with them, {most}"
-    yield Check("unseen", "note", message, _lacking(facts.steps, at_the_wall=whole is None))
+    steps = _most_steps(facts.steps)
+    numbers = {"seen_share": _least_seen(facts, hidden), "steps": steps}
+    numbers |= {} if reach is None else {"reach_share": reach / 100}
+    advice = _lacking(steps, at_the_wall=whole is None)
+    yield Check("unseen", "note", message, advice, facts.all_names(hidden), numbers)
 
 
 def _in_step(facts: Facts) -> Iterator[Check]:
     hit = [s for s in facts.scopes if s.energy.budget().get("in-step", 0.0) > 0.01 * abs(s.energy.value)]
     doubted = {(c.host, c.scope) for c in facts.channels if c.best.in_step}
-    for why, some in (
-        ("another meter disagrees", [s for s in hit if (s.host, s.scope) in doubted]),
-        ("the steps of the load keep time with them", [s for s in hit if (s.host, s.scope) not in doubted]),
+    apart = [s for s in hit if (s.host, s.scope) in doubted]
+    in_time = [s for s in hit if (s.host, s.scope) not in doubted]
+    for code, why, some in (
+        ("in-step.meter", "another meter disagrees", apart),
+        ("in-step.steps", "the steps of the load keep time with them", in_time),
     ):
         if some:
             message = f"{_sensors(facts, some)}, and {why}: the interval includes what they may have missed"
-            yield Check("in step", "warning", message, "add a wall meter: joulelab meters")
+            advice, numbers = "add a wall meter: joulelab meters", {"seen_share": _least_seen(facts, some)}
+            yield Check(code, "warning", message, advice, facts.all_names(some), numbers)
 
 
 def _sensors(facts: Facts, scopes: Sequence[ScopeResult]) -> str:
     """Return how much of the time the sensors of some scopes measure, in words."""
     called = [facts.called(s) for s in scopes]
     names = f"{called[0]}..{called[-1]}" if len(scopes) > 2 else ", ".join(called)
+    return f"{names}: the sensors measure {100 * _least_seen(facts, scopes):.0f} % of the time"
+
+
+def _least_seen(facts: Facts, scopes: Sequence[ScopeResult]) -> float:
+    """Return the least share of the time that the sensors of some scopes measure."""
     specs = {(c.host, c.scope): c.best.spec for c in facts.channels}
-    least = min(_seen_share(specs[s.host, s.scope]) for s in scopes)
-    return f"{names}: the sensors measure {100 * least:.0f} % of the time"
+    return min(_seen_share(specs[s.host, s.scope]) for s in scopes)
 
 
 def _seen_share(spec: Spec) -> float:
@@ -240,10 +259,14 @@ def _seen_share(spec: Spec) -> float:
     return window / period if 0 < window < period else spec.seen
 
 
-def _lacking(steps: Ints | None, *, at_the_wall: bool) -> str:
-    """Return what would tell whether a load is in step with the sensors, by the times at which steps were reported."""
+def _most_steps(steps: Ints | None) -> int:
+    """Return how many steps follow each other at most, by the times at which they were reported."""
     apart = [] if steps is None else np.split(steps, np.flatnonzero(np.diff(steps) < 0) + 1)
-    most = max((times.size for times in apart), default=0)
+    return max((times.size for times in apart), default=0)
+
+
+def _lacking(most: int, *, at_the_wall: bool) -> str:
+    """Return what would tell whether a load is in step with the sensors, by how many steps are known."""
     if most == 0:
         return "call joulelab.step() in the training loop" + (
             "" if at_the_wall else ", or add a wall meter: joulelab meters"
@@ -257,7 +280,7 @@ def _judged(facts: Facts) -> Iterator[Check]:
     unknown = [name for name, value in quality_of(facts.told).items() if np.isnan(value)]
     if unknown:
         message = f"{', '.join(unknown)}: nan, so it is not known what the energy was spent for"
-        yield Check("quality", "warning", message)
+        yield Check("quality", "warning", message, scope=", ".join(unknown))
 
 
 def _counters(facts: Facts) -> Iterator[Check]:
@@ -265,21 +288,16 @@ def _counters(facts: Facts) -> Iterator[Check]:
         for channel in scope.channels:
             curve = channel.curve
             if channel.frozen:
-                yield Check(
-                    "counter frozen",
-                    "warning",
-                    f"{called}: {channel.spec.name} does not move; power is integrated instead",
-                )
+                message = f"{called}: {channel.spec.name} does not move; power is integrated instead"
+                yield Check("counter-frozen", "warning", message, scope=called)
             if not isinstance(curve, CounterCurve):
                 continue
             if facts.during(curve.resets):
-                yield Check("counter reset", "warning", f"{called}: {channel.spec.name} was reset during the run")
+                message = f"{called}: {channel.spec.name} was reset during the run"
+                yield Check("counter-reset", "warning", message, scope=called)
             if facts.during(curve.doubtful_wraps):
-                yield Check(
-                    "counter wrap",
-                    "warning",
-                    f"{called}: a gap is long enough for {channel.spec.name} to wrap unseen",
-                )
+                message = f"{called}: a gap is long enough for {channel.spec.name} to wrap unseen"
+                yield Check("counter-wrap", "warning", message, scope=called)
 
 
 def _agreement(facts: Facts) -> Iterator[Check]:
@@ -291,7 +309,8 @@ def _agreement(facts: Facts) -> Iterator[Check]:
                 f"{c.best.meter}, more than both together may be (±{both:.1%})"
             )
             advice = "" if facts.imported else f"joulelab doctor {c.other.meter}"
-            yield Check("meters disagree", "warning", message, advice)
+            numbers = {"difference_share": share, "uncertainty_share": both}
+            yield Check("meters-disagree", "warning", message, advice, facts.called(c), numbers)
 
 
 def _problems(facts: Facts) -> Iterator[Check]:
@@ -299,7 +318,7 @@ def _problems(facts: Facts) -> Iterator[Check]:
     for event in (e for e in facts.named("problem") if e.get("meter")):
         status: CheckStatus = "note" if facts.is_beside(event.get("host")) else "warning"
         meter = facts.place(event.get("host"), event["meter"]) if event.get("stream") else event["meter"]
-        yield Check("source", status, f"{meter}: {event.get('what', '')}")
+        yield Check("source", status, f"{meter}: {event.get('what', '')}", scope=str(meter))
 
 
 def _accounting(facts: Facts) -> Iterator[Check]:
@@ -312,7 +331,8 @@ def _doubted(facts: Facts) -> Iterator[Check]:
         if lag.doubted and (lag.meter, lag.stream) in named:
             not_so = f"{lag.meter} does not follow the load of {lag.against} inside it"
             message = f"{facts.called(lag)}: {not_so}, so it is not believed"
-            yield Check("does not follow", "failed", message, "" if facts.imported else f"joulelab doctor {lag.meter}")
+            advice = "" if facts.imported else f"joulelab doctor {lag.meter}"
+            yield Check("does-not-follow", "failed", message, advice, facts.called(lag))
 
 
 def _possible(facts: Facts) -> Iterator[Check]:
@@ -320,12 +340,12 @@ def _possible(facts: Facts) -> Iterator[Check]:
         less = group.energy.value + 2 * group.energy.with_bound().u < 0
         if less and group.energy.known and (group.name.startswith("rest ") or group.name == "supply loss"):
             message = f"{group.name} is below zero beyond its interval: a meter is wrong, or covers something else"
-            yield Check("impossible", "failed", message, "joulelab show RUN --scopes")
+            numbers = {"energy_j": group.energy.value, "uncertainty_j": 2 * group.energy.with_bound().u}
+            yield Check("impossible", "failed", message, "joulelab show RUN --scopes", group.name, numbers)
 
 
 def _cords(facts: Facts) -> Iterator[Check]:
-    for message in facts.incomplete:
-        yield Check("cords", "failed", message, "joulelab meters")
+    yield from facts.incomplete
 
 
 def _idle_drift(facts: Facts) -> Iterator[Check]:
@@ -341,17 +361,15 @@ def _idle_drift(facts: Facts) -> Iterator[Check]:
         drift = second - first
         if abs(drift.value) > max(0.05 * first.value, 1.0, 2 * drift.u):
             message = f"{facts.called(scope)}: idle power drifted by {drift.value:+.1f} W while it was measured"
-            yield Check("idle drifted", "warning", message, "wait until the node has cooled, or use a longer --idle")
+            advice, numbers = "wait until the node has cooled, or use a longer --idle", {"drift_w": drift.value}
+            yield Check("idle-drifted", "warning", message, advice, facts.called(scope), numbers)
 
 
 def _clock(facts: Facts) -> Iterator[Check]:
     for event in facts.named("clock-step"):
         by = float(event.get("by_ns", 0)) * 1e-9
-        yield Check(
-            "clock stepped",
-            "warning",
-            f"UTC was stepped by {by:+.3f} s; energies use monotonic time and are not affected",
-        )
+        message = f"UTC was stepped by {by:+.3f} s; energies use monotonic time and are not affected"
+        yield Check("clock-stepped", "warning", message, numbers={"step_s": by})
 
 
 def _late(facts: Facts) -> Iterator[Check]:
@@ -359,7 +377,8 @@ def _late(facts: Facts) -> Iterator[Check]:
         told = [e for e in facts.named("late") if e.get("meter") == meter]
         missed, ticks = (sum(int(e.get(k, 0)) for e in told) for k in ("missed", "ticks"))
         if missed > max(0.02 * (ticks + missed), 5):
-            yield Check("late", "note", f"{meter}: {missed} readings were skipped: the machine was busy, or it is slow")
+            message = f"{meter}: {missed} readings were skipped: the machine was busy, or it is slow"
+            yield Check("late", "note", message, scope=meter, numbers={"missed": missed, "ticks": ticks})
 
 
 CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (

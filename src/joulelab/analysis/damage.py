@@ -36,5 +36,9 @@ def damage_checks(damage: Iterable[Problem]) -> Iterator[Check]:
         then = "; no total is given without it" if needs_file(problem) else ""
         then = "; no energy per work is given without it" if damages_marks(problem) else then
         yield Check(
-            "damaged", "failed", f"{path.parent.name}/{named}{then}", "copy the run folder again from its origin"
+            "damaged",
+            "failed",
+            f"{path.parent.name}/{named}{then}",
+            "copy the run folder again from its origin",
+            f"{path.parent.name}/{path.name}",
         )

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
 # Bits of nvmlClocksEventReasons that mean that the device was held back: power cap, thermal, brake.
 THROTTLED = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
-    0x80: "power brake",
+    0x4: "throttled.power-cap",
+    0x8: "throttled.hardware-slowdown",
+    0x20: "throttled.software-thermal",
+    0x40: "throttled.hardware-thermal",
+    0x80: "throttled.power-brake",
 }
 # Powers in W that no device reaches, by family: a GPU takes up to 2.7 kW today, a node 15 kW, a rack 140 kW.
 MOST_W = dict.fromkeys(("gpu", "cpu", "core", "uncore", "dram"), 10e3)
@@ -56,23 +56,25 @@ def _impossible_powers(facts: Facts) -> Iterator[Check]:
     advice = "correct the source or the unit of its column, and import it again" if facts.imported else ""
     for scope, result in zip(facts.channels, facts.scopes, strict=True):
         for channel in (c for c in scope.channels if not c.members):
-            powers, called = _powers(channel, facts), f"{facts.called(scope)}: {channel.spec.name} of {channel.meter}"
-            said = _impossible(powers, family(scope.scope), channel.spec.accuracy.offset)
-            if said:
+            where, powers = facts.called(scope), _powers(channel, facts)
+            called = f"{where}: {channel.spec.name} of {channel.meter}"
+            code, said, numbers = _impossible(powers, family(scope.scope), channel.spec.accuracy.offset)
+            if code:
                 message = f"{called} {said}, so its energy is wrong"
-                yield Check("impossible power", "failed", message, advice or f"joulelab doctor {channel.meter}")
+                yield Check(code, "failed", message, advice or f"joulelab doctor {channel.meter}", where, numbers)
             high = float(powers.max(initial=0.0))
             is_gpu = facts.imported and family(scope.scope) == "gpu"
             if is_gpu and 0.0 < high < LEAST_GPU_W and float(powers.min()) >= 0.0:
                 low = f"stays below {LEAST_GPU_W:g} W, less than a GPU takes when idle"
                 message = f"{called} {low}: its unit is probably wrong"
                 then = f"if it is in kW, import it again with that unit: --map COLUMN={scope.scope}:kW"
-                yield Check("impossible power", "failed", message, then)
-        if facts.imported and scope.scope in ("node.ac", "node.dc", "rack") and 0 <= result.mean_w.value < LEAST_NODE_W:
-            low = f"{result.mean_w.value:.3g} W on average is less than a server takes when idle"
-            message = f"{facts.called(scope)}: {low}: the unit of {result.reading.meter} is probably wrong"
+                yield Check("impossible-power.wrong-unit", "failed", message, then, where, {"power_w": high})
+        mean = result.mean_w.value
+        if facts.imported and scope.scope in ("node.ac", "node.dc", "rack") and 0 <= mean < LEAST_NODE_W:
+            where, low = facts.called(scope), f"{mean:.3g} W on average is less than a server takes when idle"
+            message = f"{where}: {low}: the unit of {result.reading.meter} is probably wrong"
             then = f"if it is in kW, import it again with that unit: --map COLUMN={scope.scope}:kW"
-            yield Check("impossible power", "failed", message, then)
+            yield Check("impossible-power.wrong-unit", "failed", message, then, where, {"power_w": mean})
 
 
 def _powers(channel: Channel, facts: Facts) -> Floats:
@@ -85,29 +87,31 @@ def _powers(channel: Channel, facts: Facts) -> Floats:
     return channel.readings.value[channel.readings.between(since - near_ns, facts.end_ns + near_ns)]
 
 
-def _impossible(powers: Floats, kind: str, offset_w: float) -> str:
-    """Return what is impossible of some powers in words, empty where nothing is."""
+def _impossible(powers: Floats, kind: str, offset_w: float) -> tuple[str, str, dict[str, float]]:
+    """Return code, words and numbers of an impossible power, empty where there is none."""
     low, high = float(powers.min(initial=0.0)), float(powers.max(initial=0.0))
     most_w = MOST_W.get(kind, MOST_ELSE_W)
     if low < -BELOW_ZERO_W - offset_w:
-        return f"falls to {low:.4g} W"
+        return "impossible-power.negative", f"falls to {low:.4g} W", {"power_w": low}
     if high > most_w:
-        return f"reaches {high:.4g} W, more than {most_w:g} W"
+        numbers = {"power_w": high, "most_w": most_w}
+        return "impossible-power.too-high", f"reaches {high:.4g} W, more than {most_w:g} W", numbers
     if high <= TODAY_W.get(kind, MOST_ELSE_W) or high <= FAR * (median := float(np.median(powers))):
-        return ""
-    return f"reaches {high:.4g} W where its median is {median:.4g} W"
+        return "", "", {}
+    said, numbers = f"reaches {high:.4g} W where its median is {median:.4g} W", {"power_w": high, "median_w": median}
+    return "impossible-power.outlier", said, numbers
 
 
 def _held_back(facts: Facts) -> Iterator[Check]:
     for scope in facts.channels:
         inside = facts.seen(scope, "throttle").astype(np.int64)
-        for bit, name in THROTTLED.items():
+        for bit, code in THROTTLED.items():
             share = float(np.mean((inside & bit) != 0)) if inside.size else 0.0
             if share > 0.01:
                 status: CheckStatus = "note" if bit == 0x4 else "warning"
-                yield Check(
-                    "throttled", status, f"{facts.called(scope)}: held back by {name} in {share:.0%} of the readings"
-                )
+                called, reason = facts.called(scope), code.partition(".")[2].replace("-", " ")
+                message = f"{called}: held back by {reason} in {share:.0%} of the readings"
+                yield Check(code, status, message, "", called, {"share": share})
 
 
 def _idle_gpus(facts: Facts) -> Iterator[Check]:
@@ -116,7 +120,8 @@ def _idle_gpus(facts: Facts) -> Iterator[Check]:
     if idle and len(idle) < len(gpus):
         joules, whole = (sum(s.energy.value for s in some) for some in (idle, [s for _, s in gpus]))
         message = f"{facts.names(idle)}: idle all the time, {joules / whole:.0%} of the GPUs' energy"
-        yield Check("idle GPUs", "note", message, "use them, or ask for a node with fewer")
+        advice, scopes = "use them, or ask for a node with fewer", ", ".join(map(facts.called, idle))
+        yield Check("idle-gpus", "note", message, advice, scopes, {"energy_j": joules, "share": joules / whole})
 
 
 def _hidden(facts: Facts) -> Iterator[Check]:
@@ -125,10 +130,9 @@ def _hidden(facts: Facts) -> Iterator[Check]:
             facts.place(event.get("host"), g.get("scope")) for g in event.get("gpus", ()) if not g.get("visible", True)
         ]
         if hidden:
-            message = (
-                f"{', '.join(hidden)}: hidden from the workload by CUDA_VISIBLE_DEVICES, and measured all the same"
-            )
-            yield Check("hidden GPUs", "note", message, "joulelab show RUN --json lists every scope by itself")
+            scopes = ", ".join(hidden)
+            message = f"{scopes}: hidden from the workload by CUDA_VISIBLE_DEVICES, and measured all the same"
+            yield Check("hidden-gpus", "note", message, "joulelab show RUN --json lists every scope by itself", scopes)
 
 
 def _strangers(facts: Facts) -> Iterator[Check]:
@@ -146,4 +150,4 @@ def _strangers(facts: Facts) -> Iterator[Check]:
         if pids:
             listed = ", ".join(str(p) for p in sorted(pids)[:5])
             message = f"{scope}: processes that are not the workload's were there ({listed})"
-            yield Check("other processes", "warning", message)
+            yield Check("other-processes", "warning", message, "", scope, {"processes": len(pids)})

@@ -17,6 +17,8 @@ from joulelab.core.scope import family, order, parent, roots
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from joulelab.analysis.result import Check
+
 INSIDE = ("gpu", "cpu", "dram")
 AROUND = ("node.dc", "node.ac", "psu", "psu.dc", "outlet", "rack")
 SLOWER = 2.0  # a meter read so many times more seldom than those inside is guided by them
@@ -35,7 +37,7 @@ class Joined:
 
     scopes: list[ScopeChannels]
     lags: list[Lag] = field(default_factory=list)
-    incomplete: list[str] = field(default_factory=list)
+    incomplete: list[Check] = field(default_factory=list)
     sums: Sums = field(default_factory=Sums)
 
 

@@ -29,7 +29,7 @@ def node_checks(facts: Facts) -> Iterator[Check]:
     for host, scopes in by_host.items():
         if any(c.clock_s is None for s in scopes for c in s.channels):
             message = f"times of {host} cannot be joined with those of the run, so its energy is of another interval"
-            yield Check("clocks", "failed", message, "chronyc tracking")
+            yield Check("clocks", "failed", message, "chronyc tracking", host)
         elif (len(by_host) > 1 or facts.named("nodes")) and not facts.imported:
             yield from _holes(facts, host, scopes)
 
@@ -42,11 +42,13 @@ def _absent(facts: Facts) -> Iterator[Check]:
     silent = [n for n in nodes if n not in read]
     if silent:
         message = f"{listed(silent)}: of the job, but without readings of power, so its energy is in no sum"
-        yield Check("not recorded", "failed", message, "joulelab doctor")
+        yield Check("not-recorded.no-readings", "failed", message, "joulelab doctor", ", ".join(silent))
     count = int(told[0].get("count", 0))
     if count > len(nodes):
-        message = f"{count - len(nodes)} of {count} nodes of the job were not recorded, so their energy is in no sum"
-        yield Check("not recorded", "failed", message, "see nodes.log in the run's folder")
+        missing = count - len(nodes)
+        message = f"{missing} of {count} nodes of the job were not recorded, so their energy is in no sum"
+        numbers = {"missing": float(missing), "nodes": float(count)}
+        yield Check("not-recorded.no-record", "failed", message, "see nodes.log in the run's folder", numbers=numbers)
 
 
 def _holes(facts: Facts, host: str, scopes: Sequence[ScopeChannels]) -> Iterator[Check]:
@@ -61,11 +63,13 @@ def _holes(facts: Facts, host: str, scopes: Sequence[ScopeChannels]) -> Iterator
     lacking = [s.scope for s in scopes if not all(_counts_over(s, hole) for hole in holes)]
     ends = [f"from {(a - facts.start_ns) * 1e-9:.1f} s to {(b - facts.start_ns) * 1e-9:.1f} s" for a, b in holes]
     where = f"{host}: nothing was read {listed(ends)}"
+    numbers = {"holes": len(holes), "lost_s": sum(b - a for a, b in holes) * 1e-9}
     if lacking:
         message = f"{where}: the energy of {listed(lacking)} there is not measured"
-        yield Check("recorder lost", "failed", message, "measure again")
+        yield Check("recorder-lost.energy-missing", "failed", message, "measure again", host, numbers)
     else:
-        yield Check("recorder lost", "note", f"{where}; its counters went on, so no energy is missing")
+        message = f"{where}; its counters went on, so no energy is missing"
+        yield Check("recorder-lost.counted", "note", message, "", host, numbers)
 
 
 def _counts_over(scope: ScopeChannels, hole: tuple[int, int]) -> bool:

@@ -22,12 +22,23 @@ RESULT_SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Hold one doubt about a run: what was looked at, how it ended, why, and the next command to type."""
+    """Hold one doubt about a run: how a check ended, why, and the next command to type.
 
-    name: str
+    `code` does not change when the words do: the check, and after a dot its case (`cap.vanished`). `scope` is the part
+    of the run that it is about: scopes, a meter, a host or a file. `numbers` are those of the message, in SI units.
+    """
+
+    code: str
     status: CheckStatus
     message: str
     next: str = ""
+    scope: str = ""
+    numbers: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return the check in words: `not read`."""
+        return self.code.partition(".")[0].replace("-", " ").replace("gpus", "GPUs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +259,9 @@ def _plain(value: Any) -> Any:
         return fields | {"rates": _plain(value.rates)}
     if isinstance(value, RatedResult):
         return _plain(value.to_json())
-    if isinstance(value, (PowerStatistics, Gap, Check)):
+    if isinstance(value, Check):
+        return {"name": value.name} | _plain(asdict(value))
+    if isinstance(value, (PowerStatistics, Gap)):
         return _plain(asdict(value))
     if hasattr(value, "__dataclass_fields__"):
         return {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joulelab.analysis.result import Check
 from joulelab.analysis.series import Readings
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import family
@@ -38,8 +39,8 @@ class SumCurve:
         return total(part.energy(a_ns, b_ns, steps_ns) for part in self.parts)
 
 
-def sums_of(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], list[Channel]], list[str]]:
-    """Return the sums by host and scope, and what is incomplete in words: a sum without one of its cords is none."""
+def sums_of(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], list[Channel]], list[Check]]:
+    """Return the sums by host and scope, and a failed check for each that lacks a cord: there is no sum then."""
     groups: dict[tuple[str, str, str, str, str], list[Channel]] = {}
     for scope in scopes:
         for channel in scope.channels:
@@ -50,17 +51,18 @@ def sums_of(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], list
                 key = (scope.host, stream.sums, family(stream.scope), by, channel.spec.name)
                 groups.setdefault(key, []).append(channel)
     found: dict[tuple[str, str], list[Channel]] = {}
-    lacking: dict[str, None] = {}
+    lacking: dict[str, Check] = {}
     for (host, whole, kind, _, name), parts in groups.items():
         wanted = max(part.stream.parts for part in parts)
         if len(parts) == wanted:
             found.setdefault((host, whole), []).append(_sum(whole, parts))
         else:
             meters = ", ".join(dict.fromkeys(p.meter for p in parts))
-            lacking[f"{whole}: {len(parts)} of {wanted} {kind}s are read ({name} of {meters}), so there is no sum"] = (
-                None
-            )
-    return found, list(lacking)
+            read = f"{len(parts)} of {wanted} {kind}s are read ({name} of {meters})"
+            message = f"{whole}: {read}, so there is no sum"
+            numbers = {"read": float(len(parts)), "wanted": float(wanted)}
+            lacking[message] = Check("cords", "failed", message, "joulelab meters", whole, numbers)
+    return found, list(lacking.values())
 
 
 def _sum(scope: str, parts: list[Channel]) -> Channel:

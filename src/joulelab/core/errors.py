@@ -15,18 +15,30 @@ JoulelabError
     ├── NotARun            the path or name is no run
     ├── NewerSchema        written by a newer joulelab than this one
     └── WriteFailed        rows that did not reach the disk (carries how many did)
+
+Every error has a `code` that does not change when its words do: that of its class (`config`), or a more precise one
+that begins with it (`config.unknown-key`).
 """
 
 from __future__ import annotations
 
 import errno
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class JoulelabError(Exception):
-    """Say what failed, where, why, and what to do next."""
+    """Say what failed, where, why, and what to do next; `code` is for programs and begins with that of the class."""
 
-    def __init__(self, what: str, *, where: str | None = None, why: str | None = None, next: str | None = None) -> None:
+    code = "error"
+
+    def __init__(
+        self, what: str, *, where: str | None = None, why: str | None = None, next: str | None = None, code: str = ""
+    ) -> None:
         super().__init__(what)
+        self.code = code or type(self).code
         self.what = what
         self.where = where
         self.why = why
@@ -42,67 +54,111 @@ class JoulelabError(Exception):
 
 
 class ConfigError(JoulelabError):
-    """Report bad input."""
+    """Report bad input; `mistakes` are the single ones where several were found at once."""
+
+    code = "config"
+    mistakes: tuple[JoulelabError, ...] = ()
 
 
 class Refused(ConfigError):
     """Report a well-formed request that is not allowed."""
 
+    code = "refused"
+
 
 class MissingDependency(JoulelabError):
     """Report something that has to be installed first."""
+
+    code = "missing-dependency"
 
 
 class MeterError(JoulelabError):
     """Report that a meter gave no number."""
 
+    code = "meter"
+
 
 class Unavailable(MeterError):
     """Report that there is no such instrument here."""
+
+    code = "unavailable"
 
 
 class Denied(MeterError):
     """Report that the instrument is there but may not be read."""
 
+    code = "denied"
+
 
 class ReadFailed(MeterError):
     """Report one failed reading; the next may work."""
+
+    code = "read-failed"
 
 
 class DeviceLost(MeterError):
     """Report a device that is gone."""
 
+    code = "device-lost"
+
 
 class RecorderError(JoulelabError):
     """Report a sampling process that did not start or stopped."""
+
+    code = "recorder"
 
 
 class WorkloadError(JoulelabError):
     """Report a command that could not be started; `exit_code` is what a shell would return."""
 
-    def __init__(self, what: str, *, exit_code: int, why: str | None = None, next: str | None = None) -> None:
-        super().__init__(what, why=why, next=next)
+    code = "workload"
+
+    def __init__(
+        self, what: str, *, exit_code: int, why: str | None = None, next: str | None = None, code: str = ""
+    ) -> None:
+        super().__init__(what, why=why, next=next, code=code)
         self.exit_code = exit_code
 
 
 class StoreError(JoulelabError):
     """Report a run folder that cannot be read or written."""
 
+    code = "store"
+
 
 class NotARun(StoreError):
     """Report a path or a name that is no run."""
+
+    code = "not-a-run"
 
 
 class NewerSchema(StoreError):
     """Report a run folder written by a newer joulelab."""
 
+    code = "newer-schema"
+
 
 class WriteFailed(StoreError):
     """Report rows that did not reach the file; `rows_written` of the batch did, whole, and later appends may work."""
 
+    code = "write-failed"
+
     def __init__(self, what: str, *, where: str, error: OSError, rows_written: int) -> None:
         reason = errno.errorcode.get(error.errno or 0, type(error).__name__)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        super().__init__(what, where=where, why=f"{reason}: {error.strerror}", next="free some space" if full else None)
+        advice, code = ("free some space", "write-failed.no-space") if full else (None, "")
+        super().__init__(what, where=where, why=f"{reason}: {error.strerror}", next=advice, code=code)
         self.errno = error.errno
         self.rows_written = rows_written
+
+
+def join_errors(errors: Sequence[JoulelabError]) -> JoulelabError:
+    """Return one error for several: itself where it is alone, else a ConfigError with a line for each, each once."""
+    different: dict[str, JoulelabError] = {}
+    for error in errors:
+        different.setdefault(str(error), error)
+    if len(different) == 1:
+        return errors[0]
+    joined = ConfigError("\n".join(different), code="config.several")
+    joined.mistakes = tuple(different.values())
+    return joined

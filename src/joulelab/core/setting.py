@@ -51,6 +51,7 @@ class Limits:
                 where=scope,
                 why=f"{scope} takes {self.text}",
                 next=f"ask for {self.text}",
+                code="refused.out-of-range",
             )
 
 

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.core.errors import JoulelabError, join_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,12 +48,8 @@ class Refusals:
 
     def check(self) -> None:
         """Raise what was refused; several become one ConfigError with a line for each."""
-        ordered = [error for _, error in sorted(self._found, key=lambda one: one[0])]
-        texts = list(dict.fromkeys(str(error) for error in ordered))
-        if len(texts) == 1:
-            raise ordered[0]
-        if texts:
-            raise ConfigError("\n".join(texts))
+        if self._found:
+            raise join_errors([error for _, error in sorted(self._found, key=lambda one: one[0])])
 
     def _line(self, place: Place) -> int:
         """Return the line of a place, 0 where nobody knows."""

@@ -111,7 +111,7 @@ class ModbusMeter:
         try:
             answers = self._ask(blocks(registers, self._setup.profile.gap, self._setup.profile.longest))
         except Refusal as error:
-            if error.code not in (2, 3):
+            if error.exception not in (2, 3):
                 raise self._final(error) from None
             for register in registers:  # one by one: which of them is it
                 try:
@@ -144,7 +144,7 @@ class ModbusMeter:
         return ReadFailed(f"nothing of {scope} can be read", where=self._setup.label, why=first.why, next=first.next)
 
     def _final(self, error: Refusal) -> JoulelabError:
-        if error.code not in FINAL:
+        if error.exception not in FINAL:
             return error
         advice = f"run joulelab doctor {self._setup.label}: it tries other units, functions and addresses"
         return Unavailable(error.what, where=self._setup.label, why=error.why, next=advice)

@@ -41,14 +41,14 @@ class Request(NamedTuple):
 
 
 class Refusal(ReadFailed):
-    """Report an exception answer; `code` is the device's."""
+    """Report an exception answer; `exception` is its number."""
 
     def __init__(self, where: str, unit: int, request: Request, code: int) -> None:
         last = request.address + request.size - 1
         asked = f"registers {request.address} to {last} by function {request.function} of unit {unit}"
         why = f"exception {code}: {MEANING.get(code, 'a code that the protocol does not define')}"
         super().__init__(f"the device refuses {asked}", where=where, why=why, next="run joulelab doctor with its name")
-        self.code = code
+        self.exception = code
 
 
 def check_answer(request: bytes, answer: bytes) -> bool:

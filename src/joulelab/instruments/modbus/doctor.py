@@ -119,7 +119,7 @@ def _code(connection: Connection, unit: int, register: Register) -> int | None:
     try:
         connection.read(unit, blocks([register], 0))
     except Refusal as refusal:
-        return refusal.code
+        return refusal.exception
     except ReadFailed:
         return None
     return 0

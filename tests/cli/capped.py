@@ -33,7 +33,7 @@ said = []
 for words in json.loads(sys.argv[1]):
     with tempfile.TemporaryFile("w+") as text:
         if (pid := os.fork()) == 0:
-            os.dup2(text.fileno(), 2)
+            os.dup2(text.fileno(), 1)
             try:
                 main(words)
             except SystemExit as end:
@@ -90,13 +90,15 @@ class CapBench:
         assert code is None or done.returncode == code, (done.returncode, done.stdout, done.stderr)
         return done
 
-    def refuse(self, command: str, cases: Sequence[tuple[tuple[str, ...], str]], code: int) -> None:
-        """Check that each case is refused with a code and a text."""
-        words = json.dumps([[command, *each] for each, _ in cases])
+    def refuse(self, command: str, cases: Sequence[tuple[tuple[str, ...], str, str]], code: int) -> None:
+        """Check that each case is refused with an exit code, an error code that begins so, and a name or number."""
+        words = json.dumps([[command, "--json", *each] for each, _, _ in cases])
         called = [sys.executable, "-c", REFUSED, words]
         done = subprocess.run(called, env=self.environ, cwd=self.folder, capture_output=True, text=True, timeout=300)
-        for (each, text), (ended, said) in zip(cases, json.loads(done.stdout), strict=True):
-            assert (ended, text in said) == (code, True), (each, said)
+        for (each, kind, text), (ended, said) in zip(cases, json.loads(done.stdout), strict=True):
+            assert ended == code, (each, said)
+            assert json.loads(said)["error"]["code"].startswith(kind), (each, said)
+            assert text in said, each
         assert self.caps() == [FOUND_W] * self.gpus
         assert not self.journals()
 

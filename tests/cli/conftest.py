@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import io
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from click.testing import CliRunner, Result
 
-from joulelab.cli.group import commands
+from joulelab.cli.group import commands, run_commands
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,6 +17,27 @@ if TYPE_CHECKING:
 
 class Call(Protocol):
     def __call__(self, *words: str | Path, code: int = 0) -> Result: ...
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Hold an error as `--json` prints it, and the sentence on standard error."""
+
+    code: str
+    what: str
+    where: str | None
+    why: str | None
+    next: str | None
+    stderr: str
+
+    @property
+    def kind(self) -> str:
+        """Return the class of error that the code begins with."""
+        return self.code.partition(".")[0]
+
+
+class Fail(Protocol):
+    def __call__(self, *words: str | Path, code: int = 2) -> Failure: ...
 
 
 @pytest.fixture
@@ -37,3 +62,19 @@ def call(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
         return result
 
     return call
+
+
+@pytest.fixture
+def fail(call: Call) -> Fail:
+    """Call joulelab with --json in this process; return the error that it ends with."""
+
+    def fail(*words: str | Path, code: int = 2) -> Failure:
+        given = [str(w) for w in words]
+        given.insert(given.index("--") if "--" in given else len(given), "--json")
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            ended = run_commands(given, [])
+        assert ended == code, err.getvalue()
+        return Failure(**json.loads(out.getvalue())["error"], stderr=err.getvalue())
+
+    return fail

@@ -64,19 +64,20 @@ def test_hidden_gpus_are_left_alone(bench: CapBench) -> None:
 
 def test_what_cannot_be_set_is_refused_and_nothing_runs(bench: CapBench) -> None:
     cases = [
-        (("90",), "100 to 260 W"),
-        (("300",), "100 to 260 W"),
-        (("--gpu", "7", "170"), "there is no GPU '7'"),
-        (("a lot",), "is no cap"),
-        ((), "there is no cap"),
-        (("--gpu", "0", "--cpu", "100"), "there is no cap for them"),
-        (("170", "180"), "one value too many"),
+        (("90",), "refused", "100 to 260 W"),
+        (("300",), "refused", "100 to 260 W"),
+        (("--gpu", "7", "170"), "config", "'7'"),
+        (("a lot",), "config.cap", "'a lot'"),
+        ((), "usage.no-cap", ""),
+        (("--gpu", "0", "--cpu", "100"), "usage.no-cap", "--gpu"),
+        (("170", "180"), "usage.too-many-words", "'180'"),
     ]
-    bench.refuse("cap", [((*words, "--", "touch", "ran"), said) for words, said in cases], code=125)
+    bench.refuse("cap", [((*words, "--", "touch", "ran"), *rest) for words, *rest in cases], code=125)
     assert not (bench.folder / "ran").exists()
     for gpu in range(bench.gpus):
         bench.truth.change_flaws(gpu, refuse_caps=True)
-    cases = [(("170", "--", "touch", "ran"), both) for both in ("root", "capd")]  # both ways to proceed are named
+    # Both ways to proceed are named.
+    cases = [(("170", "--", "touch", "ran"), "", both) for both in ("root", "capd")]
     bench.refuse("cap", cases, code=125)
     assert not (bench.folder / "ran").exists()
 
@@ -85,7 +86,6 @@ def test_a_second_writer_is_told_who_holds_the_gpu(bench: CapBench) -> None:
     bench.start("cap", "170", "--", *SLEEP)
     bench.wait_caps(170.0, 170.0)
     done = bench.call("cap", "200", "--", "true", code=125)
-    assert "held" in done.stderr
     assert "time.sleep" in done.stderr, "its command"
     status = json.loads(bench.call("cap", "status", "--json").stdout)
     assert all(d["holder"] for d in status["devices"] if d["scope"] == "gpu:0" and d["kind"] == "power")
@@ -133,12 +133,13 @@ def test_all_killed_at_once_the_next_start_puts_back(bench: CapBench) -> None:
     joulelab.wait(120)
     assert bench.caps() == [170.0, 170.0]
     assert bench.journals()
-    assert "left behind" in bench.call("cap", "status").stdout
+    status = json.loads(bench.call("cap", "status", "--json").stdout)
+    assert [d["scope"] for d in status["devices"] if d["leftover"]] == ["gpu:0", "gpu:1"]
     done = bench.call("ls")
     assert "gpu:0" in done.stderr
     assert bench.caps() == [FOUND_W, FOUND_W]
     assert not bench.journals()
-    assert "nothing was left behind" in bench.call("cap", "restore").stdout
+    assert json.loads(bench.call("cap", "restore", "--json").stdout) == []
 
 
 def states(bench: CapBench) -> list[Path]:
@@ -159,8 +160,7 @@ def test_a_cap_that_somebody_else_changes_is_left_and_marked(bench: CapBench) ->
     _, told = joulelab.communicate(timeout=120)
     assert bench.caps() == [200.0, FOUND_W]
     assert "200" in told
-    messages = [check["message"] for check in bench.checks() if check["name"] == "cap"]
-    assert any("changed by somebody else to 200 W" in message for message in messages)
+    assert any("200 W" in check["message"] for check in bench.checks() if check["name"] == "cap")
 
 
 def test_a_gpu_that_is_lost_keeps_its_journal_and_the_others_come_back(bench: CapBench) -> None:
@@ -175,7 +175,7 @@ def test_a_gpu_that_is_lost_keeps_its_journal_and_the_others_come_back(bench: Ca
     assert bench.caps()[1] == FOUND_W
     assert len(bench.journals()) == 1
     again = bench.call("cap", "150", "--", "true")
-    assert "gpu:0 is not capped" in again.stderr
+    assert "gpu:0" in again.stderr
     bench.truth.change_flaws(0, lost_at_s=None)
     bench.call("ls")
     assert bench.caps() == [FOUND_W, FOUND_W]

@@ -17,12 +17,13 @@ from tests.waiting import until
 
 from joulelab.cli import add as adding
 from joulelab.cli.doctor import without_doctor
+from joulelab.run.config.secrets import KINDS
 from joulelab.store.folder import list_runs, read_meta
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cli.conftest import Call
+    from tests.cli.conftest import Call, Fail
 
 FAST = ["--meter", "pdu1", "--no-meter", "host"]
 
@@ -57,7 +58,6 @@ def test_a_run_reads_configured_meters_and_keeps_no_secret(tmp_path: Path) -> No
     configure(tmp_path, "outlets = [1, 2]\nwatts = 70\n[run]\ntail_s = 0.1\n")
     done = joulelab(tmp_path, "run", *FAST, "--", "sleep", "0.4", PW=RIGHT)
     assert "node.ac" in done.stderr
-    assert "node.ac" in done.stderr
     (run,) = list_runs(tmp_path / "runs")
     assert (run / "results.json").is_file()
     assert_no_secret(run, done.stdout, done.stderr)
@@ -78,7 +78,7 @@ def test_a_meter_that_talks_too_much_is_not_stored(tmp_path: Path) -> None:
     done = joulelab(tmp_path, "run", *FAST, "--json", "--", "sleep", "0.1", PW=RIGHT)
     (run,) = list_runs(tmp_path / "runs")
     assert_no_secret(run, done.stdout, done.stderr)
-    assert any("the password is ***" in path.read_text() for path in run.rglob("events*.jsonl"))
+    assert any("***" in path.read_text() for path in run.rglob("events*.jsonl"))
     for command in (["doctor", "pdu1"], ["meters", "pdu1"], ["meters", "pdu1", "--json"]):
         said = joulelab(tmp_path, *command, code=int(command[0] == "doctor"), PW=RIGHT)
         assert_no_secret(run, said.stdout, said.stderr)
@@ -87,25 +87,25 @@ def test_a_meter_that_talks_too_much_is_not_stored(tmp_path: Path) -> None:
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("more", "environ", "said"),
+    ("more", "environ", "named"),
     [
-        ("", {}, "the variable PW is not set"),
-        ('adress = "x"\n', {"PW": RIGHT}, "joulelab.toml:5: unknown key 'adress'; did you mean 'address'?"),
-        ("[runn]\n", {"PW": RIGHT}, "joulelab.toml:5: unknown table or key 'runn'; did you mean 'run'?"),
-        ("x = \n", {"PW": RIGHT}, "not a TOML file"),
-        ('feeds = "nodeac"\n', {"PW": RIGHT}, "joulelab.toml:5: feeds is 'nodeac' (there is no such scope); did you"),
-        ('period_s = "fast"\n', {"PW": RIGHT}, "joulelab.toml:5: period_s is 'fast'"),
-        ('[meters.b]\nmeter = "plug"\naddress = "h"\n', {"PW": RIGHT}, "joulelab.toml:5: no kind is given"),
+        ("", {}, ("PW",)),
+        ('adress = "x"\n', {"PW": RIGHT}, ("joulelab.toml:5:", "'adress'", "'address'")),
+        ("[runn]\n", {"PW": RIGHT}, ("joulelab.toml:5:", "'runn'", "'run'")),
+        ("x = \n", {"PW": RIGHT}, ("joulelab.toml:5:", "TOML")),
+        ('feeds = "nodeac"\n', {"PW": RIGHT}, ("joulelab.toml:5:", "feeds", "'nodeac'", "'node.ac'")),
+        ('period_s = "fast"\n', {"PW": RIGHT}, ("joulelab.toml:5:", "period_s", "'fast'")),
+        ('[meters.b]\nmeter = "plug"\naddress = "h"\n', {"PW": RIGHT}, ("joulelab.toml:5:", "kind")),
     ],
 )
 def test_a_wrong_configuration_costs_its_meter_and_never_the_command(
-    tmp_path: Path, more: str, environ: dict[str, str], said: str
+    tmp_path: Path, more: str, environ: dict[str, str], named: tuple[str, ...]
 ) -> None:
     """The command ends with its own code; what is not measured is told once, and recorded in the run."""
     configure(tmp_path, more)
     done = joulelab(tmp_path, "run", "-q", "--", "sh", "-c", "touch started; exit 7", code=7, **environ)
     (warning,) = done.stderr.splitlines()
-    assert said in warning
+    assert all(name in warning for name in named), warning
     assert (tmp_path / "started").exists()
     (run,) = list_runs(tmp_path / "runs")
     shown = json.loads(joulelab(tmp_path, "show", "--json", run.name, **environ).stdout)
@@ -117,8 +117,9 @@ def test_a_wrong_configuration_costs_its_meter_and_never_the_command(
 def test_a_fifo_for_a_configuration_is_not_waited_for(tmp_path: Path, name: str, environ: dict[str, str]) -> None:
     os.mkfifo(tmp_path / name)
     done = joulelab(tmp_path, "run", "-q", "--", "sh", "-c", "exit 7", code=7, **environ)
-    why = "cannot read this file (it is a FIFO, not a regular file); replace it with a regular file"
-    assert done.stderr == f"joulelab: a part of the configuration is not used: {tmp_path / name}: {why}\n"
+    (warning,) = done.stderr.splitlines()
+    assert f" {tmp_path / name}: " in warning
+    assert "FIFO" in warning
 
 
 @pytest.mark.system
@@ -130,14 +131,16 @@ def test_a_slow_meter_is_waited_for_and_a_dead_one_is_not(tmp_path: Path) -> Non
     (node,) = [s for s in data["scopes"] if s["scope"] == "node.ac"]
     assert node["mean_w"]["value"] == pytest.approx(100, rel=0.05)
     (run,) = list_runs(tmp_path / "runs")
-    assert any("it does not answer" in path.read_text() for path in run.rglob("events*.jsonl"))
+    lines = [json.loads(line) for path in run.rglob("events*.jsonl") for line in path.read_text().splitlines()]
+    assert {e["status"] for e in lines if e["event"] == "meter" and e["meter"] == "pdu2"} == {"failed"}
 
 
 @pytest.mark.system
 def test_a_named_file_is_read_and_others_meters_are_refused(tmp_path: Path) -> None:
     configure(tmp_path).rename(tmp_path / "mine.toml")
-    done = joulelab(tmp_path, "run", *FAST, "--", "true", code=125, PW=RIGHT)
-    assert "there is no meter 'pdu1'" in done.stderr
+    done = joulelab(tmp_path, "run", "--json", *FAST, "--", "true", code=125, PW=RIGHT)
+    assert json.loads(done.stdout)["error"]["code"] == "config"
+    assert "'pdu1'" in done.stderr
     joulelab(tmp_path, "run", "-q", "--config", "mine.toml", *FAST, "--", "true", PW=RIGHT)
     joulelab(tmp_path, "run", "-q", *FAST, "--", "true", PW=RIGHT, JOULELAB_CONFIG="mine.toml")
 
@@ -155,7 +158,7 @@ def test_meters_lists_entries_with_their_file(call: Call, here: Path) -> None:
     path = configure(here, "outlets = [1, 2]\n")
     text = call("meters", "pdu1").output
     assert "outlet:pdu1.1,2" in text
-    assert f"from {path}:1" in " ".join(text.split())
+    assert f"{path}:1" in text
     assert RIGHT not in text
     (data,) = json.loads(call("meters", "pdu1", "--json").stdout)
     assert (data["meter"], data["module"], data["feeds"]) == ("pdu1", INSTRUMENT, "node.ac")
@@ -166,12 +169,13 @@ def test_meters_lists_entries_with_their_file(call: Call, here: Path) -> None:
 @pytest.mark.system
 def test_meters_says_what_is_wrong_with_an_entry(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(here)
-    monkeypatch.setenv("PW", "wrong-password")
-    text = call("meters", "pdu1").output
-    assert "the password is wrong (refused)" in text
-    assert "wrong-password" not in text
-    monkeypatch.delenv("PW")
-    assert "the variable PW is not set" in " ".join(call("meters", "pdu1").output.split())
+    for password, status in (("wrong-password", "denied"), (None, "failed")):
+        monkeypatch.setenv("PW", password) if password else monkeypatch.delenv("PW")
+        text = call("meters", "pdu1", "--json").stdout
+        (row,) = json.loads(text)
+        assert row["status"] == status
+        assert row["what"] in " ".join(call("meters", "pdu1").output.split())
+        assert "wrong-password" not in text
 
 
 WRONG = '[meters.pdu2]\nmeter = "snmp"\nadress = "x"\n[runn]\n'
@@ -184,20 +188,24 @@ def test_a_wrong_entry_costs_meters_and_doctor_that_row_only(call: Call, here: P
     rows = {row["meter"]: row for row in json.loads(call("meters", "--json").stdout)}
     assert {"host", "nvml"} < rows.keys()
     assert [rows[name]["status"] for name in ("log", "pdu2", "configuration")] == ["open", "failed", "failed"]
-    assert rows["pdu2"]["what"] == f"{path}:6: unknown key 'adress'"
-    assert rows["pdu2"]["next"].startswith("did you mean 'address'?")
-    assert rows["configuration"]["what"] == f"{path}:7: unknown table or key 'runn'"
+    assert rows["pdu2"]["what"].startswith(f"{path}:6: ")
+    assert "'address'" in rows["pdu2"]["next"]
+    assert rows["configuration"]["what"].startswith(f"{path}:7: ")
     assert "snmp" not in rows
     assert [row["meter"] for row in json.loads(call("meters", "snmp", "--json").stdout)] == ["configuration", "pdu2"]
-    text = call("doctor", "log", "pdu2", code=1).output
-    assert "log      it opens" in text
-    assert f"pdu2 failed: {path}:6: unknown key 'adress' -> did you mean 'address'?" in " ".join(text.split())
+    looked = json.loads(call("doctor", "log", "pdu2", "--json", code=1).stdout)
+    assert {row["meter"]: row["status"] for row in looked} == {
+        "log": "open",
+        "configuration": "failed",
+        "pdu2": "failed",
+    }
+    assert f"{path}:6: " in " ".join(call("doctor", "log", "pdu2", code=1).output.split())
     path.write_text(path.read_text().replace("[runn]\n", ""))
     assert "pdu2" not in call("doctor", "log").output
     assert json.loads(call("doctor", "snmp", "--json", code=1).stdout)[0]["meter"] == "pdu2"
 
 
-def test_a_file_that_is_no_toml_is_a_row_of_meters_and_doctor(call: Call, here: Path) -> None:
+def test_a_file_that_is_no_toml_is_a_row_of_meters_and_doctor(call: Call, fail: Fail, here: Path) -> None:
     path = here / "joulelab.toml"
     path.write_text("x =\n")
     for command, code in (("meters", 0), ("doctor", 1)):
@@ -207,49 +215,50 @@ def test_a_file_that_is_no_toml_is_a_row_of_meters_and_doctor(call: Call, here: 
             ("configuration", "failed"),
             ("pdu1", "failed"),
         ]
-        assert (rows[1]["what"], rows[1]["why"]) == (f"{path}:1: not a TOML file", "Invalid value, at character 4")
-        assert rows[2]["why"] == f"{path} cannot be read and may define it"
-    assert "not a TOML file" in call(*ADD, code=2).output
+        assert rows[1]["what"].startswith(f"{path}:1: ")
+        assert str(path) in rows[2]["why"]
+    assert fail(*ADD).code.startswith("config")
 
 
 def test_doctor_prints_that_a_file_is_not_trusted(call: Call, here: Path) -> None:
     configure(here).chmod(0o666)
-    assert "joulelab.toml is not used: every user may write it" in call("doctor", "file", code=1).output
+    assert f"{here / 'joulelab.toml'}" in call("doctor", "file", code=1).output
 
 
-def doctor(call: Call, *words: str) -> str:
-    text = call("doctor", "pdu1", "--for", "0.2", *words, code=1).output
+def doctor(call: Call) -> tuple[str, str, str, list[str]]:
+    """Return what doctor finds out about pdu1: the status, the code, what to do, and what a closer look found."""
+    text = call("doctor", "pdu1", "--for", "0.2", "--json", code=1).stdout
     assert RIGHT not in text
-    return " ".join(text.split())
+    assert "wrong-password" not in text
+    (row,) = json.loads(text)
+    assert row["next"] in " ".join(call("doctor", "pdu1", "--for", "0.2", code=1).output.split())
+    return row["status"], row["code"], row["next"], row["found"]
 
 
 @pytest.mark.system
 def test_doctor_tells_the_mistakes_apart(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(here, "watts = 5\n")
-    assert "pdu1 works:" in " ".join(call("doctor", "pdu1", "--for", "0.2").output.split())
+    (row,) = json.loads(call("doctor", "pdu1", "--for", "0.2", "--json").stdout)
+    assert (row["status"], row["code"], row["power"]) == ("open", "", True)
     configure(here, "outlets = [9]\n")
-    assert "unavailable: there is no outlet 9 (it has 8) -> choose 1 to 8" in doctor(call)
+    assert doctor(call)[:3] == ("unavailable", "unavailable", "choose 1 to 8")
     monkeypatch.setenv("PW", "wrong-password")
     configure(here)
-    text = doctor(call)
-    assert "denied: the password is wrong (refused) -> ask its owner" in text
-    assert "it is alive: Denied with ***" in text
-    assert "password *** (env PW)" in text
-    assert "wrong-password" not in text
+    assert doctor(call) == ("denied", "denied", "ask its owner", ["it is alive: Denied with ***"])
     path = configure(here)
     path.write_text(path.read_text().replace("here", "dead"))
-    text = doctor(call)
-    assert "unavailable: it does not answer (timeout) -> is it on?" in text
-    assert "nothing answers at port 161" in text
+    *told, (found,) = doctor(call)
+    assert told == ["unavailable", "read-failed", "is it on?"]
+    assert "port 161" in found
     monkeypatch.delenv("PW")
-    assert "the variable PW is not set" in doctor(call)
+    assert doctor(call)[0] == "failed"
     (data,) = json.loads(call("doctor", "pdu1", "--json", code=1).stdout)
     assert data["settings"]["password"] == "*** (env PW)"
 
 
 @pytest.mark.system
 def test_doctor_examines_entries_beside_the_usual_meters(
-    call: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, fail: Fail, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = configure(here)
     off = "".join(f"[meters.{name}]\nenabled = false\n" for name in ("nvml", "rapl", "amdsmi"))
@@ -259,7 +268,7 @@ def test_doctor_examines_entries_beside_the_usual_meters(
     monkeypatch.delenv("PW")  # a missing secret is a problem of the configuration
     data = json.loads(call("doctor", "--for", "0.05", "--json", code=1).stdout)
     assert [(r["meter"], r["status"]) for r in data] == [("host", "open"), ("pdu1", "failed")]
-    assert "is not used here" in call("doctor", "off", code=2).output
+    assert fail("doctor", "off").code == "config"
 
 
 ADD = ("meters", "--add", INSTRUMENT, "address=here", "password=env:PW")
@@ -286,17 +295,17 @@ def test_a_meter_is_added_after_it_was_read(call: Call, here: Path) -> None:
 
 
 @pytest.mark.system
-def test_what_was_written_is_kept_and_names_are_not_taken_twice(call: Call, here: Path) -> None:
+def test_what_was_written_is_kept_and_names_are_not_taken_twice(call: Call, fail: Fail, here: Path) -> None:
     path = here / "joulelab.toml"
     path.write_text("# mine\n")
     call(*ADD)
     call(*ADD)
     assert list(tomllib.loads(path.read_text())["meters"]) == ["instrument1", "instrument2"]
     assert path.read_text().startswith("# mine\n")
-    assert "already" in call(*ADD, "--name", "instrument1", code=2).output
+    assert fail(*ADD, "--name", "instrument1").code == "config.name-taken"
     call(*ADD, "--name", "instrument1", "--replace", "watts=3")
     assert tomllib.loads(path.read_text())["meters"]["instrument1"]["watts"] == 3
-    assert "another file" in call(*ADD, "--name", "instrument1", "--replace", "--user", code=2).output
+    assert fail(*ADD, "--name", "instrument1", "--replace", "--user").code == "config.other-file"
     data = json.loads(call(*ADD, "--file", here / "else.toml", "--json").stdout)
     assert data["file"] == str(here / "else.toml")
     assert data["readings"][0]["value"] == 100
@@ -306,7 +315,7 @@ def test_what_was_written_is_kept_and_names_are_not_taken_twice(call: Call, here
 def test_an_entry_is_added_beside_a_wrong_one_and_replaces_it(call: Call, here: Path) -> None:
     path = here / "joulelab.toml"
     path.write_text(WRONG)
-    assert "joulelab: meter pdu2 is not read:" in call(*ADD, "--name", "pdu1").output
+    assert "pdu2" in call(*ADD, "--name", "pdu1").stderr
     assert "pdu2" not in call(*ADD, "--name", "pdu2", "--replace").output.replace("meters.pdu2", "")
     assert {entry["meter"] for entry in tomllib.loads(path.read_text())["meters"].values()} == {INSTRUMENT}
 
@@ -314,37 +323,40 @@ def test_an_entry_is_added_beside_a_wrong_one_and_replaces_it(call: Call, here: 
 @pytest.mark.system
 def test_a_meter_that_does_not_read_is_not_written(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PW", "wrong-password")
-    text = call(*ADD, code=1).output
-    assert "the password is wrong" in text
-    assert "it is alive" in text
-    assert "nothing was written" in text
-    assert "wrong-password" not in text
-    assert "the password is wrong" in json.loads(call(*ADD, "--json", code=1).stdout)["error"]
+    done = call(*ADD, "--json", code=1)
+    told = json.loads(done.stdout)
+    assert (told["error"]["code"], told["error"]["next"]) == ("denied", "ask its owner")
+    assert told["found"] == ["it is alive: Denied with ***"]
+    assert all(text in done.stderr for text in (told["error"]["what"], *told["found"]))
+    assert "wrong-password" not in done.output + call(*ADD, code=1).output
     assert not (here / "home").exists()
 
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code", "example"),
     [
-        (["address=here"], "address=here password=env:INSTRUMENT1_PASSWORD`"),
-        (["password=env:PW"], "password=env:PW address=...`"),
-        (["address=here", f"password={RIGHT}"], "give password=env:NAME"),
-        (["address=here", "password=env:PW", "adress=x"], "did you mean 'address'?"),
-        (["here"], "is no key=value"),
-        (["address=here", "password=env:PW", "--name", "a b"], "cannot be the name"),
-        (["--file", "x", "--user"], "exclude each other"),
+        (["address=here"], "config.missing-key", "address=here password=env:INSTRUMENT1_PASSWORD`"),
+        (["password=env:PW"], "config.missing-key", "password=env:PW address=...`"),
+        (["address=here", f"password={RIGHT}"], "config.secret-in-plain-text", "password=env:NAME"),
+        (["address=here", "password=env:PW", "adress=x"], "config", "'address'"),
+        (["here"], "usage.no-pair", "address=..."),
+        (["address=here", "password=env:PW", "--name", "a b"], "config.name", "-"),
+        (["--file", "x", "--user"], "usage.exclusive", "--user"),
     ],
 )
-def test_wrong_words_are_refused_with_an_example(call: Call, here: Path, words: list[str], said: str) -> None:
-    text = call("meters", "--add", INSTRUMENT, *words, code=2).output
-    assert said in text
-    assert RIGHT not in text
+def test_wrong_words_are_refused_with_an_example(
+    fail: Fail, here: Path, words: list[str], code: str, example: str
+) -> None:
+    failure = fail("meters", "--add", INSTRUMENT, *words)
+    assert failure.code == code
+    assert example in failure.stderr
+    assert RIGHT not in failure.stderr
 
 
-def test_options_of_add_need_it(call: Call) -> None:
-    assert "--name is for --add" in call("meters", "--name", "x", code=2).output
-    assert "--user is for --add" in call("meters", "--user", code=2).output
+def test_options_of_add_need_it(fail: Fail) -> None:
+    assert fail("meters", "--name", "x").code == "usage.needs-add"
+    assert fail("meters", "--user").code == "usage.needs-add"
 
 
 @pytest.mark.system
@@ -362,10 +374,8 @@ def test_missing_keys_are_asked_for_at_a_terminal(call: Call, here: Path, monkey
     monkeypatch.setattr(adding, "sys", Terminal)
     monkeypatch.setattr(adding.click, "prompt", prompt)
     call("meters", "--add", INSTRUMENT)
-    assert asked == [
-        "address (where it is)",
-        "password (what it wants to hear; as env:NAME, file:PATH or keyring:SERVICE/USER)",
-    ]
+    assert [question.split()[0] for question in asked] == ["address", "password"]
+    assert all(kind in asked[1] for kind in KINDS)
     assert (here / "home" / "joulelab" / "joulelab.toml").is_file()
 
 
@@ -387,22 +397,25 @@ def test_archives_are_opened_and_listed(call: Call, here: Path) -> None:
     path.write_text(f'[meters.log]\nmeter = "{archive}"\npath = "x"\n')
     (data,) = json.loads(call("meters", "log", "--json").stdout)
     assert (data["status"], data["channels"]) == ("open", [])
-    assert "asked after a run" in call("doctor", "log").output
+    assert json.loads(call("doctor", "log", "--json").stdout)[0]["status"] == "open"
     path.write_text(path.read_text().replace('"x"', '"gone"'))
-    assert "there is no such log (log)" in call("doctor", "log", code=1).output
-    assert "asked after a run" in call("meters", "--add", archive, "path=y").output
-    assert "not configured" in call("meters", "file").output
-    assert "-> joulelab meters --add snmp address=..." in call("meters", "snmp").output
-    assert "-> joulelab meters --add snmp address=..." in call("doctor", "snmp", code=1).output
+    assert json.loads(call("doctor", "log", "--json", code=1).stdout)[0]["code"] == "unavailable"
+    assert json.loads(call("meters", "--add", archive, "path=y", "--json").stdout)["readings"] == []
+    for command, code in (("meters", 0), ("doctor", 1)):
+        for name, key in (("snmp", "address"), ("file", "path")):
+            advice = f"joulelab meters --add {name} {key}=..."
+            (row,) = json.loads(call(command, name, "--json", code=code).stdout)
+            assert (row["status"], row["next"]) == ("not configured", advice)
+            assert f"-> {advice}" in call(command, name, code=code).output
 
 
-def test_doctor_suggests_entries_first_and_knows_archives(call: Call, here: Path) -> None:
+def test_doctor_suggests_entries_first_and_knows_archives(fail: Fail, here: Path) -> None:
     configure(here)
-    said = call("doctor", "pdu2", code=2).output
-    assert "did you mean 'pdu1'? valid: pdu1, " in said
-    assert "file" in said.partition("valid:")[2]
-    assert "did you mean 'file'?" in call("doctor", "fil", code=2).output
-    assert "-> joulelab meters --add file path=..." in call("doctor", "file", code=1).output
+    for wrong, nearest in (("pdu2", "pdu1"), ("fil", "file")):
+        failure = fail("doctor", wrong)
+        assert failure.code == "config"
+        assert failure.next is not None
+        assert failure.next.index(f"'{nearest}'") < failure.next.index(" pdu1, ") < failure.next.rindex("file")
 
 
 @pytest.mark.parametrize(
@@ -422,10 +435,10 @@ def test_doctor_does_not_send_to_itself(advice: str, left: str) -> None:
     assert without_doctor(advice) == left
 
 
-def test_what_a_run_would_refuse_is_not_added(call: Call, here: Path) -> None:
+def test_what_a_run_would_refuse_is_not_added(fail: Fail, here: Path) -> None:
     words = ("meters", "--add", INSTRUMENT, "--name", "new", "address=here", "password=env:PW")
-    assert "did you mean 'node.ac'?" in call(*words, "feeds=nodeac", code=2).output
-    said = call("meters", "--add", "redfish", "address=https://root:calvin@h", "password=env:PW", code=2).output
-    assert "address holds a login" in said
-    assert "calvin" not in said
+    assert "'node.ac'" in str(fail(*words, "feeds=nodeac").next)
+    failure = fail("meters", "--add", "redfish", "address=https://root:calvin@h", "password=env:PW")
+    assert failure.code == "config"
+    assert "calvin" not in str(failure)
     assert not (here / "home").exists()

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import re
 import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -105,44 +106,61 @@ def test_a_wrong_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit) as ended:
         main(["shwo"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "joulelab: there is no command 'shwo'; did you mean `joulelab show`?\n"
+    assert "`joulelab show`" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["zzz"])
-    assert "there are run, show" in capsys.readouterr().err
+    assert ", ".join(COMMANDS) in capsys.readouterr().err
 
 
-@pytest.mark.system
-def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], runs: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["show", "nothere", "--json"], 1, {"code": "not-a-run", "next": "joulelab ls"}),
+        (["show", "--runs", "none", "--json"], 1, {"code": "not-a-run", "next": "joulelab run -- COMMAND"}),
+        (["query", "selct", "--json"], 2, {"code": "config"}),
+        (["compare", "last", "last", "--json"], 2, {"code": "usage.same-run", "where": "joulelab compare"}),
+        (["ls", "more", "--json"], 2, {"code": "usage", "next": "joulelab ls --help"}),
+        (["ls", "--jsn", "--json"], 2, {"code": "usage"}),
+        (["twin", "--node", "nowhere", "--json"], 2, {"code": "config"}),
+        (["export", "last", "-o", "-", "--json"], 2, {"code": "usage.several-files"}),
+        (["shwo", "--json"], 2, {"code": "usage.no-such-command", "where": "joulelab"}),
+        (["run", "--json"], 125, {"code": "usage.no-command"}),
+        (["run", "--json", "--meter", "nvlm", "--", "true"], 125, {"code": "config"}),
+        (["run", "--json", "--idle", "3x", "--", "true"], 125, {"code": "usage"}),
+        (["run", "--json", "--rated-cpu", "65", "--", "true"], 125, {"code": "usage.needs-estimate"}),
+        (["run", "--json", "--period", "1us", "--", "true"], 125, {"code": "usage.period"}),
+    ],
+)
+def test_an_error_is_json_on_request_and_a_sentence_beside_it(
+    words: list[str], code: int, expected: dict[str, str], runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     make_run(runs, gpus=0)
-    for words, code, said in (
-        (["show", "nothere", "--runs", str(runs)], 1, "no run 'nothere'"),
-        (["show", "--runs", str(runs / "none")], 1, "there is no run yet; joulelab run -- COMMAND"),
-        (["query", "selct", "--runs", str(runs)], 2, "not valid SQL"),
-        (["run", "--meter", "nvlm", "--", "true"], 125, "did you mean 'nvml'"),
-        (["run", "--idle", "3x", "--", "true"], 125, "write it as 10, 10s, 500ms or 2m"),
-        (["run"], 125, "there is no command to measure"),
-        (["run", "--rated-cpu", "65", "--", "true"], 125, "add --estimate"),
-        (["run", "--period", "1us", "--", "true"], 125, "shorter than 1 ms"),
-        (["ls", "more"], 2, "see `joulelab ls --help`"),
-        (["compare", "last", "last", "--runs", str(runs)], 2, "name two"),
-        (["export", "last", "-o", "-", "--runs", str(runs)], 2, "several files"),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        err = capsys.readouterr().err
-        assert ended.value.code == code, (words, err)
-        assert said in err
-        assert err.startswith("joulelab: ")
-        assert err.count("\n") == 1
+    monkeypatch.setenv("JOULELAB_RUNS", str(runs))
+    assert run_commands(words, []) == code
+    out, err = capsys.readouterr()
+    error = json.loads(out)["error"]
+    assert list(error) == ["code", "what", "where", "why", "next"]
+    assert error.items() >= expected.items()
+    assert err.startswith("joulelab: ")
+    assert err.count("\n") == 1
+    assert error["what"] in err
+    assert run_commands([word for word in words if word != "--json"], []) == code
+    assert capsys.readouterr().out == ""
+
+
+def test_the_json_option_of_a_workload_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_commands(["run", "--meter", "nvlm", "--", "true", "--json"], []) == 125
+    assert run_commands(["run", "--meter", "nvlm", "true", "--json"], []) == 125
+    assert capsys.readouterr().out == ""
 
 
 def test_own_failures_of_run_are_125(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise RecorderError("the recorder cannot be started", why="no Python", next="joulelab doctor")
+        raise RecorderError("no recorder", why="no Python")
 
     monkeypatch.setattr("joulelab.run.run.run_command", fail)
     assert run_commands(["run", "--", "true"], []) == 125
-    assert capsys.readouterr().err == "joulelab: the recorder cannot be started (no Python); joulelab doctor\n"
+    assert capsys.readouterr().err == f"joulelab: {RecorderError('no recorder', why='no Python')}\n"
 
 
 @pytest.mark.system

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Duration, config_option
+from joulelab.cli.options import Duration, add_json_option, config_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ class Address(click.ParamType[tuple[str, int]]):
     "--tls-clients", type=click.Path(path_type=Path), metavar="FILE", help="Authorities of clients to answer."
 )
 @click.option("--print", "printed", type=click.Choice(list(FILES)), help="Print a file for operators and end.")
-@click.option("--json", "as_json", is_flag=True, help="Say where it listens as one JSON object.")
+@add_json_option("Say where it listens as one JSON object.")
 @config_option
 def command(printed: str | None, as_json: bool, config: Path | None, **given: Any) -> None:
     """Export this node's meters to Prometheus until SIGTERM or Ctrl-C.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.entries import Opener, load_configuration
-from joulelab.cli.options import print_json
+from joulelab.cli.options import UsageError, describe_error, print_json
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.run.config.check import NAME, check_values, entry_of
 from joulelab.run.config.choose import list_lost_meters
@@ -45,7 +45,7 @@ def add(
 ) -> int:
     """Try a meter; write it down if it reads; return the exit code. Raises ConfigError for wrong input."""
     if file is not None and level is not None:
-        raise click.UsageError(f"--file and --{level} exclude each other")
+        raise UsageError("exclusive", f"--file and --{level} exclude each other")
     found = module_of(module)
     existing = load_configuration(config)
     for problem in existing.unread.values():
@@ -88,7 +88,11 @@ def _tried(table: Table, module: Any) -> tuple[Opener, list[Reading]]:
                 raise
             if not sys.stdin.isatty():
                 raise ConfigError(
-                    error.what, where=error.where, why=error.why, next=_example(table, key, opener)
+                    error.what,
+                    where=error.where,
+                    why=error.why,
+                    next=_example(table, key, opener),
+                    code="config.missing-key",
                 ) from None
             table.values[key] = _value(key, click.prompt(_question(key, opener), err=True), opener.entry.secrets)
         except JoulelabError as error:
@@ -127,7 +131,7 @@ def _values(module: str, words: Sequence[str], found: Any) -> dict[str, Any]:
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise click.UsageError(f"{word!r} is no key=value; type `joulelab meters --add {module} address=...`")
+            raise UsageError("no-pair", f"{word!r} is no key=value; type `joulelab meters --add {module} address=...`")
         values[key] = _value(key, text, getattr(found, "SECRETS", ()))
     return values
 
@@ -142,7 +146,10 @@ def _value(key: str, text: str, secrets: Sequence[str]) -> Any:
             return text
         then = f"give {key}=env:NAME, {key}=file:PATH or {key}=keyring:SERVICE/USER"
         raise ConfigError(
-            f"{key} is given in plain text", why="others see it in the history and the list of processes", next=then
+            f"{key} is given in plain text",
+            why="others see it in the history and the list of processes",
+            next=then,
+            code="config.secret-in-plain-text",
         )
     if re.fullmatch(r"\d+(,\d+)+", text):
         return [int(number) for number in text.split(",")]
@@ -170,17 +177,23 @@ def _free_name(module: str, config: Config) -> str:
 
 def _check_name(name: str, target: Path, config: Config, *, replace: bool) -> None:
     if NAME.fullmatch(name) is None:
-        raise ConfigError(f"{name!r} cannot be the name of an entry", next="use letters, digits, - and _")
+        raise ConfigError(
+            f"{name!r} cannot be the name of an entry", next="use letters, digits, - and _", code="config.name"
+        )
     there = config.tables.get(name)
     if there is None:
         return
     file = there.source.file.absolute()
     if not replace:
         then = "choose another with --name, or add --replace"
-        raise ConfigError(f"there is an entry {name} already", where=str(there.source), next=then)
+        raise ConfigError(
+            f"there is an entry {name} already", where=str(there.source), next=then, code="config.name-taken"
+        )
     if file != target:
         then = f"add --file {file}, or choose another name"
-        raise ConfigError(f"entry {name} stands in another file", where=str(there.source), next=then)
+        raise ConfigError(
+            f"entry {name} stands in another file", where=str(there.source), next=then, code="config.other-file"
+        )
 
 
 def _read(meter: Any) -> list[Reading]:
@@ -202,12 +215,13 @@ def _lines(readings: list[Reading]) -> list[str]:
 
 
 def _refuse(opener: Opener, *, as_json: bool) -> int:
-    said, found = opener.clean(str(opener.error)), opener.diagnose()
+    error, found = opener.error, opener.diagnose()
+    assert error is not None
     if as_json:
-        print_json({"entry": opener.entry.name, "error": said, "found": found})
-    else:
-        click.echo(f"joulelab: {said}", err=True)
-        for sentence in found:
-            click.echo(f"  {sentence}", err=True)
-        click.echo("nothing was written", err=True)
+        plain = {key: opener.clean(value) for key, value in describe_error(error).items()}
+        print_json({"entry": opener.entry.name, "error": plain, "found": found})
+    click.echo(f"joulelab: {opener.clean(str(error))}", err=True)
+    for sentence in found:
+        click.echo(f"  {sentence}", err=True)
+    click.echo("nothing was written", err=True)
     return 1

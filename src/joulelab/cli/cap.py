@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from joulelab.cli.options import UsageError, print_json
 from joulelab.cli.run import execute, run_options
 from joulelab.core.errors import ConfigError
 
@@ -35,7 +36,9 @@ def value(text: str, where: str) -> Value:
     if text.strip() == "default":
         return 1.0, "share"
     if match is None or float(match[1]) <= 0:
-        raise ConfigError(f"{text!r} is no cap", where=where, next="write it as 170, 170W, 65% or default")
+        raise ConfigError(
+            f"{text!r} is no cap", where=where, next="write it as 170, 170W, 65% or default", code="config.cap"
+        )
     return (float(match[1]) / 100, "share") if match[2] == "%" else (float(match[1]), "W")
 
 
@@ -43,7 +46,9 @@ def clock(text: str) -> Value:
     """Return a clock in Hz: `1200`, `1200MHz`, `1.2GHz`."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(mhz|ghz|)", text.strip().lower())
     if match is None or float(match[1]) <= 0:
-        raise ConfigError(f"{text!r} is no clock", where="--clock", next="write it as 1200, 1200MHz or 1.2GHz")
+        raise ConfigError(
+            f"{text!r} is no clock", where="--clock", next="write it as 1200, 1200MHz or 1.2GHz", code="config.clock"
+        )
     return float(match[1]) * (1e9 if match[2] == "ghz" else 1e6), "Hz"
 
 
@@ -79,17 +84,19 @@ def command(
     early: list[Spawned] | None = ctx.obj
     if words[:1] and words[0] in VERBS:
         if len(words) > 1 or workload:
-            raise click.UsageError(f"`joulelab cap {words[0]}` takes nothing else")
+            raise UsageError("too-many-words", f"`joulelab cap {words[0]}` takes nothing else")
         _status(given["as_json"]) if words[0] == "status" else _restore(given["as_json"])
         return
     if not workload:
-        raise click.UsageError("there is no command; type `joulelab cap 170 -- CMD`")
+        raise UsageError("no-command", "there is no command; type `joulelab cap 170 -- CMD`")
     if len(words) > 1:
-        raise click.UsageError(f"{words[1]!r} is one value too many; the command stands after `--`")
+        raise UsageError("too-many-words", f"{words[1]!r} is one value too many; the command stands after `--`")
     if not words and cpu_cap is None and clock_text is None:
-        raise click.UsageError("there is no cap; type `joulelab cap 170 -- CMD`")
+        raise UsageError("no-cap", "there is no cap; type `joulelab cap 170 -- CMD`")
     if not words and clock_text is None and which is not None:
-        raise click.UsageError("--gpu names GPUs, but there is no cap for them; type `joulelab cap --gpu 0 170 -- CMD`")
+        raise UsageError(
+            "no-cap", "--gpu names GPUs, but there is no cap for them; type `joulelab cap --gpu 0 170 -- CMD`"
+        )
     from joulelab.run.leftovers import put_back
 
     put_back(os.environ, lambda said: click.echo(f"joulelab: {said}", err=True))
@@ -122,8 +129,6 @@ def _status(as_json: bool) -> None:
     with Caps(os.environ) as caps:
         status = caps.status()
     if as_json:
-        from joulelab.cli.options import print_json
-
         print_json(status.to_json())
     else:
         _print_status(status)
@@ -144,8 +149,6 @@ def _restore(as_json: bool) -> None:
 
     done = restore(os.environ)
     if as_json:
-        from joulelab.cli.options import print_json
-
         print_json([each.to_json() for each in done])
     else:
         for each in done:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.options import json_option, print_json, runs_option
+from joulelab.cli.options import UsageError, json_option, print_json, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def command(a: str, b: str, as_json: bool, runs: Path) -> None:
 
     first, second = find_run(runs, a), find_run(runs, b)
     if first.resolve() == second.resolve():
-        raise click.UsageError(f"both are run {first.name}; name two, see `joulelab ls`")
+        raise UsageError("same-run", f"both are run {first.name}; name two, see `joulelab ls`")
     with busy(f"reading {first.name} and {second.name}"):
         found = compare(result_of(first), result_of(second))
     if as_json:

@@ -127,13 +127,14 @@ def examine_entry(entry: Entry, seconds: float) -> dict[str, Any]:
 
 def _blank(name: str) -> dict[str, Any]:
     empty: dict[str, Any] = {"health": None, "advice": [], "missing": [], "found": [], "fixes": []}
-    return {"meter": name, "status": "open", "what": "", "why": "", "next": "", "power": False, **empty}
+    return {"meter": name, "status": "open", "code": "", "what": "", "why": "", "next": "", "power": False, **empty}
 
 
 def _refused(name: str, error: JoulelabError) -> dict[str, Any]:
     status = "failed" if isinstance(error, ConfigError) else "denied" if isinstance(error, Denied) else "unavailable"
     then = without_doctor(error.next or "")
-    return _blank(name) | {"status": status, "what": error.what, "why": error.why or "", "next": then}
+    told = {"status": status, "code": error.code, "what": error.what, "why": error.why or "", "next": then}
+    return _blank(name) | told
 
 
 def without_doctor(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.options import json_option, print_json, runs_option
+from joulelab.cli.options import UsageError, json_option, print_json, runs_option
 
 if TYPE_CHECKING:
     from joulelab.store.export import Format
@@ -70,7 +70,7 @@ def _to_stdout(opened: object, to: Format) -> None:
     from joulelab.store.run import Run
 
     if to != "json":
-        raise click.UsageError(f"--to {to} is several files; give a folder with -o")
+        raise UsageError("several-files", f"--to {to} is several files; give a folder with -o")
     assert isinstance(opened, Run)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

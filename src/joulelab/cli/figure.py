@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json, runs_option, studies_option
+from joulelab.cli.options import UsageError, json_option, print_json, runs_option, studies_option
 from joulelab.cli.own_files import check_own, write_whole
 from joulelab.core.errors import ConfigError, JoulelabError
 
@@ -162,12 +162,20 @@ def _refuse(kind: str, found: Sequence[Picture], target: Target) -> None:
     kinds = [picture.kind for picture in found]
     if not kinds:
         why = "no power was measured" if target.study is None else "none of its cells has run"
-        raise JoulelabError(f"there is nothing to draw of {target.name}", why=why, next="joulelab meters")
+        raise JoulelabError(
+            f"there is nothing to draw of {target.name}", why=why, next="joulelab meters", code="error.nothing-to-draw"
+        )
     import difflib
 
     near = difflib.get_close_matches(kind, kinds, n=1)
     advice = f"did you mean {near[0]}?" if near else "joulelab figure list TARGET"
-    raise ConfigError(f"there is no picture {kind!r}", where=target.name, why=f"it has {', '.join(kinds)}", next=advice)
+    raise ConfigError(
+        f"there is no picture {kind!r}",
+        where=target.name,
+        why=f"it has {', '.join(kinds)}",
+        next=advice,
+        code="config.no-such-picture",
+    )
 
 
 def _file(stem: Path, kind: str) -> Path:
@@ -178,7 +186,9 @@ def _write(file: Path, data: bytes) -> Path:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError("the folder cannot be made", where=str(file.parent), why=error.strerror) from None
+        raise ConfigError(
+            "the folder cannot be made", where=str(file.parent), why=error.strerror, code="config.folder"
+        ) from None
     write_whole(file, data, what="picture")
     return file
 
@@ -188,16 +198,16 @@ def _place(
 ) -> tuple[Path, tuple[str, ...]]:
     """Return the file without its format, and the formats. Raises UsageError."""
     if str(output) == "-":
-        raise click.UsageError("pictures are written to files; name one with -o")
+        raise UsageError("needs-file", "pictures are written to files; name one with -o")
     if output is None:
         return Path(f"{target.name}-{picture.kind}"), formats or FORMATS[:1]
     if several or output.is_dir():
         return output / f"{target.name}-{picture.kind}", formats or FORMATS[:1]
     ending = output.suffix.removeprefix(".")
     if ending and not ending[0].isdigit() and ending not in FORMATS:
-        raise click.UsageError(f"there is no picture of format {ending!r}; name it .{', .'.join(FORMATS)}")
+        raise UsageError("format", f"there is no picture of format {ending!r}; name it .{', .'.join(FORMATS)}")
     if ending in FORMATS and set(formats) <= {ending}:
         return output.with_suffix(""), (ending,)
     if ending in FORMATS:
-        raise click.UsageError(f"{output} is not {' and '.join(formats)}; name it without .{ending}")
+        raise UsageError("format", f"{output} is not {' and '.join(formats)}; name it without .{ending}")
     return output, formats or FORMATS[:1]

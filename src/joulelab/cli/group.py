@@ -87,9 +87,11 @@ class Commands(click.Group):
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             import difflib
 
+            from joulelab.cli.options import UsageError
+
             near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
             advice = f"did you mean `joulelab {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}"
-            raise click.UsageError(f"there is no command {args[0]!r}; {advice}", ctx)
+            raise UsageError("no-such-command", f"there is no command {args[0]!r}; {advice}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -103,6 +105,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except JoulelabError as error:
             click.echo(f"joulelab: {error}", err=True)
+            _print_json_error(error, ctx)
             usual = 2 if isinstance(error, ConfigError) else 1
             running = ctx.invoked_subcommand in RUNNING or ctx.meta.get(RUNS_WORKLOAD)
             ctx.exit(OWN_FAILURE if running else usual)
@@ -142,6 +145,8 @@ def run_commands(words: list[str], early: list[Spawned]) -> int:
         sys.stdout.flush()
     except click.ClickException as error:
         _say(error)
+        asked = "--json" in (words[: words.index("--")] if "--" in words else words)
+        _print_json_error(error, error.ctx if isinstance(error, click.UsageError) else None, asked=asked)
         # Any other code could be taken for the workload's.
         running = words[:2] == ["workload", "run"] or (words[:1] and words[0] in RUNNING)
         return OWN_FAILURE if running else error.exit_code
@@ -151,11 +156,23 @@ def run_commands(words: list[str], early: list[Spawned]) -> int:
         _close_output()
         return SIGPIPE_CODE
     except OSError as error:
+        if error.filename:
+            _print_json_error(error, None, asked="--json" in words)
         _close_output()
         what = f"{error.filename} cannot be used" if error.filename else "the output cannot be written"
         click.echo(f"joulelab: {what} ({error.strerror or error})", err=True)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _print_json_error(
+    error: JoulelabError | click.ClickException | OSError, ctx: click.Context | None, *, asked: bool = False
+) -> None:
+    """Print an error on standard output where `--json` was given; `asked` decides where options were not read."""
+    from joulelab.cli.options import JSON_ASKED, describe_error, print_json
+
+    if asked if ctx is None else ctx.meta.get(JSON_ASKED, asked):
+        print_json({"error": describe_error(error)})
 
 
 def _close_output() -> None:

@@ -71,7 +71,12 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
     idle = tuple(_when(t, zone, "--idle") for t in options["idle"]) if options["idle"] else None
     phases = [Stretch(n, _when(a, zone, "--phase"), _when(b, zone, "--phase")) for n, a, b in options["phases"]]
     if any(p.end_ns <= p.start_ns for p in phases) or (idle and idle[1] <= idle[0]):
-        raise ConfigError("a stretch ends before it begins", where="--phase, --idle", next="give FROM, then TO")
+        raise ConfigError(
+            "a stretch ends before it begins",
+            where="--phase, --idle",
+            next="give FROM, then TO",
+            code="config.interval",
+        )
     wanted = Wanted(
         source=source,
         command=["joulelab", "import", source, *what, *(w for n in options["entries"] for w in ("--entry", n))],
@@ -99,10 +104,21 @@ def _attached(source: str, what: Sequence[str], runs: Path, options: dict[str, A
 
     if source != "slurm":
         why = "meters of a node would be counted beside those that the run has"
-        raise ConfigError(f"{source} cannot be added to a run", where="--into", why=why, next="import it as a run")
+        raise ConfigError(
+            f"{source} cannot be added to a run",
+            where="--into",
+            why=why,
+            next="import it as a run",
+            code="config.not-into",
+        )
     given = [f"--{n}" for n in ("from", "to", "idle", "phase", "entry", "host", "label") if options[_KEYS.get(n, n)]]
     if given:
-        raise ConfigError(f"{', '.join(given)}: not with --into", why="the run has its own", next="leave it out")
+        raise ConfigError(
+            f"{', '.join(given)}: not with --into",
+            why="the run has its own",
+            next="leave it out",
+            code="config.not-into",
+        )
     run = find_run(runs, options["into"])
     asked = _asked(source, what, options)[0]
     return Imported(run, attach_job(run, {**asked.settings, "label": asked.label}, name=options["name"] or ""))
@@ -115,21 +131,29 @@ def _asked(source: str, what: Sequence[str], options: dict[str, Any]) -> list[As
     subjects = [w for w in what if "=" not in w or Path(w).exists()]
     settings = dict(_setting(w) for w in what if w not in subjects)
     if options["nodes"] is not None and source != "prometheus":
-        raise ConfigError("--node is for prometheus", next="leave it out; --host names the node of a file")
+        raise ConfigError(
+            "--node is for prometheus",
+            next="leave it out; --host names the node of a file",
+            code="config.not-for-source",
+        )
     host = options["host"] or socket.gethostname()
     entries = [entry_asked(n, os.environ, host, named=options["config"]) for n in options["entries"]]
     if len(subjects) > 1:
-        raise ConfigError(f"{', '.join(subjects)}: one at a time", next="join others with --entry NAME")
+        raise ConfigError(
+            f"{', '.join(subjects)}: one at a time",
+            next="join others with --entry NAME",
+            code="config.too-many-subjects",
+        )
     if source in ("csv", "wandb"):
         if subjects:
             given = _file_settings(source, subjects[0], options, settings)
             return [typed_asked("file", Path(subjects[0]).stem, given, os.environ), *entries]
         if entries:
             return entries
-        raise ConfigError("no file is given", next=f"joulelab import {source} FILE")
+        raise ConfigError("no file is given", next=f"joulelab import {source} FILE", code="config.no-file")
     if source == "slurm":
         if not subjects:
-            raise ConfigError("no job is given", next="joulelab import slurm JOBID")
+            raise ConfigError("no job is given", next="joulelab import slurm JOBID", code="config.no-job")
         return [typed_asked("slurm", "slurm", {"job": subjects[0], **settings}, os.environ), *entries]
     return _of_servers(subjects, settings, entries, options["nodes"])
 
@@ -144,7 +168,7 @@ def _of_servers(
 
     if subjects and not re.fullmatch(r"\d+([_+]\w+)?", subjects[0]):
         advice = "joulelab import prometheus JOBID, or address=... --from --to"
-        raise ConfigError(f"{subjects[0]!r} is no KEY=VALUE, and no job", next=advice)
+        raise ConfigError(f"{subjects[0]!r} is no KEY=VALUE, and no job", next=advice, code="config.no-pair")
     more: dict[str, Any] = {"job": subjects[0]} if subjects else {}
     if nodes is not None:
         more["nodes"] = [name.strip() for name in nodes.split(",") if name.strip()]
@@ -183,7 +207,7 @@ def _map(text: str) -> dict[str, str]:
     if not colon or unit_of(unit) is None:  # the scope may have a colon of its own: gpu:0
         scope, unit = place, ""
     if not equals or not scope:
-        raise ConfigError(f"{text!r} maps nothing", where="--map", next="write it as ac_w=node.ac:W")
+        raise ConfigError(f"{text!r} maps nothing", where="--map", next="write it as ac_w=node.ac:W", code="config.map")
     return {"column": column, "scope": scope, **({"unit": unit} if unit else {})}
 
 

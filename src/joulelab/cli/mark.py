@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.options import Amount
+from joulelab.cli.options import Amount, UsageError, add_json_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +69,7 @@ class Mark(click.Command):
 @click.option("--work", multiple=True, type=Amount(), help="Report work done up to now, such as samples=64.")
 @click.option("--fact", multiple=True, type=Fact(), help="Tell a fact of the run, such as data=cifar-10.")
 @click.option("-v", "--verbose", is_flag=True, help="Say so where nothing is recorded.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was marked as JSON, on standard error.")
+@add_json_option("Print what was marked as JSON, on standard error.")
 @click.pass_context
 def command(
     context: click.Context,
@@ -89,9 +89,9 @@ def command(
     """
     words: list[str] = context.meta.get(WORDS, [])
     if end and (name or words):
-        raise click.UsageError("--end takes no name; `joulelab mark NAME` ends the phase before it anyway")
+        raise UsageError("exclusive", "--end takes no name; `joulelab mark NAME` ends the phase before it anyway")
     if (words and not name) or not (name or end or work or fact):
-        raise click.UsageError("there is no name to mark; type `joulelab mark NAME`")
+        raise UsageError("no-name", "there is no name to mark; type `joulelab mark NAME`")
     folder = _folder(os.environ)
     if folder is None and verbose:
         _say("nothing is recorded here, so nothing is marked; joulelab run -- CMD records")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import config_option, json_option, print_json
+from joulelab.cli.options import UsageError, config_option, json_option, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +54,7 @@ def command(
     given = [f"--{key}" for key in ("name", "file", "replace") if adding[key]]
     given += [f"--{adding['level']}"] if adding["level"] else []
     if given:
-        raise click.UsageError(f"{given[0]} is for --add METER")
+        raise UsageError("needs-add", f"{given[0]} is for --add METER")
     from joulelab.cli.busy import busy
     from joulelab.cli.entries import load_configuration
 

@@ -11,12 +11,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from joulelab.core.duration import seconds
-from joulelab.core.errors import ConfigError
+from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 F = TypeVar("F", bound="Callable[..., Any]")
+# Key of a context's `meta`: whether `--json` was given.
+JSON_ASKED = "joulelab.json_asked"
+
+
+class UsageError(click.UsageError):
+    """Report options that do not fit together; `code` is stable, whatever the text is."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = f"usage.{code}"
 
 
 class Duration(click.ParamType[float]):
@@ -107,7 +117,17 @@ def config_option(function: F) -> F:
 
 def json_option(function: F) -> F:
     """Add `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)
+    return add_json_option("Print JSON instead of a table.")(function)
+
+
+def add_json_option(text: str) -> Callable[[F], F]:
+    """Add `--json` with a help text of its own."""
+
+    def note(context: click.Context, _option: click.Parameter, value: bool) -> bool:
+        context.meta[JSON_ASKED] = value
+        return value
+
+    return click.option("--json", "as_json", is_flag=True, is_eager=True, callback=note, help=text)
 
 
 def handle(run: Path) -> str:
@@ -121,6 +141,19 @@ def handle(run: Path) -> str:
 def say(text: str) -> None:
     """Say something beside what a command prints."""
     click.echo(f"joulelab: {text}", err=True)
+
+
+def describe_error(error: JoulelabError | click.ClickException | OSError) -> dict[str, str | None]:
+    """Return code, what, where, why and next of an error, as `--json` prints it."""
+    cause = error if isinstance(error, JoulelabError) else error.__cause__
+    if isinstance(cause, JoulelabError):
+        return {key: getattr(cause, key) for key in ("code", "what", "where", "why", "next")}
+    if isinstance(error, OSError):
+        where = str(error.filename) if error.filename else None
+        return {"code": "system", "what": "a system call failed", "where": where, "why": error.strerror, "next": None}
+    where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "joulelab"
+    code = getattr(error, "code", "usage")
+    return {"code": code, "what": error.format_message(), "where": where, "why": None, "next": f"{where} --help"}
 
 
 def print_json(data: Any) -> None:

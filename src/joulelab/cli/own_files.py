@@ -28,7 +28,7 @@ def check_own(file: Path, mark: bytes, *, what: str, force: bool, option: str = 
     except OSError as error:
         why = error.strerror or type(error).__name__
     then = f"name another with {option}, or add --force"
-    raise ConfigError("it is not written over", where=str(file), why=why, next=then)
+    raise ConfigError("it is not written over", where=str(file), why=why, next=then, code="config.foreign-file")
 
 
 def write_whole(file: Path, data: bytes, *, what: str, option: str = "-o") -> None:
@@ -46,5 +46,9 @@ def write_whole(file: Path, data: bytes, *, what: str, option: str = "-o") -> No
             part.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"the {what} cannot be written", where=str(file), why=error.strerror, next=f"set {option}"
+            f"the {what} cannot be written",
+            where=str(file),
+            why=error.strerror,
+            next=f"set {option}",
+            code="config.write",
         ) from error

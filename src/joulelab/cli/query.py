@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json, runs_option
+from joulelab.cli.options import UsageError, json_option, print_json, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     joulelab query "SELECT scope, avg(mean_w) FROM energies GROUP BY scope"
     """
     if as_csv and as_json:
-        raise click.UsageError("--csv and --json exclude each other")
+        raise UsageError("exclusive", "--csv and --json exclude each other")
     from joulelab.cli.busy import busy
     from joulelab.report.cache import query_rows, seal_ended
     from joulelab.store.query import query

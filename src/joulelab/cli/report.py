@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json, runs_option, say, studies_option
+from joulelab.cli.options import UsageError, json_option, print_json, runs_option, say, studies_option
 from joulelab.cli.own_files import check_own, write_whole
 from joulelab.core.errors import ConfigError
 
@@ -86,7 +86,7 @@ def command(
     """
     to_stdout = str(output) == "-"
     if to_stdout and (opens or as_json):
-        raise click.UsageError(f"-o - cannot be used with {'--open' if opens else '--json'}")
+        raise UsageError("exclusive", f"-o - cannot be used with {'--open' if opens else '--json'}")
     target = find_target(targets or ("last",), runs, studies, twins)
     file = None if to_stdout else _file(target, to, output)
     if file is not None:
@@ -115,17 +115,28 @@ def find_target(words: Sequence[str], runs: Path, studies: Path, twins: Sequence
         if found is not None:
             return found
     if twins:
-        raise ConfigError("only a study file has twins to choose", where="--twin", next="leave it out")
+        raise ConfigError(
+            "only a study file has twins to choose", where="--twin", next="leave it out", code="config.no-study"
+        )
     if len(words) > MOST_RUNS:
-        raise ConfigError(f"{len(words)} runs are too many for one page", next=f"name at most {MOST_RUNS}")
+        raise ConfigError(
+            f"{len(words)} runs are too many for one page",
+            next=f"name at most {MOST_RUNS}",
+            code="config.too-many-runs",
+        )
     for word in words[1:] and words:
         if _is_study(Path(word)) or word.endswith(".toml"):
-            raise ConfigError("a study is not compared with others", where=word, next=f"joulelab report {word}")
+            raise ConfigError(
+                "a study is not compared with others",
+                where=word,
+                next=f"joulelab report {word}",
+                code="config.not-comparable",
+            )
     paths = tuple(find_run(runs, word) for word in words)
     seen = [path.resolve() for path in paths]
     twice = next((path for k, path in enumerate(seen) if path in seen[:k]), None)
     if twice is not None:
-        raise click.UsageError(f"run {twice.name} is named twice; see `joulelab ls`")
+        raise UsageError("same-run", f"run {twice.name} is named twice; see `joulelab ls`")
     return Target(paths)
 
 

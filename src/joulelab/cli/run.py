@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from joulelab.cli.options import Duration, Pair, config_option, handle, json_option, runs_option
+from joulelab.cli.options import (
+    Duration,
+    Pair,
+    UsageError,
+    config_option,
+    describe_error,
+    handle,
+    json_option,
+    runs_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -95,7 +104,7 @@ def command(early: list[Spawned] | None, /, words: tuple[str, ...], **given: Any
     A notebook is run without a browser, with energy for each cell: joulelab run train.ipynb epochs=3 --pause 10s
     """
     if not words:
-        raise click.UsageError("there is no command to measure; type `joulelab run -- CMD`")
+        raise UsageError("no-command", "there is no command to measure; type `joulelab run -- CMD`")
     execute(words, early, **given)
 
 
@@ -113,7 +122,7 @@ def execute(
 ) -> NoReturn:
     """Run a command by the options of `run_options`, print what it used, and leave as it did."""
     if given["rated_cpu"] is not None and not given["estimate"]:
-        raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
+        raise UsageError("needs-estimate", "--rated-cpu is for an estimate; add --estimate")
     from joulelab.core.marks import local_rank
     from joulelab.run.run import run_command
     from joulelab.run.signals import SignalBox
@@ -212,7 +221,7 @@ def _options(
     from joulelab.run.options import RunOptions
 
     if period is not None and period < 0.001:
-        raise click.UsageError("--period is shorter than 1 ms; no meter here is read that fast")
+        raise UsageError("period", "--period is shorter than 1 ms; no meter here is read that fast")
     chosen, defaults = _configured(config, meters, without)
     rated = {} if rated_cpu is None else {"cpu_w": rated_cpu}
     period_s = period if period is not None else defaults.get("period_s", 0.1)
@@ -261,7 +270,7 @@ def _write_json(outcome: Outcome, output: Path | None, more: Mapping[str, Any]) 
     if outcome.result is None:
         data |= {"outcome": outcome.kind, "exit_code": outcome.exit_code, "signal": outcome.signal}
     if outcome.error is not None:
-        data["error"] = str(outcome.error)
+        data["error"] = describe_error(outcome.error)
     text = json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n"
     if output is None or str(output) == "-":
         sys.stdout.write(text)

@@ -64,15 +64,18 @@ def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: boo
     found = read_named(file, twins, studies)
     if (studies.absolute() / found.name / FILE).exists():
         open_named(found, studies, twins)  # that of another file is refused
-    show_plan(studies.absolute() / found.name, found.name, found.plan, seed=found.drawn, as_json=as_json)
-    if no_check:
-        return
+    problem: JoulelabError | None = None
     try:
-        _check(found)
+        if not no_check:
+            _check(found)
     except JoulelabError as error:
-        several = "\n" if "\n" in str(error) else " "
-        say(f"it cannot be run as it is:{several}{error}")
-        raise SystemExit(2) from None
+        problem = error
+    folder = studies.absolute() / found.name
+    show_plan(folder, found.name, found.plan, seed=found.drawn, as_json=as_json, error=problem)
+    if problem is not None:
+        several = "\n" if "\n" in str(problem) else " "
+        say(f"it cannot be run as it is:{several}{problem}")
+        raise SystemExit(2)
 
 
 @command.command("run")
@@ -224,7 +227,9 @@ def open_named(found: StudyFile, studies: Path, twins: tuple[str, ...]) -> Study
 
     folder = studies.absolute() / found.name
     if not (folder / FILE).exists():
-        raise StoreError("the study has not run yet", where=str(folder), next=_typed(found, twins))
+        raise StoreError(
+            "the study has not run yet", where=str(folder), next=_typed(found, twins), code="store.not-run-yet"
+        )
     study = open_study(folder)
     check_same(folder, study.data, found.plan, None)
     study.data |= described(found.name, found.plan, None, study.data)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import print_json
+from joulelab.cli.options import describe_error, print_json
 from joulelab.study.nodes import LOCAL
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from joulelab.core.errors import JoulelabError
     from joulelab.study.expected import Expected, Sum, Taken
     from joulelab.study.folder import Plan
     from joulelab.study.matrix import PlannedCell
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 SETTLED = ("done", "failed")
 
 
-def show_plan(folder: Path, name: str, plan: Plan, *, seed: int | None, as_json: bool) -> int:
-    """Print every slot in order, as it is now, and what the rest will take."""
+def show_plan(
+    folder: Path, name: str, plan: Plan, *, seed: int | None, as_json: bool, error: JoulelabError | None = None
+) -> int:
+    """Print every slot in order, as it is now, and what the rest will take; JSON has the error that prevents it."""
     from joulelab.study.drive import plan as planned
     from joulelab.study.expected import Expected
     from joulelab.study.folder import FILE, Study, open_study
@@ -38,6 +41,7 @@ def show_plan(folder: Path, name: str, plan: Plan, *, seed: int | None, as_json:
     if as_json:
         told = {"study": study.name, "seed": study.seed, "left_s": rest.time_s if rest.unknown < rest.slots else None}
         told |= {"left_j": rest.energy_j or None, "unknown": rest.unknown}
+        told |= {} if error is None else {"error": describe_error(error)}
         print_json({**told, "slots": [_plain(cells[s.folder.parent.name], s, expected) for s in slots]})
         return 0
     width = len(str(len(slots)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.concluding import show
-from joulelab.cli.options import Duration, Pair, config_option, json_option, say, studies_option
+from joulelab.cli.options import Duration, Pair, UsageError, config_option, json_option, say, studies_option
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> None
     if given["only_report"]:
         ctx.exit(_report(words, given))
     if not words:
-        raise click.UsageError("there is no command to sweep; type `joulelab sweep --cap 100:260:10 -- CMD`")
+        raise UsageError("no-command", "there is no command to sweep; type `joulelab sweep --cap 100:260:10 -- CMD`")
     if given["rated_cpu"] is not None and not given["estimate"]:
-        raise click.UsageError("--rated-cpu is for an estimate; add --estimate")
+        raise UsageError("needs-estimate", "--rated-cpu is for an estimate; add --estimate")
     plan = _plan(words, given)
     if given["written"] is not None:
         ctx.exit(_write(plan, given))
@@ -130,7 +130,12 @@ def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
     for name, text in given["knobs"]:
         own = next((where for own, _, where in named if own == name), None)
         if own is not None:
-            raise ConfigError(f"{name} is not set by --set", where=f"--set {name}", next=f"type {own} {text}")
+            raise ConfigError(
+                f"{name} is not set by --set",
+                where=f"--set {name}",
+                next=f"type {own} {text}",
+                code="config.own-option",
+            )
         knobs.append(Knob.parse(name, text))
     workload = _workload(words)
     return Plan(
@@ -192,7 +197,9 @@ def _write(plan: Plan, given: Mapping[str, Any]) -> int:
             opened.write(text)
     except OSError as error:
         then = "name another, or remove it" if isinstance(error, FileExistsError) else None
-        raise ConfigError("cannot write the study file", where=str(file), why=error.strerror, next=then) from error
+        raise ConfigError(
+            "cannot write the study file", where=str(file), why=error.strerror, next=then, code="config.write"
+        ) from error
     say(f"written: {file}; joulelab study plan {file}")
     return 0
 
@@ -229,7 +236,7 @@ def _report(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     from joulelab.study.folder import check_name, default_name, open_study
 
     if not words and not given["name"]:
-        raise click.UsageError("--report needs the study's --name, or its command")
+        raise UsageError("no-name", "--report needs the study's --name, or its command")
     name = given["name"] or default_name(_workload(words))
     check_name(name)
     study = open_study(given["studies"].absolute() / name)

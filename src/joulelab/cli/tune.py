@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import Duration, print_json
+from joulelab.cli.options import Duration, UsageError, print_json
 from joulelab.cli.run import execute, run_options
 from joulelab.core.errors import JoulelabError
 
@@ -62,6 +62,10 @@ class OnlineUsageError(click.UsageError):
 
     exit_code = OWN_FAILURE
 
+    def __init__(self, error: click.UsageError) -> None:
+        super().__init__(error.format_message(), error.ctx)
+        self.code = str(getattr(error, "code", "usage"))
+
 
 class Tune(click.Command):
     """Leave with a code that is no command's where --online cannot begin: then the exit code is the command's."""
@@ -84,7 +88,7 @@ def _own_code(*, online: bool) -> Iterator[None]:
         yield
     except click.UsageError as error:
         if online:
-            raise OnlineUsageError(error.format_message(), error.ctx) from error
+            raise OnlineUsageError(error) from error
         raise
 
 
@@ -138,7 +142,7 @@ def command(
     and the best stays for the rest of it. In the end all caps are what they were before.
     """
     if not words:
-        raise click.UsageError("there is no command to tune; type `joulelab tune --goal edp -- CMD`")
+        raise UsageError("no-command", "there is no command to tune; type `joulelab tune --goal edp -- CMD`")
     _check_options(ctx, online=online)
     try:
         wanted = _wanted(words, goal_text, cap, which, trials)
@@ -161,7 +165,9 @@ def _check_options(ctx: click.Context, *, online: bool) -> None:
         source = ctx.get_parameter_source(param.name or "")
         if source is None or source.name != "COMMANDLINE" or param.name not in wrong:
             continue
-        raise click.UsageError(f"{param.opts[-1]} is for {'whole runs, not for' if online else 'tuning with'} --online")
+        raise UsageError(
+            "other-mode", f"{param.opts[-1]} is for {'whole runs, not for' if online else 'tuning with'} --online"
+        )
 
 
 def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str | None, trials: int | None) -> Wanted:

@@ -113,7 +113,9 @@ def _alone(runs: Path, shown: _Shown, waiter: Waiter, *, keep: bool) -> None:
         )
         with measure("watch", runs=store) as m:
             if m.run is None:
-                raise StoreError("nothing can be recorded", where=str(store), next="joulelab doctor")
+                raise StoreError(
+                    "nothing can be recorded", where=str(store), next="joulelab doctor", code="store.no-recorder"
+                )
             with contextlib.closing(Watched(m.run, shown.every, own=True)) as watched:
                 last = shown.follow(watched, waiter)
         if m.result is not None and not shown.once:
@@ -165,7 +167,9 @@ class _Shown:
             if (watched.run / "run.json").exists():
                 raise
             why = "moved or deleted while it was watched"
-            raise StoreError("the run folder is gone", where=str(watched.run), why=why, next="joulelab ls") from None
+            raise StoreError(
+                "the run folder is gone", where=str(watched.run), why=why, next="joulelab ls", code="store.gone"
+            ) from None
 
     def _lines(self, watched: Watched, waiter: Waiter) -> View:
         due = time.monotonic()

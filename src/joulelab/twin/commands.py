@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from joulelab.cli.options import add_json_option
 from joulelab.core.errors import ConfigError, JoulelabError, MissingDependency
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def _wait(server: TwinServer, seconds: float | None, signals: _Signals) -> None:
 @click.option("--list", "listing", is_flag=True, help="List joulelab's own nodes.")
 @click.option("--show", metavar="NODE", help="Show a node: parameters and their sources, workloads, meters.")
 @click.option("--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop after this time.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@add_json_option("Print one JSON object.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[NODE] [-- CMD...]")
 @click.pass_context
 def command(

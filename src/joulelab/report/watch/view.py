@@ -167,7 +167,9 @@ class Watched:
         for host in hosts:
             host.read()
         if not hosts:
-            raise StoreError("the run has no host folder", where=str(self.run), why="damaged or being removed")
+            raise StoreError(
+                "the run has no host folder", where=str(self.run), why="damaged or being removed", code="store.no-host"
+            )
         first = hosts[0]
         start = first.events.start_ns
         now = first.events.end_ns or first.now_ns

@@ -41,4 +41,5 @@ def damage_checks(damage: Iterable[Problem]) -> Iterator[Check]:
             f"{path.parent.name}/{named}{then}",
             "copy the run folder again from its origin",
             f"{path.parent.name}/{path.name}",
+            problem.numbers,
         )

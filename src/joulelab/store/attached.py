@@ -40,7 +40,8 @@ def attach_host(run: Path, name: str, parts: Sequence[Part], facts: Mapping[str,
     Raises StoreError where the run is not closed, or has a host of that name.
     """
     if run_state(run) is not RunState.CLOSED:
-        raise StoreError("the run is not closed", where=str(run), why="what is recorded could be lost", next="wait")
+        why = "what is recorded could be lost"
+        raise StoreError("the run is not closed", where=str(run), why=why, next="wait", code="store.not-closed")
     if is_attached(run, name):
         raise _there(run, name)
     prepared = f".{name}.{os.getpid()}-{os.urandom(3).hex()}"
@@ -54,7 +55,7 @@ def attach_host(run: Path, name: str, parts: Sequence[Part], facts: Mapping[str,
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise _there(run, name) from None
-        raise StoreError("cannot add to the run", where=str(run), why=error.strerror) from error
+        raise StoreError("cannot add to the run", where=str(run), why=error.strerror, code="store.attach") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for cache in CACHES:
@@ -64,7 +65,8 @@ def attach_host(run: Path, name: str, parts: Sequence[Part], facts: Mapping[str,
 
 def _there(run: Path, name: str) -> StoreError:
     why = "raw data is never changed"
-    return StoreError(f"the run has {name} already", where=str(run), why=why, next="give another name: --name NAME")
+    what, then = f"the run has {name} already", "give another name: --name NAME"
+    return StoreError(what, where=str(run), why=why, next=then, code="store.exists")
 
 
 def _write(folder: Path, host: str, parts: Iterable[Part], facts: Mapping[str, Any], times: tuple[int, int]) -> None:

@@ -41,14 +41,15 @@ def find_damage(
     found = [p for p in known if p.lost or p.path.suffix == ".jsonl"]
     for folder in folders:
         if not folder.is_dir():
-            found.append(Problem(folder, "the folder of the host is missing", lost=True))
+            found.append(Problem(folder, "the folder of the host is missing", lost=True, code="missing-host"))
             continue
         here = [t for t in tables if t.host == folder.name]
         own = [e for e in events if e.get("host") == folder.name]
         found += _missing_events(folder, here, own)
         # A recorder makes a file for its first row; what was imported may be empty.
         empty = [t for t in here if t.segments and not t.rows and t.segments[0].header.boot_id != NOWHERE]
-        found += [Problem(folder / f"{t.meter}.{t.table}", "it holds no rows", lost=True) for t in empty]
+        for path in (folder / f"{t.meter}.{t.table}" for t in empty):
+            found.append(Problem(path, "it holds no rows", lost=True, code="no-rows"))
         if state is RunState.CLOSED:
             told = {p.path for p in found if p.lost}
             cut = _cut_files(folder, [t for t in here if t not in empty], own, files)
@@ -62,7 +63,7 @@ def find_damage(
     lines = (folders[0].parent / name for name in files if name.endswith(".jsonl"))
     gone = [p for p in lines if not os.path.lexists(p) and told.isdisjoint((p, *p.parents))]
     gone = list(dict.fromkeys(p if p.parent.exists() else p.parent for p in gone))
-    return [*found, *(Problem(p, "it is missing", lost=True) for p in gone)]
+    return [*found, *(Problem(p, "it is missing", lost=True, code="missing") for p in gone)]
 
 
 def _cut_files(
@@ -79,12 +80,13 @@ def _cut_files(
         path = folder / f"{meter}.{name}.{s.header.segment}.journal"
         torn = s.torn_bytes and not is_node and str(s.header.segment) not in killed
         if torn or (s.journal_bytes is not None and s.journal_bytes < files.get(f"{folder.name}/{path.name}", 0)):
-            yield Problem(path, f"it was cut off after {s.rows} rows", lost=True)
+            what = f"it was cut off after {s.rows} rows"
+            yield Problem(path, what, lost=True, code="cut-off", numbers={"rows": s.rows})
     started = {str(e.get("segment")) for e in events if e.get("event") == "recorder-started"}
     stopped = {e.get("source") for e in events if e.get("event") == "stop"}
     marks = folder / "marks"
     if os.path.lexists(marks) and not marks.is_dir():
-        yield Problem(marks, "it is not a folder", lost=True)
+        yield Problem(marks, "it is not a folder", lost=True, code="no-folder")
     for path in sorted((*folder.glob("events.*.jsonl"), *folder.glob("marks/*.jsonl"))):
         number = path.name.split(".")[1]
         excused = path.parent == folder and (is_node or number in killed)
@@ -93,9 +95,10 @@ def _cut_files(
         except OSError:
             continue  # known already
         if size < files.get(path.relative_to(folder.parent).as_posix(), 0) or not (whole or excused):
-            yield Problem(path, f"it was cut off after {size} bytes", lost=True)
+            what = f"it was cut off after {size} bytes"
+            yield Problem(path, what, lost=True, code="cut-off", numbers={"bytes": size})
         elif number in started and path.stem not in stopped and not excused:
-            yield Problem(path, "it was cut off before the recorder stopped", lost=True)
+            yield Problem(path, "it was cut off before the recorder stopped", lost=True, code="no-stop")
 
 
 def _look_at_end(path: Path) -> tuple[int, bool]:
@@ -113,9 +116,9 @@ def _missing_events(folder: Path, tables: Sequence[Table], events: Sequence[Mapp
         path = folder / f"events.{event['segment']}.jsonl"
         ends = f".{event['segment']}"
         if not path.exists():
-            yield Problem(path, f"{path.name} is missing", lost=True)
+            yield Problem(path, f"{path.name} is missing", lost=True, code="missing")
         elif not any(e.get("event") == "meter" and str(e.get("source")).endswith(ends) for e in events):
-            yield Problem(path, f"{path.name} names no meter", lost=True)
+            yield Problem(path, f"{path.name} names no meter", lost=True, code="no-meters")
 
 
 def _missing_samples(
@@ -136,4 +139,5 @@ def _missing_samples(
     wanted = int(opened.get("streams", 1))
     if len(stored) + len(silent) < wanted:
         what = f"{len(stored)} of {wanted} streams are stored, a file with the others is missing"
-        yield Problem(folder / f"{meter}", what, lost=True)
+        numbers = {"stored": float(len(stored)), "wanted": float(wanted)}
+        yield Problem(folder / f"{meter}", what, lost=True, code="missing-streams", numbers=numbers)

@@ -31,11 +31,11 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         data = decode_json(read_regular(path, LARGEST_DOCUMENT))
     except OSError as error:
-        raise StoreError(f"cannot read {path.name}", **where, why=error.strerror) from error
+        raise StoreError(f"cannot read {path.name}", **where, why=error.strerror, code="store.unreadable") from error
     except ValueError as error:
-        raise StoreError(f"{path.name} is damaged", **where, why=str(error)) from None
+        raise StoreError(f"{path.name} is damaged", **where, why=str(error), code="store.damaged") from None
     if not isinstance(data, dict):
-        raise StoreError(f"{path.name} is damaged", **where, why="not a JSON object")
+        raise StoreError(f"{path.name} is damaged", **where, why="not a JSON object", code="store.damaged")
     return data
 
 

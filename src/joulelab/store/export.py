@@ -43,7 +43,8 @@ def export(run: Run, to: Format, out: Path) -> list[Path]:
     targets = [out / name for name in names]
     for target in targets:
         if target.exists():
-            raise Refused(f"{target.name} is there already", where=str(out), next="give another folder")
+            what, then = f"{target.name} is there already", "give another folder"
+            raise Refused(what, where=str(out), next=then, code="refused.exists")
     try:
         out.mkdir(parents=True, exist_ok=True)
         if to == "json":
@@ -53,9 +54,9 @@ def export(run: Run, to: Format, out: Path) -> list[Path]:
             (_write_csv if to == "csv" else _write_parquet)(run, info, target)
         write_json_atomic(targets[-1], metadata(run, infos))
     except OSError as error:
-        raise StoreError("cannot export", where=str(out), why=error.strerror) from error
+        raise StoreError("cannot export", where=str(out), why=error.strerror, code="store.export") from error
     except duckdb.Error as error:
-        raise StoreError("cannot export", where=str(out), why=str(error).splitlines()[0]) from None
+        raise StoreError("cannot export", where=str(out), why=str(error).splitlines()[0], code="store.export") from None
     return targets
 
 
@@ -92,7 +93,8 @@ def to_utc_ns(pairs: Sequence[ClockPair], mono_ns: npt.NDArray[np.int64]) -> npt
     Raises StoreError where there is no pair.
     """
     if not pairs:
-        raise StoreError("no clock pair joins this host's time to UTC", why="the recorder ended before its first one")
+        what, why = "no clock pair joins this host's time to UTC", "the recorder ended before its first one"
+        raise StoreError(what, why=why, code="store.no-clock")
     at = np.array([p.mono_ns for p in pairs], np.int64)
     offset = np.array([p.utc_ns - p.mono_ns for p in pairs], np.int64)
     before = np.clip(np.searchsorted(at, mono_ns, side="right") - 1, 0, len(pairs) - 1)

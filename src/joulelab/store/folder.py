@@ -101,9 +101,13 @@ def _claim(runs: Path, utc_ns: int) -> tuple[Path, str]:
                 return runs / run_id, run_id
     except OSError as error:
         raise StoreError(
-            "cannot create a run folder", where=str(runs), why=error.strerror, next="set JOULELAB_RUNS"
+            "cannot create a run folder",
+            where=str(runs),
+            why=error.strerror,
+            next="set JOULELAB_RUNS",
+            code="store.not-created",
         ) from error
-    raise StoreError("cannot find a free run id", where=str(runs))
+    raise StoreError("cannot find a free run id", where=str(runs), code="store.no-free-id")
 
 
 def _cwd() -> str:
@@ -132,7 +136,7 @@ def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
     """
     path = run / "end.json"
     if path.exists():
-        raise StoreError("the run is closed already", where=str(run))
+        raise StoreError("the run is closed already", where=str(run), code="store.closed")
     defaults = {"exit_code": None, "signal": None, "start_ns": None, "end_ns": None, "restarts": 0, "message": None}
     ended = end.get("ended") or asdict(clock_pair())
     files: dict[str, int] = {}
@@ -146,7 +150,7 @@ def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
 def host_dir(run: Path, host: str) -> Path:
     """Return the folder of a host inside a run; raise StoreError for a name that would lead outside."""
     if host in ("", ".", "..") or host.startswith(".") or "/" in host or "\0" in host:
-        raise StoreError(f"{host!r} cannot name a host folder")
+        raise StoreError(f"{host!r} cannot name a host folder", code="store.bad-name")
     return run / host
 
 
@@ -156,7 +160,8 @@ def make_host_dir(run: Path, host: str) -> Path:
     try:
         (path / "marks").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError("cannot create the host folder", where=str(path), why=error.strerror) from error
+        what, why = "cannot create the host folder", error.strerror
+        raise StoreError(what, where=str(path), why=why, code="store.not-created") from error
     return path
 
 
@@ -181,7 +186,8 @@ def write_json_atomic(path: Path, data: Mapping[str, Any], *, sync: bool = True)
 def read_meta(run: Path) -> dict[str, Any]:
     """Read `run.json` in the current schema; raise NotARun, NewerSchema or StoreError."""
     if not os.path.lexists(run / "run.json"):
-        raise NotARun("not a run folder", where=str(run), why="no run.json in it, or no permission", next="joulelab ls")
+        why = "no run.json in it, or no permission"
+        raise NotARun("not a run folder", where=str(run), why=why, next="joulelab ls", code="not-a-run.folder")
     return upgrade("run", read_json(run / "run.json"), where=str(run))
 
 
@@ -255,7 +261,8 @@ def find_run(runs: Path, what: str) -> Path:
     known = list_runs(runs)
     if what == "last":
         if not known:
-            raise NotARun("there is no run yet", where=str(runs), next="joulelab run -- COMMAND")
+            then = "joulelab run -- COMMAND"
+            raise NotARun("there is no run yet", where=str(runs), next=then, code="not-a-run.none-yet")
         return _newest(known)
     if ("/" in what or what in (".", "..")) or _is_file(Path(what) / "run.json"):
         read_meta(Path(what))
@@ -273,14 +280,18 @@ def find_run(runs: Path, what: str) -> Path:
     if matching:
         some = ", ".join(p.name for p in matching[-5:])
         raise NotARun(
-            f"{what!r} begins {len(matching)} runs", where=str(runs), why=f"the latest: {some}", next="give more of it"
+            f"{what!r} begins {len(matching)} runs",
+            where=str(runs),
+            why=f"the latest: {some}",
+            next="give more of it",
+            code="not-a-run.ambiguous",
         )
     import difflib
 
     candidates = [*(n for n in names.values() if n), *reversed(by_id)]
     near = list(dict.fromkeys(difflib.get_close_matches(what, candidates, n=5, cutoff=0.5)))
     why = f"nearest: {', '.join(near)}" if near else f"{len(known)} runs there, none of that id or name"
-    raise NotARun(f"no run {what!r}", where=str(runs), why=why, next="joulelab ls")
+    raise NotARun(f"no run {what!r}", where=str(runs), why=why, next="joulelab ls", code="not-a-run.unknown")
 
 
 def _newest(known: list[Path]) -> Path:

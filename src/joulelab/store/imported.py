@@ -76,7 +76,8 @@ def import_run(runs: Path, what: Import) -> Path:
     Raises StoreError.
     """
     if not what.start_ns < what.end_ns:
-        raise StoreError("the run would end before it starts", next="give --from and --to, or more than one row")
+        then = "give --from and --to, or more than one row"
+        raise StoreError("the run would end before it starts", next=then, code="store.no-interval")
     host = what.host or _only_host(what.parts) or NOWHERE
     started = asdict(utc_pair(what.start_ns))
     meta = {"host": host, "command": list(what.command), "name": what.name, "labels": dict(what.labels)}
@@ -177,14 +178,14 @@ def write_rows(folder: Path, meter: str, table: str, members: Sequence[Fetched],
 
 def _packed(row: struct.Struct, index: int, batch: Sequence[tuple[int, int, Sequence[float]]], where: str) -> bytes:
     if any(t1 < t0 for t0, t1, _ in batch):
-        raise StoreError("a reading ends before it begins", where=where)
+        raise StoreError("a reading ends before it begins", where=where, code="store.bad-times")
     for t0, _, values in batch:
         if any(abs(value) > LARGEST for value in values):
             at = dt.datetime.fromtimestamp(t0 // 10**9, dt.UTC).isoformat()
             what = f"{max(values, key=abs):g} at {at} is no reading"
             then = "correct or remove it in the source, and import it again"
-            raise StoreError(what, where=where, why="no device has such a value", next=then)
+            raise StoreError(what, where=where, why="no device has such a value", next=then, code="store.bad-value")
     try:
         return b"".join([row.pack(index, t0, t1, *values) for t0, t1, values in batch])
     except (struct.error, TypeError) as error:
-        raise StoreError("a row does not fit its channels", where=where, why=str(error)) from None
+        raise StoreError("a row does not fit its channels", where=where, why=str(error), code="store.bad-row") from None

@@ -83,7 +83,8 @@ def journal_path(host_dir: Path, meter: str, table: str, segment: int) -> Path:
     """Return the path of a journal; raise StoreError for a name that cannot be part of a file name."""
     for name in (meter, table):
         if not NAME.fullmatch(name):
-            raise StoreError(f"{name!r} cannot name a meter or a table", why="allowed: letters, digits, _ and -")
+            what, why = f"{name!r} cannot name a meter or a table", "allowed: letters, digits, _ and -"
+            raise StoreError(what, why=why, code="store.bad-name")
     return host_dir / f"{meter}.{table}.{segment}.journal"
 
 
@@ -100,18 +101,21 @@ def pack_row(row: struct.Struct, index: int, t0_ns: int, t1_ns: int, values: Ite
 def columns_of(streams: Sequence[Stream]) -> tuple[str, ...]:
     """Return the channel names that all streams of a table share; raise StoreError where they do not."""
     if not streams:
-        raise StoreError("a journal needs at least one stream")
+        raise StoreError("a journal needs at least one stream", code="store.no-streams")
     columns = tuple(c.name for c in streams[0].channels)
     if any(tuple(c.name for c in s.channels) != columns for s in streams):
         raise StoreError(
-            f"streams of table {streams[0].table!r} differ in their channels", next="give them tables of their own"
+            f"streams of table {streams[0].table!r} differ in their channels",
+            next="give them tables of their own",
+            code="store.channels-differ",
         )
     if len({s.name for s in streams}) != len(streams):
-        raise StoreError(f"two streams of table {streams[0].table!r} have the same name")
+        raise StoreError(f"two streams of table {streams[0].table!r} have the same name", code="store.name-clash")
     # DuckDB's column names ignore case.
     taken = [*RESERVED, *(c.lower() for c in columns)]
     if len(set(taken)) != len(taken):
-        raise StoreError(f"channel names of table {streams[0].table!r} clash", why=f"reserved: {', '.join(RESERVED)}")
+        what, why = f"channel names of table {streams[0].table!r} clash", f"reserved: {', '.join(RESERVED)}"
+        raise StoreError(what, why=why, code="store.name-clash")
     return columns
 
 
@@ -155,7 +159,7 @@ def read_header(path: Path) -> JournalHeader:
 
 
 def _torn(path: Path, why: str) -> StoreError:
-    return StoreError(f"journal {path.name} cannot be read", where=str(path.parent), why=why)
+    return StoreError(f"journal {path.name} cannot be read", where=str(path.parent), why=why, code="store.bad-journal")
 
 
 def is_being_written(path: Path) -> bool:
@@ -205,7 +209,8 @@ class JournalWriter:
         appended again. Raises StoreError for a part of a row.
         """
         if len(data) % self.row.size:
-            raise StoreError(f"{len(data)} bytes are no whole rows of {self.row.size}", where=self.path.name)
+            what = f"{len(data)} bytes are no whole rows of {self.row.size}"
+            raise StoreError(what, where=self.path.name, code="store.torn-rows")
         before = self.rows
         self._write(data, whole=self.row.size)
         return self.rows - before

@@ -110,7 +110,7 @@ def read_manifest(run: Path) -> dict[str, FileRecord] | None:
     if type(data.get("schema")) is int and data["schema"] > SCHEMA:
         raise NewerSchema(f"schema {data['schema']} of {FILE} is newer than this joulelab reads", where=str(run))
     if not isinstance(files, dict):
-        raise StoreError(f"{FILE} is damaged", where=str(run), why="it names no files")
+        raise StoreError(f"{FILE} is damaged", where=str(run), why="it names no files", code="store.damaged")
     return {name: _decode(run, name, entry) for name, entry in files.items()}
 
 
@@ -119,7 +119,7 @@ def _decode(run: Path, name: str, entry: object) -> FileRecord:
         size, digest, rows = entry.get("size"), entry.get("sha256"), entry.get("rows")
         if type(size) is int and size >= 0 and type(digest) is str and type(rows) in (int, type(None)):
             return FileRecord(size, digest, rows)
-    raise StoreError(f"{FILE} is damaged", where=str(run), why="a record of it is incomplete")
+    raise StoreError(f"{FILE} is damaged", where=str(run), why="a record of it is incomplete", code="store.damaged")
 
 
 def check_files(run: Path, records: Mapping[str, FileRecord], *, hashes: bool) -> Iterator[FileCheck]:

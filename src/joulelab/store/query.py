@@ -180,12 +180,14 @@ def _only_select(con: duckdb.DuckDBPyConnection, sql: str) -> None:
     try:
         statements = con.extract_statements(sql)
     except duckdb.Error as error:
-        raise ConfigError("the query is not valid SQL", why=_first_lines(error)) from None
+        raise ConfigError("the query is not valid SQL", why=_first_lines(error), code="config.query-syntax") from None
     if len(statements) != 1:
-        raise ConfigError(f"a query is one statement, this has {len(statements)}", next="joulelab query 'SELECT ...'")
+        what, then = f"a query is one statement, this has {len(statements)}", "joulelab query 'SELECT ...'"
+        raise ConfigError(what, next=then, code="config.query-statements")
     if statements[0].type != duckdb.StatementType.SELECT:
         kind = statements[0].type.name
-        raise Refused(f"{kind} is not allowed in a query", why="runs are never changed by queries", next="use SELECT")
+        what, why = f"{kind} is not allowed in a query", "runs are never changed by queries"
+        raise Refused(what, why=why, next="use SELECT", code="refused.query-changes")
 
 
 def _fence(con: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
@@ -368,7 +370,8 @@ def _readable(con: duckdb.DuckDBPyConnection, file: Path) -> bool:
 
 def _explained(con: duckdb.DuckDBPyConnection, error: duckdb.Error, sql: str, tables: Mapping[str, Any]) -> ConfigError:
     if isinstance(error, duckdb.PermissionException):
-        return Refused("a query reads runs and no other files", why=_first_lines(error), next="use the views")
+        what, why = "a query reads runs and no other files", _first_lines(error)
+        return Refused(what, why=why, next="use the views", code="refused.query-files")
     columns = "SELECT table_name, string_agg(column_name, ', ' ORDER BY column_index) FROM duckdb_columns() GROUP BY 1"
     base = {"runs": RUN_COLUMNS, **RESULT_COLUMNS}
     known = {name: ", ".join(there) for name, there in base.items()} | dict(con.execute(columns).fetchall())
@@ -377,7 +380,8 @@ def _explained(con: duckdb.DuckDBPyConnection, error: duckdb.Error, sql: str, ta
     views = [
         f"{name}({cols})" if cols and (name in mentioned or not mentioned) else name for name, cols in shown.items()
     ]
-    return ConfigError("the query failed", why=_first_lines(error), next="there are " + ", ".join(views))
+    then = "there are " + ", ".join(views)
+    return ConfigError("the query failed", why=_first_lines(error), next=then, code="config.query-failed")
 
 
 def _first_lines(error: duckdb.Error) -> str:

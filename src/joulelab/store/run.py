@@ -256,7 +256,7 @@ class Run:
             except FileNotFoundError:
                 # Sealed while we read the journals: look again, the rows are in the Parquet file now.
                 self._loaded.clear()
-        raise StoreError("files vanish while they are read", where=str(self.path))
+        raise StoreError("files vanish while they are read", where=str(self.path), code="store.vanishing")
 
     def _lines(self, pattern: str, hosts: Sequence[str] | None = None) -> Iterator[tuple[Line, Path]]:
         for host in self.hosts if hosts is None else hosts:
@@ -269,7 +269,7 @@ class Run:
                     lines, damaged = [], 0
                     self._unread[path] = Problem(path, f"{path.name} cannot be read ({error.strerror})", lost=True)
                 if damaged:
-                    self._unread[path] = Problem(path, "lines are damaged and left out")
+                    self._unread[path] = Problem(path, "lines are damaged and left out", code="bad-lines")
                 source = path.name.removesuffix(".jsonl")
                 found += [({**line, "host": line.get("host", host), "source": source}, path) for line in lines]
             yield from sorted(found, key=lambda pair: pair[0]["t"])
@@ -278,11 +278,13 @@ class Run:
 def _wanted(info: TableInfo, stream: str, channels: Sequence[str] | None) -> list[str]:
     by_name = {s.name: s for s in info.streams}
     if stream not in by_name:
-        raise StoreError(f"{info.meter}.{info.table} has no stream {stream!r}", why=f"it has {', '.join(by_name)}")
+        what, why = f"{info.meter}.{info.table} has no stream {stream!r}", f"it has {', '.join(by_name)}"
+        raise StoreError(what, why=why, code="store.unknown-stream")
     known = [c.name for c in by_name[stream].channels]
     unknown = [c for c in channels or () if c not in known]
     if unknown:
-        raise StoreError(f"stream {stream!r} has no channel {', '.join(unknown)}", why=f"it has {', '.join(known)}")
+        what, why = f"stream {stream!r} has no channel {', '.join(unknown)}", f"it has {', '.join(known)}"
+        raise StoreError(what, why=why, code="store.unknown-channel")
     return known if channels is None else list(channels)
 
 
@@ -298,4 +300,5 @@ def _described(file: os.DirEntry[str]) -> tuple[str, int, int]:
 def _damage(segment: Segment) -> Iterator[Problem]:
     damaged = sum(int((~sound).sum()) for _, sound in chunks(segment))
     if damaged and segment.path is not None:
-        yield Problem(segment.path, f"{damaged} rows are damaged and left out")
+        what = f"{damaged} rows are damaged and left out"
+        yield Problem(segment.path, what, code="bad-rows", numbers={"rows": damaged})

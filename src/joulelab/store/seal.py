@@ -154,7 +154,7 @@ def _seal_host(
 def _seal_table(folder: Path, table: Table, con: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
     target = folder / f"{table.meter}.{table.table}.parquet"
     if target.exists() and table.parquet is None:
-        raise StoreError(f"{target.name} is damaged, its journals are kept beside it")
+        raise StoreError(f"{target.name} is damaged, its journals are kept beside it", code="store.damaged")
     with temporary_files(folder) as temporary:
         finished = write_table(table, temporary, con, chunk_rows)
         with finished.open("rb") as file:
@@ -208,7 +208,8 @@ def write_table(
         final = temporary.new()
         _copy(con, f"SELECT * FROM {files}", final, tally.described(table))  # noqa: S608 (quoted)
     if _sums(con, final, table.columns) != tally.sums:
-        raise StoreError(f"{table.meter}.{table.table}: the Parquet file does not hold what the journals hold")
+        what = f"{table.meter}.{table.table}: the Parquet file does not hold what the journals hold"
+        raise StoreError(what, code="store.seal-differs")
     return final
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import duckdb
@@ -35,11 +35,16 @@ _PARQUET = re.compile(r"([^.]+)\.([^.]+)\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Say what is wrong with one file of a run, in words for the user; `lost`: nothing of the file can be used."""
+    """Say what is wrong with one file of a run, in words for the user; `lost`: nothing of the file can be used.
+
+    `code` does not change when the words do; `numbers` are those of the words.
+    """
 
     path: Path
     what: str
     lost: bool = False
+    code: str = "unreadable"
+    numbers: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,8 @@ def load_table(host_dir: Path, meter: str, table: str, con: Database) -> Table:
         # Sealed between the listing and the look inside: the next listing finds the Parquet file.
         with contextlib.suppress(FileNotFoundError):
             return _load(host_dir, meter, table, con)
-    raise StoreError(f"the files of {meter}.{table} vanish while they are read", where=str(host_dir))
+    what = f"the files of {meter}.{table} vanish while they are read"
+    raise StoreError(what, where=str(host_dir), code="store.vanishing")
 
 
 def _load(host_dir: Path, meter: str, table: str, con: Database) -> Table:
@@ -200,7 +206,7 @@ def _load(host_dir: Path, meter: str, table: str, con: Database) -> Table:
             problems.append(Problem(path, str(error), lost=True))
         except OSError as error:
             problems.append(Problem(path, f"{path.name} cannot be read ({error.strerror})", lost=True))
-    problems += [Problem(host_dir / f"{meter}.{table}", text) for s in segments.values() for text in _complaints(s)]
+    problems += [p for s in segments.values() for p in _complaints(s, host_dir / f"{meter}.{table}")]
     ordered = tuple(segments[n] for n in sorted(segments))
     return Table(host_dir.name, meter, table, parquet if sealed else None, ordered, tuple(problems))
 
@@ -209,11 +215,14 @@ def _names(host_dir: Path) -> list[str]:
     return [entry.name for entry in os.scandir(host_dir)]
 
 
-def _complaints(segment: Segment) -> Iterator[str]:
-    if segment.torn_bytes:
-        yield f"segment {segment.header.segment}: the last row is torn ({segment.torn_bytes} bytes ignored)"
-    if segment.damaged_rows:
-        yield f"segment {segment.header.segment}: {segment.damaged_rows} rows are damaged and left out"
+def _complaints(segment: Segment, path: Path) -> Iterator[Problem]:
+    name, torn, damaged = f"segment {segment.header.segment}", segment.torn_bytes, segment.damaged_rows
+    if torn:
+        what = f"{name}: the last row is torn ({torn} bytes ignored)"
+        yield Problem(path, what, code="torn-row", numbers={"bytes": torn})
+    if damaged:
+        what = f"{name}: {damaged} rows are damaged and left out"
+        yield Problem(path, what, code="bad-rows", numbers={"rows": damaged})
 
 
 def open_segment(path: Path) -> Segment:
@@ -238,11 +247,14 @@ def read_sealed(path: Path, con: Database) -> list[Segment]:
         raise
     except (duckdb.Error, OSError, ValueError, KeyError, TypeError) as error:
         what = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
-        raise StoreError(f"{path.name} cannot be read", where=str(path.parent), why=what) from None
+        raise StoreError(
+            f"{path.name} cannot be read", where=str(path.parent), why=what, code="store.unreadable"
+        ) from None
     written = sum(s.rows for s in segments)
     if rows != written or (data["meter"], data["table"]) != tuple(path.name.split(".")[:2]):
         why = f"it holds {rows} rows, but was written as {data['meter']}.{data['table']}.parquet with {written}"
-        raise StoreError(f"{path.name} is not the file that was recorded", where=str(path.parent), why=why)
+        what = f"{path.name} is not the file that was recorded"
+        raise StoreError(what, where=str(path.parent), why=why, code="store.other-file")
     return segments
 
 

@@ -43,7 +43,8 @@ def upgrade(
     current = dict(data)
     version = current.get("schema")
     if not isinstance(version, int) or isinstance(version, bool):
-        raise StoreError(f"no schema version in {document}", where=where, why="not written by joulelab, or damaged")
+        what, why = f"no schema version in {document}", "not written by joulelab, or damaged"
+        raise StoreError(what, where=where, why=why, code="store.no-schema")
     if version > schema:
         raise NewerSchema(
             f"schema {version} is newer than this joulelab reads ({schema})",
@@ -54,7 +55,8 @@ def upgrade(
     while version < schema:
         step = steps.get(version)
         if step is None:
-            raise StoreError(f"schema {version} can no longer be read", where=where, why=f"no step to {version + 1}")
+            what, why = f"schema {version} can no longer be read", f"no step to {version + 1}"
+            raise StoreError(what, where=where, why=why, code="store.old-schema")
         current = {**step(document, current), "schema": version + 1}
         version += 1
     _check_types(document, current, where)
@@ -80,4 +82,5 @@ def _is_too_large(value: object) -> bool:
 
 
 def _wrong(document: Document, where: str, why: str) -> StoreError:
-    return StoreError(f"{document}.json is damaged", where=where, why=why, next="copy the run folder from its origin")
+    what, then = f"{document}.json is damaged", "copy the run folder from its origin"
+    return StoreError(what, where=where, why=why, next=then, code="store.damaged")

@@ -17,7 +17,7 @@ SCALING = {1: 1.0, 2: 1.86, 4: 3.3, 8: 4.95}
 def trial(energy: float | None, time: float, *, known: bool = True, meter: str = "", **terms: float) -> Trial:
     """Return a trial; terms by kind, as `gain=3.0`, are of the source `gain:m`."""
     named = {f"{kind}:m": u for kind, u in terms.items()}
-    return Trial(None if energy is None else Quantity(energy, named, known), time, meter=meter)
+    return Trial(None if energy is None else Quantity.from_terms(energy, named, known), time, meter=meter)
 
 
 def cell(key: str, trials: Iterable[Trial], **knobs: Any) -> Cell:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from joulelab.analysis.gaps import Gap, gaps_of
+from joulelab.analysis.gaps import gaps_of
+from joulelab.analysis.result import Gap
 
 
 def event(t, kind, stream="gpu:0.power", meter="nvml", **more):

@@ -11,9 +11,9 @@ from tests.analysis.studies import by_cap, cell, trial
 
 from joulelab.analysis.cells import Cell, Means, energy_ratio, means, pool_cells, rate, time_ratio
 from joulelab.analysis.metrics import summarise
-from joulelab.analysis.products import ONE
 from joulelab.analysis.spread import NO_POOL, Pool, Pooled, deviation, pool_of, scatter_of, type_a
 from joulelab.analysis.student import f_tail, t_975
+from joulelab.core.quantity import ONE
 
 CAPS = 17
 NOISY = 8

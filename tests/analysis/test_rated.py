@@ -11,7 +11,7 @@ from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import accuracy
 
 from joulelab.analysis.analyse import analyse
-from joulelab.analysis.rated import Rated, RatedResult
+from joulelab.analysis.result import Rated, RatedResult
 from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Accuracy, Spec, Stream
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from joulelab.analysis.agreement import comparisons
-from joulelab.analysis.alignment import Lag
-from joulelab.analysis.result import GroupResult, Reading, Result, ScopeResult
+from joulelab.analysis.result import GroupResult, Lag, Reading, Result, ScopeResult
 from joulelab.core.quantity import Quantity
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
 from joulelab.report.console import make_console
@@ -103,7 +102,7 @@ def test_the_table_fits_a_terminal_and_nothing_of_nothing_is_no_share():
 
 def test_rest_and_supply_in_words():
     rest = GroupResult(
-        "rest of node.ac", ("gpu:0",), Quantity(40.0, {"unseen:x": 30.0, "gain:y": 2.0}), Quantity(4.0), None
+        "rest of node.ac", ("gpu:0",), Quantity(40.0, {"gain:y": 2.0}, bounds={"x": 30.0}), Quantity(4.0), None
     )
     clear = GroupResult("rest of node.dc", ("gpu:0",), Quantity(40.0, {"gain:y": 2.0}), Quantity(4.0), None)
     ratios = {"supply efficiency": Quantity(0.94, {"gain:y": 0.005}), "n2: supply efficiency": Quantity(0.9, {}, False)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from joulelab.analysis.rated import Rated, RatedResult
+from joulelab.analysis.result import Rated, RatedResult
 from joulelab.core.quantity import Quantity
 from joulelab.report.rated import power_told, told
 

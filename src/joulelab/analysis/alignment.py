@@ -43,28 +43,6 @@ REPEATS = "the load repeats"
 AS_GOOD, AS_GOOD_SHARE = 2.0, 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """Hold by how much (s) a stream lags behind a reference, its standard uncertainty, and whether it was applied.
-
-    `why` says why an estimate is poor or was not needed; `correlation` is that at the lag. `lag_s` is beyond what was
-    expected, `total_s` with what its `Spec` allows for. A meter that does not follow the load at all is `doubted`.
-    """
-
-    host: str
-    meter: str
-    stream: str
-    scope: str
-    against: str
-    lag_s: float
-    u_s: float
-    correlation: float
-    applied: bool
-    why: str = ""
-    doubted: bool = False
-    total_s: float = 0.0
-
-
 @dataclass(frozen=True)
 class Means:
     """Hold mean powers (W) of a channel over windows: their middles and widths in s from `base_ns`."""

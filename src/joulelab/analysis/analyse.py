@@ -15,16 +15,23 @@ from joulelab.analysis.caps import caps_of
 from joulelab.analysis.channels import Channel, ScopeChannels, energy_bearing, load_channels
 from joulelab.analysis.checks import Facts, all_checks
 from joulelab.analysis.counter import CounterCurve
-from joulelab.analysis.damage import damages_marks, needs_file
+from joulelab.analysis.damage import LostTables, damages_marks, needs_file
 from joulelab.analysis.gaps import gaps_of
 from joulelab.analysis.joining import Joined, join
 from joulelab.analysis.nameplate import rated_of
 from joulelab.analysis.periodic import within
 from joulelab.analysis.phases import Phase, Work, facts_of, phases_of, stretches
-from joulelab.analysis.rated import RatedResult
-from joulelab.analysis.result import GroupResult, PhaseResult, Reading, Result, ScopeResult
+from joulelab.analysis.result import (
+    GroupResult,
+    PhaseResult,
+    PowerStatistics,
+    RatedResult,
+    Reading,
+    Result,
+    ScopeResult,
+)
 from joulelab.analysis.series import Readings
-from joulelab.analysis.statistics import TICKS_PER_POWER, PowerStatistics, power_statistics
+from joulelab.analysis.statistics import TICKS_PER_POWER, power_statistics
 from joulelab.analysis.sums import SumCurve
 from joulelab.analysis.unsure import unsure_of, with_unsure
 from joulelab.core.quantity import Quantity, total
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
 
 MOST_PHASES = 500  # phases whose energy is worked out, steps last; the rest is listed by time only
 MOST_STRETCHES = 2000  # the same for stretches of steps, which are few unless something else is done every few steps
+LOAD, FEWEST_LOADS = "load", 3  # so often a GPU's load must be read before it is said to have done nothing
 MOST_STEPS, STRETCH = 24_000, 960  # stamps of work that are looked at for each process, in stretches of so many
 
 
@@ -70,8 +78,11 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     """Return the result of an interval of a run."""
     a, b = interval.start_ns, interval.end_ns
     joined = joined_of(run, interval)
-    scopes = joined.scopes
     marks = run.marks()
+    damage = run.damage(events)  # after all has been read
+    if lost := LostTables(damage):
+        joined = join(load_channels(run, interval.idle, lost), a, b)
+    scopes = joined.scopes
     phases, work = phases_of(marks, a, b)
     steps = _steps(work)
     told = accounts_of(events)
@@ -85,7 +96,6 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     scopes = with_evidence(scopes, compared)
     results = tuple(result_of(s) if s.best.in_step else r for s, r in zip(scopes, results, strict=True))
     groups, ratios = breakdown(results, scopes, (b - a) * 1e-9, a, b, joined.sums)
-    damage = run.damage(events)
     whole = not any(map(needs_file, damage))
     if not whole:  # a sum that lacks a file would be a smaller number that looks like the whole
         groups, ratios = (), {}
@@ -123,6 +133,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         caps=caps_of(events),
         facts=told_facts,
         rated=rated_of(run, results, events, (b - a) * 1e-9) if whole else RatedResult(),
+        busiest=_busiest(run, a, b),
     )
 
 
@@ -145,7 +156,7 @@ def _told(run: Run, end: dict[str, Any]) -> dict[str, Any]:
         "host": str(run.meta.get("host", "")),
         "command": list(run.meta.get("command", [])),
         "labels": dict(run.meta.get("labels") or {}),
-        "state": run.state,
+        "state": run.state.value,
         "outcome": str(end.get("outcome", run.state)),
         "exit_code": end.get("exit_code"),
         "signal": end.get("signal"),
@@ -394,6 +405,21 @@ def _load(run: Run, a: int, b: int) -> dict[str, float]:
                     load[f"{stream.scope}.{spec.name}.mean"] = float(values.mean())
                     load[f"{stream.scope}.{spec.name}.max"] = float(values.max())
     return load
+
+
+def _busiest(run: Run, a: int, b: int) -> dict[str, float]:
+    """Return the highest load of each GPU of the run's own host that was read often enough in [a, b]."""
+    found: dict[str, float] = {}
+    for table in run.tables():
+        for stream in table.streams if table.host == run.meta.get("host") else ():
+            if family(stream.scope) != "gpu" or LOAD not in [c.name for c in stream.channels]:
+                continue
+            series = run.series(table, stream.name, channels=[LOAD])
+            readings = Readings.of(series.t0_ns, series.t1_ns, series.values[LOAD])
+            seen = readings.value[readings.between(a, b)]
+            if seen.size >= FEWEST_LOADS:
+                found[stream.scope] = float(seen.max())
+    return found
 
 
 def _used(events: list[dict[str, Any]]) -> dict[str, float]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.channels import ScopeChannels
-    from joulelab.analysis.statistics import PowerStatistics
+    from joulelab.analysis.result import PowerStatistics
 
 # What is subtracted from a node to get its rest.
 PARTS = ("gpu", "cpu", "dram")

@@ -11,20 +11,18 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.products import ONE
 from joulelab.analysis.spread import NO_POOL, Pool, Pooled, correlation, mean_of, pool_of, scatter_of, type_a
-from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP, UNSEEN, Quantity, total
+from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP, ONE, Quantity, total
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from joulelab.analysis.phases import Fact
     from joulelab.analysis.repeats import Sample
+    from joulelab.analysis.result import Fact
     from joulelab.analysis.spread import Scatter
 
 SHARED = ("gain:", "offset:")
-HIDDEN = (UNSEEN, IN_STEP)
-LASTING = ("lag:", *HIDDEN)
+LASTING = ("lag:", IN_STEP)
 PHASES_SEEN = 3  # so many repeats begin at phases of the sensor of their own: their spread tells what it cannot see
 PHASES_IN_POOL = 2  # so many do where the repeats of other cells tell what spread is usual
 ASSUMED = 0.05  # so far (k = 2) a single run is taken to be off where nothing tells how much runs differ
@@ -137,7 +135,8 @@ def pool_by_work(cells: Sequence[Cell], lines: Sequence[Collection[str]] = ()) -
 
 def hides(cell: Cell) -> bool:
     """Return whether the sensors may have missed something in a run of the cell."""
-    return any(s.startswith(HIDDEN) for t in cell.trials if t.energy is not None for s in t.energy.terms)
+    energies = [t.energy for t in cell.trials if t.energy is not None]
+    return any(q.bounds or any(s.startswith(IN_STEP) for s in q.terms) for q in energies)
 
 
 def doubt_names(trial: Trial) -> list[str]:
@@ -281,7 +280,7 @@ def _mean_energy(trials: Sequence[Trial], tag: str, pool: Pool) -> Quantity | No
         terms |= {s: u * rest / u_own for s, u in own.items()}
     if with_time:
         terms[f"repeats:time@{tag}"] = with_time
-    return Quantity(whole.value, terms, whole.known)
+    return Quantity(whole.value, terms, whole.known, whole.bounds)
 
 
 def _of_meters(
@@ -298,7 +297,8 @@ def _of_meters(
                 lasting[f"{source}@{trial.meter}" if trial.meter else source] = u / n
             elif not source.startswith(LASTING):
                 own[f"{source}@{tag}#{k}"] = u / n
-            elif hidden or not source.startswith(HIDDEN):
+            elif hidden or not source.startswith(IN_STEP):
                 lasting[f"{source}@{tag}"] = u / n
-        parts.append(Quantity(energy.value / n, lasting, energy.known))
+        bounds = {f"{source}@{tag}": u / n for source, u in energy.bounds.items()} if hidden else {}
+        parts.append(Quantity(energy.value / n, lasting, energy.known, bounds))
     return total(parts), own

@@ -23,10 +23,8 @@ from joulelab.core.scope import CORDS, family
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from joulelab.analysis.alignment import Lag
     from joulelab.analysis.channels import ScopeChannels
-    from joulelab.analysis.gaps import Gap
-    from joulelab.analysis.phases import Fact
+    from joulelab.analysis.result import Fact, Gap, Lag
     from joulelab.analysis.series import Floats, Ints
     from joulelab.core.spec import Spec
     from joulelab.store.table import Problem

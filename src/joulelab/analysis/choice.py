@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.cells import Means, energy_ratio, time_ratio
-from joulelab.analysis.products import ONE, surely_more
+from joulelab.core.quantity import ONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ def best_of(goal: Goal, line: str | None, cells: Mapping[str, Means], reference:
     tied = tuple(
         key
         for key in possible
-        if not surely_more(sums[key] - sums[best] if sums else _saved(goal, judged[best], judged[key]))
+        if not (sums[key] - sums[best] if sums else _saved(goal, judged[best], judged[key])).is_positive
     )
     improvement = ONE - goal.score(*against[best]) if best in against else None
     return Best(goal, line, best, scores[best], improvement, tied, within)

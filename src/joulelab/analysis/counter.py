@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.coarse import Coarse
-from joulelab.analysis.periodic import unseen_share, within
-from joulelab.analysis.power import GAP_FACTOR, Bounds, PowerCurve, hidden_kind, source_of, unseen_u
+from joulelab.analysis.periodic import is_in_step, unseen_share, within
+from joulelab.analysis.power import GAP_FACTOR, Bounds, PowerCurve, place_hidden, source_of, unseen_u
 from joulelab.analysis.series import Readings, usual_step
 from joulelab.core.quantity import Quantity, edges
 
@@ -300,14 +300,16 @@ class CounterCurve:
             f"lag:{self.name}": self.lag_u_s * (self._slope(b_ns) - self._slope(a_ns)) if self.lag_u_s else 0.0,
         }
         terms |= edges(self.source, a_ns, b_ns, lambda t: ends[t][1])
+        bounds: dict[str, float] = {}
         if self.spec.seen < 1:
             grid = self.power.update_s if self.power else self.spec.update_s or 0.1
             steps = within(steps_ns, a_ns, b_ns)
-            share, kind = unseen_share(self.spec.seen, grid, steps), hidden_kind(self.spec.seen, grid, steps)
-            terms[kind + shared] = unseen_u(value, span, share, Bounds(self.bounds.low, self._highest_w))
+            share = unseen_share(self.spec.seen, grid, steps)
+            hidden = unseen_u(value, span, share, Bounds(self.bounds.low, self._highest_w))
+            bounds = place_hidden(hidden, shared, terms, is_in_step(self.spec.seen, grid, steps))
             if self.power is not None:
                 terms |= dict((self.power.sampling(a_ns, b_ns, share / (1 - self.spec.seen)),))
-        return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown")
+        return Quantity(value, {s: u for s, u in terms.items() if u}, accuracy.source != "unknown", bounds)
 
     def _slope(self, t_ns: int) -> float:
         """Return the power (W) around t."""

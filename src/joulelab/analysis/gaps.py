@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from joulelab.analysis.result import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Hold one stretch without readings (monotonic ns; `to_ns` None = to the end of the record), with the reason."""
-
-    meter: str
-    stream: str
-    from_ns: int
-    to_ns: int | None
-    reason: str
 
 
 def gaps_of(events: Iterable[Mapping[str, Any]]) -> list[Gap]:

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from joulelab.analysis.products import ONE, product
 from joulelab.core.errors import ConfigError
+from joulelab.core.quantity import ONE
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -65,9 +65,9 @@ class Goal:
         if self.name == "energy":
             return energy
         if self.name == "edp":
-            return product(energy, time)
+            return energy * time
         if self.name == "ed2p":
-            return product(product(energy, time), time)
+            return energy * time * time
         if self.name == "gain-loss":
             return energy + time - ONE
         return eds(energy, time, self.k or USUAL_K)

@@ -108,7 +108,7 @@ class GuidedCurve:
         terms[f"guide:{shared}"] = self.slope_u * abs(fast.value - _rise(self._sampled, a_ns, b_ns))
         for source, u in fast.without(*LEVEL).terms.items():
             terms[source] = terms.get(source, 0.0) + self.slope * u
-        return Quantity(value, {s: u for s, u in terms.items() if u}, plain.known)
+        return Quantity(value, {s: u for s, u in terms.items() if u}, plain.known, plain.bounds)
 
 
 class WatchedCurve:
@@ -137,7 +137,7 @@ class WatchedCurve:
             sampled = max(fast.value - missed, LEAST * fast.value)
             bound = max(bound, abs(plain.value * missed / sampled))
         terms = {**plain.terms, f"alias:{self.slow.name}": bound / math.sqrt(3)}
-        return Quantity(plain.value, {s: u for s, u in terms.items() if u}, plain.known)
+        return replace(plain, terms={s: u for s, u in terms.items() if u})
 
 
 class DoubtedCurve:
@@ -150,7 +150,7 @@ class DoubtedCurve:
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J; its accuracy is not known."""
         found = self.plain.energy(a_ns, b_ns, steps_ns=steps_ns)
-        return Quantity(found.value, found.terms, known=False)
+        return replace(found, known=False)
 
 
 def _rise(curve: PowerCurve, a_ns: int, b_ns: int) -> float:

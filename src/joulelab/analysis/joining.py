@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.alignment import REPEATS, Cumulative, Lag, Sums, cumulative, estimate, has_moved, means
+from joulelab.analysis.alignment import REPEATS, Cumulative, Sums, cumulative, estimate, has_moved, means
 from joulelab.analysis.channels import Channel, ScopeChannels
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.guided import DoubtedCurve, Guide, GuidedCurve, WatchedCurve
 from joulelab.analysis.power import PowerCurve
+from joulelab.analysis.result import Lag
 from joulelab.analysis.sums import sums_of
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import family, order, parent, roots

@@ -30,14 +30,13 @@ from joulelab.analysis.goal import Goal, eds
 from joulelab.analysis.lines import Line, comparable, find_lines, groups, reference_notes, with_axes
 from joulelab.analysis.pairs import Pair, compare
 from joulelab.analysis.pareto import Front, front_of
-from joulelab.analysis.products import ONE, product
 from joulelab.analysis.quality import data_of, figures_of
 from joulelab.analysis.repeats import FIGURES, UNITS, Sample, samples_of
 from joulelab.analysis.scaling import Scaling, find_scaling
 from joulelab.analysis.spread import Pool, deviation
 from joulelab.analysis.study_notes import notes_of
 from joulelab.analysis.work import kinds_with_figure
-from joulelab.core.quantity import Quantity
+from joulelab.core.quantity import ONE, Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -279,7 +278,7 @@ def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence
         return CellMetrics(cell.key, cell.knobs, line.key, told=told)
     energies = [t.energy.value for t in cell.trials if t.energy is not None]
     kinds = kinds_with_figure(kind for t in cell.trials for kind in t.work)
-    edp = None if own.energy is None else product(own.energy, own.time)
+    edp = None if own.energy is None else own.energy * own.time
     reference = compared.get(line.reference or "")
     return CellMetrics(
         key=cell.key,
@@ -293,7 +292,7 @@ def _measure(cell: Cell, line: Line, compared: Mapping[str, Means], ks: Sequence
         time_deviation=deviation([t.time_s for t in cell.trials]),
         compared=own,
         edp=edp,
-        ed2p=None if edp is None else product(edp, own.time),
+        ed2p=None if edp is None else edp * own.time,
         per_work={kind: q for kind in kinds if (q := per_work(cell, kind, pools.work[kind])) is not None},
         rate={kind: q for kind in kinds if (q := rate(cell, kind, pools.work[kind])) is not None},
         idle_energy_share=idle_energy_share(cell),
@@ -319,13 +318,13 @@ def _against(own: Means, reference: Means, ks: Sequence[float]) -> dict[str, Any
     found: dict[str, Any] = {"loss": time - ONE}
     if energy is None:
         return found
-    edp = product(energy, time)
+    edp = energy * time
     sums = {k: eds(energy, time, k) for k in ks}
     return found | {
         "gain": ONE - energy,
         "gain_minus_loss": ONE + ONE - energy - time,
         "edp_gain": ONE - edp,
-        "ed2p_gain": ONE - product(edp, time),
+        "ed2p_gain": ONE - edp * time,
         "eds": sums,
         "eds_gain": {k: ONE - q for k, q in sums.items()},
     }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.breakdown import stacked
 from joulelab.analysis.channels import energy_bearing
-from joulelab.analysis.rated import Rated, RatedResult
+from joulelab.analysis.result import Rated, RatedResult
 from joulelab.core.quantity import total
 from joulelab.core.scope import family
 

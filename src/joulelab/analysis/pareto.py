@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.cells import Means, energy_ratio, time_ratio
-from joulelab.analysis.products import ONE, surely_more
-from joulelab.core.quantity import COVERAGE_FACTOR
+from joulelab.core.quantity import COVERAGE_FACTOR, ONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +52,7 @@ def _surely(a: Means, b: Means) -> bool:
     if a.energy is None or b.energy is None or not (_below(a.time, b.time) and _below(a.energy, b.energy)):
         return False
     ratios = time_ratio(a, b), energy_ratio(a, b)
-    return all(r is not None and surely_more(ONE - r) for r in ratios)
+    return all(r is not None and (ONE - r).is_positive for r in ratios)
 
 
 def _below(a: Quantity, b: Quantity) -> bool:
@@ -61,7 +60,7 @@ def _below(a: Quantity, b: Quantity) -> bool:
     if a.value >= b.value:
         return False
     share = a.value / b.value
-    mine, other = a.counted, b.counted
+    mine, other = a.terms, b.terms
     squares = sum((u - share * other.get(source, 0.0)) ** 2 for source, u in mine.items())
     squares += sum((share * u) ** 2 for source, u in other.items() if source not in mine)
     return (b.value - a.value) * (1 + ROUNDING) > COVERAGE_FACTOR * math.sqrt(squares)

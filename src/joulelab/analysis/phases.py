@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,7 @@ from joulelab.core.text import storable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-Fact = str | int | float | bool
-
+    from joulelab.analysis.result import Fact
 
 SKEW = 0.02  # share of a report that is taken for the time by which ranks differ
 SAME_EDGE_NS = 1000  # steps that are not further apart follow each other without a gap
@@ -109,6 +109,8 @@ def _fact(value: object) -> Fact | None:
             float(value)
         except OverflowError:
             return str(value)
+    if isinstance(value, float) and math.isinf(value):
+        return str(value)  # JSON has none
     if value is None or isinstance(value, (int, float)):
         return value
     return storable(value if isinstance(value, str) else str(value))

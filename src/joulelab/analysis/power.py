@@ -15,7 +15,7 @@ import numpy as np
 
 from joulelab.analysis.periodic import LONGEST, is_in_step, repeat_period_s, unseen_share, within
 from joulelab.analysis.series import usual_step
-from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP, UNSEEN, Quantity, edges
+from joulelab.core.quantity import COVERAGE_FACTOR, IN_STEP, Quantity, edges
 
 if TYPE_CHECKING:
     from joulelab.analysis.series import Floats, Ints, Readings
@@ -269,11 +269,12 @@ class PowerCurve:
             f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
             f"lag:{self.name}": self._lag_term(a_ns, b_ns),
             f"gap:{self.source}:{a_ns}": self._gap_w * math.sqrt(gaps / 12) if gaps > 0 else 0.0,
-            hidden_kind(*self.view, steps) + shared: unseen_u(value, span, self.hidden_share(steps), self.bounds),
         }
+        hidden = unseen_u(value, span, self.hidden_share(steps), self.bounds)
+        bounds = place_hidden(hidden, shared, terms, is_in_step(*self.view, steps))
         terms |= dict((self.sampling(a_ns, b_ns, self.in_step(steps)), self._quantum(a_ns, b_ns, span)))
         terms |= edges(self.source, a_ns, b_ns, self.edge_u)
-        return Quantity(value, {s: u for s, u in terms.items() if u}, self.is_known(a_ns, b_ns))
+        return Quantity(value, {s: u for s, u in terms.items() if u}, self.is_known(a_ns, b_ns), bounds)
 
     def hidden_share(self, steps_ns: Ints | None = None) -> float:
         """Return the share of a load's cycle that the sensor itself may never see, 0 where it sees all the time.
@@ -312,9 +313,11 @@ def source_of(spec: Spec, name: str) -> str:
     return f"{spec.accuracy.shared}/{spec.name}" if spec.accuracy.shared else name
 
 
-def hidden_kind(seen: float, grid_s: float, steps_ns: Ints | None) -> str:
-    """Return the kind of term for what a sensor may have missed: a bound, or with evidence a part of the interval."""
-    return IN_STEP if is_in_step(seen, grid_s, steps_ns) else UNSEEN
+def place_hidden(u: float, source: str, terms: dict[str, float], evident: bool) -> dict[str, float]:
+    """Add the part that a sensor may have missed to the terms where steps are evidence for it; else return a bound."""
+    if evident:
+        terms[IN_STEP + source] = u
+    return {source: u} if u and not evident else {}
 
 
 def unseen_u(energy_j: float, span_s: float, share: float, bounds: Bounds) -> float:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cells import Cell, Trial
     from joulelab.analysis.lines import Line
-    from joulelab.analysis.phases import Fact
+    from joulelab.analysis.result import Fact
 
 DATA, QUALITY = "data", "quality"
 MOST_NAMED = 4

@@ -112,7 +112,7 @@ def samples_of(cell: Cell, per: str | None = None) -> dict[str, Sample]:
         return found
     whole = lasting(cell)
     size = abs(whole.value)
-    terms = {source: u / size for source, u in whole.counted.items()} if size > 0 else {}
+    terms = {source: u / size for source, u in whole.terms.items()} if size > 0 else {}
     meter = COVERAGE_FACTOR * math.hypot(*terms.values()) if whole.known and size > 0 else None
     devices = frozenset(t.meter for t in trials if t.energy is not None)
     energy = sample_of([e for e, _ in measured], meter, terms=terms, devices=devices)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping  # noqa: TC003 results.json is decoded by the types of fields
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from joulelab.analysis.gaps import Gap
-from joulelab.analysis.rated import RatedResult
-from joulelab.analysis.statistics import PowerStatistics
 from joulelab.analysis.work import kinds_with_figure
-from joulelab.core.quantity import Quantity
+from joulelab.core.quantity import Quantity, finite_or_none, total
+from joulelab.core.scope import family
 
-if TYPE_CHECKING:
-    from joulelab.analysis.alignment import Lag
-    from joulelab.analysis.phases import Fact
-
+Fact = str | int | float | bool
 CheckStatus = Literal["ok", "note", "warning", "failed"]
 RESULT_SCHEMA = 1
 
@@ -33,7 +28,7 @@ class Check:
     message: str
     next: str = ""
     scope: str = ""
-    numbers: dict[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, int | float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -54,6 +49,19 @@ class Reading:
     estimate: bool
     readings: int
     coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class PowerStatistics:
+    """Hold time-weighted statistics of power in W; `window_s` is what one reading averages over."""
+
+    median: float
+    p5: float
+    p95: float
+    p99: float
+    maximum: float
+    minimum: float
+    window_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +171,108 @@ class PhaseResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """Hold one stretch without readings (monotonic ns; `to_ns` None = to the end of the record), with the reason."""
+
+    meter: str
+    stream: str
+    from_ns: int
+    to_ns: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Hold by how much (s) a stream lags behind a reference, its standard uncertainty, and whether it was applied.
+
+    `why` says why an estimate is poor or was not needed; `correlation` is that at the lag. `lag_s` is beyond what was
+    expected, `total_s` with what its `Spec` allows for. A meter that does not follow the load at all is `doubted`.
+    """
+
+    host: str
+    meter: str
+    stream: str
+    scope: str
+    against: str
+    lag_s: float
+    u_s: float
+    correlation: float
+    applied: bool
+    why: str = ""
+    doubted: bool = False
+    total_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """Hold the rated power of one scope (W) and where it is known from."""
+
+    host: str
+    scope: str
+    watts: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class RatedResult:
+    """Hold what runtime x rated power says of the `devices`: energy (J), and its ratio to what they used.
+
+    `measured` is what they used (J), None where nothing was measured of which the rated power is known. `unknown` are
+    the scopes that were measured and whose rated power nobody tells, `unused` those that were measured and that the
+    workload was not shown: neither their rated power nor what they used is in it.
+    """
+
+    devices: tuple[Rated, ...] = ()
+    duration_s: float = 0.0
+    measured: Quantity | None = None
+    unknown: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    @property
+    def watts(self) -> float:
+        """Return the rated power of all these devices together, in W."""
+        return sum(device.watts for device in self.devices)
+
+    @property
+    def energy_j(self) -> float:
+        """Return what runtime x rated power says, in J."""
+        return self.watts * self.duration_s
+
+    @property
+    def families(self) -> str:
+        """Return what kinds of devices these are: `gpu`, `gpu + cpu`."""
+        return " + ".join(dict.fromkeys(family(device.scope) for device in self.devices))
+
+    @property
+    def ratio(self) -> Quantity | None:
+        """Return how many times what was measured that is, None where either is unknown."""
+        if self.measured is None or self.measured.value <= 0:
+            return None
+        return Quantity(self.energy_j).ratio(self.measured)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data: watts, energy in J, ratio, devices with their sources, what is unknown."""
+        known = bool(self.devices)
+        return {
+            "rated_w": self.watts if known else None,
+            "energy_j": self.energy_j if known else None,
+            "measured": None if self.measured is None else self.measured.to_json(),
+            "ratio": None if self.ratio is None else self.ratio.to_json(),
+            "devices": [
+                {"host": d.host, "scope": d.scope, "rated_w": d.watts, "source": d.source} for d in self.devices
+            ],
+            "unknown": list(self.unknown),
+            "unused": list(self.unused),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """Hold everything that is printed of a run; `stretches` are steps that follow each other, together.
 
     `twin` names the twin that a run is of, in virtual time or served: nothing of it was measured. `rated` is what
-    runtime x rated power would have said.
+    runtime x rated power would have said. `busiest` is the highest load (share of one) of each GPU whose load was read
+    often enough.
     """
 
     run: str
@@ -198,6 +303,7 @@ class Result:
     stretches: tuple[PhaseResult, ...] = ()
     twin: str = ""
     rated: RatedResult = field(default_factory=RatedResult)
+    busiest: dict[str, float] = field(default_factory=dict)
 
     @property
     def duration_s(self) -> float:
@@ -225,6 +331,14 @@ class Result:
         """Return a group by name: `gpu`, `cpu`, `dram`, `measured`, `rest of node.ac`."""
         return next((g for g in self.groups if g.name == name), None)
 
+    def phase_energy(self, phase: PhaseResult) -> Quantity | None:
+        """Return the energy of everything measured in a phase (J), None where it was not worked out."""
+        whole, energy = self.group("measured"), phase.energy.get("measured")
+        if energy is None and phase.energy and whole is not None:
+            counted = dict.fromkeys(family(scope) for scope in whole.scopes)
+            energy = total(phase.energy[name] for name in counted if name in phase.energy)
+        return energy
+
     def per_work(self) -> dict[str, Quantity]:
         """Return joules per unit of each kind of work reported that the whole run can be divided by."""
         energy, done = self.energy, self.work
@@ -232,37 +346,38 @@ class Result:
             return {}
         return {n: energy.scaled(1 / done[n]) for n in kinds_with_figure(done) if done[n] > 0}
 
+    @property
+    def rates(self) -> dict[str, float]:
+        """Return the work done per second."""
+        return {n: a / self.duration_s for n, a in self.work.items()} if self.duration_s > 0 else {}
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data with quantities as value, expanded uncertainty and budget; NaN becomes null."""
-        plain = {k: _plain(getattr(self, k)) for k in self.__dataclass_fields__}
-        plain |= {
-            "schema": RESULT_SCHEMA,
-            "duration_s": self.duration_s,
-            "energy": _plain(self.energy),
-            "per_work": _plain(self.per_work()),
-            "rates": _plain({n: a / self.duration_s for n, a in self.work.items()} if self.duration_s > 0 else {}),
-        }
-        return plain
+        plain = {k: make_plain(getattr(self, k)) for k in self.__dataclass_fields__}
+        named = ("duration_s", "energy", "rates")
+        plain |= {"schema": RESULT_SCHEMA, **{k: make_plain(getattr(self, k)) for k in named}}
+        return plain | {"per_work": make_plain(self.per_work())}
 
 
-def _plain(value: Any) -> Any:
+def make_plain(value: Any) -> Any:
+    """Return part of a result as plain data for JSON; NaN becomes null."""
     if isinstance(value, Quantity):
-        return _plain(value.to_json() | {"expanded_if_seen": value.without("unseen", "in-step").expanded})
+        return make_plain(value.to_json() | {"expanded_if_seen": value.without("unseen", "in-step").expanded})
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return finite_or_none(value)
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: make_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [make_plain(v) for v in value]
     if isinstance(value, PhaseResult):
-        fields = {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
-        return fields | {"rates": _plain(value.rates)}
+        fields = {k: make_plain(getattr(value, k)) for k in value.__dataclass_fields__}
+        return fields | {"rates": make_plain(value.rates)}
     if isinstance(value, RatedResult):
-        return _plain(value.to_json())
+        return make_plain(value.to_json())
     if isinstance(value, Check):
-        return {"name": value.name} | _plain(asdict(value))
+        return {"name": value.name} | make_plain(asdict(value))
     if isinstance(value, (PowerStatistics, Gap)):
-        return _plain(asdict(value))
+        return make_plain(asdict(value))
     if hasattr(value, "__dataclass_fields__"):
-        return {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
+        return {k: make_plain(getattr(value, k)) for k in value.__dataclass_fields__}
     return value

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from joulelab.analysis.result import PowerStatistics
 
 if TYPE_CHECKING:
     from joulelab.analysis.series import Floats, Readings
@@ -13,19 +14,6 @@ if TYPE_CHECKING:
 TICKS_PER_POWER = 50  # steps of a counter over which its rise is taken as a power: one step more or less is 2 %
 MANY, PARTS = 20_000, 4096  # readings beyond which not all are sorted, and the parts that they are put into then
 LONGEST_HOLD = 3.0  # a reading stands for at most three usual steps; what is longer is a gap and counts for nothing
-
-
-@dataclass(frozen=True, slots=True)
-class PowerStatistics:
-    """Hold time-weighted statistics of power in W; `window_s` is what one reading averages over."""
-
-    median: float
-    p5: float
-    p95: float
-    p99: float
-    maximum: float
-    minimum: float
-    window_s: float | None
 
 
 def weighted_percentiles(value: Floats, weight: Floats, percent: tuple[float, ...]) -> list[float]:

@@ -3,43 +3,51 @@
 Terms of one source add linearly, terms of different sources in quadrature. So the gain error of one meter cancels in
 a ratio, GPUs of one model add their gain errors, and the edge between two phases cancels in their sum.
 
-A term of the kind `unseen` is a bound, not a part of the interval: a load in exact step with a sensor that measures a
-part of the time. Nothing in the run points to such a load. Where something does, the kind is `in-step`, which counts.
+A bound is no part of the interval: how far a load in exact step with a sensor that measures a part of the time could
+take the value. Nothing in the run points to such a load. Where something does, it is a term of the kind `in-step`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping  # noqa: TC003 results.json is decoded by the types of fields
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
 COVERAGE_FACTOR = 2.0
 UNSEEN, IN_STEP = "unseen:", "in-step:"
+JOULES_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Quantity:
-    """Hold a value (SI) and its standard uncertainties by source.
+    """Hold a value (SI), its standard uncertainties by source, and bounds by source that the interval leaves out.
 
-    `known` is False where a part has an accuracy that nobody states: then no interval may be printed.
+    `known` is False where a part has an accuracy that nobody states: then no interval may be printed. Arithmetic with
+    numbers and other quantities is to first order, by source; `<` and `>` compare values.
     """
 
     value: float
     terms: Mapping[str, float] = field(default_factory=dict)
     known: bool = True
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def counted(self) -> dict[str, float]:
-        """Return the terms of the interval: all but bounds."""
-        return {source: u for source, u in self.terms.items() if not source.startswith(UNSEEN)}
+    __array_ufunc__ = None  # numpy leaves arithmetic to the methods below
+
+    @classmethod
+    def from_terms(cls, value: float, terms: Mapping[str, float], known: bool = True) -> Quantity:
+        """Take terms of files of older versions, in which bounds are terms of the kind `unseen`."""
+        bounds = {s.removeprefix(UNSEEN): u for s, u in terms.items() if s.startswith(UNSEEN)}
+        return cls(value, {s: u for s, u in terms.items() if not s.startswith(UNSEEN)}, known, bounds)
 
     @property
     def u(self) -> float:
         """Return the combined standard uncertainty, in the unit of the value."""
-        return math.sqrt(sum(u * u for source, u in self.terms.items() if not source.startswith(UNSEEN)))
+        return math.sqrt(sum(u * u for u in self.terms.values()))
 
     @property
     def expanded(self) -> float | None:
@@ -47,65 +55,123 @@ class Quantity:
         return COVERAGE_FACTOR * self.u if self.known else None
 
     @property
+    def relative(self) -> float | None:
+        """Return the expanded uncertainty as a share of the value, None where it is unknown or the value is zero."""
+        return COVERAGE_FACTOR * self.u / abs(self.value) if self.known and self.value else None
+
+    @property
     def bound(self) -> float | None:
         """Return how far the value can be off if the load is in step with a sensor, None where accuracy is unknown.
 
         It is the expanded uncertainty where no sensor measures only a part of the time.
         """
-        return COVERAGE_FACTOR * math.hypot(*self.terms.values()) if self.known else None
+        return COVERAGE_FACTOR * math.hypot(*self.terms.values(), *self.bounds.values()) if self.known else None
+
+    @property
+    def is_positive(self) -> bool | None:
+        """Return whether the value is above zero beyond its expanded uncertainty, None where that is unknown."""
+        return None if self.expanded is None else self.value > self.expanded
+
+    @property
+    def kwh(self) -> Quantity:
+        """Return an energy (J) in kWh."""
+        return self / JOULES_PER_KWH
 
     def __repr__(self) -> str:
         """Return value and expanded uncertainty; `terms` has the rest."""
         width = f"{self.expanded:.2g}" if self.expanded is not None else "?"
         return f"{self.value:.6g} ± {width}"
 
-    def __add__(self, other: Quantity) -> Quantity:
-        terms = dict(self.terms)
-        for source, u in other.terms.items():
-            terms[source] = terms.get(source, 0.0) + u
-        return Quantity(self.value + other.value, terms, self.known and other.known)
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __lt__(self, other: Quantity | float) -> bool:
+        return self.value < float(other)
+
+    def __gt__(self, other: Quantity | float) -> bool:
+        return self.value > float(other)
 
     def __neg__(self) -> Quantity:
-        return self.scaled(-1.0)
+        return self * -1.0
 
-    def __sub__(self, other: Quantity) -> Quantity:
-        return self + (-other)
+    def __add__(self, other: Quantity | float) -> Quantity:
+        if isinstance(other, Quantity):
+            terms, bounds = _added(self.terms, other.terms), _added(self.bounds, other.bounds)
+            return Quantity(self.value + other.value, terms, self.known and other.known, bounds)
+        if _is_number(other):
+            return Quantity(self.value + float(other), self.terms, self.known, self.bounds)
+        return NotImplemented
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Quantity | float) -> Quantity:
+        return self + -other
+
+    def __rsub__(self, other: float) -> Quantity:
+        return -self + other
+
+    def __mul__(self, other: Quantity | float) -> Quantity:
+        if isinstance(other, Quantity):
+            terms, bounds = (
+                _added(_scaled(own, other.value), _scaled(of, self.value))
+                for own, of in ((self.terms, other.terms), (self.bounds, other.bounds))
+            )
+            return Quantity(self.value * other.value, terms, self.known and other.known, bounds)
+        if _is_number(other):
+            by = float(other)
+            terms, bounds = _scaled(self.terms, by), _scaled(self.bounds, by)
+            return Quantity(self.value * by, terms, self.known, bounds)
+        return NotImplemented
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Quantity | float) -> Quantity:
+        if not isinstance(other, Quantity):
+            return self / Quantity(float(other)) if _is_number(other) else NotImplemented
+        value = self.value / other.value
+        terms, bounds = (
+            _added({s: u / other.value for s, u in own.items()}, {s: -value * u / other.value for s, u in of.items()})
+            for own, of in ((self.terms, other.terms), (self.bounds, other.bounds))
+        )
+        return Quantity(value, terms, self.known and other.known, bounds)
+
+    def __rtruediv__(self, other: float) -> Quantity:
+        return Quantity(float(other)) / self
 
     def scaled(self, factor: float) -> Quantity:
         """Multiply by an exact number."""
-        return Quantity(self.value * factor, {s: u * factor for s, u in self.terms.items()}, self.known)
+        return self * factor
 
     def ratio(self, other: Quantity) -> Quantity:
-        """Divide by another quantity to first order; what both share cancels."""
-        value = self.value / other.value
-        terms = {s: u / other.value for s, u in self.terms.items()}
-        for source, u in other.terms.items():
-            terms[source] = terms.get(source, 0.0) - value * u / other.value
-        return Quantity(value, terms, self.known and other.known)
+        """Divide by another quantity; what both share cancels."""
+        return self / other
 
     def tagged(self, tag: str, *, keep: Iterable[str] = ()) -> Quantity:
         """Make the sources unique by a tag, except those that start with one of `keep`: two runs share only those."""
         kept = tuple(keep)
         terms = {s if s.startswith(kept) else f"{s}@{tag}": u for s, u in self.terms.items()}
-        return Quantity(self.value, terms, self.known)
+        return Quantity(self.value, terms, self.known, {f"{s}@{tag}": u for s, u in self.bounds.items()})
 
     def without(self, *kinds: str) -> Quantity:
-        """Leave out the terms of some kinds: what the figure would be worth if those were excluded."""
-        return Quantity(self.value, {s: u for s, u in self.terms.items() if _kind(s) not in kinds}, self.known)
+        """Leave out the terms of some kinds, and bounds where `unseen` is one of them."""
+        terms = {s: u for s, u in self.terms.items() if _kind(s) not in kinds}
+        return Quantity(self.value, terms, self.known, {} if "unseen" in kinds else self.bounds)
 
     def with_bound(self) -> Quantity:
         """Count the bound in the interval: the run itself gives evidence for a load in step with the sensor."""
-        terms: dict[str, float] = {}
-        for source, u in self.terms.items():
-            name = IN_STEP + source.removeprefix(UNSEEN) if source.startswith(UNSEEN) else source
-            terms[name] = terms.get(name, 0.0) + u
+        terms = _added(self.terms, {IN_STEP + source: u for source, u in self.bounds.items()})
         return Quantity(self.value, terms, self.known)
 
     def budget(self) -> dict[str, float]:
-        """Return the standard uncertainty by kind of source (the word before the first colon), largest first."""
+        """Return the standard uncertainty by kind of source (the word before the first colon), largest first.
+
+        The kind `unseen` is the bound.
+        """
         kinds: dict[str, float] = {}
         for source, u in self.terms.items():
             kinds[_kind(source)] = math.hypot(kinds.get(_kind(source), 0.0), u)
+        for u in self.bounds.values():
+            kinds["unseen"] = math.hypot(kinds.get("unseen", 0.0), u)
         return dict(sorted(kinds.items(), key=lambda item: -item[1]))
 
     def to_json(self) -> dict[str, Any]:
@@ -114,8 +180,28 @@ class Quantity:
         return {"value": self.value, **widths, "known": self.known, "budget": self.budget()}
 
 
+ONE = Quantity(1.0)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)  # a number of numpy, too
+
+
 def _kind(source: str) -> str:
     return source.split(":", 1)[0].split("@", 1)[0]
+
+
+def _scaled(terms: Mapping[str, float], factor: float) -> dict[str, float]:
+    return {source: u * factor for source, u in terms.items()}
+
+
+def _added(terms: Mapping[str, float], more: Mapping[str, float]) -> Mapping[str, float]:
+    if not more or not terms:
+        return terms or more
+    found = dict(terms)
+    for source, u in more.items():
+        found[source] = found.get(source, 0.0) + u
+    return found
 
 
 def edges(name: str, a_ns: int, b_ns: int, u: Callable[[int], float]) -> dict[str, float]:
@@ -127,8 +213,15 @@ def total(parts: Iterable[Quantity]) -> Quantity:
     """Add quantities, equal sources linearly."""
     value, known = 0.0, True
     terms: dict[str, float] = {}
+    bounds: dict[str, float] = {}
     for part in parts:  # in one dict: a thousand steps share their edges
         value, known = value + part.value, known and part.known
-        for source, u in part.terms.items():
-            terms[source] = terms.get(source, 0.0) + u
-    return Quantity(value, terms, known)
+        for sums, some in ((terms, part.terms), (bounds, part.bounds)):
+            for source, u in some.items():
+                sums[source] = sums.get(source, 0.0) + u
+    return Quantity(value, terms, known, bounds)
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """Return a number, None for NaN and infinity: JSON has neither."""
+    return value if value is not None and math.isfinite(value) else None

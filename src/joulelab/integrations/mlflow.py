@@ -10,7 +10,7 @@ from joulelab.core.clock import monotonic_ns, utc_now_ns
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.analysis.phases import Fact
+    from joulelab.analysis.result import Fact
 
 MARKER = "joulelab/energy_j"
 LONGEST = 500  # characters of a tag that every store takes

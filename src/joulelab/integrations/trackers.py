@@ -20,8 +20,7 @@ from joulelab.run.measure import Measurement, measure
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from joulelab.analysis.phases import Fact
-    from joulelab.analysis.result import Result
+    from joulelab.analysis.result import Fact, Result
     from joulelab.run.tail import Now
 
 _log = logging.getLogger("joulelab")

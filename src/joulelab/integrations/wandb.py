@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.analysis.phases import Fact
+    from joulelab.analysis.result import Fact
 
 SECONDS = "joulelab/seconds"
 

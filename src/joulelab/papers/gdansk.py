@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.products import ONE
+from joulelab.core.quantity import ONE
 from joulelab.papers import Paper, Table
 from joulelab.papers.gdansk_findings import findings
 from joulelab.papers.gdansk_pictures import pictures_of

@@ -12,8 +12,7 @@ from joulelab.report.console import make_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from joulelab.analysis.alignment import Lag
-    from joulelab.analysis.result import Comparison, Reading, Result, ScopeResult
+    from joulelab.analysis.result import Comparison, Lag, Reading, Result, ScopeResult
     from joulelab.core.quantity import Quantity
 
 

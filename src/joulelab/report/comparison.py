@@ -12,8 +12,7 @@ from joulelab.core.scope import family
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
-    from joulelab.analysis.phases import Fact
-    from joulelab.analysis.result import Result
+    from joulelab.analysis.result import Fact, Result
 
 ONE_RUN_EACH = "One run each: how much runs differ by themselves is not in these intervals; repeat both to know."
 

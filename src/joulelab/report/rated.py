@@ -9,7 +9,7 @@ from joulelab.report import format as fmt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.analysis.rated import RatedResult
+    from joulelab.analysis.result import RatedResult
     from joulelab.core.quantity import Quantity
 
 HOW = "to tell it: rated_w = WATTS below [node] of joulelab.toml"

@@ -210,11 +210,7 @@ def _grouped(result: Result, keys: Sequence[tuple[int, ...]]) -> list[PhaseRow]:
 
 
 def _phase_row(p: PhaseResult, result: Result) -> PhaseRow:
-    whole = result.group("measured")
-    energy = p.energy.get("measured")
-    if energy is None and p.energy and whole is not None:
-        counted = dict.fromkeys(family(s) for s in whole.scopes)
-        energy = total(p.energy[f] for f in counted if f in p.energy)
+    energy = result.phase_energy(p)
     by_family = {k: v for k, v in p.energy.items() if k != "measured"}
     return PhaseRow(printable(p.title), p.depth, 1, p.duration_s, energy, by_family, dict(p.work), p.open_end)
 

@@ -229,7 +229,7 @@ def _merged(energy: Quantity, edges_ns: tuple[int, ...]) -> Quantity:
             kept[name] = (kept.get(name, 0.0) ** 2 + u * u) ** 0.5
         else:
             kept[source] = kept.get(source, 0.0) + u
-    return Quantity(energy.value, kept, energy.known)
+    return replace(energy, terms=kept)
 
 
 def _reached(channels: list[ScopeChannels]) -> int:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from joulelab.analysis.phases import Fact
-    from joulelab.analysis.result import PhaseResult, Result
+    from joulelab.analysis.result import Fact, PhaseResult, Result
     from joulelab.store.run import Run
     from joulelab.study.slots import Slot
 
@@ -281,8 +280,15 @@ def _kept(slot: Slot) -> SlotTrial | None:
 
 
 def _plain(energies: Mapping[str, Quantity]) -> dict[str, Any]:
-    return {name: {"value": q.value, "known": q.known, "terms": dict(q.terms)} for name, q in energies.items()}
+    return {
+        name: {
+            "value": q.value,
+            "known": q.known,
+            "terms": {**q.terms, **{f"unseen:{s}": u for s, u in q.bounds.items()}},
+        }
+        for name, q in energies.items()
+    }
 
 
 def _quantities(data: Mapping[str, Any]) -> dict[str, Quantity]:
-    return {name: Quantity(q["value"], q["terms"], q["known"]) for name, q in data.items()}
+    return {name: Quantity.from_terms(q["value"], q["terms"], q["known"]) for name, q in data.items()}

@@ -19,7 +19,7 @@ from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.steps import Steps
 from joulelab.plan.shifting.baselines import Terms, best_of, gain, idling, saved, ways_of
 from joulelab.plan.shifting.blocks import Restart
-from joulelab.plan.shifting.job import IDLE_SHARE, Mode, Wanted, job_of, product
+from joulelab.plan.shifting.job import IDLE_SHARE, Mode, Wanted, job_of
 from joulelab.plan.shifting.slots import slots_of
 from joulelab.plan.shifting.stretches import stretches_of
 
@@ -273,7 +273,7 @@ def test_bad_jobs_are_refused() -> None:
 
 
 def test_a_product_carries_both_terms() -> None:
-    found = product(Quantity(2.0, {"a": 0.1}), Quantity(3.0, {"a": 0.1, "b": 0.2}))
+    found = Quantity(2.0, {"a": 0.1}) * Quantity(3.0, {"a": 0.1, "b": 0.2})
     assert (found.value, found.terms) == (6.0, {"a": pytest.approx(0.5), "b": pytest.approx(0.4)})
 
 

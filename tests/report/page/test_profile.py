@@ -13,8 +13,8 @@ from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse
-from joulelab.analysis.gaps import Gap
 from joulelab.analysis.profile import Missing, profile_of
+from joulelab.analysis.result import Gap
 from joulelab.report.html import json_script
 from joulelab.report.page.profile import MOST_GAPS, MOST_PHASES, in_common, lines_of, profile_json
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from joulelab.analysis.accounting import SCOPE
-from joulelab.analysis.products import ONE, product
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import ONE, Quantity, total
 from joulelab.plan.accounted import nodes_told, side_told
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def _bounded(energy: Quantity, most_j: float, k: int) -> Quantity:
     if energy.known:
         return energy
     half = max(energy.value, most_j - energy.value) / math.sqrt(3)
-    return Quantity(energy.value, {**energy.terms, f"slot:{k}": half})
+    return replace(energy, terms={**energy.terms, f"slot:{k}": half}, known=True)
 
 
 def nameplate_of(measured: Measured, rated_w: float | None = None) -> Nameplate | None:
@@ -212,13 +211,13 @@ def account_of(
     used = _weighed(whole, parts, rates)
     over_time = float(np.dot(rates, _shares(spans)))
     moved = moved_kwh or Quantity(0.0)
-    amount = product(used, pue).scaled(1 / KWH) + moved.scaled(over_time)
+    amount = (used * pue).scaled(1 / KWH) + moved.scaled(over_time)
     drawn = np.array([part.value for part in parts]) / KWH * pue.value
     amount, known = _with_rate(amount, rate, edges, drawn + moved.value * _shares(spans))
     plate = profile.nameplate
     rated_kwh = None if plate is None else plate.energy_j / KWH
     return Account(
-        rate.label, start, whole.scaled(1 / KWH), product(whole, pue).scaled(1 / KWH) + moved, amount,
+        rate.label, start, whole.scaled(1 / KWH), (whole * pue).scaled(1 / KWH) + moved, amount,
         used.value / whole.value if whole.value else over_time, known,
         tuple(Slot(a, b, e, r) for a, b, e, r in zip(edges, edges[1:], parts, rates.tolist(), strict=False)),
         rated_kwh, None if rated_kwh is None else (rated_kwh * pue.value + moved.value) * over_time,

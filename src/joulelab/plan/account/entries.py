@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.products import ONE
 from joulelab.analysis.work import TOOK, kinds_with_figure
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity
+from joulelab.core.quantity import ONE, Quantity
 from joulelab.plan.account.energy import RunProfile, account_of, side_of, summed
 from joulelab.plan.account.purchase import BreakEven, Option, break_even, share_of
 from joulelab.plan.account.scaling import RUNS

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from joulelab.analysis.cells import Cell, Means, Trial, means, pool_cells
-from joulelab.analysis.products import ONE, product
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity
+from joulelab.core.quantity import ONE, Quantity
 from joulelab.core.scope import family
 from joulelab.plan.account.energy import side_of
 from joulelab.plan.accounted import check_course, evenly, nodes_of, outer_scopes
@@ -150,7 +149,7 @@ class Basis:
         ]
         energy, time = base.energy, base.means.time
         for step in steps:
-            energy, time = product(energy, step.energy), product(time, step.time)
+            energy, time = energy * step.energy, time * step.time
         runs = tuple(m.result.run for m in base.members)
         count = base.nodes if nodes is None else nodes
         return Scaled(count, energy, time, base.members[0], runs, tuple(steps), self.notes)
@@ -224,7 +223,7 @@ class Basis:
         response = self._response(base, members)
         there, here = response.at(cap_w), response.points[-1]
         time = _ratio(there.slowdown, here.slowdown)
-        energy = product(time, _ratio(there.node_w, here.node_w))
+        energy = time * _ratio(there.node_w, here.node_w)
         how: How = "assumed" if response.source == "model" else "interpolated"
         since = "none" if base.cap_w is None else f"{base.cap_w:g} W"
         return Step("cap", since, f"{cap_w:g} W", time, energy, how, response.said)
@@ -240,7 +239,7 @@ class Basis:
         node_w = base.energy.ratio(base.node_s)
         highest_w = max(draw.highest_w for draw in draws)
         return modelled_response(
-            Quantity(node_w.value, node_w.terms), highest_w, gpus=self.gpus, gpu_w=self.gpu_w
+            replace(node_w, known=True), highest_w, gpus=self.gpus, gpu_w=self.gpu_w
         )  # what the model adds is known, whatever the meter is worth
 
 

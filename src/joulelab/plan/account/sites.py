@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from joulelab.analysis.products import ONE
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity
+from joulelab.core.quantity import ONE, Quantity
 from joulelab.plan.rates.find import check_same, rate_of
 from joulelab.run.config.problems import is_number
 

@@ -37,7 +37,7 @@ def between(x: Sequence[float], points: Sequence[Quantity], at: float, source: s
     off = ALONE * chord if len(x) == 2 else math.hypot(bent - straight, BESIDE * chord)
     low, high = points[k], points[k + 1]
     parts = low.scaled((1 - share) * value / low.value) + high.scaled(share * value / high.value)
-    return Quantity(value, {**parts.terms, source: value * off}, parts.known)
+    return Quantity(value, {**parts.terms, source: value * off}, parts.known, parts.bounds)
 
 
 def _cubic(x: Sequence[float], y: Sequence[float], k: int, share: float) -> float:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.cells import Cell, Trial, means, pool_cells, time_ratio
-from joulelab.analysis.products import ONE
 from joulelab.analysis.work import TOOK, kinds_with_figure
 from joulelab.core.errors import ConfigError
+from joulelab.core.quantity import ONE
 from joulelab.core.scope import family
 from joulelab.plan.accounted import check_course
 from joulelab.plan.caps.response import Point

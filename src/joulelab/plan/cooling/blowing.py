@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from joulelab.analysis.products import product
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import COVERAGE_FACTOR, Quantity
 from joulelab.plan.cooling.fans import EXHAUST_C, LEAST_POWER, change
@@ -89,7 +88,7 @@ class ScaledFans:
         beyond = math.isinf(drawn.full_w) and by.value > BEYOND_SEEN
         if beyond:  # the law's own figure stands, as the count of nodes must not be too high
             by = replace(by, known=False)
-        fans_w = drawn.mean_w if same else self._held(product(drawn.mean_w, by), setting)
+        fans_w = drawn.mean_w if same else self._held(drawn.mean_w * by, setting)
         more = self._supplies.more(self._load.mean_w.value, fans_w - drawn.mean_w)
         peaks = [
             self._peak(one, fans, Quantity(fans) if same else self._held(by.scaled(fans), setting))

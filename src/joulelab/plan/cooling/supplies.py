@@ -41,8 +41,7 @@ class Supplies:
         there = self.behind(np.array([ac_w]))
         moved = float((self.at_wall(there + dc_w.value) - self.at_wall(there))[0])
         slope = moved / dc_w.value if dc_w.value else 0.0
-        terms = {source: u * slope for source, u in dc_w.terms.items()}
-        return self._assuming(Quantity(moved, terms, dc_w.known))
+        return self._assuming(replace(dc_w * slope, value=moved))
 
     def mean_at_wall(self, dc_w: Quantity) -> Quantity:
         """Return a mean power at the wall (W), with what is not known of the supplies; a model's is not known."""

@@ -264,10 +264,4 @@ def costing(response: Response | None, cap_w: float) -> Capped:
         return Capped(cap_w, refused=f"there are figures from {lowest:g} to {highest:g} W only")
     reference = response.points[-1]
     power = point.node_w.ratio(reference.node_w)
-    return Capped(cap_w, point.slowdown, _product(point.slowdown, power))
-
-
-def _product(a: Quantity, b: Quantity) -> Quantity:
-    """Return a product to first order; equal sources add."""
-    whole = a.scaled(b.value) + b.scaled(a.value)
-    return type(a)(a.value * b.value, whole.terms, whole.known)
+    return Capped(cap_w, point.slowdown, point.slowdown * power)

@@ -90,7 +90,7 @@ def value_of(quantity: Quantity, drawn: Drawn) -> float:
     """Return a value as it is believed, or as it is where its sources are wrong by what was drawn."""
     if drawn is None:
         return quantity.value
-    return quantity.value + sum(u * drawn(source) for source, u in quantity.counted.items())
+    return quantity.value + sum(u * drawn(source) for source, u in quantity.terms.items())
 
 
 def truths_of(curves: Mapping[str, Curve], drawn: Drawn) -> dict[str, list[tuple[float, float]]]:

@@ -159,7 +159,7 @@ def _course_cost(job: Job, slots: Slots, terms: Terms, whole_j: Floats, paused_s
 
 def _scaled_to(q: Quantity, value: float) -> Quantity:
     """Return a value that is as far off, in relative terms, as a quantity is."""
-    return q.scaled(value / q.value) if q.value else Quantity(value, q.terms, q.known)
+    return q.scaled(value / q.value) if q.value else replace(q, value=value)
 
 
 def _capped(job: Job, slots: Slots, terms: Terms, k: int) -> Way:
@@ -264,7 +264,7 @@ def _tilted(slots: Slots) -> Floats:
 
 def _late(slowdown: Quantity, cost_per_speed: float) -> Quantity:
     """Return what an uncertain slowdown adds to the terms of a cost: speed is its inverse."""
-    bare = Quantity(0.0, slowdown.terms, slowdown.known)
+    bare = replace(slowdown, value=0.0)
     return bare.scaled(cost_per_speed / slowdown.value**2)
 
 
@@ -304,7 +304,7 @@ def gain(way: Way, against: Way) -> Quantity | None:
         return None
     ratio = way.cost.ratio(against.cost)
     terms = {source: -u for source, u in ratio.terms.items() if abs(u) > DUST}
-    return Quantity(1.0 - ratio.value, terms, ratio.known)
+    return Quantity(1.0 - ratio.value, terms, ratio.known, {s: -u for s, u in ratio.bounds.items()})
 
 
 def saved(way: Way, against: Way, job: Job) -> Quantity:
@@ -314,7 +314,7 @@ def saved(way: Way, against: Way, job: Job) -> Quantity:
 
 def shown(q: Quantity, job: Job) -> Quantity:
     """Return a cost or an energy as it may be shown: without an interval where the job's power has none."""
-    return q if job.sure else Quantity(q.value, q.terms, known=False)
+    return q if job.sure else replace(q, known=False)
 
 
 def best_of(ways: tuple[Way, ...], job: Job, name: str = "") -> Way:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity
+from joulelab.core.quantity import UNSEEN, Quantity
 from joulelab.core.scope import family
 from joulelab.plan.account.energy import side_of
 from joulelab.plan.account.entries import SIDES
@@ -153,7 +153,7 @@ def job_of(measured: Sequence[Measured], wanted: Wanted) -> Job:
     nodes = wanted.nodes or hosts
     scale = nodes / hosts
     whole = repeats.energy.scaled(scale / repeats.duration_s)
-    power = Quantity(whole.value, whole.terms) if wanted.power_w is None else Quantity(wanted.power_w * nodes)
+    power = replace(whole, known=True) if wanted.power_w is None else Quantity(wanted.power_w * nodes)
     own = wanted.duration_s is None and wanted.power_w is None
     idle, idle_from = _idle(wanted, repeats.idle, power, nodes, hosts)
     job = Job(
@@ -210,18 +210,12 @@ def with_caps(job: Job, response: Response, wanted: Wanted) -> Job:
     for cap_w in sorted({c for c in caps if c < reference.cap_w}):
         point = response.at(cap_w)
         ratio = point.node_w.ratio(reference.node_w)
-        modes.append(Mode(cap_w, point.slowdown, product(job.full.power, ratio)))
+        modes.append(Mode(cap_w, point.slowdown, job.full.power * ratio))
     said = f"caps: {response.said}" if response.said else ""
     source: CapsFrom = response.source if modes else ""
     # A slower mode that draws more is none that anybody wants, but it is what was measured: the optimum leaves it out.
     modes.sort(key=lambda mode: -mode.slowdown.value)
     return replace(job, modes=(*modes, job.full), caps_from=source, notes=(*job.notes, *([said] if said else [])))
-
-
-def product(a: Quantity, b: Quantity) -> Quantity:
-    """Multiply two quantities to first order; what both share adds up."""
-    both = a.scaled(b.value) + b.scaled(a.value)
-    return Quantity(a.value * b.value, both.terms, both.known)
 
 
 def _response(measured: Sequence[Measured], repeats: Repeats, wanted: Wanted) -> Response | None:
@@ -239,7 +233,7 @@ def _response(measured: Sequence[Measured], repeats: Repeats, wanted: Wanted) ->
     node_w = repeats.energy.scaled(1 / repeats.duration_s / nodes_of(run))
     models = [s.model for s in run.result.scopes if family(s.scope) == "gpu"]
     model = models[0] if models else ""
-    node_w = Quantity(node_w.value, node_w.terms)  # what the model adds is known, whatever the meter is worth
+    node_w = replace(node_w, known=True)  # what the model adds is known, whatever the meter is worth
     highest_w = draw.highest_w if draw else node_w.value
     return modelled_response(node_w, highest_w, gpus=gpus, gpu_w=gpu_w, model=model, gpu_mean_w=mean)
 
@@ -301,5 +295,5 @@ def quantity_to_json(q: Quantity, *, sure: bool = True) -> dict[str, Any]:
         "expanded": expanded,
         "known": q.known and sure,
         "ratio_known": q.known,
-        "terms": dict(q.terms),
+        "terms": {**q.terms, **{f"{UNSEEN}{source}": u for source, u in q.bounds.items()}},
     }

@@ -28,8 +28,7 @@ from joulelab.report.table import budget_table, energy_table, measured_by_lines,
 if TYPE_CHECKING:
     from joulelab.analysis.distribution import Distribution
     from joulelab.analysis.profile import Profile, Trace
-    from joulelab.analysis.result import Result
-    from joulelab.analysis.statistics import PowerStatistics
+    from joulelab.analysis.result import PowerStatistics, Result
     from joulelab.report.page.blocks import Block
 
 INTERVALS = "Intervals are expanded uncertainties (k = 2)."

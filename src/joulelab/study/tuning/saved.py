@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.products import product
 from joulelab.core.clock import NS
 from joulelab.core.errors import JoulelabError
 from joulelab.core.quantity import Quantity, total
@@ -106,8 +105,8 @@ def _reference(
     time, energy = base.time.scaled(works[0]), base.energy.scaled(works[1])
     source = f"drift:{stretches[0][0]}"
     return (
-        Quantity(energy.value, {**energy.terms, source: base.energy.value * unsure[1]}, energy.known),
-        Quantity(time.value, {**time.terms, source: base.time.value * unsure[0]}, time.known),
+        replace(energy, terms={**energy.terms, source: base.energy.value * unsure[1]}),
+        replace(time, terms={**time.terms, source: base.time.value * unsure[0]}),
     )
 
 
@@ -130,4 +129,4 @@ def _later(online: Online, best: Row, rest: _Used) -> tuple[float, float] | None
 def _as_the_choice(base: Row, best: Row, rest: _Used) -> tuple[Quantity, Quantity]:
     """Return what the reference would have taken where it would have changed as the choice did."""
     energy, time = base.energy.ratio(best.energy), base.time.ratio(best.time)
-    return product(rest.energy, energy), time.scaled(rest.seconds)
+    return rest.energy * energy, time.scaled(rest.seconds)

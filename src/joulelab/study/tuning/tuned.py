@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulelab.analysis.products import ONE
-from joulelab.core.quantity import Quantity, total
+from joulelab.core.quantity import ONE, Quantity, total
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
@@ -57,7 +57,7 @@ class Window:
     def energy_per(self) -> Quantity:
         """Return joules per unit of work; what makes the rate vary makes the energy vary."""
         per = self.energy.scaled(1 / self.work)
-        return Quantity(per.value, {**per.terms, **self._own(per.value, self.u_drift[1])}, per.known)
+        return replace(per, terms={**per.terms, **self._own(per.value, self.u_drift[1])})
 
     @property
     def time_per(self) -> Quantity:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulelab.core.quantity import Quantity, edges, total
+from joulelab.core.quantity import Quantity, edges, finite_or_none, total
 
 numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
-sources = st.sampled_from(["gain:a", "gain:b", "edge:x:1", "edge:x:2", "unseen:a"])
-quantities = st.builds(Quantity, numbers, st.dictionaries(sources, numbers, max_size=4), st.booleans())
+sources = st.sampled_from(["gain:a", "gain:b", "edge:x:1", "edge:x:2"])
+terms = st.dictionaries(sources, numbers, max_size=4)
+quantities = st.builds(Quantity, numbers, terms, st.booleans(), st.dictionaries(sources, numbers, max_size=2))
 
 
 def same(a: Quantity, b: Quantity, tolerance: float = 1e-6) -> None:
     assert a.value == pytest.approx(b.value, abs=tolerance)
     assert a.known == b.known
-    for source in {*a.terms, *b.terms}:
-        assert a.terms.get(source, 0.0) == pytest.approx(b.terms.get(source, 0.0), abs=tolerance)
+    for mine, other in ((a.terms, b.terms), (a.bounds, b.bounds)):
+        for source in {*mine, *other}:
+            assert mine.get(source, 0.0) == pytest.approx(other.get(source, 0.0), abs=tolerance)
 
 
 @given(numbers, numbers)
@@ -112,21 +115,69 @@ def test_the_budget_is_by_kind_largest_first_whatever_the_tag():
 
 
 def test_a_bound_is_beside_the_interval_until_there_is_evidence_for_it():
-    a = Quantity(10.0, {"gain:m": 3.0, "unseen:m": 4.0})
+    a = Quantity(10.0, {"gain:m": 3.0}, bounds={"m": 4.0})
     assert (a.u, a.expanded, a.bound) == (3.0, 6.0, 10.0)
-    assert a.counted == {"gain:m": 3.0}
+    assert Quantity.from_terms(10.0, {"gain:m": 3.0, "unseen:m": 4.0}) == a  # as files of older versions have it
+    assert a.without("unseen").bound == 6.0
+    assert a.tagged("x", keep=("gain:",)).bounds == {"m@x": 4.0}
     assert a.budget() == {"unseen": 4.0, "gain": 3.0}
     assert (a.to_json()["expanded"], a.to_json()["bound"]) == (6.0, 10.0)
     evident = a.with_bound()
     assert dict(evident.terms) == {"gain:m": 3.0, "in-step:m": 4.0}
     assert (evident.expanded, evident.bound) == (10.0, 10.0)
-    assert Quantity(10.0, {"unseen:m": 4.0}, known=False).bound is None
+    assert Quantity(10.0, {}, known=False, bounds={"m": 4.0}).bound is None
 
 
 def test_bounds_of_one_sensor_add_and_cancel_as_terms_do():
-    a = Quantity(10.0, {"unseen:m": 4.0})
+    a = Quantity(10.0, bounds={"m": 4.0})
     assert (a + a).bound == 16.0
     assert (a - a).bound == 0.0
+    assert (a / a).bound == 0.0
+    assert (a * a).bound == 160.0
+    assert total([a, a]).bounds == {"m": 8.0}
+
+
+@given(quantities, numbers)
+def test_numbers_are_exact_quantities(a, x):
+    exact = Quantity(x)
+    same(a + x, a + exact)
+    same(x + a, exact + a)
+    same(a - x, a - exact)
+    same(x - a, exact - a)
+    same(a * x, a * exact, 1e-3)
+    same(x * a, exact * a, 1e-3)
+    assert (float(a), a < x, a > x, a > exact) == (a.value, a.value < x, a.value > x, a.value > x)
+    if x:
+        same(a / x, a / exact)
+
+
+@given(st.floats(10, 1e4), st.floats(10, 1e4), st.floats(-0.01, 0.01), st.floats(-0.01, 0.01))
+def test_a_product_is_right_to_first_order(a, b, du, dv):
+    one, two = Quantity(a, {"x": a * du, "z": a * dv}), Quantity(b, {"y": b * dv, "z": b * du})
+    moved = a * (1 + du + dv) * b * (1 + dv + du) - a * b
+    assert sum((one * two).terms.values()) == pytest.approx(moved, abs=((abs(du) + abs(dv)) ** 2 + 1e-12) * a * b)
+
+
+def test_numbers_of_numpy_are_numbers_and_arrays_are_refused():
+    a = Quantity(10.0, {"gain:m": 3.0})
+    assert np.float64(2.0) * a == a * np.float32(2.0) == np.int64(2) * a == a * 2
+    with pytest.raises(TypeError):
+        np.arange(3.0) * a  # would be an array of quantities, each with the same error
+    with pytest.raises(TypeError):
+        a + "1"
+
+
+def test_an_energy_is_told_in_kwh_and_its_width_as_a_share():
+    a = Quantity(7.2e6, {"gain:m": 0.36e6}, bounds={"m": 3.6e6})
+    assert (a.kwh.value, a.kwh.u, a.kwh.bounds) == (2.0, pytest.approx(0.1), {"m": 1.0})
+    assert a.relative == pytest.approx(0.1)
+    assert Quantity(0.0).relative is None
+    assert Quantity(1.0, known=False).relative is None
+    assert (a.is_positive, (-a).is_positive, Quantity(1.0, known=False).is_positive) == (True, False, None)
+
+
+def test_json_has_no_number_that_is_not_finite():
+    assert [finite_or_none(x) for x in (1.5, 0, None, math.nan, math.inf)] == [1.5, 0, None, None, None]
 
 
 def test_the_edge_between_two_phases_cancels_in_their_sum():

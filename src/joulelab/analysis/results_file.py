@@ -1,0 +1,301 @@
+"""Store the result of a run beside it: `results.json` restores the same Result, `head.json` is the part for lists.
+
+Both are valid while the versions below and the fingerprint of the run's files match, and can be deleted. Raise
+RESULT_VERSION when a field of Result or Head changes, ANALYSIS_VERSION when the analysis gives another number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from joulelab.analysis.result import Fact, Result, make_plain
+from joulelab.core.errors import JoulelabError
+from joulelab.core.quantity import finite_or_none
+from joulelab.core.version import __version__
+from joulelab.store.documents import LARGEST_DOCUMENT, decode_json
+from joulelab.store.folder import RunState, run_state
+from joulelab.store.manifest import fingerprint
+from joulelab.store.safe_files import is_own, read_regular, replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+RESULT_VERSION, ANALYSIS_VERSION = 1, 1
+FILE, HEAD = "results.json", "head.json"
+WRONG = ("damaged", "impossible power")  # checks after which lists show no energy
+Row = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Hold the part of a result that lists and queries over thousands of runs need.
+
+    `energy` is that of everything measured as `--json` prints it, `problem` the message of a `check` after which lists
+    show no energy. `energies` and `phases` are rows of the views of `joulelab query`.
+    """
+
+    name: str | None
+    start_utc: str
+    duration_s: float
+    energy: Row | None
+    state: str
+    outcome: str
+    exit_code: int | None
+    signal: int | None
+    command: list[str]
+    labels: dict[str, str]
+    facts: dict[str, Fact | None]
+    twin: str
+    estimate: bool
+    problem: str | None = None
+    check: str | None = None
+    energies: list[Row] = field(default_factory=list)
+    phases: list[Row] = field(default_factory=list)
+
+    def to_json(self) -> Row:
+        """Return the keys that `joulelab ls --json` prints."""
+        return {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in ("energies", "phases")}
+
+    def fact_rows(self) -> list[Row]:
+        """Return the facts as rows of a view: as text, and as a number where it is a finite one."""
+        return [
+            {
+                "fact": name,
+                "value": "nan" if value is None else str(value),
+                "number": None if value is None or isinstance(value, (str, bool)) else float(value),
+            }
+            for name, value in self.facts.items()
+        ]
+
+
+class _Versions(msgspec.Struct):
+    """Hold the keys that tell whether a stored result is valid."""
+
+    result_version: int = 0
+    analysis_version: int = 0
+    inputs: str = ""
+
+
+class _StoredResult(_Versions, kw_only=True):
+    result: Result
+    joulelab: str = __version__
+
+
+class _StoredHead(_Versions, kw_only=True):
+    head: Head
+
+
+def read_result(run: Path) -> Result | None:
+    """Return the stored result of a run, None where there is none or the run has changed since."""
+    found = _read_stored(run, FILE, _StoredResult)
+    return None if found is None else found.result
+
+
+def read_head(run: Path) -> Head | None:
+    """Return the stored head of a run, None where there is none or the run has changed since."""
+    found = _read_stored(run, HEAD, _StoredHead)
+    return None if found is None else found.head
+
+
+def load_result(run: Path) -> Result:
+    """Return the result of a run: stored, or analysed and stored. Raises JoulelabError."""
+    stored = read_result(run)
+    if stored is not None:
+        return stored
+    result = analyse_ended(run)
+    write_result(run, result)
+    return result
+
+
+def load_head(run: Path) -> Head:
+    """Return the head of a run: stored, or made from its result and stored. Raises JoulelabError."""
+    stored = read_head(run)
+    if stored is not None:
+        return stored
+    result = read_result(run)
+    if result is None:
+        result = analyse_ended(run)
+        return write_result(run, result)
+    head = make_head(result)
+    with contextlib.suppress(OSError):
+        if is_own(run.stat()):
+            _write_stored(run, HEAD, _StoredHead(head=head), fingerprint(run))
+    return head
+
+
+def analyse_ended(run: Path) -> Result:
+    """Seal a run that has ended, and analyse it. Raises JoulelabError."""
+    from joulelab.analysis.analyse import analyse
+    from joulelab.store.run import open_run
+
+    seal_ended(run)
+    with open_run(run) as opened:
+        return analyse(opened)
+
+
+def seal_ended(run: Path) -> None:
+    """Seal a run that has ended and is not sealed yet; a read-only store is read from its journals."""
+    if run_state(run) is RunState.LIVE or not any(run.glob("*/*.journal")):
+        return
+    from joulelab.store.seal import seal
+
+    with contextlib.suppress(JoulelabError, OSError):
+        seal(run)
+
+
+def write_result(run: Path, result: Result) -> Head:
+    """Store a result and its head, and return the head; a full disk costs only the time to analyse it again.
+
+    Nothing is stored while the run is live, nor in the folder of another user, who could plant links there.
+    """
+    head = make_head(result)
+    with contextlib.suppress(JoulelabError, OSError):
+        if is_own(run.stat()) and run_state(run) is not RunState.LIVE:
+            inputs = fingerprint(run)
+            _write_stored(run, FILE, _StoredResult(result=result), inputs)
+            _write_stored(run, HEAD, _StoredHead(head=head), inputs)
+    return head
+
+
+def make_head(result: Result) -> Head:
+    """Return the part of a result that lists and queries need."""
+    whole = result.group("measured")
+    wrong = next((check for name in WRONG for check in result.checks if check.name == name), None)
+    return Head(
+        name=result.name,
+        start_utc=result.start_utc,
+        duration_s=result.duration_s,
+        energy=make_plain(result.energy),
+        state=result.state,
+        outcome=result.outcome,
+        exit_code=result.exit_code,
+        signal=result.signal,
+        command=result.command,
+        labels=result.labels,
+        facts=make_plain(result.facts),
+        twin=result.twin,
+        estimate=whole is not None and whole.estimate,
+        problem=None if wrong is None else wrong.message,
+        check=None if wrong is None else wrong.name,
+        energies=_energy_rows(result),
+        phases=_phase_rows(result),
+    )
+
+
+def query_rows(run: Path) -> Mapping[str, list[Row]]:
+    """Return the rows that a run adds to the views of `joulelab query`; none where it cannot be analysed.
+
+    A run that is damaged has a row of `damaged` with its problem.
+    """
+    try:
+        head = load_head(run)
+    except Exception as error:  # noqa: BLE001 one run that cannot be analysed must not hide the others
+        return {"damaged": [{"problem": str(error)}]}
+    damaged = [{"problem": head.problem}] if head.problem else []
+    return {"energies": head.energies, "phases": head.phases, "facts": head.fact_rows(), "damaged": damaged}
+
+
+def _energy_rows(result: Result) -> list[Row]:
+    """Return a row for each scope; those that are `counted` add up to everything measured."""
+    whole = result.group("measured")
+    counted = set(whole.scopes) if whole else set()
+    rows = [
+        {
+            "host": s.host,
+            "scope": s.scope,
+            "meter": s.reading.meter,
+            "channel": s.reading.channel,
+            "energy_j": s.energy.value,
+            "uncertainty_j": s.energy.expanded,
+            "mean_w": s.mean_w.value,
+            "median_w": s.statistics.median if s.statistics else None,
+            "max_w": s.statistics.maximum if s.statistics else None,
+            "net_j": s.net.value if s.net else None,
+            "accuracy": s.reading.accuracy,
+            "estimate": s.reading.estimate,
+            "counted": s.scope in counted,
+            "device": s.device,
+            "model": s.model,
+        }
+        for s in result.scopes
+    ]
+    return [_finite_row(row) for row in rows]
+
+
+def _phase_rows(result: Result) -> list[Row]:
+    rows = []
+    for phase in result.phases:
+        energy = result.phase_energy(phase)
+        row = {
+            "phase": phase.name,
+            "n": phase.n,
+            "start_s": phase.start_s,
+            "duration_s": phase.duration_s,
+            "energy_j": energy.value if energy else None,
+            "uncertainty_j": energy.expanded if energy else None,
+            "depth": phase.depth,
+            "last": phase.last,
+            **{f"work_{name}": amount for name, amount in phase.work.items()},
+        }
+        rows.append(_finite_row(row))
+    return rows
+
+
+def _finite_row(row: Row) -> Row:
+    return {key: finite_or_none(value) if isinstance(value, float) else value for key, value in row.items()}
+
+
+def _read_stored(run: Path, file: str, kind: type[T]) -> T | None:
+    with contextlib.suppress(OSError, ValueError, RecursionError, msgspec.MsgspecError):
+        text = read_regular(f"{run}/{file}", LARGEST_DOCUMENT)
+        versions = _decode(text, _Versions)
+        valid = (versions.result_version, versions.analysis_version) == (RESULT_VERSION, ANALYSIS_VERSION)
+        if valid and versions.inputs == fingerprint(run):
+            return _decode(text, kind)
+    return None
+
+
+def _write_stored(run: Path, file: str, stored: _Versions, inputs: str) -> None:
+    stored.result_version, stored.analysis_version, stored.inputs = RESULT_VERSION, ANALYSIS_VERSION, inputs
+    try:
+        text = msgspec.json.encode(stored)
+    except UnicodeEncodeError:  # a command line that is no UTF-8
+        text = json.dumps(msgspec.to_builtins(stored)).encode()
+    # Not forced to the disk, which takes longer than all else: a file that a power loss tears is made again.
+    replace_file(run / file, text, sync=False)
+
+
+def _decode(text: bytes, kind: type[T]) -> T:
+    """Decode a stored document. Raises MsgspecError, ValueError, RecursionError."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeError):
+        return msgspec.convert(_restore_nan(decode_json(text), kind), kind)
+
+
+def _restore_nan(data: Any, kind: Any) -> Any:
+    """Return decoded JSON with NaN in place of null where the type has a number and nothing else."""
+    arguments = typing.get_args(kind)
+    if data is None:
+        return math.nan if kind is float or (float in arguments and type(None) not in arguments) else None
+    if isinstance(data, dict):
+        if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)):
+            hints = typing.get_type_hints(kind)
+            return {key: _restore_nan(value, hints.get(key)) for key, value in data.items()}
+        if isinstance(kind, types.UnionType):
+            return _restore_nan(data, next((one for one in arguments if one is not type(None)), None))
+        return {key: _restore_nan(value, arguments[1] if arguments else None) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_restore_nan(value, arguments[0] if arguments else None) for value in data]
+    return data

@@ -339,7 +339,7 @@ def test_a_meter_that_does_not_read_is_not_written(call: Call, here: Path, monke
         (["address=here"], "config.missing-key", "address=here password=env:INSTRUMENT1_PASSWORD`"),
         (["password=env:PW"], "config.missing-key", "password=env:PW address=...`"),
         (["address=here", f"password={RIGHT}"], "config.secret-in-plain-text", "password=env:NAME"),
-        (["address=here", "password=env:PW", "adress=x"], "config", "'address'"),
+        (["address=here", "password=env:PW", "adress=x"], "config.unknown-key", "'address'"),
         (["here"], "usage.no-pair", "address=..."),
         (["address=here", "password=env:PW", "--name", "a b"], "config.name", "-"),
         (["--file", "x", "--user"], "usage.exclusive", "--user"),

@@ -356,10 +356,10 @@ def test_each_problem_is_one_line_whatever_stands_in_the_file(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (f"a = {'[' * 2000}{']' * 2000}", "too deep to be a study file (it has lists or tables in each other by the"),
-        ("a = 1\nb = [", "2: not TOML (Invalid value); correct that line"),
-        ("a = 1\nb c", "2: not TOML (Expected '=' after a key in a key/value pair, at character 3); correct that line"),
-        ("a = 1\na = 2\n", "2: not TOML (Cannot overwrite a value, at character 6); correct that line"),
+        (f"a = {'[' * 2000}{']' * 2000}", "not a TOML file (its lists or tables are nested too deeply); nest them less deeply"),
+        ("a = 1\nb = [", "2: not a TOML file (Invalid value); correct that line"),
+        ("a = 1\nb c", "2: not a TOML file (Expected '=' after a key in a key/value pair, at character 3); correct that line"),
+        ("a = 1\na = 2\n", "2: not a TOML file (Cannot overwrite a value, at character 6); correct that line"),
         ('knobs = 3\n[workloads.a]\ncommand = "x"', "1: knobs is 3; write it as a table: [knobs]"),
         ("", "there is no workload; add [workloads.NAME] with command = ..."),
         ("workloads = {}", "1: there is no workload; add [workloads.NAME] with command = ..."),
@@ -376,7 +376,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "my study.toml").write_text("[workloads.a]\ncommand = 'x'\n", encoding="utf-8")
     for name, expected in (
         ("bytes.toml", "bytes.toml:2: not a TOML file (it is not UTF-8); save it as UTF-8"),
-        ("", "cannot read the study file (Is a directory); name a file of TOML"),
+        ("", "cannot read the study file (it is a folder, not a regular file); name a file of TOML"),
         ("no.toml", "there is no such study file (study files there: bytes.toml, my study.toml); name another"),
         ("none/no.toml", "there is no such study file; name another"),
         ("my study.toml", "'my study' cannot name a study: the file's name; add name = \"...\" at the top"),

@@ -18,7 +18,7 @@ from joulelab.cli.options import UsageError, describe_error, print_json
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.run.config.check import NAME, check_values, entry_of
 from joulelab.run.config.choose import list_lost_meters
-from joulelab.run.config.entry import Source, Table
+from joulelab.run.config.entry import MeterTable, Source
 from joulelab.run.config.files import NAMED, project_file, system_file, user_file
 from joulelab.run.config.modules import module_of
 from joulelab.run.config.secrets import KINDS
@@ -56,7 +56,7 @@ def add(
         if lost.meter != chosen:
             click.echo(f"joulelab: {lost}", err=True)
     _check_name(chosen, target, existing, replace=replace)
-    table = Table(chosen, Source(target), {"meter": module, **_values(module, words, found)})
+    table = MeterTable(chosen, Source(target), {"meter": module, **_values(module, words, found)})
     if module.endswith(".py"):
         table.values["meter"] = str(Path(module).absolute())
     opener, readings = _tried(table, found)
@@ -71,7 +71,7 @@ def add(
     return 0
 
 
-def _tried(table: Table, module: Any) -> tuple[Opener, list[Reading]]:
+def _tried(table: MeterTable, module: Any) -> tuple[Opener, list[Reading]]:
     """Open the meter and read it once, asking for keys that it lacks where there is somebody to ask."""
     while True:
         opener = Opener(entry_of(table))
@@ -113,7 +113,7 @@ def _question(key: str, opener: Opener) -> str:
     return f"{key} ({meaning}{how})"
 
 
-def _example(table: Table, key: str, opener: Opener) -> str:
+def _example(table: MeterTable, key: str, opener: Opener) -> str:
     given = [f"{k}={_shown(v)}" for k, v in table.values.items() if k != "meter"]
     value = f"env:{table.name.upper()}_{key.upper()}" if key in opener.entry.secrets else "..."
     words = ["joulelab", "meters", "--add", table.values["meter"], *given, f"{key}={value}"]

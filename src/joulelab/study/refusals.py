@@ -11,7 +11,7 @@ from joulelab.core.errors import JoulelabError, join_errors
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from joulelab.run.config.places import Place
+    from joulelab.core.reading import Place
 
 OF_KNOB = "how many GPUs a workload sees is the knob gpus"
 
@@ -55,9 +55,9 @@ class Refusals:
         """Return the line of a place, 0 where nobody knows."""
         if not self._lines:
             return 0
-        from joulelab.run.config.places import line_of
+        from joulelab.core.reading import find_line
 
-        return line_of(self._lines, place) or 0
+        return find_line(self._lines, place) or 0
 
     def knob(self, name: str, workload: str) -> Place:
         """Return where a knob of a workload stands: among its own, or among those of all."""
@@ -76,7 +76,7 @@ def _look_into(file: Path) -> tuple[Mapping[Place, int], Mapping[str, Any]]:
     """Return the lines and the content of a study file; none where it cannot be read any more."""
     import tomllib
 
-    from joulelab.run.config.places import find_lines
+    from joulelab.core.reading import find_lines
 
     try:
         text = file.read_bytes().decode("utf-8-sig")

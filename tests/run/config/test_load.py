@@ -11,7 +11,6 @@ import pytest
 from tests.run.config.conftest import INSTRUMENT, Places
 
 from joulelab.run.config.files import foreign, project_file
-from joulelab.run.config.lines import line_of, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +65,7 @@ def test_a_file_that_was_named_has_to_be_there(places: Places) -> None:
     places.environ["JOULELAB_CONFIG"] = str(places.named)
     (problem,) = places.load().problems
     assert str(places.named) in str(problem)
-    assert "No such file" in str(problem)
+    assert "there is no such configuration file" in str(problem)
 
 
 def test_entries_are_switched_off_and_on(places: Places) -> None:
@@ -137,8 +136,10 @@ def test_a_usual_meter_is_set_up_by_its_name(places: Places) -> None:
         ('[meters.x]\nmeter = "json.decoder"\n', 2, "it has neither open_meter"),
         ('[meters.x]\nmeter = "no.such"\n', 2, "cannot be loaded"),
         ("a = \n", 1, "Invalid value, at character 5"),
-        ("meters = 3\n", None, "meters.NAME is not a table; write [meters.NAME]"),
-        ("[meters]\nx = 3\n", None, "write [meters.x]"),
+        ("meters = 3\n", 1, "meters is 3; write it as a table: [meters]"),
+        ("[meters]\nx = 3\n", 2, "x is 3; write it as a table: [meters.x]"),
+        ("rated_w = 3\n", 1, "unknown key 'rated_w' in the file; it belongs to [node]"),
+        ("[run]\nrated_w = 3\n", 2, "unknown key 'rated_w' in [run]; it belongs to [node]"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(places: Places, text: str, line: int | None, said: str) -> None:
@@ -147,6 +148,22 @@ def test_what_is_wrong_is_told_with_its_place(places: Places, text: str, line: i
     where = f"{path}:{line}" if line else str(path)
     assert str(problem).startswith(f"{where}: ")
     assert said in str(problem)
+
+
+def test_all_mistakes_of_an_entry_are_told_at_once(places: Places) -> None:
+    """A run that is started again after each corrected key would cost an afternoon."""
+    path = places.write("user", ENTRY + "adress = 1\ncord = 3\n")
+    places.write("project", "[meters.pdu1]\nnode = 7\nwats = 8\n[run]\nidle = 1\ntail_s = 'x'\n")
+    config = places.load()
+    assert [(str(p).partition(": ")[0], p.code) for p in config.problems] == [
+        (f"{places.project}:5", "config.unknown-key"),
+        (f"{places.project}:6", "config.wrong-value"),
+        (f"{places.project}:2", "config.wrong-value"),
+        (f"{places.project}:3", "config.unknown-key"),
+        (f"{path}:5", "config.unknown-key"),
+        (f"{path}:6", "config.wrong-value"),
+    ]
+    assert config.lost == {"pdu1": config.problems[2:]}
 
 
 def test_what_is_right_is_kept_beside_what_is_wrong(places: Places) -> None:
@@ -174,9 +191,9 @@ def test_a_file_that_is_not_utf8(places: Places) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (os.mkfifo, "it is a FIFO, not a regular file"),
-        (os.mkdir, "it is a folder, not a regular file"),
-        (lambda path: path.symlink_to("gone"), "No such file"),
+        (os.mkfifo, "cannot read the configuration file (it is a FIFO, not a regular file)"),
+        (os.mkdir, "cannot read the configuration file (it is a folder, not a regular file)"),
+        (lambda path: path.symlink_to("gone"), "there is no such configuration file (it is a link to nothing)"),
     ],
 )
 def test_only_regular_files_are_read(places: Places, place: str, make: Callable[[Path], None], said: str) -> None:
@@ -188,7 +205,7 @@ def test_only_regular_files_are_read(places: Places, place: str, make: Callable[
     config = places.load()
     ((file, problem),) = config.unread.items()
     assert (file, config.problems) == (path, [problem])
-    assert str(problem).startswith(f"{path}: cannot read this file ({said}")
+    assert str(problem).startswith(f"{path}: {said}; ")
 
 
 def test_a_file_that_others_may_write_is_used_only_if_it_is_named(places: Places) -> None:
@@ -242,13 +259,3 @@ def test_an_outlet_in_two_entries_is_told(places: Places) -> None:
     places.write("project", (ENTRY + "outlets = [3]\n") + (ENTRY + "outlets = [3, 4]\n").replace("pdu1", "pdu2"))
     (warning,) = places.load().warnings
     assert "outlets 3 of one address is in pdu1 and pdu2" in warning
-
-
-def test_lines_are_found_in_several_ways_of_writing() -> None:
-    text = '# x\n[ meters . "pdu1" ]  # here\n"address" = "x"\na.b = 1\n[meters.pdu1.deep]\nc = 1\n[[other]]\nd = 1\n'
-    assert line_of(text, "meters.pdu1") == 2
-    assert line_of(text, "meters.pdu1", "address") == 3
-    assert line_of(text, "meters.pdu1", "a") == 4
-    assert line_of(text, "meters.pdu1", "nothing") == 2
-    assert line_of(text, "meters.pdu2") is None
-    assert span_of(text, "meters.pdu1") == (1, 6)

@@ -34,25 +34,25 @@ def test_they_are_for_the_hosts_that_are_named(places: Places, pattern: str, app
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("[node]\nrated = 5\n", 2, "unknown key 'rated'; did you mean 'rated_w'?"),
+        ("[node]\nrated = 5\n", 2, "unknown key 'rated' in [node]; did you mean 'rated_w'?"),
         ('[node]\nrated_w = "5 kW"\n', 2, "rated_w is '5 kW'; give a number of watts above 0"),
         ("[node]\nplanned_w = 0\n", 2, "planned_w is 0"),
-        ("[node]\nplanned_w = true\n", 2, "planned_w is True"),
+        ("[node]\nplanned_w = true\n", 2, "planned_w is true"),
         ("[node]\nplanned_w = inf\n", 2, "planned_w is inf"),
         ("[node]\nnode = 7\nrated_w = 5\n", 2, "node is 7"),
-        ("node = 7\n", None, "node is not a table; write [node] and under it rated_w = 10200"),
-        ("supply = 7\n", None, "supply is not a table"),
+        ("node = 7\n", 1, "node is 7; write it as a table: [node]"),
+        ("supply = 7\n", 1, "supply is 7; write it as a table: [supply]"),
         ("[supply]\nrakc = 5\n", 2, "there is no such scope"),
         ("[supply]\nrack = -1\n", 2, "rack is -1"),
         ("[supply]\nnode.ac = 5\n", 2, 'write "node.ac" in quotation marks'),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(places: Places, text: str, line: int | None, said: str) -> None:
+def test_what_is_wrong_is_told_with_its_line(places: Places, text: str, line: int, said: str) -> None:
     file = places.write("user", text)
     config = places.load()
     (problem,) = config.problems
     assert said in str(problem)
-    assert str(problem).startswith(f"{file}:{line}:" if line else str(file))
+    assert str(problem).startswith(f"{file}:{line}:")
     assert not config.node
     assert not config.supply
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
+from joulelab.run.config import write
 from joulelab.run.config.write import entry_text, toml, write_entry
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ def test_an_entry_is_replaced_only_on_request(tmp_path: Path) -> None:
     assert file.read_text() == BEFORE
     write_entry(file, "a", VALUES, replace=True)
     changed = file.read_text()
-    assert changed == BEFORE.replace('[meters.a]  # first\nmeter = "rapl"\n', entry_text("a", VALUES))
+    assert changed == BEFORE.replace(
+        '# first\nmeter = "rapl"\n', "# first\n" + entry_text("a", VALUES).partition("\n")[2]
+    )
     write_entry(file, "b", VALUES, replace=True)
     assert tomllib.loads(file.read_text())["meters"] == {"a": VALUES, "b": VALUES}
     assert "# about b\n[meters.b]" in file.read_text()
@@ -57,23 +60,43 @@ def test_an_entry_is_replaced_only_on_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['meters = { a = { meter = "rapl" } }\n', '[meters]\na.meter = "rapl"\n', "[meters.a.b]\nc = 1\n"]
+    "text",
+    [
+        'meters = { a = { meter = "rapl" } }\n',
+        'meters = { b = { meter = "rapl" } }\n',
+        '[meters]\na.meter = "rapl"\n',
+        "[meters.a.b]\nc = 1\n",
+        '[meters.c]\nmeter = """\n[meters.a]\n"""\n[meters.a]\nmeter = "x"\n',
+    ],
 )
-def test_what_cannot_be_changed_safely_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_entry_is_found_in_every_way_of_writing(tmp_path: Path, text: str) -> None:
     file = tmp_path / "joulelab.toml"
     file.write_text(text)
+    write_entry(file, "a", VALUES, replace=True)
+    before, after = tomllib.loads(text)["meters"], tomllib.loads(file.read_text())["meters"]
+    assert after == {**before, "a": VALUES}
+
+
+def test_comments_stay_where_keys_change(tmp_path: Path) -> None:
+    file = tmp_path / "joulelab.toml"
+    file.write_text('[meters.a]\n# why\nmeter = "rapl"  # so\nold = 1\n# about b\n[meters.b]\n')
+    write_entry(file, "a", {"meter": "rapl", "new": 2}, replace=True)
+    assert file.read_text() == '[meters.a]\n# why\nmeter = "rapl"  # so\nnew = 2\n# about b\n[meters.b]\n'
+
+
+@pytest.mark.parametrize("raised", [ValueError, KeyError, TypeError])
+def test_what_cannot_be_changed_safely_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: type[Exception]
+) -> None:
+    def fail(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(write, "_set_entry", fail)
+    file = tmp_path / "joulelab.toml"
+    file.write_text(BEFORE)
     with pytest.raises(ConfigError, match=r"cannot be changed safely.*\n\[meters.a\]"):
         write_entry(file, "a", VALUES, replace=True)
-    assert file.read_text() == text
-
-
-def test_a_header_inside_a_text_is_no_header(tmp_path: Path) -> None:
-    file = tmp_path / "joulelab.toml"
-    text = '[meters.c]\nmeter = """\n[meters.a]\n"""\n[meters.a]\nmeter = "x"\n'
-    file.write_text(text)
-    with pytest.raises(ConfigError, match="safely"):
-        write_entry(file, "a", VALUES, replace=True)
-    assert file.read_text() == text
+    assert file.read_text() == BEFORE
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def command(
     """
     from joulelab.plan.rack.decide import decide
     from joulelab.plan.scenario import read_scenario
-    from joulelab.run.config.write_file import toml_file
+    from joulelab.run.config.write import toml_file
 
     rack, node = _asked(given)
     stores = Stores(runs, studies, only)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.instruments import nearest, settings, wall
+from joulelab.core.reading import Mistakes, read_table
+from joulelab.core.text import suggest_name
+from joulelab.instruments import settings, wall
 from joulelab.run.config.entry import Entry
 from joulelab.run.config.modules import is_inside, is_live, is_usual, module_of
+from joulelab.run.config.shape import ConfigFile, EntryKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from joulelab.run.config.entry import Config, Table
+    from joulelab.core.reading import Place
+    from joulelab.run.config.entry import Config, MeterTable
 
-# The keys of an entry that are for the configuration itself; all others are the meter's.
-OWN = ("meter", "node", "enabled", "cord")
+OWN = tuple(one.name for one in fields(EntryKeys))
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 FEEDS = "node.ac"
 # The keys that name cords of what an entry feeds.
@@ -28,22 +31,48 @@ PLACEHOLDER = "not-resolved"
 LOGIN = re.compile(r"://[^/\s]*@")
 
 
-def add(config: Config, table: Table, host: str) -> None:
-    """Add an entry to the configuration if it is switched on and for this host. Raises ConfigError."""
-    values = table.values
-    _check_own(table)
-    if not values.get("enabled", True):
-        config.off += [table.name] if "meter" not in values and is_inside(table.name) else []
-    elif is_for(values.get("node", "*"), host):
-        entry = entry_of(table)
-        _check_values(entry, table)
-        config.entries.append(entry)
+class EntryMistakes(Mistakes):
+    """Collect the mistakes of an entry, whose keys may stand in several files."""
+
+    def __init__(self, table: MeterTable) -> None:
+        super().__init__(table.source.file, shape=ConfigFile)
+        self.table = table
+        self.place = ("meters", table.name)
+
+    def locate(self, place: Place) -> tuple[str, int]:
+        """Return the file and the line of a key of the entry, else those of the entry itself."""
+        source = self.table.find_source(str(place[2]) if len(place) > 2 else "")
+        return str(source.file), source.line or 0
+
+    def add_key_error(self, key: str, error: JoulelabError) -> None:
+        """Note the error that a key causes, or the whole entry where it is empty."""
+        place = (*self.place, key) if key else self.place
+        self.add(place, error.what, why=error.why, next=error.next, code=error.code)
+
+
+def add(config: Config, table: MeterTable, host: str) -> None:
+    """Add an entry to the configuration if it is switched on and for this host, or what is wrong with it."""
+    mistakes = EntryMistakes(table)
+    own = {key: value for key, value in table.values.items() if key in OWN}
+    keys = read_table(EntryKeys, own, mistakes, mistakes.place) or EntryKeys()
+    if NAME.fullmatch(table.name) is None:
+        what, then = f"{table.name!r} cannot be the name of an entry", "use letters, digits, - and _"
+        mistakes.add(mistakes.place, what, next=then, code="config.name")
+    is_here = is_for(keys.node, host)
+    if keys.enabled and is_here and (entry := _make_entry(mistakes)) is not None:
+        _check_values(entry, mistakes)
+        config.entries += [] if mistakes.errors else [entry]
+    elif not keys.enabled and not mistakes.errors and "meter" not in own and is_inside(table.name):
+        config.off.append(table.name)
+    config.problems += mistakes.errors
+    if mistakes.errors and is_here:
+        config.lost[table.name] = mistakes.errors
 
 
 def check_values(entry: Entry) -> None:
     """Check an entry's values, as its module does, without its secrets and without the instrument. Raises ConfigError.
 
-    What is wrong stands under `meter NAME`; `add` says where in the files.
+    What is wrong stands under `meter NAME`; `add` finds the line.
     """
     module = module_of(entry.meter)
     known = getattr(module, "CONFIG", {})
@@ -68,51 +97,69 @@ def check_values(entry: Entry) -> None:
             ) from error
 
 
-def _check_values(entry: Entry, table: Table) -> None:
+def _check_values(entry: Entry, mistakes: EntryMistakes) -> None:
+    if mistakes.errors:
+        return  # a misspelt key would be missed here once more
     try:
         check_values(entry)
     except JoulelabError as error:
-        where = table.at(_key_of(error, table))
-        more = re.sub(r"^(meter )+", "", error.where or "")
-        if more not in ("", entry.meter, entry.name):
-            where += f", {more}"  # such as a profile's file, a register
-        raise ConfigError(error.what, where=where, why=error.why, next=error.next) from error
+        key = _find_key(error, mistakes.table.values)
+        place = (*mistakes.place, key) if key else mistakes.place
+        more = re.sub(r"^(meter )+", "", error.where or "")  # such as a profile's file, a register
+        what = error.what if more in ("", entry.meter, entry.name) else f"{more}: {error.what}"
+        mistakes.add(place, what, why=error.why, next=error.next, code=error.code)
 
 
-def _key_of(error: JoulelabError, table: Table) -> str:
+def _find_key(error: JoulelabError, values: Mapping[str, Any]) -> str:
     """Return the key of an entry that an error is about: one that it names, or the one that holds that."""
     words = [form for word in re.findall(r"\w+", error.what) for form in (word, f"{word}s")]
-    inside = {word: key for key, value in table.values.items() for word in _keys_inside(value)}
-    return next((word for word in words if word in table.values), next((inside[w] for w in words if w in inside), ""))
+    inside = {word: key for key, value in values.items() for word in _find_keys_inside(value)}
+    return next((word for word in words if word in values), next((inside[w] for w in words if w in inside), ""))
 
 
-def _keys_inside(value: Any) -> set[str]:
+def _find_keys_inside(value: Any) -> set[str]:
     if isinstance(value, dict):
-        return {str(key) for key in value}.union(*map(_keys_inside, value.values()))
-    return set().union(*map(_keys_inside, value)) if isinstance(value, list) else set()
+        return {str(key) for key in value}.union(*map(_find_keys_inside, value.values()))
+    return set().union(*map(_find_keys_inside, value)) if isinstance(value, list) else set()
 
 
-def entry_of(table: Table) -> Entry:
+def entry_of(table: MeterTable) -> Entry:
     """Return what a table describes; its module is loaded for that. Raises ConfigError."""
-    meter = _meter(table)
+    mistakes = EntryMistakes(table)
+    entry = _make_entry(mistakes)
+    mistakes.check()
+    assert entry is not None
+    return entry
+
+
+def _make_entry(mistakes: EntryMistakes) -> Entry | None:
+    """Return what a table describes, without a check of its values; None where it has no module."""
+    table = mistakes.table
+    meter = _find_meter(mistakes)
+    if meter is None:
+        return None
     try:
         module = module_of(meter)
     except JoulelabError as error:
-        raise ConfigError(error.what, where=table.at("meter"), why=error.why, next=error.next) from error
+        mistakes.add_key_error("meter", error)
+        return None
     given = {key: value for key, value in table.values.items() if key not in OWN}
     known = getattr(module, "CONFIG", None)
-    if known is not None:
-        _check_keys(table, given, known)
-    _refuse_logins(table, given, getattr(module, "SECRETS", ()))
+    valid = [*OWN, *(key for key in known or () if key != "label")]
+    for key in given if known is not None else ():
+        if key not in valid:
+            mistakes.refuse_key(mistakes.place, key, valid)
+    secrets = tuple(getattr(module, "SECRETS", ()))
+    _refuse_logins(given, secrets, mistakes)
     return Entry(
         table.name,
         meter,
         table.source,
         given,
         table.sources,
-        secrets=tuple(getattr(module, "SECRETS", ())),
+        secrets=secrets,
         feeds=str(given.get("feeds") or FEEDS) if known is None or "feeds" in known else "",
-        parts=_cords(table),
+        parts=_count_own_cords(table),
         live=is_live(module),
         usual=is_usual(module),
     )
@@ -127,7 +174,7 @@ def count_cords(config: Config) -> None:
     total: dict[str, int] = {}
     for name in config.lost:
         feeds = str(config.tables[name].values.get("feeds") or FEEDS)
-        total[feeds] = total.get(feeds, 0) + _cords(config.tables[name])
+        total[feeds] = total.get(feeds, 0) + _count_own_cords(config.tables[name])
     owner: dict[tuple[str, str, str], str] = {}
     for entry in config.entries:
         total[entry.feeds] = total.get(entry.feeds, 0) + entry.parts
@@ -141,78 +188,46 @@ def count_cords(config: Config) -> None:
     config.entries = [replace(e, parts=total[e.feeds] + unknown) if e.parts else e for e in config.entries]
 
 
-def is_for(patterns: Any, host: str) -> bool:
-    """Return whether a host is meant by a pattern, or by one of several, by its full or its short name."""
+def is_for(patterns: Iterable[str], host: str) -> bool:
+    """Return whether a host is meant by one of several patterns, by its full or its short name."""
     from fnmatch import fnmatchcase
 
     names = {host.lower(), host.lower().split(".")[0]}
-    listed = [patterns] if isinstance(patterns, str) else patterns
-    return any(fnmatchcase(name, pattern.lower()) for pattern in listed for name in names)
+    return any(fnmatchcase(name, pattern.lower()) for pattern in patterns for name in names)
 
 
-def is_elsewhere(table: Table, host: str) -> bool:
-    """Return whether an entry is surely not for a host; one whose `node` is wrong itself may be."""
-    nodes = table.values.get("node", "*")
-    right = isinstance(nodes, str) or (isinstance(nodes, list) and all(isinstance(n, str) for n in nodes))
-    return right and not is_for(nodes, host)
-
-
-def _check_own(table: Table) -> None:
-    values = table.values
-    if NAME.fullmatch(table.name) is None:
-        then = "use letters, digits, - and _"
-        raise ConfigError(f"{table.name!r} cannot be the name of an entry", where=str(table.source), next=then)
-    for key in ("enabled", "cord"):
-        if not isinstance(values.get(key, False), bool):
-            raise ConfigError(f"{key} is {values[key]!r}", where=table.at(key), next="give true or false")
-    nodes = values.get("node", "*")
-    if not isinstance(nodes, str) and not (isinstance(nodes, list) and all(isinstance(n, str) for n in nodes)):
-        then = 'give a host\'s name or a pattern: "node07", "gpu*"'
-        raise ConfigError(f"node is {nodes!r}", where=table.at("node"), next=then)
-
-
-def _meter(table: Table) -> str:
-    """Return the name of an entry's module; a file is looked for beside the configuration."""
+def _find_meter(mistakes: EntryMistakes) -> str | None:
+    """Return the name of an entry's module, None where there is none; a file is looked for beside the configuration."""
+    table = mistakes.table
     meter = table.values.get("meter", table.name)
     if not isinstance(meter, str) or not meter:
-        raise ConfigError(f"meter is {meter!r}", where=table.at("meter"), next='give a name: meter = "snmp"')
+        return None  # that is noted
     if "meter" not in table.values and not is_inside(meter):
-        then = _perhaps(table) or 'add meter = "snmp" or another'
-        raise ConfigError(f"entry {table.name} has no key 'meter'", where=str(table.source), next=then)
+        wrong = next((key for key in table.values if suggest_name(key, ["meter"]).startswith("did")), None)
+        then = f"did you mean 'meter' instead of {wrong!r}?" if wrong else 'add meter = "snmp" or another'
+        mistakes.add(mistakes.place, f"entry {table.name} has no key 'meter'", next=then, code="config.missing-key")
+        return None
     if meter != table.name and is_inside(table.name):
-        then = "give the entry another name"
-        raise ConfigError(f"{table.name} is the name of a built-in meter", where=str(table.source), next=then)
+        mistakes.add(
+            mistakes.place, f"{table.name} is the name of a built-in meter", next="give the entry another name"
+        )
+        return None
     if meter.endswith(".py"):
-        return str(table.sources.get("meter", table.source).file.parent / Path(meter).expanduser())
+        return str(table.find_source("meter").file.parent / Path(meter).expanduser())
     return meter
 
 
-def _perhaps(table: Table) -> str:
-    """Return advice where `meter` itself seems to be misspelt."""
-    import difflib
-
-    close = difflib.get_close_matches("meter", table.values, n=1, cutoff=0.6)
-    return f"did you mean 'meter' instead of {close[0]!r}?" if close else ""
-
-
-def _check_keys(table: Table, given: Mapping[str, Any], known: Mapping[str, str]) -> None:
-    valid = [*OWN, *(key for key in known if key != "label")]
-    for key in given:
-        if key not in valid:
-            raise ConfigError(f"unknown key {key!r}", where=table.at(key), next=nearest(key, valid))
-
-
-def _refuse_logins(table: Table, given: Mapping[str, Any], secrets: Sequence[str]) -> None:
+def _refuse_logins(given: Mapping[str, Any], secrets: Sequence[str], mistakes: EntryMistakes) -> None:
     """Refuse a user or password in an address, without a word of it."""
     for key, value in given.items():
         if key in wall.ADDRESSES or (key not in secrets and isinstance(value, str) and LOGIN.search(value)):
             try:
                 wall.refuse_login(given, key)
             except ConfigError as error:
-                raise ConfigError(error.what, where=table.at(key), why=error.why, next=error.next) from None
+                mistakes.add_key_error(key, error)
 
 
-def _cords(table: Table) -> int:
+def _count_own_cords(table: MeterTable) -> int:
     """Return how many cords an entry has: those that it names, or one where it says that it is one."""
     for key in CORDS:
         if key in table.values:

@@ -123,13 +123,14 @@ def list_lost_meters(config: Config, wanted: Sequence[str] = (), without: Sequen
 
 
 def _lost_entries(config: Config) -> list[LostMeter]:
-    kinds = {name: config.tables[name].values.get("meter", name) for name in config.lost}
-    return [LostMeter(name, problem, str(kinds[name])) for name, problem in config.lost.items()]
+    kinds = {name: str(config.tables[name].values.get("meter", name)) for name in config.lost}
+    return [LostMeter(name, problem, kinds[name]) for name, problems in config.lost.items() for problem in problems]
 
 
 def general_problems(config: Config) -> list[LostMeter]:
     """Return the problems that are those of no single entry: a file that is not TOML, a wrong key of [run]."""
-    return [LostMeter(CONFIGURATION, problem) for problem in config.problems if problem not in config.lost.values()]
+    own = [problem for problems in config.lost.values() for problem in problems]
+    return [LostMeter(CONFIGURATION, problem) for problem in config.problems if problem not in own]
 
 
 def check_name(config: Config, name: str) -> None:

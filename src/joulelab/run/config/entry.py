@@ -24,7 +24,7 @@ class Source:
 
 
 @dataclass(slots=True)
-class Table:
+class MeterTable:
     """Collect the keys of one entry over all files, with their places; the last one wins."""
 
     name: str
@@ -32,9 +32,9 @@ class Table:
     values: dict[str, Any] = field(default_factory=dict, repr=False)
     sources: dict[str, Source] = field(default_factory=dict, repr=False)
 
-    def at(self, key: str) -> str:
-        """Return the place of a key, for messages."""
-        return str(self.sources.get(key, self.source))
+    def find_source(self, key: str) -> Source:
+        """Return the place of a key, or that of the entry."""
+        return self.sources.get(key, self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class Config:
     node: dict[str, float] = field(default_factory=dict)
     supply: dict[str, float] = field(default_factory=dict)
     off: list[str] = field(default_factory=list)
-    tables: dict[str, Table] = field(default_factory=dict, repr=False)
+    tables: dict[str, MeterTable] = field(default_factory=dict, repr=False)
     files: list[Path] = field(default_factory=list)
     problems: list[ConfigError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    lost: dict[str, ConfigError] = field(default_factory=dict)
+    lost: dict[str, list[ConfigError]] = field(default_factory=dict)
     unread: dict[Path, ConfigError] = field(default_factory=dict)
 
     def check(self) -> None:

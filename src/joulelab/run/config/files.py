@@ -1,11 +1,13 @@
-"""Find the configuration's files. Where there are none, this costs a few calls of stat()."""
+"""Find and read the configuration's files. Where there are none, this costs a few calls of stat()."""
 
 from __future__ import annotations
 
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,3 +83,20 @@ def _same(one: Path, other: Path) -> bool:
         return one.samefile(other)
     except OSError:
         return False
+
+
+def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
+    """Return the text of a regular file and its tables; `what` is how such a file is called. Raises ConfigError."""
+    from joulelab.core.reading import parse_toml
+    from joulelab.store.safe_files import read_regular
+
+    try:
+        data = read_regular(path)
+    except FileNotFoundError:
+        near = ", ".join(sorted(file.name for file in path.parent.glob("*.toml") if file.is_file())[:10])
+        why = "it is a link to nothing" if path.is_symlink() else f"{what}s there: {near}" if near else None
+        raise ConfigError(f"there is no such {what}", where=str(path), why=why, next="name another") from None
+    except OSError as error:
+        then = "name a file of TOML that you can read"
+        raise ConfigError(f"cannot read the {what}", where=str(path), why=error.strerror, next=then) from None
+    return parse_toml(data, path)

@@ -1,104 +1,132 @@
-"""Write an entry into a joulelab.toml and leave everything else of the file as it is, comments included."""
+"""Write TOML with tomlkit: an entry into a joulelab.toml, whose comments and order survive; values; whole files."""
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tomlkit
+from tomlkit.items import Comment, InlineTable, Table, Whitespace
+
 from joulelab.core.errors import ConfigError
-from joulelab.run.config.lines import span_of
-from joulelab.run.config.load import parse
+from joulelab.run.config.files import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 
 def write_entry(file: Path, name: str, values: Mapping[str, Any], *, replace: bool = False) -> None:
-    """Append an entry to a file, or put it in the place of one of that name. Raises ConfigError, Refused."""
-    content, text = parse(file) if file.exists() else ({}, "")
+    """Append an entry to a file, or put it in the place of one of that name. Raises ConfigError."""
+    text, content = read_toml(file, "configuration file") if file.exists() else ("", {})
     block = entry_text(name, values)
     exists = name in content.get("meters", {})
     if exists and not replace:
         then = "choose another with --name, or add --replace"
         raise ConfigError(f"there is an entry {name} already", where=str(file), next=then)
-    changed = _replaced(text, name, block) if exists else _appended(text, block)
-    wanted = {**content, "meters": {**content.get("meters", {}), name: dict(values)}}
-    if changed is None or _parsed(changed) != wanted:
-        why = (
-            f"[meters.{name}] is not written as a table of its own" if exists else "its [meters] is written in one line"
-        )
-        raise ConfigError("the file cannot be changed safely", where=str(file), why=why, next=f"put this in:\n{block}")
+    try:
+        document = tomlkit.parse(text)
+        if exists or isinstance(document.get("meters"), InlineTable):
+            _set_entry(document["meters"], name, values)
+            changed = document.as_string()
+        else:
+            gap = ("\n" if text.endswith("\n") else "\n\n") if text.strip() else ""
+            changed = f"{text}{gap}{block}"
+        is_right = tomllib.loads(changed) == {**content, "meters": {**content.get("meters", {}), name: dict(values)}}
+    except (ValueError, LookupError, TypeError):  # tomlkit raises each of these where it is at a loss
+        is_right = False
+    if not is_right:
+        raise ConfigError("the file cannot be changed safely", where=str(file), next=f"put this in:\n{block}")
     _write(file, changed)
+
+
+def _set_entry(meters: Any, name: str, values: Mapping[str, Any]) -> None:
+    """Put values in the place of those of an entry; comments stay, also those at its end, above the next table."""
+    there = meters.get(name)
+    if not isinstance(there, Table):
+        meters[name] = _to_item(dict(values))
+        return
+    for key in [key for key in there if key not in values]:
+        there.remove(key)
+    body, end = there.value.body, []
+    while body and body[-1][0] is None:
+        end.append(body.pop()[1])
+    for key, value in values.items():
+        if key not in there or there[key] != value:
+            there[key] = _to_item(value)
+    for item in (item for item in reversed(end) if isinstance(item, Comment | Whitespace)):
+        there.add(item)
 
 
 def entry_text(name: str, values: Mapping[str, Any]) -> str:
     """Return an entry in TOML."""
-    return "\n".join([f"[meters.{name}]", *(f"{_key(key)} = {toml(value)}" for key, value in values.items())]) + "\n"
+    return f"[meters.{_to_key(name)}]\n{_to_lines(values)}"
 
 
 def toml(value: Any) -> str:
     """Return plain data in TOML: texts, numbers, lists, inline tables."""
+    return str(_to_item(value).as_string())
+
+
+def toml_file(values: Mapping[str, Any], head: str) -> str:
+    """Return plain data as the text of a file, below a line that says what it is."""
+    return f"{head}\n{_to_tables(values, ())}"
+
+
+def _to_tables(values: Mapping[str, Any], place: tuple[str, ...]) -> str:
+    """Return the values of a table, then the tables inside it; lists of tables are written one by one, but feeds."""
+    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+    lists = {key: value for key, value in values.items() if _is_tables(value) and key != "feeds"}
+    plain = {key: value for key, value in values.items() if key not in {*tables, *lists}}
+    name = ".".join(map(_to_key, place))
+    text = f"\n[{name}]\n" if place and (plain or not (tables or lists)) else ""
+    text += _to_lines(plain)
+    for key, each in lists.items():
+        inner = ".".join(map(_to_key, (*place, key)))
+        text += "".join(f"\n[[{inner}]]\n{_to_lines(one)}" for one in each)
+    return text + "".join(_to_tables(value, (*place, key)) for key, value in tables.items())
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+
+
+def _to_lines(values: Mapping[str, Any]) -> str:
+    items = {key: _to_item(value) for key, value in values.items()}
+    for key in (key for key, value in values.items() if _is_tables(value)):
+        items[key].multiline(True)  # noqa: FBT003
+    return "".join(f"{_to_key(key)} = {item.as_string()}\n" for key, item in items.items())
+
+
+def _to_key(key: str) -> str:
+    is_plain = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
+    return key if is_plain else toml(key)
+
+
+def _to_item(value: Any) -> Any:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(key)} = {toml(item)}" for key, item in value.items()) + " }"
+        table = tomlkit.inline_table()
+        for key, inner in value.items():
+            table.append(key, _to_item(inner))
+        return table
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(toml(item) for item in value) + "]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _key(key: str) -> str:
-    plain = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
-    return key if plain else toml(key)
-
-
-def _appended(text: str, block: str) -> str:
-    if not text.strip():
-        return text + block
-    return f"{text}{'' if text.endswith(chr(10)) else chr(10)}\n{block}"
-
-
-def _replaced(text: str, name: str, block: str) -> str | None:
-    span = span_of(text, f"meters.{name}")
-    if span is None:
-        return None
-    lines = text.splitlines(keepends=True)
-    first, last = span
-    while last > first + 1 and not lines[last - 1].strip().rstrip("#"):
-        last -= 1
-    # Comments right above the next table belong to it.
-    while last > first + 1 and last < len(lines) and lines[last - 1].lstrip().startswith("#"):
-        last -= 1
-    after = lines[last:]
-    gap = "\n" if after and after[0].strip() else ""
-    return "".join(lines[:first]) + block + gap + "".join(after)
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return None
+        array = tomlkit.array()
+        for inner in value:
+            array.append(_to_item(inner))
+        return array
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return tomlkit.item(int(value))
+    return tomlkit.item(value)
 
 
 def _write(file: Path, text: str) -> None:
+    from joulelab.store.safe_files import replace_file
+
     target = file.resolve()  # a link stays one
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(text.encode())
-            Path(temporary).chmod(mode)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace_file(target, text.encode(), sync=True, mode=mode)
     except OSError as error:
         then = "choose another file with --file, or --user"
         raise ConfigError(

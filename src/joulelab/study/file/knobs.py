@@ -17,7 +17,7 @@ from joulelab.study.values import Value, listed, read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from joulelab.run.config.places import Place
+    from joulelab.core.reading import Place
 
 KEYS = ("values", "when")
 # What results tell of a cell beside its knobs: a knob of that name would be taken for it.

@@ -65,7 +65,7 @@ def test_a_table_of_a_removed_service_says_what_to_use_instead(tmp_path, word):
         ('[em]\naddress = ""\n', "not empty"),
         ('[em]\naddress = "api.example.org"\ntoken = { env = "HOME" }\n', "is no address"),
         ('[em]\naddress = "http://api.example.org"\ntoken = { env = "HOME" }\n', "open line"),
-        ("[em\n", "not TOML"),
+        ("[em\n", "not a TOML file"),
     ],
 )
 def test_a_file_that_is_wrong(tmp_path, text, words):

@@ -1,0 +1,398 @@
+"""Read TOML files that people write: find all mistakes at once, each with its line and what to write instead.
+
+The shape of a file is a dataclass: its fields are the keys, their types and `key(...)` say what may stand behind them.
+Fields that are dataclasses, or lists or dictionaries of them, are tables. msgspec converts the values; it is loaded
+only for those that are not plainly of their type, so that a run whose configuration is right does not wait for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import itertools
+import operator
+import re
+import types
+import typing
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from joulelab.core.errors import ConfigError, join_errors
+from joulelab.core.text import printable, suggest_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from pathlib import Path
+
+    # The way to a value: keys, and numbers within a list of tables.
+    Place = tuple[str | int, ...]
+
+T = TypeVar("T")
+LONGEST = 60  # characters of a value in a message
+LARGEST = 1e300  # a whole number of TOML may be too large for a float
+TOP = "the top of the file, above the first [table]"
+_WRONG: Any = object()
+_FIELDS = "__dataclass_fields__"
+_TOKEN = re.compile(
+    r'(?P<text>"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\')'
+    r"|(?P<comment>#[^\n]*)|(?P<end>\n)|(?P<bare>[A-Za-z0-9_-]+)|(?P<sign>[\[\]{}=.])|(?P<other>.)",
+    re.DOTALL,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """Hold what the type of a key does not say. Numbers behind a key with a rule are finite, texts are not empty.
+
+    `read` takes the value in place of the type; it raises ConfigError, or ValueError for which `advice` is given.
+    """
+
+    doc: str = ""
+    least: float | None = None
+    above: float | None = None
+    read: Callable[[Any], Any] | None = None
+    advice: str = ""
+
+
+def key(default: Any, doc: str, **rule: Any) -> Any:
+    """Declare a key of a table: its default (a class is called for it), its meaning, and the fields of its `Rule`."""
+    given = {"default_factory": default} if isinstance(default, type) else {"default": default}
+    return dataclasses.field(**given, metadata={"rule": Rule(doc, **rule)})
+
+
+class Mistakes:
+    """Collect the mistakes of a file, each with its line; `shape` says where a key belongs that stands elsewhere."""
+
+    def __init__(self, file: Path | str, text: str = "", shape: type | None = None) -> None:
+        self._file = str(file)
+        self._lines = find_lines(text)
+        self._found: list[tuple[int, Place, ConfigError]] = []
+        self.homes = {} if shape is None else find_homes(shape)
+
+    @property
+    def errors(self) -> list[ConfigError]:
+        """Return what was found, in the order of the lines."""
+        return [error for _, _, error in sorted(self._found, key=lambda one: one[0])]
+
+    def locate(self, place: Place) -> tuple[str, int]:
+        """Return the file and the line of a place, 0 where it is not known."""
+        return self._file, find_line(self._lines, place) or 0
+
+    def add(self, place: Place, what: str, *, why: str | None = None, next: str | None = None, code: str = "") -> None:
+        """Note a mistake at a place: what, why, and what to do."""
+        file, line = self.locate(place)
+        where = f"{file}:{line}" if line else file
+        error = ConfigError(printable(what), where=where, why=why and printable(why), next=next and printable(next))
+        error.code = code or error.code
+        self._found.append((line, place, error))
+
+    def add_error(self, place: Place, error: ConfigError, before: str = "") -> None:
+        """Note the mistake that an error is about."""
+        self.add(place, f"{before}{error.what}", why=error.why, next=error.next, code=error.code)
+
+    def add_wrong(self, place: Place, value: Any, advice: str) -> None:
+        """Note a value that cannot stand where it stands."""
+        self.add(place, f"{place[-1]} is {show(value)}", next=advice, code="config.wrong-value")
+
+    def refuse_key(self, place: Place, name: str, valid: Collection[str]) -> None:
+        """Note an unknown key of a table, with the table that it belongs to or the nearest valid key."""
+        what, home = f"unknown key {name!r} in {show_table(place)}", self.homes.get(name)
+        if home and home != show_table(place):
+            self.add((*place, name), what, next=f"it belongs to {home}", code="config.misplaced-key")
+        else:
+            self.add((*place, name), what, next=suggest_name(name, valid), code="config.unknown-key")
+
+    def has(self, *place: str | int) -> bool:
+        """Return whether there is a mistake at a place or inside it."""
+        return any(at[: len(place)] == place for _, at, _ in self._found)
+
+    def check(self) -> None:
+        """Raise ConfigError with a line for each mistake, if there is one."""
+        if self._found:
+            raise join_errors(self.errors)
+
+
+def read_table(
+    kind: type[T],
+    values: Mapping[str, Any],
+    mistakes: Mistakes,
+    place: Place = (),
+    *,
+    base: T | None = None,
+    also: Collection[str] = (),
+) -> T | None:
+    """Return a table as its dataclass; None where it cannot be made. A wrong value counts as if it were not there.
+
+    What is not given is taken from `base`; keys of `also` are valid, but somebody else reads them.
+    """
+    keys = describe_keys(kind)
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in keys:
+            if name not in also:
+                mistakes.refuse_key(place, name, [*keys, *also])
+            continue
+        found = _read_value(keys[name], value, mistakes, (*place, name), getattr(base, name, None))
+        given |= {} if found is _WRONG else {name: found}
+    lacking = [name for name, one in keys.items() if one.is_needed and base is None and name not in given]
+    for name in (name for name in lacking if name not in values):
+        what, then = f"{show_table(place)} has no {name}", _advise(keys[name], None, (*place, name))
+        mistakes.add(place, what, next=then, code="config.missing-key")
+    if lacking:
+        return None
+    try:
+        return kind(**given) if base is None else dataclasses.replace(cast("Any", base), **given)
+    except ConfigError as error:  # of the dataclass itself, which knows no file
+        if not mistakes.has(*place):
+            mistakes.add_error(place, error)
+        return None
+
+
+class Key(typing.NamedTuple):
+    """Hold a key of a table: its type without None, its rule if it has one, and whether it has no default."""
+
+    hint: Any
+    rule: Rule | None
+    is_needed: bool
+
+
+@functools.cache
+def describe_keys(kind: Any) -> dict[str, Key]:
+    """Return the keys of a table by name."""
+    hints, none = typing.get_type_hints(kind), dataclasses.MISSING
+    return {
+        one.name: Key(
+            _without_none(hints[one.name]), one.metadata.get("rule"), one.default is none is one.default_factory
+        )
+        for one in dataclasses.fields(kind)
+    }
+
+
+def _without_none(hint: Any) -> Any:
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint
+    return functools.reduce(operator.or_, (one for one in typing.get_args(hint) if one is not types.NoneType))
+
+
+def _find_table(hint: Any) -> type | None:
+    """Return the dataclass of the table, or of the tables, that a type means; None where it means a value."""
+    return next(
+        (one for one in (hint, *typing.get_args(hint)) if isinstance(one, type) and hasattr(one, _FIELDS)), None
+    )
+
+
+def find_homes(shape: type) -> dict[str, str]:
+    """Return the table that each key of a file belongs to, unless several tables have it."""
+    found: dict[str, set[str]] = {}
+
+    def walk(kind: type, place: Place) -> None:
+        for name, (hint, _, _) in describe_keys(kind).items():
+            found.setdefault(name, set()).add(show_table(place) if place else TOP)
+            inner = _find_table(hint)
+            if inner is not None:
+                more = {list: (-1,), tuple: (-1,), None: ()}.get(typing.get_origin(hint), ("NAME",))
+                walk(inner, (*place, name, *more))
+
+    walk(shape, ())
+    return {name: next(iter(homes)) for name, homes in found.items() if len(homes) == 1}
+
+
+def _read_value(one: Key, value: Any, mistakes: Mistakes, place: Place, base: Any) -> Any:
+    kind: Any = _find_table(one.hint)
+    if kind is not None:
+        return _read_tables(kind, typing.get_origin(one.hint), value, mistakes, place, base)
+    try:
+        if one.rule is None:
+            return convert(value, one.hint)
+        return one.rule.read(value) if one.rule.read else _check_limits(convert(value, one.hint), one.rule)
+    except ConfigError as error:
+        mistakes.add_error(place, error, f"{place[-1]}: ")
+    except ValueError:
+        mistakes.add_wrong(place, value, _advise(one, value, place))
+    return _WRONG
+
+
+def _read_tables(kind: Any, origin: Any, value: Any, mistakes: Mistakes, place: Place, base: Any) -> Any:
+    """Return a table, or those of a list or a dictionary (`origin`); a dictionary is without those that are wrong."""
+    if origin in (list, tuple):
+        if not isinstance(value, list) or not all(isinstance(inner, dict) for inner in value):
+            mistakes.add_wrong(place, value, f"write each as a table of its own: {show_table((*place, -1))}")
+            return _WRONG
+        tables = [read_table(kind, inner, mistakes, (*place, n)) for n, inner in enumerate(value)]
+        return _WRONG if None in tables else origin(tables)
+    if not is_table(value, mistakes, place):
+        return _WRONG
+    if origin is None:
+        found = read_table(kind, value, mistakes, place, base=base)
+        return _WRONG if found is None else found
+    right = {name: inner for name, inner in value.items() if is_table(inner, mistakes, (*place, name))}
+    named = {name: read_table(kind, inner, mistakes, (*place, name)) for name, inner in right.items()}
+    return {name: inner for name, inner in named.items() if inner is not None}
+
+
+def is_table(value: Any, mistakes: Mistakes, place: Place) -> bool:
+    """Return whether a value is a table; note a mistake if it is none."""
+    if not isinstance(value, dict):
+        mistakes.add_wrong(place, value, f"write it as a table: {show_table(place)}")
+    return isinstance(value, dict)
+
+
+def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
+    """Return a value as its type; whole numbers become floats, lists tuples, texts numbers unless `strict`.
+
+    Raises ValueError.
+    """
+    if type(value) is hint or (hint == dict[str, Any] and isinstance(value, dict)):
+        return value
+    if hint is float and type(value) is int and abs(value) < LARGEST:
+        return float(value)
+    import msgspec
+
+    return msgspec.convert(value, hint, strict=strict)
+
+
+def _check_limits(value: Any, rule: Rule) -> Any:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        least = -LARGEST if rule.least is None else rule.least
+        if not is_number(value) or value < least or (rule.above is not None and value <= rule.above):
+            raise ValueError
+    return value
+
+
+def _advise(one: Key, value: Any, place: Place) -> str:
+    """Return what to write behind a key."""
+    rule, hint, origin = one.rule or Rule(), one.hint, typing.get_origin(one.hint)
+    if rule.advice:
+        return rule.advice
+    limit = f" of at least {rule.least:g}" if rule.least is not None else ""
+    limit += f" above {rule.above:g}" if rule.above is not None else ""
+    if origin is Literal or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
+        names = typing.get_args(hint) or [str(member.value) for member in hint]
+        return suggest_name(value, names) if isinstance(value, str) else f"give one of {', '.join(names)}"
+    if value == "" and hint is str:
+        return "give a text that is not empty"
+    if origin is dict and not isinstance(value, dict):
+        return f"write it as a table: {show_table(place)}"
+    return f"give {_word_type(hint)}{limit}"
+
+
+def _word_type(hint: Any) -> str:
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text, in quotes", Any: "a value"}
+    if hint in words:
+        return words[hint]
+    args = [one for one in typing.get_args(hint) if one is not ...]
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_word_type, args))
+    many = {int: "whole numbers", float: "numbers", str: "texts", bool: "true or false"}.get(args[-1], "values")
+    if origin is tuple and ... not in typing.get_args(hint):
+        return f"a list of {len(args)} {many}"
+    return f"a list of {many}" if origin in (list, tuple) else f"a table of {many}"
+
+
+def read_texts(value: Any) -> tuple[str, ...]:
+    """Return a text, or a list of texts, as several; none of them is empty. Raises ValueError."""
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(item, str) and item.strip() for item in listed):
+        raise ValueError
+    return tuple(listed)
+
+
+def is_number(value: Any) -> typing.TypeGuard[int | float]:
+    """Return whether a value is a number that can be reckoned with."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
+
+
+def show(value: Any) -> str:
+    """Return a value for a message, cut where it is long."""
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def show_table(place: Place) -> str:
+    """Return a table as it is named in the file; those of a list are counted from 1."""
+    if not place:
+        return "the file"
+    names = ".".join(str(part) for part in place if not isinstance(part, int))
+    if not isinstance(place[-1], int):
+        return f"[{names}]"
+    return f"[[{names}]]" if place[-1] < 0 else f"[[{names}]] {place[-1] + 1}"
+
+
+def parse_toml(data: bytes, file: Path | str) -> tuple[str, dict[str, Any]]:
+    """Return the text of a file and its tables. Raises ConfigError with the line."""
+    import tomllib
+
+    try:
+        text = data.decode("utf-8-sig")
+        return text, tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        where, why, then = f"{file}:{line}", "it is not UTF-8", "save it as UTF-8"
+    except tomllib.TOMLDecodeError as error:
+        said = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error), re.DOTALL)
+        line = int(said[2]) if said and said[2] else text.count("\n") + 1
+        why = (said[1] if said else str(error)) + (f", at character {said[3]}" if said and said[3] else "")
+        where, then = f"{file}:{line}", "correct that line"
+    except RecursionError:
+        where, why, then = str(file), "its lists or tables are nested too deeply", "nest them less deeply"
+    except ValueError as error:  # a number of 5,000 digits
+        where, why, then = str(file), str(error), "correct it"
+    raise ConfigError("not a TOML file", where=where, why=why, next=then, code="config.not-toml") from None
+
+
+def find_line(lines: Mapping[Place, int], place: Place) -> int | None:
+    """Return the line of a place, or of the nearest one that holds it; None where there is none."""
+    return next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None)
+
+
+def find_lines(text: str) -> dict[Place, int]:
+    """Return the line (from 1) of every table and key of a file that can be parsed, but not of inline tables."""
+    found: dict[Place, int] = {}
+    counts: dict[Place, int] = {}
+    table: Place = ()
+    for line, tokens in _split_statements(text):
+        place = (*table, *_find_keys(tokens, "="))
+        if tokens[0] == ("sign", "["):
+            several = tokens[1] == ("sign", "[")
+            table = ()
+            for name in _find_keys(tokens[1 + several :], "]"):
+                # Within lists of tables, a header names a table of the last one.
+                table = (*table, *([counts[table]] if table in counts else []), name)
+            if several:
+                counts[table] = counts.get(table, -1) + 1
+                found.setdefault(table, line)
+                table = (*table, counts[table])
+            place = table
+        for n in range(1, len(place) + 1):  # `[nodes.gpu]` is the first line of `nodes`, too
+            found.setdefault(place[:n], line)
+    return found
+
+
+def _find_keys(tokens: list[tuple[str, str]], until: str) -> list[str]:
+    import tomllib
+
+    taken = itertools.takewhile(lambda one: one != ("sign", until), tokens)
+    names = ((kind, token) for kind, token in taken if kind in ("bare", "text"))
+    return [token if kind == "bare" else tomllib.loads(f"k = {token}")["k"] for kind, token in names]
+
+
+def _split_statements(text: str) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    """Yield each header and each `key = value` with the line on which it begins."""
+    line, first, depth = 1, 1, 0
+    tokens: list[tuple[str, str]] = []
+    has_value = False  # brackets are a header's before, a list's after the `=`
+    for match in itertools.chain(_TOKEN.finditer(text), _TOKEN.finditer("\n")):
+        kind, token = str(match.lastgroup), match[0]
+        if kind == "end" and not depth:
+            if tokens:
+                yield first, tokens
+            tokens, has_value = [], False
+        elif kind in ("text", "bare", "sign"):
+            first = first if tokens else line
+            tokens.append((kind, token))
+            depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token, 0) if has_value and kind == "sign" else 0
+            has_value = has_value or (kind, token) == ("sign", "=")
+        line += token.count("\n")

@@ -1,4 +1,4 @@
-"""Make runs that a referee may doubt, and return what he says."""
+"""Make runs that a referee may doubt, and return the checks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ def steady(folder, watts=300.0, index=0, keep=None, **more):
     return folder.add("nvml", gpu(index, **more), T[keep], watts * T[keep], np.full(keep.sum(), watts))
 
 
-def checks(folder, name, *, end=END):
+def checks(folder, code, *, end=END):
+    """Return the checks of a code, or of all cases of one."""
     if not (folder.path / "end.json").exists():
         folder.close(START, end)
-    return [(c.status, c.message, c.next) for c in analyse(folder.open()).checks if c.name == name]
+    return named(analyse(folder.open()), code)
 
 
-def only(folder, name, **more):
-    (found,) = checks(folder, name, **more)
+def named(result, code):
+    return [c for c in result.checks if code in (c.code, c.code.partition(".")[0])]
+
+
+def only(folder, code, **more):
+    (found,) = checks(folder, code, **more)
     return found

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.analysis.doubts import named
 from tests.analysis.folders import Folder, counter, gpu, power
 from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import accuracy, ns
@@ -55,8 +56,9 @@ def only(result):
     return found
 
 
-def said(result, name="accounting"):
-    return [c.message for c in result.checks if c.name == name]
+def codes(result, name="accounting"):
+    """Return code, status and scope of the checks of one name."""
+    return [(c.code, c.status, c.scope) for c in named(result, name)]
 
 
 def test_what_was_accounted_is_compared_over_its_own_time_and_is_in_no_sum(folder):
@@ -69,7 +71,7 @@ def test_what_was_accounted_is_compared_over_its_own_time_and_is_in_no_sum(folde
     assert found.best.coverage == 1.0
     assert result.group("measured").scopes == ("node.dc",)
     assert result.energy.value == pytest.approx(5000, rel=0.01)
-    assert not said(result)
+    assert not codes(result)
     assert "missing" not in found.best.energy.budget()
     json.dumps(result.to_json(), allow_nan=False)
 
@@ -91,9 +93,9 @@ def test_a_row_that_ends_before_the_workload_lacks_some(folder):
 def test_a_meter_that_is_off_by_more_than_both_may_be_differs(folder):
     result = result_of(account(steady(folder), 6000.0 * 1.3))
     assert only(result).verdict == "differ"
-    (check,) = [c for c in result.checks if c.name == "meters disagree"]
-    assert check.status == "warning"
-    assert "job: energy_j of slurm is +30.0% off power_w of bmc" in check.message
+    (check,) = named(result, "meters-disagree")
+    assert (check.status, check.scope) == ("warning", "job")
+    assert check.numbers["difference_share"] == pytest.approx(0.3, abs=5e-4)
     rows = agreement_rows(result)
     assert [(r.scope, r.meter, r.verdict) for r in rows] == [
         ("job, -1 to +11 s", "bmc power_w", "ours"),
@@ -130,35 +132,31 @@ def test_the_load_that_was_seen_bounds_it_from_above(folder):
 def test_nothing_accounted_is_a_note_and_no_failed_meter(folder):
     account(steady(folder), math.nan, reason="0 J in 12 s: the plugin xcc does not read its meter on node1")
     result = result_of(folder)
-    assert said(result) == [
-        "job 7: no energy was accounted (0 J in 12 s: the plugin xcc does not read its meter on node1)"
-    ]
-    assert not said(result, "not read")
+    assert codes(result) == [("accounting.no-energy", "note", "job 7")]
+    assert not codes(result, "not-read")
     assert not [c for c in result.comparisons if c.scope == "job"]
     assert {s.scope for s in result.scopes} == {"node.dc"}
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "case"),
     [
-        ({"covers": ("cpu", "dram")}, "it covers cpu and dram, which our meters do not have on every node"),
-        ({"nodes": ("node1", "node2")}, "no meter of ours was read on node2"),
-        ({"nodes": ()}, "its nodes are not known"),
-        ({"start": 40.0, "end": 60.0}, "none of our readings is of that time"),
+        ({"covers": ("cpu", "dram")}, "not-covered"),
+        ({"nodes": ("node1", "node2")}, "no-meter"),
+        ({"nodes": ()}, "unknown-nodes"),
+        ({"start": 40.0, "end": 60.0}, "other-time"),
     ],
 )
-def test_what_cannot_be_compared_says_what_our_side_lacks(folder, more, words):
+def test_what_cannot_be_compared_says_what_our_side_lacks(folder, more, case):
     result = result_of(account(steady(folder), 6000.0, **more))
-    assert said(result) == [f"job 7: what was accounted is not compared with our own meters: {words}"]
+    assert codes(result) == [(f"accounting.{case}", "note", "job 7")]
     assert not [c for c in result.comparisons if c.scope == "job"]
 
 
 def test_the_other_side_of_the_supply_decides_nothing(folder):
     result = result_of(account(steady(folder, 550.0, "node.ac"), 6000.0))
     assert only(result).verdict == "cannot tell"
-    assert said(result) == [
-        "job 7: whether what was accounted agrees with ours cannot be told: it covers node.dc, ours is node.ac"
-    ]
+    assert codes(result) == [("accounting.other-side", "note", "job 7")]
     assert agreement_rows(result)[-1].verdict == "cannot tell"
 
 
@@ -200,15 +198,15 @@ def test_alone_it_is_what_was_measured_and_its_doubts_are_ours(folder):
     result = result_of(account(folder, 6000.0, told=["steps ran side by side"]))
     assert result.group("measured").scopes == ("job",)
     assert result.energy.value == pytest.approx(5500, abs=1)
-    assert [(c.name, c.status) for c in result.checks if "side by side" in c.message] == [("source", "warning")]
-    assert said(result, "too short")
-    assert "no meter of ours was read on node1" in said(result)[0]
+    assert codes(result, "source") == [("source", "warning", "slurm")]
+    assert codes(result, "too-short") == [("too-short", "warning", "job")]
+    assert codes(result) == [("accounting.no-meter", "note", "job 7")]
 
 
 def test_beside_our_meters_its_doubts_are_notes(folder):
     result = result_of(account(steady(folder), 6000.0, told=["steps ran side by side"]))
-    assert [(c.name, c.status) for c in result.checks if "side by side" in c.message] == [("source", "note")]
-    assert not [s for s in said(result, "too short") if s.startswith("job")]
+    assert codes(result, "source") == [("source", "note", "slurm")]
+    assert "job" not in [scope for _, _, scope in codes(result, "too-short")]
 
 
 def test_an_estimate_is_neither_compared_nor_counted_beside_it(folder):
@@ -297,5 +295,5 @@ def test_a_row_that_may_be_of_another_time_altogether_decides_nothing(folder):
 def test_clocks_that_nothing_joins_give_no_comparison_and_no_interval(folder):
     found, job = clocked(account(steady(folder), 6000.0), None)
     assert not found.comparisons
-    assert "none of our readings is of that time" in found.notes[0].message
+    assert [c.code for c in found.notes] == ["accounting.other-time"]
     assert (job.energy.value, job.energy.expanded) == (pytest.approx(6000, abs=1), None)

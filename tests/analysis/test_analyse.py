@@ -45,7 +45,7 @@ def test_a_killed_run_goes_to_the_last_reading_of_any_stream(folder):
     result = analyse(folder.open())
     assert result.state == result.outcome == "killed"
     assert (result.start_ns, result.duration_s) == (ns(START), pytest.approx(14.9, abs=0.01))
-    assert any(c.name == "ending" for c in result.checks)
+    assert [c.code for c in result.checks if c.name == "ending"] == ["ending.killed"]
     assert result.exit_code is None
     lost_gpu, whole_gpu = result.scopes
     assert lost_gpu.reading.coverage < 0.4
@@ -58,7 +58,7 @@ def test_a_live_run_is_shown_so_far(tmp_path):
     assert result.state == "live"
     assert result.start_ns == ns(0.0), "nothing says when the workload began but the start of the record"
     assert result.duration_s == pytest.approx(19.9, abs=0.01)
-    assert [c.status for c in result.checks if c.name == "ending"] == ["note"]
+    assert [(c.code, c.status) for c in result.checks if c.name == "ending"] == [("ending.live", "note")]
 
 
 def test_a_run_whose_end_is_known_by_events_only(folder):
@@ -78,7 +78,7 @@ def test_a_run_without_anything_says_so(folder):
     assert result.energy is None
     assert result.groups == result.scopes == ()
     assert result.per_work() == {}
-    assert [c.name for c in result.checks] == ["power meter"]
+    assert [c.code for c in result.checks] == ["power-meter"]
     bare = Folder(folder.path.parent, started={"utc_ns": 1})  # a start without a monotonic stamp
     assert json.loads((bare.path / "run.json").read_text())["started"] == {"utc_ns": 1}
 

@@ -20,23 +20,25 @@ def capped(folder, enforced, requested, watts=300.0):
 
 def test_a_cap_that_is_not_what_was_asked_for(folder):
     capped(folder, 350.0, 400.0)
-    assert only(folder, "cap")[1] == "gpu:0: 350 W is enforced, 400 W was requested"
+    found = only(folder, "cap")
+    assert (found.code, found.status, found.scope) == ("cap.differs", "warning", "gpu:0")
+    assert found.numbers == {"enforced_w": 350.0, "requested_w": 400.0, "share": 1.0}
 
 
 def test_a_cap_that_was_changed(folder):
     moved = np.where(SECONDS > 10, 350.0, 400.0)
     capped(folder, moved, moved)
-    assert only(folder, "cap")[1] == "gpu:0: the cap changed during the run (350 to 400 W)"
     amd = steady(Folder(folder.path.parent)).add("amdsmi", state(0, "cap_requested_w"), SECONDS, moved)
-    assert only(amd, "cap")[1] == "gpu:0: the cap changed during the run (350 to 400 W)"
+    for found in (only(folder, "cap"), only(amd, "cap")):
+        assert (found.code, found.scope, found.numbers) == ("cap.changed", "gpu:0", {"low_w": 350.0, "high_w": 400.0})
 
 
 @pytest.mark.parametrize(("watts", "told"), [(300.0, False), (312.0, False), (330.0, True)])
 def test_a_cap_that_is_not_kept(folder, watts, told):
     capped(folder, 300.0, 300.0, watts)
-    found = checks(folder, "cap not enforced")
-    assert bool(found) is told
-    assert all(s == "failed" and m == "gpu:0: 330 W on average above the cap of 300 W" for s, m, _ in found)
+    found = checks(folder, "cap-not-enforced")
+    assert [(c.status, c.scope) for c in found] == ([("failed", "gpu:0")] if told else [])
+    assert [c.numbers for c in found] == ([pytest.approx({"mean_w": 330.0, "cap_w": 300.0})] if told else [])
 
 
 def test_the_cap_is_compared_with_the_mean_over_time_not_over_readings(folder):
@@ -45,15 +47,15 @@ def test_the_cap_is_compared_with_the_mean_over_time_not_over_readings(folder):
     watts = np.where((t > 4.9) & (t < 5.6), 600.0, 200.0)
     folder.add("nvml", gpu(0), t, np.concatenate(([0.0], np.cumsum(watts[:-1] * np.diff(t)))), watts)
     folder.add("nvml", state(0, "cap_enforced_w"), SECONDS, np.full(SECONDS.size, 300.0))
-    assert not checks(folder, "cap not enforced")
+    assert not checks(folder, "cap-not-enforced")
 
 
 def test_a_cap_on_a_device_without_power_or_a_run_without_length(folder):
     folder.add("amdsmi", counter("gpu:0"), T, 900 * T)
     folder.add("amdsmi", state(0, "cap_enforced_w"), SECONDS, np.full(SECONDS.size, 300.0))
-    assert not checks(folder, "cap not enforced")
+    assert not checks(folder, "cap-not-enforced")
     empty = capped(Folder(folder.path.parent), 300.0, 300.0, 900.0).close(5.5, 5.5)
-    assert not checks(empty, "cap not enforced")
+    assert not checks(empty, "cap-not-enforced")
 
 
 # Caps that the run itself asked for.
@@ -72,19 +74,18 @@ def test_a_cap_that_stays_is_not_doubted(folder):
 def test_a_cap_that_vanishes_is_marked(folder):
     fallen = np.where(SECONDS > 10, 260.0, 170.0)
     asked(capped(folder, fallen, fallen, 160.0))
-    status, message, advice = only(folder, "cap")
-    assert status == "failed"
-    assert message == "gpu:0: the cap of 170 W vanished: the device fell back to its default of 260 W during the run"
-    assert "nvidia-smi -pm 1" in advice
+    found = only(folder, "cap")
+    assert (found.code, found.status, found.scope) == ("cap.vanished", "failed", "gpu:0")
+    assert found.numbers == {"cap_w": 170.0, "shown_w": 260.0}
+    assert "nvidia-smi -pm 1" in found.next
 
 
 def test_a_cap_that_somebody_else_changed_is_marked(folder):
     moved = np.where(SECONDS > 10, 200.0, 170.0)
     asked(capped(folder, moved, moved, 160.0), default=None)
-    assert only(folder, "cap")[:2] == (
-        "failed",
-        "gpu:0: the cap of 170 W was changed by somebody else to 200 W during the run",
-    )
+    found = only(folder, "cap")
+    assert (found.code, found.status) == ("cap.overridden", "failed")
+    assert found.numbers == {"cap_w": 170.0, "shown_w": 200.0}
 
 
 def test_caps_that_tuning_changes_are_its_own(folder):
@@ -93,12 +94,14 @@ def test_caps_that_tuning_changes_are_its_own(folder):
     assert not checks(folder, "cap")
     other = capped(Folder(folder.path.parent), moved, moved, 160.0)
     asked(asked(other), 210.0, 10.0)
-    assert "the cap of 170 and 210 W was changed" in only(other, "cap")[1]
+    assert (only(other, "cap").code, only(other, "cap").numbers["cap_w"]) == ("cap.overridden", 210.0)
 
 
 def test_an_enforced_cap_below_the_one_asked_for_fails(folder):
     asked(capped(folder, 150.0, 170.0, 140.0))
-    assert only(folder, "cap")[:2] == ("failed", "gpu:0: 150 W is enforced, 170 W was requested")
+    found = only(folder, "cap")
+    assert (found.code, found.status) == ("cap.differs", "failed")
+    assert found.numbers == {"enforced_w": 150.0, "requested_w": 170.0, "share": 1.0}
 
 
 def test_locked_clocks_are_no_cap(folder):
@@ -110,27 +113,26 @@ def test_a_keeper_that_died_is_told_and_its_blink_forgiven(folder):
     blink = np.where((SECONDS > 9) & (SECONDS < 10), 250.0, 170.0)
     run = asked(capped(folder, blink, blink, 160.0)).event(9.4, "keeper-died").event(9.9, "keeper-started")
     assert not checks(run, "cap")
-    assert "died; 0.5 s later another had put back what was found" in only(run, "keeper")[1]
+    assert only(run, "keeper").numbers == {"away_s": pytest.approx(0.5)}
 
 
 def test_what_was_found_is_no_cap_of_ours_but_while_the_keeper_is_away(folder):
     later = np.where(SECONDS > 12, 250.0, 170.0)
     run = asked(capped(folder, later, later, 160.0)).event(7.0, "keeper-died").event(7.5, "keeper-started")
-    assert "was changed by somebody else to 250 W" in only(run, "cap")[1]
+    assert (only(run, "cap").code, only(run, "cap").numbers["shown_w"]) == ("cap.overridden", 250.0)
 
 
 def test_a_keeper_that_nobody_replaces_leaves_the_caps_not_in_force(folder):
     gone = np.where(SECONDS > 9, 250.0, 170.0)
     run = asked(capped(folder, gone, gone, 160.0)).event(9.1, "keeper-died").event(9.2, "keeper-died")
-    status, message, _ = only(run, "cap")
-    assert (status, "no other could take its place" in message) == ("failed", True)
+    assert [(c.code, c.status) for c in checks(run, "cap")] == [("cap.keeper-died", "failed")]
     assert not checks(run, "keeper")
 
 
 def test_caps_that_a_signal_released_are_not_blamed_on_others(folder):
     gone = np.where(SECONDS > 9, 250.0, 170.0)
     run = asked(capped(folder, gone, gone, 160.0)).event(9.1, "caps-released", why="SIGTERM")
-    assert only(run, "cap")[:2] == ("failed", "the caps were put back before the end: the keeper got SIGTERM")
+    assert [(c.code, c.status) for c in checks(run, "cap")] == [("cap.released", "failed")]
 
 
 def test_a_keeper_that_dies_after_the_end_matters_to_nobody(folder):
@@ -144,7 +146,7 @@ def test_a_keeper_that_dies_after_the_end_matters_to_nobody(folder):
 def test_a_lower_cap_for_a_while_is_seen(folder):
     low = np.where((SECONDS > 8) & (SECONDS < 10), 110.0, 170.0)
     asked(capped(folder, low, 170.0, 100.0))
-    assert only(folder, "cap")[1] == "gpu:0: 110 W is enforced, 170 W was requested, in 20% of the readings"
+    assert only(folder, "cap.differs").numbers == {"enforced_w": 110.0, "requested_w": 170.0, "share": 0.2}
 
 
 def test_a_cap_without_readings_is_not_judged(folder):
@@ -152,8 +154,12 @@ def test_a_cap_without_readings_is_not_judged(folder):
     assert not checks(folder, "cap")
 
 
-@pytest.mark.parametrize("outcome", ["restored", "as found", "left", "failed"])
-def test_what_was_not_put_back_is_marked(folder, outcome):
-    asked(capped(folder, 170.0, 170.0, 160.0)).event(15.1, "cap-restored", outcome=outcome, said="gpu:0: as it is")
-    found = [(s, m) for s, m, _ in checks(folder, "cap")]
-    assert found == ([("warning", "gpu:0: as it is")] if outcome in ("left", "failed") else [])
+@pytest.mark.parametrize(
+    ("outcome", "codes"),
+    [("restored", []), ("as found", []), ("left", ["cap.left"]), ("failed", ["cap.not-restored"])],
+)
+def test_what_was_not_put_back_is_marked(folder, outcome, codes):
+    told = {"scope": "gpu:0", "outcome": outcome, "said": "gpu:0: as it is"}
+    asked(capped(folder, 170.0, 170.0, 160.0)).event(15.1, "cap-restored", **told)
+    found = [(c.code, c.status, c.scope, c.message) for c in checks(folder, "cap")]
+    assert found == [(code, "warning", "gpu:0", "gpu:0: as it is") for code in codes]

@@ -161,9 +161,8 @@ def test_a_meter_that_does_not_follow_the_load_is_not_believed(node, stuck):
     whole = scope(found, "node.ac")
     assert whole.reading.meter == "bmc"
     assert whole.others[0].energy.expanded is None
-    told = [c for c in found.checks if c.name == "does not follow"]
-    assert [(c.status, c.next) for c in told] == [("failed", "joulelab doctor pdu")]
-    assert told[0].message == "node.ac: pdu does not follow the load of gpu inside it, so it is not believed"
+    told = [(c.status, c.scope, c.next) for c in found.checks if c.code == "does-not-follow"]
+    assert told == [("failed", "node.ac", "joulelab doctor pdu")]
 
 
 @pytest.mark.parametrize("every_s", [0.1, 1.0])
@@ -174,9 +173,8 @@ def test_a_dead_meter_is_found_under_a_smooth_load(folder, every_s, wave_s):
     folder.add("nvml", gpu(0), fast, np.cumsum(inside) * 0.1, inside)
     dead = slow_power("node.ac", period=every_s, update=every_s, window=every_s)
     folder.add("pdu", dead, slow, 900.0 + rng.normal(0, 1.0, slow.size))
-    assert [(c.name, c.next) for c in result(folder).checks if c.status == "failed"] == [
-        ("does not follow", "joulelab doctor pdu")
-    ]
+    failed = [(c.code, c.next) for c in result(folder).checks if c.status == "failed"]
+    assert failed == [("does-not-follow", "joulelab doctor pdu")]
 
 
 def flat(kind):
@@ -210,7 +208,7 @@ def test_a_meter_is_not_judged_by_a_load_that_did_not_move(folder, kind):
     folder.add("analyzer", best, slow, shown)
     found = result(folder)
     assert found.lags[0].correlation < 0.5
-    assert [c.name for c in found.checks if c.status == "failed"] == []
+    assert [c.code for c in found.checks if c.status == "failed"] == []
     assert scope(found, "node.ac").energy.expanded is not None
 
 

@@ -49,9 +49,8 @@ def test_a_cord_that_is_missing_leaves_no_sum_and_is_told(node):
     node.add("pdu1", cord(1, 2), SLOW, 500 + 0 * SLOW)
     found = result(node)
     assert not [s for s in found.scopes if s.scope == "node.ac"]
-    told = [c for c in found.checks if c.name == "cords"]
-    assert [c.status for c in told] == ["failed"]
-    assert told[0].message == "node.ac: 1 of 2 outlets are read (power_w of pdu1), so there is no sum"
+    told = [(c.status, c.scope, c.numbers) for c in found.checks if c.code == "cords"]
+    assert told == [("failed", "node.ac", {"read": 1, "wanted": 2})]
 
 
 def test_cords_that_make_no_whole_are_in_no_sum_with_what_is_inside(node):
@@ -105,8 +104,9 @@ def test_a_cord_of_unknown_accuracy_leaves_the_sum_without_interval(node):
 def test_what_cannot_be_is_told(node):
     node.add("pdu", power("node.ac"), FAST, 0.8 * mean(FAST - 0.05, 0.1))
     node.add("bmc", power("node.dc", given=Accuracy("datasheet", 0.01, shared="b")), FAST, 1.2 * mean(FAST - 0.05, 0.1))
-    told = {c.message.partition(" is below")[0] for c in result(node).checks if c.name == "impossible"}
-    assert told == {"rest of node.ac", "supply loss"}
+    told = [c for c in result(node).checks if c.code == "impossible"]
+    assert {c.scope for c in told} == {"rest of node.ac", "supply loss"}
+    assert all(c.numbers["energy_j"] + c.numbers["uncertainty_j"] < 0 for c in told)
 
 
 # Which is believed, and what the others say.
@@ -122,11 +122,9 @@ def test_the_narrowest_interval_is_believed_and_the_others_are_compared(node):
     assert scope(found, "node.ac").reading.meter == "analyzer"
     verdicts = {c.other.meter: c.verdict for c in found.comparisons if c.scope == "node.ac"}
     assert verdicts == {"bmc": "agree", "pdu": "differ", "plug": "cannot tell"}
-    told = [c.message for c in found.checks if c.name == "meters disagree"]
-    assert len(told) == 1
-    assert told[0].startswith(
-        "node.ac: power_w of pdu is +10.0% off power_w of analyzer, more than both together may be"
-    )
+    (told,) = (c for c in found.checks if c.code == "meters-disagree")
+    assert (told.scope, told.next) == ("node.ac", "joulelab doctor pdu")
+    assert told.numbers["difference_share"] == pytest.approx(0.1, abs=5e-4)
 
 
 # Time of origin.

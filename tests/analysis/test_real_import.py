@@ -110,9 +110,9 @@ def test_eight_nodes_whose_dc_side_was_hardly_logged(tmp_path: Path) -> None:
     dc = {s.host: s for s in result.scopes if s.scope == "node.dc"}
     logged = {node for node in nodes if len(logs.get((node, "dc_w"), ())) > 1}
     assert set(dc) <= logged
-    checks = {c.name: c for c in result.checks if c.status == "failed"}
+    checks = {c.code: c for c in result.checks if c.status == "failed"}
     if set(dc) != set(nodes):
-        assert "node.dc" in checks["not read"].message
+        assert "node.dc" in checks["not-read"].scope
     with open_run(made.run) as run:
         gaps = [e for e in run.events() if e["event"] == "gap" and e["stream"] == "node.dc"]
     assert {e["host"] for e in gaps} == set(nodes)

@@ -89,16 +89,15 @@ def compare_accounts(
             why = event.get("reason") or "no reason is told"
             notes.append(_note("accounting.no-energy", name, f"no energy was accounted ({why})"))
             continue
-        members, doubt = _members(own, event)
+        members, code, doubt = _members(own, event)
         compared = _compare(job.best, [m.best for m in members], event, start_ns, idle) if members else None
         if compared is None:
-            why = doubt if not members else "none of our readings is of that time"
-            message = f"what was accounted is not compared with our own meters: {why}"
-            notes.append(_note("accounting.not-compared", name, message))
+            if members:
+                code, doubt = "accounting.other-time", "none of our readings is of that time"
+            notes.append(_note(code, name, f"what was accounted is not compared with our own meters: {doubt}"))
             continue
         if doubt:
-            message = f"whether what was accounted agrees with ours cannot be told: {doubt}"
-            notes.append(_note("accounting.unsure", name, message))
+            notes.append(_note(code, name, f"whether what was accounted agrees with ours cannot be told: {doubt}"))
         found.append(_unsure(compared) if doubt else compared)
     return Accounts(told, tuple(found), tuple(notes))
 
@@ -113,17 +112,22 @@ def _unsure(comparison: Comparison) -> Comparison:
     return replace(comparison, difference=difference, verdict=verdict(difference, comparison.best.energy))
 
 
-def _members(own: Sequence[ScopeChannels], event: Mapping[str, Any]) -> tuple[list[ScopeChannels], str]:
-    """Return our scopes that cover the same nodes, and what keeps them from being just what was accounted."""
+def _members(own: Sequence[ScopeChannels], event: Mapping[str, Any]) -> tuple[list[ScopeChannels], str, str]:
+    """Return our scopes that cover the same nodes, and code and words of why they are not just what was accounted."""
     nodes, covers = [str(n) for n in event.get("nodes", ())], tuple(str(c) for c in event["covers"])
     by_node, lacking = _by_node(own, nodes)
+    if not nodes:
+        return [], "accounting.unknown-nodes", "its nodes are not known"
     if lacking:
-        return [], f"no meter of ours was read on {', '.join(lacking)}" if nodes else "its nodes are not known"
+        return [], "accounting.no-meter", f"no meter of ours was read on {', '.join(lacking)}"
     for families in (covers, *((other,) for other in NODE if covers[0] in NODE and (other,) != covers)):
         if all(any(family(s.scope) == families[0] for s in there) for there in by_node):
             members = [s for there in by_node for s in _top([s for s in there if family(s.scope) in families])]
-            return members, "" if families == covers else f"it covers {covers[0]}, ours is {families[0]}"
-    return [], f"it covers {' and '.join(covers)}, which our meters do not have on every node"
+            if families == covers:
+                return members, "", ""
+            return members, "accounting.other-side", f"it covers {covers[0]}, ours is {families[0]}"
+    lacks = f"it covers {' and '.join(covers)}, which our meters do not have on every node"
+    return [], "accounting.not-covered", lacks
 
 
 def _is_among(host: str, nodes: Sequence[str]) -> bool:
@@ -140,7 +144,7 @@ def _by_node(own: Sequence[ScopeChannels], nodes: Sequence[str]) -> tuple[list[l
         return list(hosts.values()), []
     short = {host.partition(".")[0]: there for host, there in hosts.items()}
     found = {node: hosts.get(node) or short.get(node.partition(".")[0], []) for node in nodes}
-    return list(found.values()), [node for node, there in found.items() if not there] if nodes else ["?"]
+    return list(found.values()), [node for node, there in found.items() if not there]
 
 
 def _top(scopes: Sequence[ScopeChannels]) -> list[ScopeChannels]:

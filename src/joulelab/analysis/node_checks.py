@@ -63,10 +63,18 @@ def _holes(facts: Facts, host: str, scopes: Sequence[ScopeChannels]) -> Iterator
     lacking = [s.scope for s in scopes if not all(_counts_over(s, hole) for hole in holes)]
     ends = [f"from {(a - facts.start_ns) * 1e-9:.1f} s to {(b - facts.start_ns) * 1e-9:.1f} s" for a, b in holes]
     where = f"{host}: nothing was read {listed(ends)}"
-    numbers = {"holes": len(holes), "lost_s": sum(b - a for a, b in holes) * 1e-9}
+    since, until = holes[0][0] - facts.start_ns, holes[-1][1] - facts.start_ns
+    numbers = {"lost_s": sum(b - a for a, b in holes) * 1e-9, "from_s": since * 1e-9, "to_s": until * 1e-9}
     if lacking:
         message = f"{where}: the energy of {listed(lacking)} there is not measured"
-        yield Check("recorder-lost.energy-missing", "failed", message, "measure again", host, numbers)
+        yield Check(
+            "recorder-lost.energy-missing",
+            "failed",
+            message,
+            "measure again",
+            ", ".join(f"{host}/{s}" for s in lacking),
+            numbers,
+        )
     else:
         message = f"{where}; its counters went on, so no energy is missing"
         yield Check("recorder-lost.counted", "note", message, "", host, numbers)

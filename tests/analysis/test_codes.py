@@ -1,0 +1,33 @@
+"""All codes of checks, study notes and errors of this package."""
+
+from __future__ import annotations
+
+import re
+
+from tests.codes import list_error_codes, list_given_codes, list_strings
+
+CHECKS = """
+accounting.no-energy accounting.no-job accounting.no-meter accounting.no-step accounting.not-covered
+accounting.other-side accounting.other-time accounting.unknown-nodes accuracy
+cap.changed cap.differs cap.keeper-died cap.left cap.not-restored cap.overridden cap.released cap.vanished
+cap-not-enforced clock-stepped clocks cords counter-frozen counter-reset counter-wrap
+damaged disk does-not-follow ending.killed ending.live ending.not-recorded estimate gaps hidden-gpus
+idle-drifted idle-gpus impossible impossible-power.negative impossible-power.outlier impossible-power.too-high
+impossible-power.wrong-unit in-step.meter in-step.steps interval keeper late meters-disagree
+not-read not-recorded.no-readings not-recorded.no-record other-processes paused power-meter quality
+recorder.died recorder.stuck recorder-lost.counted recorder-lost.energy-missing silent-meter source stuck-meter
+throttled.hardware-slowdown throttled.hardware-thermal throttled.power-brake throttled.power-cap
+throttled.software-thermal too-many-phases too-short unseen
+"""
+
+
+def test_codes_of_checks_stay():
+    # Some are chosen before the call: they have a dot, and are no file or scope.
+    chosen = {s for s in list_strings("analysis") if re.fullmatch(r"[a-z-]+\.[a-z-]+", s)}
+    names = {code.partition(".")[0] for code in CHECKS.split()}
+    found = {s for s in chosen if s.partition(".")[0] in names} | list_given_codes("analysis", "Check")
+    assert sorted(found) == sorted(CHECKS.split())
+
+
+def test_codes_of_errors_stay():
+    assert sorted(list_error_codes("analysis")) == []

@@ -1,0 +1,59 @@
+"""List the codes in the source of a package: others' programs know them, so tests notice when one is renamed."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import joulelab
+from joulelab.core import setting
+from joulelab.core.errors import JoulelabError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOURCE = Path(joulelab.__file__).parent
+
+
+def list_error_codes(package: str) -> set[str]:
+    """Return the codes that errors are given in a package; each begins with the code of its class."""
+    classes = {each.__name__: each.code for each in (JoulelabError, setting.OutOfBounds, *_list_subclasses())}
+    found: set[str] = set()
+    for call, name in _find_calls(package):
+        for given in (k.value for k in call.keywords if k.arg == "code" and name in classes):
+            codes = _find_strings(given) - {""}
+            assert all(code.startswith(f"{classes[name]}.") for code in codes), (name, codes)
+            found |= codes
+    return found
+
+
+def list_given_codes(package: str, called: str, place: int = 0) -> set[str]:
+    """Return the strings that are given to a function or class of a name, at a place or as `code`."""
+    calls = [call for call, name in _find_calls(package) if name == called]
+    given = [call.args[place] for call in calls if len(call.args) > place]
+    given += [k.value for call in calls for k in call.keywords if k.arg == "code"]
+    return {text for node in given for text in _find_strings(node)}
+
+
+def list_strings(package: str) -> set[str]:
+    """Return all strings in the source of a package."""
+    return {text for tree in _read_trees(package) for text in _find_strings(tree)}
+
+
+def _read_trees(package: str) -> list[ast.Module]:
+    return [ast.parse(path.read_text()) for path in sorted((SOURCE / package).rglob("*.py"))]
+
+
+def _find_calls(package: str) -> Iterator[tuple[ast.Call, str]]:
+    for node in (node for tree in _read_trees(package) for node in ast.walk(tree)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node, node.func.id
+
+
+def _find_strings(tree: ast.AST) -> set[str]:
+    return {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+def _list_subclasses(of: type[JoulelabError] = JoulelabError) -> list[type[JoulelabError]]:
+    return [found for each in of.__subclasses__() for found in (each, *_list_subclasses(each))]

@@ -115,9 +115,9 @@ def test_a_wrong_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [
-        (["show", "nothere", "--json"], 1, {"code": "not-a-run", "next": "joulelab ls"}),
-        (["show", "--runs", "none", "--json"], 1, {"code": "not-a-run", "next": "joulelab run -- COMMAND"}),
-        (["query", "selct", "--json"], 2, {"code": "config"}),
+        (["show", "nothere", "--json"], 1, {"code": "not-a-run.unknown", "next": "joulelab ls"}),
+        (["show", "--runs", "none", "--json"], 1, {"code": "not-a-run.none-yet", "next": "joulelab run -- COMMAND"}),
+        (["query", "selct", "--json"], 2, {"code": "config.query-syntax"}),
         (["compare", "last", "last", "--json"], 2, {"code": "usage.same-run", "where": "joulelab compare"}),
         (["ls", "more", "--json"], 2, {"code": "usage", "next": "joulelab ls --help"}),
         (["ls", "--jsn", "--json"], 2, {"code": "usage"}),

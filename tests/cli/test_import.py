@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from click.testing import Result
-    from tests.cli.conftest import Call
+    from tests.cli.conftest import Call, Fail
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "import"
 START = 1_714_564_800
@@ -108,7 +108,8 @@ def test_the_example_of_the_documents(call: Call) -> None:
     done = call("import", "csv", "--entry", "dcim", "--config", EXAMPLE / "joulelab.toml", "--json")
     found = result(done)
     assert {"outlet:1", "outlet:2"} <= {s["scope"] for s in found["scopes"]}
-    assert found["problems"] == ["power: 1 cells are no numbers (first: line 28, 'ERR')"]
+    (problem,) = found["problems"]
+    assert "line 28, 'ERR'" in problem
     with open_run(Path(found["folder"])) as run:
         (about,) = run.meta["imported"]["archives"]
         assert (about["file"], about["clock_offset_s"], len(about["sha256"])) == ("power.csv", -1.5, 64)
@@ -151,59 +152,70 @@ def test_entries_are_asked_beside_a_file(
         assert {t.meter for t in run.tables()} == {"power", "acct"}
 
 
+MAPPED = ["csv", "LOG", "--time", "t", "--map", "w=node.ac:W"]
+
+
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code", "named"),
     [
-        (["csv"], "no file is given"),
-        (["csv", "LOG", "LOG2", "--time", "t", "--map", "w=node.ac:W"], "one at a time"),
-        (["csv", "LOG"], "no column is mapped"),
-        (["csv", "LOG", "--map", "w=node.ac:W"], "no column of time stamps"),
-        (["csv", "LOG", "--time", "t", "--map", "x=node.ac:W"], "there is no column 'x'"),
-        (["csv", "LOG", "--time", "t", "--map", "w"], "maps nothing"),
-        (["csv", "LOG", "--time", "t", "--map", "w=nodeac:W"], "did you mean 'node.ac'?"),
-        (["csv", "LOG", "--time", "t", "--map", "w=node:W"], "there is no such scope"),
-        (["prometheus", "address=http://a:b-secret@h", "preset=dcgm"], "address holds a login"),
-        (["csv", "LOG", "--time", "t", "--map", "w=node.ac:W", "delimeter=;"], "did you mean 'delimiter'"),
-        (["csv", "LOG", "--time", "t", "--map", "w=node.ac:W", "--from", "noon"], "'noon' is no time"),
-        (["csv", "LOG", "--time", "t", "--map", "w=node.ac:W", "--from", "2", "--to", "1"], "the interval is empty"),
-        (["csv", "LOG", "--time", "t", "--map", "w=node.ac:W", "--phase", "x", "2", "1"], "ends before it begins"),
-        (["csv", "LOG", "--time", "t", "--map", "w=node.ac:W", "--entry", "pdu1"], "there is no entry 'pdu1'"),
-        (["csv", "LOG", "--time", "t", "--map", "w=node.ac:W", "--zone", "Europe/Berln"], "Europe/Berlin"),
-        (["wandb", "LOG"], "no column of a wandb file"),
-        (["slurm"], "no job is given"),
-        (["slurm", "7", "--into", "LOG", "--from", "1", "--phase", "x", "1", "2"], "--from, --phase: not with --into"),
-        (["csv", "LOG", "--into", "last"], "csv cannot be added to a run"),
-        (["prometheus", "LOG"], "is no KEY=VALUE"),
+        (["csv"], "config.no-file", "csv"),
+        (["csv", "LOG", "LOG2", *MAPPED[2:]], "config.too-many-subjects", "LOG2"),
+        (["csv", "LOG"], "config", "columns"),
+        (["csv", "LOG", "--map", "w=node.ac:W"], "config", "time = "),
+        (["csv", "LOG", "--time", "t", "--map", "x=node.ac:W"], "config", "'x'"),
+        (["csv", "LOG", "--time", "t", "--map", "w"], "config.map", "--map"),
+        (["csv", "LOG", "--time", "t", "--map", "w=nodeac:W"], "config", "'node.ac'"),
+        (["csv", "LOG", "--time", "t", "--map", "w=node:W"], "config", "'node'"),
+        (["prometheus", "address=http://a:b-secret@h", "preset=dcgm"], "config", "address"),
+        ([*MAPPED, "delimeter=;"], "config", "'delimiter'"),
+        ([*MAPPED, "--from", "noon"], "config", "--from"),
+        ([*MAPPED, "--from", "2", "--to", "1"], "config", "--from and --to"),
+        ([*MAPPED, "--phase", "x", "2", "1"], "config.interval", "--phase"),
+        ([*MAPPED, "--entry", "pdu1"], "config", "[meters.pdu1]"),
+        ([*MAPPED, "--zone", "Europe/Berln"], "config", "'Europe/Berlin'"),
+        (["wandb", "LOG"], "config", "wandb"),
+        (["slurm"], "config.no-job", "slurm"),
+        (
+            ["slurm", "7", "--into", "LOG", "--from", "1", "--phase", "x", "1", "2"],
+            "config.not-into",
+            "--from, --phase",
+        ),
+        (["csv", "LOG", "--into", "last"], "config.not-into", "--into"),
+        (["prometheus", "LOG"], "config.no-pair", "JOBID"),
     ],
 )
-def test_what_is_wrong_is_said(call: Call, log: Path, runs: Path, words: list[str], said: str) -> None:
-    done = call("import", *(str(log) if w == "LOG" else w for w in words), code=2)
-    assert said in done.output
+def test_what_is_wrong_is_said(fail: Fail, log: Path, runs: Path, words: list[str], code: str, named: str) -> None:
+    failure = fail("import", *(str(log) if w == "LOG" else w for w in words))
+    assert code in (failure.code, failure.kind)
+    assert named in failure.stderr
+    assert "b-secret" not in failure.stderr
     assert not list(runs.glob("*/run.json"))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "bad", "advice"),
     [
-        ("t;w\n" + "".join(f"{START + k};200,5\n" for k in range(9)), 'decimal=","'),
-        ("t;w\n" + "".join(f"{START + k};{200 if k == 3 else '200,5 W'}\n" for k in range(9)), 'decimal=","'),
-        ("t;w\n" + "".join(f"{START + k};1.200,5\n" for k in range(9)), 'decimal="," thousands="."'),
-        ("t,w\n" + "".join(f"{START + k},200,5\n" for k in range(9)), 'for decimal commas, decimal=","'),
-        (
-            "t,w\n" + "".join(f"{START + k},broken\n" for k in range(9)),
-            "9 cells are no numbers; first: line 2, 'broken'",
-        ),
+        ("t;w\n" + "".join(f"{START + k};200,5\n" for k in range(9)), "9 ", 'decimal=","'),
+        ("t;w\n" + "".join(f"{START + k};{200 if k == 3 else '200,5 W'}\n" for k in range(9)), "8 ", 'decimal=","'),
+        ("t;w\n" + "".join(f"{START + k};1.200,5\n" for k in range(9)), "9 ", 'decimal="," thousands="."'),
+        ("t,w\n" + "".join(f"{START + k},200,5\n" for k in range(9)), "9 ", 'decimal=","'),
+        ("t,w\n" + "".join(f"{START + k},broken\n" for k in range(9)), "9 ", "decimal"),
     ],
 )
-def test_a_file_whose_numbers_cannot_be_read(call: Call, tmp_path: Path, runs: Path, text: str, said: str) -> None:
+def test_a_file_whose_numbers_cannot_be_read(
+    call: Call, fail: Fail, tmp_path: Path, runs: Path, text: str, bad: str, advice: str
+) -> None:
     path = tmp_path / "commas.csv"
     path.write_text(text)
     words = ("import", "csv", path, "--time", "t=unix", "--map", "w=node.ac:W")
-    done = call(*words, code=1)
-    assert said in done.output
-    assert not any(word in done.output for word in ("no power meter", "doctor", "twin"))
+    failure = fail(*words, code=1)
+    assert (failure.kind, failure.where) == ("read-failed", str(path))
+    assert f"{failure.why} {failure.next}".count(bad) == 1
+    assert "line 2" in failure.stderr
+    assert advice in str(failure.next)
+    assert not any(word in failure.stderr for word in ("doctor", "twin"))
     assert not list(runs.glob("*/run.json"))
-    if "thousands" not in said and ";" in text:
+    if "thousands" not in advice and ";" in text:
         found = result(call(*words, "decimal=,", "--json"))
         assert scope(found, "node.ac")["reading"]["energy"]["value"] == pytest.approx(8 * 200.5, rel=0.01)
 
@@ -211,9 +223,9 @@ def test_a_file_whose_numbers_cannot_be_read(call: Call, tmp_path: Path, runs: P
 def test_what_has_no_energy_is_said_to_have_none(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "inlet.csv"
     path.write_text("t,c\n" + "".join(f"{START + k},{20 + k}\n" for k in range(9)))
-    said = call("import", "csv", path, "--time", "t=unix", "--map", "c=node:C").output
-    assert "imported, without any energy" in said
-    assert not any(word in said for word in ("no power meter", "doctor", "twin"))
+    words = ("import", "csv", path, "--time", "t=unix", "--map", "c=node:C")
+    assert result(call(*words, "--json"))["energy"] is None
+    assert not any(word in call(*words).output for word in ("doctor", "twin"))
 
 
 @pytest.mark.parametrize("watts", [1e12, -5e4])
@@ -228,9 +240,9 @@ def test_ls_marks_an_impossible_power_and_shows_no_energy(call: Call, tmp_path: 
     assert (row["check"], row["problem"].partition(":")[0]) == ("impossible power", "node.ac")
 
 
-def test_a_file_that_is_not_there(call: Call, runs: Path) -> None:
-    done = call("import", "csv", "none.csv", "--time", "t", "--map", "w=node.ac:W", code=1)
-    assert "cannot be opened" in done.output
+def test_a_file_that_is_not_there(fail: Fail, runs: Path) -> None:
+    failure = fail("import", "csv", "none.csv", "--time", "t", "--map", "w=node.ac:W", code=1)
+    assert (failure.kind, failure.where) == ("unavailable", "none.csv")
     assert not runs.exists()
 
 
@@ -269,7 +281,9 @@ def _post(url: str, data: bytes) -> None:
 
 
 @pytest.mark.system
-def test_a_monitoring_system_is_asked_for_a_past_interval(call: Call, monitoring: str, tmp_path: Path) -> None:
+def test_a_monitoring_system_is_asked_for_a_past_interval(
+    call: Call, fail: Fail, monitoring: str, tmp_path: Path
+) -> None:
     port, begin = monitoring.split()
     entry = f'[meters.monitoring]\nmeter = "prometheus"\naddress = "http://127.0.0.1:{port}"\npreset = "dcgm"\n'
     (tmp_path / "joulelab.toml").write_text(entry)
@@ -282,6 +296,6 @@ def test_a_monitoring_system_is_asked_for_a_past_interval(call: Call, monitoring
     with open_run(Path(found["folder"])) as run:
         (table,) = run.tables()
         assert (table.meter, table.rows) == ("monitoring", 61)
-    assert "prometheus does not say when" in call("import", "prometheus", "--entry", "monitoring", code=2).output
+    assert fail("import", "prometheus", "--entry", "monitoring").kind == "config"
     typed = call("import", "prometheus", f"address=http://127.0.0.1:{port}", "preset=dcgm", *interval, "--json")
     assert scope(result(typed), "gpu:0")["reading"]["energy"]["value"] == gpu["reading"]["energy"]["value"]

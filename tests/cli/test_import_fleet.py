@@ -21,7 +21,7 @@ from joulelab.store.run import open_run
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cli.conftest import Call
+    from tests.cli.conftest import Call, Fail
 
 pytestmark = pytest.mark.system
 
@@ -81,7 +81,7 @@ def test_a_job_is_read_back_with_its_truth(call: Call, fleet: Fleet, server: str
     found = json.loads(call("import", "prometheus", JOB, f"address={server}", "--json").stdout)
     assert {s["host"] for s in found["scopes"]} == {f"node000{n}" for n in range(1, 5)}
     assert len(found["scopes"]) == 4 * 9
-    assert "job 4711: 4 nodes (node0001, node0002, node0003, node0004)" in found["told"][0]
+    assert all(node in found["told"][0] for node in (JOB, "node0001", "node0002", "node0003", "node0004"))
     assert found["labels"] == {"slurm_job": JOB, "user": "ada", "account": "physics", "partition": "gpu"}
     assert found["name"] == "job-4711"
     assert abs(found["start_ns"] - job.start_ns) < 8 * NS
@@ -112,7 +112,7 @@ def test_the_run_is_shown_and_compared_like_any_other(
         f'[meters.fleet]\nmeter = "prometheus"\naddress = "{victoria}"\npreset = "joulelab"\n'
     )
     done = call("import", "prometheus", JOB, "--entry", "fleet").stdout
-    assert done.startswith("job 4711: 4 nodes")
+    assert "4 nodes" in done.splitlines()[0]
     shown = call("show", "job-4711").stdout
     assert "node.ac (4)" in shown
     assert "node0002/rest of node.ac" in shown
@@ -148,9 +148,8 @@ def test_scrapes_that_fail_are_gaps(call: Call, tmp_path: Path) -> None:
         put(address, replace(three, series=[s for s in three.series if s[0]["__name__"] == "joulelab_slurm_job_info"]))
         flush(address)
         found = json.loads(call("import", "prometheus", JOB, f"address={address}", "--json").stdout)
-    assert "no series of node0003: their energy is missing" in found["problems"]
-    (said,) = (p for p in found["problems"] if "bmc was not read for" in p)
-    assert "its powers are taken" in said
+    assert any("node0003" in problem for problem in found["problems"])
+    assert sum("bmc" in problem for problem in found["problems"]) == 1
     scopes = {(s["host"], s["scope"]): s["reading"] for s in found["scopes"]}
     whole, broken = scopes["node0001", "node.ac"], scopes["node0002", "node.ac"]
     assert (whole["channel"], broken["channel"]) == ("energy_j", "power_w")
@@ -173,18 +172,14 @@ def test_what_was_not_seen_of_a_job_is_said_in_the_run(call: Call, tmp_path: Pat
         flush(address)
         printed = call("import", "prometheus", JOB, f"address={address}").stdout
         found = json.loads(call("import", "prometheus", JOB, f"address={address}", "--json").stdout)
-    said = "job 4711: it may have begun before "
-    lost = "job 4711: telemetry of node0002 ends up to "
-    assert "(begin unknown, end known to " in found["told"][0]
     failed = [c["message"] for c in found["checks"] if c["name"] == "interval" and c["status"] == "failed"]
-    assert [m[: len(s)] for m, s in zip(failed, (said, lost), strict=True)] == [said, lost]
+    assert ["node0002" in message for message in failed] == [False, True]
     assert set(failed) <= set(found["problems"])
-    shown = " ".join(call("show", Path(found["folder"]).name).stdout.split())
-    for text in (" ".join(printed.split()), shown):
-        assert "it may have begun before" in text
-        assert "the energy is of the telemetry only" in text
+    assert "too-short" not in {c["code"] for c in found["checks"] if c["status"] != "ok"}
+    shown = call("show", Path(found["folder"]).name).stdout
+    for text in (" ".join(printed.split()), " ".join(shown.split())):
+        assert all(message in text for message in failed)
         assert "gpu:0-7, node.ac of node0002: " in text
-        assert "the run is short for" not in text
     rated = found["rated"]
     assert [(d["host"], d["rated_w"]) for d in rated["devices"]] == [(f"node000{n + 1}", 9000.0 + n) for n in range(3)]
     assert rated["unknown"] == []
@@ -219,14 +214,14 @@ def silent(scraped: Scraped, since_ms: int, until_ms: int) -> Scraped:
     return left
 
 
-def test_what_is_wrong_is_said(call: Call, runs: Path, victoria: str) -> None:
-    for words, code, said in (
-        (("99", f"address={victoria}"), 1, "job 99 is not known (no agent showed it within the last 31 days)"),
-        ((JOB, f"address={victoria}", "--node", "node0099"), 1, "is not known"),
-        ((JOB, f"address={victoria}", "nodes=7"), 2, "nodes is 7"),
-        ((JOB,), 2, "no address is given"),
+def test_what_is_wrong_is_said(fail: Fail, runs: Path, victoria: str) -> None:
+    for words, code, kind, named in (
+        (("99", f"address={victoria}"), 1, "unavailable", "99"),
+        ((JOB, f"address={victoria}", "--node", "node0099"), 1, "unavailable", JOB),
+        ((JOB, f"address={victoria}", "nodes=7"), 2, "config", "nodes"),
+        ((JOB,), 2, "config", "address"),
     ):
-        done = call("import", "prometheus", *words, code=code)
-        assert said in done.output, done.output
-    assert "--node is for prometheus" in call("import", "slurm", "7", "--node", "a", code=2).output
+        failure = fail("import", "prometheus", *words, code=code)
+        assert (failure.kind, named in failure.what) == (kind, True), failure
+    assert fail("import", "slurm", "7", "--node", "a").code == "config.not-for-source"
     assert not list(runs.glob("*/run.json"))

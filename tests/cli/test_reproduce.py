@@ -25,7 +25,7 @@ from joulelab.study.folder import open_study
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cli.conftest import Call
+    from tests.cli.conftest import Call, Fail
 
     from joulelab.papers.told import Told
 
@@ -97,29 +97,29 @@ def test_a_dotted_key_changes_a_physical_parameter_wherever_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "named"),
     [
-        ("gpu.idel_w=30", "did you mean 'idle_w'"),
-        ("colling.inlet_c=30", "did you mean 'cooling'"),
-        ("cooling.inlet=30", "did you mean 'inlet_c'"),
-        ("workloads.trian.time_scatter=0", "did you mean 'train'"),
-        ("workloads.train.time_scater=0", "did you mean 'time_scatter'"),
-        ("workloads.train.stages.bsy=0", "did you mean 'busy'"),
-        ("meters.analyser.ask_s=1", "did you mean 'analyzer'"),
-        ("green:gpu.idle_w=30", "there is no node 'green'"),
-        ("blue:gpu.idle_w=30", "nothing to change in 'gpu'"),
-        ("gpu=30", "needs a key within 'gpu'"),
-        ("gpu.idle_w=much", "wrong kind"),
-        ("gpu.idle_w", "is no change"),
-        ("gpu..idle_w=3", "is no change"),
-        (":gpu.idle_w=3", "is no change"),
-        ("calibrated=[]", "no physical parameter"),
+        ("gpu.idel_w=30", "'idle_w'"),
+        ("colling.inlet_c=30", "'cooling'"),
+        ("cooling.inlet=30", "'inlet_c'"),
+        ("workloads.trian.time_scatter=0", "'train'"),
+        ("workloads.train.time_scater=0", "'time_scatter'"),
+        ("workloads.train.stages.bsy=0", "'busy'"),
+        ("meters.analyser.ask_s=1", "'analyzer'"),
+        ("green:gpu.idle_w=30", "'green'"),
+        ("blue:gpu.idle_w=30", "'gpu'"),
+        ("gpu=30", "'gpu'"),
+        ("gpu.idle_w=much", "idle_w"),
+        ("gpu.idle_w", "'gpu.idle_w'"),
+        ("gpu..idle_w=3", "'gpu..idle_w=3'"),
+        (":gpu.idle_w=3", "':gpu.idle_w=3'"),
+        ("calibrated=[]", "'calibrated'"),
     ],
 )
-def test_what_a_twin_does_not_have_names_the_nearest(typed: str, said: str) -> None:
+def test_what_a_twin_does_not_have_names_the_nearest(typed: str, named: str) -> None:
     with pytest.raises(ConfigError) as caught:
         _changed(typed)
-    assert said in str(caught.value)
+    assert named in str(caught.value)
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_anot
     # A physical parameter moves the figures, in a folder of its own.
     hot = replace(asked, changes=[read_change("host.idle_w=600"), read_change("host.max_w=600")], keep=False)
     moved = reproduce(hot, print, file=small)
-    assert moved.folder == "the runs were not kept"
+    assert not moved.folder.startswith("studies/")
     assert moved.changes == ["host.idle_w=600", "host.max_w=600"]
     name = "gdansk.ratio.170w.energy"
     assert _numbers(moved)[name] > _numbers(first)[name] + 0.02
@@ -249,7 +249,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
 
 def test_one_paper_is_printed_in_every_form(call: Call, prepared: list[Asked]) -> None:
     text = call("reproduce", "gdansk").stdout
-    assert "3 of 5 predictions" in " ".join(text.split())
+    assert "3 of 5 " in text
     assert "All papers" not in text
     assert call("reproduce", "gdansk", "--format", "markdown").stdout.startswith("## A study of caps")
     assert r"\begin{table}" in call("reproduce", "gdansk", "--format", "latex").stdout
@@ -267,21 +267,23 @@ def test_all_papers_are_printed_one_after_another_and_counted_together(call: Cal
     assert {asked.seed for asked in prepared} == {3}
     assert {asked.changes[0].typed for asked in prepared} == {"cooling.inlet_c=30"}
     assert text.count("A study of caps") == 3
-    assert "All papers: 9 of 15 predictions" in text
+    assert "All papers: 9 of 15 " in text
     assert len(json.loads(call("reproduce", "all", "--json").stdout)["papers"]) == 3
 
 
-def test_wrong_words_are_refused_before_anything_runs(call: Call, prepared: list[Asked]) -> None:
-    assert "is no change" in call("reproduce", "gdansk", "--set", "nonsense", code=2).output
-    wrong = call("reproduce", "gdansk", "--set", "gdansk-rtx600:gpu.idle_w=3", code=2).output
-    assert "did you mean 'gdansk-rtx6000'" in wrong
-    call("reproduce", "paris", code=2)
+def test_wrong_words_are_refused_before_anything_runs(fail: Fail, prepared: list[Asked]) -> None:
+    for change, named in (("nonsense", "'nonsense'"), ("gdansk-rtx600:gpu.idle_w=3", "'gdansk-rtx6000'")):
+        failure = fail("reproduce", "gdansk", "--set", change)
+        assert (failure.kind, failure.where) == ("config", "--set")
+        assert named in failure.stderr
+    assert fail("reproduce", "paris").kind == "usage"
     assert not prepared
 
 
-def test_a_wrong_key_names_the_nearest_and_runs_nothing(call: Call, tmp_path: Path) -> None:
-    said = call("reproduce", "gdansk", "--set", "gpu.idel_w=30", code=2).output
-    assert "did you mean 'idle_w'" in said
+def test_a_wrong_key_names_the_nearest_and_runs_nothing(fail: Fail, tmp_path: Path) -> None:
+    failure = fail("reproduce", "gdansk", "--set", "gpu.idel_w=30")
+    assert failure.kind == "config"
+    assert "'idle_w'" in str(failure.next)
     assert not (tmp_path / "joulelab-studies").exists()
 
 
@@ -319,5 +321,5 @@ def test_progress_is_told_now_and_then_and_failures_at_once(tmp_path: Path, monk
         monkeypatch.setattr(reproducing, "LINE_S", -1.0)
         advancing(News("done", cell, tmp_path, finished=3, total=9))
     assert len(said) == 2
-    assert said[0].startswith("a run failed: no model")
-    assert said[1] == "3 of 9 runs are done"
+    assert "no model" in said[0]
+    assert said[1].startswith("3 of 9 ")

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from joulelab.cli.group import OWN_FAILURE, RUNS_WORKLOAD
 from joulelab.cli.options import Duration, UsageError, print_json
 from joulelab.cli.run import execute, run_options
-from joulelab.core.errors import JoulelabError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from joulelab.study.tuning.runs import Tuning
     from joulelab.study.tuning.tuned import Tuned
 
-OWN_FAILURE = 125
 FAILED_CODE = 1
 # What belongs to one of the two ways only; each may be given with the other only by mistake.
 RUNS_ONLY = ("repeat_max", "studies", "patterns", "retry", "apply", "timeout", "scope")
@@ -144,15 +143,10 @@ def command(
     if not words:
         raise UsageError("no-command", "there is no command to tune; type `joulelab tune --goal edp -- CMD`")
     _check_options(ctx, online=online)
-    try:
-        wanted = _wanted(words, goal_text, cap, which, trials)
-        if online:
-            _online(wanted, given, ctx.obj)
-    except JoulelabError as error:
-        if not online:
-            raise
-        click.echo(f"joulelab: {error}", err=True)
-        ctx.exit(OWN_FAILURE)
+    ctx.meta[RUNS_WORKLOAD] = online
+    wanted = _wanted(words, goal_text, cap, which, trials)
+    if online:
+        _online(wanted, given, ctx.obj)
     code = _runs(wanted, which, given)
     ctx.exit(code)
 

@@ -34,6 +34,7 @@ from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import TICKS_PER_POWER, power_statistics
 from joulelab.analysis.sums import SumCurve
 from joulelab.analysis.unsure import unsure_of, with_unsure
+from joulelab.core.errors import StoreError
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import family
 from joulelab.core.text import SERVED_TWIN
@@ -61,10 +62,15 @@ class Interval:
 
 
 def analyse(run: Run) -> Result:
-    """Return the result of a run, live, killed or sealed."""
-    events = list(run.events())
-    interval = interval_of(run, events)
-    return analyse_interval(run, interval, events)
+    """Return the result of a run, live, killed or sealed. Raises StoreError where its files hold unusable values."""
+    try:
+        events = list(run.events())
+        interval = interval_of(run, events)
+        return analyse_interval(run, interval, events)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what, why = "the run holds values that cannot be used", f"{type(error).__name__}: {error}"
+        then = f"joulelab verify {run.path.name}"
+        raise StoreError(what, where=str(run.path), why=why, next=then, code="store.unusable") from error
 
 
 def analyse_phase(run: Run, start_ns: int, end_ns: int) -> Result:
@@ -112,6 +118,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         unread=_unread(run, scopes, told), incomplete=tuple(joined.incomplete),
         imported=end.get("outcome") == "imported", lags=joined.lags, groups=groups,
         comparisons=compared, accounts=accounts, steps=steps, told=told_facts, damage=damage,
+        phases=work.phases,
     )  # fmt: skip
     return Result(
         **_told(run, end),

@@ -15,6 +15,7 @@ from joulelab.analysis.damage import damage_checks
 from joulelab.analysis.device_checks import device_checks
 from joulelab.analysis.node_checks import listed, node_checks
 from joulelab.analysis.periodic import FEWEST_STEPS
+from joulelab.analysis.phases import MOST_PHASES
 from joulelab.analysis.quality import quality_of
 from joulelab.analysis.result import Check, CheckStatus, Comparison, GroupResult, ScopeResult
 from joulelab.analysis.unsure import interval_checks
@@ -55,6 +56,7 @@ class Facts:
     steps: Ints | None = None
     told: Mapping[str, Fact] = field(default_factory=dict)
     damage: Sequence[Problem] = ()
+    phases: int = 0
 
     @cached_property
     def several(self) -> bool:
@@ -99,6 +101,11 @@ class Facts:
 def all_checks(facts: Facts) -> Iterator[Check]:
     """Run every check."""
     yield from damage_checks(facts.damage)
+    if facts.phases > MOST_PHASES:
+        message = f"{facts.phases} phases were marked; the {MOST_PHASES} outermost and first are listed"
+        numbers = {"marked": float(facts.phases), "listed": float(MOST_PHASES)}
+        advice = "mark epochs, and call joulelab.step() for steps"
+        yield Check("too-many-phases", "warning", message, advice, numbers=numbers)
     for check in CHECKS:
         yield from check(facts)
 

@@ -13,12 +13,30 @@ if TYPE_CHECKING:
 
 # Tables of load, caps, temperature and fans: no energy is in them.
 WITHOUT_ENERGY = ("host", "state", "cooling")
+DOCUMENTS = ("run.json", "end.json")  # they tell when the workload ran, on which host
 
 
 def needs_file(problem: Problem) -> bool:
     """Return whether totals need a file that is lost: samples of energy, and events, which name the meters."""
     meter, *table = problem.path.name.split(".")[:2]
     return problem.lost and not damages_marks(problem) and not {meter, *table} & {*WITHOUT_ENERGY}
+
+
+class LostTables:
+    """Know the tables that no figure may be made from: damaged ones, all where the run's own documents are."""
+
+    def __init__(self, damage: Iterable[Problem] = ()) -> None:
+        lost = [p.path for p in damage if p.lost and not damages_marks(p)]
+        self.all = any(path.name in DOCUMENTS for path in lost)
+        self._names = {(path.parent.name, *path.name.split(".")[:2]) for path in lost}
+
+    def __contains__(self, table: tuple[str, str, str]) -> bool:
+        """Return whether a table (host, meter, name) is lost, alone or with all of its meter."""
+        return self.all or table in self._names or table[:2] in self._names
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return self.all or bool(self._names)
 
 
 def damages_marks(problem: Problem) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SKEW = 0.02  # share of a report that is taken for the time by which ranks differ
 SAME_EDGE_NS = 1000  # steps that are not further apart follow each other without a gap
 LARGEST = 2**63  # numbers of phases are kept as integers of 64 bits
+MOST_PHASES = 10_000  # of a run; more can be neither listed nor looked at, and cost seconds and gigabytes
 
 
 @dataclass(slots=True)
@@ -61,16 +62,24 @@ class Phase:
 
 @dataclass(slots=True)
 class Work:
-    """Hold work done: amounts by name (summed over ranks) and times (ns) of single reports by process."""
+    """Hold work done: amounts by name (summed over ranks) and times (ns) of single reports by process.
+
+    `phases` counts the phases that were marked, those that were left out of the list too.
+    """
 
     amounts: dict[str, float] = field(default_factory=dict)
     times_ns: dict[str, list[int]] = field(default_factory=dict)
+    phases: int = 0
 
 
 def phases_of(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) -> tuple[list[Phase], Work]:
-    """Return the phases that overlap [start, end], in order, with the work reported in each and in all."""
+    """Return the phases that overlap [start, end], in order, with the work reported in each and in all.
+
+    Of more than `MOST_PHASES` the outermost and first ones are kept.
+    """
     lines = sorted(marks, key=lambda m: int(m.get("t", 0)))
-    phases, work = _intervals(lines, end_ns), Work()
+    marked = _intervals(lines, end_ns)
+    phases, work = _limit_phases(marked), Work(phases=len(marked))
     _put_into_cells(phases.values())
     _put_into_scripts(phases.values())
     clock = _Clock(phases.values())
@@ -85,6 +94,13 @@ def phases_of(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) ->
             _credit(phases, line)
     inside = [p for p in phases.values() if p.end_ns > start_ns and p.start_ns < end_ns]
     return sorted(inside, key=lambda p: (p.start_ns, -p.end_ns)), work
+
+
+def _limit_phases(phases: dict[str, Phase]) -> dict[str, Phase]:
+    if len(phases) <= MOST_PHASES:
+        return phases
+    ranked = sorted(phases.items(), key=lambda p: (p[1].steps is not None, p[1].parent in phases, p[1].start_ns))
+    return dict(ranked[:MOST_PHASES])
 
 
 def facts_of(marks: Iterable[Mapping[str, Any]], end_ns: int, first: str) -> dict[str, Fact]:

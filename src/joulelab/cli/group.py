@@ -42,6 +42,7 @@ COMMANDS = {
     "twin": "Serve a simulated node that NVML and RAPL tools take for a real one.",
     "export": "Write the samples of a run as CSV, Parquet or JSON.",
     "query": "Answer SQL over all runs.",
+    "verify": "Verify that the files of runs are those that were recorded.",
     "import": "Make a run of what was measured elsewhere.",
     "agent": "Export this node's meters to Prometheus until SIGTERM or Ctrl-C.",
     "capd": "Set caps for the users and groups that a configuration names.",

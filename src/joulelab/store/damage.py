@@ -1,7 +1,7 @@
-"""Find files that a run lacks, that cannot be read or that were cut off, by what its folder itself says.
+"""Find files that a run lacks, that cannot be read, that were cut off or changed, by what its folder itself says.
 
-A file that was changed and can still be read is found only by its number of rows or its size: nothing else in the
-folder says what was in it.
+A run without a manifest (sealed by joulelab 0.1.1 and before, or not sealed yet) says little of the content: a file
+that was changed and can still be read is then found only by its number of rows or its size.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from joulelab.store.manifest import FileCheck
     from joulelab.store.table import Table
 
 
@@ -38,7 +39,7 @@ def find_damage(
     """
     if state is RunState.LIVE:
         return [p for p in known if p.path.suffix == ".jsonl" or (p.lost and p.path.suffix != ".journal")]
-    found = [p for p in known if p.lost or p.path.suffix == ".jsonl"]
+    found = [p for p in known if p.lost or p.path.suffix in (".jsonl", ".json")]
     for folder in folders:
         if not folder.is_dir():
             found.append(Problem(folder, "the folder of the host is missing", lost=True, code="missing-host"))
@@ -63,7 +64,20 @@ def find_damage(
     lines = (folders[0].parent / name for name in files if name.endswith(".jsonl"))
     gone = [p for p in lines if not os.path.lexists(p) and told.isdisjoint((p, *p.parents))]
     gone = list(dict.fromkeys(p if p.parent.exists() else p.parent for p in gone))
-    return [*found, *(Problem(p, "it is missing", lost=True, code="missing") for p in gone)]
+    found += [Problem(p, "it is missing", lost=True, code="missing") for p in gone]
+    return list({p.path: p for p in reversed(found)}.values())[::-1]  # the first problem of each file
+
+
+def word_damage(run: Path, check: FileCheck) -> Problem:
+    """Return a file that differs from the manifest as a problem of its run."""
+    size, whole = check.size or 0, check.record.size
+    what, code = {
+        "missing": ("it is missing", "missing"),
+        "cut": (f"it was cut off after {size} of {whole} bytes", "cut-off"),
+        "changed": ("it was changed after the run", "changed"),
+    }.get(check.status, (f"it cannot be read ({check.why})", "unreadable"))
+    numbers = {"bytes": float(size), "recorded": float(whole)}
+    return Problem(run / check.name, what, lost=True, code=code, numbers=numbers)
 
 
 def _cut_files(

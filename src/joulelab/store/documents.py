@@ -1,6 +1,6 @@
 """Read JSON that others may have written: documents, and files of JSON lines, bounded in size, depth and count.
 
-The recorder imports this module: msgspec is loaded by `read_document` only.
+The recorder imports this module and calls `decode_json` only: msgspec is loaded by those who read many documents.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ MOST_DIGITS = 300  # of a whole number: it still fits into a float
 MOST_LINES = 500_000  # of one file of events or marks
 LARGEST_NS = 2**63  # times and counts are 64 bits
 _LONG_NUMBER = re.compile(rb"\d{%d}" % (MOST_DIGITS + 1))
+_LARGE_TIME = re.compile(rb"\d{20}|9[2-9]\d{17}")  # may be beyond 64 bits
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _TIMES = ("t", "from", "to", "start_ns", "end_ns", "mono_ns", "utc_ns")
 
@@ -56,9 +57,9 @@ def read_document(path: str) -> dict[str, Any]:
 
 
 def decode_json(text: bytes) -> Any:
-    """Return the content of a JSON document, NaN and Infinity as None; raise ValueError with the defect."""
+    """Return the content of a JSON document; raise ValueError with the defect."""
     try:
-        data = json.loads(text, parse_constant=lambda _: None, parse_int=_read_integer)
+        data = json.loads(text, parse_int=_read_integer)
     except json.JSONDecodeError:
         raise ValueError("not JSON") from None
     except UnicodeDecodeError:
@@ -82,15 +83,31 @@ def read_lines(path: Path) -> tuple[list[Line], int]:
         return [], 0
     if text.count(b"\n") > MOST_LINES:
         raise OSError(errno.EFBIG, f"it has more than {MOST_LINES} lines", str(path))
-    lines: list[Line] = []
-    damaged = 0
-    for each in text.split(b"\n")[:-1]:
+    whole = text[: text.rfind(b"\n") + 1]
+    lines = _read_plain_lines(whole)
+    if lines is not None:
+        return lines, 0
+    lines, damaged = [], 0
+    for each in whole.split(b"\n"):
         line = _read_line(each)
         if line is not None:
             lines.append(line)
         elif each.strip():
             damaged += 1
     return lines, damaged
+
+
+def _read_plain_lines(text: bytes) -> list[Line] | None:
+    """Return lines that hold nothing unusual, three times as fast; None where one of them has to be looked at."""
+    import msgspec
+
+    if _LARGE_TIME.search(text) or _is_deep(text):
+        return None
+    try:
+        lines = msgspec.json.Decoder(dict[str, Any]).decode_lines(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    return lines if all(type(line.get("t")) is int for line in lines) else None
 
 
 def _read_line(text: bytes) -> Line | None:

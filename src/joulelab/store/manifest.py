@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -15,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.store.documents import read_document
-from joulelab.store.folder import write_json_atomic
-from joulelab.store.safe_files import open_regular
+from joulelab.store.safe_files import open_regular, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -74,25 +74,28 @@ def _list_files(run: Path) -> Iterator[tuple[str, os.stat_result]]:
                     yield name, entry.stat(follow_symlinks=False)
 
 
-def write_manifest(run: Path, rows: Mapping[str, int], replaced: Iterable[str] = (), *, sync: bool = True) -> None:
-    """Record the raw files of a run that is sealed; `rows` by name of the file. Raises WriteFailed, OSError.
+def write_manifest(
+    run: Path, rows: Mapping[str, int], replaced: Iterable[str] = (), unfinished: Iterable[str] = ()
+) -> None:
+    """Record the raw files of a run that is sealed, but for `unfinished` ones; `rows` by name. Raises OSError.
 
-    What was recorded before stays, so that nobody's later change is taken for the original, but for the files that the
-    seal has just `replaced`: Parquet files that it wrote, and journals that are in them now.
+    What was recorded before stays, so that nobody's later change is taken for the original, except for the files that
+    the seal has just `replaced`: Parquet files that it wrote, and journals that are in them now.
     """
     try:
         known = read_manifest(run) or {}
     except StoreError:
         return  # a damaged manifest is evidence: it is left as it is
-    gone = set(replaced)
+    gone, skipped = set(replaced), set(unfinished)
     files = {name: record for name, record in known.items() if name not in gone}
     for name, _ in _list_files(run):
-        if name not in files and _RAW.fullmatch(name):
+        if name not in files and name not in skipped and _RAW.fullmatch(name):
             with contextlib.suppress(OSError):
                 size, digest = _hash_file(run / name)
                 files[name] = FileRecord(size, digest, rows.get(name))
     entries = {name: _encode(record) for name, record in sorted(files.items())}
-    write_json_atomic(run / FILE, {"schema": SCHEMA, "files": entries}, sync=sync)
+    text = json.dumps({"schema": SCHEMA, "files": entries}, indent=1, ensure_ascii=False)
+    replace_file(run / FILE, text.encode(errors="backslashreplace") + b"\n", sync=True, own=True)
 
 
 def _encode(record: FileRecord) -> dict[str, Any]:
@@ -145,6 +148,63 @@ def check_file(run: Path, name: str, record: FileRecord, *, hashes: bool) -> Fil
     except OSError as error:
         return FileCheck(name, "unreadable", None, record, error.strerror or str(error))
     return FileCheck(name, "whole", size, record)
+
+
+class Verifier:
+    """Compare the files of one run with its manifest, each content once while size and time stay the same."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.error: StoreError | None = None
+        self._records: dict[str, FileRecord] | None = None
+        self._known: dict[str, tuple[tuple[int, int], FileRecord, FileCheck]] = {}
+
+    @property
+    def records(self) -> dict[str, FileRecord]:
+        """Return the records, none where there is no manifest or it cannot be read (`error`)."""
+        if self._records is None:
+            self._records = self._read()
+        return self._records
+
+    def _read(self) -> dict[str, FileRecord]:
+        self.error = None
+        try:
+            return read_manifest(self.run) or {}
+        except StoreError as error:
+            self.error = error
+            return {}
+
+    def refresh(self) -> None:
+        """Read the manifest again when next asked: the folder has changed."""
+        self._records = None
+
+    def find_damage(self, path: Path, *, hashes: bool) -> FileCheck | None:
+        """Return how a file differs from its record, None where it does not or has none."""
+        name = path.relative_to(self.run).as_posix()
+        if name not in self.records:
+            return None
+        check = self._check(name, hashes=hashes)
+        if check.status != "whole":
+            self.refresh()  # it may have been sealed in between
+            if name not in self.records:
+                return None
+            check = self._check(name, hashes=hashes)
+        return None if check.status == "whole" else check
+
+    def _check(self, name: str, *, hashes: bool) -> FileCheck:
+        record = self.records[name]
+        try:
+            found = (self.run / name).stat()
+        except OSError:
+            return check_file(self.run, name, record, hashes=False)
+        look = found.st_size, found.st_mtime_ns
+        known = self._known.get(name)
+        if known is not None and known[:2] == (look, record):
+            return known[2]
+        check = check_file(self.run, name, record, hashes=hashes)
+        if hashes:
+            self._known[name] = look, record, check
+        return check
 
 
 def _hash_file(path: Path, limit: int | None = None) -> tuple[int, str]:

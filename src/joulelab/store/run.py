@@ -12,9 +12,10 @@ import numpy as np
 from joulelab.core.clock import ClockPair
 from joulelab.core.errors import StoreError
 from joulelab.store.clocks import Joint, best_joint
-from joulelab.store.damage import find_damage
+from joulelab.store.damage import find_damage, word_damage
 from joulelab.store.documents import Line, read_lines
 from joulelab.store.folder import RunState, host_dirs, read_end, read_meta, run_state
+from joulelab.store.manifest import FILE, FileCheck, Verifier, check_files
 from joulelab.store.series import Series, read_series, read_streams
 from joulelab.store.table import RETRIES, LateDatabase, Problem, Segment, Table, chunks, load_table, table_names
 
@@ -63,6 +64,7 @@ class Run:
         self._joints: dict[str, Joint | None] | None = None
         self._kept: tuple[object, Any] | None = None
         self._con = LateDatabase()
+        self._verifier = Verifier(path)
 
     def __enter__(self) -> Self:
         """Return the run."""
@@ -103,6 +105,7 @@ class Run:
             self._whole.clear()
             self._joints = None
             self._kept = None
+            self._verifier.refresh()
         return [TableInfo(t.host, t.meter, t.table, t.streams, t.rows) for t in self._tables() if t.segments]
 
     def series(self, info: TableInfo, stream: str, *, channels: Sequence[str] | None = None) -> Series:
@@ -173,10 +176,33 @@ class Run:
         """Return the files that cannot be read or are missing, after all has been read; `events` are this run's."""
         tables = list(self._tables())
         known = [*(problem for table in tables for problem in table.problems), *self._unread.values()]
+        told = {problem.path for problem in known}
+        known += [p for p in self._verify_documents() if p.path not in told]
         folders = [self.path / host for host in dict.fromkeys((str(self.meta.get("host")), *self.hosts))]
         sizes = (self.end or {}).get("files")
         files = {name: size for name, size in sizes.items() if type(size) is int} if isinstance(sizes, dict) else {}
         return find_damage(known, state=self.state, folders=folders, tables=tables, events=events, files=files)
+
+    def check_files(self) -> tuple[list[FileCheck], bool]:
+        """Compare all files with the manifest, by content; the second value is whether there is one to compare with."""
+        records = self._verifier.records
+        return list(check_files(self.path, records, hashes=True)), bool(records)
+
+    def _verify_documents(self) -> Iterator[Problem]:
+        """Find damaged documents, and files and folders of the manifest that are missing."""
+        for path in (self.path / "run.json", self.path / "end.json"):
+            if os.path.lexists(path) and (wrong := self._verify(path)):
+                yield wrong
+        gone = [name for name in self._verifier.records if not os.path.lexists(self.path / name)]
+        for path in dict.fromkeys(_find_missing(self.path, name) for name in gone):
+            is_host = path.parent == self.path and path.suffix != ".json"
+            what, code = (
+                ("the folder of the host is missing", "missing-host") if is_host else ("it is missing", "missing")
+            )
+            yield Problem(path, what, lost=True, code=code)
+        if self._verifier.error is not None:
+            what = f"{FILE} cannot be used ({self._verifier.error.why}), so nothing is verified"
+            yield Problem(self.path / FILE, what, code="no-manifest")
 
     def _joint(self, host: str) -> Joint | None:
         """Return how a host's time is turned into the first one's, None where that is not needed or not known."""
@@ -235,8 +261,17 @@ class Run:
     def _table(self, host: str, meter: str, table: str) -> Table:
         key = (host, meter, table)
         if key not in self._loaded:
-            self._loaded[key] = load_table(self.path / host, meter, table, self._con)
+            found = load_table(self.path / host, meter, table, self._con)
+            damaged = [problem for path in found.paths if (problem := self._verify(path))]
+            if damaged:  # rows that are not the recorded ones are not read
+                found = replace(found, parquet=None, segments=(), problems=(*found.problems, *damaged))
+            self._loaded[key] = found
         return self._loaded[key]
+
+    def _verify(self, path: Path) -> Problem | None:
+        """Return what is wrong with a file by the manifest: its size, or its content."""
+        check = self._verifier.find_damage(path, hashes=True)
+        return None if check is None else word_damage(self.path, check)
 
     def _read(self, key: tuple[str, str, str], stream: str, wanted: Sequence[str]) -> Series:
         """Read a stream: of a small table all streams at once, because each reading of a file has its price."""
@@ -263,6 +298,9 @@ class Run:
             found: list[tuple[Line, Path]] = []
             for path in sorted((self.path / host).glob(pattern)):
                 self._unread.pop(path, None)
+                if wrong := self._verify(path):
+                    self._unread[path] = wrong
+                    continue
                 try:
                     lines, damaged = read_lines(path)
                 except OSError as error:
@@ -271,7 +309,10 @@ class Run:
                 if damaged:
                     self._unread[path] = Problem(path, "lines are damaged and left out", code="bad-lines")
                 source = path.name.removesuffix(".jsonl")
-                found += [({**line, "host": line.get("host", host), "source": source}, path) for line in lines]
+                for line in lines:
+                    line.setdefault("host", host)
+                    line["source"] = source
+                found += [(line, path) for line in lines]
             yield from sorted(found, key=lambda pair: pair[0]["t"])
 
 
@@ -286,6 +327,13 @@ def _wanted(info: TableInfo, stream: str, channels: Sequence[str] | None) -> lis
         what, why = f"stream {stream!r} has no channel {', '.join(unknown)}", f"it has {', '.join(known)}"
         raise StoreError(what, why=why, code="store.unknown-channel")
     return known if channels is None else list(channels)
+
+
+def _find_missing(run: Path, name: str) -> Path:
+    """Return the outermost folder that is missing of a file, or the file itself."""
+    parts = name.split("/")
+    paths = [run.joinpath(*parts[: k + 1]) for k in range(len(parts))]
+    return next((path for path in paths if not os.path.lexists(path)), paths[-1])
 
 
 def _described(file: os.DirEntry[str]) -> tuple[str, int, int]:

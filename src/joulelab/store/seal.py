@@ -1,5 +1,7 @@
 """Seal runs: turn journals into one Parquet file per table, without ever being the only copy of a row.
 
+A manifest then records what all files of the run hold.
+
 Rows of one stream lie together (per two million rows), so that reading a stream skips the others. The Parquet file is
 written aside, synced, checked and renamed; only then do the journals go. Whoever is interrupted leaves a folder that
 reads the same, and the next one goes on.
@@ -20,6 +22,7 @@ import duckdb
 import numpy as np
 
 from joulelab.core.errors import StoreError
+from joulelab.store import manifest
 from joulelab.store.folder import RunState, host_dirs, read_meta, run_state
 from joulelab.store.journal import is_being_written, journal_path
 from joulelab.store.safe_files import NO_FOLLOW, check_regular, is_own, sync_directory
@@ -71,21 +74,57 @@ def seal(run: Path | Run, *, wait: bool = False, chunk_rows: int = CHUNK_ROWS) -
     state = run_state(path, read_meta(path))
     if state is RunState.LIVE:
         return SealReport((), ((path.name, "still recording"),))
-    sealed: list[str] = []
-    left: list[tuple[str, str]] = []
     folders = [f for f in host_dirs(path) if any(f.glob("*.journal")) or any(f.glob(f"{TEMPORARY}*"))]
-    if not folders:
-        return SealReport((), ())
-    with connect(memory_limit="2GB", threads=2) as con:  # one for all: on a run of many nodes it is most of the time
-        for folder in folders:
+    work = _Work(chunk_rows)
+    if folders:
+        _seal_hosts(path, folders, work, wait=wait)
+    elif not any(path.glob("*/*.parquet")) and not os.path.lexists(path / manifest.FILE):
+        work.write_manifest(path)  # no meter was read: there are marks and events all the same
+    return SealReport(tuple(work.sealed), tuple(work.left))
+
+
+class _Work:
+    """Collect what is sealed and what is left of one run."""
+
+    def __init__(self, chunk_rows: int) -> None:
+        self.chunk_rows = chunk_rows
+        self.sealed: list[str] = []
+        self.left: list[tuple[str, str]] = []
+        self.rows: dict[str, int] = {}
+        self.replaced: list[str] = []
+        self.unfinished: list[str] = []
+
+    def note_table(self, table: Table) -> None:
+        """Note a table whose journals are in its Parquet file now."""
+        stem = f"{table.host}/{table.meter}.{table.table}"
+        self.rows[f"{stem}.parquet"] = table.rows
+        self.replaced += [f"{stem}.parquet", *(f"{stem}.{s.header.segment}.journal" for s in table.segments)]
+
+    def write_manifest(self, run: Path) -> None:
+        """Record the content of all files; a full disk or a folder of another user costs only the manifest."""
+        try:
+            manifest.write_manifest(run, self.rows, self.replaced, self.unfinished)
+        except OSError as error:
+            self.left.append((manifest.FILE, str(error.strerror)))
+
+
+def _seal_hosts(run: Path, folders: Sequence[Path], work: _Work, *, wait: bool) -> None:
+    # One database for all: on a run of many nodes it is most of the time. All locks are held until the manifest is
+    # written, so that it never names a journal that another process removes meanwhile.
+    with connect(memory_limit="2GB", threads=2) as con, contextlib.ExitStack() as locks:
+        is_ours = False
+        for k, folder in enumerate(folders):
             try:
-                with _locked(folder, wait=wait):
-                    _seal_host(folder, con, chunk_rows, sealed, left)
+                locks.enter_context(_locked(folder, wait=wait))
+                is_ours = True
+                _seal_host(folder, con, work)
             except BlockingIOError:
-                left.append((folder.name, "being sealed by another process"))
+                work.left += [(each.name, "being sealed by another process") for each in folders[k:]]
+                return
             except OSError as error:
-                left.append((folder.name, str(error.strerror)))
-    return SealReport(tuple(sealed), tuple(left))
+                work.left.append((folder.name, str(error.strerror)))
+        if is_ours:
+            work.write_manifest(run)
 
 
 @contextlib.contextmanager
@@ -128,27 +167,34 @@ def _open_lock(folder: Path) -> int:
     return fd
 
 
-def _seal_host(
-    folder: Path, con: duckdb.DuckDBPyConnection, chunk_rows: int, sealed: list[str], left: list[tuple[str, str]]
-) -> None:
+def _seal_host(folder: Path, con: duckdb.DuckDBPyConnection, work: _Work) -> None:
     for rest in folder.glob(f"{TEMPORARY}*"):
         rest.unlink(missing_ok=True)
+    known = manifest.Verifier(folder.parent)
     for meter, name in table_names(folder):
         label = f"{folder.name}/{meter}.{name}"
         table = load_table(folder, meter, name, con)
+        damaged = [check for path in table.paths if (check := known.find_damage(path, hashes=True))]
+        if damaged:
+            work.left.append((label, f"{damaged[0].name} is damaged"))
+            continue
         torn = [p.what for p in table.problems if p.path.suffix == ".journal"]
-        left += [(label, what) for what in torn]
+        work.left += [(label, what) for what in torn]
         written = [s for s in table.journals if s.path is not None and is_being_written(s.path)]
         if written:
-            left.append((label, "still being written"))
+            work.left.append((label, "still being written"))
+            work.unfinished += [f"{folder.name}/{s.path.name}" for s in written if s.path is not None]
             continue
         try:
             if table.journals:
-                _seal_table(folder, table, con, chunk_rows)
-                sealed.append(label)
-            _remove_sealed(folder, load_table(folder, meter, name, con))
+                _seal_table(folder, table, con, work.chunk_rows)
+                work.sealed.append(label)
+            after = load_table(folder, meter, name, con)
+            _remove_sealed(folder, after)
+            if after.parquet is not None and table.journals:
+                work.note_table(after)
         except (OSError, duckdb.Error, StoreError) as error:
-            left.append((label, str(error).splitlines()[0]))
+            work.left.append((label, str(error).splitlines()[0]))
 
 
 def _seal_table(folder: Path, table: Table, con: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:

@@ -80,6 +80,11 @@ class Table:
         return tuple(s for s in self.segments if s.path is not None)
 
     @property
+    def paths(self) -> list[Path]:
+        """Return the files that hold its rows."""
+        return [*([self.parquet] if self.parquet else []), *(s.path for s in self.segments if s.path is not None)]
+
+    @property
     def rows(self) -> int:
         """Return the number of rows in all segments."""
         return sum(s.rows for s in self.segments)

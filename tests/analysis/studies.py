@@ -11,6 +11,8 @@ from joulelab.core.quantity import Quantity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from joulelab.analysis.metrics import Summary
+
 SCALING = {1: 1.0, 2: 1.86, 4: 3.3, 8: 4.95}
 
 
@@ -18,6 +20,11 @@ def trial(energy: float | None, time: float, *, known: bool = True, meter: str =
     """Return a trial; terms by kind, as `gain=3.0`, are of the source `gain:m`."""
     named = {f"{kind}:m": u for kind, u in terms.items()}
     return Trial(None if energy is None else Quantity.from_terms(energy, named, known), time, meter=meter)
+
+
+def noted(summary: Summary) -> dict[str, dict[str, float]]:
+    """Return the numbers of the notes of a summary by code."""
+    return {note.code: note.numbers for note in summary.notes}
 
 
 def cell(key: str, trials: Iterable[Trial], **knobs: Any) -> Cell:

@@ -1,14 +1,20 @@
-"""The words of checks: whom they are about, with the numbers of the check, and why."""
+"""The words of checks and of the notes of studies: whom they are about, with the numbers, and why."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.analysis.doubts import SECONDS, T, checks, only, steady
 from tests.analysis.folders import Folder, counter, power, state
+from tests.analysis.studies import by_cap, cell, sweep, trial
 from tests.analysis.virtual import ns
 
+from joulelab.analysis.goal import Goal
+from joulelab.analysis.metrics import Cell, summarise
 from joulelab.analysis.result import Check
+from joulelab.core.errors import ConfigError
 from joulelab.core.spec import Accuracy
 
 
@@ -78,3 +84,61 @@ def test_the_advice_says_what_steps_lack(folder, count, words):
         line = {"t": at[-1], "mark": "work", "from": at[0], "phase": None, "amounts": {"steps": count}, "at": at}
         folder.marks("9-1", line)
     assert words in only(folder, "unseen").next
+
+
+# Notes of studies.
+
+
+def notes(cells, **more):
+    return {note.code: str(note) for note in summarise(cells, **more).notes}
+
+
+def test_notes_name_cells_with_their_knobs_and_of_many_only_some():
+    cells = [replace(c, trials=()) if c.knobs["cap"] < 200 else c for c in sweep(gpus=(8,), caps=range(100, 261, 20))]
+    named = "cap=100 W gpus=8; cap=120 W gpus=8; cap=140 W gpus=8; cap=160 W gpus=8 and 1 more"
+    assert notes(cells)["cells-missing"] == f"5 of 9 cells have no run that succeeded: {named}."
+    runs = [trial(1.0, 1.0)] * 2
+    phases = [cell("a:fit", runs, phase="fit"), cell("a:eval", [], phase="eval")]
+    assert notes(phases)["cells-missing"] == "1 of 2 cells has no result: phase=eval."
+    unused = "Phases are not compared with each other: phase=fit in the reference changes nothing."
+    assert notes(phases, reference={"phase": "fit"})["reference-unused"] == unused
+
+
+def test_notes_write_spreads_and_degrees_of_freedom_out():
+    said = notes(sweep(caps=range(100, 260, 4), gpus=(8,), n=5))["pooled.all"]
+    assert said.startswith("How much runs differ is pooled over cells: energies by 0.")
+    assert said.count("(160 degrees of freedom)") == 2
+    both = [*by_cap({260.0: [(99.0, 9.9), (101.0, 10.1)], 200.0: [(90.0, 10.0)]})]
+    assert notes(both)["one-run.unknown"].endswith("compared as if it were ±5%; repeat them to know.")
+
+
+def test_notes_name_runs_that_are_odd_or_not_capped():
+    odd = [replace(trial(v, 10.0), run=f"run-{v:g}") for v in (100.0, 100.5, 99.5, 100.2, 99.9, 180.0)]
+    assert notes([cell("r", odd, node="here")])["odd-runs"].startswith("Look at node=here (run-180): a run that does")
+    bad = replace(trial(50.0, 10.0), doubts=("cap not enforced: x", "too short: gpu:0"), uncapped=("gpu:0: 201 W",))
+    said = notes([*by_cap({260.0: [(100.0, 10.0)] * 2}), cell("c100", [bad, bad], cap=100.0)])
+    assert said["not-capped"].startswith("! The cap was not in force in 2 runs of cap=100 W (gpu:0: 201 W): these are")
+    assert said["warnings"] == "2 of 4 runs have a warning: too short (cap=100 W). See doubts in slots.csv."
+
+
+def test_notes_say_by_which_work_runs_are_compared():
+    cells = [
+        Cell(f"b{b}", {"batch": b}, (replace(trial(1.0, 1.0), work={"steps": 20.0, "samples": s}),) * 2)
+        for b, s in ((16, 320.0), (64, 1280.0))
+    ]
+    per = "Amounts of work differ: energy and time are compared per unit of samples, EDP per unit squared"
+    assert notes(cells)["work.differs"] == f"{per}, which differ most. --per steps compares otherwise."
+    assert notes(cells, per=["samples"])["work.asked-for"] == f"{per}, as is asked for. --per steps compares otherwise."
+    assert notes(cells, per=["steps"])["work.whole"].endswith("compared whole, although samples differ.")
+
+
+def test_a_reference_that_no_cell_is_lists_what_there_is():
+    with pytest.raises(ConfigError, match="no cell has cap=170 W") as caught:
+        summarise(sweep(gpus=(2, 8), caps=(100, 180)), reference={"cap": 170.0})
+    assert caught.value.next == "there are cap 100 W, 180 W; gpus 2, 8"
+
+
+def test_a_goal_that_is_none_lists_the_known_ones():
+    with pytest.raises(ConfigError, match="there is no goal 'watts'") as caught:
+        Goal.parse("watts")
+    assert (caught.value.next or "").startswith("known are energy, time, edp")

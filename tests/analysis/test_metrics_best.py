@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.analysis.studies import by_cap, cell, sweep, trial
+from tests.analysis.studies import by_cap, cell, noted, sweep, trial
 
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import Summary, summarise
 
 GOALS = [Goal.parse(g) for g in ("energy", "time", "edp", "ed2p", "eds:1.5", "gain-loss", "energy@slowdown=5%")]
-
-
-def _noted(summary: Summary, text: str) -> bool:
-    return any(text in note for note in summary.notes)
 
 
 def test_the_best_cell_and_those_that_cannot_be_told_apart_from_it() -> None:
@@ -68,7 +64,7 @@ def test_unknown_accuracy_tells_nothing_apart_unless_repeated() -> None:
     assert twice is not None
     assert (once.cell, once.tied) == ("c200", ("c260",))
     assert (twice.cell, twice.tied) == ("c200", ())
-    assert _noted(study(2), "accuracy is unknown")
+    assert "accuracy-unknown" in noted(study(2))
     assert study(2).fronts[0].cells == ("c200",)
     gain = study(2).cell("c200").gain
     assert gain is not None
@@ -117,18 +113,18 @@ def test_cells_whose_caps_were_not_in_force_are_told_and_not_named_best() -> Non
     front = found.front_for()
     assert front is not None
     assert "c100" not in front.cells + front.unsure
-    assert _noted(found, f"! The cap was not in force in 1 run of cap=100 W ({said})")
-    assert _noted(found, "1 of 6 runs has a warning: too short (cap=100 W). See doubts in slots.csv.")
+    assert noted(found)["not-capped"] == {"runs": 1, "cells": 1}
+    assert noted(found)["warnings"] == {"warned": 1, "runs": 6}
     plain = found.to_json()["cells"][2]
     assert (plain["uncapped"], plain["doubts"]) == (1, {"cap not enforced": 1, "too short": 1})
     assert found.to_json()["cells"][0]["uncapped"] == 0
     against = summarise([replace(c, trials=(replace(c.trials[0], uncapped=(said,)),) * 2) for c in cells], goals=GOALS)
     assert against.best == ()
     assert against.fronts == ()
-    assert _noted(against, "! cap=260 W is what others are compared with")
-    assert _noted(against, "in 6 runs of cap=260 W; cap=200 W; cap=100 W")
+    assert noted(against)["reference-not-capped"] == {"cells": 1}
+    assert noted(against)["not-capped"] == {"runs": 6, "cells": 3}
     every = [replace(c, trials=tuple(replace(t, doubts=("gaps: x",)) for t in c.trials)) for c in cells]
-    assert _noted(summarise(every), "6 of 6 runs have a warning: gaps. See")
+    assert noted(summarise(every))["warnings"] == {"warned": 6, "runs": 6}
 
 
 def test_of_single_runs_no_spread_is_known_and_near_ones_are_not_told_apart() -> None:
@@ -150,7 +146,7 @@ def test_of_single_runs_no_spread_is_known_and_near_ones_are_not_told_apart() ->
     limited = found.best_for(Goal("energy", slowdown=0.05))
     assert limited is not None
     assert limited.within == {"c260": "surely", "c200": "possibly", "c180": "possibly", "c150": "not"}
-    assert _noted(found, "compared as if it were ±5%; repeat them to know")
+    assert noted(found)["one-run-each"] == {"cells": 4, "assumed_share": 0.05}
     far = summarise(by_cap(points), goals=[Goal("energy", slowdown=0.2)]).best_for(Goal("energy", slowdown=0.2))
     assert far is not None
     assert far.within["c200"] == "surely"

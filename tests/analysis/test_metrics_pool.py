@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from tests.analysis.studies import by_cap, cell, trial
+from tests.analysis.studies import by_cap, cell, noted, trial
 
 from joulelab.analysis.cells import Cell, Means, energy_ratio, means, pool_cells, rate, time_ratio
 from joulelab.analysis.metrics import summarise
@@ -17,10 +17,6 @@ from joulelab.core.quantity import ONE
 
 CAPS = 17
 NOISY = 8
-
-
-def _noted(cells: list[Cell], text: str) -> bool:
-    return any(text in note for note in summarise(cells).notes)
 
 
 def _pairs(shares: tuple[float, ...], energy: float = 100.0, time: float = 10.0) -> list[tuple[float, float]]:
@@ -99,15 +95,18 @@ def test_below_four_degrees_of_freedom_each_cell_has_its_own() -> None:
     single = found.cell("c230").time
     assert single is not None
     assert single.expanded is None
-    assert _noted(cells, "1 of 4 cells has one run only: how much they differ is not known")
-    assert not _noted(cells, "pooled")
+    notes = noted(summarise(cells))
+    assert notes["one-run.unknown"] == {"single": 1, "cells": 4}
+    assert not any(code.startswith("pooled") for code in notes)
 
 
 def test_one_run_beside_a_pool_is_said_to_have_its_spread() -> None:
     cells = _study((-0.01, 0.01), (-0.01, 0.01), (-0.01, 0.01), (-0.01, 0.01), (0.0,))
-    assert _noted(cells, "1 of 5 cells has one run only: the pooled spread is taken for theirs.")
-    assert _noted(cells, "pooled over cells: energies by 1.4 % (4 degrees of freedom), times by 0.71 % (4 degrees")
-    assert not _noted(cells, "Look at")
+    notes = noted(summarise(cells))
+    assert notes["one-run.pooled"] == {"single": 1, "cells": 5}
+    pooled = {"energy_low_share": 0.01414, "energy_low_freedom": 4, "time_high_share": 0.00707, "time_high_freedom": 4}
+    assert {key: notes["pooled.all"][key] for key in pooled} == pytest.approx(pooled, rel=1e-3)
+    assert not {"odd-runs", "wide-cells"} & {*notes}
 
 
 def test_a_cell_that_scatters_more_keeps_its_own_spread_and_is_told() -> None:
@@ -121,7 +120,7 @@ def test_a_cell_that_scatters_more_keeps_its_own_spread_and_is_told() -> None:
     own = found.cell("c180").energy
     assert own is not None
     assert own.expanded == pytest.approx(t_975(1) * 180.0 * 0.01 * math.sqrt(2) / math.sqrt(2))
-    assert _noted(cells, "Look at cap=180 W: runs there differ significantly more than elsewhere")
+    assert noted(found)["wide-cells"] == {"cells": 1, "few": True}
     # Times alone are enough.
     late = replace(cells[8], trials=(trial(180.0, 10.0), trial(180.0, 12.0)))
     assert pool_cells((c, None) for c in [*cells[:8], late]).apart == {"c180"}
@@ -158,7 +157,8 @@ def test_energies_may_be_too_few_for_a_pool_where_times_are_not() -> None:
     pool = pool_cells((c, None) for c in cells)
     assert pool.energy is None
     assert pool.time is not None
-    assert _noted(cells, "pooled over cells: times by 0.7")
+    pooled = noted(summarise(cells))["pooled.all"]
+    assert (pooled["time_low_share"], "energy_low_share" in pooled) == (pytest.approx(0.007, abs=1e-4), False)
 
 
 def test_a_ratio_of_single_runs_is_known_by_the_pool_where_the_accuracy_is_not() -> None:
@@ -204,9 +204,7 @@ def test_what_sensors_cannot_see_goes_with_two_runs_where_others_were_as_blind(
     found = summarise([*others, own]).cell("own").energy
     assert found is not None
     assert ("unseen" in found.budget()) == stays
-    assert _noted([*others, own], "a load in exact step with them") == stays
-    if stays:
-        assert _noted([*others, own], f"repeat each cell {2 if blind else 3} times or more")
+    assert noted(summarise([*others, own])).get("unseen") == ({"repeats": 2 if blind else 3} if stays else None)
 
 
 def _draw(draw: random.Random, counts: list[int], noisy: int | None) -> list[Means]:
@@ -332,13 +330,16 @@ def test_lines_with_too_few_runs_have_the_pool_of_all_unless_they_scatter_more()
     assert pool(noisy).is_apart("xc250")
     assert not pool(noisy).is_apart("c260")
     assert pool(noisy).of("xc260") == NO_POOL
-    assert _noted(alike, "pooled over the cells of each line: energies by 0.14 % (5 degrees of freedom), times by 0.07")
-    assert _noted(alike, "pooled over all cells, for lines with too few runs: energies by 0.14 % (7 degrees")
+    lines, rest = noted(summarise(alike))["pooled.lines"], noted(summarise(alike))["pooled.rest"]
+    assert (lines["energy_low_share"], lines["energy_low_freedom"]) == (pytest.approx(0.0014, abs=5e-5), 5)
+    assert (rest["energy_low_share"], rest["energy_low_freedom"]) == (pytest.approx(0.0014, abs=5e-5), 7)
     both = [
         *_study(*quiet),
         *(replace(c, key=f"x{c.key}", knobs={**c.knobs, "gpus": 8}) for c in _study(*[(-0.01, 0.01)] * 6)),
     ]
-    assert _noted(both, "of each line: energies by 0.14 to 1.4 % (5 to 6 degrees of freedom)")
+    found = noted(summarise(both))["pooled.lines"]
+    assert (found["energy_low_share"], found["energy_high_share"]) == pytest.approx((0.00141, 0.0141), rel=0.01)
+    assert (found["energy_low_freedom"], found["energy_high_freedom"]) == (5, 6)
 
 
 def test_ten_runs_of_a_cell_stand_by_themselves() -> None:
@@ -352,7 +353,7 @@ def test_ten_runs_of_a_cell_stand_by_themselves() -> None:
     assert spread is not None
     assert energy is not None
     assert energy.expanded == pytest.approx(t_975(9) * spread / math.sqrt(10))
-    assert not _noted(_study(shares, shares), "pooled")
+    assert not any(code.startswith("pooled") for code in noted(summarise(_study(shares, shares))))
 
 
 def test_summaries_use_the_pool_that_is_tested_here() -> None:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.analysis.studies import trial
+from tests.analysis.studies import noted, trial
 
 from joulelab.analysis.goal import Goal
-from joulelab.analysis.metrics import Cell, Summary, summarise
+from joulelab.analysis.metrics import Cell, summarise
 
 GOALS = [Goal.parse(g) for g in ("energy", "time", "edp", "ed2p", "eds:1.5", "gain-loss", "energy@slowdown=5%")]
-
-
-def _noted(summary: Summary, text: str) -> bool:
-    return any(text in note for note in summary.notes)
 
 
 def test_different_amounts_of_work_are_compared_per_unit() -> None:
@@ -33,10 +29,10 @@ def test_different_amounts_of_work_are_compared_per_unit() -> None:
     assert b.loss.value == pytest.approx(0.05)
     assert b.edp is not None
     assert b.edp.value == pytest.approx(160 * 21 / 2000**2)
-    assert _noted(found, "per unit of tokens, EDP per unit squared")
+    assert "work.differs" in noted(found)
     alike = summarise([cells[0], made("b", 200.0, 160.0, 21.0, 1000.9)])
     assert alike.lines[0].per is None
-    assert not _noted(alike, "Amounts of work")
+    assert not any(code.startswith("work.") for code in noted(alike))
 
 
 def _batches() -> list[Cell]:
@@ -51,24 +47,22 @@ def _batches() -> list[Cell]:
 def test_runs_are_compared_per_the_work_that_is_named() -> None:
     named = summarise(_batches(), goals=[Goal("energy")], per=["epochs"])
     assert named.lines[0].per == "epochs"
-    assert _noted(named, "per unit of epochs, EDP per unit squared, as is asked for. --per steps compares otherwise.")
+    assert "work.asked-for" in noted(named)
     second = summarise(_batches(), per=["tokens", "samples"])
     assert second.lines[0].per == "samples"
-    assert _noted(second, "Not all runs report tokens: it is not compared by.")
+    assert "work.lacking" in noted(second)
     gain = second.cell("b").gain
     assert gain is not None
     assert gain.value == pytest.approx(0.75)
     whole = summarise(_batches(), per=["steps"])
     assert whole.lines[0].per is None
-    assert _noted(whole, "steps is the same in all runs, as it is asked for: they are compared whole, although samples")
+    assert "work.whole" in noted(whole)
 
 
 def test_without_a_name_runs_are_compared_per_the_work_that_differs_most() -> None:
     found = summarise(_batches(), goals=[Goal("energy")])
     assert found.lines[0].per == "samples"
-    assert _noted(
-        found, "per unit of samples, EDP per unit squared, which differ most. --per steps compares otherwise."
-    )
+    assert "work.differs" in noted(found)
     best = found.best_for(Goal("energy"))
     assert best is not None
     assert (best.cell, best.tied) == ("b", ())
@@ -89,6 +83,6 @@ def test_lines_of_different_work_are_compared_within_themselves_only() -> None:
     assert found.best_for(Goal("energy")) is None
     assert found.front_for() is None
     assert found.reference is None
-    assert _noted(found, "compared within their line only")
+    assert "work.kinds-differ" in noted(found)
     pinned = summarise(cells, reference={"model": "vision"})
     assert [line.reference for line in pinned.lines] == ["vision260", None]

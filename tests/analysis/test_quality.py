@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.analysis.studies import by_cap
+from tests.analysis.studies import by_cap, noted
 
 from joulelab.analysis.metrics import summarise
 from joulelab.analysis.quality import data_of, figures_of, quality_of, quality_text
@@ -124,14 +124,14 @@ def test_data_that_is_the_same_is_said_once_and_not_doubted() -> None:
     assert "Data: cifar-10." in _printed(print_paper, same)
     nothing = summarise(by_cap(POINTS))
     assert "data" not in cells_csv(nothing).splitlines()[0].split(",")
-    assert not any("data" in note for note in nothing.notes)
+    assert "different-data" not in noted(nothing)
 
 
 def test_repeats_of_one_cell_on_different_data_are_doubted() -> None:
     mixed = summarise(told(lambda _, k: {"data": f"d{k}"}))
-    assert any("d0 / d1 in cap=100 W, cap=200 W" in note for note in mixed.notes)
+    assert noted(mixed)["different-data"] == {"data": 1}
     partly = summarise(told(lambda cap, _: {"data": "x"} if cap > 150 else {}))
-    assert any("(not told) in cap=100 W; x in cap=200 W" in note for note in partly.notes)
+    assert noted(partly)["different-data"] == {"data": 2}
 
 
 def test_a_quality_that_is_not_finite_is_shown_as_nan() -> None:

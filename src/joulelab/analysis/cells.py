@@ -28,6 +28,21 @@ PHASES_IN_POOL = 2  # so many do where the repeats of other cells tell what spre
 ASSUMED = 0.05  # so far (k = 2) a single run is taken to be off where nothing tells how much runs differ
 
 
+class Note(str):
+    """Hold a sentence that has to be known beside the figures of a study, its stable code, and its numbers."""
+
+    __slots__ = ("code", "numbers")
+
+    def __new__(cls, code: str, text: str, **numbers: float) -> Note:
+        """Make a note; `numbers` are those of the text, in SI units."""
+        note = super().__new__(cls, text)
+        note.code, note.numbers = code, numbers
+        return note
+
+    code: str
+    numbers: dict[str, float]
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """Hold one run that succeeded: energy (J; None without a meter), time, work done.

@@ -35,7 +35,7 @@ class Goal:
         what, at, limit = text.strip().lower().partition("@")
         name, colon, k = what.partition(":")
         if name not in NAMES or (colon and name != "eds"):
-            _refuse(text, f"there is no goal {what!r}")
+            _refuse("config.goal-unknown", text, f"there is no goal {what!r}")
         slowdown = _slowdown(text, limit) if at else None
         return cls(name, _k(text, k, colon) if name == "eds" else None, slowdown)
 
@@ -98,9 +98,9 @@ def _k(text: str, k: str, colon: str) -> float:
     try:
         number = float(k)
     except ValueError:
-        _refuse(text, f"k of EDS is a number, not {k!r}")
+        _refuse("config.goal-k", text, f"k of EDS is a number, not {k!r}")
     if not math.isfinite(number) or number < 1:
-        _refuse(text, "k of EDS is 1 or more")
+        _refuse("config.goal-k", text, "k of EDS is 1 or more")
     return number
 
 
@@ -111,13 +111,13 @@ def _slowdown(text: str, limit: str) -> float:
     except ValueError:
         share = math.nan
     if name != "slowdown" or math.isnan(share):
-        _refuse(text, "a limit is written @slowdown=5%")
+        _refuse("config.goal-limit", text, "a limit is written @slowdown=5%")
     if not math.isfinite(share) or share < 0:
-        _refuse(text, "a slowdown is 0 % or more")
+        _refuse("config.goal-slowdown", text, "a slowdown is 0 % or more")
     if share >= 1 and not amount.endswith("%"):
-        _refuse(text, f"write @slowdown={amount}% if percent are meant")
+        _refuse("config.goal-percent", text, f"write @slowdown={amount}% if percent are meant")
     return share
 
 
-def _refuse(text: str, why: str) -> NoReturn:
-    raise ConfigError(f"cannot read the goal {text!r}", why=why, next=f"known are {KNOWN}")
+def _refuse(code: str, text: str, why: str) -> NoReturn:
+    raise ConfigError(f"cannot read the goal {text!r}", why=why, next=f"known are {KNOWN}", code=code)

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.cells import Note
 from joulelab.analysis.work import kinds_with_figure
 from joulelab.core.errors import ConfigError
 
@@ -77,7 +78,8 @@ def find_lines(
         there = _names(cells)
         reference = {n: v for n, v in reference.items() if n in there or n not in (*APART, "node")} or None
     if reference is not None and not _matching(cells, reference):
-        raise ConfigError(f"no cell has {knob_text(reference)}", where="reference", next=f"there are {_known(cells)}")
+        what, then = f"no cell has {knob_text(reference)}", f"there are {_known(cells)}"
+        raise ConfigError(what, where="reference", next=then, code="config.unknown-cell")
     of_all = groups(cells)
     if len(of_all) == 1:
         return _lines(cells, reference, per, {})
@@ -90,11 +92,15 @@ def find_lines(
     return found
 
 
-def reference_notes(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> list[str]:
+def reference_notes(cells: Sequence[Cell], reference: Mapping[str, Any] | None) -> list[Note]:
     """Say which part of a reference changes nothing: a workload or phase among several."""
     asked = {n: v for n, v in (reference or {}).items() if n in APART and n in _varying(cells)}
     return [
-        f"{PLURAL[name]} are not compared with each other: {knob_text({name: value})} in the reference changes nothing."
+        Note(
+            "reference-unused",
+            f"{PLURAL[name]} are not compared with each other: {knob_text({name: value})} in the reference changes "
+            "nothing.",
+        )
         for name, value in asked.items()
     ]
 

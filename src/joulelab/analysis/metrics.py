@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.cells import (
     Cell,
     Means,
+    Note,
     Trial,
     doubt_names,
     energy_ratio,
@@ -122,7 +123,7 @@ class Summary:
     best: tuple[Best, ...]
     fronts: tuple[Front, ...]
     scaling: tuple[Scaling, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     reference: str | None = None
     statistics: Mapping[str, Mapping[str, Sample]] = field(default_factory=dict)
     pairs: tuple[Pair, ...] = ()

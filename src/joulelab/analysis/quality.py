@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from joulelab.analysis.cells import Note
 from joulelab.analysis.lines import knob_text
 from joulelab.core.text import printable
 
@@ -57,7 +58,7 @@ def data_of(trials: Sequence[Trial]) -> str:
     return " / ".join(dict.fromkeys(str(t.facts[DATA]) for t in trials if DATA in t.facts))
 
 
-def data_notes(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
+def data_notes(cells: Sequence[Cell], lines: Sequence[Line]) -> list[Note]:
     """Doubt comparisons between runs that did not work on the same data."""
     by_key = {c.key: c for c in cells}
     doubtful: dict[str, list[Cell]] = {}
@@ -72,7 +73,8 @@ def data_notes(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
     if not doubtful:
         return []
     said = "; ".join(f"{data} in {_named(of)}" for data, of in doubtful.items())
-    return [f"! What is compared worked on different data: {said}. Differences may come from that."]
+    text = f"! What is compared worked on different data: {said}. Differences may come from that."
+    return [Note("different-data", text, data=len(doubtful))]
 
 
 def data_doubt(a: str, b: str) -> str:

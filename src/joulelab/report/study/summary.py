@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary]:
     """Work out everything from the study's folder; of a study file its own cells only."""
+    from joulelab.analysis.cells import Note
     from joulelab.analysis.goal import Goal
     from joulelab.analysis.metrics import summarise
     from joulelab.study.results import gather
@@ -34,10 +35,8 @@ def summarised(study: Study, plan: Plan | None = None) -> tuple[Results, Summary
     summary = summarise(results.cells, goals=goals, reference=reference or None, per=kinds)
     said = simulated(study)
     if said:
-        notes = (
-            f"{said[0].upper()}{said[1:]}: nothing was measured there.",
-            *(_list_remarks(plan) if plan else ()),
-        )
+        texts = [f"{said[0].upper()}{said[1:]}: nothing was measured there.", *(_list_remarks(plan) if plan else ())]
+        notes = (Note("simulated", text) for text in texts)
         summary = replace(summary, notes=(*notes, *summary.notes))
     return results, summary
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Notes of a summary that are of all its cells, of which some may not be shown.
 SLOTS, WRITES = "See doubts in slots.csv.", "joulelab sweep --report writes them to slots.csv."
-OF_ALL_CELLS = ("One run each", "one run only", "no run that succeeded", "has no run")
+OF_ALL_CELLS = ("one-run-each", "one-run.unknown", "one-run.pooled", "cells-missing", "reference-missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def judge(cells: Sequence[Cell], goal: Goal, caps: Mapping[str, float], grid: Gr
     best = summary.best_for(goal, line.key)
     like = () if best is None else tuple(caps[key] for key in (best.cell, *best.tied) if key in caps)
     ordered = sorted([*rows, *doubtful], key=lambda row: -row.cap)
-    notes = [note.replace(SLOTS, WRITES) for note in summary.notes if not any(words in note for words in OF_ALL_CELLS)]
+    notes = [note.replace(SLOTS, WRITES) for note in summary.notes if note.code not in OF_ALL_CELLS]
     return Judged(tuple(ordered), line.per, (*_single(rows), *notes), like)
 
 

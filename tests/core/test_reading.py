@@ -109,7 +109,7 @@ share = 2
         ("even = 3", "1: even: 3 is odd; take the next", ""),
         ("hosts = ['']", "1: hosts is ['']; give a text, or a list of texts", "wrong-value"),
         ("numbers = 3", "1: numbers is 3; write it as a table: [numbers]", "wrong-value"),
-        ("numbers = { a = 'x' }", "1: numbers is {'a': 'x'}; give a table of numbers", "wrong-value"),
+        ("[numbers]\na = 'x'", "2: a is 'x'; give a number", "wrong-value"),
         ("box = 3", "1: box is 3; write it as a table: [box]", "wrong-value"),
         ("[box]\nlow = 10", "1: low is above high; exchange them", ""),
         ("part = 3", "1: part is 3; write each as a table of its own: [[part]]", "wrong-value"),

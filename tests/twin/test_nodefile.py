@@ -57,26 +57,29 @@ def test_all_tables_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[cooling]\nkind = 'watr'", r"\[cooling\].*'watr'|'watr'.*\[cooling\]"),
+        ("[cooling]\nkind = 'watr'", r"here\.toml:2: kind is 'watr'; did you mean 'air'"),
         ("[cooling]\ninlet = 3", "did you mean 'inlet_c'"),
         ("[cooling]\ninlet_c = 60", "warmer than the inlet"),
         ("[[gpu]]\nslowdwn = [1, 2]", "did you mean 'slowdown'"),
-        ("[[gpu]]\nslowdown = [1]", "wrong kind"),
+        ("[[gpu]]\nslowdown = [1]", r"2: slowdown is \[1\]; give a list of 2 numbers"),
         ("[[gpu]]\nactive_w = 10", "not between idle and full load"),
-        ("[workloads.a]\nparameters = {}", r"\[\[workloads\.NAME\.stages\]\]"),
+        (
+            "[workloads.a]\nparameters = {}",
+            r"has no stages; write each as a table of its own: \[\[workloads\.a\.stages\]\]",
+        ),
         ("[workloads]\na = 3", r"\[workloads\.a\]"),
         (WORKLOAD.replace("epochs", "epoch"), "did you mean 'epochs'"),
         (WORKLOAD + "busi = 1", "stage 1.*did you mean 'busy'|did you mean 'busy'"),
         (WORKLOAD + "busy = 2", "between 0 and 1"),
-        (WORKLOAD + "each = 'day'", "stage 1"),
-        (WORKLOAD.replace("{}", "{ n = 'x' }"), r"\[workloads\.a\]"),
+        (WORKLOAD + "each = 'day'", "6: each is 'day'; .*valid: run, epoch"),
+        (WORKLOAD.replace("{}", "{ n = 'x' }"), "2: n is 'x'; give a number"),
         ("[meters.m]\nfamly = 'nvml'", "did you mean 'family'"),
         ("[meters.m]\nask_s = 1", "needs its family"),
         ("[meters.m]\nfamily = 'x'\npoint = 'node.acc'", r"did you mean 'node\.ac'"),
         ("[meters.m]\nfamily = 'x'\npoint = 'gpu:9'", "no point 'gpu:9'"),
         ("[meters.m]\nfamily = 'x'\nflaws = { perod_s = 1 }", "did you mean 'period_s'"),
         ("[meters.m]\nfamily = 'x'\nflaws = { period_s = -1 }", "period_s is -1, negative"),
-        ("[meters.m]\nfamily = 'x'\nask_s = 'often'", r"\[meters\.m\]"),
+        ("[meters.m]\nfamily = 'x'\nask_s = 'often'", "3: ask_s is 'often'; give a number"),
         ("[meters.m]\nfamily = 'x'\nask_s = 0", r"meters\.m\.ask_s is 0, not above 0"),
         (WORKLOAD.replace("seconds = 1", "seconds = inf"), r"workloads\.a\.stages 1\.seconds is inf, not a finite"),
         (WORKLOAD.replace("seconds = 1", "seconds = nan"), "seconds is nan, not a finite"),
@@ -87,14 +90,14 @@ def test_all_tables_are_read() -> None:
         (WORKLOAD + "epohc = { rate = 2 }", "no stage 'epohc'"),
         ("[host]\nmax_w = 1e9", r"host\.max_w is 1e\+09, more than 1e\+06 W"),
         ("[host]\nidle_w = -100", r"host\.idle_w is -100, negative"),
-        ("[[gpu]]\ncount = 0", r"\[\[gpu\]\] 0: count is 0, not a whole number from 1 to 64"),
+        ("[[gpu]]\ncount = 0", "2: count is 0; give a whole number from 1 to 64"),
         ("[[gpu]]\ncount = 100000", "count is 100000"),
-        ("[[gpu]]\ncount = 40\n[[gpu]]\ncount = 40", "80 in all, more than 64 GPUs"),
-        ("[[gpu]]\nmodel = 'rtx600'", r"\[\[gpu\]\] 0: there is no GPU model 'rtx600'; did you mean 'rtx6000'"),
-        ("calibrated = 'x.y'", "not a list"),
-        ("calibrated = [3]", "not a text"),
-        ("[sources]\nx = 3", r"\[sources\]"),
-        ("title = 3", "not a text"),
+        ("[[gpu]]\ncount = 40\n[[gpu]]\ncount = 40", "there are 80 GPUs in all; take at most 64"),
+        ("[[gpu]]\nmodel = 'rtx600'", r"2: there is no GPU model 'rtx600'; did you mean 'rtx6000'"),
+        ("calibrated = 'x.y'", "1: calibrated is 'x.y'; give a list of texts"),
+        ("calibrated = [3]", "give a list of texts"),
+        ("[sources]\nx = 3", "2: x is 3; give a text, in quotes"),
+        ("title = 3", "1: title is 3; give a text, in quotes"),
         ("[metres.m]\nfamily = 'x'", "did you mean 'meters'"),
     ],
 )
@@ -102,6 +105,15 @@ def test_what_is_wrong_is_named(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as raised:
         nodefile.parsed(text, "here.toml")
     assert "here.toml" in str(raised.value)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = "spred = 1\ninlet_c = 3\n[[gpu]]\nmodel = 'x'\n[[gpu]]\nidle_w = 'low'\ncount = 0\n[host]\nmax_w = -1\n"
+    with pytest.raises(ConfigError) as raised:
+        nodefile.parsed(text + "[profiles]\ngpu = 'saw'\n[meters.m]\npoint = 'x'\n", "f")
+    places = [str(one).partition(": ")[0] for one in raised.value.mistakes]
+    assert places == ["f:1", "f:2", "f:4", "f:6", "f:7", "f:9", "f:11", "f:12"]
+    assert "it belongs to [cooling]" in str(raised.value)
 
 
 def test_numbers_that_may_be_negative_or_endless_are_taken() -> None:
@@ -134,7 +146,7 @@ def test_nodes_are_found_by_name_or_file(tmp_path: Path) -> None:
     assert len(nodefile.find(str(tmp_path / "mine.toml")).node.gpus) == 2
     with pytest.raises(ConfigError, match=r"there is no node 'gdansk'.*did you mean 'gdansk-rtx6000'"):
         nodefile.find("gdansk")
-    with pytest.raises(ConfigError, match="cannot read"):
+    with pytest.raises(ConfigError, match="there is no such node file"):
         nodefile.find(str(tmp_path / "other.toml"))
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not a TOML file"):

@@ -104,7 +104,7 @@ gpu = "square:period_s=0.35"
 
 def test_a_node_file(tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_text(NODE)
-    found = nodefile.read(tmp_path / "node.toml")
+    found = nodefile.find(str(tmp_path / "node.toml"))
     assert [gpu.name for gpu in found.node.gpus] == ["NVIDIA A100-SXM4-80GB"] * 2 + ["NVIDIA GeForce RTX 3090"]
     assert found.node.gpus[0].max_w == 380
     assert found.node.gpus[0].flaws.power_window_s == 0.025
@@ -122,16 +122,16 @@ def test_a_node_file(tmp_path: Path) -> None:
         ("[cpu]\nmax = 3", "did you mean 'max_w'"),
         ("[[gpu]]\nmodel = 'h200'", "h100"),
         ("[[gpu]]\ncaunt = 2", "did you mean 'count'"),
-        ("[[gpu]]\ncount = 'two'", "not a whole number"),
-        ("[[gpu]]\nmodel = 3", "not a text"),
+        ("[[gpu]]\ncount = 'two'", "give a whole number from 1 to 64"),
+        ("[[gpu]]\nmodel = 3", "there is no GPU model '3'"),
         ("[[gpu]]\nflaws = { gain = 1 }", "did you mean 'gain_error'"),
-        ("[[gpu]]\nidle_w = 'low'", "Expected `float`"),
+        ("[[gpu]]\nidle_w = 'low'", "2: idle_w is 'low'; give a number"),
         ("[[gpu]]\nidle_w = 900", "not below full load"),
         ("gpu = 3", r"\[\[gpu\]\]"),
-        ("cpu = 3", "a table is needed"),
-        ("packages = 'two'", "Expected `int`"),
+        ("cpu = 3", r"write it as a table: \[cpu\]"),
+        ("packages = 'two'", "1: packages is 'two'; give a whole number"),
         ("[powercap]\nperiod = 1", "did you mean 'period_s'"),
-        ("[profiles]\ngpu = 3", "not a text"),
+        ("[profiles]\ngpu = 3", "2: gpu is 3; give a text, in quotes"),
         ("[profiles]\ngpu = 'sqare:period_s=1'", "did you mean 'square'"),
         ("= 3", "not a TOML file"),
     ],
@@ -140,12 +140,12 @@ def test_wrong_node_files_are_explained(tmp_path: Path, text: str, says: str) ->
     path = tmp_path / "node.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=says):
-        nodefile.read(path)
+        nodefile.find(str(path))
 
 
 def test_a_missing_node_file() -> None:
-    with pytest.raises(ConfigError, match="No such file"):
-        nodefile.read(Path("/nonexistent.toml"))
+    with pytest.raises(ConfigError, match="there is no such node file"):
+        nodefile.find("/nonexistent.toml")
 
 
 def test_flaws_as_text() -> None:
@@ -194,7 +194,7 @@ def test_the_command_prints_what_to_export(library: Path) -> None:
         (["--profile", "sqare:period_s=1"], "square"),
         (["--profile", "gpus=constant:level=1"], "did you mean 'gpu'"),
         (["--flaw", "gain=1"], "gain_error"),
-        (["--node", "/nonexistent.toml"], "cannot read"),
+        (["--node", "/nonexistent.toml"], "there is no such node file"),
         (["--load", "--profile", "constant:level=1"], "exclude"),
         (["--for", "1", "--", "true"], "exclude"),
     ],

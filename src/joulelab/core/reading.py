@@ -7,6 +7,7 @@ only for those that are not plainly of their type, so that a run whose configura
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import enum
 import functools
@@ -32,7 +33,7 @@ LONGEST = 60  # characters of a value in a message
 LARGEST = 1e300  # a whole number of TOML may be too large for a float
 TOP = "the top of the file, above the first [table]"
 _WRONG: Any = object()
-_FIELDS = "__dataclass_fields__"
+_DICTS = (dict, collections.abc.Mapping)
 _TOKEN = re.compile(
     r'(?P<text>"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\')'
     r"|(?P<comment>#[^\n]*)|(?P<end>\n)|(?P<bare>[A-Za-z0-9_-]+)|(?P<sign>[\[\]{}=.])|(?P<other>.)",
@@ -81,7 +82,8 @@ class Mistakes:
     def add(self, place: Place, what: str, *, why: str | None = None, next: str | None = None, code: str = "") -> None:
         """Note a mistake at a place: what, why, and what to do."""
         file, line = self.locate(place)
-        where = f"{file}:{line}" if line else file
+        inside = f", {show_table(place[:-1])}" if len(place) > 1 else ""
+        where = f"{file}:{line}" if line else f"{file}{inside}"
         error = ConfigError(printable(what), where=where, why=why and printable(why), next=next and printable(next))
         error.code = code or error.code
         self._found.append((line, place, error))
@@ -96,11 +98,11 @@ class Mistakes:
 
     def refuse_key(self, place: Place, name: str, valid: Collection[str]) -> None:
         """Note an unknown key of a table, with the table that it belongs to or the nearest valid key."""
-        what, home = f"unknown key {name!r} in {show_table(place)}", self.homes.get(name)
+        code, then, home = "config.unknown-key", suggest_name(name, valid), self.homes.get(name)
         if home and home != show_table(place):
-            self.add((*place, name), what, next=f"it belongs to {home}", code="config.misplaced-key")
-        else:
-            self.add((*place, name), what, next=suggest_name(name, valid), code="config.unknown-key")
+            near = f", or {then.partition('?')[0]}?" if then.startswith("did") else ""
+            code, then = "config.misplaced-key", f"it belongs to {home}{near}"
+        self.add((*place, name), f"unknown key {name!r} in {show_table(place)}", next=then, code=code)
 
     def has(self, *place: str | int) -> bool:
         """Return whether there is a mistake at a place or inside it."""
@@ -125,7 +127,7 @@ def read_table(
 
     What is not given is taken from `base`; keys of `also` are valid, but somebody else reads them.
     """
-    keys = describe_keys(kind)
+    keys = describe_keys(cast("Any", kind))
     given: dict[str, Any] = {}
     for name, value in values.items():
         if name not in keys:
@@ -174,67 +176,66 @@ def _without_none(hint: Any) -> Any:
     return functools.reduce(operator.or_, (one for one in typing.get_args(hint) if one is not types.NoneType))
 
 
-def _find_table(hint: Any) -> type | None:
-    """Return the dataclass of the table, or of the tables, that a type means; None where it means a value."""
-    return next(
-        (one for one in (hint, *typing.get_args(hint)) if isinstance(one, type) and hasattr(one, _FIELDS)), None
-    )
+def _is_table_type(hint: Any) -> bool:
+    return hasattr(hint, "__dataclass_fields__") or typing.get_origin(hint) in _DICTS
 
 
 def find_homes(shape: type) -> dict[str, str]:
     """Return the table that each key of a file belongs to, unless several tables have it."""
     found: dict[str, set[str]] = {}
 
-    def walk(kind: type, place: Place) -> None:
-        for name, (hint, _, _) in describe_keys(kind).items():
+    def walk(hint: Any, place: Place) -> None:
+        origin, args = typing.get_origin(hint), typing.get_args(hint)
+        if origin in _DICTS:
+            walk(args[1], (*place, "NAME"))
+        elif origin in (list, tuple):
+            walk(args[0], (*place, -1))
+        for name, one in describe_keys(hint).items() if hasattr(hint, "__dataclass_fields__") else ():
             found.setdefault(name, set()).add(show_table(place) if place else TOP)
-            inner = _find_table(hint)
-            if inner is not None:
-                more = {list: (-1,), tuple: (-1,), None: ()}.get(typing.get_origin(hint), ("NAME",))
-                walk(inner, (*place, name, *more))
+            walk(one.hint, (*place, name))
 
     walk(shape, ())
     return {name: next(iter(homes)) for name, homes in found.items() if len(homes) == 1}
 
 
-def _read_value(one: Key, value: Any, mistakes: Mistakes, place: Place, base: Any) -> Any:
-    kind: Any = _find_table(one.hint)
-    if kind is not None:
-        return _read_tables(kind, typing.get_origin(one.hint), value, mistakes, place, base)
+def _read_value(one: Key, value: Any, mistakes: Mistakes, place: Place, base: Any = None) -> Any:
+    """Return a value as its type, or _WRONG."""
+    rule = one.rule or Rule()
     try:
-        if one.rule is None:
-            return convert(value, one.hint)
-        return one.rule.read(value) if one.rule.read else _check_limits(convert(value, one.hint), one.rule)
+        if rule.read:
+            return rule.read(value)
+        if _is_table_type(one.hint) or (typing.get_args(one.hint) and _is_table_type(typing.get_args(one.hint)[0])):
+            return _read_tables(one, value, mistakes, place, base)
+        found = convert(value, one.hint)
+        if one.rule is not None:
+            _check_limits(found, rule)
     except ConfigError as error:
         mistakes.add_error(place, error, f"{place[-1]}: ")
     except ValueError:
         mistakes.add_wrong(place, value, _advise(one, value, place))
+    else:
+        return found
     return _WRONG
 
 
-def _read_tables(kind: Any, origin: Any, value: Any, mistakes: Mistakes, place: Place, base: Any) -> Any:
-    """Return a table, or those of a list or a dictionary (`origin`); a dictionary is without those that are wrong."""
-    if origin in (list, tuple):
-        if not isinstance(value, list) or not all(isinstance(inner, dict) for inner in value):
-            mistakes.add_wrong(place, value, f"write each as a table of its own: {show_table((*place, -1))}")
-            return _WRONG
-        tables = [read_table(kind, inner, mistakes, (*place, n)) for n, inner in enumerate(value)]
-        return _WRONG if None in tables else origin(tables)
-    if not is_table(value, mistakes, place):
-        return _WRONG
+def _read_tables(one: Key, value: Any, mistakes: Mistakes, place: Place, base: Any) -> Any:
+    """Return a table, a list of tables, or a dictionary without what is wrong. Raises ValueError if it is neither."""
+    origin, args = typing.get_origin(one.hint), typing.get_args(one.hint)
+    is_list = origin in (list, tuple)
+    if type(value) is not (list if is_list else dict) or (is_list and not all(type(part) is dict for part in value)):
+        raise ValueError
     if origin is None:
-        found = read_table(kind, value, mistakes, place, base=base)
-        return _WRONG if found is None else found
-    right = {name: inner for name, inner in value.items() if is_table(inner, mistakes, (*place, name))}
-    named = {name: read_table(kind, inner, mistakes, (*place, name)) for name, inner in right.items()}
-    return {name: inner for name, inner in named.items() if inner is not None}
-
-
-def is_table(value: Any, mistakes: Mistakes, place: Place) -> bool:
-    """Return whether a value is a table; note a mistake if it is none."""
-    if not isinstance(value, dict):
-        mistakes.add_wrong(place, value, f"write it as a table: {show_table(place)}")
-    return isinstance(value, dict)
+        table = read_table(one.hint, value, mistakes, place, base=base)
+        return _WRONG if table is None else table
+    inner = Key(args[0] if is_list else args[1], None, is_needed=False)
+    if inner.hint is Any:
+        return value
+    parts = enumerate(value) if is_list else value.items()
+    found = {name: _read_value(inner, part, mistakes, (*place, name)) for name, part in parts}
+    right = {name: part for name, part in found.items() if part is not _WRONG}
+    if not is_list:
+        return right
+    return origin(found.values()) if len(right) == len(found) else _WRONG
 
 
 def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
@@ -242,7 +243,7 @@ def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
 
     Raises ValueError.
     """
-    if type(value) is hint or (hint == dict[str, Any] and isinstance(value, dict)):
+    if type(value) is hint:
         return value
     if hint is float and type(value) is int and abs(value) < LARGEST:
         return float(value)
@@ -266,6 +267,10 @@ def _advise(one: Key, value: Any, place: Place) -> str:
     rule, hint, origin = one.rule or Rule(), one.hint, typing.get_origin(one.hint)
     if rule.advice:
         return rule.advice
+    if _is_table_type(hint):
+        return f"write it as a table: {show_table(place)}"
+    if origin in (list, tuple) and _is_table_type(typing.get_args(hint)[0]):
+        return f"write each as a table of its own: {show_table((*place, -1))}"
     limit = f" of at least {rule.least:g}" if rule.least is not None else ""
     limit += f" above {rule.above:g}" if rule.above is not None else ""
     if origin is Literal or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
@@ -273,23 +278,16 @@ def _advise(one: Key, value: Any, place: Place) -> str:
         return suggest_name(value, names) if isinstance(value, str) else f"give one of {', '.join(names)}"
     if value == "" and hint is str:
         return "give a text that is not empty"
-    if origin is dict and not isinstance(value, dict):
-        return f"write it as a table: {show_table(place)}"
     return f"give {_word_type(hint)}{limit}"
 
 
 def _word_type(hint: Any) -> str:
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text, in quotes", Any: "a value"}
-    if hint in words:
-        return words[hint]
-    args = [one for one in typing.get_args(hint) if one is not ...]
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(map(_word_type, args))
-    many = {int: "whole numbers", float: "numbers", str: "texts", bool: "true or false"}.get(args[-1], "values")
-    if origin is tuple and ... not in typing.get_args(hint):
-        return f"a list of {len(args)} {many}"
-    return f"a list of {many}" if origin in (list, tuple) else f"a table of {many}"
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text, in quotes"}
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (list, tuple):
+        many = {int: "whole numbers", float: "numbers", str: "texts"}.get(args[0], "values")
+        return f"a list of {many}" if origin is list or ... in args else f"a list of {len(args)} {many}"
+    return words.get(hint, " or ".join(map(_word_type, args)))
 
 
 def read_texts(value: Any) -> tuple[str, ...]:

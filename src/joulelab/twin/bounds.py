@@ -10,6 +10,8 @@ from joulelab.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from joulelab.core.reading import Place
+
 MOST_W: Final = 1e6
 MOST_S: Final = 1e9  # 30 years
 MOST: Final = 1e15  # of any other number
@@ -30,24 +32,22 @@ _ENDLESS: Final = "_for_s"  # a flaw that lasts for ever
 _FREE: Final = ("sources", "title", "calibrated")
 
 
-def check(table: Mapping[str, Any], where: str) -> None:
-    """Refuse a number of a node's file that cannot be meant, with its key and its limit. Raises ConfigError."""
-    for path, key, number in _numbers({name: part for name, part in table.items() if name not in _FREE}, "", ""):
-        wrong = _wrong(key, number, free=".options." in path or ".parameters." in path)
+def find_wrong_numbers(table: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
+    """Yield the place of every number of a node's file that cannot be meant, and what is wrong with it."""
+    for place, number in _find_numbers({name: part for name, part in table.items() if name not in _FREE}, ()):
+        key = next(part for part in reversed(place) if isinstance(part, str))
+        wrong = _wrong(key, number, free="options" in place[:-1] or "parameters" in place[:-1])
         if wrong:
-            raise ConfigError(f"{path} is {number:g}, {wrong}", where=where)
+            shown = "".join(f" {part + 1}" if isinstance(part, int) else f".{part}" for part in place)
+            yield place, f"{shown[1:]} is {number:g}, {wrong}"
 
 
-def _numbers(value: Any, path: str, key: str) -> Iterator[tuple[str, str, float]]:
-    """Return every number with its path and the last key of it; tables of a list are told by number, from 1."""
-    if isinstance(value, dict):
-        for name, part in value.items():
-            yield from _numbers(part, f"{path}.{name}" if path else name, name)
-    elif isinstance(value, list):
-        for place, part in enumerate(value, 1):
-            yield from _numbers(part, f"{path} {place}", key)
+def _find_numbers(value: Any, place: Place) -> Iterator[tuple[Place, float]]:
+    if isinstance(value, dict | list):
+        for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _find_numbers(part, (*place, name))
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield path, key, _float(value)
+        yield place, _float(value)
 
 
 def _float(value: float) -> float:

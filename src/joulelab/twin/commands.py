@@ -93,7 +93,7 @@ def _flaw(text: str) -> tuple[str, str, str]:
 
 def _converted(name: str, key: str, value: str, text: str) -> Any:
     """Return a flaw's value of the kind that its server takes. Raises ConfigError."""
-    from joulelab.twin.nodefile import build
+    from joulelab.twin.nodefile import change_flaw
 
     try:
         base = importlib.import_module(f"joulelab.twin.servers.{name}").FLAWS
@@ -102,7 +102,7 @@ def _converted(name: str, key: str, value: str, text: str) -> Any:
     wanted = None if value == "none" else value
     if value.startswith("["):
         wanted = json.loads(value)
-    return getattr(build(base, {key: wanted}, f"flaw {text!r}", strict=False), key)
+    return getattr(change_flaw(base, key, wanted, f"flaw {text!r}"), key)
 
 
 def _without(server: TwinServer) -> dict[str, str]:

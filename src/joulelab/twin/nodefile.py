@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
+import typing
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from joulelab.core.errors import ConfigError
+from joulelab.core.reading import Mistakes, convert, describe_keys, parse_toml, read_table
+from joulelab.core.text import suggest_name
+from joulelab.run.config.files import read_toml
 from joulelab.twin import bounds, points
 from joulelab.twin.flaws import Flaws
 from joulelab.twin.model import Cooling, Cpu, Dram, Gpu, Host, Node, Supply, preset
-from joulelab.twin.mounted import Mounted
-from joulelab.twin.names import nearest
-from joulelab.twin.panel import PanelFlaws
+from joulelab.twin.mounted import Mounted  # noqa: TC001 - node files are converted by these types
 from joulelab.twin.profile import Profile, parse
-from joulelab.twin.progress import Model, Stage
+from joulelab.twin.progress import Model  # noqa: TC001 - the same
 from joulelab.twin.servers.powercap import PowercapFlaws
 
 if TYPE_CHECKING:
@@ -27,9 +26,33 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 T = TypeVar("T")
-_PARTS: Mapping[str, type] = {"cpu": Cpu, "dram": Dram, "host": Host, "cooling": Cooling, "supply": Supply}
-_PLAIN = ("name", "packages", "psys", "rated_w", "spread", "seed")
-_ABOUT = ("title", "calibrated", "sources")
+# Tables of a node file that say something else than what the node is.
+_BESIDE = ("gpu", "profiles", "powercap", "workloads", "meters", "title", "calibrated", "sources")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFile:
+    """Declare the tables of a node file; what is not given is as `Node` has it."""
+
+    name: str | None = None
+    packages: int | None = None
+    psys: bool | None = None
+    rated_w: float | None = None
+    spread: float | None = None
+    seed: int | None = None
+    title: str = ""
+    calibrated: tuple[str, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)
+    cpu: Cpu | None = None
+    dram: Dram | None = None
+    host: Host | None = None
+    cooling: Cooling | None = None
+    supply: Supply | None = None
+    gpu: list[dict[str, Any]] | None = None
+    profiles: dict[str, str] = field(default_factory=dict)
+    powercap: PowercapFlaws = field(default_factory=PowercapFlaws)
+    workloads: dict[str, Model] = field(default_factory=dict)
+    meters: dict[str, Mounted] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +80,9 @@ def own_names() -> list[str]:
 def find(name: str) -> Description:
     """Return one of joulelab's own nodes by its name, or that of a file (`mine.toml`). Raises ConfigError."""
     if name.endswith(".toml"):
-        return read(Path(name))
+        return _describe(*read_toml(Path(name), "node file"), name)
     if name not in own_names():
-        raise ConfigError(f"there is no node {name!r}", where="twin", next=nearest(name, own_names()))
+        raise ConfigError(f"there is no node {name!r}", where="twin", next=suggest_name(name, own_names()))
     return parsed((_folder() / f"{name}.toml").read_text("utf-8"), f"node {name}")
 
 
@@ -67,44 +90,36 @@ def _folder() -> Traversable:
     return resources.files("joulelab.twin") / "nodes"
 
 
-def read(path: Path) -> Description:
-    """Read a node file; raise ConfigError that names the wrong key and the nearest valid one."""
-    try:
-        return parsed(path.read_text(), str(path))
-    except OSError as error:
-        raise ConfigError("cannot read the node file", where=str(path), why=error.strerror) from None
-    except UnicodeDecodeError as error:
-        raise ConfigError("not a TOML file", where=str(path), why=str(error)) from None
-
-
 def parsed(text: str, where: str, changes: Mapping[str, Any] | None = None) -> Description:
-    """Read the text of a node file, with some of its tables changed first. Raises ConfigError."""
-    try:
-        table = merged(tomllib.loads(text), changes or {})
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError("not a TOML file", where=where, why=str(error)) from None
-    _only(table, (*_PLAIN, *_ABOUT, *_PARTS, "gpu", "profiles", "powercap", "workloads", "meters"), where)
-    bounds.check(table, where)
-    changed: dict[str, Any] = {key: table[key] for key in _PLAIN if key in table}
-    for name, kind in _PARTS.items():
-        if name in table:
-            changed[name] = build(kind(), _table(table[name], f"{where} [{name}]"), f"{where} [{name}]")
-    if "gpu" in table:
-        changed["gpus"] = tuple(_gpus(table["gpu"], where))
-        if len(changed["gpus"]) > bounds.MOST_GPUS:
-            what = f"count is {len(changed['gpus'])} in all, more than {bounds.MOST_GPUS} GPUs"
-            raise ConfigError(what, where=f"{where} [[gpu]]")
-    node = build(Node(), changed, where)
-    profiles = _table(table.get("profiles", {}), f"{where} [profiles]")
+    """Read the text of a node file, with some of its tables changed first. Raises ConfigError with all mistakes."""
+    _, table = parse_toml(text.encode(), where)
+    return _describe("" if changes else text, merged(table, changes or {}), where)  # a change has no line
+
+
+def _describe(text: str, table: Mapping[str, Any], where: str) -> Description:
+    mistakes = Mistakes(where, text, NodeFile)
+    for place, wrong in bounds.find_wrong_numbers(table):
+        mistakes.add(place, wrong, code="config.wrong-value")
+    workloads = table.get("workloads")
+    if isinstance(workloads, dict):
+        right = {name: one for name, one in workloads.items() if _check_stages(name, one, mistakes)}
+        table = {**table, "workloads": right}
+    found = read_table(NodeFile, table, mistakes) or NodeFile()
+    given = {one.name: getattr(found, one.name) for one in dataclasses.fields(NodeFile) if one.name not in _BESIDE}
+    node = Node(**{key: value for key, value in given.items() if value is not None})
+    if found.gpu is not None:
+        node = dataclasses.replace(node, gpus=_read_gpus(found.gpu, mistakes))
+    for name, meter in found.meters.items():
+        _check_meter(meter, node, mistakes, ("meters", name))
+    profiles = {}
+    for leaf, words in found.profiles.items():
+        try:
+            profiles[leaf] = parse(words)
+        except ConfigError as error:
+            mistakes.add_error(("profiles", leaf), error)
+    mistakes.check()
     return Description(
-        node,
-        {leaf: parse(_text(value, f"{where} [profiles] {leaf}")) for leaf, value in profiles.items()},
-        build(PowercapFlaws(), _table(table.get("powercap", {}), f"{where} [powercap]"), f"{where} [powercap]"),
-        {name: _model(name, entry, where) for name, entry in _table(table.get("workloads", {}), where).items()},
-        {name: _meter(node, name, entry, where) for name, entry in _table(table.get("meters", {}), where).items()},
-        _text(table.get("title", ""), where),
-        tuple(_text(each, f"{where} calibrated") for each in _list(table.get("calibrated", []), f"{where} calibrated")),
-        {key: _text(value, f"{where} [sources]") for key, value in _table(table.get("sources", {}), where).items()},
+        node, profiles, found.powercap, found.workloads, found.meters, found.title, found.calibrated, found.sources
     )
 
 
@@ -122,73 +137,63 @@ def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return result
 
 
-def _model(name: str, entry: Any, where: str) -> Model:
-    here = f"{where} [workloads.{name}]"
-    options = dict(_table(entry, here))
-    stages = options.pop("stages", [])
-    _only(options, ("stages", *Model.__dataclass_fields__), here)
-    if not isinstance(stages, list) or not stages:
-        raise ConfigError("stages are given as [[workloads.NAME.stages]]", where=here)
-    _only_stages(stages, here)
-    made = tuple(build(Stage(), _table(each, here), f"{here} stage {k + 1}") for k, each in enumerate(stages))
-    return build(Model(stages=made, parameters={}), options, here)
+def _check_stages(name: str, workload: Any, mistakes: Mistakes) -> bool:
+    """Refuse an empty list of stages, and a change of a stage that there is not: it is a table inside each of them."""
+    stages = workload.get("stages") if isinstance(workload, dict) else None
+    tables = [one for one in stages if isinstance(one, dict)] if isinstance(stages, list) else []
+    wrong = list(dict.fromkeys(key for one in tables for key, value in one.items() if isinstance(value, dict)))
+    place = ("workloads", name, "stages")
+    if stages == []:
+        mistakes.add_wrong(place, stages, f"write each as a table of its own: [[workloads.{name}.stages]]")
+    for key in wrong:
+        names = [str(one["name"]) for one in tables if one.get("name")]
+        mistakes.add(place, f"there is no stage {key!r}", next=suggest_name(key, names))
+    return not wrong
 
 
-def _only_stages(stages: list[Any], here: str) -> None:
-    """Refuse a change of a stage that there is not: it comes as a table inside each of them. Raises ConfigError."""
-    names = [str(each.get("name", "")) for each in stages if isinstance(each, dict)]
-    for each in (each for each in stages if isinstance(each, dict)):
-        wrong = next((key for key, value in each.items() if isinstance(value, dict)), None)
-        if wrong is not None:
-            then = nearest(wrong, {name for name in names if name})
-            raise ConfigError(f"there is no stage {wrong!r}", where=here, next=then)
-
-
-def _meter(node: Node, name: str, entry: Any, where: str) -> Mounted:
-    here = f"{where} [meters.{name}]"
-    options = dict(_table(entry, here))
-    if "flaws" in options:
-        options["flaws"] = build(PanelFlaws(), _table(options["flaws"], f"{here} flaws"), f"{here} flaws")
-    made = build(Mounted(), options, here)
-    if not made.family:
-        raise ConfigError("a meter needs its family", where=here, next='family = "nvml"; joulelab meters lists them')
+def _check_meter(meter: Mounted, node: Node, mistakes: Mistakes, place: tuple[str, str]) -> None:
     known = {*points.names(node), *(leaf.partition(":")[0] for leaf in node.leaves())}
-    if made.point not in known:
-        raise ConfigError(f"the node has no point {made.point!r}", where=here, next=nearest(made.point, known))
-    return made
+    if not meter.family:
+        then = 'write family = "nvml"; joulelab meters lists them'
+        mistakes.add(place, "a meter needs its family", next=then, code="config.missing-key")
+    if meter.point not in known and not mistakes.has("gpu"):
+        what, then = f"the node has no point {meter.point!r}", suggest_name(meter.point, sorted(known))
+        mistakes.add((*place, "point"), what, next=then, code="config.wrong-value")
 
 
-def _gpus(entries: Any, where: str) -> Iterable[Gpu]:
-    if not isinstance(entries, list):
-        raise ConfigError("GPUs are given as [[gpu]]", where=where)
-    for number, entry in enumerate(entries):
-        here = f"{where} [[gpu]] {number}"
-        options = dict(_table(entry, here))
-        _only(options, ("model", "count", *Gpu.__dataclass_fields__), here)
-        model, count = options.pop("model", "h100"), options.pop("count", 1)
+def _read_gpus(tables: list[dict[str, Any]], mistakes: Mistakes) -> tuple[Gpu, ...]:
+    """Return the GPUs: each table names a model, how many there are, and what is different about them."""
+    found: list[Gpu] = []
+    for n, table in enumerate(tables):
+        count = table.get("count", 1)
         if type(count) is not int or not 1 <= count <= bounds.MOST_GPUS:
-            what = f"count is {count!r}, not a whole number from 1 to {bounds.MOST_GPUS}"
-            raise ConfigError(what, where=here, next="gpu = [] for a node without GPUs")
+            then = f"give a whole number from 1 to {bounds.MOST_GPUS}; gpu = [] for a node without GPUs"
+            mistakes.add_wrong(("gpu", n, "count"), count, then)
+            count = 1
         try:
-            base = preset(_text(model, here))
+            base = preset(str(table.get("model", "h100")))
         except ConfigError as error:
-            raise ConfigError(error.what, where=here, next=error.next) from None
-        if "flaws" in options:
-            options["flaws"] = build(base.flaws, _table(options["flaws"], f"{here} flaws"), f"{here} flaws")
-        yield from [build(base, options, here)] * count
+            mistakes.add_error(("gpu", n, "model"), error)
+            continue
+        gpu = read_table(Gpu, table, mistakes, ("gpu", n), base=base, also=("model", "count"))
+        found += [gpu or base] * count
+    if len(found) > bounds.MOST_GPUS:
+        mistakes.add(("gpu",), f"there are {len(found)} GPUs in all", next=f"take at most {bounds.MOST_GPUS}")
+    return tuple(found)
 
 
-def build(base: T, changes: Mapping[str, Any], where: str, *, strict: bool = True) -> T:
-    """Return a description with some fields changed, keys and types checked; text becomes numbers unless `strict`."""
-    names = [f.name for f in dataclasses.fields(base)]  # type: ignore[arg-type]
-    _only(changes, names, where)
-    values = {name: getattr(base, name) for name in names} | dict(changes)
+def change_flaw(base: T, key: str, value: Any, where: str) -> T:
+    """Return flaws with one of them changed; text becomes a number. Raises ConfigError."""
+    kind: Any = type(base)
+    if key not in describe_keys(kind):
+        raise ConfigError(f"there is no key {key!r}", where=where, next=suggest_name(key, describe_keys(kind)))
     try:
-        return msgspec.convert(msgspec.to_builtins(values), type=type(base), strict=strict)
-    except msgspec.ValidationError as error:
+        changed = convert(value, typing.get_type_hints(kind)[key], strict=False)
+        return typing.cast("T", dataclasses.replace(typing.cast("Any", base), **{key: changed}))
+    except ConfigError as error:  # of the flaws themselves, which do not know where they come from
+        raise ConfigError(error.what, where=where, why=error.why, next=error.next, code=error.code) from None
+    except ValueError as error:
         raise ConfigError("a value is of the wrong kind", where=where, why=str(error)) from None
-    except ConfigError as error:  # of the description itself, which knows no file
-        raise ConfigError(error.what, where=where, why=error.why, next=error.next) from None
 
 
 def with_flaws(node: Node, texts: Iterable[str]) -> Node:
@@ -200,34 +205,7 @@ def with_flaws(node: Node, texts: Iterable[str]) -> Node:
         number = leaf.removeprefix("gpu:")
         if not value or (leaf and (not leaf.startswith("gpu:") or not number.isdecimal())):
             raise ConfigError("not key=value or gpu:N.key=value", where=where)
-        _only({key: value}, Flaws.__dataclass_fields__, where)
-        change = getattr(
-            build(Flaws(), {key: None if value == "none" and key != "counter" else value}, where, strict=False), key
-        )
+        wanted = None if value == "none" and key != "counter" else value
+        change = getattr(change_flaw(Flaws(), key, wanted, where), key)
         node = node.with_flaws(int(number) if leaf else None, **{key: change})
     return node
-
-
-def _only(table: Mapping[str, Any], valid: Iterable[str], where: str) -> None:
-    known = list(valid)
-    for key in table:
-        if key not in known:
-            raise ConfigError(f"there is no key {key!r}", where=where, next=nearest(key, known))
-
-
-def _table(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError("a table is needed here", where=where)
-    return value
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ConfigError(f"{value!r} is not a list", where=where)
-    return value
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ConfigError(f"{value!r} is not a text", where=where)
-    return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping  # noqa: TC003 - node files are converted by these types
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
@@ -78,7 +78,7 @@ class Model:
 
     stages: tuple[Stage, ...]
     epochs: Number = "epochs"
-    parameters: Mapping[str, float]
+    parameters: Mapping[str, float] = field(default_factory=dict)
     time_scatter: float = 0.0
     power_scatter: float = 0.0
 

@@ -40,7 +40,7 @@ def load(environ: Mapping[str, str], host: str, *, named: Path | None = None, cw
 
 
 def _read_file(file: Path, text: str, content: Mapping[str, Any], config: Config, host: str) -> None:
-    from joulelab.core.reading import Mistakes, is_table, read_table
+    from joulelab.core.reading import Mistakes, read_table
     from joulelab.run.config.check import is_for
     from joulelab.run.config.shape import ConfigFile
 
@@ -53,8 +53,6 @@ def _read_file(file: Path, text: str, content: Mapping[str, Any], config: Config
         _read_supply(scope, value, config, mistakes)
     for name, values in found.meters.items():
         place = ("meters", name)
-        if not is_table(values, mistakes, place):
-            continue
         source = Source(file, mistakes.locate(place)[1])
         table = config.tables.setdefault(name, MeterTable(name, source))
         table.values |= values

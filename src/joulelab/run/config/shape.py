@@ -57,7 +57,7 @@ class EntryKeys:
 class ConfigFile:
     """Hold a `joulelab.toml`."""
 
-    meters: dict[str, Any] = key(dict, "entries of meters by their names: [meters.pdu1]")
+    meters: dict[str, dict[str, Any]] = key(dict, "entries of meters by their names: [meters.pdu1]")
     run: RunTable = field(default_factory=RunTable)
     node: NodeTable = field(default_factory=NodeTable)
     supply: dict[str, Any] = key(dict, "the watts that may be drawn, by scope")

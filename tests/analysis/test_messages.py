@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.analysis.folders import Folder, counter, power, state
 from tests.analysis.studies import by_cap, cell, sweep, trial
 from tests.analysis.virtual import ns
 
+from joulelab.analysis.cells import Note
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import Cell, summarise
 from joulelab.analysis.result import Check
@@ -91,6 +93,11 @@ def test_the_advice_says_what_steps_lack(folder, count, words):
 
 def notes(cells, **more):
     return {note.code: str(note) for note in summarise(cells, **more).notes}
+
+
+def test_a_note_can_be_copied():
+    note = copy.deepcopy(Note("warm-up", "1 warm-up run", runs=1))
+    assert (note, note.code, note.numbers) == ("1 warm-up run", "warm-up", {"runs": 1})
 
 
 def test_notes_name_cells_with_their_knobs_and_of_many_only_some():

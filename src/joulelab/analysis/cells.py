@@ -39,6 +39,10 @@ class Note(str):
         note.code, note.numbers = code, numbers
         return note
 
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        """Return what a copy is made from."""
+        return self.code, str(self)
+
     code: str
     numbers: dict[str, float]
 

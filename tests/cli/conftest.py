@@ -75,6 +75,6 @@ def fail(call: Call) -> Fail:
         with redirect_stdout(out), redirect_stderr(err):
             ended = run_commands(given, [])
         assert ended == code, err.getvalue()
-        return Failure(**json.loads(out.getvalue())["error"], stderr=err.getvalue())
+        return Failure(**json.loads(out.getvalue().splitlines()[-1])["error"], stderr=err.getvalue())
 
     return fail

@@ -28,7 +28,7 @@ def test_facts_cut_no_figure(call: Call, runs: Path, monkeypatch: pytest.MonkeyP
     )
     text = call("compare", a.name, b.name).output
     lines = text.splitlines()
-    table = lines[: next(k for k, line in enumerate(lines) if line.startswith("No significant"))]
+    table = lines[: -lines[::-1].index("") - 1]
     assert max(map(len, table)) <= 80
     assert "form of cifar-10" in text
     assert "form of xray" in text
@@ -46,7 +46,7 @@ def test_a_narrow_table_marks_what_cannot_be_told_apart(
     for width in (62, 40):
         monkeypatch.setenv("COLUMNS", str(width))
         lines = call("compare", a.name, b.name).output.splitlines()
-        assert "≈: no significant difference." in lines
+        assert sum(line.startswith("≈") for line in lines) == 1
         rows = [line for line in lines if line.startswith("energy ")]
         assert len(rows) == (1 if width == 62 else 3)
         assert all(len(row) <= width for row in rows)

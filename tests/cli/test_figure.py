@@ -27,6 +27,13 @@ def figure(*words: str) -> int:
     return run_commands(["figure", *words, "--runs", "runs"], [])
 
 
+def code_of(capsys: pytest.CaptureFixture[str], *words: str, ended: int = 2) -> str:
+    """Return the code of the error that a picture is refused with."""
+    capsys.readouterr()
+    assert figure(*words, "--json") == ended
+    return str(json.loads(capsys.readouterr().out)["error"]["code"])
+
+
 @pytest.mark.system  # pure, and slow
 def test_files_are_written_in_every_format_and_where_asked(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert figure("list", "first", "--json") == 0
@@ -53,20 +60,17 @@ def test_only_pictures_of_ours_are_written_over(runs: Path, capsys: pytest.Captu
         assert figure("energy", "second", "-o", name) == 0
     foreign = runs.parent / "b.png"
     foreign.write_bytes(b"mine")
-    assert figure("energy", "first", "-o", "b.png") == 2
-    assert "no picture of joulelab's" in capsys.readouterr().err
+    assert code_of(capsys, "energy", "first", "-o", "b.png") == "config.foreign-file"
     assert foreign.read_bytes() == b"mine"
     assert figure("energy", "first", "-o", "b.png", "--force") == 0
     assert foreign.read_bytes().startswith(KINDS["png"])
-    assert figure("energy", "first", "-o", "b.png/c.pdf") == 2
-    assert "the folder cannot be made" in capsys.readouterr().err
-    assert figure("energy", "first", "-o", "-") == 2
+    assert code_of(capsys, "energy", "first", "-o", "b.png/c.pdf") == "config.folder"
+    assert code_of(capsys, "energy", "first", "-o", "-") == "usage.needs-file"
     assert not [path for path in runs.parent.iterdir() if path.name.startswith(".")]
 
 
 def test_an_ending_that_is_no_picture_is_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert figure("energy", "first", "-o", "mine.docx") == 2
-    assert "there is no picture of format 'docx'" in capsys.readouterr().err
+    assert code_of(capsys, "energy", "first", "-o", "mine.docx") == "usage.format"
     assert not list(runs.parent.glob("mine*"))
 
 
@@ -85,17 +89,13 @@ def test_a_device_is_written_into_and_a_link_stays(runs: Path) -> None:
 @pytest.mark.system  # pure, and slow
 @pytest.mark.usefixtures("runs")
 def test_what_cannot_be_drawn_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(capsys, "powr", "first") == "config.no-such-picture"
     assert figure("powr", "first") == 2
-    said = capsys.readouterr().err
-    assert "there is no picture 'powr'" in said
-    assert "did you mean power?" in said
-    assert figure("power", "first", "-o", "a.png", "--to", "svg") == 2
-    assert "a.png is not svg" in capsys.readouterr().err
-    for width, why in (("wide", "no width"), ("0.1", "not between")):
-        assert figure("power", "first", "--width", width) == 2
-        assert why in capsys.readouterr().err
-    assert figure("power", "third") == 1
-    assert "no run 'third'" in capsys.readouterr().err
+    assert "mean power?" in capsys.readouterr().err
+    assert code_of(capsys, "power", "first", "-o", "a.png", "--to", "svg") == "usage.format"
+    for width in ("wide", "0.1"):
+        assert code_of(capsys, "power", "first", "--width", width) == "usage"
+    assert code_of(capsys, "power", "third", ended=1) == "not-a-run.unknown"
 
 
 def test_a_run_without_meters_has_nothing_to_draw(
@@ -103,5 +103,4 @@ def test_a_run_without_meters_has_nothing_to_draw(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "runs", gpus=0, cpus=0, name="dark")
-    assert figure("power", "dark") == 1
-    assert "no power was measured" in capsys.readouterr().err
+    assert code_of(capsys, "power", "dark", ended=1) == "error.nothing-to-draw"

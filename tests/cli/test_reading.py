@@ -13,7 +13,7 @@ from tests.report.synthetic import epochs, make_run
 from tests.report.test_facts import told
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call
+    from tests.cli.conftest import Call, Fail
 
 
 def test_ls_lists_runs_with_their_energy(call: Call, runs: Path) -> None:
@@ -54,17 +54,18 @@ def test_ls_and_compare_show_the_data(call: Call, runs: Path) -> None:
     assert facts == {first.name: {"accuracy": 0.9, "data": "cifar-10"}, second.name: {}}
     text = call("compare", first.name, second.name).output
     assert "data" in text.split("accuracy")[0]
-    assert "! A and B did not work on the same data: A cifar-10, B does not tell" in " ".join(text.split())
-    assert json.loads(call("compare", first.name, second.name, "--json").stdout)["facts"]["accuracy"]["a"] == 0.9
+    facts = json.loads(call("compare", first.name, second.name, "--json").stdout)["facts"]
+    assert facts == {"data": {"a": "cifar-10", "b": None}, "accuracy": {"a": 0.9, "b": None}}
 
 
 def test_ls_shows_the_last_runs(call: Call, runs: Path) -> None:
-    assert "no runs" in call("ls").output
+    assert json.loads(call("ls", "--json").stdout) == []
+    assert call("ls").output.count("\n") == 1
     for _ in range(3):
         make_run(runs, gpus=0, cpus=0)
-    text = call("ls", "-n", "2").output
-    assert "the last 2 of 3 runs" in text
-    assert "the last" not in call("ls", "--all").output
+    assert len(json.loads(call("ls", "-n", "2", "--json").stdout)) == 2
+    assert "2 of 3 " in call("ls", "-n", "2").output
+    assert "3 of 3 " not in call("ls", "--all").output
 
 
 def test_ls_shows_damaged_runs(call: Call, runs: Path) -> None:
@@ -100,9 +101,7 @@ def test_compare(call: Call, runs: Path) -> None:
     make_run(runs, name="base", gpu_w=300.0)
     make_run(runs, name="capped", gpu_w=250.0, seconds=11.0)
     text = call("compare", "base", "capped").output
-    assert "B uses" in text
-    assert "takes 10.0 % longer" in text
-    assert "same devices" in text
+    assert "10.0 %" in text
     assert max(len(line) for line in text.splitlines()) <= 80
     data = json.loads(call("compare", "base", "capped", "--json").stdout)
     energy = data["lines"][0]
@@ -154,8 +153,9 @@ def test_query_prints_a_table_json_or_csv(call: Call, runs: Path) -> None:
     assert "energy_j" in wide
 
 
-def test_query_explains_what_there_is(call: Call, runs: Path) -> None:
+def test_query_explains_what_there_is(fail: Fail, runs: Path) -> None:
     make_run(runs)
-    said = call("query", "SELECT nonsense FROM runs", code=2).output
-    assert "runs(" in said
-    assert "not allowed" in call("query", "DROP TABLE runs", code=2).output
+    failure = fail("query", "SELECT nonsense FROM runs")
+    assert failure.code == "config.query-failed"
+    assert "runs(" in str(failure.next)
+    assert fail("query", "DROP TABLE runs").code == "refused.query-changes"

@@ -72,10 +72,11 @@ def test_quiet_prints_nothing_and_options_of_the_command_are_its_own_even_withou
 def test_endings_are_repeated(runs: Path) -> None:
     joulelab(runs, "run", "-q", *NO_POWER, "--", "sh", "-c", "kill -TERM $$", code=-15)
     done = joulelab(runs, "run", *NO_POWER, "--", "/no/such/command", code=127)
-    assert done.stderr == "joulelab: /no/such/command cannot be started (no such command)\n"
+    assert done.stderr.startswith("joulelab: /no/such/command ")
     done = joulelab(runs, "run", "--json", *NO_POWER, "--", "/", code=126)
-    assert json.loads(done.stdout)["outcome"] == "not-started"
-    assert "cannot be started" in done.stderr
+    data = json.loads(done.stdout)
+    assert (data["outcome"], data["error"]["code"]) == ("not-started", "workload")
+    assert data["error"]["what"] in done.stderr
 
 
 def test_a_store_that_cannot_be_written_does_not_stop_the_command(tmp_path: Path) -> None:
@@ -84,12 +85,12 @@ def test_a_store_that_cannot_be_written_does_not_stop_the_command(tmp_path: Path
     done = subprocess.run([*JOULELAB, "run", "--", "echo", "out"], env=environ, capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout == "out\n"
-    assert "not recorded" in done.stderr
+    assert str(tmp_path / "file" / "runs") in done.stderr
 
 
 def test_a_result_that_cannot_be_shown_does_not_change_the_exit_code(runs: Path) -> None:
     done = joulelab(runs, "run", *NO_POWER, "-o", "/no/such/folder/x.json", "--", "sh", "-c", "exit 5", code=5)
-    assert "the result cannot be shown" in done.stderr
+    assert "/no/such/folder/x.json" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the twin's NVML library is built with cc, which is not here")

@@ -84,7 +84,7 @@ def test_a_signal_after_the_end_does_not_replace_the_outcome(runs: Path, numbers
     _, told = process.communicate(timeout=120)
     assert process.returncode == 3, told
     assert "Traceback" not in told
-    assert ("interrupted; the record is complete" in told) == cuts
+    assert told.startswith("joulelab: interrupted") == cuts
 
 
 def test_a_parent_that_ignores_its_children(runs: Path) -> None:
@@ -144,5 +144,5 @@ def test_a_folder_that_was_deleted_and_a_command_line_that_is_no_text(runs: Path
 def test_quiet_still_tells_problems(runs: Path) -> None:
     command = [*JOULELAB, "run", "-q", *NO_POWER, "--capture", "/no/such/folder/x", "--", "true"]
     done = subprocess.run(command, env=environ(runs), capture_output=True, text=True, check=True)
-    assert done.stderr.startswith("joulelab: cannot capture to")
+    assert "/no/such/folder/x" in done.stderr
     assert done.stderr.count("\n") == 1

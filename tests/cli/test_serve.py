@@ -19,7 +19,7 @@ from joulelab.dashboard import commands as serve
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cli.conftest import Call
+    from tests.cli.conftest import Fail
 
 TOKEN = "a-token-of-my-own-choice"
 
@@ -52,7 +52,6 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signal
         process.kill()
     assert process.returncode == 0
     assert "Traceback" not in err
-    assert "whoever is logged in on this machine" in err
     assert "token" not in out
 
 
@@ -117,20 +116,22 @@ def test_with_a_certificate_it_is_https(tmp_path: Path) -> None:
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "named"),
     [
-        (("nowhere",), "no such folder"),
-        ((".", "--token", "short"), "no good token"),
-        ((".", "--token", TOKEN, "--token-file", "f"), "given twice"),
-        ((".", "--tls-cert", "c.pem"), "go together"),
-        ((".", "--tls-cert", "c.pem", "--tls-key", "k.pem"), "certificate cannot be used"),
-        ((".", "--token-file", "none"), "cannot be read"),
-        ((".", "--host", "no.such.host.invalid", "--token", TOKEN), "no such address"),
-        ((".", "--studies", "none"), "no such folder"),
+        (("nowhere",), "nowhere"),
+        ((".", "--token", "short"), "token"),
+        ((".", "--token", TOKEN, "--token-file", "f"), "--token"),
+        ((".", "--tls-cert", "c.pem"), "--tls-key"),
+        ((".", "--tls-cert", "c.pem", "--tls-key", "k.pem"), "c.pem"),
+        ((".", "--token-file", "none"), "none"),
+        ((".", "--host", "no.such.host.invalid", "--token", TOKEN), "no.such.host.invalid"),
+        ((".", "--studies", "none"), "none"),
     ],
 )
-def test_what_cannot_be_is_refused(call: Call, words: tuple[str, ...], said: str) -> None:
-    assert said in call("serve", *words, "--port", "0", code=2).output
+def test_what_cannot_be_is_refused(fail: Fail, words: tuple[str, ...], named: str) -> None:
+    failure = fail("serve", *words, "--port", "0")
+    assert failure.kind in ("config", "usage")
+    assert named in failure.stderr
 
 
 def test_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +149,8 @@ def test_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         serve._stores(tmp_path / "q", None)
 
 
-def test_what_is_missing_is_named(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_named(fail: Fail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert 'pip install "joulelab[dashboard]"' in call("serve", tmp_path, code=1).output
+    failure = fail("serve", tmp_path, code=1)
+    assert failure.code == "missing-dependency"
+    assert 'pip install "joulelab[dashboard]"' in str(failure.next)

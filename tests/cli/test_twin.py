@@ -17,7 +17,7 @@ from joulelab.twin.commands import _node, _wall
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cli.conftest import Call
+    from tests.cli.conftest import Call, Fail
 
 
 def test_a_node_is_told_from_a_command() -> None:
@@ -28,9 +28,10 @@ def test_a_node_is_told_from_a_command() -> None:
     assert _node((), "x.toml") == ((), "x.toml")
     assert _node(("bnl-h100", "sleep"), None) == (("sleep",), "bnl-h100")
     assert _node(("bnl-h100", "sleep"), "8xh100") == (("bnl-h100", "sleep"), "8xh100")
-    for wrong in ("bnl-h10", "gdansk", "bnl"):
-        with pytest.raises(ConfigError, match="did you mean"):
+    for wrong, nearest in (("bnl-h10", "bnl-h100"), ("gdansk", "gdansk-rtx6000"), ("bnl", "bnl-h100")):
+        with pytest.raises(ConfigError) as raised:
             _node((wrong, "sleep"), None)
+        assert f"'{nearest}'" in str(raised.value.next)
 
 
 def test_flaws_are_of_the_kind_that_the_server_takes() -> None:
@@ -42,23 +43,23 @@ def test_flaws_are_of_the_kind_that_the_server_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "named"),
     [
-        ("modbus.perod_s=60", "did you mean 'period_s'?"),
-        ("modbuss.period_s=60", "did you mean 'modbus'?"),
-        ("modbus.period_s=x", "of the wrong kind"),
+        ("modbus.perod_s=60", "'period_s'"),
+        ("modbuss.period_s=60", "'modbus'"),
+        ("modbus.period_s=x", "`float`"),
         ("period_s=60", "pdu.period_s=60"),
         ("modbus.period_s", "pdu.period_s=60"),
     ],
 )
-def test_wrong_flaws_are_refused(text: str, said: str) -> None:
+def test_wrong_flaws_are_refused(text: str, named: str) -> None:
     with pytest.raises(ConfigError) as raised:
         _wall(False, None, (text,))
-    assert said in str(raised.value)
+    assert named in str(raised.value)
 
 
 @pytest.mark.system
-def test_what_is_served_is_announced(call: Call) -> None:
+def test_what_is_served_is_announced(call: Call, fail: Fail) -> None:
     told = call("twin", "--gpus", "0", "--serve", "modbus", "--for", "0", "--json").stdout
     data = json.loads(told)
     assert data["not_served"].keys() <= {"nvml"}
@@ -70,19 +71,19 @@ def test_what_is_served_is_announced(call: Call) -> None:
     text = call("twin", "--gpus", "0", "--serve", "modbus", "--for", "0").output
     assert "# modbus: " in text
     assert "export JOULELAB_CONFIG=" in text
-    assert "did you mean 'modbus'" in call("twin", "--serve", "modbuss", code=2).output
-    assert "given twice" in call("twin", "a.toml", "--node", "b.toml", code=2).output
+    assert "'modbus'" in str(fail("twin", "--serve", "modbuss").next)
+    assert "--node" in fail("twin", "a.toml", "--node", "b.toml").what
 
 
 @pytest.mark.system
-def test_an_idle_twin_takes_jobs(call: Call, tmp_path: Path) -> None:
+def test_an_idle_twin_takes_jobs(call: Call, fail: Fail, tmp_path: Path) -> None:
     job = [sys.executable, "-m", "joulelab.twin.job", "--work", "2", "--gpus", "2"]
     out = tmp_path / "out"
     call("twin", "--gpus", "2", "--idle", "--", "sh", "-c", f"{shlex.join(job)} > {out}")
     assert "finished 2 steps" in out.read_text()
     call("twin", "--gpus", "1", "--", "sh", "-c", f"{shlex.join(job)} 2> {out}", code=2)
-    assert "takes no jobs" in out.read_text() or "are visible" in out.read_text()
-    assert "exclude each other" in call("twin", "--idle", "--load", "--", "true", code=2).output
+    assert "finished" not in out.read_text()
+    assert "--load, --idle" in fail("twin", "--idle", "--load", "--", "true").what
 
 
 @pytest.mark.system
@@ -144,9 +145,8 @@ def test_a_node_is_shown_with_its_sources(call: Call, tmp_path: Path) -> None:
     assert "gpu:1,2.max_w 400 W" in lines
     assert "desk.idle_w" in lines
     assert "birds: set-up, [epoch, (no phase) on gpu], save; epochs=2, images=100; " in " ".join(lines)
-    assert (
-        "pdu: snmp at node.ac, asked each 1 s, shows points each 60 s in steps of 1 W, gains differ by 1.00%" in lines
-    )
+    (pdu,) = (line for line in lines if line.startswith("pdu: snmp at node.ac"))
+    assert all(number in pdu for number in ("1 s", "60 s", "1 W", "1.00%"))
     assert "workloads.birds.rate: guessed" in lines
     assert f"joulelab twin {path} --idle -- joulelab run -- python -m joulelab.twin.job --workload birds" in text
     told = json.loads(call("twin", "--show", str(path), "--json").stdout)
@@ -157,14 +157,14 @@ def test_a_node_is_shown_with_its_sources(call: Call, tmp_path: Path) -> None:
     assert told["meters"]["pdu"]["flaws"]["period_s"] == 60
 
 
-def test_own_nodes_are_listed_and_unknown_ones_refused(call: Call) -> None:
+def test_own_nodes_are_listed_and_unknown_ones_refused(call: Call, fail: Fail) -> None:
     listed = call("twin", "--list").stdout.splitlines()
     rows = json.loads(call("twin", "--list", "--json").stdout)
     assert [row["node"] for row in rows] == nodefile.own_names()
     assert [line.split()[0] for line in listed[:-1]] == nodefile.own_names()
     assert all(row["title"] for row in rows)
-    assert "did you mean 'bnl-h100'" in call("twin", "--show", "bnl-h10", code=2).output
-    assert "did you mean 'gdansk-rtx6000'" in call("twin", "gdansk", "--for", "0", code=2).output
+    assert "'bnl-h100'" in str(fail("twin", "--show", "bnl-h10").next)
+    assert "'gdansk-rtx6000'" in str(fail("twin", "gdansk", "--for", "0").next)
     assert "RTX 3090" in call("twin", "--show", "2xrtx3090").stdout
 
 

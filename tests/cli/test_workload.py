@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.workloads.packages import outside
 
-from joulelab.cli import main
 from joulelab.run import workloads
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call
+    from tests.cli.conftest import Call, Fail
 
 JOULELAB = [sys.executable, "-m", "joulelab"]
 SHORT = ["--set", "seconds=0.2", "--set", "processes=1", "--set", "size=32"]
@@ -46,7 +45,6 @@ def test_what_is_missing_or_broken_is_listed_with_what_to_do(
     monkeypatch.setitem(sys.modules, "torch", None)
     text = call("workload", "ls").output
     assert "their-own" in text
-    assert "torch is not installed" in text
     assert "-> pip install 'joulelab[torch]'" in text
     assert told(call, "info", "their-own")["command"] is None
     (tmp_path / "theirs.py").write_text("1 / 0")
@@ -62,53 +60,46 @@ def test_info_describes_the_workload_and_what_would_be_run(call: Call) -> None:
     assert (found["settings"]["tasks"], found["settings"]["seconds"]) == ("3", "3")
     assert found["command"][1:4] == ["-m", "joulelab.workloads.burn", "seconds=3"]
     text = call("workload", "info", "burn", "--preset", "smoke-node", "--set", "host=no").output
-    for part in ("BNL 2024", "how long to burn", "smoke-node seconds=3", "note The paper ran gpu-burn", "-> /"):
+    for part in ("BNL 2024", "smoke-node seconds=3", "-> /"):
         assert part in text
 
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "names"),
     [
-        (["brun"], "did you mean 'burn'?"),
-        (["burn", "--preset", "smok"], "burn: there is no preset 'smok'; did you mean 'smoke'?"),
-        (["burn", "--set", "secnds=1"], "burn: there is no parameter 'secnds'; did you mean 'seconds'?"),
-        (["burn", "--set", "seconds=0"], "seconds is '0'"),
-        (["burn", "--set", "seconds=1", "--set", "seconds=2"], "given twice"),
+        (["brun"], ("'brun'", "'burn'")),
+        (["burn", "--preset", "smok"], ("burn", "'smok'", "'smoke'")),
+        (["burn", "--set", "secnds=1"], ("burn", "'secnds'", "'seconds'")),
+        (["burn", "--set", "seconds=0"], ("seconds", "'0'")),
+        (["burn", "--set", "seconds=1", "--set", "seconds=2"], ("seconds",)),
     ],
 )
 def test_what_is_wrong_is_told_with_the_nearest(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], names: tuple[str, ...], fail: Fail, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     for verb, code in (("info", 2), ("run", 125)):  # that of `run` could be taken for the workload's
-        with pytest.raises(SystemExit) as ended:
-            main(["workload", verb, *words])
-        assert ended.value.code == code
-        assert said in capsys.readouterr().err
+        failure = fail("workload", verb, *words, code=code)
+        assert failure.kind == "config"
+        assert all(name in failure.stderr for name in names)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.system
-def test_own_failures_of_run_are_125(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["workload", "run", "burn", "--no-such-option"])
-    assert ended.value.code == 125
-    assert "see `joulelab workload run --help`" in capsys.readouterr().err
+def test_own_failures_of_run_are_125(fail: Fail) -> None:
+    failure = fail("workload", "run", "burn", "--no-such-option", code=125)
+    assert (failure.kind, failure.next) == ("usage", "joulelab workload run --help")
 
 
 @pytest.mark.system
 def test_what_is_not_installed_is_told_before_anything_is_started(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fail: Fail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    for preset, said in (("smoke", "pip install 'joulelab[torch]'"), ("smoke-node", "stress-ng is not installed")):
-        with pytest.raises(SystemExit) as ended:
-            main(["workload", "run", "burn", "--preset", preset])
-        assert ended.value.code == 125
-        assert said in capsys.readouterr().err
+    for preset, named in (("smoke", "pip install 'joulelab[torch]'"), ("smoke-node", "stress-ng")):
+        failure = fail("workload", "run", "burn", "--preset", preset, code=125)
+        assert failure.kind == "missing-dependency"
+        assert named in failure.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -173,7 +173,8 @@ def _print_json_error(
     from joulelab.cli.options import JSON_ASKED, describe_error, print_json
 
     if asked if ctx is None else ctx.meta.get(JSON_ASKED, asked):
-        print_json({"error": describe_error(error)})
+        # One line: some commands print an object per line until they fail.
+        print_json({"error": describe_error(error)}, one_line=True)
 
 
 def _close_output() -> None:

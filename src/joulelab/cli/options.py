@@ -156,8 +156,8 @@ def describe_error(error: JoulelabError | click.ClickException | OSError) -> dic
     return {"code": code, "what": error.format_message(), "where": where, "why": None, "next": f"{where} --help"}
 
 
-def print_json(data: Any) -> None:
+def print_json(data: Any, *, one_line: bool = False) -> None:
     """Print plain data as JSON on standard output, whole or not at all."""
-    text = json.dumps(data, indent=1, ensure_ascii=False, default=str, allow_nan=False)
+    text = json.dumps(data, indent=None if one_line else 1, ensure_ascii=False, default=str, allow_nan=False)
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

@@ -296,7 +296,7 @@ def test_left_over_journals_are_finished_where_the_device_is_free(make, environ,
         "gpu:7 (GPU-7) is not there now; has it fallen off the bus? nvidia-smi -q, Xid in dmesg; reset"
     )
     assert "when it returns, joulelab cap restore puts it back at 300 W; remove /" in said
-    assert "damaged (Expecting" in told["GPU-8"]["said"]
+    assert "damaged (not JSON)" in told["GPU-8"]["said"]
     assert f"set the cap by hand, then remove {here.path('GPU-8')}" in told["GPU-8"]["said"]
     assert files.get("GPU-0") == {"cap_w": 300.0}
     held.close()

@@ -174,7 +174,7 @@ def test_another_value_of_the_setting_than_the_main_one_is_told(here, files):
 
 def test_without_a_journal_there_is_no_cap(gpu, here, files):
     lease = Lease(gpu, here, WHO)
-    here.path("GPU-0").with_name(".GPU-0.json.tmp").mkdir()
+    here.path("GPU-0").mkdir()
     with pytest.raises(Refused, match="is not capped: what was found could not be written down"):
         lease.set(OURS)
     assert files.get("GPU-0") == FOUND

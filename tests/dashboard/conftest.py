@@ -89,6 +89,7 @@ def copied(run: Path, hours_ago: float, end: dict[str, Any] | None = None, **met
     changes = {"run.json": {"id": copy.name, "started": begun, **meta}, **({"end.json": end} if end else {})}
     for name, change in changes.items():
         (copy / name).write_text(json.dumps(json.loads((copy / name).read_text()) | change))
+    write_manifest(copy, {}, changes)
     return copy
 
 

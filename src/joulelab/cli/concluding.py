@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -128,14 +127,12 @@ def write(study: Study, results: Results, summary: Summary, *, figures: bool | N
 
 def _put(file: Path, text: str) -> bool:
     """Write a file whole or not at all; say why it cannot be."""
-    part = file.with_name(f".{file.name}.{os.getpid()}")
+    from joulelab.store.safe_files import replace_file
+
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
+        replace_file(file, text.encode(), sync=False)
     except OSError as error:
         say(f"{file} is not written ({error.strerror})")
-        with contextlib.suppress(OSError):
-            part.unlink()
         return False
     return True
 

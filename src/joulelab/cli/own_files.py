@@ -33,17 +33,14 @@ def check_own(file: Path, mark: bytes, *, what: str, force: bool, option: str = 
 
 def write_whole(file: Path, data: bytes, *, what: str, option: str = "-o") -> None:
     """Write a file whole or not at all; where there is a device or a pipe, into that. Raises ConfigError."""
+    from joulelab.store.safe_files import replace_file
+
     file = file.resolve()  # a link stays, and what it leads to is written
-    part = file.with_name(f".{file.name[-80:]}.{os.getpid()}")
     try:
         if file.exists() and not file.is_file() and not file.is_dir():
             file.write_bytes(data)
             return
-        try:
-            part.write_bytes(data)
-            part.replace(file)
-        finally:
-            part.unlink(missing_ok=True)
+        replace_file(file, data, sync=False)
     except OSError as error:
         raise ConfigError(
             f"the {what} cannot be written",

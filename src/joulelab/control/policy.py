@@ -16,6 +16,7 @@ from joulelab.control.lease import value_text
 from joulelab.core.errors import ConfigError
 from joulelab.core.setting import OutOfBounds
 from joulelab.instruments import nearest
+from joulelab.store.safe_files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -95,7 +96,7 @@ def load(path: Path) -> Policy:
     """Read the configuration. Raises ConfigError with the nearest right name."""
     try:
         status = path.stat()
-        content = tomllib.loads(path.read_bytes().decode())
+        content = tomllib.loads(read_regular(path).decode())
     except OSError as error:
         then = "create it, or name another with --config; packaging/capd.toml is an example"
         raise ConfigError("cannot read the configuration", where=str(path), why=error.strerror, next=then) from None

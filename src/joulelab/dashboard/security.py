@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 
 from joulelab.core.address import is_loopback
 from joulelab.core.errors import ConfigError
+from joulelab.store.safe_files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -63,7 +64,7 @@ def check_token(token: str, where: str) -> str:
 def read_token(file: Path) -> str:
     """Return the token of a file. Raises ConfigError, also where others may read the file."""
     try:
-        text, mode = file.read_text(encoding="ascii"), file.stat().st_mode
+        text, mode = read_regular(file).decode("ascii"), file.stat().st_mode
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         then = f"make one: (umask 077; openssl rand -hex 24 > {file})"

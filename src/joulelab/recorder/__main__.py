@@ -14,6 +14,7 @@ from pathlib import Path
 from joulelab.recorder.plan import Plan
 from joulelab.recorder.process import Recorder
 from joulelab.recorder.signals import IGNORED, REPORTED, open_signals
+from joulelab.store.safe_files import open_append
 
 SWITCH_INTERVAL_S = 0.0005
 
@@ -80,7 +81,7 @@ def _load_meters() -> list[str] | None:
 def _use_log(path: str | None) -> None:
     if path is not None:
         with contextlib.suppress(OSError):
-            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            log = open_append(path)
             os.dup2(log, 2)
             os.dup2(log, 1)
             os.close(log)

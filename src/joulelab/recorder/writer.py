@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import StoreError, WriteFailed
 from joulelab.store.journal import HeaderFields, JournalWriter, journal_path
+from joulelab.store.safe_files import open_append
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -147,8 +148,7 @@ class Writer:
             del events[:count]
         with contextlib.suppress(OSError):
             if self._events_fd < 0:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                self._events_fd = os.open(self._events_path, flags, 0o644)
+                self._events_fd = open_append(self._events_path)
             while self._lines:
                 # After a short write the rest follows when there is room: no line is lost or torn for good.
                 del self._lines[: os.write(self._events_fd, self._lines)]

@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
+from joulelab.store.safe_files import open_append
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +40,7 @@ class EventLog:
     def _flush(self) -> None:
         with contextlib.suppress(OSError):
             if self._fd < 0:
-                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                self._fd = open_append(self._path)
                 _reserve(self._fd)
             while self._lines:
                 del self._lines[: os.write(self._fd, self._lines)]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.process import start_ticks
 from joulelab.run.step import Step
+from joulelab.store.safe_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -328,7 +329,7 @@ class Nodes:
 
     def _why(self) -> str:
         """Return what srun said since it was last asked for."""
-        with contextlib.suppress(OSError), self._log.open("rb") as file:
+        with contextlib.suppress(OSError), open_regular(self._log) as file:
             file.seek(self._log_read)
             data = file.read()
             self._log_read += len(data)

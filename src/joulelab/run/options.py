@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import boot_id
+from joulelab.core.errors import StoreError
+from joulelab.store.documents import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,9 +60,8 @@ def marks_folder(environ: Mapping[str, str]) -> Path | None:
 
 def _is_of_this_boot(run: Path) -> bool:
     try:
-        started = json.loads((run / "run.json").read_bytes())["started"]
-        return bool(started["boot_id"] == boot_id())
-    except (OSError, ValueError, KeyError, TypeError):
+        return bool(read_json(run / "run.json")["started"]["boot_id"] == boot_id())
+    except (StoreError, KeyError, TypeError):
         return True  # as far as anybody knows
 
 

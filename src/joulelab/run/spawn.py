@@ -8,6 +8,7 @@ import sys
 
 from joulelab.core.spawn import above_standard, findable
 from joulelab.recorder.signals import REPORTED
+from joulelab.store.safe_files import open_append
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,6 +70,6 @@ class Spawned:
 
 def _open_log(log: str | os.PathLike[str]) -> int:
     try:
-        return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return open_append(os.fspath(log))
     except OSError:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

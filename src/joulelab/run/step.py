@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.spawn import above_standard, findable
+from joulelab.store.safe_files import open_append
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,7 +111,7 @@ class Step:
         opened: list[int] = []
         try:
             opened += (*os.pipe(), *os.pipe())
-            opened.append(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+            opened.append(open_append(log))
             opened = [above_standard(fd) for fd in opened]
             commands, self._commands, self._said, told, errors = opened
             actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate((commands, told, errors))]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from joulelab.core.errors import WorkloadError
+from joulelab.store.safe_files import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -150,7 +151,7 @@ class Capture:
 
     def __init__(self, path: Path) -> None:
         """Open the file; raise OSError where that fails."""
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         self._threads: dict[int, threading.Thread] = {}
         self._ours: list[int] = []
         # Since when each reader waits for output, in s; those that hold some are not in it.

@@ -18,6 +18,7 @@ from joulelab.core.clock import ClockPair
 from joulelab.core.errors import StoreError, WriteFailed
 from joulelab.store.folder import create_run, end_run, make_host_dir
 from joulelab.store.journal import NAME, HeaderFields, JournalWriter, journal_path
+from joulelab.store.safe_files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -159,7 +160,7 @@ def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     """Write events or marks, one line of JSON each. Raises WriteFailed."""
     text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines)
     try:
-        path.write_text(text, encoding="utf-8")
+        replace_file(path, text.encode(errors="backslashreplace"), sync=False)
     except OSError as error:
         raise WriteFailed(f"cannot write {path.name}", where=str(path.parent), error=error, rows_written=0) from error
 

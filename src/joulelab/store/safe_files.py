@@ -82,7 +82,7 @@ def replace_file(path: Path, data: bytes, *, sync: bool, own: bool = False, mode
     `sync`: it is on the disk on return, after a power loss too. `own`: refuse the folder of another user, for caches.
     `mode`: permissions whatever the umask.
     """
-    temporary = f".{path.name}.{os.urandom(12).hex()}.tmp"
+    temporary = f".{path.name[-40:]}.{os.urandom(12).hex()}.tmp"  # the whole name may be as long as names can be
     with open_folder(path.parent) as folder:
         if own and not is_own(path.parent.stat() if folder is None else os.fstat(folder)):
             raise PermissionError(errno.EPERM, "it belongs to another user", str(path.parent))

@@ -15,6 +15,7 @@ from joulelab.core.errors import ConfigError, NewerSchema, StoreError
 from joulelab.core.version import __version__
 from joulelab.store.folder import read_json, write_json_atomic
 from joulelab.store.redact import redact
+from joulelab.store.safe_files import open_file
 from joulelab.study.matrix import PlannedCell, Workload, check_slots, template_hash
 from joulelab.study.nodes import NodeType
 
@@ -183,7 +184,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a study's folder."""
     file = folder / ".lock"
     try:
-        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        fd = open_file(file, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         then = "run it as the user whose study it is, or choose another --studies"
         raise StoreError("the study cannot be locked", where=str(file), why=error.strerror, next=then) from error

@@ -77,9 +77,10 @@ def _look_into(file: Path) -> tuple[Mapping[Place, int], Mapping[str, Any]]:
     import tomllib
 
     from joulelab.core.reading import find_lines
+    from joulelab.store.safe_files import read_regular
 
     try:
-        text = file.read_bytes().decode("utf-8-sig")
+        text = read_regular(file).decode("utf-8-sig")
         return find_lines(text), tomllib.loads(text)
     except (OSError, ValueError, RecursionError):
         return {}, {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from joulelab.core.process import start_ticks
+from joulelab.store.safe_files import replace_file
 
 _HEADER = re.compile(r":[A-Z0-9:]{3,40}\Z")
 _VALUE = re.compile(r"[ -:<-~]{0,80}\Z")  # printable, and no second command behind it
@@ -68,15 +68,11 @@ class Kept:
         if self._path is None or not (self.found or self.started):
             return
         data = {"pid": os.getpid(), "start_ticks": start_ticks(), "started": self.started, "found": self.found}
-        fresh = self._path.with_suffix(f".{os.getpid()}")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh.write_text(json.dumps(data))
-            fresh.replace(self._path)
+            replace_file(self._path, json.dumps(data).encode(), sync=False)
         except OSError as error:
             self.problem = str(error)
-            with contextlib.suppress(OSError):
-                fresh.unlink()
 
     def clear(self) -> None:
         """Forget what was put back."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.clock import NS, clock_pair
 from joulelab.core.errors import StoreError
 from joulelab.store.folder import read_json, write_json_atomic
-from joulelab.store.safe_files import open_regular, read_regular
+from joulelab.store.safe_files import open_file, open_regular, read_regular, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ class Sent:
     def write_script(self, text: str) -> Path:
         """Write the job's script; return its file. Raises StoreError."""
         try:
-            self.script.write_text(text)
+            replace_file(self.script, text.encode(), sync=False)
         except OSError as error:
             raise StoreError("cannot keep a job's script", where=str(self.folder), why=error.strerror) from error
         return self.script
@@ -84,7 +84,7 @@ def locked(study: Path) -> Iterator[int]:
     folder = study / FOLDER
     try:
         folder.mkdir(exist_ok=True)
-        fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        fd = open_file(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise StoreError("cannot keep jobs", where=str(folder), why=error.strerror) from error
     try:
@@ -104,7 +104,8 @@ def prepare(study: Path, slots: Sequence[Path], about: Mapping[str, Any]) -> Sen
     data = {"job": None, "name": f"joulelab-{study.name}-{token}", "utc_ns": now, "over": False, **about}
     try:
         folder.mkdir()
-        (folder / SLOTS).write_text("".join(f"{slot.relative_to(study)}\n" for slot in slots))
+        names = "".join(f"{slot.relative_to(study)}\n" for slot in slots)
+        replace_file(folder / SLOTS, names.encode(errors="surrogateescape"), sync=False)
     except OSError as error:
         raise StoreError("cannot keep a job", where=str(folder), why=error.strerror) from error
     sent = Sent(folder, tuple(slots), data)

@@ -20,6 +20,7 @@ from joulelab.core.version import __version__
 from joulelab.store.folder import create_run, end_run, host_dir
 from joulelab.store.imported import NOWHERE, utc_pair, write_lines
 from joulelab.store.journal import columns_of, journal_path, pack_header
+from joulelab.store.safe_files import replace_file
 from joulelab.twin.virtual.bench import draw
 
 if TYPE_CHECKING:
@@ -146,6 +147,6 @@ def _head(meter: str, table: str, host: str, streams: tuple[Stream, ...]) -> byt
 
 def _write_text(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        replace_file(path, text.encode(), sync=False)
     except OSError as error:
         raise WriteFailed(f"cannot write {path.name}", where=str(path.parent), error=error, rows_written=0) from error

@@ -24,7 +24,7 @@ ENDS = ("_w", "_hz", "enabled")
 
 def main() -> None:
     family = sys.argv[1]
-    opened = attempt(lambda: setters.load(family).open_setters(os.environ))
+    opened = attempt(lambda: setters.load_family(family).open_setters(os.environ))
     if isinstance(opened, JoulelabError):
         assert isinstance(opened, MeterError), repr(opened)
         assert opened.what, "an error says what"
@@ -32,7 +32,7 @@ def main() -> None:
         assert opened.next, "an error says what to do next"
         print(json.dumps({"error": type(opened).__name__}))
         return
-    again = setters.load(family).open_setters(os.environ)
+    again = setters.load_family(family).open_setters(os.environ)
     assert [s.device for s in again.setters] == [s.device for s in opened.setters], "opened twice, it is the same"
     again.close()
     again.close()

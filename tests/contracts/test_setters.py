@@ -38,7 +38,7 @@ def check(name: str, environment: dict[str, str], *path: Path):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", setters.names())
+@pytest.mark.parametrize("name", setters.list_families())
 def test_on_a_simulated_node(node, name):
     server, environment = node
     if name == "nvml" and server.missing is not None:
@@ -46,7 +46,7 @@ def test_on_a_simulated_node(node, name):
     assert check(name, environment, ROOT / "tests" / "stubs").get("setters", 0) > 0
 
 
-@pytest.mark.parametrize("name", setters.names())
+@pytest.mark.parametrize("name", setters.list_families())
 def test_where_there_is_nothing_to_set(name, tmp_path):
     if any(map(os.path.exists, ("/proc/driver/nvidia/version", "/dev/kfd"))):
         pytest.skip("this machine has GPUs, whose caps are left alone")

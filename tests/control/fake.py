@@ -19,14 +19,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns
-from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Refused, Unavailable
+from joulelab.core.errors import Denied, DeviceLost, JoulelabError, ReadFailed, Refused, Unavailable
 from joulelab.core.setting import Limits, Opened, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from joulelab.control.client import Caps
 
@@ -162,6 +163,15 @@ def world(folder: Path) -> tuple[dict[str, str], Files]:
     return environ, files
 
 
+@contextlib.contextmanager
+def fails(code: str) -> Iterator[pytest.ExceptionInfo[JoulelabError]]:
+    """Expect an error of joulelab with a code; the code begins with that of its class."""
+    with pytest.raises(JoulelabError) as caught:
+        yield caught
+    assert caught.value.code == code, str(caught.value)
+    assert code.split(".", maxsplit=1)[0] == type(caught.value).code
+
+
 class VirtualTime:
     """Stand in for the module `time`: sleeps take no time, and are added up in `now`."""
 
@@ -201,9 +211,9 @@ def hear(caps: Caps, event: str, within_s: float = 120.0) -> list[dict[str, Any]
 BECOME = """
 import fcntl, json, os, signal, socket, struct, subprocess, sys, time
 from joulelab.control.state import *
-from joulelab.control.leftover import *
+from joulelab.control.leftovers import *
 from joulelab.control.client import *
-import joulelab.core.errors, joulelab.control.frames
+import joulelab.core.errors, joulelab.control.protocol
 os.setgroups(json.loads(os.environ.get('GROUPS_', '[]'))); os.setgid(65534); os.setuid(65534)
 """
 

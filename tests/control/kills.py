@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.control.fake import wait_for
 
-from joulelab.control.client import restore
-from joulelab.control.leftover import has_leftovers
+from joulelab.control.client import restore_leftovers
+from joulelab.control.leftovers import has_leftovers
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.process import start_ticks
 from joulelab.twin.model import Node, preset
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 # Holds caps and changes them all the time; a keeper that dies is started again.
 CLIENT = """
 import os, random, select, sys, time
-from joulelab.control.client import Caps, Wish
+from joulelab.control.client import Caps, CapRequest
 from joulelab.core.errors import JoulelabError
 with Caps(os.environ, who={"command": "kill me"}) as caps:
     while True:
         try:
-            caps.set([Wish("gpu:0", random.uniform(210, 690)), Wish("gpu:1", 0.5, "share"), Wish("gpu:1", 1.2e9, "Hz")])
+            power = [CapRequest("gpu:0", random.uniform(210, 690)), CapRequest("gpu:1", 0.5, "share")]
+            caps.set([*power, CapRequest("gpu:1", 1.2e9, "Hz")])
         except JoulelabError as error:
             print(error, file=sys.stderr)
         until = time.monotonic() + random.choice([0, 0, 0.01, 0.1])
@@ -120,7 +121,7 @@ def _look(twin: TwinServer, environ: dict[str, str], before: Any, pid: int, resu
         result.restored += 1
     elif _shown(twin) != before:
         return [f"{_shown(twin)} instead of {before}, and no journal tells of it"]
-    told = restore(environ)
+    told = restore_leftovers(environ)
     problems = [f"restore says {one}" for one in told if one.outcome not in ("restored", "as found")]
     if _shown(twin) != before:
         problems.append(f"{_shown(twin)} instead of {before} after a restore that says {told}")

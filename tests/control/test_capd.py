@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 from tests.control.daemon import ROOT, Capd
-from tests.control.fake import as_nobody, for_everybody, wait_for, world
+from tests.control.fake import as_nobody, fails, for_everybody, wait_for, world
 
 from joulelab.control import client
-from joulelab.control.client import Caps, Wish, restore
-from joulelab.control.leftover import has_leftovers
-from joulelab.control.state import Journal, State
-from joulelab.core.errors import Denied, JoulelabError, Refused
+from joulelab.control.client import CapRequest, Caps, restore_leftovers
+from joulelab.control.daemon import RUN_AS_ROOT
+from joulelab.control.keeper import ROOT_DENIED
+from joulelab.control.leftovers import has_leftovers
+from joulelab.control.state import CapJournal, StateFolder
 
 pytestmark = pytest.mark.system
 
@@ -50,14 +51,14 @@ def setting(device="gpu:0", value=170.0, **more):
 
 def test_a_client_of_capd_sets_and_puts_back(capd, files):
     with Caps(capd.environ, who={"command": "train"}) as caps:
-        (held,) = caps.set([Wish("gpu:0", 170.0)])
+        (held,) = caps.set([CapRequest("gpu:0", 170.0)])
         assert (held.requested, held.found, caps._link.pid) == (170.0, 300.0, None)
         device = caps.status().devices[0]
         assert f"(pid {os.getpid()}, keeper {capd.process.pid}, `train`, since" in device.holder
-        with pytest.raises(Refused, match="100 to 400 W"):
-            caps.set([Wish("gpu:0", 99.0)])
+        with fails("refused.out-of-range"):
+            caps.set([CapRequest("gpu:0", 99.0)])
         assert [r.outcome for r in caps.release()] == ["restored"]
-        caps.set([Wish("gpu:0", 160.0)])
+        caps.set([CapRequest("gpu:0", 160.0)])
         files.put("GPU-0", cap_w=222.0)
         assert [r.outcome for r in caps.release()] == ["left"]
     assert [e["caps"] for e in capd.events("set")] == [[["gpu:0", 170.0, "W"]], [["gpu:0", 160.0, "W"]]]
@@ -65,15 +66,15 @@ def test_a_client_of_capd_sets_and_puts_back(capd, files):
 
 
 def test_two_clients_and_a_keeper_without_capd_exclude_each_other(capd, environ, files, monkeypatch):
-    monkeypatch.setattr(client, "HELD_S", 0.1)
+    monkeypatch.setattr(client, "BUSY_WAIT_S", 0.1)
     with Caps(capd.environ) as first, Caps(capd.environ) as second, Caps(environ) as direct:
-        first.set([Wish("gpu:0", 170.0)])
-        direct.set([Wish("gpu:1", 170.0)])
+        first.set([CapRequest("gpu:0", 170.0)])
+        direct.set([CapRequest("gpu:1", 170.0)])
         for other in (second, direct):
-            with pytest.raises(Refused, match="held by"):
-                other.set([Wish("gpu:0", 180.0)])
-        with pytest.raises(Refused, match="held by"):
-            second.set([Wish("gpu:1", 180.0)])
+            with fails("refused.device-busy"):
+                other.set([CapRequest("gpu:0", 180.0)])
+        with fails("refused.device-busy"):
+            second.set([CapRequest("gpu:1", 180.0)])
         assert second.release() == []
 
 
@@ -120,8 +121,8 @@ def test_half_a_frame_waits_and_goes_with_its_client(shared):
 
 def test_a_client_that_vanishes_is_released_even_if_its_child_lives(capd, files):
     code = (
-        "import os, sys, time; from joulelab.control.client import Caps, Wish\n"
-        "caps = Caps(os.environ); caps.set([Wish('gpu:0', 170.0)])\n"
+        "import os, sys, time; from joulelab.control.client import Caps, CapRequest\n"
+        "caps = Caps(os.environ); caps.set([CapRequest('gpu:0', 170.0)])\n"
         "child = os.fork() or (time.sleep(600), os._exit(0))\n"
         "print(child, flush=True); time.sleep(600)"
     )
@@ -147,7 +148,7 @@ def test_a_thousand_clients_at_once(capd, files):
             sock.sendall(json.dumps(setting(value=150.0 + number / 10)).encode() + b"\n")
         answers = [capd.hear(sock) for sock in clients]
         assert sorted(a["is"] for a in answers) == ["refused"] * 999 + ["set"]
-        assert all("held by" in a["error"]["what"] for a in answers if a["is"] == "refused")
+        assert {a["error"]["code"] for a in answers if a["is"] == "refused"} == {"refused.device-busy"}
         winner = next(k for k, a in enumerate(answers) if a["is"] == "set")
         assert files.get("GPU-0") == {"cap_w": 150.0 + winner / 10}
         assert capd.is_well()
@@ -232,8 +233,7 @@ def test_groups_count_as_the_kernel_tells_them(environ, tmp_path, files):
 def test_users_that_are_not_named_are_refused(capd, files):
     (answer,) = as_stranger(capd, setting(), setting())
     assert answer["is"] == "refused"
-    assert answer["error"]["kind"] == "Refused"
-    assert answer["error"]["what"] == "you may not set caps here"
+    assert (answer["error"]["kind"], answer["error"]["code"]) == ("Refused", "refused.unknown-user")
     assert "ask the administrator" in answer["error"]["next"]
     assert files.get("GPU-0") == {"cap_w": 300.0}
     assert capd.events("refused")[0]["uid"] == NOBODY
@@ -249,15 +249,15 @@ def test_users_that_are_named_are_held_to_their_range(environ, tmp_path, files):
             capd, setting("gpu:1", 200.0), setting("gpu:0", 150.0), setting("gpu:0", 200.0, who={"user": "root"})
         )
         assert [a["is"] for a in answers] == ["refused", "refused", "set"]
-        assert answers[0]["error"]["what"] == "you may not cap it"
-        assert "allows 175 to 400 W" in answers[1]["error"]["why"]
+        assert [a["error"]["code"] for a in answers[:2]] == ["refused.device-not-allowed", "refused.value-not-allowed"]
+        assert "175 to 400 W" in answers[1]["error"]["why"]
         wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
         assert capd.events("set")[0]["user"] == "nobody"
         # Reload: nobody is nobody any more; a wrong file changes nothing.
         capd.config.write_text("")
         capd.process.send_signal(signal.SIGHUP)
         wait_for(lambda: capd.events("reloaded"))
-        assert as_stranger(capd, setting())[0]["error"]["what"] == "you may not set caps here"
+        assert as_stranger(capd, setting())[0]["error"]["code"] == "refused.unknown-user"
         capd.config.write_text("[[alow]]")
         capd.process.send_signal(signal.SIGHUP)
         wait_for(lambda: capd.events("problem"))
@@ -269,7 +269,7 @@ def test_users_that_are_named_are_held_to_their_range(environ, tmp_path, files):
 
 def test_capd_that_ends_puts_everything_back_and_tells(capd, files):
     with Caps(capd.environ) as caps:
-        caps.set([Wish("gpu:0", 170.0), Wish("gpu:1", 170.0)])
+        caps.set([CapRequest("gpu:0", 170.0), CapRequest("gpu:1", 170.0)])
         capd.process.terminate()
         capd.process.wait()
         assert (files.get("GPU-0"), files.get("GPU-1")) == ({"cap_w": 300.0}, {"cap_w": 320.0})
@@ -280,7 +280,7 @@ def test_capd_that_ends_puts_everything_back_and_tells(capd, files):
 
 def test_capd_that_is_killed_puts_back_when_it_is_started_again(capd, files):
     with Caps(capd.environ) as caps:
-        caps.set([Wish("gpu:0", 170.0)])
+        caps.set([CapRequest("gpu:0", 170.0)])
         capd.process.kill()
         capd.process.wait()
         assert has_leftovers(capd.environ)
@@ -296,28 +296,29 @@ def test_capd_that_is_killed_puts_back_when_it_is_started_again(capd, files):
 
 
 def test_capd_finishes_what_others_left_when_asked(capd, files, environ):
-    here = State(environ)
-    here.lock("GPU-0", {}, "gpu:0").close()
-    here.write(Journal("GPU-0", "gpu:0", "power", {"cap_w": 300.0}, None, [{"cap_w": 170.0}]))
+    here = StateFolder(environ)
+    here.lock_device("GPU-0", {}, "gpu:0").close()
+    here.write_journal(CapJournal("GPU-0", "gpu:0", "power", {"cap_w": 300.0}, None, [{"cap_w": 170.0}]))
     files.put("GPU-0", cap_w=170.0)
-    assert [r.outcome for r in restore(capd.environ)] == ["restored"]
+    assert [r.outcome for r in restore_leftovers(capd.environ)] == ["restored"]
     assert files.get("GPU-0") == {"cap_w": 300.0}
 
 
 def test_a_setter_that_fails_in_its_own_way_ends_no_capd(capd, files):
     files.flaws("GPU-0", bug=True)
     with Caps(capd.environ) as caps:
-        with pytest.raises(JoulelabError, match=r"capd failed \(RuntimeError\)"):
-            caps.set([Wish("gpu:0", 170.0)])
+        with fails("error.capd-failed"):
+            caps.set([CapRequest("gpu:0", 170.0)])
         files.flaws("GPU-0", deny=True)
-        with pytest.raises(Denied, match="it has to run as root" if os.getuid() else "refused even to root"):
-            caps.set([Wish("gpu:0", 170.0)])
+        with fails("denied") as caught:
+            caps.set([CapRequest("gpu:0", 170.0)])
+        assert caught.value.next == (RUN_AS_ROOT if os.getuid() else ROOT_DENIED)
     assert capd.events("problem")[0]["what"] == "RuntimeError('a bug')"
 
 
 def test_a_device_lost_when_its_client_goes_is_put_back_later(capd, files):
     with Caps(capd.environ) as caps:
-        caps.set([Wish("gpu:0", 170.0)])
+        caps.set([CapRequest("gpu:0", 170.0)])
         files.flaws("GPU-0", lost=True)
         assert [r.outcome for r in caps.release()] == ["failed"]
     with capd.connect() as sock:
@@ -326,7 +327,7 @@ def test_a_device_lost_when_its_client_goes_is_put_back_later(capd, files):
         files.flaws("GPU-0", lost=True)
     wait_for(lambda: has_leftovers(capd.environ))
     files.flaws("GPU-0")
-    assert [r.outcome for r in restore(capd.environ)] == ["restored"]
+    assert [r.outcome for r in restore_leftovers(capd.environ)] == ["restored"]
 
 
 def test_a_log_that_nobody_reads_ends_no_capd(environ, tmp_path, files):
@@ -339,7 +340,7 @@ def test_a_log_that_nobody_reads_ends_no_capd(environ, tmp_path, files):
     assert process.stdout.readline() == f"ready: socket {path}, pid {process.pid}\n".encode()
     process.stdout.close()
     with Caps({**environ, "JOULELAB_CAPD": str(path)}) as caps:
-        caps.set([Wish("gpu:0", 170.0)])
+        caps.set([CapRequest("gpu:0", 170.0)])
         assert [r.outcome for r in caps.release()] == ["restored"]
     process.terminate()
     assert process.wait(timeout=120) in (0, 120)  # Python itself minds the closed output at its very end

@@ -9,18 +9,19 @@ import threading
 import time
 
 import pytest
-from tests.control.fake import hear, wait_for
+from tests.control.fake import fails, hear, wait_for
 
 from joulelab.control import client
-from joulelab.control.client import Caps, Wish, restore
-from joulelab.control.leftover import has_leftovers
-from joulelab.control.state import State
-from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused
+from joulelab.control.client import CapRequest, Caps, restore_leftovers
+from joulelab.control.keeper import ROOT_DENIED
+from joulelab.control.leftovers import has_leftovers
+from joulelab.control.state import StateFolder
 from joulelab.core.process import start_ticks
+from joulelab.core.setting import WAYS
 
 pytestmark = pytest.mark.system
 
-TWO = [Wish("gpu:0", 170.0), Wish("gpu:1", 0.5, "share")]
+TWO = [CapRequest("gpu:0", 170.0), CapRequest("gpu:1", 0.5, "share")]
 
 
 def keeper_of(caps):
@@ -45,7 +46,7 @@ def test_status_needs_nothing_and_leaves_nothing(environ):
     ]
     assert ("gpu:9", "it is out") in status.missing
     assert json.dumps(status.to_json())
-    assert not State(environ).folder.exists()
+    assert not StateFolder(environ).path.exists()
 
 
 def test_caps_are_set_changed_and_put_back(environ, files):
@@ -56,7 +57,7 @@ def test_caps_are_set_changed_and_put_back(environ, files):
             ("gpu:1", 175.0, 175.0, 175.0, 320.0, 350.0),
         ]
         assert held[0].to_json()["device"] == "GPU-0"
-        (again,) = caps.set([Wish("GPU-0", 150.0)])
+        (again,) = caps.set([CapRequest("GPU-0", 150.0)])
         assert (again.requested, again.found) == (150.0, 300.0)
         first, _ = caps.status().devices
         holder = f"root (pid {os.getpid()}, keeper {keeper_of(caps)}, `train`, since "
@@ -66,45 +67,50 @@ def test_caps_are_set_changed_and_put_back(environ, files):
             ("GPU-1", "restored", 320.0),
             ("GPU-0", "restored", 300.0),
         ]
-        caps.set([Wish("gpu:0", 140.0)])
+        caps.set([CapRequest("gpu:0", 140.0)])
         keeper = keeper_of(caps)
     assert (files.get("GPU-0"), files.get("GPU-1")) == ({"cap_w": 300.0}, {"cap_w": 320.0})
     assert start_ticks(keeper) is None
-    assert not State(environ).devices()
+    assert not StateFolder(environ).list_devices()
 
 
 def test_a_refusal_is_an_error_of_ours(environ, files):
     with Caps(environ) as caps:
-        with pytest.raises(Refused, match="takes 100 to 400 W"):
-            caps.set([Wish("gpu:0", 99.0)])
-        with pytest.raises(ConfigError, match="nan is no cap"):
-            caps.set([Wish("gpu:0", float("nan"))])
-        with pytest.raises(ConfigError, match="1 to 256 devices"):
+        with fails("refused.out-of-range") as caught:
+            caps.set([CapRequest("gpu:0", 99.0)])
+        assert "100 to 400 W" in str(caught.value)
+        with fails("config.not-a-number"):
+            caps.set([CapRequest("gpu:0", float("nan"))])
+        with fails("config.number-of-devices"):
             caps.set([])
         files.flaws("GPU-1", deny=True)
-        with pytest.raises(Denied, match="run as root, or ask for capd" if os.getuid() else "refused even to root"):
+        with fails("denied") as caught:
             caps.set(TWO)
+        assert caught.value.next == (WAYS if os.getuid() else ROOT_DENIED)
         files.flaws("GPU-1", bug=True)
-        with pytest.raises(JoulelabError, match=r"the keeper failed \(RuntimeError\('a bug'\)\)"):
+        with fails("error.keeper-failed") as caught:
             caps.set(TWO)
+        assert caught.value.why == "RuntimeError('a bug')"
         files.flaws("GPU-1", shift=9.0)
-        with pytest.raises(Refused, match="it shows 184 W after it took 175 W"):
+        with fails("refused.not-kept") as caught:
             caps.set(TWO)
+        assert "184 W" in caught.value.why
         assert caps.release() == []
     assert files.get("GPU-0") == {"cap_w": 300.0}
 
 
 def test_a_second_client_is_refused_and_one_that_waits_a_moment_is_not(environ, files, monkeypatch):
-    monkeypatch.setattr(client, "HELD_S", 0.1)
+    monkeypatch.setattr(client, "BUSY_WAIT_S", 0.1)
     with Caps(environ, who={"command": "first"}) as first, Caps(environ) as second:
-        first.set([Wish("gpu:0", 170.0)])
-        with pytest.raises(Refused, match=rf"held by .*\(pid {os.getpid()}, keeper {keeper_of(first)}, `first`, since"):
-            second.set([Wish("gpu:0", 200.0)])
-        second.set([Wish("gpu:1", 200.0)])
-        monkeypatch.setattr(client, "HELD_S", 120.0)
+        first.set([CapRequest("gpu:0", 170.0)])
+        with fails("refused.device-busy") as caught:
+            second.set([CapRequest("gpu:0", 200.0)])
+        assert f"(pid {os.getpid()}, keeper {keeper_of(first)}, `first`, since" in caught.value.what
+        second.set([CapRequest("gpu:1", 200.0)])
+        monkeypatch.setattr(client, "BUSY_WAIT_S", 120.0)
         timer = threading.Timer(0.2, first.release)
         timer.start()
-        assert second.set([Wish("gpu:0", 200.0)])[0].found == 300.0
+        assert second.set([CapRequest("gpu:0", 200.0)])[0].found == 300.0
         timer.join()
 
 
@@ -127,7 +133,7 @@ def test_a_keeper_that_died_unnoticed_is_no_matter(environ, files):
     with Caps(environ) as caps:
         caps.set(TWO)
         os.kill(keeper_of(caps), signal.SIGKILL)
-        (held,) = caps.set([Wish("gpu:0", 150.0)])
+        (held,) = caps.set([CapRequest("gpu:0", 150.0)])
         assert held.found == 300.0
         assert files.get("GPU-1") == {"cap_w": 175.0}
         assert [e["event"] for e in caps.serve()] == ["keeper-died"]
@@ -142,12 +148,10 @@ def test_what_somebody_else_has_finished_is_told(environ, files):
         os.kill(keeper_of(caps), signal.SIGKILL)
         os.waitpid(keeper_of(caps), 0)  # somebody else's wait
         assert has_leftovers(environ)
-        assert {r.outcome for r in restore(environ)} == {"restored"}
+        assert {r.outcome for r in restore_leftovers(environ)} == {"restored"}
         assert not has_leftovers(environ)
-        assert restore(environ) == []
-        released = caps.release()
-        assert {(r.outcome, r.now) for r in released} == {("left", None)}
-        assert "another keeper has finished what was left" in released[0].said
+        assert restore_leftovers(environ) == []
+        assert {(r.outcome, r.now) for r in caps.release()} == {("left", None)}
 
 
 def test_a_keeper_that_is_told_to_end_puts_back_and_is_not_started_again(environ, files):
@@ -165,7 +169,7 @@ def test_a_keeper_that_is_told_to_end_puts_back_and_is_not_started_again(environ
 
 def test_a_release_that_a_signal_forestalled_tells_once(environ, files):
     with Caps(environ) as caps:
-        caps.set([Wish("gpu:0", 170.0)])
+        caps.set([CapRequest("gpu:0", 170.0)])
         keeper = keeper_of(caps)
         os.kill(keeper, signal.SIGTERM)
         wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
@@ -175,7 +179,7 @@ def test_a_release_that_a_signal_forestalled_tells_once(environ, files):
 
 def test_a_keeper_without_caps_that_dies_is_not_missed(environ):
     with Caps(environ) as caps:
-        caps.set([Wish("gpu:0", 170.0)])
+        caps.set([CapRequest("gpu:0", 170.0)])
         caps.release()
         os.kill(keeper_of(caps), signal.SIGTERM)
         wait_for(lambda: not (caps.serve() or caps.fds))
@@ -195,29 +199,29 @@ def test_a_keeper_killed_in_the_middle_of_a_set_leaves_nothing(environ, files, n
     # The first set asks, the second puts back.
     files.flaws("GPU-0", die=where, nth=nth)
     with Caps(environ) as caps:
-        assert caps.set([Wish("gpu:0", 170.0)])[0].found == 300.0
+        assert caps.set([CapRequest("gpu:0", 170.0)])[0].found == 300.0
         assert {r.outcome for r in caps.release()} <= {"restored", "as found"}
-    assert (files.get("GPU-0"), State(environ).devices()) == ({"cap_w": 300.0}, [])
+    assert (files.get("GPU-0"), StateFolder(environ).list_devices()) == ({"cap_w": 300.0}, [])
 
 
 def test_a_keeper_that_keeps_dying_is_given_up_in_words(environ, files):
     with Caps(environ) as caps:
         files.flaws("GPU-0", die="before set", always=True)
-        with pytest.raises(JoulelabError, match="died twice"):
-            caps.set([Wish("gpu:0", 170.0)])
+        with fails("error.keeper-died"):
+            caps.set([CapRequest("gpu:0", 170.0)])
         files.flaws("GPU-0")
-        restore(environ)
+        restore_leftovers(environ)
     assert files.get("GPU-0") == {"cap_w": 300.0}
 
 
 def test_a_new_keeper_that_is_refused_is_told_and_tried_again(environ, files):
     with Caps(environ) as caps, Caps(environ, who={"command": "thief"}) as other:
-        caps.set([Wish("gpu:0", 170.0)])
+        caps.set([CapRequest("gpu:0", 170.0)])
         os.kill(keeper_of(caps), signal.SIGKILL)
         wait_for(lambda: start_ticks(keeper_of(caps)) is None)  # then its device is free
-        other.set([Wish("gpu:0", 200.0)])
+        other.set([CapRequest("gpu:0", 200.0)])
         heard = hear(caps, "caps-problem")
-        assert "the caps are not set again yet: gpu:0: held by" in heard[-1]["problem"]
+        assert "gpu:0: held by" in heard[-1]["problem"]
         assert caps.due_ns < client.NEVER_NS
         other.release()
         heard = hear(caps, "keeper-started")
@@ -225,12 +229,12 @@ def test_a_new_keeper_that_is_refused_is_told_and_tried_again(environ, files):
         files.flaws("GPU-0", refuse=True)
         os.kill(keeper_of(caps), signal.SIGKILL)
         heard = hear(caps, "caps-problem")
-        assert "flaw refuse" in heard[-1]["problem"] or "left over" in heard[-1]["problem"]
+        assert "flaw refuse" in heard[-1]["problem"]
         assert caps.due_ns < client.NEVER_NS  # it may be over some time
         (told,) = caps.release()
         assert (told.outcome, told.now) == ("failed", None)
         files.flaws("GPU-0")
-        restore(environ)
+        restore_leftovers(environ)
     assert files.get("GPU-0") == {"cap_w": 300.0}
 
 
@@ -241,59 +245,59 @@ def test_a_set_names_all_caps_while_a_new_keeper_has_none_of_them(environ, files
         os.kill(keeper_of(caps), signal.SIGKILL)
         hear(caps, "caps-problem")
         files.flaws("GPU-0")
-        caps.set([Wish("gpu:0", 180.0)])
+        caps.set([CapRequest("gpu:0", 180.0)])
         assert (files.get("GPU-0"), files.get("GPU-1")) == ({"cap_w": 180.0}, {"cap_w": 175.0})
         assert caps.due_ns == client.NEVER_NS
 
 
 def test_a_cap_that_is_out_of_range_by_now_is_gone_and_put_back(environ, files):
     with Caps(environ) as caps:
-        caps.set([Wish("gpu:0", 0.5, "share")])
+        caps.set([CapRequest("gpu:0", 0.5, "share")])
         files.default("GPU-0", cap_w=1000.0)
         os.kill(keeper_of(caps), signal.SIGKILL)
         *_, event = hear(caps, "caps-problem")
-        assert "the caps are gone, and will not be set again: gpu:0: 500 W is out of range" in event["problem"]
+        assert "500 W is out of range" in event["problem"]
         assert caps.due_ns == client.NEVER_NS
         wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
-        assert wait_for(lambda: caps.serve() or caps._ended)[0].outcome == "restored"
+        assert wait_for(lambda: caps.serve() or caps._early_outcomes)[0].outcome == "restored"
         assert [r.outcome for r in caps.release()] == ["restored"]
 
 
 def test_a_keeper_that_cannot_be_started_is_told_and_tried_again(environ, files, monkeypatch):
     with Caps(environ) as caps:
-        caps.set([Wish("gpu:0", 170.0)])
+        caps.set([CapRequest("gpu:0", 170.0)])
         os.kill(keeper_of(caps), signal.SIGKILL)
         with monkeypatch.context() as patched:
             patched.setattr(sys, "executable", "/nonexistent/python")
             heard = hear(caps, "caps-problem")
-            assert "the keeper of caps cannot be started" in heard[-1]["problem"]
+            assert "cannot start the keeper" in heard[-1]["problem"]
             (told,) = Caps.release(caps)
             assert told.outcome == "failed"
-            assert "gpu:0 may still be capped: caps: the keeper of caps cannot be started" in told.said
-    assert [r.outcome for r in restore(environ)] == ["restored"]
+            assert "gpu:0 may still be capped" in told.message
+    assert [r.outcome for r in restore_leftovers(environ)] == ["restored"]
 
 
 def test_a_keeper_that_lived_long_is_started_again_at_once(environ):
     with Caps(environ) as caps:
-        caps.set([Wish("gpu:0", 170.0)])
+        caps.set([CapRequest("gpu:0", 170.0)])
         caps._started_ns -= 2 * client.HEALTHY_NS
-        caps._delay_ns = client.AGAIN_LAST_NS
+        caps._delay_ns = client.LAST_RETRY_NS
         os.kill(keeper_of(caps), signal.SIGKILL)
         wait_for(lambda: start_ticks(keeper_of(caps)) is None)
         assert hear(caps, "keeper-started")
 
 
 def test_a_keeper_that_hangs_is_not_waited_for_for_ever(environ, files, monkeypatch):
-    monkeypatch.setattr(client, "ANSWER_S", 0.4)
+    monkeypatch.setattr(client, "ANSWER_TIMEOUT_S", 0.4)
     files.flaws("GPU-0", hang=1.0)
     with Caps(environ) as caps:
-        with pytest.raises(JoulelabError, match=r"does not answer \(no answer within 0.4 s\)"):
-            caps.set([Wish("gpu:0", 170.0)])
+        with fails("error.no-answer"):
+            caps.set([CapRequest("gpu:0", 170.0)])
         assert list(caps.fds) == []
         assert caps.due_ns == client.NEVER_NS
         files.flaws("GPU-0")
     # It notices that nobody waits, and puts back; where that was is in the log.
-    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0} and not State(environ).devices())
+    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0} and not StateFolder(environ).list_devices())
 
 
 def test_several_threads_share_one_keeper(environ, files):
@@ -303,7 +307,7 @@ def test_several_threads_share_one_keeper(environ, files):
         def work(scope, device, base):
             try:
                 for step in range(10):
-                    (held,) = caps.set([Wish(scope, base + step)])
+                    (held,) = caps.set([CapRequest(scope, base + step)])
                     assert (held.device, held.requested) == (device, base + step)
             except BaseException as error:
                 problems.append(error)
@@ -326,7 +330,7 @@ def test_a_program_with_many_files_has_caps_too(environ):
     many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:
         with Caps(environ) as caps:
-            caps.set([Wish("gpu:0", 170.0)])
+            caps.set([CapRequest("gpu:0", 170.0)])
             assert min(caps.fds) > 1024
             assert caps.serve() == []
             assert [r.outcome for r in caps.release()] == ["restored"]
@@ -338,23 +342,23 @@ def test_a_program_with_many_files_has_caps_too(environ):
 
 def test_news_that_a_client_does_not_know_are_no_matter(environ):
     with Caps(environ) as caps:
-        caps.set([Wish("gpu:0", 170.0)])
-        caps._hear({"id": 0, "is": "news"})
+        caps.set([CapRequest("gpu:0", 170.0)])
+        caps._handle_message({"id": 0, "is": "news"})
         assert caps.serve() == []
 
 
 def test_caps_that_were_held_when_a_keeper_hung_are_set_again(environ, files, monkeypatch):
     with Caps(environ) as caps:
-        caps.set([Wish("gpu:0", 170.0)])
+        caps.set([CapRequest("gpu:0", 170.0)])
         files.flaws("GPU-1", hang=1.0)
         with monkeypatch.context() as patched:
-            patched.setattr(client, "ANSWER_S", 0.3)
-            with pytest.raises(JoulelabError, match="does not answer"):
-                caps.set([Wish("gpu:1", 170.0)])
+            patched.setattr(client, "ANSWER_TIMEOUT_S", 0.3)
+            with fails("error.no-answer"):
+                caps.set([CapRequest("gpu:1", 170.0)])
         files.flaws("GPU-1")
         assert hear(caps, "keeper-started")[-1]["caps"][0]["requested"] == 170.0
         assert [(r.device, r.outcome) for r in caps.release()] == [("GPU-0", "restored")]
-    wait_for(lambda: files.get("GPU-1") == {"cap_w": 320.0} and not State(environ).devices())
+    wait_for(lambda: files.get("GPU-1") == {"cap_w": 320.0} and not StateFolder(environ).list_devices())
 
 
 def test_what_is_polled_is_open_while_another_thread_buries_a_keeper(environ):

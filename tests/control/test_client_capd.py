@@ -13,12 +13,11 @@ import time
 
 import pytest
 from tests.control.daemon import ROOT, Capd
-from tests.control.fake import BECOME, for_everybody, wait_for
+from tests.control.fake import BECOME, fails, for_everybody, wait_for
 
 from joulelab.control import client
-from joulelab.control.client import Caps, Wish
-from joulelab.control.frames import refused
-from joulelab.control.link import CapdGone
+from joulelab.control.client import CapRequest, Caps
+from joulelab.control.protocol import make_refusal
 from joulelab.core.errors import Refused
 from joulelab.core.setting import OutOfBounds
 
@@ -94,10 +93,10 @@ def capd(tmp_path):
 
 @pytest.fixture
 def caps(capd, environ, monkeypatch):
-    monkeypatch.setattr(client, "AGAIN_CAPD_NS", client.NS // 20)
-    monkeypatch.setattr(client, "CAPD_S", 120.0)
+    monkeypatch.setattr(client, "CAPD_RETRY_NS", client.NS // 20)
+    monkeypatch.setattr(client, "CAPD_WAIT_S", 120.0)
     with Caps({**environ, "JOULELAB_CAPD": str(capd.path)}) as one:
-        one.set([Wish("gpu:0", 170.0)])
+        one.set([CapRequest("gpu:0", 170.0)])
         yield one
 
 
@@ -116,8 +115,7 @@ def test_a_client_that_had_capd_waits_for_capd(caps, capd):
     capd.kill()
     heard = served(caps, "caps-problem", more=0.3)
     assert [e["event"] for e in heard] == ["keeper-died", "caps-problem"]  # told once, and no keeper of its own
-    assert "the caps are not set again yet" in heard[1]["problem"]
-    assert "capd is gone (Connection refused)" in heard[1]["problem"]
+    assert "capd is not running (Connection refused)" in heard[1]["problem"]
     assert (list(caps.fds), caps.due_ns < client.NEVER_NS) == ([], True)
     capd.path.unlink()
     capd.start()
@@ -126,7 +124,7 @@ def test_a_client_that_had_capd_waits_for_capd(caps, capd):
 
 
 def test_a_set_and_a_release_wait_a_little_for_capd(caps, capd):
-    for ask in (lambda: caps.set([Wish("gpu:0", 170.0)]), caps.release):
+    for ask in (lambda: caps.set([CapRequest("gpu:0", 170.0)]), caps.release):
         capd.kill()
         timer = threading.Timer(0.3, capd.start)
         timer.start()
@@ -137,29 +135,29 @@ def test_a_set_and_a_release_wait_a_little_for_capd(caps, capd):
 
 def test_a_capd_that_stays_away_is_told(caps, capd, monkeypatch):
     capd.kill()
-    monkeypatch.setattr(client, "CAPD_S", 0.1)
-    with pytest.raises(CapdGone, match=r"capd is gone \(Connection refused\); it puts back when it is started again"):
-        caps.set([Wish("gpu:0", 160.0)])
+    monkeypatch.setattr(client, "CAPD_WAIT_S", 0.1)
+    with fails("error.capd-unavailable"):
+        caps.set([CapRequest("gpu:0", 160.0)])
     (told,) = caps.release()
     assert told.outcome == "failed"
-    assert "gpu:0 may still be capped" in told.said
+    assert "gpu:0 may still be capped" in told.message
 
 
 def test_who_may_not_any_more_is_told_so_and_does_not_ask_again(caps, capd):
     capd.kill()
     gone = OutOfBounds("you may not set caps here", where="capd")
-    capd.answers = lambda frame: refused(0, gone, final=True) if frame is None else None
+    capd.answers = lambda frame: make_refusal(0, gone, final=True) if frame is None else None
     capd.start()
     heard = served(caps, "caps-problem", more=0.3)
     assert [e["event"] for e in heard] == ["keeper-died", "caps-problem"]
-    assert heard[1]["problem"] == "the caps are gone, and will not be set again: capd: you may not set caps here"
+    assert heard[1]["problem"].endswith("will not be set again: capd: you may not set caps here")
     assert (caps.due_ns, caps.release()) == (client.NEVER_NS, [])
 
 
 def test_who_comes_too_many_asks_again(caps, capd, monkeypatch):
-    monkeypatch.setattr(client, "AGAIN_LAST_NS", client.NS // 20)
+    monkeypatch.setattr(client, "LAST_RETRY_NS", client.NS // 20)
     capd.kill()
-    many = refused(0, Refused("too many clients", where="capd"))
+    many = make_refusal(0, Refused("too many clients", where="capd"))
     capd.answers = lambda frame: many if frame is None else None
     capd.start()
     heard = served(caps, "caps-problem", more=0.3)
@@ -171,13 +169,13 @@ def test_who_comes_too_many_asks_again(caps, capd, monkeypatch):
 
 def test_problems_that_change_all_the_time_are_told_some_times_only(caps):
     for number in range(100):
-        caps._tell_problem(f"problem {number}")
-    assert len(caps.serve()) == client.MOST_PROBLEMS
+        caps._report_problem(f"problem {number}")
+    assert len(caps.serve()) == client.MAX_PROBLEMS
 
 
 USER = """
 caps = Caps(os.environ)
-caps.set([Wish("gpu:0", 200.0)])
+caps.set([CapRequest("gpu:0", 200.0)])
 print("set", flush=True)
 while True:
     for event in caps.serve():
@@ -203,7 +201,7 @@ def test_a_user_without_root_gets_his_caps_again_unless_he_may_not_any_more(envi
             capd.process.kill()
             capd.process.wait()
             assert said.readline() == "keeper-died \n"
-            assert "capd is gone" in said.readline()
+            assert "capd is not running" in said.readline()
             capd.start()
             assert said.readline() == "keeper-started \n"
             assert files.get("GPU-0") == {"cap_w": 200.0}

@@ -7,17 +7,16 @@ import subprocess
 import sys
 
 import pytest
-from tests.control.fake import wait_for
+from tests.control.fake import fails, wait_for
 
-from joulelab.control.client import Caps, Wish, restore
-from joulelab.control.leftover import has_leftovers
-from joulelab.control.state import State
-from joulelab.core.errors import JoulelabError
+from joulelab.control.client import CapRequest, Caps, restore_leftovers
+from joulelab.control.leftovers import has_leftovers
+from joulelab.control.state import StateFolder
 from joulelab.core.process import start_ticks
 
 pytestmark = pytest.mark.system
 
-TWO = [Wish("gpu:0", 170.0), Wish("gpu:1", 0.5, "share")]
+TWO = [CapRequest("gpu:0", 170.0), CapRequest("gpu:1", 0.5, "share")]
 
 
 def test_the_end_of_the_client_puts_back_and_is_logged(environ, files):
@@ -25,19 +24,19 @@ def test_the_end_of_the_client_puts_back_and_is_logged(environ, files):
     assert files.get("GPU-0") == {"cap_w": 170.0}
     process.kill()
     process.wait()
-    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0} and not State(environ).devices())
-    log = wait_for((State(environ).folder / "log").read_text)
+    wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0} and not StateFolder(environ).list_devices())
+    log = wait_for((StateFolder(environ).path / "log").read_text)
     assert "gpu:0: back at 300 W, as found (it was at 170 W)" in log
     assert "the client ended" in log or "the client closed" in log
     with Caps(environ) as caps:
-        caps.set([Wish("gpu:0", 180.0)])
+        caps.set([CapRequest("gpu:0", 180.0)])
 
 
 HOLD = """
 import json, os, signal, subprocess, sys, time
-from joulelab.control.client import Caps, Wish
+from joulelab.control.client import Caps, CapRequest
 caps = Caps(os.environ)
-caps.set([Wish("gpu:0", 170.0)])
+caps.set([CapRequest("gpu:0", 170.0)])
 {then}
 print(json.dumps([caps._link.pid]), flush=True)
 time.sleep(600)
@@ -60,13 +59,13 @@ def test_children_that_inherit_everything_do_not_hold_a_cap(environ, files, tmp_
     process.wait()
     wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
     (tmp_path / "over").touch()
-    log = wait_for((State(environ).folder / "log").read_text)
+    log = wait_for((StateFolder(environ).path / "log").read_text)
     assert "the client ended" in log
 
 
 def test_a_forked_child_lets_go_without_putting_back(environ, files):
     with Caps(environ) as caps:
-        caps.set([Wish("gpu:0", 170.0)])
+        caps.set([CapRequest("gpu:0", 170.0)])
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -74,7 +73,7 @@ def test_a_forked_child_lets_go_without_putting_back(environ, files):
                 assert caps.release() == []
                 assert caps.serve() == []
                 assert list(caps.fds) == []
-                with pytest.raises(JoulelabError, match="belong to the process that made them"):
+                with fails("error.other-process"):
                     caps.status()
                 caps.close()
                 caps.close()
@@ -96,7 +95,7 @@ def test_both_killed_is_put_back_by_the_next_start(environ, files):
     assert files.get("GPU-0") == {"cap_w": 170.0}
     with Caps(environ) as caps:
         assert caps.status().devices[0].leftover["found"] == 300.0
-    (told,) = restore(environ)
+    (told,) = restore_leftovers(environ)
     assert (told.outcome, told.now) == ("restored", 300.0)
     assert files.get("GPU-0") == {"cap_w": 300.0}
 
@@ -107,7 +106,7 @@ def test_the_next_cap_finishes_what_was_left_first(environ, files):
     os.kill(process.keeper, signal.SIGKILL)
     wait_for(lambda: start_ticks(process.keeper) is None)
     with Caps(environ) as caps:
-        (held,) = caps.set([Wish("gpu:0", 150.0)])
+        (held,) = caps.set([CapRequest("gpu:0", 150.0)])
         assert held.found == 300.0
     process.kill()
     process.wait()
@@ -117,9 +116,9 @@ def test_the_next_cap_finishes_what_was_left_first(environ, files):
 def test_the_standard_files_may_be_closed(environ, files):
     code = (
         "import os; [os.close(fd) for fd in (0, 1, 2)]\n"
-        "from joulelab.control.client import Caps, Wish\n"
+        "from joulelab.control.client import Caps, CapRequest\n"
         "with Caps(os.environ) as caps:\n"
-        "    held = caps.set([Wish('gpu:0', 170.0)])\n"
+        "    held = caps.set([CapRequest('gpu:0', 170.0)])\n"
         "    os._exit(held[0].requested != 170.0 or caps.release()[0].outcome != 'restored')\n"
     )
     assert subprocess.run([sys.executable, "-c", code], env=environ).returncode == 0
@@ -132,9 +131,9 @@ def test_a_gpu_lost_at_the_end_keeps_its_journal(environ, files):
         files.flaws("GPU-1", lost=True)
         outcomes = {r.device: r for r in caps.release()}
         assert (outcomes["GPU-0"].outcome, outcomes["GPU-1"].outcome) == ("restored", "failed")
-        assert "the journal stays: joulelab cap restore" in outcomes["GPU-1"].said
-    assert State(environ).devices() == ["GPU-1"]
-    (told,) = restore(environ)
+        assert "joulelab cap restore" in outcomes["GPU-1"].message
+    assert StateFolder(environ).list_devices() == ["GPU-1"]
+    (told,) = restore_leftovers(environ)
     assert told.outcome == "failed"
     files.flaws("GPU-1")
-    assert [r.outcome for r in restore(environ)] == ["restored"]
+    assert [r.outcome for r in restore_leftovers(environ)] == ["restored"]

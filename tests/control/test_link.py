@@ -9,14 +9,13 @@ import sys
 import threading
 
 import pytest
-from tests.control.fake import wait_for
+from tests.control.fake import fails, wait_for
 
-from joulelab.control import link, spawn
-from joulelab.control.client import Caps, Wish, restore
-from joulelab.core.errors import JoulelabError, Refused
+from joulelab.control import link
+from joulelab.control.client import CapRequest, Caps, restore_leftovers
 from joulelab.core.process import start_ticks
 
-TWO = [Wish("gpu:0", 170.0), Wish("gpu:1", 0.5, "share")]
+TWO = [CapRequest("gpu:0", 170.0), CapRequest("gpu:1", 0.5, "share")]
 
 
 @pytest.mark.system
@@ -24,7 +23,7 @@ def test_the_choice_between_capd_and_a_keeper_of_ones_own(environ, tmp_path):
     path = tmp_path / "capd.sock"
     asked = {**environ, "JOULELAB_CAPD": str(path)}
     for _ in range(2):
-        with_none = link.connect(asked)
+        with_none = link.connect_keeper(asked)
         assert with_none.pid is not None
         with_none.close()
         if not path.exists():
@@ -35,26 +34,26 @@ def test_the_choice_between_capd_and_a_keeper_of_ones_own(environ, tmp_path):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen(1)
-        one = link.connect(asked)
+        one = link.connect_keeper(asked)
         assert (one.pid, one.name) == (None, "capd")
-        direct = link.connect(asked, direct=True)
+        direct = link.connect_keeper(asked, direct=True)
         assert direct.name == f"keeper {direct.pid}"
         direct.abandon()
         assert one.close() == "the connection was closed"
-        link.connect(asked).abandon()
+        link.connect_keeper(asked).abandon()
     (tmp_path / "odd").mkdir()
-    with pytest.raises(JoulelabError, match="capd does not answer"):
-        link.connect({**environ, "JOULELAB_CAPD": str(tmp_path / ("x" * 200))})
+    with fails("error.capd-no-answer"):
+        link.connect_keeper({**environ, "JOULELAB_CAPD": str(tmp_path / ("x" * 200))})
 
 
 def test_a_capd_that_talks_nonsense_is_a_broken_connection(environ):
     for nonsense in (b"hello\n", b"[]\n", b"\xff\n", b"x" * 70000):
         here, there = socket.socketpair()
         with there:
-            broken = link.Link(here)
+            broken = link.KeeperLink(here)
             thread = threading.Thread(target=there.sendall, args=(nonsense,))
             thread.start()
-            assert broken.ask({"id": 1, "do": "status"}, 60.0, lambda _: None) is None
+            assert broken.request_answer({"id": 1, "do": "status"}, 60.0, lambda _: None) is None
             thread.join()
             broken.close()
 
@@ -62,10 +61,10 @@ def test_a_capd_that_talks_nonsense_is_a_broken_connection(environ):
 def test_a_refusal_without_a_number_is_an_answer():
     here, there = socket.socketpair()
     with there:
-        one = link.Link(here)
+        one = link.KeeperLink(here)
         there.sendall(b'{"id":9,"is":"news"}\n{"id":0,"is":"refused","error":{}}\n')
         heard = []
-        assert one.ask({"id": 1, "do": "status"}, 60.0, heard.append)["is"] == "refused"
+        assert one.request_answer({"id": 1, "do": "status"}, 60.0, heard.append)["is"] == "refused"
         assert heard == [{"id": 9, "is": "news"}]
         one.close()
 
@@ -73,10 +72,10 @@ def test_a_refusal_without_a_number_is_an_answer():
 @pytest.mark.system
 def test_a_keeper_that_dies_at_once_is_an_error(environ, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/true")
-    with Caps(environ) as caps, pytest.raises(JoulelabError, match="the keeper of caps died"):
+    with Caps(environ) as caps, fails("error.keeper-died"):
         caps.status()
-    with pytest.raises(JoulelabError, match="the keeper of caps died"):
-        restore(environ)
+    with fails("error.keeper-died"):
+        restore_leftovers(environ)
 
 
 @pytest.mark.system
@@ -84,13 +83,13 @@ def test_an_answer_that_refuses_a_status_or_restore_is_raised(environ, monkeypat
     (tmp_path / "packages" / "sitecustomize.py").write_text(
         "import joulelab.control.keeper as k\n"
         "from joulelab.core.errors import Refused\n"
-        "def no(*_): raise Refused('not now')\n"
-        "k.Keeper.status = k.Keeper.restore = no\n"
+        "def no(*_): raise Refused('not now', code='refused.test')\n"
+        "k.Keeper.read_status = k.Keeper.restore_leftovers = no\n"
     )
-    with Caps(environ) as caps, pytest.raises(Refused, match="not now"):
+    with Caps(environ) as caps, fails("refused.test"):
         caps.status()
-    with pytest.raises(Refused, match="not now"):
-        restore(environ)
+    with fails("refused.test"):
+        restore_leftovers(environ)
 
 
 @pytest.mark.system
@@ -101,37 +100,37 @@ def test_a_process_is_known_by_more_than_its_number():
     def no_pidfd(_):
         raise OSError("not on this kernel")
 
-    watched = spawn.Watched(process.pid, ticks)
-    other = spawn.Watched(process.pid, 1)
-    plain = spawn.Watched(process.pid, opened=no_pidfd)
-    assert [w.ended() for w in (watched, other, plain)] == [False, True, False]
+    watched = link.ProcessWatch(process.pid, ticks)
+    other = link.ProcessWatch(process.pid, 1)
+    plain = link.ProcessWatch(process.pid, open_pidfd=no_pidfd)
+    assert [w.has_ended() for w in (watched, other, plain)] == [False, True, False]
     assert (len(watched.fds), other.fds, plain.fds) == (1, [], [])
     process.kill()
     process.wait()
-    assert [w.ended() for w in (watched, other, plain)] == [True, True, True]
-    assert spawn.Watched(process.pid).ended()
+    assert [w.has_ended() for w in (watched, other, plain)] == [True, True, True]
+    assert link.ProcessWatch(process.pid).has_ended()
     watched.close()
 
 
 @pytest.mark.system
 def test_a_keeper_that_still_runs_is_left_to_itself(monkeypatch):
-    monkeypatch.setattr(link, "LEAVE_S", 0.2)
+    monkeypatch.setattr(link, "EXIT_WAIT_S", 0.2)
     here, there = socket.socketpair()
     process = subprocess.Popen(["sleep", "600"])
-    assert link.Link(here, process.pid).close() == "it still runs"
+    assert link.KeeperLink(here, process.pid).close() == "it still runs"
     there.close()
     process.kill()
     process.wait()
     done = subprocess.Popen(["sh", "-c", "exit 3"])
     os.waitid(os.P_PID, done.pid, os.WEXITED | os.WNOWAIT)
     here, there = socket.socketpair()
-    assert link.Link(here, done.pid).close() == "it ended with 3"
+    assert link.KeeperLink(here, done.pid).close() == "it ended with 3"
     there.close()
     done.returncode = 3
 
 
 def test_a_keeper_finds_the_joulelab_that_started_it():
-    environment = spawn._environment({"PYTHONPATH": "/a"})
+    environment = link._make_environment({"PYTHONPATH": "/a"})
     assert environment["PYTHONPATH"].split(":")[0] == "/a"
     assert environment["JOULELAB_STATE"] == "/var/lib/joulelab"
 
@@ -139,11 +138,11 @@ def test_a_keeper_finds_the_joulelab_that_started_it():
 @pytest.mark.system
 def test_a_keeper_that_fails_itself_puts_back_first(environ, files, tmp_path):
     (tmp_path / "packages" / "sitecustomize.py").write_text(
-        "import joulelab.control.keeper as k\ndef fail(*_): raise SystemExit(3)\nk.Keeper.status = fail\n"
+        "import joulelab.control.keeper as k\ndef fail(*_): raise SystemExit(3)\nk.Keeper.read_status = fail\n"
     )
     with Caps(environ) as caps:
-        caps.set([Wish("gpu:0", 170.0)])
-        with pytest.raises(JoulelabError, match="the keeper of caps died"):
+        caps.set([CapRequest("gpu:0", 170.0)])
+        with fails("error.keeper-died"):
             caps.status()
         assert files.get("GPU-0") == {"cap_w": 300.0}
         (event,) = caps.serve()
@@ -152,7 +151,7 @@ def test_a_keeper_that_fails_itself_puts_back_first(environ, files, tmp_path):
 
 @pytest.mark.system
 def test_a_keeper_takes_no_nonsense(environ, files):
-    sock, pid = spawn.start(environ)
+    sock, pid = link.start_keeper(environ)
     with sock:
         sock.settimeout(120)
         sock.sendall(b'{"id":1,"do":"set","caps":[{"device":"gpu:0","value":170.0}]}\n')
@@ -161,14 +160,14 @@ def test_a_keeper_takes_no_nonsense(environ, files):
         assert b'{"id":2,"is":"refused"' in sock.recv(65536)
         assert files.get("GPU-0") == {"cap_w": 170.0}
         sock.sendall(b"x" * 70000)
-        assert b"longer than 65536 bytes" in sock.recv(65536)
+        assert b'"config.message-too-long"' in sock.recv(65536)
         wait_for(lambda: files.get("GPU-0") == {"cap_w": 300.0})
     os.waitpid(pid, 0)
 
 
 @pytest.mark.system
 def test_a_client_that_goes_without_reading_is_gone_all_the_same(environ, files):
-    sock, pid = spawn.start(environ)
+    sock, pid = link.start_keeper(environ)
     sock.sendall(b'{"id":1,"do":"set","caps":[{"device":"gpu:0","value":170.0}]}\n')
     wait_for(lambda: select.select([sock], (), (), 0)[0])
     sock.close()

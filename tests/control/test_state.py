@@ -11,11 +11,11 @@ import sys
 from dataclasses import asdict
 
 import pytest
-from tests.control.fake import as_nobody, for_everybody, wait_for
+from tests.control.fake import as_nobody, fails, for_everybody, wait_for
 
-from joulelab.control import leftover, state
-from joulelab.control.state import InUse, Journal, State, holder_text, user_name
-from joulelab.core.errors import Refused, StoreError
+from joulelab.control import leftovers, state
+from joulelab.control.state import CapJournal, DeviceBusy, StateFolder, format_holder, get_user_name
+from joulelab.core.setting import WAYS
 from joulelab.store import safe_files
 
 WHO = {"user": "alice", "pid": 7, "command": "train", "since": "today"}
@@ -24,19 +24,20 @@ ROOT = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebo
 
 def journal(device="GPU-0", **changes):
     usual = {"scope": "gpu:0", "kind": "power", "found": {"cap_w": 300.0}, "default": {"cap_w": 350.0}}
-    return Journal(device, **{**usual, "set": [{"cap_w": 170.0}], "who": WHO, "utc": "now", **changes})
+    return CapJournal(device, **{**usual, "set": [{"cap_w": 170.0}], "who": WHO, "utc": "now", **changes})
 
 
 def test_a_second_keeper_is_told_who_has_the_device(environ):
-    here = State(environ)
-    lock = here.lock("GPU-0", WHO, "gpu:0")
-    with pytest.raises(InUse, match=r"gpu:0: held by alice \(pid 7, `train`, since today\)"):
-        State(environ).lock("GPU-0", {}, "gpu:0")
-    other = State(environ).lock("GPU-1", {}, "gpu:1")
+    here = StateFolder(environ)
+    lock = here.lock_device("GPU-0", WHO, "gpu:0")
+    with fails("refused.device-busy") as caught:
+        StateFolder(environ).lock_device("GPU-0", {}, "gpu:0")
+    assert (caught.value.where, caught.value.what) == ("gpu:0", "held by alice (pid 7, `train`, since today)")
+    other = StateFolder(environ).lock_device("GPU-1", {}, "gpu:1")
     lock.close()
     lock.close()
-    again = State(environ).lock("GPU-0", {}, "gpu:0")
-    assert (here.folder / "GPU-0.lock").exists()
+    again = StateFolder(environ).lock_device("GPU-0", {}, "gpu:0")
+    assert (here.path / "GPU-0.lock").exists()
     for one in (other, again):
         one.close()
 
@@ -44,28 +45,29 @@ def test_a_second_keeper_is_told_who_has_the_device(environ):
 @pytest.mark.system
 def test_a_lock_goes_with_its_process_only(environ):
     code = (
-        "import os, sys, time; from joulelab.control.state import State\n"
-        "lock = State(os.environ).lock('GPU-0', {'user': 'bob'}, 'gpu:0'); print('has it', flush=True); time.sleep(600)"
+        "import os, sys, time; from joulelab.control.state import StateFolder\n"
+        "lock = StateFolder(os.environ).lock_device('GPU-0', {'user': 'bob'}, 'gpu:0')\n"
+        "print('has it', flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
-    with pytest.raises(InUse, match="bob"):
-        State(environ).lock("GPU-0", {}, "gpu:0")
-    assert State(environ).look("GPU-0") == ({"user": "bob"}, None)
+    with pytest.raises(DeviceBusy, match="bob"):
+        StateFolder(environ).lock_device("GPU-0", {}, "gpu:0")
+    assert StateFolder(environ).inspect_device("GPU-0") == ({"user": "bob"}, None)
     process.kill()
     process.wait()
     process.stdout.close()
-    wait_for(lambda: not leftover.is_held(str(State(environ).folder / "GPU-0.lock")))
-    State(environ).lock("GPU-0", {}, "gpu:0").close()
+    wait_for(lambda: not leftovers.is_locked(str(StateFolder(environ).path / "GPU-0.lock")))
+    StateFolder(environ).lock_device("GPU-0", {}, "gpu:0").close()
 
 
 def test_a_lock_file_that_was_removed_is_no_lock(environ):
-    here = State(environ)
-    old = here.lock("GPU-0", WHO, "gpu:0")
-    (here.folder / "GPU-0.lock").unlink()
-    new = here.lock("GPU-0", {"user": "bob"}, "gpu:0")
-    holder, _ = here.look("GPU-0")
+    here = StateFolder(environ)
+    old = here.lock_device("GPU-0", WHO, "gpu:0")
+    (here.path / "GPU-0.lock").unlink()
+    new = here.lock_device("GPU-0", {"user": "bob"}, "gpu:0")
+    holder, _ = here.inspect_device("GPU-0")
     assert holder == {"user": "bob"}
     old.close()
     new.close()
@@ -92,99 +94,101 @@ class Removing:
 @pytest.mark.parametrize("replace", [True, False])
 def test_a_lock_is_taken_again_where_its_file_goes_meanwhile(tmp_path, replace):
     path = Removing(tmp_path / "x.lock", replace)
-    lock = state.Lock(path, {})
-    assert leftover.is_held(str(tmp_path / "x.lock"))
+    lock = state.DeviceLock(path, {})
+    assert leftovers.is_locked(str(tmp_path / "x.lock"))
     assert path.looks == 2
     lock.close()
 
 
 def test_a_lock_without_words_is_told_as_somebodys(environ):
-    here = State(environ)
-    lock = here.lock("GPU-0", WHO, "gpu:0")
+    here = StateFolder(environ)
+    lock = here.lock_device("GPU-0", WHO, "gpu:0")
     for text in ("", "[1]", "{"):
-        (here.folder / "GPU-0.lock").write_text(text)
-        with pytest.raises(InUse, match="held by somebody;"):
-            here.lock("GPU-0", {}, "gpu:0")
-    assert here.look("GPU-0") == ({}, None)
-    here.write(journal())
-    assert here.look("GPU-0") == (WHO, None)
+        (here.path / "GPU-0.lock").write_text(text)
+        with fails("refused.device-busy"):
+            here.lock_device("GPU-0", {}, "gpu:0")
+    assert here.inspect_device("GPU-0") == ({}, None)
+    here.write_journal(journal())
+    assert here.inspect_device("GPU-0") == (WHO, None)
     lock.close()
-    assert holder_text({"user": "bob", "pid": 3}) == "bob (pid 3)"
-    assert holder_text({"user": "bob", "pid": 3, "keeper": 4}) == "bob (pid 3, keeper 4)"
+    assert format_holder({"user": "bob", "pid": 3}) == "bob (pid 3)"
+    assert format_holder({"user": "bob", "pid": 3, "keeper": 4}) == "bob (pid 3, keeper 4)"
 
 
 def test_a_journal_comes_back_as_it_was_and_everybody_may_read_it(environ):
-    here = State(environ)
-    here.lock("GPU-0", WHO, "gpu:0").close()
-    assert here.read("GPU-0") is None
-    assert here.devices() == []
-    here.write(journal())
-    assert here.read("GPU-0") == journal()
-    assert here.devices() == ["GPU-0"]
-    assert here.path("GPU-0").stat().st_mode & 0o777 == 0o644
-    assert (here.folder / "GPU-0.lock").stat().st_mode & 0o777 == 0o600
-    assert sorted(p.name for p in here.folder.iterdir()) == ["GPU-0.json", "GPU-0.lock"]
-    assert here.look("GPU-0") == (None, journal())
-    here.remove("GPU-0")
-    here.remove("GPU-0")
-    assert here.devices() == []
+    here = StateFolder(environ)
+    here.lock_device("GPU-0", WHO, "gpu:0").close()
+    assert here.read_journal("GPU-0") is None
+    assert here.list_devices() == []
+    here.write_journal(journal())
+    assert here.read_journal("GPU-0") == journal()
+    assert here.list_devices() == ["GPU-0"]
+    assert here.get_journal_path("GPU-0").stat().st_mode & 0o777 == 0o644
+    assert (here.path / "GPU-0.lock").stat().st_mode & 0o777 == 0o600
+    assert sorted(p.name for p in here.path.iterdir()) == ["GPU-0.json", "GPU-0.lock"]
+    assert here.inspect_device("GPU-0") == (None, journal())
+    here.remove_journal("GPU-0")
+    here.remove_journal("GPU-0")
+    assert here.list_devices() == []
 
 
 def test_device_names_lead_nowhere_else(environ):
-    here = State(environ)
+    here = StateFolder(environ)
     for name in ("../../etc/passwd", ".hidden", "a/b", "powercap-intel-rapl:0", "GPU-0.clocks", "ü%2F"):
-        lock = here.lock(name, {}, name)
-        here.write(journal(name))
-        assert name in here.devices()
-        assert here.path(name).parent == here.folder
+        lock = here.lock_device(name, {}, name)
+        here.write_journal(journal(name))
+        assert name in here.list_devices()
+        assert here.get_journal_path(name).parent == here.path
         lock.close()
-    assert not any(p.is_dir() for p in here.folder.iterdir())
+    assert not any(p.is_dir() for p in here.path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "code"),
     [
-        ("{", r"the journal is damaged \(not JSON\); set the cap by hand, then remove"),
-        ("[]", "the journal is damaged"),
-        ({"schema": 2}, "schema 2, this joulelab writes 1"),
-        ({"unknown": 1}, "unexpected keyword"),
-        ({"found": {"cap_w": "300"}}, "is no setting"),
-        ({"set": [{"cap_w": True}]}, "is no setting"),
-        ({"found": 3}, "values"),
-        ({"set": None}, "NoneType"),
+        ("{", "store.damaged"),
+        ("[]", "store.damaged"),
+        ({"schema": 2}, "store.other-schema"),
+        ({"unknown": 1}, "store.damaged"),
+        ({"found": {"cap_w": "300"}}, "store.damaged"),
+        ({"set": [{"cap_w": True}]}, "store.damaged"),
+        ({"found": 3}, "store.damaged"),
+        ({"set": None}, "store.damaged"),
     ],
 )
-def test_a_journal_that_cannot_be_understood_is_not_guessed_at(environ, change, said):
-    here = State(environ)
-    here.lock("GPU-0", {}, "gpu:0").close()
+def test_a_journal_that_cannot_be_understood_is_not_guessed_at(environ, change, code):
+    here = StateFolder(environ)
+    here.lock_device("GPU-0", {}, "gpu:0").close()
     text = change if isinstance(change, str) else json.dumps({**asdict(journal()), **change})
-    here.path("GPU-0").write_text(text)
-    with pytest.raises(StoreError, match=said):
-        here.read("GPU-0")
+    here.get_journal_path("GPU-0").write_text(text)
+    with fails(code) as caught:
+        here.read_journal("GPU-0")
+    assert caught.value.next == f"set the cap by hand, then remove {here.get_journal_path('GPU-0')}"
 
 
 def test_a_full_disk_means_no_journal_and_says_how_to_go_on(environ):
-    here = State(environ)
-    lock = here.lock("GPU-0", {}, "gpu:0")
+    here = StateFolder(environ)
+    lock = here.lock_device("GPU-0", {}, "gpu:0")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
     try:
-        with pytest.raises(Refused, match=r"not capped.*free some space, or set JOULELAB_STATE") as refused:
-            here.write(journal())
-        lock.tell({"user": "x" * 100})  # costs the text only
+        with fails("refused.no-space") as refused:
+            here.write_journal(journal())
+        lock.write_holder({"user": "x" * 100})  # costs the text only
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert refused.value.where == str(here.folder)
-    assert [p.name for p in here.folder.iterdir()] == ["GPU-0.lock"]
-    assert leftover.is_held(str(here.folder / "GPU-0.lock"))
+    assert refused.value.where == str(here.path)
+    assert [p.name for p in here.path.iterdir()] == ["GPU-0.lock"]
+    assert leftovers.is_locked(str(here.path / "GPU-0.lock"))
     lock.close()
 
 
 def test_a_state_that_cannot_be_made_names_both_ways(environ):
-    advice = r"run as root, or ask for capd" if os.geteuid() else "make it writable, or set JOULELAB_STATE"
-    with pytest.raises(Refused, match=advice):
-        State({**environ, "JOULELAB_STATE": "/dev/null/state"}).lock("GPU-0", {}, "gpu:0")
-    error = State(environ)._unwritten(OSError(errno.EROFS, "Read-only file system"), "gpu:0")
+    advice = WAYS if os.geteuid() else "make it writable, or set JOULELAB_STATE to a folder on another disk"
+    with fails("refused.state-not-writable") as caught:
+        StateFolder({**environ, "JOULELAB_STATE": "/dev/null/state"}).lock_device("GPU-0", {}, "gpu:0")
+    assert caught.value.next == advice
+    error = StateFolder(environ)._explain_write_error(OSError(errno.EROFS, "Read-only file system"), "gpu:0")
     assert "make it writable, or set JOULELAB_STATE" in str(error)
 
 
@@ -192,134 +196,135 @@ def test_a_state_that_cannot_be_made_names_both_ways(environ):
 @ROOT
 def test_others_see_who_holds_a_device_but_cannot_hold_it_up(environ, tmp_path):
     for_everybody(tmp_path)
-    here = State(environ)
-    lock = here.lock("GPU-0", WHO, "gpu:0")
-    here.write(journal())
+    here = StateFolder(environ)
+    lock = here.lock_device("GPU-0", WHO, "gpu:0")
+    here.write_journal(journal())
     code = (
-        "from joulelab.control.state import State; from joulelab.control.leftover import *\n"
-        "here = State(os.environ); print(here.look('GPU-0')[0], here.look('GPU-1'), has_leftovers(os.environ))\n"
-        "print(is_held(str(here.folder / 'GPU-0.lock')))\n"
-        "try: here.lock('GPU-0', {}, 'gpu:0')\n"
-        "except Exception as error: print(error)"
+        "from joulelab.control.state import StateFolder; from joulelab.control.leftovers import *\n"
+        "here = StateFolder(os.environ); gpus = [here.inspect_device(name) for name in ('GPU-0', 'GPU-1')]\n"
+        "print(gpus[0][0], gpus[1], has_leftovers(os.environ))\n"
+        "print(is_locked(str(here.path / 'GPU-0.lock')))\n"
+        "try: here.lock_device('GPU-0', {}, 'gpu:0')\n"
+        "except Exception as error: print(error.code, error.next)"
     )
     seen, held, refused = as_nobody(code, environ).splitlines()
     assert seen == f"{WHO} (None, None) False"
     assert held == "None"
-    assert "Permission denied); run as root, or ask for capd" in refused
+    assert refused == f"refused.state-not-writable {WAYS}"
     lock.close()
-    here.write(journal(pid=os.getpid(), ticks=-1))
-    code = "print(State(os.environ).look('GPU-0'))"
-    assert as_nobody(code, environ).startswith("(None, Journal(")
+    here.write_journal(journal(pid=os.getpid(), ticks=-1))
+    code = "print(StateFolder(os.environ).inspect_device('GPU-0'))"
+    assert as_nobody(code, environ).startswith("(None, CapJournal(")
 
 
 def test_leftovers_are_journals_that_nobody_holds(environ):
-    assert not leftover.has_leftovers(environ)
-    here = State(environ)
-    assert here.devices() == []
-    lock = here.lock("GPU-0", {}, "gpu:0")
-    assert not leftover.has_leftovers(environ)
-    here.write(journal())
-    assert not leftover.has_leftovers(environ)
+    assert not leftovers.has_leftovers(environ)
+    here = StateFolder(environ)
+    assert here.list_devices() == []
+    lock = here.lock_device("GPU-0", {}, "gpu:0")
+    assert not leftovers.has_leftovers(environ)
+    here.write_journal(journal())
+    assert not leftovers.has_leftovers(environ)
     lock.close()
-    assert leftover.has_leftovers(environ)
-    (here.folder / "GPU-0.lock").unlink()
-    assert leftover.has_leftovers(environ)
-    here.remove("GPU-0")
-    assert not leftover.has_leftovers(environ)
+    assert leftovers.has_leftovers(environ)
+    (here.path / "GPU-0.lock").unlink()
+    assert leftovers.has_leftovers(environ)
+    here.remove_journal("GPU-0")
+    assert not leftovers.has_leftovers(environ)
 
 
 @pytest.mark.system
 def test_looking_for_leftovers_loads_next_to_nothing():
     code = (
-        "import sys; before = set(sys.modules); from joulelab.control.leftover import has_leftovers\n"
+        "import sys; before = set(sys.modules); from joulelab.control.leftovers import has_leftovers\n"
         "has_leftovers({}); print(sorted(set(sys.modules) - before))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     loaded = [name for name in ast.literal_eval(done.stdout) if not name.startswith("joulelab.core")]
-    assert set(loaded) <= {"__future__", "joulelab", "joulelab.control", "joulelab.control.leftover"}
+    assert set(loaded) <= {"__future__", "joulelab", "joulelab.control", "joulelab.control.leftovers"}
 
 
 def test_the_log_stays_small_and_keeps_the_newest(environ):
-    here = State(environ)
-    here.log("there is no folder yet, and nothing is raised")
-    here.lock("GPU-0", {}, "gpu:0").close()
+    here = StateFolder(environ)
+    here.append_log("there is no folder yet, and nothing is raised")
+    here.lock_device("GPU-0", {}, "gpu:0").close()
     for number in range(2000):
-        here.log(f"line {number}\n{'x' * 60}")
-    lines = (here.folder / "log").read_text().splitlines()
-    assert (here.folder / "log").stat().st_size <= state.LOG_BYTES
+        here.append_log(f"line {number}\n{'x' * 60}")
+    lines = (here.path / "log").read_text().splitlines()
+    assert (here.path / "log").stat().st_size <= state.LOG_BYTES
     assert "line 1999 xxx" in lines[-1]
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC line \d+ x{60}$", line) for line in lines)
-    assert here.devices() == []
+    assert here.list_devices() == []
 
 
 def test_a_user_without_a_name_is_a_number():
-    assert user_name(0) == "root"
-    assert user_name(3_999_999_999) == "3999999999"
+    assert get_user_name(0) == "root"
+    assert get_user_name(3_999_999_999) == "3999999999"
 
 
 def test_where_a_lock_cannot_be_looked_at_the_journal_tells(environ):
-    here = State(environ)
-    here.folder.mkdir(parents=True)
-    (here.folder / "GPU-0.lock").symlink_to("GPU-0.lock")
-    assert leftover.is_held(str(here.folder / "GPU-0.lock")) is None
-    assert here.look("GPU-0") == (None, None)
-    here.write(journal())
-    assert here.look("GPU-0") == (WHO, None)
-    here.write(journal(ticks=1))
-    assert here.look("GPU-0") == (None, journal(ticks=1))
-    with pytest.raises(Refused, match="Too many levels of symbolic links"):
-        here.lock("GPU-0", {}, "gpu:0")
+    here = StateFolder(environ)
+    here.path.mkdir(parents=True)
+    (here.path / "GPU-0.lock").symlink_to("GPU-0.lock")
+    assert leftovers.is_locked(str(here.path / "GPU-0.lock")) is None
+    assert here.inspect_device("GPU-0") == (None, None)
+    here.write_journal(journal())
+    assert here.inspect_device("GPU-0") == (WHO, None)
+    here.write_journal(journal(ticks=1))
+    assert here.inspect_device("GPU-0") == (None, journal(ticks=1))
+    with fails("refused.state-not-writable"):
+        here.lock_device("GPU-0", {}, "gpu:0")
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_folders_are_for_all_to_read_and_for_us_to_write_whatever_the_umask(environ, umask):
     before = os.umask(umask)
     try:
-        here = State(environ)
-        here.lock("GPU-0", {}, "gpu:0").close()
-        here.write(journal())
+        here = StateFolder(environ)
+        here.lock_device("GPU-0", {}, "gpu:0").close()
+        here.write_journal(journal())
     finally:
         os.umask(before)
-    for folder in (here.folder, here.folder.parent):
+    for folder in (here.path, here.path.parent):
         assert folder.stat().st_mode & 0o7777 == 0o755
-    assert here.path("GPU-0").stat().st_mode & 0o777 == 0o644
+    assert here.get_journal_path("GPU-0").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(environ):
-    here = State(environ)
-    here.lock("GPU-0", {}, "gpu:0").close()
-    (here.folder / "GPU-0.lock").unlink()
+    here = StateFolder(environ)
+    here.lock_device("GPU-0", {}, "gpu:0").close()
+    (here.path / "GPU-0.lock").unlink()
     for name in ("GPU-0.lock", "GPU-1.json", "log"):
-        os.mkfifo(here.folder / name)
-    assert leftover.is_held(str(here.folder / "GPU-0.lock")) is None
-    assert here.look("GPU-0") == (None, None)
-    with pytest.raises(Refused, match=r"GPU-0.lock: it is a FIFO, not a regular file\); look who made it"):
-        here.lock("GPU-0", {}, "gpu:0")
-    with pytest.raises(StoreError, match=r"cannot be read \(it is a FIFO, not a regular file\); set the cap by hand"):
-        here.read("GPU-1")
-    here.log("lost")
-    assert leftover.has_leftovers(environ)
+        os.mkfifo(here.path / name)
+    assert leftovers.is_locked(str(here.path / "GPU-0.lock")) is None
+    assert here.inspect_device("GPU-0") == (None, None)
+    with fails("refused.state-untrusted"):
+        here.lock_device("GPU-0", {}, "gpu:0")
+    with fails("store.unreadable"):
+        here.read_journal("GPU-1")
+    here.append_log("lost")
+    assert leftovers.has_leftovers(environ)
 
 
 def test_links_lead_nowhere(environ, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    here = State(environ)
-    here.lock("GPU-0", {}, "gpu:0").close()
+    here = StateFolder(environ)
+    here.lock_device("GPU-0", {}, "gpu:0").close()
     for name in (".GPU-0.json.tmp", "GPU-1.json", "log", "GPU-2.lock", ".log.tmp"):
-        (here.folder / name).symlink_to(victim)
-    here.write(journal())
-    assert here.read("GPU-0") == journal()
-    here.log("a line")
-    with pytest.raises(StoreError, match="a link, not a regular file"):
-        here.read("GPU-1")
-    with pytest.raises(Refused, match="symbolic links"):
-        here.lock("GPU-2", {}, "gpu:2")
-    (here.folder / "log").unlink()
-    here.log("x" * state.LOG_BYTES)
-    here.log("y" * 100)
+        (here.path / name).symlink_to(victim)
+    here.write_journal(journal())
+    assert here.read_journal("GPU-0") == journal()
+    here.append_log("a line")
+    with fails("store.unreadable"):
+        here.read_journal("GPU-1")
+    with fails("refused.state-not-writable"):
+        here.lock_device("GPU-2", {}, "gpu:2")
+    (here.path / "log").unlink()
+    here.append_log("x" * state.LOG_BYTES)
+    here.append_log("y" * 100)
     assert victim.read_text() == "precious"
-    assert (here.folder / "log").read_text().endswith(f"{'y' * 100}\n")
+    assert (here.path / "log").read_text().endswith(f"{'y' * 100}\n")
 
 
 def test_a_folder_that_others_can_write_is_not_trusted_by_root(tmp_path):
@@ -343,17 +348,19 @@ def test_a_folder_that_others_can_write_is_not_trusted_by_root(tmp_path):
 
 @ROOT
 def test_root_caps_nothing_where_others_could_have_written(environ, files):
-    here = State(environ)
-    safe_files.make_folder(here.folder)
-    os.chown(here.folder, 12345, 0)
-    with pytest.raises(Refused, match=rf"not capped.*{here.folder} belongs to user 12345\); .*sudo chown root"):
-        here.lock("GPU-0", {}, "gpu:0")
-    os.chown(here.folder, 0, 0)
-    here.folder.chmod(0o777)
-    with pytest.raises(Refused, match=rf"others can write to {here.folder}\); look at what is in it; sudo chmod go-w"):
-        here.lock("GPU-0", {}, "gpu:0")
-    here.log("not even this")
-    assert list(here.folder.iterdir()) == []
+    here = StateFolder(environ)
+    safe_files.make_folder(here.path)
+    os.chown(here.path, 12345, 0)
+    with fails("refused.state-untrusted") as caught:
+        here.lock_device("GPU-0", {}, "gpu:0")
+    assert caught.value.next.endswith(f"sudo chown root {here.path}")
+    os.chown(here.path, 0, 0)
+    here.path.chmod(0o777)
+    with fails("refused.state-untrusted") as caught:
+        here.lock_device("GPU-0", {}, "gpu:0")
+    assert caught.value.next.endswith(f"sudo chmod go-w {here.path}")
+    here.append_log("not even this")
+    assert list(here.path.iterdir()) == []
 
 
 def test_a_folder_that_somebody_else_makes_meanwhile_is_fine(tmp_path):

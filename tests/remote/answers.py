@@ -26,7 +26,7 @@ def drop_rights() -> None:
 def failure(error: JoulelabError) -> dict[str, Any]:
     kind = next(c.__name__ for c in type(error).__mro__ if c.__module__ == errors.__name__)
     told = {"what": error.what, "where": error.where, "why": error.why, "next": error.next}
-    return {"error": kind, "text": str(error), **told}
+    return {"error": kind, "code": error.code, "text": str(error), **told}
 
 
 def say(answer: Any) -> None:

@@ -23,7 +23,11 @@ def main() -> None:
     drop_rights()
     family = sys.argv[1]
     try:
-        opened: Any = setters.find(os.environ) if family == "all" else setters.load(family).open_setters(os.environ)
+        opened: Any = (
+            setters.open_all_setters(os.environ)
+            if family == "all"
+            else setters.load_family(family).open_setters(os.environ)
+        )
     except JoulelabError as error:
         say(failure(error))
         return

@@ -5,27 +5,28 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import msgspec
 from tests.report.test_agreement import result
 
 from joulelab.analysis.caps import caps_of
 from joulelab.analysis.result import CapResult
-from joulelab.control.client import Device, Status
+from joulelab.control.client import CapDevice, CapStatus
 from joulelab.report.caps import cap_lines, print_caps
 from joulelab.report.console import make_console
 
-GPU = Device("gpu:0", "GPU-0", "Quadro RTX 6000", "power", "W", 100, 260, 260, 170, 170)
-CLOCKS = Device("gpu:0", "GPU-0.clocks", "Quadro RTX 6000", "clocks", "Hz", 210e6, 2100e6, 2100e6, None, None)
+GPU = CapDevice("gpu:0", "GPU-0", "Quadro RTX 6000", "power", "W", 100, 260, 260, 170, 170)
+CLOCKS = CapDevice("gpu:0", "GPU-0.clocks", "Quadro RTX 6000", "clocks", "Hz", 210e6, 2100e6, 2100e6, None, None)
 
 
-def shown(status: Status) -> str:
+def shown(status: CapStatus) -> str:
     file = io.StringIO()
     print_caps(make_console(file, 80), status)
     return file.getvalue()
 
 
 def test_every_device_with_its_range_and_holder():
-    held = replace(GPU, holder="alice (pid 12, `train`)")
-    text = shown(Status([held, CLOCKS], [("gpu:1", "it takes no cap")]))
+    held = msgspec.structs.replace(GPU, holder="alice (pid 12, `train`)")
+    text = shown(CapStatus([held, CLOCKS], [("gpu:1", "it takes no cap")]))
     assert "gpu:0         170 W     170 W     260 W     100 to 260 W  Quadro RTX 6000" in text
     assert "gpu:0 clocks      -         -  2100 MHz  210 to 2100 MHz" in text
     assert "gpu:0    held by alice (pid 12, `train`)" in text
@@ -33,12 +34,13 @@ def test_every_device_with_its_range_and_holder():
 
 
 def test_what_was_left_behind_names_the_command_that_puts_it_back():
-    text = shown(Status([replace(GPU, leftover={"found": 250})], []))
+    text = shown(CapStatus([msgspec.structs.replace(GPU, leftover={"found": 250})], []))
     assert "-> joulelab cap restore" in text
-    damaged = shown(Status([replace(GPU, leftover={"problem": "the journal is damaged; set the cap by hand"})], []))
+    problem = {"problem": "the journal is damaged; set the cap by hand"}
+    damaged = shown(CapStatus([msgspec.structs.replace(GPU, leftover=problem)], []))
     assert "the journal is damaged; set the cap by hand" in damaged
     assert "cap restore" not in damaged
-    assert "there is nothing to cap here" in shown(Status([], []))
+    assert "there is nothing to cap here" in shown(CapStatus([], []))
 
 
 def set_to(watts, t, **more):

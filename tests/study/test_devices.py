@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from joulelab.control.client import Wish
+from joulelab.control.client import CapRequest
 from joulelab.core.errors import ConfigError
 from joulelab.instruments.nvml.client import Gpu, Mig
 from joulelab.study.devices import Visible, amd, nvidia, wishes
@@ -49,12 +49,12 @@ def test_amd_has_two_variables() -> None:
 def test_caps_go_on_exactly_the_gpus_that_are_used() -> None:
     knobs = {"cap": caps("170")[0], "clock": clocks("1200")[0], "cpu_cap": caps("80%")[0]}
     assert wishes(knobs, nvidia(FOUR, {}).first(2), ["cpu:0", "cpu:1"]) == [
-        Wish("gpu:0", 170.0, "W"),
-        Wish("gpu:1", 170.0, "W"),
-        Wish("gpu:0", 1.2e9, "Hz"),
-        Wish("gpu:1", 1.2e9, "Hz"),
-        Wish("cpu:0", 0.8, "share"),
-        Wish("cpu:1", 0.8, "share"),
+        CapRequest("gpu:0", 170.0, "W"),
+        CapRequest("gpu:1", 170.0, "W"),
+        CapRequest("gpu:0", 1.2e9, "Hz"),
+        CapRequest("gpu:1", 1.2e9, "Hz"),
+        CapRequest("cpu:0", 0.8, "share"),
+        CapRequest("cpu:1", 0.8, "share"),
     ]
 
 

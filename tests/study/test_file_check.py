@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from joulelab.control.client import Device, Status
+from joulelab.control.client import CapDevice, CapStatus
 from joulelab.core.errors import ConfigError, Refused
 from joulelab.study.check import check_plan
 from joulelab.study.devices import Visible
@@ -162,12 +162,12 @@ def test_a_temperature_that_nobody_tells_is_refused_in_the_words_of_the_file() -
     assert told == ['s.toml:2: cool: no GPU tells its temperature here; wait for a time instead: cool = "60s"']
 
 
-def device(scope: str, kind: str = "power", *, model: str = "RTX", default: float | None = 260.0) -> Device:
+def device(scope: str, kind: str = "power", *, model: str = "RTX", default: float | None = 260.0) -> CapDevice:
     unit, lowest, highest = ("Hz", 3e8, 2e9) if kind == "clocks" else ("W", 100.0, 260.0)
-    return Device(scope, scope, model, kind, unit, lowest, highest, default, None, None)
+    return CapDevice(scope, scope, model, kind, unit, lowest, highest, default, None, None)
 
 
-STATUS = Status(
+STATUS = CapStatus(
     [device("gpu:0"), device("gpu:1"), device("gpu:2", model="T4", default=None), device("gpu:0", "clocks"),
      device("cpu:0", model="")],
     [("gpu:1", "no clocks")],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.study.bench import claims, environment, finish, is_alive, start, sweep, wait_for
 
-from joulelab.control.state import user_name
+from joulelab.control.state import get_user_name
 from joulelab.study import remains
 from joulelab.study.slots import State, look
 from joulelab.study.turn import turn
@@ -205,7 +205,9 @@ def test_who_waits_for_a_turn_is_told_for_whom(tmp_path: Path, environ: dict[str
         line = driver.stderr.readline()
         while line and "waits" not in line:
             line = driver.stderr.readline()
-        assert f"waits for its turn (held by {user_name(os.geteuid())} (pid {os.getpid()}, `other: cap 100 W" in line
+        assert (
+            f"waits for its turn (held by {get_user_name(os.geteuid())} (pid {os.getpid()}, `other: cap 100 W" in line
+        )
     _, err = finish(driver)
     assert "waits" not in err
 

@@ -13,7 +13,7 @@ from joulelab.cli.run import execute, run_options
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from joulelab.control.client import Released, Status, Wish
+    from joulelab.control.client import CapOutcome, CapRequest, CapStatus
     from joulelab.run.choosing import Value
     from joulelab.run.spawn import Spawned
 
@@ -97,14 +97,14 @@ def command(
         raise UsageError(
             "no-cap", "--gpu names GPUs, but there is no cap for them; type `joulelab cap --gpu 0 170 -- CMD`"
         )
-    from joulelab.run.leftovers import put_back
+    from joulelab.control.leftovers import restore_at_start
 
-    put_back(os.environ, lambda said: click.echo(f"joulelab: {said}", err=True))
+    restore_at_start(os.environ, lambda said: click.echo(f"joulelab: {said}", err=True))
     wanted = _wishes(words[0] if words else None, which, cpu_cap, clock_text)
     execute(workload, early, caps=wanted, **given)
 
 
-def _wishes(watts: str | None, which: str | None, cpu_cap: str | None, clock_text: str | None) -> list[Wish]:
+def _wishes(watts: str | None, which: str | None, cpu_cap: str | None, clock_text: str | None) -> list[CapRequest]:
     """Return what to ask the keeper for. Raises ConfigError, Unavailable."""
     from joulelab.control.client import Caps
     from joulelab.run.choosing import gpus, packages, wishes
@@ -134,7 +134,7 @@ def _status(as_json: bool) -> None:
         _print_status(status)
 
 
-def _print_status(status: Status) -> None:
+def _print_status(status: CapStatus) -> None:
     import sys
 
     from joulelab.report.caps import print_caps
@@ -145,9 +145,9 @@ def _print_status(status: Status) -> None:
 
 def _restore(as_json: bool) -> None:
     """Put back what was left behind; exit with 1 where something could not be."""
-    from joulelab.control.client import restore
+    from joulelab.control.client import restore_leftovers
 
-    done = restore(os.environ)
+    done = restore_leftovers(os.environ)
     if as_json:
         print_json([each.to_json() for each in done])
     else:
@@ -159,5 +159,5 @@ def _restore(as_json: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _said(released: Released) -> str:
-    return released.said or f"{released.scope}: {released.outcome}"
+def _said(released: CapOutcome) -> str:
+    return released.message or f"{released.scope}: {released.outcome}"

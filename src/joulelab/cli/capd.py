@@ -13,7 +13,7 @@ import click
 
 from joulelab.cli.options import json_option
 from joulelab.control.link import CAPD, SOCKET
-from joulelab.control.policy import CONFIG, load
+from joulelab.control.policy import CONFIG, read_policy
 
 
 @click.command("capd")
@@ -38,9 +38,11 @@ def command(config: Path, socket: Path, as_json: bool) -> None:
 
     Runs as root until SIGTERM; SIGHUP reads the configuration again. What a client has set is put back when it ends.
     """
-    from joulelab.control.daemon import Daemon
+    from joulelab.control.daemon import CapDaemon
 
-    with Daemon(socket.absolute(), lambda: load(config), os.environ, _say_json if as_json else _say) as daemon:
+    with CapDaemon(
+        socket.absolute(), lambda: read_policy(config), os.environ, _say_json if as_json else _say
+    ) as daemon:
         daemon.run()
 
 

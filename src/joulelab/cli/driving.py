@@ -23,14 +23,14 @@ FAILED_CODE = 1
 def drive(study: Study, plan: Plan, *, retry: bool) -> Outcome:
     """Run what is not done yet, and put back every cap. Raises JoulelabError where an executor cannot be opened."""
     from joulelab.cli.progress import Shown
-    from joulelab.run.leftovers import put_back
+    from joulelab.control.leftovers import restore_at_start
     from joulelab.study.drive import Driver
     from joulelab.study.stopping import Stop
 
     cells = {cell.key: cell for cell in plan.cells}
     say(f"{matrix(plan)} in {_short(study)}, seed {study.seed}")
     with ExitStack() as stack:
-        stack.callback(put_back, os.environ, say)
+        stack.callback(restore_at_start, os.environ, say)
         executors = open_executors(study, plan, stack)
         stop = stack.enter_context(Stop())
         shown = stack.enter_context(Shown(sys.stderr, len(cells) * plan.repeats, scope=plan.scope))

@@ -134,9 +134,9 @@ def commands(ctx: click.Context) -> None:
     joulelab run -- python train.py
     """
     if ctx.invoked_subcommand not in LOOK_AWAY:
-        from joulelab.run.leftovers import put_back
+        from joulelab.control.leftovers import restore_at_start
 
-        put_back(os.environ, lambda said: click.echo(f"joulelab: {said}", err=True))
+        restore_at_start(os.environ, lambda said: click.echo(f"joulelab: {said}", err=True))
 
 
 def run_commands(words: list[str], early: list[Spawned]) -> int:

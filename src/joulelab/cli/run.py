@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
-    from joulelab.control.client import Wish
+    from joulelab.control.client import CapRequest
     from joulelab.run.capping import Companion
     from joulelab.run.config.choose import Chosen
     from joulelab.run.options import RunOptions
@@ -115,7 +115,7 @@ def execute(
     as_json: bool,
     output: Path | None,
     quiet: bool,
-    caps: Sequence[Wish] = (),
+    caps: Sequence[CapRequest] = (),
     companion: Companion | None = None,
     after: After | None = None,
     **given: Any,

@@ -179,7 +179,7 @@ def _wanted(words: tuple[str, ...], goal_text: str, cap: str | None, which: str 
 
 def _runs(wanted: Wanted, which: str | None, given: Mapping[str, Any]) -> int:
     """Tune by whole runs; return the exit code. Raises JoulelabError."""
-    from joulelab.run.leftovers import put_back
+    from joulelab.control.leftovers import restore_at_start
     from joulelab.run.workload import inherited
     from joulelab.study.executors import open_executor
     from joulelab.study.stopping import Stop
@@ -192,7 +192,7 @@ def _runs(wanted: Wanted, which: str | None, given: Mapping[str, Any]) -> int:
             tuning.run(stop)
     finally:
         executor.close()
-        put_back(os.environ, _say)
+        restore_at_start(os.environ, _say)
     tuned = tuning.tuned(wanted.typed)
     _show(tuned, as_json=given["as_json"], output=given["output"], quiet=given["quiet"])
     if tuning.stopped_by is not None:

@@ -11,151 +11,154 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.control.frames import Lines, encode, id_of, parse, plain, refused
 from joulelab.control.keeper import Keeper
-from joulelab.control.spawn import ENDING, Watched
-from joulelab.control.state import State, user_name
+from joulelab.control.link import END_SIGNALS, ProcessWatch
+from joulelab.control.protocol import (
+    LineBuffer,
+    clean_text,
+    encode_message,
+    make_refusal,
+    parse_request,
+    read_request_id,
+)
+from joulelab.control.state import StateFolder, get_user_name
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from joulelab.control.setters import Found
-    from joulelab.control.told import Released
+    from joulelab.control.setters import SetterInventory
 
-PATIENCE_MS = 500  # only where a kernel has no pidfd
+POLL_MS = 500  # only on kernels without pidfd
+# The reasons to end that no client is there to receive: they are logged with their outcome.
+CLIENT_ENDED, CLIENT_CLOSED = "the client ended", "the client closed"
 
 
-class Process:
-    """Serve one client until it ends, closes, or a signal asks to put back."""
+class KeeperProcess:
+    """Serve one client until it ends or closes, or a signal asks to restore."""
 
-    def __init__(self, link: socket.socket, owner: Watched, environ: Mapping[str, str]) -> None:
-        self._link = link
-        self._owner = owner
+    def __init__(self, sock: socket.socket, client: ProcessWatch, environ: Mapping[str, str]) -> None:
+        self._sock = sock
+        self._client = client
         self._environ = environ
-        self._found: Found | None = None
-        self._lines = Lines()
+        self._setters: SetterInventory | None = None
+        self._buffer = LineBuffer()
         self._signal = 0
         self._wakeup, wake = os.pipe()
         for fd in (self._wakeup, wake):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        for number in ENDING:
-            signal.signal(number, self._note)
+        for number in END_SIGNALS:
+            signal.signal(number, self._note_signal)
         sudo = environ.get("SUDO_USER")
-        user = f"{plain(sudo)} as root" if sudo and os.getuid() == 0 else user_name(os.getuid())
-        who = {"user": user, "pid": owner.pid, "keeper": os.getpid()}
-        self.keeper = Keeper(State(environ), self._setters, who)
+        user = f"{clean_text(sudo)} as root" if sudo and os.getuid() == 0 else get_user_name(os.getuid())
+        who = {"user": user, "pid": client.pid, "keeper": os.getpid()}
+        self.keeper = Keeper(StateFolder(environ), self._open_setters, who)
 
     def run(self) -> None:
-        """Answer until there is a reason to end, then put back and tell."""
+        """Answer until there is a reason to end; then restore, and report it to the client or the log."""
         poll = select.poll()
-        for fd in (self._link.fileno(), self._wakeup, *self._owner.fds):
+        for fd in (self._sock.fileno(), self._wakeup, *self._client.fds):
             poll.register(fd, select.POLLIN)
-        why = ""
+        reason = ""
         try:
-            while not why:
-                # Signals come in here only: they interrupt no call of a driver.
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-                ready = dict(poll.poll(None if self._owner.fds else PATIENCE_MS))
-                signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-                why = self._turn(ready)
+            while not reason:
+                # Signals are delivered only here: they interrupt no call of a driver.
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
+                ready = dict(poll.poll(None if self._client.fds else POLL_MS))
+                signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+                if self._signal:
+                    reason = signal.Signals(self._signal).name
+                elif self._client.has_ended():
+                    reason = CLIENT_ENDED
+                elif self._sock.fileno() in ready:
+                    reason = self._serve_client()
         finally:
-            self._end(why or "it failed")
+            self._restore_caps(reason or "it failed")
 
-    def _turn(self, ready: Mapping[int, int]) -> str:
-        if self._signal:
-            return signal.Signals(self._signal).name
-        if self._owner.ended():
-            return "the client ended"
-        return self._serve() if self._link.fileno() in ready else ""
-
-    def _note(self, number: int, _: object) -> None:
+    def _note_signal(self, number: int, _: object) -> None:
         self._signal = self._signal or number
 
-    def _serve(self) -> str:
-        """Answer what has arrived; return why it is over, empty where it goes on."""
+    def _serve_client(self) -> str:
+        """Answer the requests that have arrived; return the reason to end, empty to go on."""
         try:
-            data = self._link.recv(65536)
+            data = self._sock.recv(65536)
         except OSError:
             data = b""
         if not data:
-            return "the client closed"
-        self._lines.feed(data)
+            return CLIENT_CLOSED
+        self._buffer.add_bytes(data)
         try:
-            while (line := self._lines.next()) is not None:
-                if not self._say(self._answer(line)):
-                    return "the client closed"
+            while (line := self._buffer.pop_line()) is not None:
+                if not self._send_message(self._answer_line(line)):
+                    return CLIENT_CLOSED
         except ConfigError as error:
-            self._say(refused(0, error))
+            self._send_message(make_refusal(0, error))
             return "the client sent no frames"
         return ""
 
-    def _answer(self, line: bytes) -> dict[str, Any]:
+    def _answer_line(self, line: bytes) -> dict[str, Any]:
         try:
-            return self.keeper.answer(parse(line))
+            return self.keeper.answer_request(parse_request(line))
         except ConfigError as error:
-            return refused(id_of(line), error)
-        except Exception as error:  # noqa: BLE001 - a driver's surprise is an answer, not the end of a keeper
-            return refused(id_of(line), JoulelabError("the keeper failed", where="caps", why=repr(error)))
+            return make_refusal(read_request_id(line), error)
+        except Exception as error:  # noqa: BLE001 - an unexpected error of a driver must not end the keeper
+            failure = JoulelabError("the keeper failed", where="caps", why=repr(error), code="error.keeper-failed")
+            return make_refusal(read_request_id(line), failure)
 
-    def _say(self, frame: dict[str, Any]) -> bool:
+    def _send_message(self, message: dict[str, Any]) -> bool:
         try:
-            self._link.sendall(encode(frame))
+            self._sock.sendall(encode_message(message))
         except OSError:
             return False
         return True
 
-    def _end(self, why: str) -> None:
-        outcomes = self.keeper.release()
-        told = self._say({"id": 0, "is": "ended", "why": why, "devices": [o.to_json() for o in outcomes]})
-        if why in ("the client ended", "the client closed") or not told:
-            log(self.keeper.state, outcomes, why)
-        if self._found is not None:
-            self._found.close()
+    def _restore_caps(self, reason: str) -> None:
+        outcomes = self.keeper.release_caps()
+        devices = [outcome.to_json() for outcome in outcomes]
+        sent = self._send_message({"id": 0, "is": "ended", "why": reason, "devices": devices})
+        if reason in (CLIENT_ENDED, CLIENT_CLOSED) or not sent:
+            for outcome in outcomes:
+                self.keeper.state.append_log(f"{reason}: {outcome.message}")
+        if self._setters is not None:
+            self._setters.close()
 
-    def _setters(self) -> Found:
+    def _open_setters(self) -> SetterInventory:
         """Open the setters when they are first needed; they stay open, or a driver might forget the caps."""
-        if self._found is None:
-            from joulelab.control.setters import find
+        if self._setters is None:
+            from joulelab.control.setters import open_all_setters
 
-            self._found = find(self._environ)
-        return self._found
-
-
-def log(state: State, outcomes: list[Released], why: str) -> None:
-    """Write down what nobody was there to hear."""
-    for outcome in outcomes:
-        state.log(f"{why}: {outcome.said}")
+            self._setters = open_all_setters(self._environ)
+        return self._setters
 
 
 def main() -> None:
-    """Serve the client that the arguments name; leave by os._exit, which no stuck vendor library can hold up."""
+    """Serve the client that the arguments name; leave by os._exit, which no stuck vendor library can delay."""
     code = 1
     try:
-        link = _private_link()
-        with contextlib.suppress(OSError):  # a session of its own: the terminal's signals are not for us
+        sock = _take_socket()
+        with contextlib.suppress(OSError):  # a session of its own: signals of the terminal are not for the keeper
             os.setsid()
         os.chdir("/")
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-        Process(link, Watched(int(sys.argv[1]), int(sys.argv[2])), os.environ).run()
+        KeeperProcess(sock, ProcessWatch(int(sys.argv[1]), int(sys.argv[2])), os.environ).run()
         code = 0
     finally:
         os._exit(code)
 
 
-def _private_link() -> socket.socket:
-    """Take the socket away from standard input, and close what was inherited by chance."""
+def _take_socket() -> socket.socket:
+    """Move the socket away from standard input, and close all files that were inherited by accident."""
     for path in list(Path("/proc/self/fd").iterdir()):
         if int(path.name) > 2:
             with contextlib.suppress(OSError):
                 os.close(int(path.name))
-    link = socket.socket(fileno=os.dup(0))  # not inherited
+    sock = socket.socket(fileno=os.dup(0))  # not inherited
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    return link
+    return sock
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Set caps from a program: what was found comes back however the program ends."""
+"""Set caps from a program; the original caps are restored however the program ends."""
 
 from __future__ import annotations
 
@@ -7,39 +7,34 @@ import os
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from joulelab.control.frames import error_of
-from joulelab.control.link import CapdGone, Link, connect
-from joulelab.control.told import Device, Held, Released, Status, Wish
+from joulelab.control.link import CapdUnavailable, KeeperLink, connect_keeper
+from joulelab.control.protocol import CapDevice, CapOutcome, CapRequest, CapStatus, HeldCap, rebuild_error
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Caps", "Device", "Held", "Released", "Status", "Wish", "restore"]
-# A driver that has to wake up many GPUs takes its time.
-ANSWER_S = 60.0
-RELEASE_S = 20.0
-# A device whose last keeper is just putting back is free in a moment.
-HELD_S = 1.0
-# A capd that was killed is started again in a moment.
-CAPD_S = 10.0
+__all__ = ["CapDevice", "CapOutcome", "CapRequest", "CapStatus", "Caps", "HeldCap", "restore_leftovers"]
+ANSWER_TIMEOUT_S = 60.0  # a driver that wakes many GPUs is slow
+RELEASE_TIMEOUT_S = 20.0
+BUSY_WAIT_S = 1.0  # a device whose last keeper is just restoring is free in a moment
+CAPD_WAIT_S = 10.0  # a killed capd is restarted in a moment
 NEVER_NS = 1 << 62
-AGAIN_FIRST_NS = NS // 4
-AGAIN_LAST_NS = 60 * NS
-AGAIN_CAPD_NS = 5 * NS  # to knock costs nothing
+FIRST_RETRY_NS = NS // 4
+LAST_RETRY_NS = 60 * NS
+CAPD_RETRY_NS = 5 * NS  # connecting costs nothing
 HEALTHY_NS = 10 * NS
-MOST_PROBLEMS = 10  # told of one outage
+MAX_PROBLEMS = 10  # reported of one outage
 
 
 class Caps:
     """Hold caps for this process until `release`, `close`, or its end.
 
-    Poll `fds` until `due_ns` and call `serve()`: a keeper that died is started again there, and a capd waited for, as
-    long as this lives. Nothing is started before the first use. May be used by several threads; in a process that was
-    forked off it does nothing.
+    Poll `fds` until `due_ns` and call `serve()`: it replaces a keeper that died, and waits for a capd that did. Nothing
+    is started before the first use. Several threads may use it; in a forked child it does nothing.
     """
 
     def __init__(self, environ: Mapping[str, str], *, who: Mapping[str, str] | None = None) -> None:
@@ -47,16 +42,16 @@ class Caps:
         self._who = dict(who or {})
         self._pid = os.getpid()
         self._mutex = threading.RLock()
-        self._link: Link | None = None
-        self._capd = False  # it was capd that held our caps: nobody else can
-        self._holding = False  # the keeper of this link has our caps
-        self._asked = 0
-        self._held: dict[str, tuple[Held, Wish]] = {}  # by device
-        self._ended: list[Released] = []  # what a keeper put back without being asked by us
+        self._link: KeeperLink | None = None
+        self._needs_capd = False  # capd held our caps: no other keeper may
+        self._is_holding = False  # the keeper of this link has our caps
+        self._last_id = 0
+        self._held: dict[str, tuple[HeldCap, CapRequest]] = {}  # by device
+        self._early_outcomes: list[CapOutcome] = []  # restored by a keeper without our request
         self._events: deque[dict[str, Any]] = deque()
-        self._problems: set[str] = set()  # told since the caps were last set
-        self._resuming = 0
-        self._finishing = 0
+        self._problems: set[str] = set()  # reported since the caps were last set
+        self._resume_id = 0
+        self._cleanup_id = 0
         self._due_ns = NEVER_NS
         self._delay_ns = 0
         self._started_ns = 0
@@ -69,9 +64,9 @@ class Caps:
 
     @property
     def fds(self) -> Sequence[int]:
-        """Return what to poll; it changes when a keeper is started again."""
+        """Return the files to poll; they change when a keeper is replaced."""
         link = self._link
-        # One that another thread closes just now shows -1, which nobody can poll.
+        # A file that another thread is closing shows -1, which cannot be polled.
         return () if link is None or self._pid != os.getpid() else [fd for fd in link.fds if fd >= 0]
 
     @property
@@ -79,69 +74,72 @@ class Caps:
         """Return when `serve()` is needed even if nothing becomes readable (monotonic)."""
         return self._due_ns
 
-    def status(self) -> Status:
-        """Return every device, what is set and who holds it; needs no root, takes no lock. Raises JoulelabError."""
+    def status(self) -> CapStatus:
+        """Read every device, its cap and its holder; needs no root and takes no lock. Raises JoulelabError."""
         with self._mutex:
             self._check_process()
-            if self._link is None:  # reading is for everybody: capd is not needed for it
-                self._open(direct=True)
-                try:
-                    return self._status()
-                finally:
-                    self._close_link()
-            return self._status()
+            if self._link is not None:
+                return self._read_status()
+            self._open_link(direct=True)  # every user may read: capd is not needed for it
+            try:
+                return self._read_status()
+            finally:
+                self._close_link()
 
-    def set(self, wishes: Sequence[Wish]) -> list[Held]:
-        """Set caps, all of them or none; waits until they are set. Raises JoulelabError.
+    def set(self, requests: Sequence[CapRequest]) -> list[HeldCap]:
+        """Set caps, all of them or none, and wait until they are set. Raises JoulelabError.
 
-        Devices that are held and not named stay as they are.
+        Held devices that are not named keep their caps.
         """
         with self._mutex:
             self._check_process()
-            _check(wishes)
-            until = time.monotonic() + HELD_S
-            lost = False
+            for request in requests:
+                if not math.isfinite(request.value):
+                    what, code = f"{request.value} is not a cap", "config.not-a-number"
+                    raise ConfigError(what, where=request.device, next="give a number", code=code)
+            until = time.monotonic() + BUSY_WAIT_S
+            died = False
             while True:
-                answer = self._ask(self._set_frame(wishes), ANSWER_S)
+                answer = self._request_answer(self._make_set_request(requests), ANSWER_TIMEOUT_S)
                 if answer is not None and answer["is"] == "set":
-                    break
+                    return self._store_held(answer["caps"], requests)
                 if answer is None:
-                    if lost:
-                        raise JoulelabError("the keeper of caps died twice", where="caps", next="joulelab cap status")
-                    lost = True
+                    if died:
+                        what, code = "the keeper of caps died twice", "error.keeper-died"
+                        raise JoulelabError(what, where="caps", next="joulelab cap status", code=code)
+                    died = True
                 elif not (answer["error"].get("held") and time.monotonic() < until):
-                    raise error_of(answer["error"])
+                    raise rebuild_error(answer["error"])
                 else:
                     time.sleep(0.05)
-            return self._remember(answer["caps"], wishes)
 
-    def release(self) -> list[Released]:
-        """Put back what was found and wait for it, bounded; what goes wrong is told, not raised."""
+    def release(self) -> list[CapOutcome]:
+        """Restore the original caps and wait for it, at most 20 s; failures are outcomes, nothing is raised."""
         with self._mutex:
             if self._pid != os.getpid():
                 return []
-            told, self._ended = self._ended, []
+            outcomes, self._early_outcomes = self._early_outcomes, []
             held = [one for one, _ in self._held.values()]
             self._held = {}
             self._due_ns = NEVER_NS
-            return told + (self._release(held) if held else [])
+            return outcomes + (self._release_held(held) if held else [])
 
     def serve(self) -> list[dict[str, Any]]:
-        """Hear what happened; start a keeper that died again, with the same caps. Return events.
+        """Read the keeper's messages, and replace a keeper that died, with the same caps. Return events.
 
-        `keeper-died` {pid, why}, `keeper-started` {pid, caps}, `caps-released` {why, devices, problem}: a signal made
-        the keeper put back, and it is not started again; `caps-problem` {problem}.
+        `keeper-died` {keeper, why}, `keeper-started` {keeper, caps}, `caps-problem` {problem}, `caps-released`
+        {why, devices, problem}: a signal made the keeper restore, and it is not replaced.
         """
         if self._pid != os.getpid() or not self._mutex.acquire(blocking=False):
-            return []  # another thread is asking the keeper, and will hear the same; nobody waits for it here
+            return []  # another thread waits for the keeper's answer and handles its messages
         try:
             if self._link is not None:
-                for frame in self._link.receive(0.0):
-                    self._hear(frame)
+                for message in self._link.receive_messages(0.0):
+                    self._handle_message(message)
                 if self._link.broken:
-                    self._bury(self._link)
+                    self._note_death(self._link)
             if monotonic_ns() >= self._due_ns:
-                self._resume()
+                self._resume_caps()
             events = list(self._events)
             self._events.clear()
             return events
@@ -149,7 +147,7 @@ class Caps:
             self._mutex.release()
 
     def close(self) -> None:
-        """Release, and let the keeper end; what was not put back is in the machine's log of caps. Twice is harmless."""
+        """Release the caps and let the keeper end; failures are in the machine's log of caps. Twice is harmless."""
         if self._pid != os.getpid():
             if self._link is not None:
                 self._link.abandon()
@@ -163,22 +161,23 @@ class Caps:
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():
-            raise JoulelabError("these caps belong to the process that made them", where="caps", why=f"pid {self._pid}")
+            what, why = "these caps belong to the process that made them", f"pid {self._pid}"
+            raise JoulelabError(what, where="caps", why=why, code="error.other-process")
 
-    def _open(self, *, direct: bool = False) -> Link:
+    def _open_link(self, *, direct: bool = False) -> KeeperLink:
         if self._link is None:
-            self._link = connect(self._environ, direct=direct, capd=self._capd)
-            self._capd = self._capd or self._link.pid is None
+            self._link = connect_keeper(self._environ, direct=direct, capd=self._needs_capd)
+            self._needs_capd = self._needs_capd or self._link.pid is None
             self._started_ns = monotonic_ns()
         return self._link
 
-    def _open_soon(self) -> Link:
-        """Open, and wait a little for a capd that is just being started again. Raises JoulelabError."""
-        until = time.monotonic() + CAPD_S
+    def _wait_for_link(self) -> KeeperLink:
+        """Open the link; wait up to 10 s for a capd that is being restarted. Raises JoulelabError."""
+        until = time.monotonic() + CAPD_WAIT_S
         while True:
             try:
-                return self._open()
-            except CapdGone:
+                return self._open_link()
+            except CapdUnavailable:
                 if time.monotonic() >= until:
                     raise
             time.sleep(0.05)
@@ -187,170 +186,169 @@ class Caps:
         link, self._link = self._link, None
         if link is not None:
             link.close()
-            self._holding = False
+            self._is_holding = False
 
-    def _status(self) -> Status:
-        answer = self._ask({"do": "status"}, ANSWER_S)
+    def _read_status(self) -> CapStatus:
+        answer = self._request_answer({"do": "status"}, ANSWER_TIMEOUT_S)
         if answer is None:
-            raise JoulelabError("the keeper of caps died", where="caps")
+            raise JoulelabError("the keeper of caps died", where="caps", code="error.keeper-died")
         if answer["is"] == "refused":
-            raise error_of(answer["error"])
-        missing = [(str(scope), str(why)) for scope, why in answer["missing"]]
-        return Status([Device.of(one) for one in answer["devices"]], missing)
+            raise rebuild_error(answer["error"])
+        return CapStatus.from_json(answer)
 
-    def _set_frame(self, wishes: Sequence[Wish]) -> dict[str, Any]:
-        named = [wish.to_json() for wish in wishes]
-        if not self._holding:  # a new keeper has nothing yet
-            asked = {(wish.device, wish.unit == "Hz") for wish in wishes}
-            for held, wish in self._held.values():
-                clocks = held.unit == "Hz"
-                if not asked & {(held.scope, clocks), (held.device, clocks), (held.device[: -len(".clocks")], clocks)}:
-                    named.append(wish.to_json())
-        return {"do": "set", "caps": named, "who": self._who}
+    def _make_set_request(self, requests: Sequence[CapRequest]) -> dict[str, Any]:
+        caps = [request.to_json() for request in requests]
+        if not self._is_holding:  # a new keeper holds nothing yet: name the other caps, too
+            named = {(request.device, request.unit == "Hz") for request in requests}
+            for held, request in self._held.values():
+                names = (held.scope, held.device, held.device[: -len(".clocks")])
+                if not named & {(name, held.unit == "Hz") for name in names}:
+                    caps.append(request.to_json())
+        return {"do": "set", "caps": caps, "who": self._who}
 
-    def _remember(self, caps: Sequence[Mapping[str, Any]], wishes: Sequence[Wish]) -> list[Held]:
-        held = [Held.of(one) for one in caps]
-        for one, wish in zip(held, wishes, strict=False):
-            self._held[one.device] = one, Wish(one.device, wish.value, wish.unit)
-        self._holding = True
+    def _store_held(self, caps: Sequence[Mapping[str, Any]], requests: Sequence[CapRequest]) -> list[HeldCap]:
+        held = [HeldCap.from_json(one) for one in caps]
+        for one, request in zip(held, requests, strict=False):
+            self._held[one.device] = one, CapRequest(one.device, request.value, request.unit)
+        self._is_holding = True
         self._problems.clear()
         self._due_ns = NEVER_NS
-        return held[: len(wishes)]
+        return held[: len(requests)]
 
-    def _ask(self, frame: dict[str, Any], within_s: float) -> dict[str, Any] | None:
-        """Ask the keeper, started if need be; None where it died. Raises JoulelabError where it does not answer."""
-        link = self._open_soon()
-        self._asked += 1
+    def _make_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _request_answer(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
+        """Return the keeper's answer, None if it died. Starts a keeper if needed; raises JoulelabError."""
+        link = self._wait_for_link()
         try:
-            answer = link.ask({**frame, "id": self._asked}, within_s, self._hear)
+            answer = link.request_answer({**request, "id": self._make_id()}, timeout_s, self._handle_message)
         except JoulelabError:
-            link.abandon()  # it notices, and puts back when it can
+            link.abandon()  # it notices, and restores when it can
             self._link = None
-            self._holding = False
+            self._is_holding = False
             if self._held:
-                self._again()
+                self._schedule_retry()
             raise
         if answer is None:
-            self._bury(link)
+            self._note_death(link)
         return answer
 
-    def _release(self, held: Sequence[Held]) -> list[Released]:
+    def _release_held(self, held: Sequence[HeldCap]) -> list[CapOutcome]:
         try:
-            answer = None if self._link is None else self._ask({"do": "release"}, RELEASE_S)
-            told, self._ended = self._ended, []  # a signal may have been first
-            told += _released(answer) if answer is not None else []
-            left = [one.device for one in held if one.device not in {other.device for other in told}]
-            if left:  # it died, or never had them: another one finishes what was left
-                told += _released(self._ask({"do": "restore", "devices": left}, RELEASE_S))
+            answer = None if self._link is None else self._request_answer({"do": "release"}, RELEASE_TIMEOUT_S)
+            outcomes, self._early_outcomes = self._early_outcomes, []  # a signal may have been first
+            outcomes += _read_outcomes(answer) if answer is not None else []
+            left = [one.device for one in held if one.device not in {other.device for other in outcomes}]
+            if left:  # the keeper died, or never had them: another one restores them
+                restore = {"do": "restore", "devices": left}
+                outcomes += _read_outcomes(self._request_answer(restore, RELEASE_TIMEOUT_S))
         except JoulelabError as error:
-            return [_unsure(one, "failed", f"{one.scope} may still be capped: {error}") for one in held]
-        known = {one.device for one in told}
-        said = "another keeper has finished what was left: joulelab cap status"
-        return told + [_unsure(one, "left", f"{one.scope}: {said}") for one in held if one.device not in known]
+            return [_make_outcome(one, "failed", f"{one.scope} may still be capped: {error}") for one in held]
+        known = {one.device for one in outcomes}
+        text = "another keeper has restored it: joulelab cap status"
+        return outcomes + [
+            _make_outcome(one, "left", f"{one.scope}: {text}") for one in held if one.device not in known
+        ]
 
-    def _bury(self, link: Link) -> None:
-        """Note that the keeper died; it is due again at once, unless the last one died young."""
-        self._link = None  # before it is closed: another thread may just look what to poll
+    def _note_death(self, link: KeeperLink) -> None:
+        """Report that the keeper died; replace it at once, or later if it died young."""
+        self._link = None  # before it is closed: another thread may be reading `fds`
         how, name = link.close(), link.name
-        known, self._holding = self._holding or self._resuming > 0, False
-        self._resuming = self._finishing = 0
+        known, self._is_holding = self._is_holding or self._resume_id > 0, False
+        self._resume_id = self._cleanup_id = 0
         if not self._held:
             return
-        if known:  # else it was told already that it refused
+        if known:  # else its refusal was reported already
             self._events.append({"event": "keeper-died", "keeper": name, "why": how})
         if monotonic_ns() - self._started_ns > HEALTHY_NS:
             self._delay_ns = 0
         if self._due_ns == NEVER_NS:
-            self._again()
+            self._schedule_retry()
 
-    def _again(self, most_ns: int = AGAIN_LAST_NS) -> None:
-        self._due_ns = monotonic_ns() + min(most_ns, self._delay_ns)
-        self._delay_ns = min(most_ns, max(AGAIN_FIRST_NS, 2 * self._delay_ns))
+    def _schedule_retry(self, longest_ns: int | None = None) -> None:
+        longest_ns = LAST_RETRY_NS if longest_ns is None else longest_ns
+        self._due_ns = monotonic_ns() + min(longest_ns, self._delay_ns)
+        self._delay_ns = min(longest_ns, max(FIRST_RETRY_NS, 2 * self._delay_ns))
 
-    def _resume(self) -> None:
-        """Ask a new keeper for what the last one held; the answer is heard later."""
+    def _resume_caps(self) -> None:
+        """Ask a new keeper for the caps of the last one; the answer is handled later."""
         self._due_ns = NEVER_NS
         try:
-            link = self._open()
+            link = self._open_link()
         except JoulelabError as error:
-            self._tell_problem(f"the caps are not set again yet: {error}")
-            self._again(AGAIN_CAPD_NS if isinstance(error, CapdGone) else AGAIN_LAST_NS)
+            self._report_problem(f"the caps are not set again yet: {error}")
+            self._schedule_retry(CAPD_RETRY_NS if isinstance(error, CapdUnavailable) else None)
             return
-        self._asked += 1
-        self._resuming = self._asked
-        wishes = [wish.to_json() for _, wish in self._held.values()]
-        link.send({"id": self._resuming, "do": "set", "caps": wishes, "who": self._who})
+        self._resume_id = self._make_id()
+        caps = [request.to_json() for _, request in self._held.values()]
+        link.send_message({"id": self._resume_id, "do": "set", "caps": caps, "who": self._who})
 
-    def _hear(self, frame: dict[str, Any]) -> None:
-        """Take what nobody waits for: the end of a keeper that was told to, and the answer to a resumed set."""
-        what = frame.get("is")
-        if what == "ended":
-            told = [Released.of(one) for one in frame["devices"]]
-            self._ended += told
+    def _handle_message(self, message: dict[str, Any]) -> None:
+        """Handle a message that no request waits for: the end of a keeper, or the answer to a resumed set."""
+        kind, number = message.get("is"), message.get("id")
+        if kind == "ended":
+            self._early_outcomes += (outcomes := [CapOutcome.from_json(one) for one in message["devices"]])
             self._held.clear()
-            if told:
-                problem = f"the caps are no longer held: {self._name()} got {frame['why']}"
-                devices = [one.to_json() for one in told]
-                event = {"event": "caps-released", "why": frame["why"], "devices": devices, "problem": problem}
+            if outcomes:
+                problem = f"the caps are no longer held: {self._get_keeper_name()} got {message['why']}"
+                devices = [one.to_json() for one in outcomes]
+                event = {"event": "caps-released", "why": message["why"], "devices": devices, "problem": problem}
                 self._events.append(event)
-        elif self._resuming and (frame.get("id") == self._resuming or (what == "refused" and not frame.get("id"))):
-            self._resuming = 0
-            if what == "set":
-                self._remember(frame["caps"], [wish for _, wish in self._held.values()])
-                self._events.append({"event": "keeper-started", "keeper": self._name(), "caps": frame["caps"]})
+        elif self._resume_id and (number == self._resume_id or (kind == "refused" and not number)):
+            self._resume_id = 0
+            if kind == "set":
+                self._store_held(message["caps"], [request for _, request in self._held.values()])
+                event = {"event": "keeper-started", "keeper": self._get_keeper_name(), "caps": message["caps"]}
+                self._events.append(event)
             else:
-                self._lose(frame["error"])
-        elif self._finishing and frame.get("id") == self._finishing and what == "released":
-            self._finishing = 0
-            self._ended += _released(frame)
+                self._handle_refusal(message["error"])
+        elif self._cleanup_id and number == self._cleanup_id and kind == "released":
+            self._cleanup_id = 0
+            self._early_outcomes += _read_outcomes(message)
 
-    def _name(self) -> str:
+    def _get_keeper_name(self) -> str:
         return "the keeper" if self._link is None else self._link.name
 
-    def _lose(self, told: Mapping[str, Any]) -> None:
-        """Try again later, unless that is no use: then what was left is put back, the caps are gone, and told so."""
-        error = error_of(dict(told))
-        if not told.get("final"):
-            self._tell_problem(f"the caps are not set again yet: {error}")
-            self._again()
+    def _handle_refusal(self, fields: Mapping[str, Any]) -> None:
+        """Try again later; if that is useless, give up the caps and have the original ones restored."""
+        error = rebuild_error(fields)
+        if not fields.get("final"):
+            self._report_problem(f"the caps are not set again yet: {error}")
+            self._schedule_retry()
             return
-        self._tell_problem(f"the caps are gone, and will not be set again: {error}")
+        self._report_problem(f"the caps are gone, and will not be set again: {error}")
         devices, self._held = list(self._held), {}
-        assert self._link is not None  # it told us
-        self._asked += 1
-        self._finishing = self._asked
-        self._link.send({"id": self._finishing, "do": "restore", "devices": devices})
+        assert self._link is not None  # it sent the refusal
+        self._cleanup_id = self._make_id()
+        self._link.send_message({"id": self._cleanup_id, "do": "restore", "devices": devices})
 
-    def _tell_problem(self, text: str) -> None:
-        """Tell a problem once for as long as it lasts."""
-        if text not in self._problems and len(self._problems) < MOST_PROBLEMS:
+    def _report_problem(self, text: str) -> None:
+        """Report a problem once while it lasts."""
+        if text not in self._problems and len(self._problems) < MAX_PROBLEMS:
             self._problems.add(text)
             self._events.append({"event": "caps-problem", "problem": text})
 
 
-def restore(environ: Mapping[str, str]) -> list[Released]:
-    """Finish all left-over journals whose device is free; return what became of each. Raises JoulelabError."""
-    link = connect(environ)
+def restore_leftovers(environ: Mapping[str, str]) -> list[CapOutcome]:
+    """Restore the caps of killed keepers on all free devices. Raises JoulelabError."""
+    link = connect_keeper(environ)
     try:
-        answer = link.ask({"id": 1, "do": "restore"}, ANSWER_S, lambda _: None)
+        answer = link.request_answer({"id": 1, "do": "restore"}, ANSWER_TIMEOUT_S, lambda _: None)
     finally:
         link.close()
-    return _released(answer)
+    return _read_outcomes(answer)
 
 
-def _released(answer: Mapping[str, Any] | None) -> list[Released]:
+def _read_outcomes(answer: Mapping[str, Any] | None) -> list[CapOutcome]:
     if answer is None:
-        raise JoulelabError("the keeper of caps died", where="caps", next="joulelab cap restore")
+        advice, code = "joulelab cap restore", "error.keeper-died"
+        raise JoulelabError("the keeper of caps died", where="caps", next=advice, code=code)
     if answer["is"] == "refused":
-        raise error_of(answer["error"])
-    return [Released.of(one) for one in answer["devices"]]
+        raise rebuild_error(answer["error"])
+    return [CapOutcome.from_json(one) for one in answer["devices"]]
 
 
-def _unsure(held: Held, outcome: Literal["left", "failed"], said: str) -> Released:
-    return Released(held.scope, held.device, outcome, held.found, None, held.unit, said)
-
-
-def _check(wishes: Sequence[Wish]) -> None:
-    for wish in wishes:
-        if not math.isfinite(wish.value):
-            raise ConfigError(f"{wish.value} is no cap", where=wish.device, next="give a number")
+def _make_outcome(held: HeldCap, outcome: str, message: str) -> CapOutcome:
+    return CapOutcome(held.scope, held.device, outcome, held.found, None, held.unit, message)

@@ -1,4 +1,4 @@
-"""Keep the caps of one client: status, set, release; all devices of a set or none."""
+"""Hold the caps of one client: read the status, set all devices of a request or none, restore them."""
 
 from __future__ import annotations
 
@@ -7,302 +7,279 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from joulelab.control.frames import plain, refused
-from joulelab.control.lease import Lease, finish, main_value, unit_of, value_text
-from joulelab.control.state import InUse, by_hand, holder_text, utc_text
-from joulelab.control.told import Released
+from joulelab.control.lease import CapLease, finish_journal, format_value, get_main_value, get_unit
+from joulelab.control.protocol import CapDevice, CapOutcome, HeldCap, clean_text, make_refusal
+from joulelab.control.state import DeviceBusy, advise_manual_reset, format_holder, format_utc
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused, StoreError
 from joulelab.core.setting import WAYS, OutOfBounds
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.instruments.nvml.control import LOCK_CLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from joulelab.control.frames import Ask, WishFrame
-    from joulelab.control.setters import Found
-    from joulelab.control.state import Journal, State
+    from joulelab.control.protocol import CapRequest, KeeperRequest
+    from joulelab.control.setters import SetterInventory
+    from joulelab.control.state import CapJournal, StateFolder
     from joulelab.core.setting import Limits, Setter
 
-# Raises Refused where a client may not set a device to a value (W or Hz).
-Permit = Callable[["Setter", float, "Limits"], None]
-# Some drivers take a moment to enforce a new cap (W).
-SETTLE_S, ABOVE = 0.2, 1.0
-EVEN_ROOT = (
+# Raises Refused if a client may not set a device to a value (W or Hz).
+PermissionCheck = Callable[["Setter", float, "Limits"], None]
+# Some drivers take a moment to enforce a new cap; it may be 1 W above the requested one.
+ENFORCE_WAIT_S, ENFORCE_SLACK = 0.2, 1.0
+ROOT_DENIED = (
     "it is refused even to root: a container without CAP_SYS_ADMIN or with a read-only /sys, or a virtual GPU? "
     "compare with nvidia-smi -pl; run it, or capd, on the host"
 )
-BUS = "has it fallen off the bus? nvidia-smi -q, Xid in dmesg; reset it (nvidia-smi -r) or reboot"
-_KIND = {"W": "power", "share": "power", "Hz": "clocks"}
+CHECK_BUS = "has it fallen off the bus? nvidia-smi -q, Xid in dmesg; reset it (nvidia-smi -r) or reboot"
+_KIND_OF_UNIT = {"W": "power", "share": "power", "Hz": "clocks"}
 
 
 class Keeper:
     """Hold the leases of one client.
 
-    `find` opens the setters when they are first needed, `permit` says what the client may; `who` names the client to
-    others. `denied` is the advice where the keeper itself has no permission, unless its `user` is root (0).
+    `open_setters` opens the setters when they are first needed; `who` names the client to others. `denied_advice` is
+    printed if the keeper itself has no permission, unless it runs as root (`user` 0).
     """
 
     def __init__(
         self,
-        state: State,
-        find: Callable[[], Found],
+        state: StateFolder,
+        open_setters: Callable[[], SetterInventory],
         who: Mapping[str, Any],
         *,
-        permit: Permit | None = None,
-        denied: str = WAYS,
+        check_permission: PermissionCheck | None = None,
+        denied_advice: str = WAYS,
         user: int | None = None,
     ) -> None:
         self.state = state
-        self.leases: dict[str, Lease] = {}
-        self._find = find
+        self.leases: dict[str, CapLease] = {}
+        self._open_setters = open_setters
         self._who = dict(who)
-        self._permit = permit
-        self._denied = denied if (os.geteuid() if user is None else user) else EVEN_ROOT
+        self._check_permission = check_permission
+        self._denied_advice = denied_advice if (os.geteuid() if user is None else user) else ROOT_DENIED
 
-    def answer(self, ask: Ask) -> dict[str, Any]:
-        """Return the answer to a request; errors are answers too."""
+    def answer_request(self, request: KeeperRequest) -> dict[str, Any]:
+        """Answer a request; errors of joulelab are answers too."""
+        number = request.id
         try:
-            if ask.do == "status":
-                return {"id": ask.id, "is": "status", **self.status()}
-            if ask.do == "set":
-                return {"id": ask.id, "is": "set", "caps": self.set(ask.caps, ask.who)}
-            if ask.do == "release":
-                return {"id": ask.id, "is": "released", "devices": [o.to_json() for o in self.release()]}
-            return {"id": ask.id, "is": "released", "devices": [o.to_json() for o in self.restore(ask.devices)]}
+            if request.do == "status":
+                return {"id": number, "is": "status", **self.read_status()}
+            if request.do == "set":
+                return {"id": number, "is": "set", "caps": self.set_caps(request.caps, request.who)}
+            release = request.do == "release"
+            outcomes = self.release_caps() if release else self.restore_leftovers(request.devices)
+            return {"id": number, "is": "released", "devices": [o.to_json() for o in outcomes]}
         except Denied as error:
-            advised = Denied(error.what, where=error.where, why=error.why, next=self._denied)
-            return refused(ask.id, advised)
+            advice = self._denied_advice
+            error = Denied(error.what, where=error.where, why=error.why, next=advice, code=error.code)
+            return make_refusal(number, error)
         except JoulelabError as error:
-            return refused(ask.id, error, held=isinstance(error, InUse), final=isinstance(error, OutOfBounds))
+            held, final = isinstance(error, DeviceBusy), isinstance(error, OutOfBounds)
+            return make_refusal(number, error, held=held, final=final)
 
-    def status(self) -> dict[str, Any]:
-        """Return every device with its range, what is set, and who holds it."""
-        found = self._find()
+    def read_status(self) -> dict[str, Any]:
+        """Describe every device: range, cap, holder, left-over cap."""
+        found = self._open_setters()
         devices, missing = [], [list(one) for one in found.missing]
         for setter in found.setters:
             try:
-                devices.append(self._status(setter))
+                devices.append(self._describe_device(setter).to_json())
             except JoulelabError as error:
-                left = "; a cap was left behind on it" if setter.device in self.state.devices() else ""
+                left = "; a cap was left behind on it" if setter.device in self.state.list_devices() else ""
                 missing.append([setter.scope, f"{error}{left}"])
         known = {setter.device for setter in found.setters}
-        missing += [self._gone(device) for device in self.state.devices() if device not in known]
+        missing += [self._describe_absence(device) for device in self.state.list_devices() if device not in known]
         return {"devices": devices, "missing": missing}
 
-    def set(self, wishes: Sequence[WishFrame], who: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Hold devices, or change those that are held; what is refused undoes the rest. Raises JoulelabError."""
-        wanted = self._wanted(wishes)
-        named = {**{key: plain(value) for key, value in who.items() if key in ("command", "run")}, **self._who}
-        before = {
-            device: self.leases[device].now
-            for device in (setter.device for setter, _ in wanted)
-            if device in self.leases
-        }
+    def set_caps(self, requests: Sequence[CapRequest], who: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Cap devices, or change held caps; if one is refused, the others are undone. Raises JoulelabError."""
+        wanted = self._resolve_requests(requests)
+        named = {**{key: clean_text(value) for key, value in who.items() if key in ("command", "run")}, **self._who}
+        before = {s.device: self.leases[s.device].now for s, _ in wanted if s.device in self.leases}
         fresh: list[str] = []
         try:
             for setter, value in wanted:
                 if setter.device not in self.leases:
-                    lock_text = {**named, "since": utc_text()}
-                    self.leases[setter.device] = Lease(setter, self.state, lock_text)
+                    holder = {**named, "since": format_utc()}
+                    self.leases[setter.device] = CapLease(setter, self.state, holder)
                     fresh.append(setter.device)
                 lease = self.leases[setter.device]
                 lease.set(lease.setter.setting(value))
-            told = self._told([(self.leases[setter.device], value) for setter, value in wanted])
+            return self._describe_held([(self.leases[setter.device], value) for setter, value in wanted])
         except BaseException as error:
-            problems = self._undo(fresh, before)
+            problems = self._undo_changes(fresh, before)
             if problems and isinstance(error, JoulelabError):
                 error.why = "; ".join([*([error.why] if error.why else []), *problems])
             raise
-        return told
 
-    def release(self) -> list[Released]:
-        """Put back everything, the last first, and let go of it. Nothing is raised."""
+    def release_caps(self) -> list[CapOutcome]:
+        """Restore every device, the last first, and unlock it. Raises nothing."""
         return [self.leases.pop(device).restore() for device in reversed(list(self.leases))]
 
-    def restore(self, devices: Sequence[str] | None = None) -> list[Released]:
-        """Finish left-over journals (of some devices) that no keeper holds. Nothing is raised."""
-        left = [d for d in self.state.devices() if devices is None or d in devices]
+    def restore_leftovers(self, devices: Sequence[str] | None = None) -> list[CapOutcome]:
+        """Finish the journals (of some devices) that no keeper holds. Raises nothing."""
+        left = [d for d in self.state.list_devices() if devices is None or d in devices]
         if not left:
             return []
-        setters = {setter.device: setter for setter in self._find().setters}
-        outcomes = [self._restore(device, setters.get(device)) for device in left]
+        setters = {setter.device: setter for setter in self._open_setters().setters}
+        outcomes = [self._restore_leftover(device, setters.get(device)) for device in left]
         return [outcome for outcome in outcomes if outcome is not None]
 
-    def _restore(self, device: str, setter: Setter | None) -> Released | None:
-        """Finish one journal; whatever is wrong with it is told, and keeps no other from being finished."""
+    def _restore_leftover(self, device: str, setter: Setter | None) -> CapOutcome | None:
+        """Finish one journal, None if another keeper does; no error stops the other devices."""
+        path = self.state.get_journal_path(device)
         try:
-            lock = self.state.lock(device, {**self._who, "since": utc_text()}, setter.scope if setter else device)
-        except InUse:
+            holder = {**self._who, "since": format_utc()}
+            lock = self.state.lock_device(device, holder, setter.scope if setter else device)
+        except DeviceBusy:
             return None
         except JoulelabError as error:
-            return _failed(device, str(error))
+            return _make_failure(device, str(error))
         try:
-            journal = self.state.read(device)
-            if journal is None:  # its keeper has just put it back
+            journal = self.state.read_journal(device)
+            if journal is None:  # its keeper has just finished it
                 return None
-            return _absent(journal, self.state.path(device)) if setter is None else finish(setter, journal, self.state)
+            if setter is not None:
+                return finish_journal(setter, journal, self.state)
+            advice = f"{_advise_return(journal)}; remove {path} only if it is gone for good"
+            message = f"{_name_device(journal)} is not there now; {advice}"
+            found, unit = get_main_value(journal.found), get_unit(journal.kind)
+            return CapOutcome(journal.scope, device, "failed", found, None, unit, message)
         except StoreError as error:
-            return _failed(device, str(error))
+            return _make_failure(device, str(error))
         except Exception as error:  # noqa: BLE001 - see above
-            return _failed(device, f"{device} is not put back: {error!r}; {by_hand(self.state.path(device))}")
+            return _make_failure(device, f"{device} is not restored: {error!r}; {advise_manual_reset(path)}")
         finally:
             lock.close()
 
-    def _gone(self, device: str) -> list[str]:
-        """Return what is known of a device that has a journal, and is not there."""
+    def _describe_absence(self, device: str) -> list[str]:
+        """Return (scope, reason) of a device that has a journal and is not there."""
         try:
-            holder, left = self.state.look(device)
-            journal = left or self.state.read(device)
+            holder, left = self.state.inspect_device(device)
+            journal = left or self.state.read_journal(device)
         except StoreError as error:
             return [device, str(error)]
-        if journal is None:  # its keeper has just put it back
-            return [device, "it was put back just now"]
-        what = f"{_thing(journal)} is not there now, and a cap was left behind on it"
-        if holder is not None:
-            what = f"{_thing(journal)} is not there now; held by {holder_text(holder)}"
-        return [journal.scope, f"{what}; {_return(journal)}"]
+        if journal is None:  # its keeper has just finished it
+            return [device, "it was restored just now"]
+        reason = "and a cap was left behind on it" if holder is None else f"held by {format_holder(holder)}"
+        separator = ", " if holder is None else "; "
+        text = f"{_name_device(journal)} is not there now{separator}{reason}; {_advise_return(journal)}"
+        return [journal.scope, text]
 
-    def _undo(self, fresh: list[str], before: Mapping[str, Any]) -> list[str]:
-        """Take a set back: let go of new devices, set held ones to what they were; return what went wrong."""
+    def _undo_changes(self, fresh: list[str], before: Mapping[str, Any]) -> list[str]:
+        """Undo a request: restore newly held devices, set the others to their value before; return the problems."""
         problems = []
         for device in reversed(fresh):
             outcome = self.leases.pop(device).restore()
             if outcome.outcome in ("failed", "left"):
-                problems.append(f"{outcome.scope}: {outcome.said}")
+                problems.append(f"{outcome.scope}: {outcome.message}")
         for device, setting in before.items():
             try:
                 self.leases[device].undo(setting)
             except JoulelabError as error:
-                problems.append(f"{self.leases[device].setter.scope} is not back at what it was: {error}")
+                problems.append(f"{self.leases[device].setter.scope} is not back at its former cap: {error}")
         return problems
 
-    def _wanted(self, wishes: Sequence[WishFrame]) -> list[tuple[Setter, float]]:
+    def _resolve_requests(self, requests: Sequence[CapRequest]) -> list[tuple[Setter, float]]:
+        """Return the setter and the value (W or Hz) of each request. Raises JoulelabError for what is not allowed."""
         wanted: list[tuple[Setter, float]] = []
-        for wish in wishes:
-            setter = self._setter(wish)
+        for request in requests:
+            setter = self._find_setter(request)
             if any(setter.device == other.device for other, _ in wanted):
-                raise ConfigError(f"{setter.scope} is named twice", where="caps", next="name each device once")
-            limits = setter.limits()
-            value = wish.value
-            if wish.unit == "share":
-                value = self._share(setter, limits, wish.value)
+                what, code = f"{setter.scope} is named twice", "config.duplicate-device"
+                raise ConfigError(what, where="caps", next="name each device once", code=code)
+            limits, value = setter.limits(), request.value
+            if request.unit == "share":
+                if limits.default is None:
+                    what, why = "it takes no share", "the device reports no default cap"
+                    advice, code = "give the cap in watts", "refused.no-default"
+                    raise Refused(what, where=setter.scope, why=why, next=advice, code=code)
+                value *= limits.default
             limits.check(value, setter.scope)
-            if self._permit is not None:
-                self._permit(setter, value, limits)
+            if self._check_permission is not None:
+                self._check_permission(setter, value, limits)
             wanted.append((setter, value))
         return wanted
 
-    def _share(self, setter: Setter, limits: Limits, share: float) -> float:
-        if limits.default is None:
-            why = "the device does not tell its default"
-            raise Refused("it takes no share", where=setter.scope, why=why, next="give it in watts")
-        return share * limits.default
-
-    def _setter(self, wish: WishFrame) -> Setter:
-        """Return the setter that a wish means. Raises ConfigError with the devices there are."""
-        # A device that is held is found by its lease: it stays ours even if it is not listed any more.
+    def _find_setter(self, request: CapRequest) -> Setter:
+        """Return the setter of a request. Raises ConfigError with the devices there are."""
+        # A held device is found by its lease: it stays ours even if it is no longer listed.
         held = [lease.setter for lease in self.leases.values()]
-        kind = _KIND[wish.unit]
-        for setter in (*held, *self._find().setters):
-            if setter.kind == kind and wish.device in (
-                setter.scope,
-                setter.device,
-                setter.device.removesuffix(".clocks"),
-            ):
+        kind = _KIND_OF_UNIT[request.unit]
+        for setter in (*held, *self._open_setters().setters):
+            names = (setter.scope, setter.device, setter.device.removesuffix(".clocks"))
+            if setter.kind == kind and request.device in names:
                 return setter
-        raise self._none(wish.device, kind)
+        raise self._explain_no_setter(request.device, kind)
 
-    def _none(self, device: str, kind: str) -> ConfigError:
-        """Return why there is no such setter: the device takes no cap, or it is not there."""
-        found = self._find()
-        what = "cap" if kind == "power" else "lock of its clocks"
+    def _explain_no_setter(self, device: str, kind: str) -> ConfigError:
+        """Explain why there is no setter: the device takes no cap, or it is not there."""
+        found = self._open_setters()
         others = [one for one in found.setters if device in (one.scope, one.device.removesuffix(".clocks"))]
         scope = others[0].scope if others else device
         reasons = [why for missing, why in found.missing if missing == scope]
         if others or reasons:
-            then = LOCK_CLOCKS if any(one.kind == "clocks" for one in others) else "joulelab cap status"
-            advice = None if any(LOCK_CLOCKS in why for why in reasons) else then
-            return Refused(f"{scope} takes no {what}", where="caps", why="; ".join(reasons) or None, next=advice)
+            advice = LOCK_CLOCKS if any(one.kind == "clocks" for one in others) else "joulelab cap status"
+            next_ = None if any(LOCK_CLOCKS in why for why in reasons) else advice
+            what = f"{scope} takes no {'cap' if kind == 'power' else 'lock of its clocks'}"
+            why, code = "; ".join(reasons) or None, "refused.not-supported"
+            return Refused(what, where="caps", why=why, next=next_, code=code)
         names = [setter.scope for setter in found.setters if setter.kind == kind]
-        text = plain(f"there is no {device!r} to {'cap' if kind == 'power' else 'lock the clocks of'}")
+        what = clean_text(f"there is no {device!r} to {'cap' if kind == 'power' else 'lock the clocks of'}")
+        code = "config.unknown-device"
         if names:
-            return ConfigError(text, where="caps", next=nearest(device, names))
-        why = "; ".join(dict.fromkeys(why for _, why in (*found.missing, *found.absent)))
-        return ConfigError(text, where="caps", why=why or None, next="joulelab cap status")
+            return ConfigError(what, where="caps", next=suggest_name(device, names), code=code)
+        why = "; ".join(dict.fromkeys(why for _, why in (*found.missing, *found.absent))) or None
+        return ConfigError(what, where="caps", why=why, next="joulelab cap status", code=code)
 
-    def _told(self, held: Sequence[tuple[Lease, float]]) -> list[dict[str, Any]]:
-        """Return what is set and in force, once that follows what was asked or a moment has passed."""
-        until = time.monotonic() + SETTLE_S
+    def _describe_held(self, held: Sequence[tuple[CapLease, float]]) -> list[dict[str, Any]]:
+        """Describe the caps that were just set, after waiting a moment until they are enforced."""
+        until = time.monotonic() + ENFORCE_WAIT_S
         while True:
             enforced = [lease.setter.enforced() for lease, _ in held]
             pairs = zip(enforced, held, strict=True)
-            settled = all(value is None or value <= asked + ABOVE for value, (_, asked) in pairs)
+            settled = all(value is None or value <= asked + ENFORCE_SLACK for value, (_, asked) in pairs)
             if settled or time.monotonic() >= until:
-                return [_held(*one, value) for one, value in zip(held, enforced, strict=True)]
+                break
             time.sleep(0.02)
+        caps = []
+        for (lease, asked), value in zip(held, enforced, strict=True):
+            limits, found, now = lease.setter.limits(), get_main_value(lease.found), get_main_value(lease.now)
+            names = _get_names(lease.setter)
+            caps.append(HeldCap(*names, asked, now, value, found, limits.default, limits.unit).to_json())
+        return caps
 
-    def _status(self, setter: Setter) -> dict[str, Any]:
-        """Return what a device shows, who holds it, and what was left behind. Raises MeterError."""
-        limits = setter.limits()
-        told = {
-            **_names(setter),
-            "unit": limits.unit,
-            "lowest": limits.lowest,
-            "highest": limits.highest,
-            "default": limits.default,
-            "requested": main_value(setter.get()),
-            "enforced": setter.enforced(),
-        }
+    def _describe_device(self, setter: Setter) -> CapDevice:
+        """Describe a device: range, cap, holder, left-over cap. Raises MeterError."""
+        limits, requested, enforced = setter.limits(), get_main_value(setter.get()), setter.enforced()
+        holder, leftover = None, None
         try:
-            holder, left = self.state.look(setter.device)
+            who, journal = self.state.inspect_device(setter.device)
+            holder = None if who is None else format_holder(who)
+            if journal is not None:
+                ours = [get_main_value(one) for one in journal.set]
+                found = get_main_value(journal.found)
+                leftover = {"found": found, "set": ours, "who": dict(journal.who), "utc": journal.utc}
         except StoreError as error:
-            return {**told, "holder": None, "leftover": {"problem": str(error)}}
-        return {
-            **told,
-            "holder": None if holder is None else holder_text(holder),
-            "leftover": None if left is None else _leftover(left),
-        }
+            leftover = {"problem": str(error)}
+        bounds = (limits.lowest, limits.highest, limits.default)
+        return CapDevice(*_get_names(setter), limits.unit, *bounds, requested, enforced, holder, leftover)
 
 
-def _held(lease: Lease, asked: float, enforced: float | None) -> dict[str, Any]:
-    limits = lease.setter.limits()
-    return {
-        **_names(lease.setter),
-        "asked": asked,
-        "requested": main_value(lease.now),
-        "enforced": enforced,
-        "found": main_value(lease.found),
-        "default": limits.default,
-        "unit": limits.unit,
-    }
+def _make_failure(device: str, message: str) -> CapOutcome:
+    return CapOutcome(device, device, "failed", None, None, "W", message)
 
 
-def _leftover(journal: Journal) -> dict[str, Any]:
-    ours = [main_value(one) for one in journal.set]
-    return {"found": main_value(journal.found), "set": ours, "who": dict(journal.who), "utc": journal.utc}
-
-
-def _failed(device: str, said: str) -> Released:
-    return Released(device, device, "failed", None, None, "W", said)
-
-
-def _absent(journal: Journal, path: Path) -> Released:
-    said = f"{_thing(journal)} is not there now; {_return(journal)}; remove {path} only if it is gone for good"
-    found = main_value(journal.found)
-    return Released(journal.scope, journal.device, "failed", found, None, unit_of(journal.kind), said)
-
-
-def _thing(journal: Journal) -> str:
+def _name_device(journal: CapJournal) -> str:
     return f"{journal.scope} ({journal.device})"
 
 
-def _return(journal: Journal) -> str:
-    found = value_text(main_value(journal.found), unit_of(journal.kind))
-    bus = f"{BUS}; " if journal.scope.startswith("gpu:") else ""
-    return f"{bus}when it returns, joulelab cap restore puts it back at {found}"
+def _advise_return(journal: CapJournal) -> str:
+    found = format_value(get_main_value(journal.found), get_unit(journal.kind))
+    bus = f"{CHECK_BUS}; " if journal.scope.startswith("gpu:") else ""
+    return f"{bus}when it returns, joulelab cap restore sets it back to {found}"
 
 
-def _names(setter: Setter) -> dict[str, Any]:
-    return {"scope": setter.scope, "device": setter.device, "model": setter.model, "kind": setter.kind}
+def _get_names(setter: Setter) -> tuple[str, str, str, str]:
+    return setter.scope, setter.device, setter.model, setter.kind

@@ -1,4 +1,4 @@
-"""Hold one device: lock it, finish what was left over, remember what was found, set, read back, put back."""
+"""Hold one device: lock it, finish a left-over journal, save the original setting, set, read back, restore."""
 
 from __future__ import annotations
 
@@ -7,145 +7,154 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulelab.control.state import Journal, utc_text
-from joulelab.control.told import Released
+import msgspec
+
+from joulelab.control.protocol import CapOutcome
+from joulelab.control.state import CapJournal, format_utc
 from joulelab.core.errors import DeviceLost, JoulelabError, Refused
 from joulelab.core.setting import same
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.control.state import State
+    from joulelab.control.state import StateFolder
     from joulelab.core.setting import Setter, Setting
 
-# A restore that fails may work a moment later; a device that is gone is not asked again.
-TRIES = 3
-PAUSE_S = 0.1
+# A restore that fails may work a moment later; a device that is gone is not tried again.
+RESTORE_TRIES = 3
+RETRY_PAUSE_S = 0.1
+CHECK_CAP = "ask for another value, or lock clocks instead: joulelab cap status"
 
-Verdict = Literal["as found", "restore", "leave"]
+Decision = Literal["as found", "restore", "leave"]
 
 
-def verdict(
+def decide_restore(
     now: Setting, *, found: Setting, ours: Sequence[Setting], default: Setting | None, same_boot: bool
-) -> Verdict:
-    """Decide what to do with what a device shows: only what is still ours, or was forgotten by the device, is undone.
+) -> Decision:
+    """Decide whether to restore a device: only if it still has our setting, or fell back to its default in this boot.
 
-    A setting of several values may be half set, or half put back: each of its values is then ours or found. One of
-    ours that is hardly different from what was found is ours.
+    A setting of several values may be half set or half restored: each value is then one of ours or the original.
+    A setting of ours that differs from the original by less than the rounding of devices is ours.
     """
     if dict(now) == dict(found):
         return "as found"
-    if _is_mixed(now, [found, *ours]):
+    if _is_mixture(now, [found, *ours]):
         return "restore"
     if same_boot and default is not None and same(now, default):
         return "restore"
     return "leave"
 
 
-def _is_mixed(now: Setting, settings: Sequence[Setting]) -> bool:
+def _is_mixture(now: Setting, settings: Sequence[Setting]) -> bool:
     alike = [one for one in settings if one.keys() == now.keys()]
     if not now:
         return bool(alike)
     return all(any(same({key: value}, {key: one[key]}) for one in alike) for key, value in now.items())
 
 
-def main_value(setting: Setting | None) -> float | None:
-    """Return the one number that people call the cap (W or Hz), None where nothing is set."""
+def get_main_value(setting: Setting | None) -> float | None:
+    """Return the number that users call the cap (W or Hz), None if nothing is set."""
     if not setting:
         return None
     return next((setting[key] for key in ("cap_w", "long_term_w", "highest_hz") if key in setting), None)
 
 
-def value_text(value: float | None, unit: str) -> str:
-    """Return `170 W`, `1410 MHz`, or that nothing is set."""
+def format_value(value: float | None, unit: str) -> str:
+    """Format `170 W`, `1410 MHz`, `no cap` or `free clocks`."""
     if value is None:
         return "free clocks" if unit == "Hz" else "no cap"
     return f"{value:.6g} W" if unit == "W" else f"{value / 1e6:.6g} MHz"
 
 
-def unit_of(kind: str) -> str:
+def get_unit(kind: str) -> str:
     """Return the unit of a kind of setter."""
     return "Hz" if kind == "clocks" else "W"
 
 
-class _NotBack(Refused):
-    """Report a device that shows something else than what was put back."""
+def _format_setting(setting: Setting | None, kind: str) -> str:
+    return format_value(get_main_value(setting), get_unit(kind))
 
-    def __init__(self, what: str, shown: Setting, *, where: str, why: str) -> None:
-        super().__init__(what, where=where, why=why)
+
+def _explain_difference(shown: Setting, wanted: Setting, kind: str) -> str:
+    shows, takes = (_format_setting(one, kind) for one in (shown, wanted))
+    return f"it shows {shows} after it took {takes}" if shows != takes else f"it shows {dict(shown)}"
+
+
+class _RestoreFailed(Refused):
+    """Report a device that shows another setting than the one that was restored."""
+
+    def __init__(self, shown: Setting, *, where: str, why: str) -> None:
+        super().__init__("it is not restored", where=where, why=why, code="refused.not-restored")
         self.shown = dict(shown)
 
 
-def finish(setter: Setter, journal: Journal, state: State) -> Released:
-    """Put back what a journal says was found, if it is still ours to do; the lock is held. Nothing is raised.
+def finish_journal(setter: Setter, journal: CapJournal, state: StateFolder) -> CapOutcome:
+    """Restore the original setting of a journal, if it is still ours to restore; needs the lock. Raises nothing.
 
-    The journal is removed unless that failed.
+    The journal is removed unless the restore failed.
     """
-    left = TRIES
+    tries = RESTORE_TRIES
     while True:
-        left -= 1
+        tries -= 1
         try:
-            outcome = _finish(setter, journal)
+            outcome = _restore_setting(setter, journal)
             break
-        except Exception as error:  # noqa: BLE001 - a driver's surprise keeps no other device from being put back
-            if isinstance(error, _NotBack):  # under our lock, what it shows is what became of our setting
+        except Exception as error:  # noqa: BLE001 - an unexpected error of one driver must not stop the other devices
+            if isinstance(error, _RestoreFailed):  # we hold the lock: the device made this of our setting
                 journal = replace(journal, set=[*journal.set, error.shown])
                 with contextlib.suppress(Refused):
-                    state.write(journal)
-            if not left or isinstance(error, DeviceLost):
-                found = value_text(main_value(journal.found), unit_of(journal.kind))
+                    state.write_journal(journal)
+            if not tries or isinstance(error, DeviceLost):
+                found = _format_setting(journal.found, journal.kind)
                 why = error if isinstance(error, JoulelabError) else repr(error)
-                said = f"{journal.scope} is not back at {found}: {why}; the journal stays: joulelab cap restore"
-                return _told(journal, "failed", None, said)
-        time.sleep(PAUSE_S)
+                message = f"{journal.scope} is not back at {found}: {why}; try again: joulelab cap restore"
+                return _make_outcome(journal, "failed", None, message)
+        time.sleep(RETRY_PAUSE_S)
     try:
-        state.remove(journal.device)
+        state.remove_journal(journal.device)
     except OSError as error:
-        said = f"{outcome.said}; the journal could not be removed ({error.strerror})"
-        return replace(outcome, said=said)
+        message = f"{outcome.message}; the journal cannot be removed ({error.strerror})"
+        return msgspec.structs.replace(outcome, message=message)
     return outcome
 
 
-def _finish(setter: Setter, journal: Journal) -> Released:
-    now = setter.get()
-    what = verdict(now, found=journal.found, ours=journal.set, default=journal.default, same_boot=journal.same_boot)
-    unit = unit_of(journal.kind)
-    shows, found = value_text(main_value(now), unit), value_text(main_value(journal.found), unit)
-    if what == "as found":
-        return _told(journal, "as found", now, f"{journal.scope}: {found}, as found")
-    if what == "leave":
-        ours = value_text(main_value(journal.set[-1]) if journal.set else None, unit)
-        why = "somebody else changed it" if journal.same_boot else "the machine was started again since"
-        said = f"{journal.scope} stays at {shows}: {why} (found {found}, we had set {ours})"
-        return _told(journal, "left", now, said)
+def _restore_setting(setter: Setter, journal: CapJournal) -> CapOutcome:
+    now, kind = setter.get(), journal.kind
+    decision = decide_restore(
+        now, found=journal.found, ours=journal.set, default=journal.default, same_boot=journal.is_from_this_boot
+    )
+    shows, found = (_format_setting(one, kind) for one in (now, journal.found))
+    if decision == "as found":
+        return _make_outcome(journal, "as found", now, f"{journal.scope}: {found}, as found")
+    if decision == "leave":
+        ours = _format_setting(journal.set[-1] if journal.set else None, kind)
+        why = "another program changed it" if journal.is_from_this_boot else "the machine was restarted since"
+        message = f"{journal.scope} stays at {shows}: {why} (original {found}, set by joulelab {ours})"
+        return _make_outcome(journal, "left", now, message)
     setter.set(journal.found)
     now = setter.get()
     if not same(now, journal.found):
-        shown = value_text(main_value(now), unit)
-        why = f"it shows {shown} after it took {found}" if shown != found else f"it shows {dict(now)}"
-        raise _NotBack("it does not go back", now, where=journal.scope, why=why)
-    return _told(journal, "restored", now, f"{journal.scope}: back at {found}, as found (it was at {shows})")
+        raise _RestoreFailed(now, where=journal.scope, why=_explain_difference(now, journal.found, kind))
+    return _make_outcome(journal, "restored", now, f"{journal.scope}: back at {found}, as found (it was at {shows})")
 
 
-def _told(
-    journal: Journal, outcome: Literal["restored", "as found", "left", "failed"], now: Setting | None, said: str
-) -> Released:
-    found = main_value(journal.found)
-    return Released(journal.scope, journal.device, outcome, found, main_value(now), unit_of(journal.kind), said)
+def _make_outcome(journal: CapJournal, outcome: str, now: Setting | None, message: str) -> CapOutcome:
+    found, unit = get_main_value(journal.found), get_unit(journal.kind)
+    return CapOutcome(journal.scope, journal.device, outcome, found, get_main_value(now), unit, message)
 
 
-class Lease:
-    """Hold one device from the lock to the restore; `found` is what was there before us."""
+class CapLease:
+    """Hold one device from the lock to the restore; `found` is its original setting."""
 
-    def __init__(self, setter: Setter, state: State, who: Mapping[str, Any]) -> None:
-        """Lock the device and finish what was left over. Raises InUse, Refused, StoreError, MeterError."""
+    def __init__(self, setter: Setter, state: StateFolder, who: Mapping[str, Any]) -> None:
+        """Lock the device and finish its left-over journal. Raises DeviceBusy, Refused, StoreError, MeterError."""
         self.setter = setter
-        self.finished: Released | None = None
+        self.finished: CapOutcome | None = None
         self._state = state
         self._who = dict(who)
-        self._sure: Setting | None = None  # the last setting of ours that the device showed
-        self._maybe: list[Setting] = []  # settings that it may have taken
-        self._lock = state.lock(setter.device, who, setter.scope)
+        self._confirmed: Setting | None = None  # our last setting that the device showed
+        self._possible: list[Setting] = []  # settings that the device may have taken since
+        self._lock = state.lock_device(setter.device, who, setter.scope)
         try:
             self._finish_leftover()
             self.found: Setting = dict(setter.get())
@@ -155,68 +164,66 @@ class Lease:
             raise
 
     def _finish_leftover(self) -> None:
-        journal = self._state.read(self.setter.device)
+        journal = self._state.read_journal(self.setter.device)
         if journal is None:
             return
-        self.finished = finish(self.setter, journal, self._state)
+        self.finished = finish_journal(self.setter, journal, self._state)
         if self.finished.outcome == "failed":
-            what = "a cap that was left over is not put back yet"
-            raise Refused(what, where=self.setter.scope, why=self.finished.said, next="joulelab cap status")
+            what, why = "the cap of a killed keeper is not restored yet", self.finished.message
+            advice, code = "joulelab cap status", "refused.leftover-cap"
+            raise Refused(what, where=self.setter.scope, why=why, next=advice, code=code)
 
     @property
     def now(self) -> Setting:
-        """Return what the device is known to have been set to: ours, or what was found."""
-        return self.found if self._sure is None else self._sure
+        """Return our confirmed setting, or the original one."""
+        return self.found if self._confirmed is None else self._confirmed
 
     def set(self, setting: Setting) -> None:
-        """Journal, set, read back. Raises Refused, MeterError; then put it back."""
+        """Write the journal, set, read back. Raises Refused, MeterError; the caller then restores."""
         self._check_still_ours()
-        self._maybe.append(dict(setting))
-        self._state.write(self._journal())
+        self._possible.append(dict(setting))
+        self._state.write_journal(self._make_journal())
         self.setter.set(setting)
         shown = self.setter.get()
         if not same(shown, setting):
-            self._maybe.append(dict(shown))  # under our lock, it is what became of our setting
-            unit = unit_of(self.setter.kind)
-            shows, asked = (value_text(main_value(one), unit) for one in (shown, setting))
-            why = f"it shows {shows} after it took {asked}" if shows != asked else f"it shows {dict(shown)}"
-            raise Refused(f"it does not keep {asked}", where=self.setter.scope, why=why, next=_CHECK)
-        self._sure, self._maybe = dict(shown), []
+            self._possible.append(dict(shown))  # we hold the lock: the device made this of our setting
+            kind, scope, code = self.setter.kind, self.setter.scope, "refused.not-kept"
+            what, why = f"it does not keep {_format_setting(setting, kind)}", _explain_difference(shown, setting, kind)
+            raise Refused(what, where=scope, why=why, next=CHECK_CAP, code=code)
+        self._confirmed, self._possible = dict(shown), []
 
     def undo(self, setting: Setting) -> None:
-        """Set what was there before a change that failed elsewhere; raises as `set`."""
+        """Return to an earlier setting after a change that failed on another device; raises as `set`."""
         if not same(self.setter.get(), setting):
             self.set(setting)
 
-    def restore(self) -> Released:
-        """Put back what was found, as the rule says, and let go of the device. Nothing is raised."""
+    def restore(self) -> CapOutcome:
+        """Restore the original setting if it is ours to restore, and unlock the device. Raises nothing."""
         try:
-            if self._sure is None and not self._maybe:
-                return _told(self._journal(), "as found", self.found, f"{self.setter.scope}: nothing was set")
-            return finish(self.setter, self._journal(), self._state)
+            journal = self._make_journal()
+            if not journal.set:
+                return _make_outcome(journal, "as found", self.found, f"{self.setter.scope}: nothing was set")
+            return finish_journal(self.setter, journal, self._state)
         finally:
             self._lock.close()
 
     def _check_still_ours(self) -> None:
-        """Refuse to write over what somebody else has set since."""
-        now = self.setter.get()
-        known = [*([] if self._sure is None else [self._sure]), *self._maybe]
-        if verdict(now, found=self.found, ours=known, default=self._default, same_boot=True) == "leave":
-            unit = unit_of(self.setter.kind)
-            shows, ours = (value_text(main_value(one), unit) for one in (now, self.now))
+        """Raise Refused if another program has changed the setting since."""
+        now, ours = self.setter.get(), self._list_ours()
+        if decide_restore(now, found=self.found, ours=ours, default=self._default, same_boot=True) == "leave":
+            shows, wanted = (_format_setting(one, self.setter.kind) for one in (now, self.now))
             raise Refused(
-                "somebody else changed it",
+                "another program changed it",
                 where=self.setter.scope,
-                why=f"it shows {shows}, we had set {ours}",
-                next="find out who else sets caps here, then start again",
+                why=f"it shows {shows}, joulelab had set {wanted}",
+                next="find the other program that sets caps here, then start again",
+                code="refused.changed-elsewhere",
             )
 
-    def _journal(self) -> Journal:
-        ours = [*([] if self._sure is None else [self._sure]), *self._maybe]
-        setter = self.setter
-        return Journal(
-            setter.device, setter.scope, setter.kind, self.found, self._default, ours, who=self._who, utc=utc_text()
-        )
+    def _list_ours(self) -> list[Setting]:
+        return [*([] if self._confirmed is None else [self._confirmed]), *self._possible]
 
-
-_CHECK = "ask for another value, or lock clocks instead: joulelab cap status"
+    def _make_journal(self) -> CapJournal:
+        setter, utc = self.setter, format_utc()
+        names = (setter.device, setter.scope, setter.kind)
+        return CapJournal(*names, self.found, self._default, self._list_ours(), who=self._who, utc=utc)

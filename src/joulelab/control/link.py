@@ -1,159 +1,226 @@
-"""Talk to a keeper: one of our own, or the machine's capd."""
+"""Connect to a keeper: start one for this process, or ask the machine's capd."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from joulelab.control.frames import Lines, encode
-from joulelab.control.spawn import Watched, readable, start
+from joulelab.control.leftovers import DEFAULT_STATE, STATE
+from joulelab.control.protocol import LineBuffer, encode_message
 from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.core.process import start_ticks
+from joulelab.core.spawn import above_standard, findable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 CAPD = "JOULELAB_CAPD"
 SOCKET = "/run/joulelab/capd.sock"
 TWIN = "JOULELAB_TWIN"
-LEAVE_S = 5.0
-SEND_S = 10.0
+EXIT_WAIT_S = 5.0
+SEND_TIMEOUT_S = 10.0
+# These ask a keeper to restore and end; they are blocked until its handlers are installed.
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
-class Link:
+def wait_readable(fds: Sequence[int], timeout_s: float) -> bool:
+    """Wait until one of some files is readable. Polls: `select` fails in a program with more than 1024 files."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+class ProcessWatch:
+    """Watch a process by a pidfd, or by its number and start time on older kernels. `fds` are readable at its end."""
+
+    def __init__(self, pid: int, ticks: int | None = None, *, open_pidfd: Callable[[int], int] = os.pidfd_open) -> None:
+        self.pid = pid
+        self.fds: list[int] = []
+        with contextlib.suppress(OSError):
+            self.fds = [open_pidfd(pid)]
+        # Compared after the pidfd is open: the start time shows whether the number was reused before.
+        self._ticks = start_ticks(pid) if ticks is None else ticks
+        if self.fds and start_ticks(pid) != self._ticks:
+            self.close()
+
+    def has_ended(self) -> bool:
+        """Return whether the process has ended."""
+        if self.fds:
+            return wait_readable(self.fds, 0.0)
+        return self._ticks is None or start_ticks(self.pid) != self._ticks
+
+    def close(self) -> None:
+        """Close the pidfd; twice is harmless."""
+        while self.fds:
+            os.close(self.fds.pop())
+
+
+def start_keeper(environ: Mapping[str, str]) -> tuple[socket.socket, int]:
+    """Start a keeper for this process; return our end of its socket, and its pid. Raises JoulelabError."""
+    command = [sys.executable, "-P", "-W", "ignore", "-m", "joulelab.control", str(os.getpid()), str(start_ticks())]
+    fds: list[int] = []
+    try:
+        fds = [end.detach() for end in socket.socketpair()]
+        fds.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        fds = [above_standard(fd) for fd in fds]
+        ours, theirs, null = fds
+        actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate((theirs, null, null))]
+        environment = _make_environment(environ)
+        pid = os.posix_spawn(command[0], command, environment, file_actions=actions, setsigmask=END_SIGNALS)
+    except OSError as error:
+        for fd in fds:
+            os.close(fd)
+        what, code = "cannot start the keeper of caps", "error.keeper-not-started"
+        raise JoulelabError(what, where="caps", why=str(error), code=code) from error
+    os.close(theirs)
+    os.close(null)
+    return socket.socket(fileno=ours), pid
+
+
+def _make_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Make the environment in which a keeper finds the joulelab that started it, and the same state folder."""
+    return findable({**environ, STATE: os.path.abspath(environ.get(STATE) or DEFAULT_STATE)})  # noqa: PTH100
+
+
+class KeeperLink:
     """Hold one connection to a keeper; `pid` is that of our own keeper, None for capd."""
 
     def __init__(self, sock: socket.socket, pid: int | None = None) -> None:
         self.pid = pid
         self.broken = False
         self._sock = sock
-        self._sock.settimeout(SEND_S)
-        self._watched = None if pid is None else Watched(pid)
-        self._lines = Lines()
+        self._sock.settimeout(SEND_TIMEOUT_S)
+        self._process = None if pid is None else ProcessWatch(pid)
+        self._buffer = LineBuffer()
 
     @property
     def name(self) -> str:
-        """Return who is at the other end, for people."""
+        """Return `capd`, or `keeper` with its pid."""
         return "capd" if self.pid is None else f"keeper {self.pid}"
 
     @property
     def fds(self) -> list[int]:
-        """Return what becomes readable when there is something to hear, or the keeper has ended."""
-        return [self._sock.fileno(), *(self._watched.fds if self._watched else ())]
+        """Return the files that become readable when a message arrives or the keeper ends."""
+        return [self._sock.fileno(), *(self._process.fds if self._process else ())]
 
-    def send(self, frame: dict[str, Any]) -> None:
-        """Send a request; where that fails, who waits for the answer finds out why."""
+    def send_message(self, message: Mapping[str, Any]) -> None:
+        """Send a request; if that fails, the wait for its answer finds the broken connection."""
         with contextlib.suppress(OSError):
-            self._sock.sendall(encode(frame))
+            self._sock.sendall(encode_message(message))
 
-    def receive(self, until: float) -> list[dict[str, Any]]:
-        """Return what has arrived, waiting for something until a time (monotonic s); notes a broken connection."""
-        frames = self._frames()
-        while not frames and not self.broken:
-            if not readable([self._sock.fileno()], max(0.0, until - time.monotonic())):
-                # A process that is gone says nothing more, even if a child of it should hold the socket.
-                self.broken = self._watched is not None and self._watched.ended()
+    def receive_messages(self, until: float) -> list[dict[str, Any]]:
+        """Return the messages that have arrived; if none, wait until a time (monotonic s). Sets `broken`."""
+        messages = self._decode_messages()
+        while not messages and not self.broken:
+            if not wait_readable([self._sock.fileno()], max(0.0, until - time.monotonic())):
+                # A child of an ended keeper may still hold the socket open.
+                self.broken = self._process is not None and self._process.has_ended()
                 break
             try:
                 data = self._sock.recv(65536)
             except OSError:
                 data = b""
             self.broken = not data
-            self._lines.feed(data)
-            frames = self._frames()
-        return frames
+            self._buffer.add_bytes(data)
+            messages = self._decode_messages()
+        return messages
 
-    def ask(
-        self, frame: dict[str, Any], within_s: float, hear: Callable[[dict[str, Any]], None]
+    def request_answer(
+        self, request: Mapping[str, Any], timeout_s: float, handle_other: Callable[[dict[str, Any]], None]
     ) -> dict[str, Any] | None:
-        """Return the answer to a request, None where the connection broke. Raises JoulelabError where none comes.
+        """Send a request and return its answer, None if the connection broke. Raises JoulelabError after the timeout.
 
-        `hear` is given what else arrives.
+        Every other message goes to `handle_other`.
         """
-        self.send(frame)
-        until = time.monotonic() + within_s
+        self.send_message(request)
+        until = time.monotonic() + timeout_s
         while True:
-            for told in self.receive(until):
-                nameless = told.get("is") == "refused" and not told.get("id")  # it could not even read the number
-                if told.get("id") == frame["id"] or nameless:
-                    return told
-                hear(told)
+            for message in self.receive_messages(until):
+                # A keeper that could not even read the number refuses without one.
+                unnumbered = message.get("is") == "refused" and not message.get("id")
+                if message.get("id") == request["id"] or unnumbered:
+                    return message
+                handle_other(message)
             if self.broken:
                 return None
             if time.monotonic() >= until:
-                why, then = (
-                    f"no answer within {within_s:g} s",
-                    "a driver may hang; it puts back as soon as that answers",
-                )
-                raise JoulelabError(f"{self.name} does not answer", where="caps", why=why, next=then)
+                why = f"no answer within {timeout_s:g} s"
+                advice = "a driver may hang; the caps are restored as soon as it answers"
+                what, code = f"{self.name} does not answer", "error.no-answer"
+                raise JoulelabError(what, where="caps", why=why, next=advice, code=code)
 
     def close(self) -> str:
-        """Let the keeper end, and wait for our own a little; return how it ended, for people."""
+        """Let the keeper end, and wait a little for our own; return in words how it ended."""
         self._sock.close()
-        if self._watched is None or self.pid is None:
+        if self._process is None or self.pid is None:
             return "the connection was closed"
-        until = time.monotonic() + LEAVE_S
-        while not self._watched.ended() and time.monotonic() < until:
-            readable(self._watched.fds, 0.1)
-        self._watched.close()
-        return _reap(self.pid)
+        until = time.monotonic() + EXIT_WAIT_S
+        while not self._process.has_ended() and time.monotonic() < until:
+            wait_readable(self._process.fds, 0.1)
+        self._process.close()
+        return _collect_exit(self.pid)
 
     def abandon(self) -> None:
-        """Let go without waiting: of a keeper that hangs, or of one that is our parent's."""
+        """Close without waiting: for a keeper that hangs, or that belongs to our parent process."""
         self._sock.close()
-        if self._watched is not None:
-            self._watched.close()
+        if self._process is not None:
+            self._process.close()
 
-    def _frames(self) -> list[dict[str, Any]]:
-        frames = []
+    def _decode_messages(self) -> list[dict[str, Any]]:
+        messages = []
         try:
-            while (line := self._lines.next()) is not None:
-                frames.append(msgspec.json.decode(line, type=dict[str, Any]))
+            while (line := self._buffer.pop_line()) is not None:
+                messages.append(msgspec.json.decode(line, type=dict[str, Any]))
         except (ConfigError, msgspec.MsgspecError, UnicodeError):
             self.broken = True
-        return frames
+        return messages
 
 
-def _reap(pid: int) -> str:
+def _collect_exit(pid: int) -> str:
     try:
-        got, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:  # somebody else's wait had it
+        done, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # another part of the program has waited for it
         return "it ended"
-    if not got:
+    if not done:
         return "it still runs"
     code = os.waitstatus_to_exitcode(status)
     return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with {code}"
 
 
-class CapdGone(JoulelabError):
-    """Report a capd that is not there just now."""
+class CapdUnavailable(JoulelabError):
+    """Report that capd, which holds our caps, does not listen at the moment."""
 
 
-def connect(environ: Mapping[str, str], *, direct: bool = False, capd: bool = False) -> Link:
-    """Open a way to set caps: capd where it is to be asked and there, else a keeper of our own. Raises JoulelabError.
+def connect_keeper(environ: Mapping[str, str], *, direct: bool = False, capd: bool = False) -> KeeperLink:
+    """Connect to capd if it is wanted and listens, else start a keeper of our own. Raises JoulelabError.
 
-    Root and twins need no capd, unless they ask for it. `capd`: nothing else will do; raises CapdGone.
+    Root and twins do not need capd, unless JOULELAB_CAPD is set. `direct`: never capd. `capd`: nothing else, raises
+    CapdUnavailable.
     """
     if not direct and (capd or environ.get(CAPD) or not (os.geteuid() == 0 or environ.get(TWIN))):
         path = environ.get(CAPD) or SOCKET
         try:
-            return Link(_dial(path))
+            return KeeperLink(_connect_socket(path))
         except (FileNotFoundError, ConnectionRefusedError, PermissionError) as error:
             if capd:
-                then = "it puts back when it is started again: systemctl status joulelab-capd"
-                raise CapdGone("capd is gone", where=path, why=error.strerror, next=then) from None
-    sock, pid = start(environ)
-    return Link(sock, pid)
+                what, code = "capd is not running", "error.capd-unavailable"
+                advice = "it restores the caps when it starts again: systemctl status joulelab-capd"
+                raise CapdUnavailable(what, where=path, why=error.strerror, next=advice, code=code) from None
+    return KeeperLink(*start_keeper(environ))
 
 
-def _dial(path: str) -> socket.socket:
+def _connect_socket(path: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(SEND_S)
+    sock.settimeout(SEND_TIMEOUT_S)
     try:
         sock.connect(path)
     except (FileNotFoundError, ConnectionRefusedError, PermissionError):
@@ -161,7 +228,6 @@ def _dial(path: str) -> socket.socket:
         raise
     except OSError as error:
         sock.close()
-        raise JoulelabError(
-            "capd does not answer", where=path, why=str(error), next="systemctl status joulelab-capd"
-        ) from error
+        advice, code = "systemctl status joulelab-capd", "error.capd-no-answer"
+        raise JoulelabError("capd does not answer", where=path, why=str(error), next=advice, code=code) from error
     return sock

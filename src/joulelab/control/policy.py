@@ -1,4 +1,4 @@
-"""Say who may cap what through capd: read its configuration, strictly."""
+"""Decide who may cap which device through capd, from its configuration."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from joulelab.control.lease import value_text
+from joulelab.control.lease import format_value
 from joulelab.core.errors import ConfigError
 from joulelab.core.setting import OutOfBounds
-from joulelab.instruments import nearest
+from joulelab.core.text import suggest_name
 from joulelab.store.safe_files import read_regular
 
 if TYPE_CHECKING:
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
     from joulelab.core.setting import Limits, Setter
 
 CONFIG = "/etc/joulelab/capd.toml"
-EVERYBODY = "*"
-# A device may tell its limits to a milliwatt only.
+EVERY_USER = "*"
+ASK_ADMINISTRATOR = "ask the administrator of this machine"
+# Some devices report their limits in whole milliwatts.
 SLACK_W = 1e-3
-# No device takes more than some times its default: 50 is meant as per cent.
-MOST_SHARE = 5.0
-# The next number means nobody to the kernel.
-MOST_ID = (1 << 32) - 2
+# No device takes more than a few times its default: 50 would mean per cent.
+MAX_SHARE = 5.0
+# The kernel uses the next number for "no user".
+MAX_ID = (1 << 32) - 2
 
 
-class Allow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Let some users and groups cap some devices within a range; W, or shares of a device's default."""
+class AllowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Allow some users and groups to cap some devices within a range, in W or as shares of a device's default."""
 
     users: list[str | int] = []
     groups: list[str | int] = []
@@ -46,139 +47,135 @@ class Allow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     highest_share: float | None = None
     clocks: bool = False
 
+    def covers_device(self, setter: Setter) -> bool:
+        """Return whether one of the patterns fits the scope or the UUID of a device."""
+        names = (setter.scope, setter.device, setter.device.removesuffix(".clocks"))
+        return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self.devices)
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    allow: list[Allow] = []
+    def get_range_w(self, limits: Limits) -> tuple[float, float]:
+        """Return the lowest and highest cap (W) for a device; shares of an unknown default allow nothing."""
+        low, high = self.lowest_w or 0.0, limits.highest if self.highest_w is None else self.highest_w
+        low = max(low, limits.lowest)
+        if self.lowest_share is not None or self.highest_share is not None:
+            default = limits.default or 0.0
+            low = max(low, (self.lowest_share or 0.0) * default)
+            unlimited = self.highest_share is None and default
+            high = min(high, default * (float("inf") if unlimited else self.highest_share or 0.0))
+        return low, min(high, limits.highest)
+
+    def check_ranges(self, where: str) -> None:
+        """Raise ConfigError for a limit that makes no sense."""
+        pairs = ((self.lowest_w, self.highest_w, "w"), (self.lowest_share, self.highest_share, "share"))
+        code = "config.bad-range"
+        for low, high, unit in pairs:
+            for key, value in ((f"lowest_{unit}", low), (f"highest_{unit}", high)):
+                if value is not None and not 0 <= value < float("inf"):
+                    raise ConfigError(f"{key} is {value:g}", where=where, next="give a number, 0 or more", code=code)
+                if value is not None and unit == "share" and value > MAX_SHARE:
+                    why, advice = f"more than {MAX_SHARE:g}", "give a share of the default: 0.5 is half of the default"
+                    raise ConfigError(f"{key} is {value:g}", where=where, why=why, next=advice, code=code)
+            if low is not None and high is not None and low > high:
+                what, why = f"lowest_{unit} is above highest_{unit}", f"{low:g} > {high:g}"
+                raise ConfigError(what, where=where, why=why, next="swap them", code=code)
 
 
-class Policy:
-    """Answer who may what; root may everything that a device takes."""
+class _PolicyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    allow: list[AllowRule] = []
 
-    def __init__(self, allow: list[Allow] | None = None, *, where: str = CONFIG) -> None:
-        """Resolve the names. Raises ConfigError for a user or group that is not there, and for ranges that are none."""
+
+class CapPolicy:
+    """Decide by the rules of a configuration; root may set every cap that a device takes."""
+
+    def __init__(self, rules: list[AllowRule] | None = None, *, where: str = CONFIG) -> None:
+        """Resolve the names. Raises ConfigError for unknown users and groups, and for ranges that make no sense."""
         self._where = where
-        self._entries = [(one, _uids(one, where, k), _gids(one, where, k)) for k, one in enumerate(allow or [])]
+        self._rules: list[tuple[AllowRule, set[int] | None, set[int]]] = []  # with users (None: every) and groups
+        for k, rule in enumerate(rules or []):
+            here = f"{where}: allow[{k}]"
+            if not rule.users and not rule.groups:
+                advice, code = 'give users = ["..."] or groups = ["..."]', "config.no-users"
+                raise ConfigError("the rule names no users and no groups", where=here, next=advice, code=code)
+            rule.check_ranges(here)
+            uids = None if EVERY_USER in rule.users else {_resolve_id(u, "user", here) for u in rule.users}
+            self._rules.append((rule, uids, {_resolve_id(g, "group", here) for g in rule.groups}))
 
-    def knows(self, uid: int, gids: Collection[int]) -> bool:
-        """Return whether a user may ask anything at all."""
-        return uid == 0 or bool(self._of(uid, gids))
+    def knows_user(self, uid: int, gids: Collection[int]) -> bool:
+        """Return whether a rule names a user; the others are not served."""
+        return uid == 0 or bool(self._find_rules(uid, gids))
 
-    def check(self, uid: int, gids: Collection[int], setter: Setter, value: float, limits: Limits) -> None:
-        """Refuse what a user may not. Raises OutOfBounds with what is allowed."""
+    def check_request(self, uid: int, gids: Collection[int], setter: Setter, value: float, limits: Limits) -> None:
+        """Raise OutOfBounds, with the allowed range, for a cap that a user may not set."""
         if uid == 0:
             return
-        fitting = [one for one in self._of(uid, gids) if _fits(one, setter)]
-        if not fitting:
-            raise OutOfBounds(
-                "you may not cap it", where=setter.scope, why=f"{self._where} does not allow it", next=_ASK
-            )
+        rules = [rule for rule in self._find_rules(uid, gids) if rule.covers_device(setter)]
+        scope, advice = setter.scope, ASK_ADMINISTRATOR
+        if not rules:
+            why, code = f"no rule in {self._where} allows it", "refused.device-not-allowed"
+            raise OutOfBounds("you may not cap it", where=scope, why=why, next=advice, code=code)
         if setter.kind == "clocks":
-            if not any(one.clocks for one in fitting):
-                why = f"{self._where} does not say clocks = true"
-                raise OutOfBounds("you may not lock its clocks", where=setter.scope, why=why, next=_ASK)
+            if not any(rule.clocks for rule in rules):
+                why, code = f"no rule in {self._where} has clocks = true", "refused.clocks-not-allowed"
+                raise OutOfBounds("you may not lock its clocks", where=scope, why=why, next=advice, code=code)
             return
-        ranges = [_range(one, limits) for one in fitting]
+        ranges = [rule.get_range_w(limits) for rule in rules]
         if not any(low - SLACK_W <= value <= high + SLACK_W for low, high in ranges):
             allowed = ", ".join(f"{low:.6g} to {high:.6g} W" for low, high in ranges)
-            what = f"you may not set {value_text(value, 'W')}"
-            raise OutOfBounds(
-                what, where=setter.scope, why=f"{self._where} allows {allowed}", next=f"ask for {allowed}"
-            )
+            what, why = f"you may not set {format_value(value, 'W')}", f"{self._where} allows {allowed}"
+            advice, code = f"ask for {allowed}", "refused.value-not-allowed"
+            raise OutOfBounds(what, where=scope, why=why, next=advice, code=code)
 
-    def _of(self, uid: int, gids: Collection[int]) -> list[Allow]:
-        return [one for one, uids, own in self._entries if uids is None or uid in uids or own & set(gids)]
-
-
-_ASK = "ask the administrator of this machine"
+    def _find_rules(self, uid: int, gids: Collection[int]) -> list[AllowRule]:
+        return [rule for rule, uids, own in self._rules if uids is None or uid in uids or own & set(gids)]
 
 
-def load(path: Path) -> Policy:
+def _resolve_id(name: str | int, kind: str, where: str) -> int:
+    code = f"config.unknown-{kind}"
+    if isinstance(name, int):
+        if not 0 <= name <= MAX_ID:
+            advice = f"give a number from 0 to {MAX_ID}"
+            raise ConfigError(f"there is no {kind} {name}", where=where, next=advice, code=code)
+        return name
+    try:
+        return pwd.getpwnam(name).pw_uid if kind == "user" else grp.getgrnam(name).gr_gid
+    except (KeyError, ValueError):
+        known = [u.pw_name for u in pwd.getpwall()] if kind == "user" else [g.gr_name for g in grp.getgrall()]
+        near = suggest_name(name, known).partition(" valid: ")[0]
+        advice = near if near.startswith("did you mean") else f"name a {kind} of this machine"
+        raise ConfigError(f"there is no {kind} {name!r}", where=where, next=advice, code=code) from None
+
+
+def read_policy(path: Path) -> CapPolicy:
     """Read the configuration. Raises ConfigError with the nearest right name."""
+    where = str(path)
     try:
         status = path.stat()
         content = tomllib.loads(read_regular(path).decode())
     except OSError as error:
-        then = "create it, or name another with --config; packaging/capd.toml is an example"
-        raise ConfigError("cannot read the configuration", where=str(path), why=error.strerror, next=then) from None
+        advice = "create it, or name another with --config; packaging/capd.toml is an example"
+        what, code = "cannot read the configuration", "config.unreadable"
+        raise ConfigError(what, where=where, why=error.strerror, next=advice, code=code) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("not a TOML file", where=str(path), why=str(error), next="correct that line") from None
+        advice, code = "correct that line", "config.not-toml"
+        raise ConfigError("not a TOML file", where=where, why=str(error), next=advice, code=code) from None
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-        why, then = "others than root can write it", f"sudo chown root {path}; sudo chmod go-w {path}"
-        raise ConfigError("the configuration cannot be trusted", where=str(path), why=why, next=then)
+        what, why = "the configuration cannot be trusted", "users other than root can write it"
+        advice, code = f"sudo chown root {path}; sudo chmod go-w {path}", "config.untrusted"
+        raise ConfigError(what, where=where, why=why, next=advice, code=code)
     try:
-        file = msgspec.convert(content, _File)
+        file = msgspec.convert(content, _PolicyFile)
     except msgspec.ValidationError as error:
-        raise _explained(str(error), str(path)) from None
-    return Policy(file.allow, where=str(path))
+        raise _explain_mistake(str(error), where) from None
+    return CapPolicy(file.allow, where=where)
 
 
-def _explained(text: str, where: str) -> ConfigError:
-    """Return msgspec's complaint in our words: the nearest right key, or where the wrong value stands."""
+def _explain_mistake(text: str, where: str) -> ConfigError:
+    """Turn msgspec's message into ours: the nearest right key, or the place of the wrong value."""
     place = re.search(r" - at `\$\.?(.*?)`", text)
     here = f"{where}: {place[1]}" if place and place[1] else where
     wrong = re.search(r"unknown field `(.*?)`", text)
     if wrong:
-        names = Allow.__struct_fields__ if place and place[1] else _File.__struct_fields__
-        return ConfigError(f"unknown key {wrong[1]!r}", where=here, next=nearest(wrong[1], list(names)))
-    return ConfigError("a value is of the wrong kind", where=here, why=text.partition(" - at")[0])
-
-
-def _uids(one: Allow, where: str, number: int) -> set[int] | None:
-    here = f"{where}: allow[{number}]"
-    if not one.users and not one.groups:
-        raise ConfigError("it names nobody", where=here, next='give users = ["..."] or groups = ["..."]')
-    _check_range(one, here)
-    if EVERYBODY in one.users:
-        return None
-    return {_id(u, "user", here) for u in one.users}
-
-
-def _gids(one: Allow, where: str, number: int) -> set[int]:
-    return {_id(g, "group", f"{where}: allow[{number}]") for g in one.groups}
-
-
-def _id(name: str | int, what: str, where: str) -> int:
-    if isinstance(name, int):
-        if not 0 <= name <= MOST_ID:
-            raise ConfigError(f"there is no {what} {name}", where=where, next=f"give a number from 0 to {MOST_ID}")
-        return name
-    try:
-        return pwd.getpwnam(name).pw_uid if what == "user" else grp.getgrnam(name).gr_gid
-    except (KeyError, ValueError):
-        known = [u.pw_name for u in pwd.getpwall()] if what == "user" else [g.gr_name for g in grp.getgrall()]
-        near = nearest(name, known).partition(" valid: ")[0]
-        then = near if near.startswith("did you mean") else f"name a {what} of this machine"
-        raise ConfigError(f"there is no {what} {name!r}", where=where, next=then) from None
-
-
-def _check_range(one: Allow, where: str) -> None:
-    for low, high, unit in ((one.lowest_w, one.highest_w, "w"), (one.lowest_share, one.highest_share, "share")):
-        for key, value in ((f"lowest_{unit}", low), (f"highest_{unit}", high)):
-            if value is not None and not 0 <= value < float("inf"):
-                raise ConfigError(f"{key} is {value:g}", where=where, next="give a number, 0 or more")
-            if value is not None and unit == "share" and value > MOST_SHARE:
-                then = "give a share of the default: 0.5 is half of it"
-                raise ConfigError(f"{key} is {value:g}", where=where, why=f"more than {MOST_SHARE:g}", next=then)
-        if low is not None and high is not None and low > high:
-            then = "swap them"
-            raise ConfigError(
-                f"lowest_{unit} is above highest_{unit}", where=where, why=f"{low:g} > {high:g}", next=then
-            )
-
-
-def _fits(one: Allow, setter: Setter) -> bool:
-    names = (setter.scope, setter.device, setter.device.removesuffix(".clocks"))
-    return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in one.devices)
-
-
-def _range(one: Allow, limits: Limits) -> tuple[float, float]:
-    """Return what an entry allows for a device (W); shares of a default that is not told allow nothing."""
-    low, high = one.lowest_w or 0.0, limits.highest if one.highest_w is None else one.highest_w
-    low = max(low, limits.lowest)
-    if one.lowest_share is not None or one.highest_share is not None:
-        default = limits.default or 0.0
-        low = max(low, (one.lowest_share or 0.0) * default)
-        high = min(
-            high, default * (float("inf") if one.highest_share is None and default else one.highest_share or 0.0)
-        )
-    return low, min(high, limits.highest)
+        names = list((AllowRule if place and place[1] else _PolicyFile).__struct_fields__)
+        what, code = f"unknown key {wrong[1]!r}", "config.unknown-key"
+        return ConfigError(what, where=here, next=suggest_name(wrong[1], names), code=code)
+    why = text.partition(" - at")[0]
+    return ConfigError("a value has the wrong type", where=here, why=why, code="config.wrong-type")

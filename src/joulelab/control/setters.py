@@ -1,7 +1,7 @@
 """Find setters: `instruments/FAMILY/setter.py`, and outside packages by the entry-point group `joulelab.setters`.
 
-A setter's module has `open_setters(environ) -> Opened`, which raises Unavailable where there is no such hardware.
-Imported only where something is to be set: what a run needs to measure does not come this way.
+A setter's module has `open_setters(environ) -> Opened`, which raises Unavailable if there is no such hardware.
+Imported only by keepers: a run that only measures does not load it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KINDS: tuple[Kind, ...] = ("power", "clocks")
 
 
 class SetterModule(Protocol):
-    """Describe what a setter's module (or entry point) has."""
+    """Describe the module (or entry point) of a family of setters."""
 
     def open_setters(self, environ: Mapping[str, str]) -> Opened:
         """Open all devices of a family. Raises Unavailable, Denied."""
@@ -34,8 +34,8 @@ class SetterModule(Protocol):
 
 
 @dataclass(slots=True)
-class Found:
-    """Hold every setter of this machine, (scope or family, reason) of what cannot be set, and absent families."""
+class SetterInventory:
+    """List the setters of this machine, (scope or family, reason) of those that do not work, and absent families."""
 
     setters: list[Setter] = field(default_factory=list)
     missing: list[tuple[str, str]] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Found:
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def close(self) -> None:
-        """Let go of all libraries; twice is harmless."""
+        """Close all libraries; twice is harmless."""
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -52,62 +52,62 @@ class Found:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, opened: Opened, kinds: Collection[Kind]) -> None:
-        """Take over what a family has."""
+    def add_family(self, opened: Opened, kinds: Collection[Kind]) -> None:
+        """Take over the setters of a family."""
         self._stack.callback(opened.close)
         self.setters += [setter for setter in opened.setters if setter.kind in kinds]
         self.missing += opened.missing
 
 
-def names() -> list[str]:
-    """Return the names of all families, inside first."""
-    inside = _families()
-    return inside + sorted({point.name for point in entry_points(group=GROUP)} - set(inside))
+def list_families() -> list[str]:
+    """List the names of all families, our own first."""
+    own = _list_own_families()
+    return own + sorted({point.name for point in entry_points(group=GROUP)} - set(own))
 
 
-def load(name: str) -> SetterModule:
-    """Return the module of a family. Raises MissingDependency for a broken package."""
-    if name in _families():
+def load_family(name: str) -> SetterModule:
+    """Import the module of a family. Raises MissingDependency for a broken package."""
+    if name in _list_own_families():
         return cast("SetterModule", importlib.import_module(f"{instruments.__name__}.{name}.setter"))
     try:
         (point,) = entry_points(group=GROUP, name=name)
         return cast("SetterModule", point.load())
     except Exception as error:
-        raise _broken(name, error) from error
+        raise _explain_broken_package(name, error) from error
 
 
-def find(environ: Mapping[str, str], kinds: Collection[Kind] = KINDS) -> Found:
-    """Open every family; none of them, broken or refused, keeps the others from being found."""
-    found = Found()
+def open_all_setters(environ: Mapping[str, str], kinds: Collection[Kind] = KINDS) -> SetterInventory:
+    """Open every family; a family that fails does not stop the others."""
+    inventory = SetterInventory()
     try:
-        for name in names():
+        for name in list_families():
             try:
-                found.add(_open(name, environ), kinds)
+                inventory.add_family(_open_family(name, environ), kinds)
             except Unavailable as error:
-                found.absent.append((name, str(error)))
+                inventory.absent.append((name, str(error)))
             except JoulelabError as error:
-                found.missing.append((name, str(error)))
+                inventory.missing.append((name, str(error)))
     except BaseException:
-        found.close()
+        inventory.close()
         raise
-    return found
+    return inventory
 
 
-def _families() -> list[str]:
-    """Return the families of joulelab's own instruments that have a setter."""
+def _list_own_families() -> list[str]:
     return sorted(file.parent.name for folder in instruments.__path__ for file in Path(folder).glob("*/setter.py"))
 
 
-def _open(name: str, environ: Mapping[str, str]) -> Opened:
-    module = load(name)
+def _open_family(name: str, environ: Mapping[str, str]) -> Opened:
+    module = load_family(name)
     try:
         return module.open_setters(environ)
     except JoulelabError:
         raise
     except Exception as error:
-        raise _broken(name, error) from error
+        raise _explain_broken_package(name, error) from error
 
 
-def _broken(name: str, error: Exception) -> MissingDependency:
+def _explain_broken_package(name: str, error: Exception) -> MissingDependency:
     why, advice = f"{type(error).__name__}: {error}", "update or remove that package"
-    return MissingDependency("its package is broken", where=f"setter {name}", why=why, next=advice)
+    code = "missing-dependency.broken-package"
+    return MissingDependency("its package is broken", where=f"setter {name}", why=why, next=advice, code=code)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from joulelab.analysis.result import Result
-    from joulelab.control.client import Device, Status
+    from joulelab.control.client import CapDevice, CapStatus
 
 ENDINGS = {
     "restored": "put back",
@@ -22,7 +22,7 @@ ENDINGS = {
 }
 
 
-def print_caps(console: Console, status: Status) -> None:
+def print_caps(console: Console, status: CapStatus) -> None:
     """Print one line per device, then what cannot be capped and why."""
     if status.devices:
         table = make_table("device", "now", "enforced", "default", "range", "", left=(0, 5))
@@ -62,14 +62,14 @@ def value(number: float | None, unit: str) -> str:
     return f"{number / 1e6:.0f} MHz" if unit == "Hz" else f"{number:.4g} W"
 
 
-def _cells(device: Device) -> tuple[str, ...]:
+def _cells(device: CapDevice) -> tuple[str, ...]:
     limits = f"{value(device.lowest, device.unit).split()[0]} to {value(device.highest, device.unit)}"
     name = device.scope if device.kind == "power" else f"{device.scope} clocks"
     values = (value(number, device.unit) for number in (device.requested, device.enforced, device.default))
     return (name, *values, limits, device.model if device.kind == "power" else "")
 
 
-def _holder(device: Device) -> str:
+def _holder(device: CapDevice) -> str:
     if device.holder:
         return f"held by {device.holder}"
     if device.leftover and device.leftover.get("problem"):

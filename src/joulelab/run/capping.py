@@ -10,7 +10,7 @@ from joulelab.store.redact import redact
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.control.client import Caps, Held, Wish
+    from joulelab.control.client import CapRequest, Caps, HeldCap
     from joulelab.run.recording import Recording
 
 NEVER_NS = 1 << 62
@@ -29,7 +29,7 @@ class Companion(Protocol):
 class Capping:
     """Set caps for one run by way of a keeper; every change is an event of the run. Without wishes it does nothing."""
 
-    def __init__(self, wishes: Sequence[Wish], environ: Mapping[str, str], recording: Recording) -> None:
+    def __init__(self, wishes: Sequence[CapRequest], environ: Mapping[str, str], recording: Recording) -> None:
         self._wishes = wishes
         self._environ = environ
         self._recording = recording
@@ -51,7 +51,7 @@ class Capping:
         if self._wishes:
             self.set(self._wishes)
 
-    def set(self, wishes: Sequence[Wish]) -> list[Held]:
+    def set(self, wishes: Sequence[CapRequest]) -> list[HeldCap]:
         """Set caps, also while the workload runs and from another thread. Raises JoulelabError."""
         from joulelab.control.client import Caps
 
@@ -78,7 +78,7 @@ class Capping:
             for each in caps.release():
                 self._recording.event("cap-restored", **each.to_json())
                 if each.outcome in ("left", "failed"):
-                    self._recording.problems.append(each.said)
+                    self._recording.problems.append(each.message)
         except JoulelabError as error:
             self._recording.problems.append(str(error))
         finally:

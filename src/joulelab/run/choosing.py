@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from joulelab.control.client import Wish
+from joulelab.control.client import CapRequest
 from joulelab.core.errors import ConfigError, Unavailable
 from joulelab.instruments.nvml.client import Gpu
 from joulelab.instruments.visible import visible
@@ -12,14 +12,14 @@ from joulelab.instruments.visible import visible
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.control.client import Device, Status
+    from joulelab.control.client import CapDevice, CapStatus
 
 Value = tuple[float, Literal["W", "share", "Hz"]]
 # What hides GPUs from a workload, by the maker's own word for it, the first that is set.
 HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
-def gpus(status: Status, environ: Mapping[str, str], words: str | None = None) -> list[str]:
+def gpus(status: CapStatus, environ: Mapping[str, str], words: str | None = None) -> list[str]:
     """Return the scopes of the GPUs that the workload sees, or those in `words`: `0,1`, `GPU-5f3a`, `all`.
 
     Raises ConfigError for a GPU that is not there, Unavailable where there is none.
@@ -40,7 +40,7 @@ def gpus(status: Status, environ: Mapping[str, str], words: str | None = None) -
     return seen
 
 
-def packages(status: Status) -> list[str]:
+def packages(status: CapStatus) -> list[str]:
     """Return the scopes of the CPU packages. Raises Unavailable where none can be capped."""
     there = [device.scope for device in _of(status, "cpu")]
     if not there:
@@ -48,12 +48,12 @@ def packages(status: Status) -> list[str]:
     return there
 
 
-def wishes(scopes: Sequence[str], value: Value) -> list[Wish]:
+def wishes(scopes: Sequence[str], value: Value) -> list[CapRequest]:
     """Return a wish for each scope; a value is a number with its unit: W, share or Hz."""
-    return [Wish(scope, value[0], value[1]) for scope in scopes]
+    return [CapRequest(scope, value[0], value[1]) for scope in scopes]
 
 
-def _of(status: Status, family: str) -> list[Device]:
+def _of(status: CapStatus, family: str) -> list[CapDevice]:
     """Return the devices of a family, each once: a GPU has its cap and its clocks."""
     found = {d.scope: d for d in status.devices if d.scope.partition(":")[0] == family}
     found |= {d.scope: d for d in status.devices if d.scope in found and d.kind == "power"}

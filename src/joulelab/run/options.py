@@ -14,7 +14,7 @@ from joulelab.store.documents import read_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.control.client import Wish
+    from joulelab.control.client import CapRequest
     from joulelab.run.config.choose import Chosen
 
 RUNS = "JOULELAB_RUNS"
@@ -96,7 +96,7 @@ class RunOptions:
     edge_s: float = 1.0
     flush_s: float = 6.0
     capture: Path | None = None
-    caps: Sequence[Wish] = ()
+    caps: Sequence[CapRequest] = ()
     analyse: bool = True
     seal_limit: int = 64 << 20
     seal_from_s: float = 60.0

@@ -10,10 +10,10 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from joulelab.control.leftovers import restore_at_start
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.marks import local_rank
 from joulelab.run import phases
-from joulelab.run.leftovers import put_back
 from joulelab.run.recording import Recording
 from joulelab.run.spawn import Spawned
 
@@ -34,7 +34,7 @@ class Session:
         self._restore: dict[str, str | None] = {}
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watch: threading.Thread | None = None
-        put_back(os.environ, _log.warning)
+        restore_at_start(os.environ, _log.warning)
         self.recording = Recording(options, [sys.executable, *sys.argv], os.environ)
         try:
             self.recording.start(_spawn_recorder())

@@ -17,7 +17,7 @@ from joulelab.study.refusals import OF_KNOB, Refusals
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.control.client import Status
+    from joulelab.control.client import CapStatus
     from joulelab.study.folder import Plan, Settings
     from joulelab.study.matrix import PlannedCell
 
@@ -123,7 +123,7 @@ def _check_devices(cells: Sequence[PlannedCell], environ: Mapping[str, str], ref
     limits.check_cells(cells, devices.look(environ), status, refusals)
 
 
-def _status(environ: Mapping[str, str]) -> Status:
+def _status(environ: Mapping[str, str]) -> CapStatus:
     from joulelab.control.client import Caps
 
     with Caps(environ) as caps:

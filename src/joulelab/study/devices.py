@@ -17,7 +17,7 @@ from joulelab.instruments.visible import order_known, visible
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.control.client import Wish
+    from joulelab.control.client import CapRequest
     from joulelab.study.nodes import NodeType
     from joulelab.study.values import Value
 
@@ -139,23 +139,23 @@ def _kept(value: str, there: Sequence[int], uuids: Sequence[str]) -> list[int]:
     return kept
 
 
-def wishes(knobs: Mapping[str, Value], gpus: Visible, packages: Sequence[str]) -> list[Wish]:
+def wishes(knobs: Mapping[str, Value], gpus: Visible, packages: Sequence[str]) -> list[CapRequest]:
     """Return a cell's caps: on exactly the GPUs it uses, and on every CPU package. Raises ConfigError."""
-    from joulelab.control.client import Wish
+    from joulelab.control.client import CapRequest
 
-    wanted: list[Wish] = []
+    wanted: list[CapRequest] = []
     for name in ("cap", "clock"):
         if name in knobs:
             _check_capped(gpus, name)
-            wanted += [_wish(Wish, scope, knobs[name]) for scope in gpus.scopes]
+            wanted += [_wish(CapRequest, scope, knobs[name]) for scope in gpus.scopes]
     if "cpu_cap" in knobs:
         if not packages:
             raise ConfigError("there is no CPU package to cap", where="knob cpu_cap", next="joulelab cap status")
-        wanted += [_wish(Wish, scope, knobs["cpu_cap"]) for scope in packages]
+        wanted += [_wish(CapRequest, scope, knobs["cpu_cap"]) for scope in packages]
     return wanted
 
 
-def _wish(kind: type[Wish], scope: str, value: Value) -> Wish:
+def _wish(kind: type[CapRequest], scope: str, value: Value) -> CapRequest:
     unit: Any = value.unit
     return kind(scope, float(value.value), unit)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from joulelab.control.state import utc_text
+from joulelab.control.state import format_utc
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.study import remains
@@ -366,7 +366,7 @@ def _who(claim: Mapping[str, Any]) -> str:
     """Return who runs a slot, since when, and what to do where that is not so any more."""
     job = claim.get("task") or claim.get("job")
     who = f"job {job}" if job else f"process {claim.get('pid')}"
-    since = utc_text(int(claim["utc_ns"])) if "utc_ns" in claim else "an unknown time"
+    since = format_utc(int(claim["utc_ns"])) if "utc_ns" in claim else "an unknown time"
     where = claim.get("node") or claim.get("host")
     return f"{who} on {where} since {since}; if that is gone for good, move its folder away"
 

@@ -12,7 +12,7 @@ from joulelab.study.nodes import LOCAL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.control.client import Device, Status, Wish
+    from joulelab.control.client import CapDevice, CapRequest, CapStatus
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.refusals import Refusals
     from joulelab.study.values import Value
@@ -21,7 +21,9 @@ CAPS = ("cap", "clock", "cpu_cap")
 MOST_SHOWN = 5
 
 
-def check_cells(cells: Sequence[PlannedCell], seen: devices.Visible, status: Status | None, refusals: Refusals) -> None:
+def check_cells(
+    cells: Sequence[PlannedCell], seen: devices.Visible, status: CapStatus | None, refusals: Refusals
+) -> None:
     """Refuse more GPUs than are visible, and what devices do not take; without a `status` nobody knows their ranges."""
     limits = _Limits(seen, status, refusals)
     for cell in cells:
@@ -54,7 +56,7 @@ class _Reason:
 class _Limits:
     """Check cells one after another; what is refused alike is told in one line at the end."""
 
-    def __init__(self, seen: devices.Visible, status: Status | None, refusals: Refusals) -> None:
+    def __init__(self, seen: devices.Visible, status: CapStatus | None, refusals: Refusals) -> None:
         self._seen, self._status, self._refusals = seen, status, refusals
         there = () if status is None else status.devices
         self._packages = list(dict.fromkeys(d.scope for d in there if d.scope.startswith("cpu:")))
@@ -98,7 +100,7 @@ class _Limits:
         place = self._refusals.knob(asked.knob, asked.workload)
         self._refusals.add(error, place, asked.label, option or f"--{asked.knob.replace('_', '-')}")
 
-    def _check_value(self, asked: _Asked, value: Value, used: devices.Visible, status: Status) -> None:
+    def _check_value(self, asked: _Asked, value: Value, used: devices.Visible, status: CapStatus) -> None:
         try:
             wishes = devices.wishes({asked.knob: value}, used, self._packages)
         except ConfigError as error:
@@ -110,7 +112,7 @@ class _Limits:
                 self._values.setdefault((asked, refused[0]), {}).setdefault(wish.device, {})[refused[1]] = None
 
 
-def _refused(wish: Wish, status: Status) -> tuple[_Reason, str] | None:
+def _refused(wish: CapRequest, status: CapStatus) -> tuple[_Reason, str] | None:
     """Return why a device does not take a value, and the value in words (empty: it takes none); None if it does."""
     kind = "clocks" if wish.unit == "Hz" else "power"
     device = next((d for d in status.devices if d.scope == wish.device and d.kind == kind), None)
@@ -126,12 +128,12 @@ def _refused(wish: Wish, status: Status) -> tuple[_Reason, str] | None:
     return _Reason(what, _range(device)), _text(value, device)
 
 
-def _range(device: Device) -> str:
+def _range(device: CapDevice) -> str:
     lowest, highest = _text(device.lowest, device), _text(device.highest, device)
     return f"{device.model or 'it'} takes {lowest} to {highest}"
 
 
-def _text(value: float, device: Device) -> str:
+def _text(value: float, device: CapDevice) -> str:
     return f"{value / 1e6:.0f} MHz" if device.unit == "Hz" else f"{value:.0f} W"
 
 

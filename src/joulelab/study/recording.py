@@ -12,7 +12,7 @@ from joulelab.run.options import RunOptions, host_name
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.control.client import Wish
+    from joulelab.control.client import CapRequest
     from joulelab.study.folder import Settings
 
 
@@ -23,7 +23,7 @@ def run_options(
     *,
     name: str | None = None,
     labels: Mapping[str, str] | None = None,
-    caps: Sequence[Wish] = (),
+    caps: Sequence[CapRequest] = (),
 ) -> tuple[RunOptions, list[str]]:
     """Return how a slot is recorded, and what is to be warned of. Raises ConfigError for a name that no meter has."""
     config = load(environ, host_name(), named=None if settings.config is None else Path(settings.config))

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulelab.control.leftovers import restore_at_start
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError, WriteFailed
-from joulelab.run.leftovers import put_back
 from joulelab.run.run import run_command
 from joulelab.run.workload import inherited
 from joulelab.store.folder import write_json_atomic
@@ -83,7 +83,7 @@ def run_slot(
     with turn(environ, signals.pause, command=own, tell=lambda who: tell({"is": "waits", "for": who})) as mine:
         if not mine:
             return {"is": "interrupted"}
-        put_back(environ, _ignore)  # a slot that was killed with its keeper must not leave its caps to this one
+        restore_at_start(environ, _ignore)  # a slot that was killed with its keeper must not leave its caps to this one
         job = job_of(environ)
         give_way(folder, study.folder, job)
         with claimed(folder, {"study": study.name, "cell": cell.key, **job}) as got:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.control.state import holder_text, user_name, utc_text
+from joulelab.control.state import format_holder, format_utc, get_user_name
 from joulelab.core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def turn(
             yield False
             return
     try:
-        _write(fd, {"pid": os.getpid(), "user": user_name(os.geteuid()), "command": command, "since": utc_text()})
+        _write(fd, {"pid": os.getpid(), "user": get_user_name(os.geteuid()), "command": command, "since": format_utc()})
         yield True
     finally:
         os.close(fd)
@@ -129,7 +129,7 @@ def _open_ours(file: Path) -> int:
         return fd
     os.close(fd)
     plain = stat.S_ISREG(found.st_mode)
-    raise PermissionError(0, f"it belongs to {user_name(found.st_uid)}" if plain else "it is no plain file")
+    raise PermissionError(0, f"it belongs to {get_user_name(found.st_uid)}" if plain else "it is no plain file")
 
 
 def _failed(file: Path, why: str | None) -> StoreError:
@@ -151,4 +151,4 @@ def _holder(environ: Mapping[str, str]) -> str:
             told = json.loads(os.pread(fd, 2 * HOLDER_BYTES, 0))
         finally:
             os.close(fd)
-    return holder_text(told if isinstance(told, dict) else {})
+    return format_holder(told if isinstance(told, dict) else {})

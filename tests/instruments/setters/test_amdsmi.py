@@ -43,7 +43,7 @@ def test_a_cap_is_set_in_the_unit_that_the_library_tells(amd, in_watts):
     assert gpus("gpu:1", "power", "limits")["lowest"] == 300
     for method, argument in (("setting", 200), ("set", {"cap_w": 200})):
         answer = gpus("gpu:1", "power", method, argument)
-        assert (answer["error"], "300 to 550 W" in answer["text"]) == ("Refused", True)
+        assert (answer["code"], "300 to 550 W" in answer["why"]) == ("refused.out-of-range", True)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_cap_that_is_told_no_more(amd):
     gpus = amd([{"watts": 1}])
     amd.describe([{"watts": 1, "errors": {"cap": 40}}])
     for method in ("get", "limits", "default"):
-        assert gpus(*GPU, method)["error"] == "ReadFailed"
+        assert gpus(*GPU, method)["code"] == "read-failed.no-cap"
     amd.describe([{"watts": 1, "default_uw": 0xFFFFFFFF}])
     assert gpus(*GPU, "default") is None
     assert gpus(*GPU, "limits")["default"] is None
@@ -94,4 +94,4 @@ def test_a_library_that_does_not_start(amd, code, error):
 
 
 def test_no_gpu(amd):
-    assert amd([]).opened["error"] == "Unavailable"
+    assert amd([]).opened["code"] == "unavailable.no-gpu"

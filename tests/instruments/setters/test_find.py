@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.control.fake import fails
 
 from joulelab.control import setters
-from joulelab.core.errors import MissingDependency
 
 STUBS = Path(__file__).parents[2] / "stubs"
 GOOD = """
@@ -56,13 +56,13 @@ def test_a_broken_package_is_told_and_others_are_found(remote, tmp_path, text):
 
 
 def test_kinds_are_chosen(tmp_path):
-    with setters.find({"JOULELAB_POWERCAP": str(tmp_path)}, kinds=("clocks",)) as found:
+    with setters.open_all_setters({"JOULELAB_POWERCAP": str(tmp_path)}, kinds=("clocks",)) as found:
         assert all(setter.kind == "clocks" for setter in found.setters)
 
 
 def test_there_is_no_such_family():
-    with pytest.raises(MissingDependency):
-        setters.load("heaters")
+    with fails("missing-dependency.broken-package"):
+        setters.load_family("heaters")
 
 
 @pytest.mark.system

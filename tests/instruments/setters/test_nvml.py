@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.control.fake import fails
 
 from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Refused
 from joulelab.core.setting import Opened
 from joulelab.instruments.nvml import errors as codes
 from joulelab.instruments.nvml.client import Gpu
 from joulelab.instruments.nvml.control import GpuControl
-from joulelab.instruments.nvml.setter import LockedClocks, PowerCap, _add
+from joulelab.instruments.nvml.setter import LockedClocks, PowerCap, _add_gpu
 from joulelab.store import safe_files
 from joulelab.twin.model import A100, H100, RTX6000, Node
 from joulelab.twin.records import Instance
@@ -52,8 +53,7 @@ def test_out_of_range_is_refused_with_the_range(twin, remote, value):
     gpus = remote("nvml", twin(TWO).environment)
     for method, argument in (("setting", value), ("set", {"cap_w": value})):
         answer = gpus(*POWER, method, argument)
-        assert answer["error"] == "Refused"
-        assert "100 to 260 W" in answer["text"]
+        assert (answer["code"], "100 to 260 W" in answer["why"]) == ("refused.out-of-range", True)
     assert gpus(*POWER, "get") == {"cap_w": 260}
 
 
@@ -139,7 +139,7 @@ def test_mig_instances_have_no_cap_of_their_own(twin, remote):
 
 @pytest.mark.system
 def test_no_gpu_and_no_driver(twin, remote):
-    assert remote("nvml", twin(Node(gpus=())).environment).opened["error"] == "Unavailable"
+    assert remote("nvml", twin(Node(gpus=())).environment).opened["code"] == "unavailable.no-gpu"
     if not Path("/proc/driver/nvidia/version").exists():
         assert remote("nvml", LD_LIBRARY_PATH="").opened["error"] == "Unavailable"
 
@@ -162,8 +162,8 @@ def test_clocks_are_locked_and_known_to_another_process(twin, remote):
     assert gpus(*CLOCKS, "get") == {}
     assert list((Path(server.environment["JOULELAB_STATE"]) / "clocks").iterdir()) == []
     answer = gpus(*CLOCKS, "setting", 3e9)
-    assert (answer["error"], "210 to 2100 MHz" in answer["text"]) == ("Refused", True)
-    assert gpus(*CLOCKS, "set", {"lowest_hz": 1.0, "highest_hz": 1e9})["error"] == "Refused"
+    assert (answer["code"], "210 to 2100 MHz" in answer["why"]) == ("refused.out-of-range", True)
+    assert gpus(*CLOCKS, "set", {"lowest_hz": 1.0, "highest_hz": 1e9})["code"] == "refused.out-of-range"
 
 
 @pytest.mark.system
@@ -177,7 +177,7 @@ def test_a_record_of_another_boot_or_of_nonsense(twin, remote):
     assert gpus(*CLOCKS, "get") == {}
     for text in ("", "[]", "{}", '{"boot": 1'):
         record.write_text(text)
-        assert gpus(*CLOCKS, "get")["error"] == "ReadFailed"
+        assert gpus(*CLOCKS, "get")["code"] == "read-failed.clock-record"
 
 
 @pytest.mark.system
@@ -204,12 +204,12 @@ def test_a_state_folder_that_may_not_be_used(twin, remote, tmp_path):
     asked = gpus(*CLOCKS, "setting", 1.2e9)
     for setting in (asked, {}):
         answer = gpus(*CLOCKS, "set", setting)
-        assert answer["error"] == "Refused"
+        assert answer["code"] == "refused.clock-record"
         assert str(record) in answer["why"]
         assert f"make {record.parent} writable" in answer["next"]
     assert server.truth.locked_mhz(0) is None
     (state / "clocks").chmod(0o000)
-    assert gpus(*CLOCKS, "get")["error"] == "Denied"
+    assert gpus(*CLOCKS, "get")["code"] == "denied.clock-record"
     (state / "clocks").chmod(0o700)
 
 
@@ -295,8 +295,9 @@ def test_the_record_of_a_lock_is_written_as_a_journal_is(tmp_path, monkeypatch):
     assert victim.read_text() == "precious"
     monkeypatch.setattr(safe_files.os, "geteuid", lambda: 0)
     folder.chmod(0o777)
-    with pytest.raises(Refused, match=r"others can write to .*; look at what is in it; sudo chmod go-w"):
+    with fails("refused.clock-record") as caught:
         clocks.set({"lowest_hz": 210e6, "highest_hz": 1e9})
+    assert caught.value.next.endswith(f"sudo chmod go-w {folder}")
 
 
 def test_clocks_that_cannot_be_locked_advise_a_cap():
@@ -314,6 +315,6 @@ def test_cards_that_do_not_list_their_clocks(answer):
 def test_a_gpu_that_fails_while_it_is_opened_may_work_later(tmp_path):
     _, nvml = control(nvmlDeviceGetPowerManagementLimitConstraints=-999, nvmlDeviceGetMaxClockInfo=-999)
     opened = Opened()
-    _add(opened, nvml, Gpu(0, "GPU-1", "some", handle="h"), tmp_path)
+    _add_gpu(opened, nvml, Gpu(0, "GPU-1", "some", handle="h"), tmp_path)
     assert [type(setter) for setter in opened.setters] == [PowerCap, LockedClocks]
     assert opened.missing == []

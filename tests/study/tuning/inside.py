@@ -12,7 +12,7 @@ from tests.store.make import START_NS, close_run, gpus, make_run, write_rows
 from tests.study.tuning.marks import line, write
 
 from joulelab.analysis.goal import Goal
-from joulelab.control.client import Held, Wish
+from joulelab.control.client import CapRequest, HeldCap
 from joulelab.core.clock import NS
 from joulelab.core.marks import MarkWriter
 from joulelab.core.quantity import Quantity
@@ -52,17 +52,17 @@ class Capped:
     """Stand for the caps of a run: take what is wished, or refuse it."""
 
     def __init__(self, refuse: Callable[[float], JoulelabError | None]) -> None:
-        self.wishes: list[list[Wish]] = []
+        self.wishes: list[list[CapRequest]] = []
         self._refuse = refuse
 
-    def set(self, wishes: Sequence[Wish]) -> list[Held]:
+    def set(self, wishes: Sequence[CapRequest]) -> list[HeldCap]:
         error = self._refuse(wishes[0].value)
         if error is not None:
             raise error
         self.wishes.append(list(wishes))
         asked = [w.value for w in wishes]
         return [
-            Held(w.device, w.device, "GPU", "power", a, a, 0.9 * a, 250.0, 260.0, "W")
+            HeldCap(w.device, w.device, "GPU", "power", a, a, 0.9 * a, 250.0, 260.0, "W")
             for w, a in zip(wishes, asked, strict=True)
         ]
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 from tests.study.tuning.two_gpus import STATUS, device
 
-from joulelab.control.client import Status
+from joulelab.control.client import CapStatus
 from joulelab.core.errors import ConfigError, Refused
 from joulelab.study.tuning.grid import make_grid
 
 
 def test_the_usual_grid_is_the_range_of_the_gpus_in_round_steps() -> None:
     assert make_grid(STATUS, ["gpu:0", "gpu:1"], None).watts == [float(w) for w in range(100, 261, 10)]
-    odd = Status([device(lowest=125.0, highest=450.0, default=366.0)])
+    odd = CapStatus([device(lowest=125.0, highest=450.0, default=366.0)])
     grid = make_grid(odd, ["gpu:0"], None)
     assert (grid.watts[0], grid.reference) == (125.0, 366.0)
     assert 12 <= len(grid.watts) <= 20
-    wide = make_grid(Status([device(lowest=200.0, highest=700.0, default=700.0)]), ["gpu:0"], None)
+    wide = make_grid(CapStatus([device(lowest=200.0, highest=700.0, default=700.0)]), ["gpu:0"], None)
     assert set(wide.watts) == {200.0, 700.0} | {float(w) for w in range(225, 700, 25)}
 
 

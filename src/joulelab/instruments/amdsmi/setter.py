@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _CAP = "cap_w"
 _NVIDIA = "/proc/driver/nvidia/gpus"  # their scopes come first, as for the meter
-# Written as 0, a cap would be the default again.
-_LEAST_W = 1.0
+# A cap of 0 would reset the device to its default.
+_LOWEST_W = 1.0
 
 
 def open_setters(environ: Mapping[str, str]) -> Opened:
@@ -30,24 +30,24 @@ def open_setters(environ: Mapping[str, str]) -> Opened:
     library = AmdSmi()
     opened = Opened(on_close=library.close)
     try:
-        _fill(opened, library, count_nvidia(Path(_NVIDIA)))
+        _add_gpus(opened, library, count_nvidia(Path(_NVIDIA)))
     except BaseException:
         opened.close()
         raise
     return opened
 
 
-def _fill(opened: Opened, library: AmdSmi, first: int) -> None:
+def _add_gpus(opened: Opened, library: AmdSmi, first: int) -> None:
     gpus = library.gpus()
     if not gpus:
-        why, advice = "the driver lists none", "run amd-smi list"
-        raise Unavailable("there is no AMD GPU to cap", where="amdsmi", why=why, next=advice)
+        why, advice, code = "the driver lists none", "run amd-smi list", "unavailable.no-gpu"
+        raise Unavailable("there is no AMD GPU to cap", where="amdsmi", why=why, next=advice, code=code)
     for gpu in gpus:
         scope = f"gpu:{first + gpu.index}"
         if not gpu.uuid:
-            opened.missing.append((scope, "amdsmi: it tells no UUID, by which its cap would be locked and put back"))
+            opened.missing.append((scope, "amdsmi: it has no UUID, which its lock and its journal need"))
         elif not _has_cap(library, gpu):
-            opened.missing.append((scope, "amdsmi: it tells no power cap; this GPU or its driver has none to set"))
+            opened.missing.append((scope, "amdsmi: it reports no power cap; this GPU or its driver has none"))
         else:
             opened.setters.append(SocketCap(scope, gpu, library))
 
@@ -56,7 +56,7 @@ def _has_cap(library: AmdSmi, gpu: AmdGpu) -> bool:
     try:
         return not isnan(library.caps_w(gpu)[0])
     except JoulelabError:
-        return True  # failing now: it says so when it is used, and may be back by then
+        return True  # it may work later; if not, its first use reports the error
 
 
 class SocketCap:
@@ -65,7 +65,6 @@ class SocketCap:
     kind: Literal["power"] = "power"
 
     def __init__(self, scope: str, gpu: AmdGpu, library: AmdSmi) -> None:
-        """Take a GPU of an open library."""
         self.device = gpu.uuid
         self.scope = scope
         self.model = gpu.name
@@ -76,19 +75,19 @@ class SocketCap:
         """Return lowest, highest and default cap. Raises Denied, ReadFailed, DeviceLost."""
         _, lowest, highest, default = self._library.caps_w(self._gpu)
         if isnan(highest):
-            raise self._untold("range of caps")
-        lowest = max(_LEAST_W, 0.0 if isnan(lowest) else lowest)
+            raise self._explain_missing("range of caps")
+        lowest = max(_LOWEST_W, 0.0 if isnan(lowest) else lowest)
         return Limits(lowest, highest, None if isnan(default) else default, "W")
 
     def get(self) -> Setting:
-        """Return the cap that is set. Raises Denied, ReadFailed, DeviceLost."""
+        """Return the cap. Raises Denied, ReadFailed, DeviceLost."""
         cap_w = self._library.caps_w(self._gpu)[0]
         if isnan(cap_w):
-            raise self._untold("cap")
+            raise self._explain_missing("cap")
         return {_CAP: cap_w}
 
     def enforced(self) -> float | None:
-        """Return None: AMD SMI tells one cap, which is the one that was set."""
+        """Return None: AMD SMI reports only the cap that was set."""
         return None
 
     def setting(self, value: float) -> Setting:
@@ -102,10 +101,11 @@ class SocketCap:
         self._library.set_cap_w(self._gpu, setting[_CAP])
 
     def default(self) -> Setting | None:
-        """Return what a driver that was loaded again comes back with. Raises Denied, ReadFailed, DeviceLost."""
+        """Return the cap after a reload of the driver. Raises Denied, ReadFailed, DeviceLost."""
         default_w = self.limits().default
         return None if default_w is None else {_CAP: default_w}
 
-    def _untold(self, what: str) -> ReadFailed:
-        why = "the library says that the device does not have it"
-        return ReadFailed(f"{self.scope} tells no {what}", where="amdsmi", why=why, next="see amd-smi static --limit")
+    def _explain_missing(self, value: str) -> ReadFailed:
+        what, why = f"{self.scope} reports no {value}", "the library returns no value for this device"
+        advice, code = "see amd-smi static --limit", "read-failed.no-cap"
+        return ReadFailed(what, where="amdsmi", why=why, next=advice, code=code)

@@ -1,7 +1,7 @@
 """Set power caps of NVIDIA GPUs, and lock their clocks where a cap is refused (NVML).
 
-Requested and enforced caps are read back from the device. NVML does not tell whether clocks are locked: what we locked
-is kept in `<state>/clocks/<uuid>.json` of this boot, and is what `get` returns; a lock of somebody else is not seen.
+Requested and enforced caps are read back from the device. NVML does not report locked clocks: our own locks of this
+boot are recorded in `<state>/clocks/<uuid>.json`, and `get` returns that record; those of other programs are not seen.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ def open_setters(environ: Mapping[str, str]) -> Opened:
     nvml = Nvml()
     opened = Opened(on_close=nvml.close)
     try:
-        _fill(opened, nvml, Path(environ.get("JOULELAB_STATE") or STATE) / "clocks")
+        _add_gpus(opened, nvml, Path(environ.get("JOULELAB_STATE") or STATE) / "clocks")
     except BaseException:
         opened.close()
         raise
     return opened
 
 
-def _fill(opened: Opened, nvml: Nvml, folder: Path) -> None:
+def _add_gpus(opened: Opened, nvml: Nvml, folder: Path) -> None:
     gpus, absent = nvml.gpus()
     if not gpus and not absent:
-        why = "the driver lists none"
-        raise Unavailable("there is no NVIDIA GPU to cap", where="nvml", why=why, next="run nvidia-smi")
+        why, advice, code = "the driver lists none", "run nvidia-smi", "unavailable.no-gpu"
+        raise Unavailable("there is no NVIDIA GPU to cap", where="nvml", why=why, next=advice, code=code)
     opened.missing += [(f"gpu:{gone.index}", str(gone.error)) for gone in absent]
     for gpu in gpus:
-        _add(opened, nvml, gpu, folder)
+        _add_gpu(opened, nvml, gpu, folder)
 
 
-def _add(opened: Opened, nvml: Nvml, gpu: Gpu, folder: Path) -> None:
-    """Add the setters of one GPU; what it does not support is missing, what fails just now is not."""
+def _add_gpu(opened: Opened, nvml: Nvml, gpu: Gpu, folder: Path) -> None:
+    """Add the setters of one GPU; one that is not supported is missing, one that fails at the moment is not."""
     scope = f"gpu:{gpu.index}"
     control = GpuControl(nvml, gpu)
     power, clocks = PowerCap(gpu, control), LockedClocks(gpu, control, folder)
@@ -62,7 +62,7 @@ def _add(opened: Opened, nvml: Nvml, gpu: Gpu, folder: Path) -> None:
             opened.missing.append((scope, str(error)))
             continue
         except JoulelabError:
-            pass  # lost, or failing now: it says so when it is used, and may be back by then
+            pass  # it may work later; if not, its first use reports the error
         opened.setters.append(setter)
     why = f"a MIG instance has no cap of its own; cap its GPU: {scope}"
     opened.missing += [(f"{scope}/mig:{mig.index}", why) for mig in gpu.mig]
@@ -74,7 +74,6 @@ class PowerCap:
     kind: Literal["power"] = "power"
 
     def __init__(self, gpu: Gpu, control: GpuControl) -> None:
-        """Take a GPU and how it is controlled."""
         self.device = gpu.uuid
         self.scope = f"gpu:{gpu.index}"
         self.model = gpu.name
@@ -90,7 +89,7 @@ class PowerCap:
         return {_CAP: self._control.requested_w()}
 
     def enforced(self) -> float | None:
-        """Return the cap in force (W), None where the driver does not tell. Raises Denied, ReadFailed, DeviceLost."""
+        """Return the enforced cap (W), None if the driver does not report it. Raises Denied, ReadFailed, DeviceLost."""
         try:
             return self._control.enforced_w()
         except Refused:
@@ -107,17 +106,16 @@ class PowerCap:
         self._control.request_w(setting[_CAP])
 
     def default(self) -> Setting | None:
-        """Return what a driver that was unloaded comes back with. Raises Refused, Denied, ReadFailed, DeviceLost."""
+        """Return the cap after a reload of the driver. Raises Refused, Denied, ReadFailed, DeviceLost."""
         return {_CAP: self._control.default_w()}
 
 
 class LockedClocks:
-    """Keep the SM clock of one GPU below a value; a setting is {"lowest_hz", "highest_hz"}, {} where not locked."""
+    """Limit the SM clock of one GPU; a setting is {"lowest_hz", "highest_hz"}, {} if not locked."""
 
     kind: Literal["clocks"] = "clocks"
 
     def __init__(self, gpu: Gpu, control: GpuControl, folder: Path) -> None:
-        """Take a GPU, how it is controlled, and where the record of locks is kept."""
         self.device = f"{gpu.uuid}.clocks"
         self.scope = f"gpu:{gpu.index}"
         self.model = gpu.name
@@ -125,32 +123,33 @@ class LockedClocks:
         self._record = folder / f"{gpu.uuid}.json"
 
     def limits(self) -> Limits:
-        """Return the clocks that can be locked; free, it goes to the highest. Raises as `PowerCap.limits`."""
+        """Return the range of clocks; the default is the highest. Raises as `PowerCap.limits`."""
         lowest, highest = self._control.clocks_hz()
         return Limits(lowest, highest, highest, "Hz")
 
     def get(self) -> Setting:
-        """Return what we locked in this boot, {} for nothing. Raises Denied, ReadFailed."""
+        """Return our lock of this boot, {} for none. Raises Denied, ReadFailed."""
         try:
-            told = decode_json(safe_files.read_regular(self._record, follow=False))
-            if told["boot"] != boot_id():
+            record = decode_json(safe_files.read_regular(self._record, follow=False))
+            if record["boot"] != boot_id():
                 return {}  # a reboot unlocks
-            return {_LOWEST: float(told[_LOWEST]), _HIGHEST: float(told[_HIGHEST])}
+            return {_LOWEST: float(record[_LOWEST]), _HIGHEST: float(record[_HIGHEST])}
         except FileNotFoundError:
             return {}
         except PermissionError as error:
-            why, what = f"{self._record}: {error.strerror}", "the record of locked clocks cannot be read"
-            raise Denied(what, where="nvml", why=why, next=WAYS) from error
+            why, what = f"{self._record}: {error.strerror}", "cannot read the record of locked clocks"
+            raise Denied(what, where="nvml", why=why, next=WAYS, code="denied.clock-record") from error
         except (OSError, ValueError, TypeError, KeyError) as error:
-            why, advice = repr(error), "unlock by hand: sudo nvidia-smi -rgc, and remove the file"
-            raise ReadFailed(f"{self._record} is no record of ours", where="nvml", why=why, next=advice) from error
+            what, advice = f"{self._record} is damaged", "unlock by hand: sudo nvidia-smi -rgc, and remove the file"
+            why, code = repr(error), "read-failed.clock-record"
+            raise ReadFailed(what, where="nvml", why=why, next=advice, code=code) from error
 
     def enforced(self) -> float | None:
-        """Return None: the driver tells the clock, not its limit."""
+        """Return None: the driver reports the clock, not its limit."""
         return None
 
     def setting(self, value: float) -> Setting:
-        """Return the setting that keeps the clock at or below a value (Hz); it may idle. Raises as `PowerCap`."""
+        """Return the setting for a highest clock (Hz); lower ones stay possible. Raises as `PowerCap`."""
         limits = self.limits()
         limits.check(value, self.scope)
         return {_LOWEST: limits.lowest, _HIGHEST: value}
@@ -159,45 +158,45 @@ class LockedClocks:
         """Lock, or unlock for {}. Raises Refused with the range, Denied, ReadFailed, DeviceLost."""
         if not setting:
             self._control.unlock_clocks()
-            self._forget()
+            self._remove_record()
             return
         limits = self.limits()
         for key in (_LOWEST, _HIGHEST):
             limits.check(setting[key], self.scope)
         before = self.get()
-        self._remember(setting)  # first: a lock without a record would never be taken back
+        self._write_record(setting)  # first: a lock without a record would never be undone
         try:
             self._control.lock_clocks(setting[_LOWEST], setting[_HIGHEST])
         except JoulelabError:
             if before:
-                self._remember(before)
+                self._write_record(before)
             else:
-                self._forget()
+                self._remove_record()
             raise
 
     def default(self) -> Setting | None:
-        """Return {}: a driver that was unloaded, or a reboot, unlocks."""
+        """Return {}: a reload of the driver, or a reboot, unlocks."""
         return {}
 
-    def _remember(self, setting: Setting) -> None:
-        """Write the record as a journal is: on the disk before the clocks are locked."""
+    def _write_record(self, setting: Setting) -> None:
+        """Write the record to the disk, as safely as a journal."""
         text = json.dumps({"boot": boot_id(), **setting}).encode()
         try:
             safe_files.make_folder(self._record.parent)
             safe_files.check_folder(self._record.parent, os.geteuid())
             safe_files.replace_file(self._record, text, sync=True, mode=0o644)
         except OSError as error:
-            raise self._unwritten(error, "written") from error
+            raise self._explain_write_error(error, "write") from error
 
-    def _forget(self) -> None:
+    def _remove_record(self) -> None:
         try:
             self._record.unlink(missing_ok=True)
         except OSError as error:
-            raise self._unwritten(error, "removed") from error
+            raise self._explain_write_error(error, "remove") from error
         safe_files.sync_directory(self._record.parent)
 
-    def _unwritten(self, error: OSError, done: str) -> Refused:
-        is_untrusted = isinstance(error, safe_files.UntrustedPlace)
-        then = error.next if is_untrusted else f"make {self._record.parent} writable, or {WAYS}"
-        what, why = f"the record of locked clocks cannot be {done}", f"{self._record}: {error.strerror}"
-        return Refused(what, where="nvml", why=why, next=then)
+    def _explain_write_error(self, error: OSError, action: str) -> Refused:
+        writable = f"make {self._record.parent} writable, or {WAYS}"
+        advice = error.next if isinstance(error, safe_files.UntrustedPlace) else writable
+        what, why = f"cannot {action} the record of locked clocks", f"{self._record}: {error.strerror}"
+        return Refused(what, where="nvml", why=why, next=advice, code="refused.clock-record")

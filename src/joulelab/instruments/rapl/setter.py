@@ -1,8 +1,8 @@
 """Set the power limits of CPU packages through the kernel's powercap tree (RAPL).
 
-The long-term limit is the cap. The short-term limit comes down with it, to 1.2 times the cap at most and never below
-it, or bursts would go on as before; `enabled` is switched on. All three are put back. What the kernel made of a value
-(it rounds, and may clip) is read back.
+The long-term limit is the cap. The short-term limit is lowered with it, to between 1 and 1.2 times the cap, or bursts
+would go on as before; `enabled` is switched on. All three are restored. Values are read back: the kernel rounds, and
+may clip.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _LONG, _SHORT, _ENABLED = "long_term_w", "short_term_w", "enabled"
 _BURST = 1.2
-# Kernels hardly ever tell the lowest limit; below a tenth of the rated power a machine hardly answers.
-_LEAST = 0.1
-# Registers that nobody has set show some kilowatts.
+# Most kernels do not report the lowest limit; below a tenth of the rated power a machine hardly responds.
+_LOWEST_SHARE = 0.1
+# Registers that were never set show some kilowatts.
 _NO_LIMIT_W = 3000.0
 
 
@@ -34,33 +34,33 @@ def open_setters(environ: Mapping[str, str]) -> Opened:
     packages = [zone for zone in zones(root) if zone.kind == "package"]
     if not packages:
         why = f"{root} holds no package" if root.is_dir() else f"{root} does not exist"
-        advice = "sudo modprobe intel_rapl_msr (bare metal only)"
-        raise Unavailable("there is no CPU package to cap", where="powercap", why=why, next=advice)
+        advice, code = "sudo modprobe intel_rapl_msr (bare metal only)", "unavailable.no-package"
+        raise Unavailable("there is no CPU package to cap", where="powercap", why=why, next=advice, code=code)
     model = cpu_facts(Path("/proc/cpuinfo")).model if str(root) == ROOT else ""
     opened = Opened()
     for zone in packages:
         scope, _ = scope_of(zone, platform=False)
         limits = constraints(zone)
         if "long_term" in limits:
-            opened.setters.append(PackageCap(scope, model, zone, limits, _mirrored(root, zone)))
+            opened.setters.append(PackageCap(scope, model, zone, limits, _find_mirrors(root, zone)))
         else:
             opened.missing.append((scope, "powercap: the kernel shows no long-term limit (AMD CPUs have none)"))
     return opened
 
 
-def _mirrored(root: Path, zone: Zone) -> list[Constraint]:
+def _find_mirrors(root: Path, zone: Zone) -> list[Constraint]:
     return [found["long_term"] for other in mirrors(root, zone) if "long_term" in (found := constraints(other))]
 
 
 class PackageCap:
-    """Limit the power of one CPU package; a setting is {"long_term_w", "short_term_w", "enabled"} of what it has."""
+    """Limit the power of one CPU package; a setting is {"long_term_w", "short_term_w", "enabled"}, not always all."""
 
     kind: Literal["power"] = "power"
 
     def __init__(
         self, scope: str, model: str, zone: Zone, limits: Mapping[str, Constraint], others: list[Constraint]
     ) -> None:
-        """Take a zone with its limits, and the limits that other interfaces put on the same package."""
+        """Take a zone with its limits; `others` are the limits of other interfaces to the same package."""
         self.device = f"powercap-{zone.path.name}"
         self.scope = scope
         self.model = model
@@ -70,23 +70,23 @@ class PackageCap:
         self._files = {key: (limits[name].path, 1e6) for key, name in names.items() if name in limits}
         if (zone.path / "enabled").exists():
             self._files[_ENABLED] = zone.path / "enabled", 1.0
-        self._burst_w = 0.0  # the highest short-term limit seen: what was found
+        self._burst_w = 0.0  # the highest short-term limit seen: the original one
 
     def limits(self) -> Limits:
-        """Return what the package takes; its default is its rated power. Raises Denied, ReadFailed, DeviceLost."""
+        """Return the range; the default is the rated power. Raises Denied, ReadFailed, DeviceLost."""
         rated = self._long.highest_w
         now_w = read_value(self._long.path) / 1e6
         highest = max(rated, now_w if now_w < _NO_LIMIT_W else 0.0) or _NO_LIMIT_W
-        return Limits(self._long.lowest_w or _LEAST * (rated or highest), highest, rated or None, "W")
+        return Limits(self._long.lowest_w or _LOWEST_SHARE * (rated or highest), highest, rated or None, "W")
 
     def get(self) -> Setting:
-        """Return the limits that are set. Raises Denied, ReadFailed, DeviceLost."""
+        """Return the limits. Raises Denied, ReadFailed, DeviceLost."""
         setting = {key: read_value(path) / scale for key, (path, scale) in self._files.items()}
         self._burst_w = max(self._burst_w, setting.get(_SHORT, 0.0))
         return setting
 
     def enforced(self) -> float | None:
-        """Return the lowest long-term limit of all interfaces to the package (W), None where limits are off."""
+        """Return the lowest long-term limit of all interfaces to the package (W), None if limits are off."""
         if not self.get().get(_ENABLED, 1.0):
             return None
         return min(read_value(one.path) for one in (self._long, *self._others)) / 1e6
@@ -103,27 +103,26 @@ class PackageCap:
         return setting
 
     def set(self, setting: Setting) -> None:
-        """Write what differs, the short-term limit never below the long; all or nothing. Raises Denied, Refused."""
+        """Write the changed values, the short-term limit never below the long; all or none. Raises Denied, Refused."""
         now = self.get()
         if extra := ", ".join(sorted(setting.keys() - now.keys())):
-            raise Refused(
-                f"{self.scope} has no {extra}", where="powercap", next="joulelab cap status tells what it has"
-            )
+            what, code = f"{self.scope} has no {extra}", "refused.unknown-limit"
+            raise Refused(what, where="powercap", next="see joulelab cap status", code=code)
         order = [_LONG, _SHORT] if setting[_LONG] <= now[_LONG] else [_SHORT, _LONG]
         changed = [key for key in (*order, _ENABLED) if key in setting and setting[key] != now[key]]
         try:
             for key in changed:
-                self._write(key, setting[key])
+                self._write_value(key, setting[key])
         except JoulelabError:
             for key in reversed(changed):
-                with contextlib.suppress(JoulelabError):  # the first error is the one to tell
-                    self._write(key, now[key])
+                with contextlib.suppress(JoulelabError):  # the first error is raised
+                    self._write_value(key, now[key])
             raise
 
-    def _write(self, key: str, value: float) -> None:
+    def _write_value(self, key: str, value: float) -> None:
         path, scale = self._files[key]
         write_value(path, round(value * scale))
 
     def default(self) -> Setting | None:
-        """Return None: what the firmware sets at the next boot is not known."""
+        """Return None: the limits after the next boot are not known."""
         return None

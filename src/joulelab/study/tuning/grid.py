@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from joulelab.control.client import Wish
+from joulelab.control.client import CapRequest
 from joulelab.core.errors import ConfigError, Refused
 from joulelab.study.values import Value, caps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.control.client import Device, Status
+    from joulelab.control.client import CapDevice, CapStatus
 
 STEPS = 16  # of the grid where none is given: about so many
 ROUND_W = (1.0, 2.0, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0)
@@ -41,14 +41,14 @@ class Grid:
         """Return each cap in words."""
         return {w: v.shown if v.unit == "W" else f"{v.text} ({w:.0f} W)" for w, v in self.values.items()}
 
-    def wishes(self, cap: float) -> list[Wish]:
+    def wishes(self, cap: float) -> list[CapRequest]:
         """Return what to ask the keeper for."""
         value = self.values[cap]
         unit: Literal["W", "share"] = "share" if value.unit == "share" else "W"
-        return [Wish(scope, float(value.value), unit) for scope in self.scopes]
+        return [CapRequest(scope, float(value.value), unit) for scope in self.scopes]
 
 
-def make_grid(status: Status, scopes: Sequence[str], text: str | None) -> Grid:
+def make_grid(status: CapStatus, scopes: Sequence[str], text: str | None) -> Grid:
     """Return the caps that a text names, or the GPUs' range up to their default in round steps.
 
     Raises ConfigError for what cannot be read, Refused for a cap that a GPU does not allow.
@@ -87,5 +87,5 @@ def _usual(lowest: float, highest: float) -> tuple[Value, ...]:
     return caps(",".join(f"{w:g}" for w in [lowest, *apart, highest]))
 
 
-def _names(there: Sequence[Device]) -> str:
+def _names(there: Sequence[CapDevice]) -> str:
     return " + ".join(dict.fromkeys(d.model for d in there))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.goal import Goal
-    from joulelab.control.client import Held
+    from joulelab.control.client import HeldCap
     from joulelab.run.capping import Capping
     from joulelab.run.recording import Recording
     from joulelab.study.tuning.drift import Drift
@@ -80,7 +80,7 @@ class Online:
         self._kind = kind
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._held: list[Held] = []
+        self._held: list[HeldCap] = []
 
     def begin(self, recording: Recording, capping: Capping) -> None:
         """Begin: the workload has just started."""
@@ -300,12 +300,12 @@ class Online:
 
     def _fail(self, why: str) -> None:
         """Tell what failed, and go back to what was found."""
-        from joulelab.control.client import Wish
+        from joulelab.control.client import CapRequest
 
         self.state.problem = why
         self._recording.problems.append(f"tuning failed: {why}")
         self._recording.event("tune-failed", why=why)
-        found = [Wish(held.device, held.found, "W") for held in self._held if held.found is not None]
+        found = [CapRequest(held.device, held.found, "W") for held in self._held if held.found is not None]
         with contextlib.suppress(JoulelabError):
             if found:
                 self._capping.set(found)

@@ -1,0 +1,36 @@
+"""The codes of errors of caps: programs rely on them, so a changed one is noticed here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import joulelab
+
+ROOT = Path(joulelab.__file__).parent
+FILES = [*(ROOT / "control").glob("*.py"), *(ROOT / "instruments").glob("*/setter.py"), ROOT / "core" / "setting.py"]
+CODES = """
+config.bad-range config.cannot-listen config.capd-running config.duplicate-device config.message-too-long
+config.no-users config.not-a-number config.not-a-request config.not-toml config.number-of-devices
+config.socket-place-taken config.unknown-device config.unknown-group config.unknown-key config.unknown-user
+config.unreadable config.untrusted config.wrong-type
+denied.clock-record
+error.capd-failed error.capd-no-answer error.capd-unavailable error.keeper-died error.keeper-failed
+error.keeper-not-started error.no-answer error.other-process
+missing-dependency.broken-package
+read-failed.clock-record read-failed.no-cap
+refused.changed-elsewhere refused.clock-record refused.clocks-not-allowed refused.device-busy
+refused.device-not-allowed refused.hidden-process refused.leftover-cap refused.no-default refused.no-space
+refused.not-kept refused.not-restored refused.not-supported refused.out-of-range refused.state-not-writable
+refused.state-untrusted refused.too-many-clients refused.unknown-limit refused.unknown-user refused.value-not-allowed
+store.damaged store.other-schema store.unreadable
+unavailable.no-gpu unavailable.no-package
+"""
+
+
+def test_codes_stay_as_they_are():
+    known = "config|denied|error|missing-dependency|read-failed|refused|store|unavailable"
+    pattern = re.compile(rf'f?"((?:{known})\.[a-z{{}}-]+)"')
+    found = {code for file in FILES for code in pattern.findall(file.read_text())}
+    found = found - {"config.unknown-{kind}"} | {"config.unknown-user", "config.unknown-group"}
+    assert sorted(found) == sorted(CODES.split())

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulelab.core.process import identify_process
 from joulelab.report.cache import results_of
 from joulelab.store.folder import read_json
 from joulelab.study.folder import Plan, Settings, Study, join_study
 from joulelab.study.matrix import Knob, Workload, cells
-from joulelab.study.slots import CLAIM, NOTES, Slot, State, owner
+from joulelab.study.slots import CLAIM, NOTES, Slot, State
 from joulelab.study.trial import FILE as TRIAL
 from joulelab.study.trial import trial_of
 
@@ -188,7 +189,7 @@ def finish(study: Study, copies: Copies, key: str, repeat: int, name: str, rng: 
         energy["value"] *= factor * longer
     more = {"run": name, "time_s": data["time_s"] * longer}
     _write(slot / TRIAL, data | more)
-    _write(slot / CLAIM, owner() | {"mono_ns": 1, "utc_ns": 1, "pid": 1, "ticks": 1})
+    _write(slot / CLAIM, identify_process() | {"mono_ns": 1, "utc_ns": 1, "pid": 1, "ticks": 1})
     _write(slot / NOTES, {"schema": 1, "took_s": 12.5, "cooled": None, "gpus": ["gpu:0"]})
     for output in ("out.txt", "err.txt"):
         (slot / output).write_text("samples: 640\n")

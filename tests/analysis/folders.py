@@ -10,7 +10,7 @@ from tests.analysis.virtual import BASE, NS, TOOK, accuracy, ns, stamps
 
 from joulelab.core.clock import boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.store.folder import create_run, end_run, owner
+from joulelab.store.folder import create_run, end_run, identify_owner
 from joulelab.store.journal import JournalWriter, journal_path, pack_row
 from joulelab.store.run import Run, open_run
 
@@ -54,7 +54,7 @@ class Folder:
 
     def __init__(self, runs: Path, *, live: bool = False, **meta: Any) -> None:
         given = {"host": "node1", "command": ["python", "train.py"], "started": STARTED, **meta}
-        self.path = create_run(runs, given | {"owner": owner() if live else NOBODY})
+        self.path = create_run(runs, given | {"owner": identify_owner() if live else NOBODY})
         self._events: list[dict[str, Any]] = []
 
     def add(self, meter: str, stream: Stream, seconds, *columns, host: str = "node1") -> Folder:

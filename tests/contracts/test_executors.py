@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 
 import pytest
@@ -13,12 +12,13 @@ from tests.slurm.studies import CPU, bench, drive
 from tests.study.bench import environment
 from tests.waiting import until
 
+from joulelab.core.process import identify_process
 from joulelab.study import executors
 from joulelab.study.executors import Ended, open_executor
 from joulelab.study.folder import Plan, join_study
 from joulelab.study.matrix import Knob, Workload, cells
 from joulelab.study.nodes import NodeType
-from joulelab.study.slots import State, look, owner
+from joulelab.study.slots import State, look
 
 pytestmark = pytest.mark.system
 
@@ -142,7 +142,7 @@ def test_slots_go_on_when_an_executor_is_closed(place):
 
 def test_of_claims_that_are_not_of_theirs_nothing_is_known(place):
     executor = place.executor(place.study("claims", "true"))
-    assert executor.is_over(owner(os.getpid())) is None
+    assert executor.is_over(identify_process()) is None
     assert executor.is_over({"job": "77", "cluster": "elsewhere"}) is None
     assert executor.poll(0.0) == []
     executor.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.waiting import until
 
-from joulelab.core.process import is_pending, is_stopped, start_ticks
+from joulelab.core.process import find_process, identify_process, is_pending, is_stopped, start_ticks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +33,27 @@ def test_names_with_brackets_and_spaces(tmp_path: Path) -> None:
     assert start_ticks(7, tmp_path) == 22
     (tmp_path / "7" / "stat").write_text("7 (torn")
     assert start_ticks(7, tmp_path) is None
+
+
+def test_an_identified_process_is_found_again() -> None:
+    me = identify_process()
+    assert me == identify_process(os.getpid())
+    assert find_process(me) == "alive"
+    assert find_process({**me, "ticks": 1}) == "ended"  # its number was given to another
+    assert find_process({**me, "boot": "another"}) == "ended"
+    assert find_process({**me, "boot": "another", "host": "elsewhere"}) == "elsewhere"
+    assert find_process({**me, "space": "pid:[1]"}) == "hidden"
+    assert find_process({"pid": "x", "ticks": None, "boot": me["boot"]}) == "ended"
+    assert find_process({}) == "elsewhere"
+
+
+def test_notes_of_run_folders_and_of_earlier_twins_are_read() -> None:
+    me = identify_process()
+    stored = {"pid": me["pid"], "start_ticks": me["ticks"], "boot_id": me["boot"]}
+    assert find_process(stored) == "alive"
+    assert find_process({**stored, "start_ticks": None}) == "ended"
+    assert find_process({**stored, "boot_id": "another"}) == "ended"
+    assert find_process({key: me[key] for key in ("pid", "ticks", "boot", "space")}) == "alive"
 
 
 @pytest.mark.system

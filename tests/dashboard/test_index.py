@@ -21,7 +21,7 @@ from joulelab.dashboard import studies as studies_module
 from joulelab.dashboard.index import LIVE_S, LOOK_S, MOST_FAILURES, WHOLE_S, Index
 from joulelab.dashboard.studies import StudyLooker, _planned
 from joulelab.report.cache import rows_of
-from joulelab.store.folder import end_run, list_runs, owner
+from joulelab.store.folder import end_run, identify_owner, list_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,7 +132,7 @@ def test_threads_see_runs_come_and_go_and_a_killed_owner(tmp_path: Path, monkeyp
         assert index.snapshot().entries == ()
         first = small(runs, started=started(1))
         until(lambda: index.snapshot().by_id.get(first.name) and index.settled().by_id[first.name].status == "ok")
-        live = small(runs, state="live", owner=owner(process.pid))
+        live = small(runs, state="live", owner=identify_owner(process.pid))
         seen = until(lambda: (e := index.snapshot().by_id.get(live.name)) and e.energy and e, "the energy so far")
         assert seen.status == "live"
         process.kill()

@@ -253,10 +253,10 @@ def test_waiting_for_another_sealer(runs: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from joulelab.store.folder import owner
+from joulelab.store.folder import identify_owner
 from joulelab.store.journal import pack_row
 from tests.store.make import START_NS, gpus, make_run, open_journal, ramp
-run = make_run(Path(sys.argv[1]), owner=owner())
+run = make_run(Path(sys.argv[1]), owner=identify_owner())
 journal = open_journal(run, gpus())
 print(run, flush=True)
 for k in range(0, 6_000_000, 6):

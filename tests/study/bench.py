@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.process import identify_process
 from joulelab.store.folder import create_run, end_run, write_json_atomic
 from joulelab.study.folder import Plan, Settings, Study, join_study
 from joulelab.study.matrix import Knob, Workload, cells
-from joulelab.study.slots import CLAIM, STOPPED, owner
+from joulelab.study.slots import CLAIM, STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,7 +41,7 @@ def place(
 ) -> Path:
     """Make a slot by hand: claimed, with a run that ended, and a note of who stopped it."""
     slot.mkdir(parents=True)
-    write_json_atomic(slot / CLAIM, {**owner(), **(claim or {})})
+    write_json_atomic(slot / CLAIM, {**identify_process(), **(claim or {})})
     if end is not None:
         run = create_run(slot, {"host": "h", "command": ["true"]})
         end_run(run, end)

@@ -10,13 +10,14 @@ import pytest
 from tests.study.bench import make_study, only_cell, place
 
 from joulelab.core.errors import StoreError
+from joulelab.core.process import identify_process
 from joulelab.store.folder import write_json_atomic
 from joulelab.study.drive import Driver, Told, plan
 from joulelab.study.executors import Ended, Waits
 from joulelab.study.folder import Plan, Settings, join_study
 from joulelab.study.matrix import PlannedCell, Workload
 from joulelab.study.nodes import NodeType
-from joulelab.study.slots import JOB, State, give_way, job_of, look, owner, set_aside, tidy
+from joulelab.study.slots import JOB, State, give_way, job_of, look, set_aside, tidy
 from joulelab.study.stopping import Stop
 from joulelab.study.turn import places
 
@@ -326,7 +327,7 @@ def test_what_a_slot_was_about_to_write_is_removed_once_it_has_gone(study: Study
         rest.write_text("{")
     tidy(slot.parent)
     assert all(rest.exists() for rest in rests), "it may still be writing"
-    write_json_atomic(slot / "claim.json", {"ticks": 1, **{k: v for k, v in owner().items() if k != "ticks"}})
+    write_json_atomic(slot / "claim.json", {**identify_process(), "ticks": 1})
     tidy(slot.parent)
     assert not any(rest.exists() for rest in rests)
     assert look(slot).state is State.DONE

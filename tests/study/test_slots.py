@@ -12,10 +12,11 @@ from tests.study.bench import make_study, only_cell, place
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, NewerSchema, StoreError
+from joulelab.core.process import identify_process
 from joulelab.store.folder import read_json, write_json_atomic
 from joulelab.study.folder import Plan, Settings, check_name, default_name, join_study, open_study
 from joulelab.study.matrix import Knob, Workload, cells
-from joulelab.study.slots import CLAIM, State, claimed, is_gone, look, note_stop, owner, set_aside, slots_of, tidy
+from joulelab.study.slots import CLAIM, State, claimed, is_gone, look, note_stop, set_aside, slots_of, tidy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,7 +125,7 @@ def test_a_claim_that_cannot_be_made_is_told(study: Study) -> None:
 @pytest.mark.system
 def test_only_a_process_that_is_known_to_have_ended_is_gone(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    told = owner(child.pid)
+    told = identify_process(child.pid)
     file = tmp_path / CLAIM
     assert not is_gone(told, file)
     assert is_gone({**told, "ticks": 1}, file)

@@ -9,10 +9,10 @@ import subprocess
 import pytest
 from tests.slurm.site import AWAY, NONE, Site, executor
 
+from joulelab.core.process import identify_process
 from joulelab.instruments.slurm.submission import JobState
 from joulelab.study.executors import Ended
 from joulelab.study.nodes import NodeType
-from joulelab.study.slots import owner
 from joulelab.study.slurm import options, sent
 from joulelab.study.slurm.driver import Sending
 from joulelab.study.slurm.queued import is_stuck, queued
@@ -25,7 +25,7 @@ def process():
     """Give what identifies another process; it is gone after the block."""
     other = subprocess.Popen(["sleep", "100"])
     try:
-        yield owner(other.pid)
+        yield identify_process(other.pid)
     finally:
         other.kill()
         other.wait()
@@ -94,7 +94,7 @@ def test_a_driver_notes_what_it_cancels(tmp_path):
     opened.poll(0)
     (file,) = job_files(tmp_path / "s")
     job = json.loads(file.read_text())
-    assert {key: job["driver"][key] for key in owner()} == owner()
+    assert {key: job["driver"][key] for key in identify_process()} == identify_process()
     opened.cancel(slots[1])
     opened.poll(0)
     assert json.loads(file.read_text())["ended"] == [1]
@@ -119,7 +119,7 @@ def test_a_driver_in_another_container_is_seen_by_its_lock(tmp_path):
     # On another machine nobody knows; what was sent before drivers were noted is nobody's.
     job.data["driver"] |= {"boot": "x", "host": "elsewhere"}
     assert mine.keeper(job).endswith("elsewhere")
-    job.data["driver"] |= {"host": owner()["host"]}
+    job.data["driver"] |= {"host": identify_process()["host"]}
     assert mine.keeper(job) == ""
     del job.data["driver"]
     assert mine.keeper(job) == ""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from joulelab.core.process import start_ticks
-from joulelab.twin.owner import owner
+from joulelab.core.process import identify_process, start_ticks
 from joulelab.twin.serve import PREFIX, TwinServer, sweep
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def left_by(parent: Path, name: str, told: dict[str, object] | None) -> Path:
 
 def test_only_what_dead_twins_left_is_swept(tmp_path: Path) -> None:
     child = subprocess.Popen(["sleep", "60"])
-    alive = owner(child.pid)
+    alive = identify_process(child.pid)
     live = left_by(tmp_path, "live", alive)
     reused = left_by(tmp_path, "reused", alive | {"ticks": 1})
     rebooted = left_by(tmp_path, "rebooted", alive | {"boot": "another", "space": "another"})
@@ -49,7 +48,7 @@ def test_only_what_dead_twins_left_is_swept(tmp_path: Path) -> None:
 
 
 def test_a_twin_sweeps_when_it_starts_and_says_whose_it_is(tmp_path: Path) -> None:
-    dead = left_by(tmp_path, "dead", owner(os.getpid()) | {"ticks": 1})
+    dead = left_by(tmp_path, "dead", identify_process() | {"ticks": 1})
     with TwinServer(directory=tmp_path) as twin:
         assert not dead.exists()
         told = json.loads((twin.directory / "owner").read_text())

@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from joulelab.core.clock import boot_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PROC = Path("/proc")
+# `hidden` is in another container of this machine, `elsewhere` may be on another machine: it is not known there.
+ProcessState = Literal["alive", "ended", "hidden", "elsewhere"]
+
+
+def identify_process(pid: int | None = None, *, proc: Path = PROC, boot: str | None = None) -> dict[str, Any]:
+    """Return what identifies a process (None = this one): pid, start ticks, boot, namespace of the pid, and host."""
+    number = os.getpid() if pid is None else pid
+    try:
+        space = str((proc / "self" / "ns" / "pid").readlink())
+    except OSError:
+        space = ""
+    here = {"boot": boot_id() if boot is None else boot, "space": space, "host": os.uname().nodename}
+    return {"pid": number, "ticks": start_ticks(number, proc), **here}
+
+
+def find_process(known: Mapping[str, Any], *, proc: Path = PROC, boot: str | None = None) -> ProcessState:
+    """Return what became of an identified process; run folders name ticks and boot `start_ticks` and `boot_id`."""
+    pid, ticks = known.get("pid"), known.get("ticks", known.get("start_ticks"))
+    here = identify_process(pid if isinstance(pid, int) else 0, proc=proc, boot=boot)
+    then = known.get("boot", known.get("boot_id"))
+    if then != here["boot"]:
+        return "ended" if then is not None and known.get("host", here["host"]) == here["host"] else "elsewhere"
+    if known.get("space", here["space"]) != here["space"]:
+        return "hidden"
+    return "alive" if ticks is not None and ticks == here["ticks"] else "ended"
 
 
 def start_ticks(pid: int | None = None, proc: Path = PROC) -> int | None:

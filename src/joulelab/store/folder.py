@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, boot_id, clock_pair
 from joulelab.core.errors import NotARun, StoreError, WriteFailed
-from joulelab.core.process import start_ticks
+from joulelab.core.process import PROC, find_process, identify_process
 from joulelab.store.documents import read_json
 from joulelab.store.journal import is_being_written
 from joulelab.store.redact import allowed_environment, redact
@@ -33,22 +33,19 @@ __all__ = [
     "find_run",
     "host_dir",
     "host_dirs",
+    "identify_owner",
     "list_runs",
     "make_host_dir",
-    "owner",
-    "owner_alive",
     "read_end",
     "read_json",
     "read_meta",
     "redact",
     "run_state",
-    "start_ticks",
     "write_json_atomic",
 ]
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 # Where neither owner nor locks can be seen (another host on a shared disk), a journal that grew this recently is live.
 RECENT_S = 60.0
-PROC = Path("/proc")
 
 
 class RunState(StrEnum):
@@ -81,7 +78,7 @@ def create_run(runs: Path, meta: Mapping[str, Any], *, sync: bool = True) -> Pat
         "command": redact(meta["command"]),
         "started": dict(started),
         "environment": allowed_environment(meta.get("environment") or {}),
-        "owner": meta.get("owner") or owner(),
+        "owner": meta.get("owner") or identify_owner(),
     }
     make_host_dir(run, str(data["host"]))
     write_json_atomic(run / "run.json", data, sync=sync)
@@ -205,19 +202,10 @@ def _is_file(path: Path) -> bool:
     return False
 
 
-def owner(pid: int | None = None, *, proc: Path = PROC, boot: str | None = None) -> dict[str, Any]:
-    """Return what identifies a process beyond its reusable number: pid, start ticks, boot id."""
-    number = os.getpid() if pid is None else pid
-    return {"pid": number, "start_ticks": start_ticks(number, proc), "boot_id": boot_id() if boot is None else boot}
-
-
-def owner_alive(who: Mapping[str, Any], *, proc: Path = PROC, boot: str | None = None) -> bool:
-    """Return whether exactly that process still runs in this boot."""
-    here = boot_id() if boot is None else boot
-    ticks = who.get("start_ticks")
-    if not isinstance(who.get("pid"), int) or who.get("boot_id") != here or ticks is None:
-        return False
-    return bool(start_ticks(who["pid"], proc) == ticks)
+def identify_owner(pid: int | None = None) -> dict[str, Any]:
+    """Return what identifies a process (None = this one), as `run.json` has it."""
+    known = identify_process(pid)
+    return {"pid": known["pid"], "start_ticks": known["ticks"], "boot_id": known["boot"]}
 
 
 def run_state(
@@ -227,7 +215,7 @@ def run_state(
     if os.path.lexists(run / "end.json"):
         return RunState.CLOSED
     who = (read_meta(run) if meta is None else meta).get("owner") or {}
-    if owner_alive(who, proc=proc, boot=boot):
+    if find_process(who, proc=proc, boot=boot) == "alive":
         return RunState.LIVE
     journals = list(run.glob("*/*.journal"))
     if any(is_being_written(p) for p in journals):

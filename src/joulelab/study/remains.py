@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import StoreError
+from joulelab.core.process import find_process
 from joulelab.run.options import RUN
 from joulelab.store.folder import list_runs, read_json
-from joulelab.study.slots import CLAIM, owner
+from joulelab.study.slots import CLAIM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +61,7 @@ def _owner(slot: Path, proc: Path) -> int:
     except StoreError:
         return 0
     pid = claim.get("pid")
-    if not isinstance(pid, int) or any(claim.get(key) != value for key, value in owner(pid).items()):
+    if not isinstance(pid, int) or find_process(claim) != "alive":
         return 0
     return pid if SLOT in _command(pid, proc) else 0
 

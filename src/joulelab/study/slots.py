@@ -13,9 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, boot_id, clock_pair, monotonic_ns
+from joulelab.core.clock import NS, clock_pair, monotonic_ns
 from joulelab.core.errors import NewerSchema, StoreError
-from joulelab.core.process import start_ticks
+from joulelab.core.process import find_process, identify_process
 from joulelab.store.folder import list_runs, read_end, read_json, write_json_atomic
 from joulelab.store.safe_files import open_regular
 from joulelab.study.folder import locked
@@ -61,31 +61,13 @@ class Slot:
     claim: Mapping[str, Any] = field(default_factory=dict)
 
 
-def owner(pid: int | None = None) -> dict[str, Any]:
-    """Return what identifies a process: number, start in ticks, boot, the space that its number is of, and the host."""
-    number = os.getpid() if pid is None else pid
-    space = str(Path("/proc/self/ns/pid").readlink())
-    return {
-        "pid": number,
-        "ticks": start_ticks(number),
-        "boot": boot_id(),
-        "space": space,
-        "host": os.uname().nodename,
-    }
-
-
 def is_gone(claim: Mapping[str, Any], file: Path) -> bool:
     """Return whether the process that claimed is known to have ended; of another machine nothing is known.
 
     A process in another container of this machine cannot be seen, but it holds a lock on its claim as long as it lives.
     """
-    pid = claim.get("pid")
-    here = owner(pid if isinstance(pid, int) else 0)
-    if claim.get("boot") != here["boot"]:
-        return bool(claim.get("host") == here["host"])
-    if claim.get("space") != here["space"]:
-        return not _is_locked(file)
-    return bool(claim.get("ticks") != here["ticks"])
+    state = find_process(claim)
+    return state == "ended" or (state == "hidden" and not _is_locked(file))
 
 
 def _is_locked(file: Path) -> bool:
@@ -115,7 +97,7 @@ def claimed(folder: Path, more: Mapping[str, Any], *, sync: bool = True) -> Iter
             prepared.mkdir(parents=False)
             pair = clock_pair()
             times = {"mono_ns": pair.mono_ns, "utc_ns": pair.utc_ns}
-            write_json_atomic(prepared / CLAIM, {**more, **owner(), **times}, sync=sync)
+            write_json_atomic(prepared / CLAIM, {**more, **identify_process(), **times}, sync=sync)
             lock = os.open(prepared / CLAIM, os.O_RDWR | os.O_CLOEXEC)
             fcntl.flock(lock, fcntl.LOCK_EX)
             prepared.rename(folder)

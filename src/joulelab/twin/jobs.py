@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.twin.owner import is_gone, owner
+from joulelab.core.process import find_process, identify_process
 from joulelab.twin.records import Process
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Board:
     def put(self, asked: Asked, at_ns: int) -> None:
         """Let this job ask for something else from `at_ns` on."""
         with self._locked():
-            self._write({"owner": owner(os.getpid()), **asdict(asked)})
+            self._write({"owner": identify_process(), **asdict(asked)})
             self._settle(at_ns)
 
     def clear(self, at_ns: int) -> None:
@@ -135,7 +135,7 @@ class Board:
         """Return a note whose job runs, None for any other."""
         try:
             told: dict[str, Any] = json.loads(note.read_text())
-            return None if is_gone(told["owner"]) else told
+            return None if find_process(told["owner"]) in ("ended", "elsewhere") else told
         except (OSError, ValueError):
             return None  # a job that was killed while it wrote
 

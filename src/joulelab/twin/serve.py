@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.core.process import find_process, identify_process
 from joulelab.twin import staged
 from joulelab.twin.drive import Driver, JobDriver, LoadDriver, ScriptDriver, machine_load
 from joulelab.twin.jobs import folder_of
 from joulelab.twin.model import Node
-from joulelab.twin.owner import is_gone, owner
 from joulelab.twin.servers import nvml
 from joulelab.twin.servers.powercap import PowercapFlaws, PowercapServer
 from joulelab.twin.truth import Truth
@@ -80,7 +80,7 @@ class TwinServer:
             sweep(parent)
             self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
-            (self.directory / "owner").write_text(json.dumps(owner(os.getpid())))
+            (self.directory / "owner").write_text(json.dumps(identify_process()))
             room = {"room": LIVE_ROOM} if self._is_moved() else {}
             path = self.directory / "truth"
             self.truth = stack.enter_context(
@@ -141,8 +141,8 @@ class TwinServer:
 def sweep(parent: Path) -> None:
     """Remove what twins of ours left behind that were killed; others' and those that run are left alone."""
     for folder in parent.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
-            if is_gone(json.loads((folder / "owner").read_text())):
+            if find_process(json.loads((folder / "owner").read_text())) == "ended":
                 shutil.rmtree(folder, ignore_errors=True)

@@ -8,8 +8,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import StoreError
+from joulelab.core.process import identify_process
 from joulelab.store.folder import read_json
-from joulelab.study.slots import is_gone, owner
+from joulelab.study.slots import is_gone
 from joulelab.study.slurm.sent import FILE, FOLDER
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Sending:
 
     def __init__(self, study: Path) -> None:
         self._folder = study / FOLDER
-        self._own: dict[str, Any] = owner()
+        self._own = identify_process()
         self._lock = -1
 
     def about(self) -> dict[str, Any]:

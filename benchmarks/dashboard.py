@@ -16,6 +16,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from benchmarks.studies import RECORDED, run_name, walk
-from joulelab.report.cache import fingerprint, rows_of
+from joulelab.analysis.results_file import load_result, write_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,10 +36,10 @@ HOSTS = 40
 
 def fill(runs: Path, count: int) -> None:
     """Make so many runs with names, labels and hosts of their own, and what lists read of them."""
-    rows = json.dumps(rows_of(RECORDED))
+    result = load_result(RECORDED)
     meta = json.loads((RECORDED / "run.json").read_text())
     files = [Path(entry.path).relative_to(RECORDED) for entry in walk(RECORDED)]
-    linked = [file for file in files if file.name not in ("run.json", "rows.json", "results.json")]
+    linked = [file for file in files if file.name not in ("run.json", "head.json", "results.json")]
     for number in range(count):
         run = runs / run_name(number)
         for folder in {run / file.parent for file in linked}:
@@ -50,11 +51,11 @@ def fill(runs: Path, count: int) -> None:
         command = ["python", f"{name}.py", "--seed", str(number)]
         told = {"id": run.name, "name": f"{name}-{number}", "labels": labels, "host": host, "command": command}
         (run / "run.json").write_text(json.dumps(meta | told))
-        listed = json.loads(rows.replace('"host": "vm"', f'"host": "{host}"'))
         start = time.strftime("%Y-%m-%dT%H:%M:%S.000+00:00", time.gmtime(1_700_000_000 + 10 * number))
-        listed["listed"] |= {key: told[key] for key in ("name", "labels", "command")} | {"start_utc": start}
-        listed["inputs"] = fingerprint(run)
-        (run / "rows.json").write_text(json.dumps(listed, separators=(",", ":")))
+        scopes = tuple(replace(scope, host=host) for scope in result.scopes)
+        write_result(
+            run, replace(result, name=told["name"], labels=labels, command=command, start_utc=start, scopes=scopes)
+        )
 
 
 @contextmanager

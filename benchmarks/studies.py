@@ -16,20 +16,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulelab.analysis.results_file import FILE, HEAD, load_result, write_result
 from joulelab.core.process import identify_process
-from joulelab.report.cache import results_of
-from joulelab.store.folder import read_json
 from joulelab.study.folder import Plan, Settings, Study, join_study
 from joulelab.study.matrix import Knob, Workload, cells
-from joulelab.study.slots import CLAIM, NOTES, Slot, State
-from joulelab.study.trial import FILE as TRIAL
-from joulelab.study.trial import trial_of
+from joulelab.study.slots import CLAIM, NOTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,11 +105,11 @@ class Copies:
         # Whole seconds, as git does not keep more either.
         for file in walk(self.run):
             os.utime(file.path, ns=(0, 1_790_000_000 * 10**9))
-        for cache in ("results.json", "rows.json"):
+        for cache in (FILE, HEAD):
             (self.run / cache).unlink(missing_ok=True)
-        results_of(self.run)
+        self.result = load_result(self.run)
         self.meta = (self.run / "run.json").read_text()
-        self.kept = [p.name for p in self.run.iterdir() if p.name in ("results.json", "rows.json")]
+        self.kept = [p.name for p in self.run.iterdir() if p.name in (FILE, HEAD)]
 
     def make(self, folder: Path, name: str, *, results: bool) -> Path:
         """Make a run of that name in a folder."""
@@ -166,7 +163,7 @@ def reports(ground: Ground, copies: Copies, count: int) -> None:
     for number, key in enumerate(made):
         for repeat in (1, 2, 3):
             finish(study, copies, key, repeat, run_name(3 * number + repeat), rng)
-    read = ["cell.json", "claim.json", "slot.json", "end.json", TRIAL]
+    read = ["cell.json", "claim.json", "slot.json", "end.json", FILE]
     print(f"a study of {len(made):,} cells x 3 repeats, all done")
     words = ["sweep", "--studies", str(ground.folder), "--name", "done", "--report", "--no-figures"]
     ground.time("report: text, results.csv, slots.csv", words, study.folder, read)
@@ -178,17 +175,11 @@ def finish(study: Study, copies: Copies, key: str, repeat: int, name: str, rng: 
     slot = study.slot(key, repeat)
     slot.mkdir()
     run = copies.make(slot, name, results=False)
-    first = copies.run.parent / TRIAL
-    if not first.exists():
-        trial_of(Slot(slot, State.DONE, run))
-        data = read_json(slot / TRIAL)
-        first.write_text(json.dumps(data))
-    data = read_json(first)
     factor, longer = np.exp(SPREAD * rng.standard_normal(2))
-    for energy in data["energies"].values():
-        energy["value"] *= factor * longer
-    more = {"run": name, "time_s": data["time_s"] * longer}
-    _write(slot / TRIAL, data | more)
+    result = copies.result
+    groups = [replace(g, energy=replace(g.energy, value=g.energy.value * factor * longer)) for g in result.groups]
+    end_ns = result.start_ns + round((result.end_ns - result.start_ns) * longer)
+    write_result(run, replace(result, run=name, groups=tuple(groups), end_ns=end_ns))
     _write(slot / CLAIM, identify_process() | {"mono_ns": 1, "utc_ns": 1, "pid": 1, "ticks": 1})
     _write(slot / NOTES, {"schema": 1, "took_s": 12.5, "cooled": None, "gpus": ["gpu:0"]})
     for output in ("out.txt", "err.txt"):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from joulelab.analysis.results_file import load_result
 from joulelab.dashboard.entries import Place, full_entry, quick_entry
-from joulelab.report.cache import result_of
 from joulelab.report.comparison import compare
 from joulelab.report.page.run import run_page
 from joulelab.study.trial import from_result
@@ -89,7 +89,7 @@ def test_lists_call_such_a_run_damaged(call: Call, run: Path, damage: Callable[[
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_pages_and_the_dashboard_show_what_failed(run: Path, damage: Callable[[Path], None]) -> None:
     damage(run / POWER)
-    page = str(run_page(result_of(run), run, None))
+    page = str(run_page(load_result(run), run, None))
     assert re.search(r"damaged: vm/nvml", page)
     assert "3.72" not in page
     place = Place(run.name, run, run.parent)
@@ -154,12 +154,12 @@ def test_no_plan_is_made_with_such_a_run(call: Call, run: Path) -> None:
 
 
 def test_such_a_run_is_compared_with_nothing(run: Path, runs: Path) -> None:
-    whole = result_of(Path(shutil.copytree(EXAMPLE, runs / "whole")))
+    whole = load_result(Path(shutil.copytree(EXAMPLE, runs / "whole")))
     truncate(run / POWER)
-    told = compare(whole, result_of(run))
+    told = compare(whole, load_result(run))
     assert "files of B cannot be read or are missing" in told.verdict()
     assert told.line("energy") is None
-    assert from_result(result_of(run)).energy() is None  # a slot of a study
+    assert from_result(load_result(run)).energy() is None  # a slot of a study
 
 
 def test_samples_that_are_left_out_of_a_query_are_named(call: Call, run: Path) -> None:
@@ -200,7 +200,7 @@ def test_damaged_runs_are_named_by_a_query_of_results(
     assert "warning" not in call("query", "SELECT run FROM runs").stderr
 
 
-@pytest.mark.parametrize("name", ["run.json", "end.json", "results.json", "rows.json"])
+@pytest.mark.parametrize("name", ["run.json", "end.json", "results.json", "head.json"])
 def test_a_fifo_in_place_of_a_document_is_not_waited_for(call: Call, run: Path, name: str) -> None:
     call("show", run)
     fifo(run / name)

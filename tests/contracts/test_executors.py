@@ -76,15 +76,15 @@ def records(study):
             files = {re.sub("RUN/[^/]+", "RUN/HOST", file) if "." not in file.split("/")[1] else file
                      for file in files if "/" in file} | {file for file in files if "/" not in file}  # fmt: skip
             (run,) = (file.parent for file in slot.glob("*/run.json"))
-            shapes = {name: sorted(json.loads((slot / name).read_text())) for name in ("slot.json", "trial.json")}
+            shapes = {name: sorted(json.loads((slot / name).read_text())) for name in ("slot.json",)}
             claim = json.loads((slot / "claim.json").read_text())
-            trial = json.loads((slot / "trial.json").read_text())
+            result = json.loads((run / "results.json").read_text())["result"]
             found[slot.parent.name, slot.name] = {
                 "files": files - {"job.json"},
                 "claim": set(claim) - OF_JOBS,
                 "run": sorted(json.loads((run / "run.json").read_text())),
                 "end": sorted(json.loads((run / "end.json").read_text())),
-                "none": sorted(name for name, value in trial.items() if value is None),
+                "none": sorted(name for name, value in result.items() if value is None),
                 "state": look(slot).state,
                 **shapes,
             }

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulelab.core.quantity import Quantity, edges, finite_or_none, total
+from joulelab.core.quantity import Quantity, edges, total
 
 numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
 sources = st.sampled_from(["gain:a", "gain:b", "edge:x:1", "edge:x:2"])
@@ -174,10 +174,6 @@ def test_an_energy_is_told_in_kwh_and_its_width_as_a_share():
     assert Quantity(0.0).relative is None
     assert Quantity(1.0, known=False).relative is None
     assert (a.is_positive, (-a).is_positive, Quantity(1.0, known=False).is_positive) == (True, False, None)
-
-
-def test_json_has_no_number_that_is_not_finite():
-    assert [finite_or_none(x) for x in (1.5, 0, None, math.nan, math.inf)] == [1.5, 0, None, None, None]
 
 
 def test_the_edge_between_two_phases_cancels_in_their_sum():

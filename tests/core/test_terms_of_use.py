@@ -47,14 +47,20 @@ def test_files_can_be_held_in_the_head(path):
             assert (node.end_lineno or 0) - node.lineno < 40, node.name
 
 
+CORE = [f"joulelab.core.{p.stem}" for p in FILES if p.stem != "__init__"]
+RECORDER = [f"joulelab.recorder.{p.stem}" for p in (FILES[0].parents[1] / "recorder").glob("[!_]*.py")]
+HEAVY = {"numpy", "duckdb", "rich", "click", "msgspec", "psutil", "pynvml", "asyncio", "multiprocessing"}
+
+
 @pytest.mark.system
-def test_importing_core_loads_nothing_heavy():
-    names = ", ".join(f"joulelab.core.{p.stem}" for p in FILES if p.stem != "__init__")
-    code = f"import sys, {names}; print(*sys.modules)"
+@pytest.mark.parametrize("names", [CORE, RECORDER, ["joulelab"]], ids=["core", "recorder", "joulelab"])
+def test_importing_it_loads_nothing_heavy(names):
+    code = f"import sys, {', '.join(names)}; print(*sys.modules)"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("COV")}  # coverage loads what it watches
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     out = ran.stdout.split()
-    assert not {"numpy", "duckdb", "rich", "msgspec", "psutil", "pynvml", "asyncio", "multiprocessing"} & set(out)
+    assert set(names) <= set(out)
+    assert not HEAVY & set(out)
 
 
 def test_a_meter_is_three_methods():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from joulelab.core.text import printable, storable, suggest_name
+import math
+
+from joulelab.core.text import finite_or_none, printable, storable, suggest_name
 
 
 def test_lone_surrogates_are_written_out() -> None:
@@ -18,3 +20,7 @@ def test_the_nearest_name_is_suggested() -> None:
     assert suggest_name("gdansk", ["horeka", "gdansk-rtx6000"]).startswith("did you mean 'gdansk-rtx6000'?")
     assert suggest_name("zzz", ["a", "b"]) == "valid: a, b"
     assert suggest_name("zzz", []) == "there is none"
+
+
+def test_json_has_no_number_that_is_not_finite() -> None:
+    assert [finite_or_none(x) for x in (1.5, 0, None, math.nan, math.inf)] == [1.5, 0, None, None, None]

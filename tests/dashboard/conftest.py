@@ -18,6 +18,7 @@ from joulelab.core.clock import NS
 from joulelab.dashboard.index import LOOK_S, Index
 from joulelab.dashboard.security import Doors
 from joulelab.dashboard.server import in_background
+from joulelab.store.manifest import write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,12 +15,12 @@ from tests.report.synthetic import NOBODY, make_run
 from tests.study.bench import make_study, place
 from tests.waiting import until
 
+from joulelab.analysis.results_file import load_head
 from joulelab.dashboard import entries as entries_module
 from joulelab.dashboard import index as index_module
 from joulelab.dashboard import studies as studies_module
 from joulelab.dashboard.index import LIVE_S, LOOK_S, MOST_FAILURES, WHOLE_S, Index
 from joulelab.dashboard.studies import StudyLooker, _planned
-from joulelab.report.cache import rows_of
 from joulelab.store.folder import end_run, identify_owner, list_runs
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_what_is_listed_is_what_ls_tells(stores: Stores, indexed: Index) -> None
         entry = indexed.snapshot().by_id[path.name]
         if entry.status in ("broken", "live"):
             continue
-        listed = rows_of(path)["listed"]
+        listed = load_head(path).to_json()
         assert entry.duration_s == listed["duration_s"]
         assert entry.start_utc == listed["start_utc"]
         told = listed["energy"] and {key: listed["energy"][key] for key in ("value", "expanded")}
@@ -146,7 +146,7 @@ def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pyt
     made = [small(tmp_path, started=started(0))]
     made += [shutil.copytree(made[0], tmp_path / f"20261101-00000{k}-0001") for k in range(2)]
     for path in made:
-        rows_of(path)
+        load_head(path)
     read: list[str] = []
     quick = index_module.quick_entry
 
@@ -160,7 +160,7 @@ def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pyt
     for _ in range(4):
         driven.go_on(WHOLE_S)
     assert read == sorted((path.name for path in made), reverse=True)  # the newest first
-    (made[1] / "rows.json").unlink()
+    (made[1] / "head.json").unlink()
     driven.go_on(WHOLE_S)
     assert read[3:] == [made[1].name]
 
@@ -215,7 +215,7 @@ def test_a_run_that_was_known_is_read_again_soon_where_it_is_half_written(tmp_pa
     driven = Driven(tmp_path)
     assert driven.go_on().by_id[run.name].told
     whole = (run / "end.json").read_text()
-    (run / "rows.json").unlink()
+    (run / "head.json").unlink()
     (run / "results.json").unlink()
     (run / "end.json").write_text(whole[:9])
     assert (driven.go_on(WHOLE_S).by_id[run.name].status, driven.waits_for(run)) == ("ok", True)
@@ -356,16 +356,18 @@ ODD = [
 
 def test_odd_caches_break_their_own_run_only(tmp_path: Path) -> None:
     good = small(tmp_path, started=started(0))
-    rows = rows_of(good)
+    load_head(good)
+    stored = json.loads((good / "head.json").read_text())
     for hours, (key, value) in enumerate(ODD, 1):
         odd = shutil.copytree(good, tmp_path / f"20261114-{hours:02d}0000-0000", copy_function=shutil.copy2)
-        (odd / "rows.json").write_text(json.dumps({**rows, "listed": {**rows["listed"], key: value}}))
+        (odd / "head.json").write_text(json.dumps({**stored, "head": {**stored["head"], key: value}}))
     driven = Driven(tmp_path)
     driven.go_on()
     found = driven.go_on()
     statuses = {entry.id: entry.status for entry in found.entries}
     assert statuses.pop(good.name) == "ok"
-    assert list(statuses.values()) == ["broken"] * len(ODD)
+    broken = [key for (key, _), name in zip(ODD, sorted(statuses), strict=True) if statuses[name] == "broken"]
+    assert broken == ["start_utc", "duration_s"], "others are of a wrong type: they are made again"
     for order in ("start", "energy", "time", "name", "status", "host"):
         assert len(found.ordered(order)) == len(ODD) + 1
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from tests.dashboard.conftest import BIDI, HOSTILE
 
+from joulelab.analysis.results_file import load_head, load_result
 from joulelab.dashboard.security import Doors
 from joulelab.dashboard.server import in_background
-from joulelab.report.cache import results_of, rows_of
 from joulelab.report.listed import energy_text
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Seen(HTMLParser):
 def test_the_list_has_the_numbers_of_the_terminal(served: Asked) -> None:
     text = html.unescape(served.get("/").text)
     for name in ("first", "second", "killed", "failed", "none"):
-        assert energy_text(rows_of(served.stores.runs / served.stores.ids[name])["listed"]) in text
+        assert energy_text(load_head(served.stores.runs / served.stores.ids[name]).to_json()) in text
     for word in ("live", "killed", "exit 3", "simulated", "broken", "no meter", "batch=128", "2 more in studies"):
         assert word in text, word
 
@@ -108,7 +108,7 @@ def test_runs_can_be_read_as_json(served: Asked) -> None:
     assert "path" not in data["runs"][0]
     assert str(served.stores.root) not in served.get("/api/runs?size=500&study=*").text
     run = served.get(f"/api/runs/{of['first']}").json()
-    assert run == results_of(served.stores.runs / of["first"])["result"]
+    assert run == load_result(served.stores.runs / of["first"]).to_json()
     compared = served.get(f"/api/compare?run={of['first']}&run={of['second']}").json()
     assert compared["lines"][0]["a"]["value"] == pytest.approx(run["energy"]["value"])
     for bad in ("", "?run=a", f"?run={of['first']}&run=none", "&".join(["?run=a"] + [f"run={k}" for k in range(9)])):

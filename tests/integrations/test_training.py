@@ -17,10 +17,10 @@ from tests.recorder.driving import fake
 from tests.report.synthetic import make_run
 
 import joulelab
+from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import local_ranks
 from joulelab.integrations.training import Following, Look, Training, amounts_of, harmless
-from joulelab.report.cache import result_of
 from joulelab.run import phases
 from joulelab.store.folder import list_runs, read_end
 
@@ -119,7 +119,7 @@ class Recorded:
 
     @property
     def result(self) -> Result:
-        return result_of(self.run)
+        return load_result(self.run)
 
     def __enter__(self) -> Recorded:
         return self

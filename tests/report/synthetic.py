@@ -13,6 +13,7 @@ from joulelab.core.clock import NS, boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.store.folder import _claim, create_run, end_run
 from joulelab.store.journal import JournalWriter, journal_path, pack_row
+from joulelab.store.manifest import write_manifest
 from joulelab.store.seal import seal
 
 HOST = "node1"
@@ -73,6 +74,7 @@ def make_run(runs: Path, *, state: str = "sealed", **given: Any) -> Path:
     shutil.copytree(_sealed[key], run, copy_function=shutil.copyfile, dirs_exist_ok=True)
     meta = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(meta | {"id": run_id, "cwd": given.get("cwd", str(Path.cwd()))}))
+    write_manifest(run, {}, ["run.json"])
     return run
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.report.synthetic import START, epochs, make_run
 
 from joulelab.analysis import analyse
+from joulelab.analysis.results_file import load_head, load_result, query_rows
 from joulelab.core.clock import NS
 from joulelab.report import format as fmt
-from joulelab.report.cache import query_rows, result_of, results_of, rows_of
 from joulelab.report.comparison import compare
 from joulelab.report.console import make_console
 from joulelab.report.rows import hidden_phases, phase_rows
@@ -91,16 +90,16 @@ def test_samples_come_before_what_they_took() -> None:
 
 def test_a_run_shows_its_data_and_then_the_other_facts(runs: Path) -> None:
     run = make_run(runs, marks=[told(**FACTS)])
-    text = shown(result_of(run), run)
+    text = shown(load_result(run), run)
     assert "data     fashion-mnist\nfacts    accuracy = 0.912346; ranks = 60 000; real = yes\n" in text
-    assert results_of(run)["result"]["facts"] == FACTS
-    assert "data " not in shown(result_of(make_run(runs)), run)
-    assert "facts    loss = 0.5" in shown(result_of(make_run(runs, marks=[told(loss=0.5)])), run)
+    assert load_result(run).to_json()["facts"] == FACTS
+    assert "data " not in shown(load_result(make_run(runs)), run)
+    assert "facts    loss = 0.5" in shown(load_result(make_run(runs, marks=[told(loss=0.5)])), run)
 
 
 def test_steps_are_one_line_for_each_epoch(runs: Path) -> None:
     run = make_run(runs, marks=stepped(3, 10))
-    result = result_of(run)
+    result = load_result(run)
     text = shown(result, run)
     assert [row.label for row in phase_rows(result)] == [
         "train", "epoch 1", "step 1-10", "epoch 2", "step 11-20", "epoch 3", "step 21-30",
@@ -117,7 +116,7 @@ def test_steps_are_one_line_for_each_epoch(runs: Path) -> None:
 
 
 def test_of_many_epochs_steps_are_one_line_in_all(runs: Path) -> None:
-    result = result_of(make_run(runs, gpus=1, cpus=0, marks=stepped(12, 2)))
+    result = load_result(make_run(runs, gpus=1, cpus=0, marks=stepped(12, 2)))
     rows = phase_rows(result)
     assert [(row.label, row.count) for row in rows] == [("train", 1), ("epoch x 12", 12), ("step 1-24", 24)]
     assert rows[2].energy is not None
@@ -126,7 +125,7 @@ def test_of_many_epochs_steps_are_one_line_in_all(runs: Path) -> None:
 
 
 def test_steps_together_are_seen_as_well_as_what_they_are_in(runs: Path) -> None:
-    result = result_of(make_run(runs, gpus=1, cpus=0, seen=0.25, marks=stepped(2, 40)))
+    result = load_result(make_run(runs, gpus=1, cpus=0, seen=0.25, marks=stepped(2, 40)))
     (_, epoch, steps, *_) = phase_rows(result)
     assert (epoch.label, steps.label) == ("epoch 1", "step 1-40")
     assert epoch.energy is not None
@@ -140,18 +139,17 @@ def test_steps_together_are_seen_as_well_as_what_they_are_in(runs: Path) -> None
 
 
 def test_studies_keep_facts_and_leave_steps_out_of_phases(runs: Path) -> None:
-    kept = from_result(result_of(make_run(runs, marks=[*stepped(2, 3), told(**FACTS, loss=float("inf"))])))
+    kept = from_result(load_result(make_run(runs, marks=[*stepped(2, 3), told(**FACTS, loss=float("inf"))])))
     assert set(kept.phases) == {"train", "epoch"}
     assert kept.work["steps"] == 6.0
-    assert kept.facts["loss"] == float("inf")
-    assert json.loads(json.dumps(kept.to_json(), allow_nan=False))["facts"] == {**FACTS, "loss": "inf"}
+    assert kept.facts == {**FACTS, "loss": "inf"}
 
 
 def test_facts_are_listed_and_queried(runs: Path) -> None:
     run = make_run(runs, marks=[told(**FACTS), *stepped(2, 2)])
     without = make_run(runs)
-    assert rows_of(run)["listed"]["facts"] == FACTS
-    assert rows_of(without)["listed"]["facts"] == {}
+    assert load_head(run).facts == FACTS
+    assert load_head(without).facts == {}
     sql = "SELECT run, value, number FROM facts WHERE fact = 'accuracy'"
     assert query(runs, sql, results=query_rows)[1] == [(run.name, "0.912345678", 0.912345678)]
     last = "SELECT n, last FROM phases WHERE phase = 'step' ORDER BY n"
@@ -159,19 +157,9 @@ def test_facts_are_listed_and_queried(runs: Path) -> None:
     assert query(runs, "SELECT number FROM facts WHERE fact = 'real'", results=query_rows)[1] == [(None,)]
 
 
-def test_a_cache_from_before_facts_is_made_anew(runs: Path) -> None:
-    run = make_run(runs, marks=[told(**FACTS)])
-    results_of(run)
-    for name in ("results.json", "rows.json"):
-        data = json.loads((run / name).read_text())
-        del data["facts"]
-        (run / name).write_text(json.dumps(data))
-    assert {row["fact"] for row in query_rows(run)["facts"]} == set(FACTS)
-
-
 def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
-    a = result_of(make_run(runs, marks=[told(accuracy=0.9, data="cifar-10")]))
-    b = result_of(make_run(runs, marks=[told(data="synthetic", seed=1)]))
+    a = load_result(make_run(runs, marks=[told(accuracy=0.9, data="cifar-10")]))
+    b = load_result(make_run(runs, marks=[told(data="synthetic", seed=1)]))
     found = compare(a, b)
     assert found.notes()[0].startswith("! A and B did not work on the same data: A cifar-10, B synthetic;")
     assert list(found.facts.items()) == [
@@ -180,7 +168,7 @@ def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
         ("seed", (None, 1)),
     ]
     assert found.to_json()["facts"]["accuracy"] == {"a": 0.9, "b": None}
-    silent = result_of(make_run(runs))
+    silent = load_result(make_run(runs))
     assert "A cifar-10, B does not tell;" in compare(a, silent).notes()[0]
     assert not any("data" in note for note in compare(a, a).notes())
 
@@ -189,7 +177,7 @@ def test_figures_are_not_parted_by_the_end_of_a_line(runs: Path) -> None:
     facts = {f"figure_{k}": 1_234_567 + k for k in range(9)} | {"quality": "mape, last", "mape": 9.2979, "last": 4.64}
     run = make_run(runs, marks=[told(**facts)])
     file = io.StringIO()
-    print_result(make_console(file, 80), result_of(run), run)
+    print_result(make_console(file, 80), load_result(run), run)
     lines = file.getvalue().splitlines()
     assert "quality  mape 9.298, last 4.640" in lines
     for k in range(9):
@@ -214,14 +202,14 @@ def test_odd_facts_break_nothing(runs: Path) -> None:
     odd += [{"t": START + 7, "mark": "work", "phase": "1-1", "amounts": {"s": "x", "S": 2, "\udc80": 1, "t": None}}]
     odd += [{"t": START + 8, "mark": "work", "phase": "1-1", "amounts": {"s": 1}}]
     run = make_run(runs, gpus=1, cpus=0, marks=odd)
-    result = result_of(run)
+    result = load_result(run)
     text = shown(result, run)
     assert "\x1b" not in text
     assert r"\x1b]0;owned\x07\x1b[31m\nnext" in text
     assert len(text) < 6000
     assert "quality  lost nan" in text
     assert "quality: lost: nan" in text
-    assert results_of(run)["result"]["facts"]["long"] == ODD["long"]
+    assert load_result(run).to_json()["facts"]["long"] == ODD["long"]
     assert result.facts["bytes"] == "\\udc80x"
     assert result.facts["big"] == str(10**400)
     assert (result.phases[0].n, result.work) == (None, {"S": 2.0, "\\udc80": 1.0, "s": 1.0})
@@ -256,7 +244,7 @@ def test_joined_rows_stay_below_their_own(runs: Path) -> None:
         step = {"t": at, "id": f"1-s{k}", "name": "step", "n": k + 1, "parent": f"1-{k}", "work": {"steps": 1.0}}
         marks += [begin | step, {"t": at + NS // 4, "mark": "end", "id": f"1-s{k}"}]
         marks += [{"t": at + NS // 4, "mark": "end", "id": f"1-{k}"}]
-    rows = phase_rows(result_of(make_run(runs, gpus=1, cpus=0, marks=marks)))
+    rows = phase_rows(load_result(make_run(runs, gpus=1, cpus=0, marks=marks)))
     assert [(r.label, r.depth) for r in rows] == [
         ("prefill x 12", 0),
         ("step 1-23", 1),
@@ -272,7 +260,7 @@ def test_joined_rows_stay_below_their_own(runs: Path) -> None:
 
 def test_steps_beyond_the_limit_have_their_energy_together(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analyse, "MOST_PHASES", 5)
-    result = result_of(make_run(runs, gpus=1, cpus=0, seen=0.25, marks=stepped(3, 40)))
+    result = load_result(make_run(runs, gpus=1, cpus=0, seen=0.25, marks=stepped(3, 40)))
     rows = phase_rows(result)
     assert [r.label for r in rows][1:3] == ["epoch 1", "step 1-40"]
     epoch, steps = rows[1].energy, rows[2].energy
@@ -291,7 +279,7 @@ def test_work_is_told_per_second_of_its_phases(runs: Path) -> None:
     marks = [m | {"parent": None} if m["mark"] == "begin" else m for m in marks]
     marks.append({"t": START + 9 * NS, "mark": "work", "from": START, "phase": None, "amounts": {"validated": 5}})
     run = make_run(runs, gpus=1, cpus=0, marks=marks)
-    result = result_of(run)
+    result = load_result(run)
     text = shown(result, run)
     assert "128 samples, 25.60 samples/s in epoch, 12.80 samples/s over all, " in text
     assert "work     5 validated\n" in text

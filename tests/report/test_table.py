@@ -10,7 +10,7 @@ import pytest
 from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 
 from joulelab.analysis.result import Check
-from joulelab.report.cache import result_of
+from joulelab.analysis.results_file import load_result
 from joulelab.report.console import make_console, print_facts
 from joulelab.report.rows import check_lines, energy_rows, phase_rows
 from joulelab.report.table import print_result
@@ -48,7 +48,7 @@ def row(text: str, label: str) -> str:
 
 def test_the_table_fits_into_80_columns_and_has_no_blanks_at_line_ends(runs: Path) -> None:
     path = make_run(runs, gpus=8, cpus=2, idle=True, marks=epochs(5, 10.0), name="baseline")
-    text = shown(result_of(path), path)
+    text = shown(load_result(path), path)
     free = [line for line in text.splitlines() if not line.startswith(("run ", "next ")) and "->" not in line]
     assert max(len(line) for line in free) <= 80
     assert not [line for line in text.splitlines() if line != line.rstrip()]
@@ -57,7 +57,7 @@ def test_the_table_fits_into_80_columns_and_has_no_blanks_at_line_ends(runs: Pat
 
 def test_the_first_lines_say_energy_time_power_command_and_end(runs: Path) -> None:
     path = make_run(runs, gpus=2, gpu_w=300.0, cpus=1, cpu_w=90.0)
-    lines = shown(result_of(path), path).splitlines()
+    lines = shown(load_result(path), path).splitlines()
     assert path.name in lines[0]
     assert re.fullmatch(r"6\.[89]\d* ± 0\.\d+ kJ \(1\.9\d Wh\) in 10\.00 s, 6[89]\d\.\d W on average", lines[1])
     assert lines[2] == "gpu:0,1, cpu:0 · python train.py · exit 0"
@@ -65,7 +65,7 @@ def test_the_first_lines_say_energy_time_power_command_and_end(runs: Path) -> No
 
 def test_the_table_has_the_numbers_of_the_json(runs: Path) -> None:
     path = make_run(runs, gpus=2, idle=True)
-    result = result_of(path)
+    result = load_result(path)
     text, data = shown(result, path), json.loads(json.dumps(result.to_json()))
     for scope in data["scopes"]:
         cells = numbers(row(text, scope["scope"] + " ").partition(" ")[2])
@@ -86,7 +86,7 @@ def test_the_table_has_the_numbers_of_the_json(runs: Path) -> None:
 
 def test_without_a_meter_there_is_no_energy_and_a_way_to_try(runs: Path) -> None:
     path = make_run(runs, gpus=0, cpus=0, missing=NO_METER, command=["sleep", "1"])
-    text = shown(result_of(path), path)
+    text = shown(load_result(path), path)
     assert "no energy measured" in text
     assert not re.search(r"\d\s*[kMm]?J\b", text)
     assert "no GPU (no library)" in text
@@ -97,14 +97,14 @@ def test_without_a_meter_there_is_no_energy_and_a_way_to_try(runs: Path) -> None
 
 def test_with_a_meter_only_what_can_be_repaired_is_missing(runs: Path) -> None:
     path = make_run(runs, missing=NO_METER)
-    text = shown(result_of(path), path)
+    text = shown(load_result(path), path)
     assert "no GPU" not in text
     assert "-> joulelab doctor rapl" in text
 
 
 def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
     path = make_run(runs, gpus=1, cpus=0, accuracy=UNKNOWN)
-    text = shown(result_of(path), path)
+    text = shown(load_result(path), path)
     assert "(accuracy unknown)" in text.splitlines()[1]
     assert "±" not in text.splitlines()[1]
     assert re.search(r"gpu:0 +\d\.\d+ ± \?", text)
@@ -113,7 +113,7 @@ def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
 
 def test_an_estimate_is_marked_everywhere(runs: Path) -> None:
     path = make_run(runs, gpus=0, cpus=0, estimate=True)
-    text = shown(result_of(path), path)
+    text = shown(load_result(path), path)
     assert text.splitlines()[1].startswith("~")
     assert "(estimate)" in text.splitlines()[1]
     line = row(text, "cpu (estimate)")
@@ -123,7 +123,7 @@ def test_an_estimate_is_marked_everywhere(runs: Path) -> None:
 
 def test_the_headline_is_without_the_bound_of_a_sensor_that_sees_part_of_the_time(runs: Path) -> None:
     path = make_run(runs, gpus=1, cpus=0, seen=0.25)
-    result = result_of(path)
+    result = load_result(path)
     text = shown(result, path)
     assert result.energy is not None
     assert result.energy.expanded is not None
@@ -142,26 +142,26 @@ def test_the_headline_is_without_the_bound_of_a_sensor_that_sees_part_of_the_tim
 
 def test_parts_of_packages_are_shown_on_request(runs: Path) -> None:
     path = make_run(runs, core=True)
-    result = result_of(path)
+    result = load_result(path)
     assert "core:0" not in shown(result, path)
     assert "core:0" in shown(result, path, every_scope=True)
 
 
 def test_many_devices_are_shown_as_sum_and_extremes(runs: Path) -> None:
     path = make_run(runs, gpus=12, cpus=0)
-    rows = energy_rows(result_of(path))
+    rows = energy_rows(load_result(path))
     assert len(rows) == 4
     assert rows[2].label == "gpu (12)"
-    assert len(energy_rows(result_of(path), every=True)) == 14
+    assert len(energy_rows(load_result(path), every=True)) == 14
 
 
 @pytest.mark.system  # pure, and slow
 def test_few_phases_are_listed_many_are_summed_by_name(runs: Path) -> None:
-    few = result_of(make_run(runs, marks=epochs(3, 9.0), seconds=9.0))
+    few = load_result(make_run(runs, marks=epochs(3, 9.0), seconds=9.0))
     assert [r.label for r in phase_rows(few)] == ["train", "epoch 1", "epoch 2", "epoch 3"]
     assert [r.depth for r in phase_rows(few)] == [0, 1, 1, 1]
     path = make_run(runs, marks=epochs(40, 10.0))
-    many = result_of(path)
+    many = load_result(path)
     rows = phase_rows(many)
     assert [r.label for r in rows] == ["train", "epoch x 40"]
     parts = [p for p in phase_rows(many, every=True) if p.depth == 1]
@@ -175,20 +175,20 @@ def test_few_phases_are_listed_many_are_summed_by_name(runs: Path) -> None:
 
 
 def test_a_sum_of_phases_that_leaves_some_out_is_not_shown(runs: Path) -> None:
-    result = result_of(make_run(runs, marks=epochs(40, 10.0)))
+    result = load_result(make_run(runs, marks=epochs(40, 10.0)))
     cut = replace(result, phases=(*result.phases[:-1], replace(result.phases[-1], energy={})))
     assert phase_rows(cut)[1].energy is None
 
 
 def test_work_gives_joules_per_sample(runs: Path) -> None:
     path = make_run(runs, gpus=1, gpu_w=300.0, cpus=0, marks=epochs(5, 10.0, samples=100.0))
-    line = row(shown(result_of(path), path), "work")
+    line = row(shown(load_result(path), path), "work")
     assert re.search(r"500 samples, 50\.00 samples/s, (5\.9|6\.0)\d* ± 0\.\d+ J/sample", line)
 
 
 def test_the_budget_adds_up(runs: Path) -> None:
     path = make_run(runs, gpus=1, cpus=0)
-    text = shown(result_of(path), path, budget=True)
+    text = shown(load_result(path), path, budget=True)
     start = text.index("uncertainty, %")
     whole, *parts = numbers(row(text[start:], "gpu:0").partition(" ")[2])
     assert whole == pytest.approx(sum(p * p for p in parts) ** 0.5, rel=0.05)
@@ -196,7 +196,7 @@ def test_the_budget_adds_up(runs: Path) -> None:
 
 def test_problems_come_before_doubts(runs: Path) -> None:
     path = make_run(runs)
-    text = shown(result_of(path), path, problems=["the recorder did not end and was killed"])
+    text = shown(load_result(path), path, problems=["the recorder did not end and was killed"])
     assert row(text, "problem").endswith("the recorder did not end and was killed")
 
 
@@ -213,16 +213,16 @@ def test_problems_come_before_doubts(runs: Path) -> None:
 )
 def test_endings(runs: Path, end: dict[str, Any], words: str) -> None:
     path = make_run(runs, gpus=0, end=end)
-    assert shown(result_of(path), path).splitlines()[2].endswith(words)
+    assert shown(load_result(path), path).splitlines()[2].endswith(words)
 
 
 def test_live_and_killed_runs_say_so(runs: Path) -> None:
     live = make_run(runs, state="live")
-    text = shown(result_of(live), live)
+    text = shown(load_result(live), live)
     assert "so far" in text.splitlines()[1]
     assert "still running" in text
     killed = make_run(runs, state="killed")
-    assert "joulelab was killed" in shown(result_of(killed), killed)
+    assert "joulelab was killed" in shown(load_result(killed), killed)
     assert not list(killed.glob("*/*.journal"))  # whoever opens it next seals it
     assert list(live.glob("*/*.journal"))
 
@@ -287,7 +287,7 @@ def test_advice_is_wrapped_and_the_commands_in_it_stay_whole(advice: str, lines:
 def test_a_gap_names_the_next_command(runs: Path) -> None:
     gap = {"t": START, "event": "gap", "meter": "nvml", "stream": "gpu:0.power", "reason": "lost", "from": START}
     path = make_run(runs, gpus=1, cpus=0, events=[gap])
-    result = result_of(path)
+    result = load_result(path)
     failed = replace(result, checks=(Check("gaps", "failed", "gpu:0: 50% without readings", "joulelab doctor nvml"),))
     text = shown(failed, path)
     assert row(text, "failed") == "failed   gaps: gpu:0: 50% without readings"

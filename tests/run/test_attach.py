@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tests.analysis.folders import UTC, Folder, power
 
+from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
 from joulelab.core.spec import Fetched, Spec, Stream
-from joulelab.report.cache import results_of
 from joulelab.run.attach import attach
 from joulelab.store.attached import attach_host
 from joulelab.store.imported import Part
@@ -48,12 +48,12 @@ def files(run):
 def test_it_is_a_host_of_its_own_and_nothing_else_is_touched(folder, sealed):
     if sealed:
         seal(folder.path)
-    results_of(folder.path)
+    load_result(folder.path)
     before = files(folder.path)
     attach(folder.path, "slurm-7", told(), FACTS)
     after = files(folder.path)
     assert before.pop("results.json")
-    assert before.pop("rows.json")
+    assert before.pop("head.json")
     assert {name: after[name] for name in before} == before
     assert {name.split("/")[0] for name in after.keys() - before.keys()} == {"slurm-7"}
     with open_run(folder.path) as run:
@@ -69,12 +69,12 @@ def test_it_is_a_host_of_its_own_and_nothing_else_is_touched(folder, sealed):
         assert {p.mono_ns - p.utc_ns for p in run.clock_pairs("slurm-7")} == {0}
         assert {p.boot_id for p in run.clock_pairs("slurm-7")} == {"imported"}
         assert not run.problems()
-    found = results_of(folder.path)["result"]
+    found = load_result(folder.path).to_json()
     assert {s["scope"] for s in found["scopes"]} == {"node.dc", "job"}
     assert [g["scopes"] for g in found["groups"] if g["name"] == "measured"] == [["node.dc"]]
     seal(folder.path)
     assert not list(folder.path.glob("*/*.journal"))
-    assert {s["scope"] for s in results_of(folder.path)["result"]["scopes"]} == {"node.dc", "job"}
+    assert {s["scope"] for s in load_result(folder.path).to_json()["scopes"]} == {"node.dc", "job"}
 
 
 def test_the_second_of_a_name_is_refused_and_another_name_is_not(folder):
@@ -143,6 +143,6 @@ def test_facts_are_plain_and_what_was_not_read_is_a_gap(folder):
     attach(folder.path, "slurm-7", [Fetched(fetched.stream, rows, "", (gap,))], {**FACTS, "path": folder.path})
     lines = [json.loads(line) for line in (folder.path / "slurm-7" / "events.0.jsonl").read_text().splitlines()]
     assert next(e for e in lines if e["event"] == "attached")["path"] == str(folder.path)
-    found = results_of(folder.path)["result"]
+    found = load_result(folder.path).to_json()
     assert [s["scope"] for s in found["scopes"]] == ["node.dc"]
     assert [g["reason"] for g in found["gaps"]] in ([], ["0 J in 12 s"])

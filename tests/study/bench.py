@@ -10,14 +10,30 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.result import (
+    CapResult,
+    Check,
+    GroupResult,
+    PhaseResult,
+    Rated,
+    RatedResult,
+    Reading,
+    Result,
+    ScopeResult,
+)
+from joulelab.analysis.results_file import write_result
+from joulelab.core.clock import NS
 from joulelab.core.process import identify_process
-from joulelab.store.folder import create_run, end_run, write_json_atomic
+from joulelab.core.quantity import Quantity
+from joulelab.store.folder import create_run, end_run, list_runs, write_json_atomic
 from joulelab.study.folder import Plan, Settings, Study, join_study
 from joulelab.study.matrix import Knob, Workload, cells
 from joulelab.study.slots import CLAIM, STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from joulelab.study.trial import SlotTrial
 
 SRC = Path(__file__).parents[2] / "src"
 LIMIT_S = 240.0
@@ -48,6 +64,40 @@ def place(
     if stopped:
         write_json_atomic(slot / STOPPED, stopped)
     return slot
+
+
+def store_trial(slot: Path, trial: SlotTrial) -> None:
+    """Store the result that a trial is taken from beside the run of a slot."""
+    (run,) = list_runs(slot)
+    end_ns = round(trial.time_s * NS)
+    scopes = [name for name in trial.energies if ":" in name or "." in name]
+    groups = [name for name in trial.energies if name not in scopes]
+    checks = [Check("cap-not-enforced", "failed", text) for text in trial.uncapped]
+    said = [doubt.partition(": ") for doubt in trial.doubts if not doubt.startswith("cap not enforced")]
+    checks += [Check(name.replace(" ", "-"), "warning", text) for name, _, text in said]
+    result = Result(
+        run=run.name, name=None, host="h", command=["true"], state="closed", outcome="exit", exit_code=0, signal=None,
+        start_utc=trial.start_utc, start_ns=0, end_ns=end_ns,
+        scopes=tuple(_scope(name, trial.energies[name]) for name in scopes),
+        groups=tuple(
+            GroupResult(name, (trial.meters.get(name, name),), trial.energies[name], Quantity(0.0), None)
+            for name in groups
+        ),
+        phases=tuple(
+            PhaseResult(name, name, None, 0.0, one.time_s, dict(one.energies), dict(one.work))
+            for name, one in trial.phases.items()
+        ),
+        work=dict(trial.work), load={}, gaps=(), checks=tuple(checks),
+        caps=tuple(CapResult("h", scope, watts, None, "W", 1, "restored") for scope, watts in trial.caps.items()),
+        facts=dict(trial.facts), busiest=dict(trial.busiest),
+        rated=RatedResult(tuple(Rated("h", scope, watts, "") for scope, watts in trial.rated.items())),
+    )  # fmt: skip
+    write_result(run, result)
+
+
+def _scope(name: str, energy: Quantity) -> ScopeResult:
+    reading = Reading("nvml", "energy_j", "counter", energy, "datasheet", "", False, 2, 1.0)
+    return ScopeResult(name, "h", None, "", "", reading, Quantity(0.0), None, None, None)
 
 
 def environment(tmp_path: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -52,7 +52,7 @@ def slot(tmp_path):
             (run.path / hosts[0] / "events.run.jsonl").write_text(json.dumps(line) + "\n")
         ended = {**STARTED, "utc_ns": T0 + 58 * NS, "mono_ns": STARTED["mono_ns"] + 57 * NS}
         run.close(5.0, 50.0, ended=ended)
-        (folder / "trial.json").write_text("{}")
+        (run.path / "results.json").write_text("{}")
         return Slot(folder, state, run.path, "", {"job": job, "restart": 0})
 
     return made
@@ -78,7 +78,7 @@ def test_one_question_for_all_and_each_gets_its_own(slot):
     assert len(fake.of("sacct", "-N")) == 1
     for job, one in enumerate(slots, 1):
         assert facts(one, f"slurm-{job}")["energy_j"] == 30_000 + job
-        assert not (one.folder / "trial.json").exists()
+        assert not (one.run / "results.json").exists()
         with open_run(one.run) as run:
             result = analyse(run)
         assert result.group("measured").scopes == ("node.dc",)
@@ -144,7 +144,7 @@ def test_what_is_not_there_yet_is_left_for_the_next_call(slot):
     fake = Asked(open_ + zero + ours)
     (words,) = filled(slots, fake, now=T0 + 65 * NS)
     assert words == "Slurm does not have the energy of 4 jobs: 1, 2, 3, 4 yet: it is asked for at the next call"
-    assert all((one.folder / "trial.json").exists() for one in slots)
+    assert all((one.run / "results.json").exists() for one in slots)
     assert not list(slots[0].folder.parent.glob("*/*/slurm-*"))
 
 

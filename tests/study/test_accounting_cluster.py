@@ -145,12 +145,10 @@ def test_a_meter_that_is_far_off_differs_when_it_is_imported_into_the_run(filled
     slot = replace(whole, folder=tmp_path / "off", run=tmp_path / "off" / whole.run.name)
     shutil.copytree(whole.folder, slot.folder)
     job, words = slot.claim["job"], ["import", "slurm", slot.claim["job"], "--into", str(slot.run)]
-    (slot.folder / "trial.json").write_text("{}")
     done = filled.joulelab(*words)
     assert done.returncode == 0, done.stderr
     assert "differ" in done.stdout
     assert "meters disagree" in done.stdout.replace("\n", " ")
-    assert not (slot.folder / "trial.json").exists()
     _, found = accounted(slot)
     assert (found.verdict, found.host) == ("differ", f"slurm-{job}")
     settings = {"job": job, "slurm_conf": str(filled.cluster.conf)}

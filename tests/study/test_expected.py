@@ -3,10 +3,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.study.bench import make_study, place
+from tests.study.bench import make_study, place, store_trial
 
+from joulelab.core.quantity import Quantity
 from joulelab.store.folder import write_json_atomic
 from joulelab.study.expected import Expected, Taken
+from joulelab.study.trial import SlotTrial
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +21,8 @@ def ran(study: Study, key: str, number: int, took_s: float | None, energy_j: flo
     slot = place(study.slot(key, number), {"ticks": 1}, end)
     write_json_atomic(slot / "slot.json", {"took_s": took_s})
     if energy_j is not None:
-        write_json_atomic(slot / "trial.json", {"energies": {"measured": {"value": energy_j}, "gpu": {"value": 1.0}}})
+        energies = {"measured": Quantity(energy_j), "gpu": Quantity(1.0)}
+        store_trial(slot, SlotTrial("", 1.0, "", energies, {}, {}))
 
 
 def test_a_cell_takes_what_it_took(tmp_path: Path) -> None:

@@ -4,20 +4,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.study.bench import make_study, place
+from tests.study.bench import make_study, place, store_trial
 
 from joulelab.analysis.metrics import summarise
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import Quantity
-from joulelab.store.documents import read_document
 from joulelab.store.folder import write_json_atomic
-from joulelab.study import trial
 from joulelab.study.folder import Plan, join_study
 from joulelab.study.matrix import PlannedCell, Workload
 from joulelab.study.nodes import NodeType
 from joulelab.study.results import _rated_of, gather, slots_csv
 from joulelab.study.slots import State, look
-from joulelab.study.trial import PhaseTrial, SlotTrial, trial_of
+from joulelab.study.trial import PhaseTrial, SlotTrial, load_trial
 from joulelab.study.work import WorkPattern
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ def add(
     energies = {f"gpu:{n}": Quantity(value, {"gain:nvml": value * 0.01}) for n, value in enumerate(gpus)}
     energies["measured"] = energies["gpu"] = energies["gpu:0"] + energies["gpu:1"]
     found = SlotTrial(run.name, time_s, "2026-01-01T00:00:00+00:00", energies, {"steps": 5.0}, {"measured": "nvml"})
-    trial.keep(slot, replace(found, **more))
+    store_trial(slot, replace(found, **more))
     write_json_atomic(
         slot / "slot.json", {"gpus": ["gpu:1"], "took_s": 9.0, "cooled": {"reason": "limit", "to_c": 50.0}}
     )
@@ -88,47 +86,63 @@ def test_a_run_that_cannot_be_worked_out_hides_no_other(tmp_path: Path, text: st
     key = next(iter(study.cells()))
     add(study, key, 1, (30.0, 10.0), 2.0)
     broken = add(study, key, 2, (30.0, 10.0), 2.0)
-    (broken / "trial.json").unlink()
     run = look(broken).run
     assert run is not None
+    (run / "results.json").unlink()
     (run / "run.json").write_text(text)
     results = gather(study)
     assert len(results.cells[0].trials) == 1
     assert "r02 of (no knob) cannot be worked out" in results.notes[0]
     with pytest.raises(StoreError):
-        trial_of(look(broken))
+        load_trial(look(broken))
 
 
-def test_facts_are_kept_and_those_of_older_trials_are_none(tmp_path: Path) -> None:
+def test_facts_come_with_the_trial(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     facts = {"data": "cifar-10", "accuracy": 0.9, "quality": "accuracy"}
-    slot = add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0, facts=facts)
+    add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0, facts=facts)
     results = gather(study)
     assert results.cells[0].trials[0].facts == facts
     assert (results.rows[0]["data"], results.rows[0]["fact_accuracy"]) == ("cifar-10", 0.9)
-    older = read_document(str(slot / "trial.json")) | {"schema": 3}
-    del older["facts"]
-    write_json_atomic(slot / "trial.json", older)
-    assert gather(study).cells[0].trials[0].facts == {}
 
 
-def test_a_trial_of_another_run_or_version_is_not_taken(tmp_path: Path) -> None:
+def test_the_trial_of_an_older_version_counts_only_where_the_readings_were_left_out(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "s")
+    slot = place(study.slot(next(iter(study.cells())), 1), {"ticks": 1}, END)
+    run = look(slot).run
+    assert run is not None
+    old = {
+        "schema": 3, "run": run.name, "time_s": 2.0, "start_utc": "", "work": {"steps": 5.0}, "doubts": [],
+        "energies": {"measured": {"value": 9.0, "terms": {"gain:m": 1.0, "unseen:m": 3.0}, "known": True}},
+        "meters": {}, "estimate": False, "uncapped": [], "caps": {}, "busiest": None, "phases": {},
+    }  # fmt: skip
+    write_json_atomic(slot / "trial.json", old)
+    assert load_trial(look(slot)).energy() == Quantity(9.0, {"gain:m": 1.0}, bounds={"m": 3.0})
+    write_json_atomic(slot / "trial.json", old | {"run": "another"})
+    assert load_trial(look(slot)).energies == {}
+    write_json_atomic(slot / "trial.json", old)
+    (run / "h" / "nvml.power.parquet").write_bytes(b"")
+    assert load_trial(look(slot)).energies == {}, "there are readings: they count"
+
+
+def test_a_stored_result_counts_until_the_run_changes(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     slot = add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
     assert look(slot).state is State.DONE
-    kept = trial_of(look(slot))
+    kept = load_trial(look(slot))
     assert kept.energy("gpu:0") == Quantity(30.0, {"gain:nvml": 0.3})
     assert kept.idle_energy_share([]) is None
-    trial.keep(slot, SlotTrial("other", 1.0, "", {}, {}, {}))
-    assert trial_of(look(slot)).energies == {}  # worked out anew, from a run without any meter
+    run = look(slot).run
+    assert run is not None
+    (run / "h" / "events.0.jsonl").write_text("")
+    assert load_trial(look(slot)).energies == {}  # analysed again, from a run without any meter
 
 
 def test_a_gpu_is_idle_by_its_load_and_by_visibility_only_where_it_tells_none(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s")
     slot = add(study, next(iter(study.cells())), 1, (30.0, 10.0), 2.0)
-    kept = trial_of(look(slot))
-    assert kept.busiest == {}  # looked for, and kept
-    assert trial_of(look(slot)) == kept
+    kept = load_trial(look(slot))
+    assert load_trial(look(slot)) == kept
 
     def share(used: list[str], **loads: float) -> float | None:
         found = {name.replace("_", ":"): load for name, load in loads.items()}
@@ -240,7 +254,7 @@ def test_phases_of_a_name_are_taken_together_and_kept(tmp_path: Path) -> None:
     (key,) = study.cells()
     phase = PhaseTrial({"measured": Quantity(3.0, {"gain:x": 0.1})}, 1.0, {"steps": 2.0})
     slot = add(study, key, 1, (1.0, 1.0), 2.0, phases={"epoch": phase}, busiest={})
-    assert trial_of(look(slot)).phases == {"epoch": phase}
+    assert load_trial(look(slot)).phases == {"epoch": phase}
 
 
 def test_idle_devices_are_reported_with_their_energy(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from joulelab.study.drive import plan as planned
 from joulelab.study.file import read_study
 from joulelab.study.results import gather
 from joulelab.study.slots import State
-from joulelab.study.trial import trial_of
+from joulelab.study.trial import load_trial, read_trial
 from joulelab.twin import executor
 from joulelab.twin.nodefile import parsed
 from joulelab.twin.virtual import read_truth, replaced, run_twin_study
@@ -48,8 +47,9 @@ def slots_of(study: Study) -> list[Slot]:
 def energies(study: Study) -> dict[str, Any]:
     found = {}
     for slot in slots_of(study):
-        data = json.loads((slot.folder / "trial.json").read_text())
-        found[f"{slot.folder.parent.name}/{slot.folder.name}"] = data["time_s"], data["energies"], data["start_utc"]
+        trial = read_trial(slot)
+        assert trial is not None, "it is stored"
+        found[f"{slot.folder.parent.name}/{slot.folder.name}"] = trial.time_s, trial.energies, trial.start_utc
     return found
 
 
@@ -74,10 +74,10 @@ def test_every_slot_is_done_and_its_run_is_like_a_recorded_one(study: Study) -> 
 def test_the_true_energy_lies_in_the_interval(study: Study) -> None:
     inside = []
     for slot in slots_of(study):
-        energy, truth = trial_of(slot).energy("node.ac"), read_truth(slot.folder)
+        energy, truth = load_trial(slot).energy("node.ac"), read_truth(slot.folder)
         assert energy is not None
         inside.append(abs(energy.value - truth["energy_j"]["node.ac"]) <= 2 * energy.u)
-        assert truth["time_s"] == pytest.approx(trial_of(slot).time_s)
+        assert truth["time_s"] == pytest.approx(load_trial(slot).time_s)
         assert 0 < energy.u < 0.01 * energy.value
     assert sum(inside) >= 0.95 * len(inside)
 
@@ -86,12 +86,12 @@ def test_the_true_energy_lies_in_the_interval(study: Study) -> None:
 def test_caps_and_gpus_reach_the_twin(study: Study) -> None:
     by_cell = {(c.knobs["cap"].value, c.knobs["gpus"].value): k for k, c in study.cells().items()}
     first = {key: next(s for s in slots_of(study) if s.folder.parent.name == cell) for key, cell in by_cell.items()}
-    tight, free = trial_of(first[150.0, 1]), trial_of(first[260.0, 1])
+    tight, free = load_trial(first[150.0, 1]), load_trial(first[260.0, 1])
     assert tight.time_s > 1.05 * free.time_s
     assert tight.caps == {"gpu:0": 150.0}
     assert not tight.uncapped
     assert tight.idle_gpus(["gpu:0"]) == ["gpu:1"]
-    assert trial_of(first[150.0, 2]).idle_gpus(["gpu:0", "gpu:1"]) == []
+    assert load_trial(first[150.0, 2]).idle_gpus(["gpu:0", "gpu:1"]) == []
     assert tight.work == {"samples": 6000.0}
     assert set(tight.phases) == {"load", "epoch"}
 
@@ -176,7 +176,7 @@ def test_a_killed_run_leaves_no_workers_and_goes_on_when_called_again(tmp_path: 
     process = subprocess.Popen(_study_run(tmp_path), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     done = tmp_path / "st" / "tiny-node" / "cells"
     until = time.monotonic() + 120
-    while time.monotonic() < until and not list(done.glob("*/r*/trial.json")):
+    while time.monotonic() < until and not list(done.glob("*/r*/2*/end.json")):
         time.sleep(0.05)
     workers = list(_workers(process.pid))
     assert workers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +11,8 @@ from tests.study.virtual_study import NODE, write
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.store.folder import read_json
-from joulelab.study.slots import State
+from joulelab.study.slots import State, look
+from joulelab.study.trial import load_trial
 from joulelab.twin.nodefile import parsed
 from joulelab.twin.progress import Ask
 from joulelab.twin.timeline import When, lay_out
@@ -167,8 +167,7 @@ def test_what_a_cluster_accounts_comes_by_the_code_of_real_ones(tmp_path: Path) 
         most_w = 2 * truth / read_truth(slot)["time_s"]
         assert abs(told["energy_j"] - truth) < 16 * most_w
         assert told["energy_j"] != pytest.approx(truth, rel=1e-6)
-        trial = json.loads((slot / "trial.json").read_text())
-        assert trial["energies"][f"job@slurm-{job['job']}"]["value"] > 0
+        assert load_trial(look(slot)).energies[f"job@slurm-{job['job']}"].value > 0
         assert read_json(slot / "claim.json")["job"] == job["job"]
         jobs.add(job["job"])
     assert len(jobs) == 4

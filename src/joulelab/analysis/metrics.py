@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -38,6 +37,7 @@ from joulelab.analysis.spread import Pool, deviation
 from joulelab.analysis.study_notes import notes_of
 from joulelab.analysis.work import kinds_with_figure
 from joulelab.core.quantity import ONE, Quantity
+from joulelab.core.text import finite_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -343,7 +343,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (Quantity, Sample)):
         return _plain(value.to_json())
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return finite_or_none(value)
     if isinstance(value, Mapping):
         return {f"{k:g}" if isinstance(k, float) else str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, frozenset)):

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from joulelab.analysis.work import kinds_with_figure
-from joulelab.core.quantity import Quantity, finite_or_none, total
+from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import family
+from joulelab.core.text import finite_or_none
 
 Fact = str | int | float | bool
 CheckStatus = Literal["ok", "note", "warning", "failed"]

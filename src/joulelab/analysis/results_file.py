@@ -12,14 +12,15 @@ import json
 import math
 import types
 import typing
+import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import msgspec
 
 from joulelab.analysis.result import Fact, Result, make_plain
 from joulelab.core.errors import JoulelabError
-from joulelab.core.quantity import finite_or_none
+from joulelab.core.text import finite_or_none
 from joulelab.core.version import __version__
 from joulelab.store.documents import LARGEST_DOCUMENT, decode_json
 from joulelab.store.folder import RunState, run_state
@@ -33,8 +34,20 @@ if TYPE_CHECKING:
 RESULT_VERSION, ANALYSIS_VERSION = 1, 1
 FILE, HEAD = "results.json", "head.json"
 WRONG = ("damaged", "impossible power")  # checks after which lists show no energy
+BLANK = "0" * 41  # the place of `inputs` while the sum of a file is taken
 Row = dict[str, Any]
 T = TypeVar("T")
+
+
+class EnergyJson(TypedDict):
+    """Hold an energy (J) as `--json` prints it."""
+
+    value: float | None
+    expanded: float | None
+    bound: float | None
+    known: bool
+    budget: dict[str, float | None]
+    expanded_if_seen: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +61,7 @@ class Head:
     name: str | None
     start_utc: str
     duration_s: float
-    energy: Row | None
+    energy: EnergyJson | None
     state: str
     outcome: str
     exit_code: int | None
@@ -261,19 +274,26 @@ def _read_stored(run: Path, file: str, kind: type[T]) -> T | None:
         text = read_regular(f"{run}/{file}", LARGEST_DOCUMENT)
         versions = _decode(text, _Versions)
         valid = (versions.result_version, versions.analysis_version) == (RESULT_VERSION, ANALYSIS_VERSION)
-        if valid and versions.inputs == fingerprint(run):
+        # The sum of the file itself, with the sum left blank, tells a file that was damaged.
+        blank = text.replace(versions.inputs.encode(), BLANK.encode(), 1)
+        if valid and versions.inputs == _mark_inputs(fingerprint(run), blank):
             return _decode(text, kind)
     return None
 
 
 def _write_stored(run: Path, file: str, stored: _Versions, inputs: str) -> None:
-    stored.result_version, stored.analysis_version, stored.inputs = RESULT_VERSION, ANALYSIS_VERSION, inputs
+    stored.result_version, stored.analysis_version, stored.inputs = RESULT_VERSION, ANALYSIS_VERSION, BLANK
     try:
         text = msgspec.json.encode(stored)
     except UnicodeEncodeError:  # a command line that is no UTF-8
         text = json.dumps(msgspec.to_builtins(stored)).encode()
     # Not forced to the disk, which takes longer than all else: a file that a power loss tears is made again.
+    text = text.replace(BLANK.encode(), _mark_inputs(inputs, text).encode(), 1)
     replace_file(run / file, text, sync=False)
+
+
+def _mark_inputs(inputs: str, blank: bytes) -> str:
+    return f"{inputs}-{zlib.crc32(blank):08x}"
 
 
 def _decode(text: bytes, kind: type[T]) -> T:

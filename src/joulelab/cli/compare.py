@@ -30,8 +30,8 @@ def command(a: str, b: str, as_json: bool, runs: Path) -> None:
 
     Runs are named as for `joulelab show`; B is the last one unless named.
     """
+    from joulelab.analysis.results_file import load_result
     from joulelab.cli.busy import busy
-    from joulelab.report.cache import result_of
     from joulelab.report.comparison import compare
     from joulelab.store.folder import find_run
 
@@ -39,7 +39,7 @@ def command(a: str, b: str, as_json: bool, runs: Path) -> None:
     if first.resolve() == second.resolve():
         raise UsageError("same-run", f"both are run {first.name}; name two, see `joulelab ls`")
     with busy(f"reading {first.name} and {second.name}"):
-        found = compare(result_of(first), result_of(second))
+        found = compare(load_result(first), load_result(second))
     if as_json:
         print_json(found.to_json())
         return

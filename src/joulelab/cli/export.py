@@ -40,15 +40,15 @@ def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path
     One file per table, and metadata.json with everything else. CSV and JSON have times in UTC and in seconds since
     the command started; Parquet has them as they were recorded, in ns of the monotonic clock.
     """
+    from joulelab.analysis.results_file import load_result
     from joulelab.cli.busy import busy
-    from joulelab.report.cache import results_of
     from joulelab.store.export import export
     from joulelab.store.folder import find_run, write_json_atomic
     from joulelab.store.run import open_run
 
     path = find_run(runs, run)
     with busy(f"reading {path.name}"):
-        results = results_of(path)
+        result = load_result(path)
     with open_run(path) as opened:
         if str(output) == "-":
             _to_stdout(opened, to)
@@ -56,7 +56,7 @@ def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path
         folder = output or Path(f"{path.name}-{to}")
         with busy(f"writing {folder}"):
             files = export(opened, to, folder)
-    write_json_atomic(folder / "results.json", results["result"])
+    write_json_atomic(folder / "results.json", result.to_json())
     files = [*files, folder / "results.json"]
     if as_json:
         print_json({"run": path.name, "files": [str(f) for f in files]})

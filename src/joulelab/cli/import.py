@@ -233,14 +233,14 @@ def _when(text: str, zone: ZoneInfo | None, where: str) -> int:
 
 
 def _show(imported: Imported, *, as_json: bool) -> None:
+    from joulelab.analysis.results_file import load_result
     from joulelab.cli.busy import busy
-    from joulelab.report.cache import result_of, results_of, write_cache
 
     if as_json:
         extra = {"folder": str(imported.run), "problems": list(imported.problems), "told": list(imported.told)}
         with busy("working out its energies"):
-            results = results_of(imported.run)
-        print_json(results["result"] | extra)
+            result = load_result(imported.run)
+        print_json(result.to_json() | extra)
         return
     from joulelab.report.console import make_console
     from joulelab.report.table import print_result
@@ -248,7 +248,7 @@ def _show(imported: Imported, *, as_json: bool) -> None:
     for text in imported.told:
         click.echo(text)
     with busy("working out its energies"):
-        result = result_of(imported.run)
+        result = load_result(imported.run)
     named = handle(imported.run)
     if result.energy is None:  # what a run says then is about meters of this machine
         click.echo("imported, without any energy: none of the sources gave a power or an energy for that interval")
@@ -257,4 +257,3 @@ def _show(imported: Imported, *, as_json: bool) -> None:
         click.echo(f"-> joulelab show {named}")
     else:
         print_result(make_console(sys.stdout), result, imported.run, handle=named)
-    write_cache(imported.run, result)

@@ -52,17 +52,16 @@ def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
 
 
 def _row(path: Path) -> dict[str, Any]:
+    from joulelab.analysis.results_file import load_head
     from joulelab.core.errors import JoulelabError
-    from joulelab.report.cache import rows_of
 
     row: dict[str, Any] = {"run": path.name, "folder": str(path), "problem": None}
     try:
-        listed: dict[str, Any] = rows_of(path)["listed"]
+        return row | load_head(path).to_json()
     except JoulelabError as error:
         return row | {"problem": str(error)}
-    except Exception as error:  # noqa: BLE001 one run that cannot be worked out must not hide the others
+    except Exception as error:  # noqa: BLE001 one run that cannot be analysed must not hide the others
         return row | {"problem": f"{type(error).__name__}: {error}"}
-    return row | listed
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
@@ -121,9 +120,10 @@ def _data(row: Mapping[str, Any]) -> str:
 def _age(start_utc: str) -> str:
     import datetime as dt
 
-    if not start_utc:
+    try:
+        seconds = (dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(start_utc)).total_seconds()
+    except (ValueError, TypeError):  # it is not known, or no time
         return ""
-    seconds = (dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(start_utc)).total_seconds()
     for length, unit in ((365.25 * 86400, "y"), (86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"

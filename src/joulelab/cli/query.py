@@ -28,8 +28,8 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     """
     if as_csv and as_json:
         raise UsageError("exclusive", "--csv and --json exclude each other")
+    from joulelab.analysis.results_file import query_rows, seal_ended
     from joulelab.cli.busy import busy
-    from joulelab.report.cache import query_rows, seal_ended
     from joulelab.store.query import query
 
     files: list[Path] = []
@@ -53,10 +53,10 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    import math
+    from joulelab.core.text import finite_or_none
 
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    if isinstance(value, float):
+        return finite_or_none(value)
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 

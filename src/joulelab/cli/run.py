@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from joulelab.run.spawn import Spawned
 
 # What prints the table; loaded while the command runs.
-NEEDED = ("joulelab.report.cache", "joulelab.report.table")
+NEEDED = ("joulelab.analysis.results_file", "joulelab.report.table")
 
 
 # What `run` and all that run a command like it have in common.
@@ -297,10 +297,10 @@ def _print(outcome: Outcome) -> None:
 
 def _keep(outcome: Outcome) -> None:
     """Keep the result beside the run, so that `ls` and `query` need not work it out again."""
-    from joulelab.report.cache import write_cache
+    from joulelab.analysis.results_file import write_result
 
     if outcome.result is not None and outcome.run is not None:
-        write_cache(outcome.run, outcome.result)
+        write_result(outcome.run, outcome.result)
 
 
 def short_path(path: Path) -> Path:

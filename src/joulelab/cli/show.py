@@ -31,21 +31,19 @@ def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, ru
 
     RUN is an id, the beginning of one, a name, a path, or `last`.
     """
+    from joulelab.analysis.results_file import load_result
     from joulelab.cli.busy import busy
-    from joulelab.report.cache import result_of, results_of, write_cache
     from joulelab.store.folder import find_run
 
     path = find_run(runs, run)
+    with busy(f"reading {path.name}"):
+        result = load_result(path)
     if as_json:
-        with busy(f"reading {path.name}"):
-            results = results_of(path)
-        print_json(results["result"] | {"folder": str(path)})
+        print_json(result.to_json() | {"folder": str(path)})
         return
     from joulelab.report.console import make_console
     from joulelab.report.table import print_result
 
-    with busy(f"reading {path.name}"):
-        result = result_of(path)
     print_result(
         make_console(sys.stdout),
         result,
@@ -55,4 +53,3 @@ def command(run: str, phases: bool, budget: bool, scopes: str, as_json: bool, ru
         budget=budget,
         handle=handle(path),
     )
-    write_cache(path, result)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from json.encoder import encode_basestring_ascii as quote
 from typing import TYPE_CHECKING
+
+from joulelab.core.text import finite_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,12 +80,13 @@ def number_of(amount: object) -> float | None:
         number = float(amount)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
-    return number if math.isfinite(number) else None
+    return finite_or_none(number)
 
 
 def open_file(path: Path) -> int:
-    """Open a file to write lines to its end; return its descriptor. Raises OSError."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    """Open a file to write lines to its end, never through a link; return its descriptor. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o644)
 
 
 def write_lines(fd: int, lines: str) -> None:

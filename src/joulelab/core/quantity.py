@@ -220,8 +220,3 @@ def total(parts: Iterable[Quantity]) -> Quantity:
             for source, u in some.items():
                 sums[source] = sums.get(source, 0.0) + u
     return Quantity(value, terms, known, bounds)
-
-
-def finite_or_none(value: float | None) -> float | None:
-    """Return a number, None for NaN and infinity: JSON has neither."""
-    return value if value is not None and math.isfinite(value) else None

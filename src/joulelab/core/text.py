@@ -1,7 +1,8 @@
-"""Keep texts that others wrote from breaking files, databases and terminals."""
+"""Keep texts and numbers that others wrote from breaking files, databases and terminals."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,6 +10,11 @@ if TYPE_CHECKING:
 
 # What stands for a twin's name where its meters were served and read as real ones are.
 SERVED_TWIN = "node served by joulelab twin"
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """Return a number, None for NaN and infinity: JSON has neither."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def storable(text: str) -> str:

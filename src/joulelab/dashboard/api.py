@@ -55,11 +55,10 @@ def runs_json(snapshot: Snapshot, given: Pairs) -> dict[str, Any]:
 
 def run_json(place: Place) -> dict[str, Any]:
     """Return the result of a run, as `joulelab show --json` prints it. Raises JoulelabError, OSError."""
-    from joulelab.report.cache import results_of
+    from joulelab.analysis.results_file import load_result
 
     check_inside(place)
-    result: dict[str, Any] = results_of(place.path)["result"]
-    return result
+    return load_result(place.path).to_json()
 
 
 def stretch(given: Pairs) -> Stretch:
@@ -122,14 +121,14 @@ def chosen(snapshot: Snapshot, given: Pairs) -> list[Entry]:
 
 def compared_json(places: Sequence[Place]) -> dict[str, Any]:
     """Return two runs compared, as `joulelab compare --json` prints it. Raises JoulelabError, OSError."""
-    from joulelab.report.cache import result_of
+    from joulelab.analysis.results_file import load_result
     from joulelab.report.comparison import compare
 
     if len(places) != 2:
         raise ConfigError(f"{len(places)} runs are named", next="name two: run=A&run=B")
     for place in places:
         check_inside(place)
-    first, second = (result_of(place.path) for place in places)
+    first, second = (load_result(place.path) for place in places)
     return compare(first, second).to_json()
 
 

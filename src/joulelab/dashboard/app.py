@@ -25,8 +25,8 @@ from joulelab.dashboard.entries import Place, check_inside, problem_text
 from joulelab.dashboard.heavy import Busy, Heavy, Kept, OpenRuns
 from joulelab.dashboard.search import find, parse
 from joulelab.dashboard.security import COOKIE, SESSION_S, Doors, Guard, client_of, form_token
-from joulelab.report.cache import fingerprint
 from joulelab.report.page import document as pages
+from joulelab.store.manifest import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

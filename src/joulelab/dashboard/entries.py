@@ -9,12 +9,18 @@ import os
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.results_file import load_head, read_head
 from joulelab.core.errors import JoulelabError, StoreError
-from joulelab.report.cache import cached_rows, fingerprint, rows_of
 from joulelab.store.documents import read_document
 from joulelab.store.folder import RunState, read_end, read_meta, run_state
+from joulelab.store.manifest import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulelab.analysis.results_file import Head
 
 # What is named before the program that does the work.
 LAUNCHERS = ("python", "bash", "sh", "env", "srun", "mpirun", "mpiexec", "torchrun", "accelerate", "nice", "time", "uv")
@@ -89,8 +95,8 @@ def quick_entry(place: Place) -> Entry:
     """Return a run as its cache tells it; without a cache what it knew at its start, and `told` False."""
     try:
         check_inside(place)
-        rows = cached_rows(place.path)
-        return _entry(place, rows) if rows is not None else _begun(place)
+        head = read_head(place.path)
+        return _entry(place, head) if head is not None else _begun(place)
     except Exception as error:  # noqa: BLE001 one run that cannot be read must not hide the others
         return broken(place, error)
 
@@ -99,7 +105,7 @@ def full_entry(place: Place) -> Entry:
     """Return a run, worked out where its cache does not tell it."""
     try:
         check_inside(place)
-        return _entry(place, rows_of(place.path))
+        return _entry(place, load_head(place.path))
     except Exception as error:  # noqa: BLE001 as above
         return broken(place, error)
 
@@ -164,33 +170,31 @@ def _check_link(path: str, root: Path) -> None:
         raise StoreError("a link in it leads out of the store", why="such links are not followed")
 
 
-def _entry(place: Place, rows: dict[str, Any]) -> Entry:
-    listed: dict[str, Any] = rows["listed"]
-    hosts = tuple(dict.fromkeys(str(row["host"]) for row in rows["energies"] if row.get("host")))
-    energy = listed["energy"]
+def _entry(place: Place, head: Head) -> Entry:
+    hosts = tuple(dict.fromkeys(str(row["host"]) for row in head.energies if row.get("host")))
+    energy, live = head.energy, head.state == RunState.LIVE
     known: dict[str, Any] = {
-        "name": str(listed["name"] or ""),
-        "command": tuple(map(str, listed["command"])),
-        "labels": {str(k): str(v) for k, v in (listed["labels"] or {}).items()},
+        "name": head.name or "",
+        "command": tuple(head.command),
+        "labels": head.labels,
         "hosts": hosts or _host(place.path),
     }
-    facts = listed.get("facts") or {}
     return Entry(
         **place.names(),
         **known,
-        status="broken" if listed.get("problem") and listed["state"] != RunState.LIVE else _status(listed),
-        problem=str(listed.get("problem") or "") if listed["state"] != RunState.LIVE else "",
-        workload=_workload(known, facts),
-        start_utc=_time(listed["start_utc"]) or stub(place).start_utc,
-        duration_s=_number(listed["duration_s"]),
+        status="broken" if head.problem and not live else _status(head.state, head.outcome, head.exit_code),
+        problem=(head.problem or "") if not live else "",
+        workload=_workload(known, head.facts),
+        start_utc=_time(head.start_utc) or stub(place).start_utc,
+        duration_s=_number(head.duration_s),
         energy=None if energy is None else {"value": _number(energy["value"]), "expanded": _number(energy["expanded"])},
-        estimate=bool(listed["estimate"]),
-        outcome=str(listed["outcome"] or ""),
-        exit_code=listed["exit_code"],
-        signal=listed["signal"],
-        twin=str(listed.get("twin") or ""),
-        told=listed["state"] != RunState.LIVE,
-        text=_text(place, known, facts),
+        estimate=head.estimate,
+        outcome=head.outcome,
+        exit_code=head.exit_code,
+        signal=head.signal,
+        twin=head.twin,
+        told=not live,
+        text=_text(place, known, head.facts),
     )
 
 
@@ -203,7 +207,6 @@ def _begun(place: Place) -> Entry:
         "labels": {str(k): str(v) for k, v in (meta.get("labels") or {}).items()},
         "hosts": (str(meta["host"]),),
     }
-    listed = {"state": state, **{key: end.get(key) for key in ("outcome", "exit_code", "signal")}}
     ended: dict[str, Any] = {
         "outcome": str(end.get("outcome") or ""),
         "exit_code": end.get("exit_code"),
@@ -213,7 +216,7 @@ def _begun(place: Place) -> Entry:
         **place.names(),
         **known,
         **ended,
-        status=_status(listed),
+        status=_status(state, end.get("outcome"), end.get("exit_code")),
         workload=_workload(known, {}),
         start_utc=stub(place).start_utc,
         text=_text(place, known, {}),
@@ -240,14 +243,13 @@ def _host(run: Path) -> tuple[str, ...]:
     return ()
 
 
-def _status(listed: dict[str, Any]) -> str:
-    state = RunState(listed["state"])
-    if state is not RunState.CLOSED:
-        return state.value
-    return "ok" if listed["outcome"] == "exit" and listed["exit_code"] == 0 else "failed"
+def _status(state: str, outcome: object, exit_code: object) -> str:
+    if RunState(state) is not RunState.CLOSED:
+        return RunState(state).value
+    return "ok" if outcome == "exit" and exit_code == 0 else "failed"
 
 
-def _workload(known: dict[str, Any], facts: dict[str, Any]) -> str:
+def _workload(known: dict[str, Any], facts: Mapping[str, Any]) -> str:
     return str(known["labels"].get("workload") or facts.get("workload") or program(known["command"]))
 
 
@@ -267,7 +269,7 @@ def program(command: tuple[str, ...]) -> str:
     return command[0].rpartition("/")[2] if command else ""
 
 
-def _text(place: Place, known: dict[str, Any], facts: dict[str, Any]) -> str:
+def _text(place: Place, known: dict[str, Any], facts: Mapping[str, Any]) -> str:
     words = [place.id, place.study, known["name"], _workload(known, facts), *known["hosts"]]
     words += [f"{key}={value}" for key, value in known["labels"].items()]
     words += [str(facts.get("data", "")), shlex.join(known["command"])]

@@ -8,8 +8,9 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from joulelab.analysis.results_file import read_result, seal_ended
 from joulelab.core.errors import JoulelabError
-from joulelab.report.cache import fingerprint, seal_ended
+from joulelab.store.manifest import fingerprint
 from joulelab.store.run import open_run
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Opened:
         now = fingerprint(self.run.path)
         if self._result is None or now != self._of:
             self.run.tables()  # what a live run has written since is seen
-            self._result, self._of = analyse(self.run), now
+            self._result, self._of = read_result(self.run.path) or analyse(self.run), now
         return self._result
 
 

@@ -13,7 +13,7 @@ from joulelab.analysis.statistics import power_statistics
 from joulelab.core.scope import family
 from joulelab.store.run import open_run
 from joulelab.study.slots import State, look, slots_of
-from joulelab.study.trial import trial_of
+from joulelab.study.trial import load_trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,7 +94,7 @@ def ran(study: Study) -> dict[str, Ran]:
     for name, (cell, slot) in done(study).items():
         if slot.run is not None:
             with open_run(slot.run) as run:
-                found[name] = _ran(name, cell, trial_of(slot), run)
+                found[name] = _ran(name, cell, load_trial(slot), run)
     return found
 
 

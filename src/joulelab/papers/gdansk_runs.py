@@ -93,7 +93,7 @@ class Swept:
 
 def swept(study: Study) -> Swept:
     """Work out every metric of a study's cells, as for any study; once for what is there."""
-    stamps = [file.stat().st_mtime_ns for file in study.folder.glob("cells/*/r*/trial.json")]
+    stamps = [file.stat().st_mtime_ns for file in study.folder.glob("cells/*/r*/*/end.json")]
     known = study.folder, len(stamps), max(stamps, default=0)
     if known not in _SWEPT:
         _SWEPT.clear()

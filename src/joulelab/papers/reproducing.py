@@ -269,14 +269,14 @@ class _Run(NamedTuple):
 
 def _trials(study: Study) -> Iterator[_Run]:
     """Return what each slot that is done has found, and what is true."""
-    from joulelab.study.trial import trial_of
+    from joulelab.study.trial import load_trial
     from joulelab.twin.virtual import read_truth
 
     points, cells = _accounted(study), study.cells()
     for slot in _slots(study.folder):
         if slot.state.value != DONE:
             continue
-        trial, true = trial_of(slot), read_truth(slot.folder)["energy_j"]
+        trial, true = load_trial(slot), read_truth(slot.folder)["energy_j"]
         key = slot.folder.parent.name
         cell = cells.get(key)
         point = "" if cell is None else points.get(cell.workload.node_type, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.text import finite_or_none
 from joulelab.papers.judged import of_kind
 from joulelab.report import format as fmt
 from joulelab.report.study.csv_text import as_csv
@@ -140,7 +141,7 @@ def table_csv(table: Table) -> str:
 def _finite(figure: Figure) -> float | None:
     numbers = figure.numbers
     limit = math.inf if numbers is None else figure.tolerance.allowed(numbers[0])
-    return limit if math.isfinite(limit) else None
+    return finite_or_none(limit)
 
 
 def _digits(published: float | str | None) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import StoreError
 from joulelab.store.folder import RunState, host_dir, run_state
 from joulelab.store.imported import utc_pair, write_lines, write_rows
+from joulelab.store.manifest import RESULTS
 from joulelab.store.safe_files import sync_directory
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from joulelab.store.imported import Part
 
 EVENT = "attached"
-CACHES = ("results.json", "rows.json")
 
 
 def is_attached(run: Path, name: str) -> bool:
@@ -58,7 +58,7 @@ def attach_host(run: Path, name: str, parts: Sequence[Part], facts: Mapping[str,
         raise StoreError("cannot add to the run", where=str(run), why=error.strerror, code="store.attach") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for cache in CACHES:
+    for cache in RESULTS:
         with contextlib.suppress(OSError):
             (run / cache).unlink(missing_ok=True)
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from joulelab.core.clock import NS, ClockPair
 from joulelab.core.errors import Refused, StoreError
+from joulelab.core.text import finite_or_none
 from joulelab.store.folder import write_json_atomic
 from joulelab.store.seal import temporary_files, write_table
 from joulelab.store.table import connect, load_table, named, quoted
@@ -183,7 +184,7 @@ def _write_stream(file: IO[str], run: Run, info: TableInfo, stream: str) -> None
     file.write(', "utc": ' + json.dumps(list(_iso(times.pop("utc_ns")))))
     columns = {**times, "segment": series.segment, **{f"channels.{c}": v for c, v in series.values.items()}}
     for name, column in columns.items():
-        plain = [None if isinstance(x, float) and not np.isfinite(x) else x for x in column.tolist()]
+        plain = [finite_or_none(x) if isinstance(x, float) else x for x in column.tolist()]
         file.write(f", {json.dumps(name)}: {json.dumps(plain)}")
     file.write("}")
 

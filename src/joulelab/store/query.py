@@ -107,21 +107,21 @@ def query(
     """Return column names and rows of one SELECT over all runs.
 
     Only what the statement mentions is read. `results` is called once per run and returns rows for `energies`,
-    `phases` and `facts` (it may compute them); without it they come from `results.json` where that has them. `prepare`
-    is called for runs that have journals before their samples are read (it may seal them). `left_out` takes the files
-    whose samples are missing from the views since they cannot be read, `damaged` the runs whose results are incomplete
-    or missing, with the problem that `results` gives (a row of `damaged`). Raises ConfigError for wrong SQL, with the
-    views and columns there are, and Refused for statements that do anything but select.
+    `phases` and `facts` (it may compute them); without it they are empty. `prepare` is called for runs that have
+    journals before their samples are read (it may seal them). `left_out` takes the files whose samples are missing
+    from the views since they cannot be read, `damaged` the runs whose results are incomplete or missing, with the
+    problem that `results` gives (a row of `damaged`). Raises ConfigError for wrong SQL, with the views and columns
+    there are, and Refused for statements that do anything but select.
     """
     known = list_runs(runs)
     with connect() as con:
         _only_select(con, sql)
         if _mentions(sql, "runs"):
-            told = _told(known, results or stored_results) if _may_show_told(sql) else {}
+            told = _told(known, results) if results and _may_show_told(sql) else {}
             _make_view(con, "runs", [{**_run_row(path), **told.get(path, {})} for path in known], RUN_COLUMNS)
         wanted_results = [name for name in RESULT_COLUMNS if _mentions(sql, name)]
         problems = {} if damaged is None else damaged
-        rows = _result_rows(known, results or stored_results, wanted_results, problems) if wanted_results else {}
+        rows = _result_rows(known, results or (lambda _: {}), wanted_results, problems) if wanted_results else {}
         for name in wanted_results:
             _make_view(con, name, rows[name], RESULT_COLUMNS[name])
         tables = _sealed_tables(known, prepare) if _may_name_samples(con, sql) else None
@@ -136,15 +136,6 @@ def query(
             return [str(column[0]) for column in found.description or ()], found.fetchall()
         except duckdb.Error as error:
             raise _explained(con, error, sql, _sealed_tables(known) if tables is None else tables) from None
-
-
-def stored_results(run: Path) -> Mapping[str, Sequence[Row]]:
-    """Return the rows that a run's `results.json` has for the views; none where there is no such file."""
-    try:
-        data = read_document(f"{run}/results.json")
-    except StoreError:
-        return {}
-    return {name: rows for name in RESULT_COLUMNS if isinstance(rows := data.get(name), list)}
 
 
 def _result_rows(

@@ -21,7 +21,6 @@ from joulelab.run.attach import attach
 from joulelab.store.attached import is_attached
 from joulelab.store.folder import read_end, read_json, read_meta, write_json_atomic
 from joulelab.store.run import open_run
-from joulelab.study import trial
 from joulelab.study.slots import CLAIM, JOB, State
 
 if TYPE_CHECKING:
@@ -236,12 +235,10 @@ def _add(one: _Wanted, component: Component, sampling: Sampling, others: dict[st
 
 
 def _note(slot: Path, facts: Mapping[str, Any]) -> None:
-    """Note the accounting beside the slot's job, and drop what was worked out without it."""
+    """Note the accounting beside the slot's job."""
     with contextlib.suppress(StoreError):
         if (slot / JOB).is_file():
             write_json_atomic(slot / JOB, {**read_json(slot / JOB), "accounting": dict(facts)})
-    with contextlib.suppress(OSError):
-        (slot / trial.FILE).unlink(missing_ok=True)
 
 
 def _left(wanted: Sequence[_Wanted]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab import instruments as meters
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError
+from joulelab.core.text import finite_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -99,8 +100,4 @@ def _wait(
             reason = "interrupted"
             break
         latest = gauge.read()
-    return {"reason": reason, "from_c": _finite(first), "to_c": _finite(latest)}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return {"reason": reason, "from_c": finite_or_none(first), "to_c": finite_or_none(latest)}

@@ -16,7 +16,7 @@ from joulelab.study.executors import Executor, Waits
 from joulelab.study.order import order
 from joulelab.study.progress import Pace
 from joulelab.study.slots import ERR, Slot, State, look, set_aside, slots_of, tidy
-from joulelab.study.trial import SlotTrial, trial_of
+from joulelab.study.trial import SlotTrial, load_trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -303,7 +303,7 @@ class Driver:
         if slot.state is State.DONE:
             self.outcome.done += not warm
             with contextlib.suppress(JoulelabError):
-                found = trial_of(slot)
+                found = load_trial(slot)
         else:
             self.outcome.failed += not warm
         self._ran += slot.state is State.DONE

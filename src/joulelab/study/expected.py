@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from joulelab.core.errors import JoulelabError, StoreError
+from joulelab.core.errors import StoreError
 from joulelab.store.folder import read_json
 from joulelab.study.slots import NOTES, SLOT, State, look
-from joulelab.study.trial import FILE as TRIAL
-from joulelab.study.trial import MEASURED
+from joulelab.study.trial import read_trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
+    from joulelab.study.slots import Slot
 
 FEW = 3  # so many slots of a cell tell what it takes
 
@@ -79,21 +79,26 @@ class Expected:
         found: list[Taken] = []
         with contextlib.suppress(OSError):
             for entry in sorted(os.scandir(cell), key=lambda e: e.name):
-                if SLOT.fullmatch(entry.name) and len(found) < FEW and look(cell / entry.name).state is State.DONE:
-                    taken = self._slot(cell / entry.name)
+                if (
+                    SLOT.fullmatch(entry.name)
+                    and len(found) < FEW
+                    and (slot := look(cell / entry.name)).state is State.DONE
+                ):
+                    taken = self._slot(slot)
                     found += [taken] if taken.time_s is not None else []
         if found:
             self._known[key] = _mean(found)
 
-    def _slot(self, slot: Path) -> Taken:
+    def _slot(self, slot: Slot) -> Taken:
         try:
-            time_s = read_json(slot / NOTES).get("took_s")
+            time_s = read_json(slot.folder / NOTES).get("took_s")
         except StoreError:
             return Taken()
-        energy_j = None
-        with contextlib.suppress(JoulelabError, KeyError, TypeError):
-            energy_j = float(read_json(slot / TRIAL)["energies"][self._scope or MEASURED]["value"])
-        return Taken(float(time_s) if isinstance(time_s, int | float) else None, energy_j)
+        trial = read_trial(slot)
+        energy = None if trial is None else trial.energy(self._scope)
+        return Taken(
+            float(time_s) if isinstance(time_s, int | float) else None, None if energy is None else energy.value
+        )
 
 
 def _others(study: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from joulelab.core.quantity import total
 from joulelab.core.scope import family
 from joulelab.store.documents import read_document
 from joulelab.study.slots import NOTES, Slot, State, look, slots_of
-from joulelab.study.trial import MEASURED, SlotTrial, trial_of
+from joulelab.study.trial import MEASURED, SlotTrial, load_trial
 from joulelab.study.work import find_all
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _converted(cell: Cell, name: str, share: float | None, watts: Mapping[tuple[
 
 def _found(slot: Slot, cell: PlannedCell, results: Results) -> SlotTrial | None:
     try:
-        return trial_of(slot)
+        return load_trial(slot)
     except JoulelabError as error:
         results.notes.append(f"{slot.folder.name} of {cell.shown} cannot be worked out: {error}")
         return None

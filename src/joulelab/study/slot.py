@@ -19,7 +19,8 @@ from joulelab.core.errors import JoulelabError, StoreError, WriteFailed
 from joulelab.run.run import run_command
 from joulelab.run.workload import inherited
 from joulelab.store.folder import write_json_atomic
-from joulelab.study import cooling, devices, remains, trial
+from joulelab.store.safe_files import open_append
+from joulelab.study import cooling, devices, remains
 from joulelab.study.folder import Study, open_study, read_cell
 from joulelab.study.nodes import SLURM, NodeType
 from joulelab.study.recording import run_options
@@ -114,8 +115,10 @@ def _run(
         outcome = run_command(argv, options, shown, say=_ignore, signals=signals)
     told: dict[str, Any] = {"is": "ended", "problems": outcome.problems, "cooled": cooled, **_end_rest(folder)}
     _check_recorded(outcome, folder)
-    if outcome.result is not None:
-        trial.keep(folder, trial.from_result(outcome.result))
+    if outcome.result is not None and outcome.run is not None:
+        from joulelab.analysis.results_file import write_result
+
+        write_result(outcome.run, outcome.result)
     full = _note(folder, {**noted, "took_s": (monotonic_ns() - began) / NS, "problems": outcome.problems})
     full = full or next((problem for problem in outcome.problems if "ENOSPC" in problem or "EDQUOT" in problem), "")
     return {**told, "full": full} if full else told
@@ -165,7 +168,7 @@ def _caps(cell: PlannedCell, seen: devices.Visible, environ: Mapping[str, str]) 
 def _redirect(folder: Path) -> None:
     """Send what the workload will write to files; it has nothing to read."""
     for target, name in ((1, OUT), (2, ERR)):
-        fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        fd = open_append(folder / name)
         os.dup2(fd, target)
         os.close(fd)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,32 +1,25 @@
-"""Keep what one slot gave: energies with every term of their uncertainty, time, work, doubts; once per run."""
+"""Take from the result of a slot's run the figures that a study compares: energies by name, time, work, doubts."""
 
 from __future__ import annotations
 
-import contextlib
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.results_file import load_result, read_result
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import family
-from joulelab.core.version import __version__
 from joulelab.store.documents import read_document
-from joulelab.store.folder import write_json_atomic
+from joulelab.store.manifest import FILE as MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from pathlib import Path
 
     from joulelab.analysis.result import Fact, PhaseResult, Result
-    from joulelab.store.run import Run
     from joulelab.study.slots import Slot
 
-FILE = "trial.json"
-SCHEMA = 6
-READ = (3, 4, SCHEMA)  # before the fourth no run told facts, before the fifth none its rated power, then by family
-MEASURED, LOAD = "measured", "load"
-FEWEST_READINGS = 3  # so often a GPU's load must have been read before it is said to have done nothing
+MEASURED = "measured"
+OLD_FILE = "trial.json"  # written by versions before results.json held every term
 CAP_CHECKS = ("cap", "cap not enforced")  # where one of these fails, a cap was not in force
 
 
@@ -38,15 +31,6 @@ class PhaseTrial:
     time_s: float
     work: Mapping[str, float] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {"energies": _plain(self.energies), "time_s": self.time_s, "work": dict(self.work)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> PhaseTrial:
-        """Take what `to_json` gave."""
-        return cls(_quantities(data["energies"]), data["time_s"], data["work"])
-
 
 @dataclass(frozen=True, slots=True)
 class SlotTrial:
@@ -55,7 +39,7 @@ class SlotTrial:
     Scopes of further hosts have those behind them: `gpu:0@n2`. `meters` names what measured each of them: between runs
     that were measured by the same, gain errors cancel. `doubts` are the run's own, `uncapped` those by which a cap was
     not in force. `caps` are the watts that were asked for by scope, `busiest` the highest load (share of one) of each
-    GPU whose load was read often enough; None before that was looked for. `phases` are energy, time and work by name,
+    GPU whose load was read often enough. `phases` are energy, time and work by name,
     all phases of a name together, but steps. `facts` are what the workload told of itself. `rated` is the rated power
     (W) by scope, of the families that it is known of as a whole: what runtime x rated power is made of.
     """
@@ -70,7 +54,7 @@ class SlotTrial:
     estimate: bool = False
     uncapped: tuple[str, ...] = ()
     caps: Mapping[str, float] = field(default_factory=dict)
-    busiest: Mapping[str, float] | None = None
+    busiest: Mapping[str, float] = field(default_factory=dict)
     phases: Mapping[str, PhaseTrial] = field(default_factory=dict)
     facts: Mapping[str, Fact] = field(default_factory=dict)
     rated: Mapping[str, float] = field(default_factory=dict)
@@ -91,7 +75,7 @@ class SlotTrial:
         """
         idle = []
         for scope in self.gpus():
-            load = (self.busiest or {}).get(scope)
+            load = self.busiest.get(scope)
             if load is None and not used and scope not in unused:
                 return None
             if scope not in used if load is None else _is_idle(load):
@@ -110,27 +94,6 @@ class SlotTrial:
         """Return the energy of GPUs that did nothing; None where no GPU was measured."""
         gpus = self.gpus()
         return total(q for scope, q in gpus.items() if scope in idle) if gpus else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "schema": SCHEMA,
-            "joulelab": __version__,
-            "run": self.run,
-            "time_s": self.time_s,
-            "start_utc": self.start_utc,
-            "energies": _plain(self.energies),
-            "work": dict(self.work),
-            "meters": dict(self.meters),
-            "doubts": list(self.doubts),
-            "estimate": self.estimate,
-            "uncapped": list(self.uncapped),
-            "caps": dict(self.caps),
-            "busiest": None if self.busiest is None else dict(self.busiest),
-            "phases": {name: phase.to_json() for name, phase in self.phases.items()},
-            "facts": {n: str(v) if isinstance(v, float) and not math.isfinite(v) else v for n, v in self.facts.items()},
-            "rated": dict(self.rated),
-        }
 
 
 def from_result(result: Result) -> SlotTrial:
@@ -154,6 +117,7 @@ def from_result(result: Result) -> SlotTrial:
         estimate=whole is not None and whole.estimate,
         uncapped=tuple(c.message for c in result.checks if c.status == "failed" and c.name in CAP_CHECKS),
         caps={cap.scope: cap.asked for cap in result.caps if cap.unit == "W"},
+        busiest=result.busiest,
         phases=_phases(result),
         facts=dict(result.facts),
         rated=_rated(result),
@@ -193,31 +157,26 @@ def _phases(result: Result) -> dict[str, PhaseTrial]:
     return together
 
 
-def keep(slot: Path, found: SlotTrial, *, sync: bool = True) -> None:
-    """Keep a trial beside its run; a full disk costs only that."""
-    with contextlib.suppress(StoreError):
-        write_json_atomic(slot / FILE, found.to_json(), sync=sync)
-
-
-def trial_of(slot: Slot) -> SlotTrial:
-    """Return the trial of a slot that is done, kept or worked out anew. Raises JoulelabError."""
-    kept = _kept(slot)
-    if kept is not None and kept.busiest is not None:
-        return kept
+def load_trial(slot: Slot) -> SlotTrial:
+    """Return the trial of a slot that is done, from the result of its run. Raises JoulelabError."""
     if slot.run is None:
         raise StoreError("there is no run", where=str(slot.folder))
-    from joulelab.run.closing import analyse_run
-
+    old = _read_old_trial(slot)
+    if old is not None:
+        return old
     try:
-        found = from_result(analyse_run(slot.run)) if kept is None else kept
-        found = replace(found, busiest=busiest_of(slot.run))
+        return from_result(load_result(slot.run))
     except JoulelabError:
         raise
-    except Exception as error:  # one run that cannot be worked out must not hide the others
+    except Exception as error:  # one run that cannot be analysed must not hide the others
         why = f"{type(error).__name__}: {error}"
         raise StoreError("the run cannot be worked out", where=str(slot.run), why=why) from error
-    keep(slot.folder, found)
-    return found
+
+
+def read_trial(slot: Slot) -> SlotTrial | None:
+    """Return the trial of a slot where the result of its run is stored, else None: nothing is analysed."""
+    result = None if slot.run is None else read_result(slot.run)
+    return _read_old_trial(slot) if result is None else from_result(result)
 
 
 def _is_idle(busiest: float) -> bool:
@@ -227,68 +186,34 @@ def _is_idle(busiest: float) -> bool:
     return busiest < IDLE_LOAD
 
 
-def busiest_of(run: Path) -> dict[str, float]:
-    """Return the highest load of each GPU that was read often enough while the workload ran."""
-    from joulelab.store.run import open_run
-
-    with open_run(run) as opened:
-        return busiest_in(opened)
-
-
-def busiest_in(opened: Run) -> dict[str, float]:
-    """Return the same of a run that is open."""
-    from joulelab.analysis.series import Readings
-
-    end = opened.end or {}
-    found: dict[str, float] = {}
-    for table in opened.tables():
-        for stream in table.streams:
-            if family(stream.scope) != "gpu" or LOAD not in [c.name for c in stream.channels]:
-                continue
-            series = opened.series(table, stream.name, channels=[LOAD])
-            readings = Readings.of(series.t0_ns, series.t1_ns, series.values[LOAD])
-            seen = readings.value[readings.between(end.get("start_ns", 0), end.get("end_ns", 0))]
-            if seen.size >= FEWEST_READINGS:
-                found[stream.scope] = float(seen.max())
-    return found
-
-
-def _kept(slot: Slot) -> SlotTrial | None:
+def _read_old_trial(slot: Slot) -> SlotTrial | None:
+    """Return the trial that an older version stored of a run whose readings were left out since, else None."""
+    run = slot.run
+    if (
+        run is None
+        or (run / MANIFEST).exists()
+        or any(file.suffix in (".parquet", ".journal") for file in run.glob("*/*"))
+    ):
+        return None
     try:
-        data = read_document(f"{slot.folder}/{FILE}")
-    except StoreError:
+        data = read_document(f"{slot.folder}/{OLD_FILE}")
+        if data["run"] != run.name:
+            return None
+        phases = data["phases"].items()
+        plain = {key: data[key] for key in ("run", "time_s", "start_utc", "work", "meters", "estimate", "caps")}
+        return SlotTrial(
+            **plain,
+            energies=_read_quantities(data["energies"]),
+            doubts=tuple(data["doubts"]),
+            uncapped=tuple(data["uncapped"]),
+            busiest=data["busiest"] or {},
+            phases={name: PhaseTrial(_read_quantities(p["energies"]), p["time_s"], p["work"]) for name, p in phases},
+            facts=data.get("facts", {}),
+            rated=data.get("rated", {}),
+        )
+    except (StoreError, OSError, KeyError, TypeError, AttributeError):
         return None
-    run = None if slot.run is None else slot.run.name
-    if data.get("schema") not in READ or (data.get("joulelab"), data.get("run")) != (__version__, run):
-        return None
-    return SlotTrial(
-        run=data["run"],
-        time_s=data["time_s"],
-        start_utc=data["start_utc"],
-        energies=_quantities(data["energies"]),
-        work=data["work"],
-        meters=data["meters"],
-        doubts=tuple(data["doubts"]),
-        estimate=data["estimate"],
-        uncapped=tuple(data["uncapped"]),
-        caps=data["caps"],
-        busiest=data["busiest"],
-        phases={name: PhaseTrial.from_json(phase) for name, phase in data["phases"].items()},
-        facts=data.get("facts", {}),
-        rated=data.get("rated", {}),
-    )
 
 
-def _plain(energies: Mapping[str, Quantity]) -> dict[str, Any]:
-    return {
-        name: {
-            "value": q.value,
-            "known": q.known,
-            "terms": {**q.terms, **{f"unseen:{s}": u for s, u in q.bounds.items()}},
-        }
-        for name, q in energies.items()
-    }
-
-
-def _quantities(data: Mapping[str, Any]) -> dict[str, Quantity]:
+def _read_quantities(data: Mapping[str, Any]) -> dict[str, Quantity]:
     return {name: Quantity.from_terms(q["value"], q["terms"], q["known"]) for name, q in data.items()}

@@ -13,9 +13,9 @@ from markdown_it import MarkdownIt
 from tests.report.page.reading import Reader
 from tests.report.synthetic import epochs, make_run
 
+from joulelab.analysis.results_file import load_result
 from joulelab.report import format as fmt
 from joulelab.report import rated
-from joulelab.report.cache import result_of
 from joulelab.report.comparison import ONE_RUN_EACH, compare
 from joulelab.report.comparison_rows import differing_labels, figure_rows, phase_pairs, runs_title
 from joulelab.report.page.blocks import Text
@@ -57,7 +57,7 @@ def test_the_page_has_the_figures_of_the_comparison(both: list[Path]) -> None:
     page = page_of_runs(both)
     _well_formed(page)
     read = Reader(offline(page))
-    found = compare(*(result_of(path) for path in both))
+    found = compare(*(load_result(path) for path in both))
     for row in figure_rows(found):
         told = [cell for cell in (row.name.strip(), row.a, row.b, row.change, row.verdict) if cell]
         assert [cell for cell in read.row(row.name.strip()) if cell] == told
@@ -83,7 +83,7 @@ def test_both_profiles_are_drawn_over_each_other(both: list[Path]) -> None:
     for one in data["common"]:
         assert all(i in {s["id"] for s in p["series"]} for i, p in zip(one["ids"], data["profiles"], strict=True))
         assert one["label"] in one["told"]
-    results = [result_of(path) for path in both]
+    results = [load_result(path) for path in both]
     group = next(one for one in data["common"] if one["ids"] == ["gpu", "gpu"])
     for result in results:
         watts = result.group("gpu").mean_w
@@ -101,7 +101,7 @@ def test_runs_that_are_measured_at_no_scope_alike_are_said_to_be(runs: Path) -> 
 
 
 def test_phases_stand_side_by_side_and_those_of_one_run_alone(both: list[Path]) -> None:
-    found = compare(*(result_of(path) for path in both))
+    found = compare(*(load_result(path) for path in both))
     pairs = {p.label: p for p in phase_pairs(found)}
     assert list(pairs) == ["train", "epoch 1", "epoch 2", "epoch 3"]
     assert pairs["epoch 3"].time[1] == pairs["epoch 3"].energy[1] == pairs["epoch 3"].change == fmt.NOTHING
@@ -116,7 +116,7 @@ def test_phases_stand_side_by_side_and_those_of_one_run_alone(both: list[Path]) 
 
 @pytest.mark.system  # pure, and slow
 def test_what_rated_power_would_have_said_is_told_of_each(both: list[Path]) -> None:
-    results = [result_of(path) for path in both]
+    results = [load_result(path) for path in both]
     estimate = next(s for s in page_of_runs(both).sections if s.id == "estimate")
     text = re.sub("<[^>]+>", "", estimate.body)
     for result in results:
@@ -126,7 +126,7 @@ def test_what_rated_power_would_have_said_is_told_of_each(both: list[Path]) -> N
 
 @pytest.mark.system  # pure, and slow
 def test_labels_that_differ_are_told_and_names_that_do_not_are_not_the_title(both: list[Path]) -> None:
-    results = [result_of(path) for path in both]
+    results = [load_result(path) for path in both]
     assert differing_labels(results) == ["cap=300", "cap=240"]
     named = [replace(r, name="same") for r in results]
     assert runs_title(named) == f"same: {both[0].name} and {both[1].name}"
@@ -183,7 +183,7 @@ def test_a_live_run_makes_a_live_page(runs: Path) -> None:
 
 
 def test_runs_of_twins_say_so(both: list[Path]) -> None:
-    a, b = (replace(result_of(path), twin="mine") for path in both)
+    a, b = (replace(load_result(path), twin="mine") for path in both)
     page = comparison_report(compare(a, b), both, [None, None]).page()
     assert "simulated: twin mine, virtual time" in page.subtitle
     assert page.sections[0].body.count("simulated: twin mine") == 2
@@ -206,7 +206,7 @@ def test_several_runs_stand_beside_each_other_against_the_first(runs: Path) -> N
     paths = [make_run(runs, gpu_w=w) for w in (300.0, 270.0, 300.0)] + [make_run(runs, gpus=0, cpus=0)]
     report = report_of_runs(paths)
     _well_formed(report.page())
-    results = [result_of(path) for path in paths]
+    results = [load_result(path) for path in paths]
     columns = {c.head: c.cells for c in several_columns(results)}
     against = compare(results[0], results[1]).line("energy")
     assert against is not None

@@ -13,9 +13,9 @@ from tests.report.synthetic import START, UNKNOWN, epochs, make_run
 
 from joulelab.analysis.profile import profile_of
 from joulelab.analysis.result import Check
+from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS
 from joulelab.core.quantity import Quantity
-from joulelab.report.cache import result_of
 from joulelab.report.charts.of_run import budget_of, epochs_of, parts_of, stack_of
 from joulelab.report.html import Html
 from joulelab.report.page.blocks import (
@@ -51,7 +51,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def paged(path: Path) -> tuple[Result, Page, str]:
-    result = result_of(path)
+    result = load_result(path)
     with open_run(path) as run:
         profile = profile_of(run)
     return result, run_page(result, path, profile), run_markdown(result, path, profile)
@@ -156,7 +156,7 @@ def test_estimates_are_marked(runs: Path) -> None:
 
 def test_simulated_runs_say_so_first(runs: Path) -> None:
     path = make_run(runs)
-    result = replace(result_of(path), twin="gdansk-rtx6000")
+    result = replace(load_result(path), twin="gdansk-rtx6000")
     page = run_page(result, path, None)
     assert body(page, "summary").startswith('<p class="note warn">simulated: twin gdansk-rtx6000')
     assert "To measure again" not in body(page, "recompute")
@@ -192,7 +192,7 @@ def test_hostile_text_is_shown_and_does_nothing(runs: Path) -> None:
 
 def test_many_nodes_are_folded_and_summed_by_node(runs: Path) -> None:
     path = make_run(runs, gpus=2, cpus=0)
-    result = result_of(path)
+    result = load_result(path)
     scopes = tuple(replace(s, host=f"node{k:02d}") for k in range(64) for s in result.scopes)
     whole = result.group("measured")
     assert whole is not None
@@ -211,7 +211,7 @@ def test_many_nodes_are_folded_and_summed_by_node(runs: Path) -> None:
 
 
 def test_steps_are_no_epochs_and_too_many_have_no_picture(runs: Path) -> None:
-    result = result_of(make_run(runs, marks=epochs(3, 10.0)))
+    result = load_result(make_run(runs, marks=epochs(3, 10.0)))
     assert epochs_of(result) is not None
     one = next(p for p in result.phases if p.n == 1)
     assert epochs_of(replace(result, phases=(one,))) is None
@@ -221,14 +221,14 @@ def test_steps_are_no_epochs_and_too_many_have_no_picture(runs: Path) -> None:
 
 def test_a_folder_that_is_gone_is_told(runs: Path, tmp_path: Path) -> None:
     path = make_run(runs)
-    page = run_page(result_of(path), tmp_path / "gone", None)
+    page = run_page(load_result(path), tmp_path / "gone", None)
     assert "cannot be read" in body(page, "configuration")
 
 
 def test_addresses_of_a_served_page(runs: Path) -> None:
     path = make_run(runs)
     with open_run(path) as run:
-        page = run_page(result_of(path), path, profile_of(run), handle="last", raw="/raw?x", live="/live")
+        page = run_page(load_result(path), path, profile_of(run), handle="last", raw="/raw?x", live="/live")
     assert 'data-raw="/raw?x"' in body(page, "power")
     assert 'data-live="/live"' in body(page, "power")
     assert "joulelab show last --json" in body(page, "recompute")
@@ -275,7 +275,7 @@ def test_blocks_say_the_same_in_html_and_markdown() -> None:
 
 
 def test_a_node_is_its_devices_its_rest_and_what_its_supply_lost(runs: Path) -> None:
-    result = result_of(make_run(runs, gpus=2, cpus=0))
+    result = load_result(make_run(runs, gpus=2, cpus=0))
     gpus = result.scopes
     inside = sum(s.energy.value for s in gpus)
     dc, ac = (

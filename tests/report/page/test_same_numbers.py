@@ -14,10 +14,10 @@ from tests.report.page.reading import Reader
 from tests.study.virtual_study import METERS, write
 
 from joulelab.analysis.profile import profile_of
+from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import total
 from joulelab.report import format as fmt
 from joulelab.report import rated
-from joulelab.report.cache import result_of
 from joulelab.report.charts.of_run import parts_of
 from joulelab.report.console import make_console
 from joulelab.report.page.document import offline
@@ -53,7 +53,7 @@ class Told:
     """Hold one run as each of the four tells it."""
 
     def __init__(self, path: Path) -> None:
-        self.result: Result = result_of(path)
+        self.result: Result = load_result(path)
         with open_run(path) as run:
             self.profile = profile_of(run)
         self.page = run_page(self.result, path, self.profile)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,8 @@ from tests.study.virtual_study import METERS, write
 
 from joulelab.analysis.goal import Goal
 from joulelab.analysis.metrics import Summary, summarise
+from joulelab.analysis.result import Rated
+from joulelab.analysis.results_file import load_result, write_result
 from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
 from joulelab.report.page.document import offline
@@ -226,10 +227,11 @@ def test_a_study_on_a_twin_says_so_and_its_estimates_come_from_its_runs(tmp_path
 
 def _check_scopes(folder: Path, key: str, gpus: float) -> None:
     """See that where one scope counts, the rated power is that scope's alone."""
-    for file in folder.glob(f"cells/{key}/r*/trial.json"):
-        told = json.loads(file.read_text())
+    for run in folder.glob(f"cells/{key}/r*/2*"):
         rated = {"gpu:0": 260.0, "gpu:1": 260.0, "node.ac": 1500.0, "dram:0": 9.0}
-        file.write_text(json.dumps(told | {"rated": rated}))
+        result = load_result(run)
+        devices = tuple(Rated(result.host, scope, watts, "") for scope, watts in rated.items())
+        write_result(run, replace(result, rated=replace(result.rated, devices=devices, unknown=())))
     every = gather(open_study(folder)).rated[key][0]
     assert (every.families, every.watts) == (("gpu", "node.ac"), gpus + 1500.0)  # no energy of dram was measured
     alone = gather(open_study(folder), scope="gpu").rated[key][0]

@@ -6,7 +6,7 @@ import io
 import math
 from typing import TYPE_CHECKING, Any
 
-from tests.study.bench import place
+from tests.study.bench import place, store_trial
 from tests.study.tuning.two_gpus import STATUS
 
 from joulelab.analysis.goal import Goal
@@ -17,7 +17,7 @@ from joulelab.store.folder import list_runs
 from joulelab.study.executors import Ended
 from joulelab.study.matrix import Workload
 from joulelab.study.stopping import Stop
-from joulelab.study.trial import MEASURED, SlotTrial, keep
+from joulelab.study.trial import MEASURED, SlotTrial
 from joulelab.study.tuning.grid import make_grid
 from joulelab.study.tuning.runs import Tuning, open_plan
 
@@ -69,7 +69,7 @@ class Made:
                 energies={**whole, "gpu:0": Quantity(self._drew(cap) * time_s)},
                 uncapped=() if self._holds(cap) else (f"gpu:0: {self._drew(cap):.0f} W above the cap",),
             )  # fmt: skip
-            keep(slot, told)
+            store_trial(slot, told)
         self._ended.append(Ended(slot, {"is": "ended"}))
 
     def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[Ended]:

@@ -13,7 +13,7 @@ from joulelab.core.clock import NS, boot_id, monotonic_ns
 from joulelab.core.errors import StoreError
 from joulelab.core.quantity import total
 from joulelab.core.scope import CORDS, family, order, roots
-from joulelab.core.text import printable
+from joulelab.core.text import finite_or_none, printable
 from joulelab.report.rows import INNER
 from joulelab.report.watch.ends import Ends, Scope
 from joulelab.report.watch.energy import SHARE, Energies
@@ -120,7 +120,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return _plain(value.to_json())
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return finite_or_none(value)
     if isinstance(value, dict):
         return {key: _plain(v) for key, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value

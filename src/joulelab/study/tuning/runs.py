@@ -12,7 +12,7 @@ from joulelab.study.drive import Driver, Outcome
 from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
 from joulelab.study.results import gather
 from joulelab.study.slots import State, look, slots_of
-from joulelab.study.trial import trial_of
+from joulelab.study.trial import load_trial
 from joulelab.study.tuning.judged import judge
 from joulelab.study.tuning.search import Choice, Search
 from joulelab.study.tuning.tuned import Price, Sample, Tuned, is_hopeless, take_effect, why_of
@@ -243,7 +243,7 @@ class Tuning:
 
     def _slots(self) -> list[SlotTrial]:
         folders = [folder for key in self._caps for folder in slots_of(self._study.folder / "cells" / key)]
-        return [trial_of(slot) for slot in map(look, folders) if slot.state is State.DONE]
+        return [load_trial(slot) for slot in map(look, folders) if slot.state is State.DONE]
 
     def _drop(self, cap: float) -> None:
         """Search on without a cap; what is known of it is shown."""

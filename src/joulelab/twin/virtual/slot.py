@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.analyse import analyse
+from joulelab.analysis.results_file import write_result
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.store.folder import write_json_atomic
 from joulelab.store.run import open_run
-from joulelab.study import trial
 from joulelab.study.devices import Used
 from joulelab.study.folder import open_study, read_cell
 from joulelab.study.slot import labels_of
@@ -61,8 +61,8 @@ def run_slot(folder: Path) -> dict[str, Any]:
         problems = cluster.account(folder, run, job["job"], bench, accounted) if accounted else []
         truth.keep_truth(folder, bench.timeline)
         with open_run(run) as opened:
-            found = replace(trial.from_result(analyse(opened)), busiest=trial.busiest_in(opened))
-        trial.keep(folder, found, sync=False)
+            result = analyse(opened)
+        write_result(run, result)
         took_s = (monotonic_ns() - began) / NS
         write_json_atomic(folder / NOTES, {**notes, "took_s": took_s, "problems": problems}, sync=False)
         _place(run, folder)

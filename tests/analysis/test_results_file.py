@@ -1,0 +1,250 @@
+"""What `results.json` promises: the same Result, as long as the run is the same; and a head for lists."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.report.synthetic import epochs, make_run
+
+from joulelab.analysis import results_file
+from joulelab.analysis.result import Check, Result
+from joulelab.analysis.results_file import (
+    analyse_ended,
+    load_head,
+    load_result,
+    make_head,
+    query_rows,
+    read_head,
+    read_result,
+    write_result,
+)
+from joulelab.core.errors import NotARun
+from joulelab.core.quantity import Quantity
+from joulelab.store.manifest import fingerprint
+from joulelab.store.query import query
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples" / "runs").iterdir())
+GOLDEN = sorted(run for run in (ROOT / "tests" / "golden").glob("schema-*/*") if run.is_dir())
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def no_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results_file, "analyse_ended", lambda path: pytest.fail("analysed again"))
+
+
+@pytest.mark.parametrize("path", [*EXAMPLES, *GOLDEN], ids=lambda path: path.name)
+def test_a_result_reads_back_as_it_was(path: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("results.json", "head.json"))
+    result = analyse_ended(run)
+    write_result(run, result)
+    back = read_result(run)
+    assert back == result
+    assert back is not None
+    assert repr(back) == repr(result)  # no whole number became a fraction
+    assert json.dumps(back.to_json()) == json.dumps(result.to_json())
+    assert read_head(run) == make_head(result)
+
+
+def test_a_run_with_phases_facts_and_checks_reads_back(runs: Path) -> None:
+    run = make_run(runs, gpus=2, cpus=1, core=True, marks=epochs(3, 9.0), seconds=9.0)
+    result = analyse_ended(run)
+    write_result(run, result)
+    assert read_result(run) == result
+
+
+def test_numbers_that_are_not_finite_read_back_as_nan(runs: Path) -> None:
+    run = make_run(runs)
+    result = analyse_ended(run)
+    nowhere = Quantity(math.nan, {"gain:m": math.inf, "edge:m": 1.0}, bounds={"m": math.nan})
+    odd = replace(
+        result,
+        facts={"loss": math.nan, "n": 5, "real": 5.0, "yes": True},
+        work={"samples": math.nan},
+        groups=tuple(replace(group, energy=nowhere) for group in result.groups),
+    )
+    write_result(run, odd)
+    assert b"NaN" not in (run / "results.json").read_bytes()
+    back = read_result(run)
+    assert back is not None
+    assert repr(back.facts) == "{'loss': nan, 'n': 5, 'real': 5.0, 'yes': True}"
+    assert math.isnan(back.work["samples"])
+    assert math.isnan(back.groups[0].energy.value)
+    assert math.isnan(back.groups[0].energy.terms["gain:m"])
+    assert back.groups[0].energy.terms["edge:m"] == 1.0
+    assert (back.scopes, back.phases, back.checks) == (result.scopes, result.phases, result.checks)
+    head = read_head(run)
+    assert head == make_head(odd)
+    assert head is not None
+    assert head.fact_rows()[0] == {"fact": "loss", "value": "nan", "number": None}
+
+
+def test_a_command_that_is_no_text_reads_back(runs: Path) -> None:
+    run = make_run(runs)
+    result = replace(analyse_ended(run), command=["echo", "\udc80"])
+    write_result(run, result)
+    assert read_result(run) == result
+    assert load_head(run).command == result.command
+
+
+def test_a_changed_shape_needs_a_new_version() -> None:
+    """Raise RESULT_VERSION with this number: else files of before are read as what they are not."""
+    schema = msgspec.json.schema_components([Result, results_file.Head])
+    shape = re.sub(r'"description": "[^"]*"', "", json.dumps(schema, sort_keys=True))
+    assert (results_file.RESULT_VERSION, sha256(shape.encode()).hexdigest()[:12]) == (1, "9abc84a9a56e")
+
+
+def test_a_stored_result_is_read_until_the_run_changes(runs: Path, no_analysis: None) -> None:
+    run = make_run(runs)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(results_file, "analyse_ended", analyse_ended)
+        first = load_result(run)
+    assert load_result(run) == first
+    marks = run / "node1" / "marks" / "9-9.jsonl"
+    marks.write_text("")
+    assert read_result(run) is None
+    assert read_head(run) is None
+    marks.unlink()
+    assert read_result(run) == first
+
+
+@pytest.mark.parametrize("name", ["RESULT_VERSION", "ANALYSIS_VERSION"])
+def test_a_result_of_another_version_is_made_again(runs: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    run = make_run(runs)
+    load_result(run)
+    monkeypatch.setattr(results_file, name, 99)
+    assert read_result(run) is None
+    load_head(run)
+    assert read_result(run) is not None
+
+
+def test_stored_results_are_no_part_of_the_fingerprint(runs: Path) -> None:
+    run = make_run(runs)
+    result = analyse_ended(run)
+    before = fingerprint(run)
+    write_result(run, result)
+    assert fingerprint(run) == before
+    os.utime(run / "end.json", ns=(1, 1))
+    assert fingerprint(run) != before
+
+
+def test_the_result_of_a_live_run_is_not_stored(runs: Path) -> None:
+    run = make_run(runs, state="live")
+    assert load_result(run).state == "live"
+    assert load_head(run).state == "live"
+    assert not (run / "results.json").exists()
+    assert not (run / "head.json").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"schema": 99}', "null", "[" * 100_000, '{"result": 1e999}'])
+def test_damaged_files_are_made_again(runs: Path, text: str) -> None:
+    run = make_run(runs)
+    good = load_result(run)
+    stored = json.loads((run / "results.json").read_text())
+    head = json.loads((run / "head.json").read_text())
+    for more in (text, json.dumps(stored | {"result": {}}), json.dumps(stored | {"result": {"run": 5}})):
+        (run / "results.json").write_text(more)
+        (run / "head.json").write_text(json.dumps(head | {"head": []}) if more != text else text)
+        assert read_result(run) is None
+        assert read_head(run) is None
+        assert load_head(run) == make_head(good)
+        assert read_result(run) == good
+
+
+def test_a_store_that_cannot_be_written_is_read_all_the_same(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(runs, state="closed")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(results_file, "replace_file", refuse)
+    assert load_result(run).run == run.name
+    assert not (run / "results.json").exists()
+
+
+def test_heads_feed_the_views_of_queries(runs: Path) -> None:
+    run = make_run(runs, gpus=2, cpus=1, core=True, marks=epochs(3, 9.0), seconds=9.0)
+    sql = "SELECT sum(energy_j) FILTER (counted), count(*) FROM energies"
+    _, [(total, count)] = query(runs, sql, results=query_rows)
+    assert count == 4
+    energy = load_result(run).energy
+    assert energy is not None
+    assert total == pytest.approx(energy.value)
+    _, rows = query(runs, "SELECT phase, n, work_samples FROM phases ORDER BY n", results=query_rows)
+    assert rows[0] == ("epoch", 1, 64.0)
+    _, rows = query(runs, "SELECT count(*) FROM nvml_power", results=query_rows)
+    assert rows[0][0] > 100
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(runs: Path) -> None:
+    make_run(runs)
+    bad = make_run(runs)
+    (bad / "end.json").write_text("[]")
+    _, rows = query(runs, "SELECT DISTINCT run FROM energies", results=query_rows)
+    assert len(rows) == 1
+    with pytest.raises(NotARun):
+        load_result(runs / "nothing")
+
+
+def test_lists_name_the_check_after_which_there_is_no_energy(runs: Path) -> None:
+    result = analyse_ended(make_run(runs))
+    wrong = Check("damaged", "failed", "nvml.power.parquet is cut off")
+    head = make_head(replace(result, checks=(*result.checks, wrong)))
+    assert (head.problem, head.check) == (wrong.message, "damaged")
+    assert (make_head(result).problem, make_head(result).check) == (None, None)
+
+
+def test_a_head_is_made_of_the_result_that_is_there(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(runs)
+    first = load_head(run)
+    monkeypatch.setattr(results_file, "analyse_ended", lambda path: pytest.fail("analysed again"))
+    (run / "results.json").rename(run / ".aside")
+    assert load_head(run) == first, "lists read no more than the head"
+    (run / ".aside").rename(run / "results.json")
+    for damage in (lambda: (run / "head.json").write_text("["), (run / "head.json").unlink):
+        damage()
+        assert load_head(run) == first
+        assert read_head(run) == first
+
+
+def test_a_planted_link_is_not_followed(runs: Path, tmp_path: Path) -> None:
+    run = make_run(runs)
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    for name in ("head.json", "results.json", f".head.json.{os.getpid()}"):
+        (run / name).symlink_to(precious)
+    load_head(run)
+    write_result(run, analyse_ended(run))
+    assert precious.read_text() == "kept"
+    assert not (run / "head.json").is_symlink()
+
+
+def test_nothing_is_stored_in_the_folder_of_another_user(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(runs)
+    there = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: there + 1)
+    assert load_head(run).energy is not None
+    assert not (run / "results.json").exists()
+    assert not (run / "head.json").exists()
+    monkeypatch.undo()
+    load_result(run)
+    (run / "head.json").unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: there + 1)
+    load_head(run)
+    assert not (run / "head.json").exists()

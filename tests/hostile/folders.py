@@ -10,10 +10,12 @@ import contextlib
 import importlib
 import json
 import os
+import shutil
 import socket
 import stat
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from click.testing import CliRunner
@@ -26,7 +28,6 @@ from joulelab.store.seal import seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 NS = 10**9
 START_NS, SECONDS, PERIOD_S = 5 * NS, 60, 0.2
@@ -347,14 +348,39 @@ def _list_kinds() -> Iterable[Kind]:
 KINDS = {kind.name: kind for kind in _list_kinds()}
 
 
-def make_store(runs: Path, kind: Kind) -> tuple[Path, Path]:
-    """Make a store of a good run and one of a kind; return both. Raises OSError where the kind cannot be made."""
-    runs.mkdir(parents=True, exist_ok=True)
-    good, bad = make_run(runs, name="good"), make_run(runs, name="bad", sealed=kind.sealed)
-    if "results.json" in kind.name:
-        _invoke("show", str(bad), "--json", runs=runs)
+def make_whole(folder: Path, *, sealed: bool) -> tuple[Path, Path]:
+    """Make a store of two whole runs in a folder, analysed where they are sealed; return both."""
+    good, bad = make_run(folder, name="good"), make_run(folder, name="bad", sealed=sealed)
+    _invoke("show", str(good), "--json", runs=folder)
+    if sealed:
+        _invoke("show", str(bad), "--json", runs=folder)
+    return good, bad
+
+
+def make_store(runs: Path, kind: Kind, whole: tuple[Path, Path] | None = None) -> tuple[Path, Path]:
+    """Make a store of a good run and one of a kind, from a copy of `whole` ones; return both.
+
+    Raises OSError where the kind cannot be made.
+    """
+    if whole is None:
+        good, bad = make_whole(runs, sealed=kind.sealed)
+    else:
+        good, bad = (Path(shutil.copytree(each, runs / each.name)) for each in whole)
+    if "results.json" not in kind.name:  # the results of before would be right
+        for name in ("results.json", "head.json", "rows.json"):
+            (bad / name).unlink(missing_ok=True)
     kind.change(bad)
     return good, bad
+
+
+def tell_expected(kind: Kind, command: str) -> str:
+    """Return the verdict that a command is to have of a kind."""
+    if command == "verify":
+        return kind.verify
+    if command == "query":
+        return "whole" if kind.expected == "whole" else "damaged"
+    # The dashboard follows no link that leads out of the store.
+    return "refused" if command == "dashboard" and "a link out" in kind.name else kind.expected
 
 
 def _invoke(*words: str, runs: Path) -> Any:
@@ -413,6 +439,8 @@ def _show(runs: Path, good: Path, bad: Path) -> tuple[str, str]:
     data = json.loads(found.stdout)
     problem = next((c["message"] for c in data["checks"] if c["status"] == "failed"), None)
     energy = (data["energy"] or {}).get("value")
+    if not problem and data["work"].get("samples") not in (640.0, 641.0):
+        return "wrong", f"work {data['work']}, and no failed check"
     if energy is None and not problem:
         return "wrong", "no figure, and no failed check"
     return _judge_energy(energy, problem)

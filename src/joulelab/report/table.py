@@ -11,6 +11,7 @@ from rich.text import Text
 from joulelab.analysis.quality import DATA, QUALITY, quality_of
 from joulelab.analysis.work import done_in, kinds_with_figure
 from joulelab.core.scope import order
+from joulelab.core.text import printable
 from joulelab.report import format as fmt
 from joulelab.report import rated
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
@@ -71,7 +72,7 @@ def print_result(
     """
     name = handle or result.run
     titled = f" · {result.name}" if result.name else ""
-    console.rule(Text(f"joulelab · {result.run}{titled}"), align="left", style="dim")
+    console.rule(Text(printable(f"joulelab · {result.run}{titled}")), align="left", style="dim")
     if result.twin:
         console.print(Text(fmt.simulated([result.twin])))
     console.print(Text(headline(result), style="bold"), soft_wrap=True)

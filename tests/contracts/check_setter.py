@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.control import setters
 from joulelab.core.errors import JoulelabError, MeterError, Refused
-from joulelab.core.setting import Setter, same
+from joulelab.core.setting import Setter, is_same_setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,28 +58,28 @@ def check(setter: Setter) -> None:
     assert limits.default is None or limits.lowest <= limits.default <= limits.highest
     found = setter.get()
     check_setting(found)
-    assert same(found, setter.get())
+    assert is_same_setting(found, setter.get())
     if (default := setter.default()) is not None:
         check_setting(default)
     for value in (limits.lowest / 2, limits.highest * 2, -1.0, 0.0, math.nan, math.inf):
         refuse(setter, value)
-    assert same(setter.get(), found), "what is refused changes nothing"
+    assert is_same_setting(setter.get(), found), "what is refused changes nothing"
     for value in (limits.lowest, (limits.lowest + limits.highest) / 2, limits.highest):
         asked = setter.setting(value)
         check_setting(asked)
         setter.set(asked)
-        assert same(setter.get(), asked), "what is set is read back"
-        assert same(setter.setting(value), asked), "asked again, it is the same"
+        assert is_same_setting(setter.get(), asked), "what is set is read back"
+        assert is_same_setting(setter.setting(value), asked), "asked again, it is the same"
         enforced = setter.enforced()
         assert enforced is None or math.isclose(enforced, value, rel_tol=0.003, abs_tol=0.5)
         setter.set(asked)  # twice is harmless
     setter.set(found)
-    assert same(setter.get(), found), "what was found can be put back"
+    assert is_same_setting(setter.get(), found), "what was found can be put back"
 
 
 def check_setting(setting: Any) -> None:
     assert all(isinstance(key, str) and key.endswith(ENDS) and math.isfinite(v) for key, v in setting.items())
-    assert same(json.loads(json.dumps(dict(setting))), setting), "it survives a journal"
+    assert is_same_setting(json.loads(json.dumps(dict(setting))), setting), "it survives a journal"
 
 
 def refuse(setter: Setter, value: float) -> None:

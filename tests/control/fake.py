@@ -24,7 +24,7 @@ from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import Denied, DeviceLost, JoulelabError, ReadFailed, Refused, Unavailable
-from joulelab.core.setting import Limits, Opened, Setting
+from joulelab.core.setting import SetterFamily, Setting, SettingLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -74,12 +74,12 @@ class Fake:
         self.device, self.scope, self.model = device, scope, "fake"
         self.kind = "clocks" if device.endswith(".clocks") else "power"
 
-    def limits(self) -> Limits:
+    def limits(self) -> SettingLimits:
         self._flaw("lost")
         default = self._files.read(self.device)["default"]
         if self.kind == "clocks":
-            return Limits(2e8, 2e9, 2e9, "Hz")
-        return Limits(LOWEST, HIGHEST, next(iter(default.values()), None) if default else None, "W")
+            return SettingLimits(2e8, 2e9, 2e9, "Hz")
+        return SettingLimits(LOWEST, HIGHEST, next(iter(default.values()), None) if default else None, "W")
 
     def get(self) -> Setting:
         self._flaw("lost", "unread")
@@ -128,12 +128,12 @@ class Fake:
             raise kind(f"flaw {name}", where=self.scope, next="try again")
 
 
-def open_setters(environ: Mapping[str, str]) -> Opened:
+def open_setters(environ: Mapping[str, str]) -> SetterFamily:
     folder = environ.get("JOULELAB_FAKE")
     if not folder:
         raise Unavailable("there is no fake device", where="fake")
     names = sorted(p.stem for p in Path(folder).glob("[!.]*.json"))
-    opened = Opened(missing=[("gpu:9", "it is out")])
+    opened = SetterFamily(missing=[("gpu:9", "it is out")])
     files = Files(Path(folder))
     for name in names:
         number = name.removesuffix(".clocks").rpartition("-")[2]

@@ -17,7 +17,7 @@ from joulelab.control.keeper import ROOT_DENIED
 from joulelab.control.leftovers import has_leftovers
 from joulelab.control.state import StateFolder
 from joulelab.core.process import start_ticks
-from joulelab.core.setting import WAYS
+from joulelab.core.setting import GET_PERMISSION
 
 pytestmark = pytest.mark.system
 
@@ -86,7 +86,7 @@ def test_a_refusal_is_an_error_of_ours(environ, files):
         files.flaws("GPU-1", deny=True)
         with fails("denied") as caught:
             caps.set(TWO)
-        assert caught.value.next == (WAYS if os.getuid() else ROOT_DENIED)
+        assert caught.value.next == (GET_PERMISSION if os.getuid() else ROOT_DENIED)
         files.flaws("GPU-1", bug=True)
         with fails("error.keeper-failed") as caught:
             caps.set(TWO)

@@ -14,7 +14,7 @@ from joulelab.control.protocol import CapRequest, KeeperRequest, rebuild_error
 from joulelab.control.setters import SetterInventory
 from joulelab.control.state import CapJournal, StateFolder, advise_manual_reset
 from joulelab.core.errors import Refused, StoreError
-from joulelab.core.setting import WAYS
+from joulelab.core.setting import GET_PERMISSION
 from joulelab.instruments.nvml.control import LOCK_CLOCKS
 
 WHO = {"user": "alice", "pid": 7}
@@ -168,7 +168,7 @@ def test_a_bug_in_a_setter_leaves_no_cap(keeper, files):
 
 def test_who_has_no_permission_is_told_both_ways(make, files):
     files.flaws("GPU-0", deny=True)
-    for options, advice in (({}, WAYS), ({"denied_advice": "be root"}, "be root")):
+    for options, advice in (({}, GET_PERMISSION), ({"denied_advice": "be root"}, "be root")):
         with fails("denied") as caught:
             ask(make(user=1000, **options), "set", ("gpu:0", 170.0))
         assert caught.value.next == advice

@@ -8,9 +8,9 @@ from tests.control.fake import Fake, Files, fails
 
 from joulelab.control.policy import AllowRule, CapPolicy, read_policy
 from joulelab.core.errors import Refused
-from joulelab.core.setting import Limits
+from joulelab.core.setting import SettingLimits
 
-LIMITS = Limits(100.0, 400.0, 350.0, "W")
+LIMITS = SettingLimits(100.0, 400.0, 350.0, "W")
 ALICE, BOB = 12345, 12346
 GROUP = 54321
 
@@ -72,7 +72,7 @@ def test_ranges(setters, entry, inside, outside):
 
 
 def test_shares_of_an_unknown_default_allow_nothing(setters):
-    limits = Limits(100.0, 400.0, None, "W")
+    limits = SettingLimits(100.0, 400.0, None, "W")
     policy = CapPolicy([AllowRule(users=[ALICE], lowest_share=0.5), AllowRule(users=[BOB], highest_share=2.0)])
     assert not allowed(policy, ALICE, setters["GPU-0"], 200.0, limits)
     assert not allowed(policy, BOB, setters["GPU-0"], 200.0, limits)
@@ -90,7 +90,7 @@ def test_a_refusal_says_what_is_allowed(setters):
 
 
 def test_clocks_have_to_be_allowed(setters):
-    clocks = Limits(2e8, 2e9, 2e9, "Hz")
+    clocks = SettingLimits(2e8, 2e9, 2e9, "Hz")
     for entry, may in (
         (AllowRule(users=[ALICE], lowest_w=300.0), False),
         (AllowRule(users=[ALICE], clocks=True), True),

@@ -7,6 +7,11 @@ from tests.control.fake import fails
 
 from joulelab.control.protocol import (
     MAX_LINE_BYTES,
+    CapDevice,
+    CapOutcome,
+    CapRequest,
+    CapStatus,
+    HeldCap,
     LineBuffer,
     clean_text,
     encode_message,
@@ -117,6 +122,24 @@ def test_an_error_crosses_a_socket(error, kind):
     again = rebuild_error(told["error"])
     assert type(again) is kind
     assert (str(again), again.code) == (str(error), error.code)
+
+
+def test_messages_keep_the_fields_that_older_versions_know():
+    assert CapRequest("gpu:0", 170.0).to_json() == {"device": "gpu:0", "value": 170.0, "unit": "W"}
+    held = {"scope": "gpu:0", "device": "GPU-0", "model": "m", "kind": "power", "asked": 170.0, "requested": 170.0}
+    held |= {"enforced": None, "found": 300.0, "default": 350.0, "unit": "W"}
+    ended = {"scope": "gpu:0", "device": "GPU-0", "outcome": "left", "found": 300.0, "now": 222.0, "unit": "W"}
+    ended |= {"said": "gpu:0 stays"}
+    device = {"scope": "gpu:0", "device": "GPU-0", "model": "m", "kind": "power", "unit": "W", "lowest": 100.0}
+    device |= {"highest": 400.0, "default": 350.0, "requested": 300.0, "enforced": 300.0, "holder": "alice"}
+    device |= {"leftover": {"found": 300.0}}
+    for kind, fields in ((HeldCap, held), (CapOutcome, ended), (CapDevice, device)):
+        assert kind.from_json({**fields, "news": 1}).to_json() == fields
+    status = {"id": 1, "is": "status", "devices": [device], "missing": [["gpu:9", "it is out"]]}
+    assert CapStatus.from_json(status).missing == [("gpu:9", "it is out")]
+    error = {"kind": "Refused", "code": "refused", "what": "no", "where": None, "why": None, "next": None}
+    answer = {"id": 4, "is": "refused", "error": {**error, "held": False, "final": True}}
+    assert make_refusal(4, Refused("no"), final=True) == answer
 
 
 @pytest.mark.parametrize("kind", ["errno", "annotations", "WorkloadError", "Nonsense", None])

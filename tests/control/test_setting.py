@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.control.fake import fails
 
-from joulelab.core.setting import Limits, Opened, same
+from joulelab.core.setting import SetterFamily, SettingLimits, is_same_setting
 
 
 @pytest.mark.parametrize(
@@ -22,26 +22,26 @@ from joulelab.core.setting import Limits, Opened, same
     ],
 )
 def test_settings_are_equal_within_what_devices_round_to(a, b, equal):
-    assert same(a, b) is same(b, a) is equal
+    assert is_same_setting(a, b) is is_same_setting(b, a) is equal
 
 
 def test_a_range_is_told_in_units_that_people_use():
-    watts, clocks = Limits(100, 260, 260, "W"), Limits(210e6, 2.1e9, None, "Hz")
+    watts, clocks = SettingLimits(100, 260, 260, "W"), SettingLimits(210e6, 2.1e9, None, "Hz")
     assert (watts.text, clocks.text) == ("100 to 260 W", "210 to 2100 MHz")
     for value in (100, 99.9995, 260, 260.0005):
-        watts.check(value, "gpu:0")
+        watts.check_value(value, "gpu:0")
     with fails("refused.out-of-range") as caught:
-        watts.check(99, "gpu:0")
+        watts.check_value(99, "gpu:0")
     assert "100 to 260 W" in caught.value.why
     with fails("refused.out-of-range") as caught:
-        clocks.check(3e9, "gpu:0")
+        clocks.check_value(3e9, "gpu:0")
     assert "3000 MHz" in caught.value.what
 
 
 def test_what_was_opened_is_closed_once():
     closed = []
-    with Opened(on_close=lambda: closed.append(1)) as opened:
+    with SetterFamily(on_close=lambda: closed.append(1)) as opened:
         assert closed == []
     opened.close()
     assert closed == [1]
-    Opened().close()
+    SetterFamily().close()

@@ -13,9 +13,10 @@ from dataclasses import asdict
 import pytest
 from tests.control.fake import as_nobody, fails, for_everybody, wait_for
 
-from joulelab.control import leftovers, state
+from joulelab.control import client, leftovers, state
+from joulelab.control.protocol import CapOutcome
 from joulelab.control.state import CapJournal, DeviceBusy, StateFolder, format_holder, get_user_name
-from joulelab.core.setting import WAYS
+from joulelab.core.setting import GET_PERMISSION
 from joulelab.store import safe_files
 
 WHO = {"user": "alice", "pid": 7, "command": "train", "since": "today"}
@@ -132,6 +133,15 @@ def test_a_journal_comes_back_as_it_was_and_everybody_may_read_it(environ):
     assert here.list_devices() == []
 
 
+def test_the_fields_on_the_disk_are_those_of_older_versions(environ):
+    here = StateFolder(environ)
+    here.lock_device("GPU-0", WHO, "gpu:0").close()
+    here.write_journal(journal())
+    fields = "device scope kind found default set boot pid ticks who utc schema"
+    assert list(json.loads(here.get_journal_path("GPU-0").read_text())) == fields.split()
+    assert json.loads((here.path / "GPU-0.lock").read_text()) == WHO
+
+
 def test_device_names_lead_nowhere_else(environ):
     here = StateFolder(environ)
     for name in ("../../etc/passwd", ".hidden", "a/b", "powercap-intel-rapl:0", "GPU-0.clocks", "ü%2F"):
@@ -184,7 +194,7 @@ def test_a_full_disk_means_no_journal_and_says_how_to_go_on(environ):
 
 
 def test_a_state_that_cannot_be_made_names_both_ways(environ):
-    advice = WAYS if os.geteuid() else "make it writable, or set JOULELAB_STATE to a folder on another disk"
+    advice = GET_PERMISSION if os.geteuid() else "make it writable, or set JOULELAB_STATE to a folder on another disk"
     with fails("refused.state-not-writable") as caught:
         StateFolder({**environ, "JOULELAB_STATE": "/dev/null/state"}).lock_device("GPU-0", {}, "gpu:0")
     assert caught.value.next == advice
@@ -210,7 +220,7 @@ def test_others_see_who_holds_a_device_but_cannot_hold_it_up(environ, tmp_path):
     seen, held, refused = as_nobody(code, environ).splitlines()
     assert seen == f"{WHO} (None, None) False"
     assert held == "None"
-    assert refused == f"refused.state-not-writable {WAYS}"
+    assert refused == f"refused.state-not-writable {GET_PERMISSION}"
     lock.close()
     here.write_journal(journal(pid=os.getpid(), ticks=-1))
     code = "print(StateFolder(os.environ).inspect_device('GPU-0'))"
@@ -242,6 +252,21 @@ def test_looking_for_leftovers_loads_next_to_nothing():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     loaded = [name for name in ast.literal_eval(done.stdout) if not name.startswith("joulelab.core")]
     assert set(loaded) <= {"__future__", "joulelab", "joulelab.control", "joulelab.control.leftovers"}
+
+
+def test_the_next_start_reports_what_became_of_leftovers_and_goes_on(environ, monkeypatch):
+    outcome = CapOutcome("gpu:0", "GPU-0", "restored", 300.0, 300.0, "W", "gpu:0: back at 300 W")
+    for answers, reported in (([[]], []), ([[outcome]], [outcome.message])):
+        here, texts = StateFolder(environ), []
+        here.lock_device("GPU-0", {}, "gpu:0").close()
+        here.write_journal(journal())
+        monkeypatch.setattr(client, "restore_leftovers", lambda _, answers=answers: answers.pop())
+        leftovers.restore_at_start(environ, texts.append)
+        assert texts == reported
+    leftovers.restore_at_start(environ, texts.append)  # no answer is left: it fails
+    assert "joulelab cap restore" in texts[-1]
+    here.remove_journal("GPU-0")
+    leftovers.restore_at_start(environ, None)
 
 
 def test_the_log_stays_small_and_keeps_the_newest(environ):

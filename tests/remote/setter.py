@@ -16,7 +16,7 @@ from tests.remote.answers import drop_rights, failure, say
 
 from joulelab.control import setters
 from joulelab.core.errors import JoulelabError
-from joulelab.core.setting import Limits
+from joulelab.core.setting import SettingLimits
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
             scope, kind, method, *arguments = json.loads(line)
             try:
                 answer = getattr(found[scope, kind], method)(*arguments)
-                say(asdict(answer) if isinstance(answer, Limits) else answer)
+                say(asdict(answer) if isinstance(answer, SettingLimits) else answer)
             except JoulelabError as error:
                 say(failure(error))
     opened.close()  # twice is harmless

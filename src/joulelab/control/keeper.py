@@ -11,7 +11,7 @@ from joulelab.control.lease import CapLease, finish_journal, format_value, get_m
 from joulelab.control.protocol import CapDevice, CapOutcome, HeldCap, clean_text, make_refusal
 from joulelab.control.state import DeviceBusy, advise_manual_reset, format_holder, format_utc
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused, StoreError
-from joulelab.core.setting import WAYS, OutOfBounds
+from joulelab.core.setting import GET_PERMISSION, OutOfBounds
 from joulelab.core.text import suggest_name
 from joulelab.instruments.nvml.control import LOCK_CLOCKS
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from joulelab.control.protocol import CapRequest, KeeperRequest
     from joulelab.control.setters import SetterInventory
     from joulelab.control.state import CapJournal, StateFolder
-    from joulelab.core.setting import Limits, Setter
+    from joulelab.core.setting import Setter, SettingLimits
 
 # Raises Refused if a client may not set a device to a value (W or Hz).
-PermissionCheck = Callable[["Setter", float, "Limits"], None]
+PermissionCheck = Callable[["Setter", float, "SettingLimits"], None]
 # Some drivers take a moment to enforce a new cap; it may be 1 W above the requested one.
 ENFORCE_WAIT_S, ENFORCE_SLACK = 0.2, 1.0
 ROOT_DENIED = (
@@ -49,7 +49,7 @@ class Keeper:
         who: Mapping[str, Any],
         *,
         check_permission: PermissionCheck | None = None,
-        denied_advice: str = WAYS,
+        denied_advice: str = GET_PERMISSION,
         user: int | None = None,
     ) -> None:
         self.state = state
@@ -196,7 +196,7 @@ class Keeper:
                     advice, code = "give the cap in watts", "refused.no-default"
                     raise Refused(what, where=setter.scope, why=why, next=advice, code=code)
                 value *= limits.default
-            limits.check(value, setter.scope)
+            limits.check_value(value, setter.scope)
             if self._check_permission is not None:
                 self._check_permission(setter, value, limits)
             wanted.append((setter, value))

@@ -12,7 +12,7 @@ import msgspec
 from joulelab.control.protocol import CapOutcome
 from joulelab.control.state import CapJournal, format_utc
 from joulelab.core.errors import DeviceLost, JoulelabError, Refused
-from joulelab.core.setting import same
+from joulelab.core.setting import is_same_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ def decide_restore(
         return "as found"
     if _is_mixture(now, [found, *ours]):
         return "restore"
-    if same_boot and default is not None and same(now, default):
+    if same_boot and default is not None and is_same_setting(now, default):
         return "restore"
     return "leave"
 
@@ -49,7 +49,7 @@ def _is_mixture(now: Setting, settings: Sequence[Setting]) -> bool:
     alike = [one for one in settings if one.keys() == now.keys()]
     if not now:
         return bool(alike)
-    return all(any(same({key: value}, {key: one[key]}) for one in alike) for key, value in now.items())
+    return all(any(is_same_setting({key: value}, {key: one[key]}) for one in alike) for key, value in now.items())
 
 
 def get_main_value(setting: Setting | None) -> float | None:
@@ -133,7 +133,7 @@ def _restore_setting(setter: Setter, journal: CapJournal) -> CapOutcome:
         return _make_outcome(journal, "left", now, message)
     setter.set(journal.found)
     now = setter.get()
-    if not same(now, journal.found):
+    if not is_same_setting(now, journal.found):
         raise _RestoreFailed(now, where=journal.scope, why=_explain_difference(now, journal.found, kind))
     return _make_outcome(journal, "restored", now, f"{journal.scope}: back at {found}, as found (it was at {shows})")
 
@@ -185,7 +185,7 @@ class CapLease:
         self._state.write_journal(self._make_journal())
         self.setter.set(setting)
         shown = self.setter.get()
-        if not same(shown, setting):
+        if not is_same_setting(shown, setting):
             self._possible.append(dict(shown))  # we hold the lock: the device made this of our setting
             kind, scope, code = self.setter.kind, self.setter.scope, "refused.not-kept"
             what, why = f"it does not keep {_format_setting(setting, kind)}", _explain_difference(shown, setting, kind)
@@ -194,7 +194,7 @@ class CapLease:
 
     def undo(self, setting: Setting) -> None:
         """Return to an earlier setting after a change that failed on another device; raises as `set`."""
-        if not same(self.setter.get(), setting):
+        if not is_same_setting(self.setter.get(), setting):
             self.set(setting)
 
     def restore(self) -> CapOutcome:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from joulelab.core.setting import Limits, Setter
+    from joulelab.core.setting import Setter, SettingLimits
 
 CONFIG = "/etc/joulelab/capd.toml"
 EVERY_USER = "*"
@@ -52,7 +52,7 @@ class AllowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         names = (setter.scope, setter.device, setter.device.removesuffix(".clocks"))
         return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self.devices)
 
-    def get_range_w(self, limits: Limits) -> tuple[float, float]:
+    def get_range_w(self, limits: SettingLimits) -> tuple[float, float]:
         """Return the lowest and highest cap (W) for a device; shares of an unknown default allow nothing."""
         low, high = self.lowest_w or 0.0, limits.highest if self.highest_w is None else self.highest_w
         low = max(low, limits.lowest)
@@ -103,7 +103,9 @@ class CapPolicy:
         """Return whether a rule names a user; the others are not served."""
         return uid == 0 or bool(self._find_rules(uid, gids))
 
-    def check_request(self, uid: int, gids: Collection[int], setter: Setter, value: float, limits: Limits) -> None:
+    def check_request(
+        self, uid: int, gids: Collection[int], setter: Setter, value: float, limits: SettingLimits
+    ) -> None:
         """Raise OutOfBounds, with the allowed range, for a cap that a user may not set."""
         if uid == 0:
             return

@@ -1,6 +1,6 @@
 """Find setters: `instruments/FAMILY/setter.py`, and outside packages by the entry-point group `joulelab.setters`.
 
-A setter's module has `open_setters(environ) -> Opened`, which raises Unavailable if there is no such hardware.
+A setter's module has `open_setters(environ) -> SetterFamily`, which raises Unavailable if there is no such hardware.
 Imported only by keepers: a run that only measures does not load it.
 """
 
@@ -19,7 +19,7 @@ from joulelab.core.errors import JoulelabError, MissingDependency, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from joulelab.core.setting import Kind, Opened, Setter
+    from joulelab.core.setting import Kind, Setter, SetterFamily
 
 GROUP = "joulelab.setters"
 KINDS: tuple[Kind, ...] = ("power", "clocks")
@@ -28,7 +28,7 @@ KINDS: tuple[Kind, ...] = ("power", "clocks")
 class SetterModule(Protocol):
     """Describe the module (or entry point) of a family of setters."""
 
-    def open_setters(self, environ: Mapping[str, str]) -> Opened:
+    def open_setters(self, environ: Mapping[str, str]) -> SetterFamily:
         """Open all devices of a family. Raises Unavailable, Denied."""
         ...
 
@@ -52,7 +52,7 @@ class SetterInventory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add_family(self, opened: Opened, kinds: Collection[Kind]) -> None:
+    def add_family(self, opened: SetterFamily, kinds: Collection[Kind]) -> None:
         """Take over the setters of a family."""
         self._stack.callback(opened.close)
         self.setters += [setter for setter in opened.setters if setter.kind in kinds]
@@ -97,7 +97,7 @@ def _list_own_families() -> list[str]:
     return sorted(file.parent.name for folder in instruments.__path__ for file in Path(folder).glob("*/setter.py"))
 
 
-def _open_family(name: str, environ: Mapping[str, str]) -> Opened:
+def _open_family(name: str, environ: Mapping[str, str]) -> SetterFamily:
     module = load_family(name)
     try:
         return module.open_setters(environ)

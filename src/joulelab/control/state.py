@@ -20,7 +20,7 @@ from joulelab.control.leftovers import JOURNAL, LOCK, get_caps_folder, is_locked
 from joulelab.core.clock import NS, boot_id, utc_now_ns
 from joulelab.core.errors import Refused, StoreError
 from joulelab.core.process import start_ticks
-from joulelab.core.setting import WAYS
+from joulelab.core.setting import GET_PERMISSION
 from joulelab.store import safe_files
 from joulelab.store.documents import decode_json
 
@@ -221,11 +221,12 @@ class StateFolder:
 
     def _explain_write_error(self, error: OSError, scope: str) -> Refused:
         elsewhere = "or set JOULELAB_STATE to a folder on another disk"
-        advice, code = WAYS if os.geteuid() else f"make it writable, {elsewhere}", "refused.state-not-writable"
+        writable, code = f"make it writable, {elsewhere}", "refused.state-not-writable"
+        advice = GET_PERMISSION if os.geteuid() else writable
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             advice, code = f"free some space, {elsewhere}", "refused.no-space"
         elif error.errno == errno.EROFS:
-            advice = f"make it writable, {elsewhere}"
+            advice = writable
         elif isinstance(error, safe_files.UntrustedPlace):
             advice, code = error.next, "refused.state-untrusted"
         what, why = f"{scope} is not capped: its original cap cannot be saved", error.strerror or str(error)

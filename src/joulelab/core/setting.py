@@ -1,4 +1,4 @@
-"""Say what a setter is: the one interface between the keeper and devices whose power or clocks can be limited."""
+"""Define setters: the interface between a keeper and the devices whose power or clocks it limits."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from joulelab.core.errors import Refused
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# What can be read back and put back, SI: {"cap_w": 170.0}; clocks that are not locked are {}.
+# The values of one device that are set, read back and restored, in SI: {"cap_w": 170.0}; free clocks are {}.
 Setting = Mapping[str, float]
 Kind = Literal["power", "clocks"]
-# What to do where a setting is refused for lack of rights.
-WAYS = "run as root, or ask for capd (sudo joulelab capd; docs/how-to/capd.md)"
-# What devices round to. A clock that was locked is known from our own record, not from the device.
-_WATTS, _SHARE, _HERTZ = 0.5, 0.003, 1e6
+# The advice for a user who may not set a device.
+GET_PERMISSION = "run as root, or ask for capd (sudo joulelab capd; docs/how-to/capd.md)"
+# The rounding of devices. (Locked clocks are read from our own record, not from the device.)
+_ROUNDING_W, _ROUNDING_SHARE, _ROUNDING_HZ = 0.5, 0.003, 1e6
 
 
 class OutOfBounds(Refused):
-    """Report what a device does not take or a user may not: asking again does not help."""
+    """Report a value that the device or the policy does not allow: a retry is useless."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Hold what a device takes, and its default (None: it has none), in W or Hz."""
+class SettingLimits:
+    """Hold the range of a device and its default (None: it reports none), in W or Hz."""
 
     lowest: float
     highest: float
@@ -36,13 +36,13 @@ class Limits:
 
     @property
     def text(self) -> str:
-        """Return the range for people: `100 to 260 W`."""
+        """Return the range in words: `100 to 260 W`."""
         scale, unit = (1.0, "W") if self.unit == "W" else (1e-6, "MHz")
         return f"{self.lowest * scale:.10g} to {self.highest * scale:.10g} {unit}"
 
-    def check(self, value: float, scope: str) -> None:
-        """Raise OutOfBounds, with the range, for a value that is not within it."""
-        # A device may tell its own limit to a whole milliwatt only.
+    def check_value(self, value: float, scope: str) -> None:
+        """Raise OutOfBounds for a value outside the range."""
+        # Some devices report their limits in whole milliwatts.
         slack = 1e-3 if self.unit == "W" else 1e3
         if not (math.isfinite(value) and self.lowest - slack <= value <= self.highest + slack):
             scale, unit = (1.0, "W") if self.unit == "W" else (1e-6, "MHz")
@@ -56,11 +56,11 @@ class Limits:
 
 
 class Setter(Protocol):
-    """Limit one device. Only the keeper calls `set`."""
+    """Limit one device. Only a keeper calls `set`."""
 
     @property
     def device(self) -> str:
-        """Return what lock and journal go by: unique on the machine, the same after a reboot."""
+        """Return the name for lock and journal: unique on the machine, the same after a reboot."""
         ...
 
     @property
@@ -70,49 +70,49 @@ class Setter(Protocol):
 
     @property
     def model(self) -> str:
-        """Return the device's name."""
+        """Return the model of the device."""
         ...
 
     @property
     def kind(self) -> Kind:
-        """Return what is limited."""
+        """Return `power` or `clocks`."""
         ...
 
-    def limits(self) -> Limits:
-        """Return what the device takes. Raises Denied, ReadFailed, DeviceLost."""
+    def limits(self) -> SettingLimits:
+        """Return the range. Raises Denied, ReadFailed, DeviceLost."""
         ...
 
     def get(self) -> Setting:
-        """Return what is requested now. Raises Denied, ReadFailed, DeviceLost."""
+        """Return the requested setting. Raises Denied, ReadFailed, DeviceLost."""
         ...
 
     def enforced(self) -> float | None:
-        """Return the limit in force (W or Hz), None where the device does not tell. Raises as `get`."""
+        """Return the enforced limit (W or Hz), None if the device does not report it. Raises as `get`."""
         ...
 
     def setting(self, value: float) -> Setting:
-        """Return the setting that asks for `value` (W or Hz), given what is there now. Raises Refused, and as `get`."""
+        """Return the setting for a limit (W or Hz), based on the current one. Raises Refused, and as `get`."""
         ...
 
     def set(self, setting: Setting) -> None:
-        """Ask the device for a setting, never clipped. Raises Denied, Refused, ReadFailed, DeviceLost."""
+        """Set the device; values are never clipped. Raises Denied, Refused, ReadFailed, DeviceLost."""
         ...
 
     def default(self) -> Setting | None:
-        """Return what the device falls back to when it forgets, None where that is not known. Raises as `get`."""
+        """Return the setting after a reset of the device, None if unknown. Raises as `get`."""
         ...
 
 
 @dataclass(slots=True)
-class Opened:
-    """Hold the setters of one family, and (scope, reason) of what cannot be set; closed once, twice is harmless."""
+class SetterFamily:
+    """Hold the open setters of one family, and (scope, reason) of devices that cannot be limited."""
 
     setters: list[Setter] = field(default_factory=list)
     missing: list[tuple[str, str]] = field(default_factory=list)
     on_close: Callable[[], Any] | None = None
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Close the library; twice is harmless."""
         if self.on_close is not None:
             self.on_close()
             self.on_close = None
@@ -124,12 +124,12 @@ class Opened:
         self.close()
 
 
-def same(a: Setting, b: Setting) -> bool:
-    """Return whether two settings are equal within what devices round to: 0.5 W or 0.3 %, 1 MHz."""
-    return a.keys() == b.keys() and all(_close(key, a[key], b[key]) for key in a)
+def is_same_setting(a: Setting, b: Setting) -> bool:
+    """Return whether two settings are equal within the rounding of devices: 0.5 W or 0.3 %, 1 MHz."""
+    return a.keys() == b.keys() and all(_is_close(key, a[key], b[key]) for key in a)
 
 
-def _close(key: str, one: float, other: float) -> bool:
+def _is_close(key: str, one: float, other: float) -> bool:
     if key.endswith("_w"):
-        return math.isclose(one, other, rel_tol=_SHARE, abs_tol=_WATTS)
-    return math.isclose(one, other, rel_tol=0.0, abs_tol=_HERTZ if key.endswith("_hz") else 0.0)
+        return math.isclose(one, other, rel_tol=_ROUNDING_SHARE, abs_tol=_ROUNDING_W)
+    return math.isclose(one, other, rel_tol=0.0, abs_tol=_ROUNDING_HZ if key.endswith("_hz") else 0.0)

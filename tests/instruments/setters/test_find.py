@@ -12,14 +12,14 @@ from joulelab.control import setters
 
 STUBS = Path(__file__).parents[2] / "stubs"
 GOOD = """
-from joulelab.core.setting import Limits, Opened
+from joulelab.core.setting import SettingLimits, SetterFamily
 
 class Heater:
     device, scope, model, kind = "heater-1", "heater:0", "Heater", "power"
-    def limits(self): return Limits(1.0, 2.0, None, "W")
+    def limits(self): return SettingLimits(1.0, 2.0, None, "W")
 
 def open_setters(environ):
-    return Opened([Heater()], on_close=lambda: print('"closed"', flush=True))
+    return SetterFamily([Heater()], on_close=lambda: print('"closed"', flush=True))
 """
 
 
@@ -67,7 +67,7 @@ def test_there_is_no_such_family():
 
 @pytest.mark.system
 def test_what_was_found_is_closed_when_finding_ends_early(tmp_path, remote):
-    text = GOOD.replace("return Opened", "import os; os.environ.get('STOP') and exit(3)\n    return Opened")
+    text = GOOD.replace("return SetterFamily", "import os; os.environ.get('STOP') and exit(3)\n    return SetterFamily")
     outside = package(tmp_path / "outside", text)
     with pytest.raises(AssertionError, match="the process ended: 3"):
         remote("all", {"JOULELAB_POWERCAP": str(tmp_path), "STOP": "1"}, outside)

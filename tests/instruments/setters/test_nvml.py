@@ -10,7 +10,7 @@ import pytest
 from tests.control.fake import fails
 
 from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Refused
-from joulelab.core.setting import Opened
+from joulelab.core.setting import SetterFamily
 from joulelab.instruments.nvml import errors as codes
 from joulelab.instruments.nvml.client import Gpu
 from joulelab.instruments.nvml.control import GpuControl
@@ -314,7 +314,7 @@ def test_cards_that_do_not_list_their_clocks(answer):
 
 def test_a_gpu_that_fails_while_it_is_opened_may_work_later(tmp_path):
     _, nvml = control(nvmlDeviceGetPowerManagementLimitConstraints=-999, nvmlDeviceGetMaxClockInfo=-999)
-    opened = Opened()
+    opened = SetterFamily()
     _add_gpu(opened, nvml, Gpu(0, "GPU-1", "some", handle="h"), tmp_path)
     assert [type(setter) for setter in opened.setters] == [PowerCap, LockedClocks]
     assert opened.missing == []

@@ -9,7 +9,7 @@ import pytest
 from tests.control.fake import fails
 
 from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Refused
-from joulelab.core.setting import same
+from joulelab.core.setting import is_same_setting
 from joulelab.instruments.rapl.powercap import Zone, constraints, unwritten, write_value
 from joulelab.instruments.rapl.setter import open_setters
 
@@ -54,7 +54,7 @@ def test_both_limits_come_down_and_come_back(tmp_path):
     assert asked == {"long_term_w": 120, "short_term_w": 144, "enabled": 1}
     cpu.set(asked)
     assert (written(path, 0), written(path, 1)) == (120, 144)
-    assert same(cpu.get(), asked)
+    assert is_same_setting(cpu.get(), asked)
     assert cpu.enforced() == 120
     # What the short-term limit was before, not what it is now, bounds the next one.
     assert cpu.setting(200) == {"long_term_w": 200, "short_term_w": 240, "enabled": 1}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import JoulelabError, ReadFailed, Unavailable
-from joulelab.core.setting import Limits, Opened, Setting
+from joulelab.core.setting import SetterFamily, Setting, SettingLimits
 from joulelab.instruments.amdsmi import count_nvidia
 from joulelab.instruments.amdsmi.client import AmdGpu, AmdSmi
 
@@ -24,11 +24,11 @@ _NVIDIA = "/proc/driver/nvidia/gpus"  # their scopes come first, as for the mete
 _LOWEST_W = 1.0
 
 
-def open_setters(environ: Mapping[str, str]) -> Opened:
+def open_setters(environ: Mapping[str, str]) -> SetterFamily:
     """Open AMD SMI: one setter per GPU that has a cap. Raises Unavailable, Denied."""
     del environ  # the library finds its devices by itself
     library = AmdSmi()
-    opened = Opened(on_close=library.close)
+    opened = SetterFamily(on_close=library.close)
     try:
         _add_gpus(opened, library, count_nvidia(Path(_NVIDIA)))
     except BaseException:
@@ -37,7 +37,7 @@ def open_setters(environ: Mapping[str, str]) -> Opened:
     return opened
 
 
-def _add_gpus(opened: Opened, library: AmdSmi, first: int) -> None:
+def _add_gpus(opened: SetterFamily, library: AmdSmi, first: int) -> None:
     gpus = library.gpus()
     if not gpus:
         why, advice, code = "the driver lists none", "run amd-smi list", "unavailable.no-gpu"
@@ -71,13 +71,13 @@ class SocketCap:
         self._gpu = gpu
         self._library = library
 
-    def limits(self) -> Limits:
+    def limits(self) -> SettingLimits:
         """Return lowest, highest and default cap. Raises Denied, ReadFailed, DeviceLost."""
         _, lowest, highest, default = self._library.caps_w(self._gpu)
         if isnan(highest):
             raise self._explain_missing("range of caps")
         lowest = max(_LOWEST_W, 0.0 if isnan(lowest) else lowest)
-        return Limits(lowest, highest, None if isnan(default) else default, "W")
+        return SettingLimits(lowest, highest, None if isnan(default) else default, "W")
 
     def get(self) -> Setting:
         """Return the cap. Raises Denied, ReadFailed, DeviceLost."""
@@ -92,12 +92,12 @@ class SocketCap:
 
     def setting(self, value: float) -> Setting:
         """Return the setting for a cap (W). Raises Refused, Denied, ReadFailed, DeviceLost."""
-        self.limits().check(value, self.scope)
+        self.limits().check_value(value, self.scope)
         return {_CAP: value}
 
     def set(self, setting: Setting) -> None:
         """Set a cap. Raises Refused with the range, Denied, ReadFailed, DeviceLost."""
-        self.limits().check(setting[_CAP], self.scope)
+        self.limits().check_value(setting[_CAP], self.scope)
         self._library.set_cap_w(self._gpu, setting[_CAP])
 
     def default(self) -> Setting | None:

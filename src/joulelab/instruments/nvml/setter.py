@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.clock import boot_id
 from joulelab.core.errors import Denied, JoulelabError, ReadFailed, Refused, Unavailable
-from joulelab.core.setting import WAYS, Limits, Opened, Setting
+from joulelab.core.setting import GET_PERMISSION, SetterFamily, Setting, SettingLimits
 from joulelab.instruments.nvml.client import Gpu, Nvml
 from joulelab.instruments.nvml.control import GpuControl
 from joulelab.store import safe_files
@@ -28,10 +28,10 @@ _CAP = "cap_w"
 _LOWEST, _HIGHEST = "lowest_hz", "highest_hz"
 
 
-def open_setters(environ: Mapping[str, str]) -> Opened:
+def open_setters(environ: Mapping[str, str]) -> SetterFamily:
     """Open NVML: a setter of power and one of clocks per GPU. Raises Unavailable, Denied."""
     nvml = Nvml()
-    opened = Opened(on_close=nvml.close)
+    opened = SetterFamily(on_close=nvml.close)
     try:
         _add_gpus(opened, nvml, Path(environ.get("JOULELAB_STATE") or STATE) / "clocks")
     except BaseException:
@@ -40,7 +40,7 @@ def open_setters(environ: Mapping[str, str]) -> Opened:
     return opened
 
 
-def _add_gpus(opened: Opened, nvml: Nvml, folder: Path) -> None:
+def _add_gpus(opened: SetterFamily, nvml: Nvml, folder: Path) -> None:
     gpus, absent = nvml.gpus()
     if not gpus and not absent:
         why, advice, code = "the driver lists none", "run nvidia-smi", "unavailable.no-gpu"
@@ -50,7 +50,7 @@ def _add_gpus(opened: Opened, nvml: Nvml, folder: Path) -> None:
         _add_gpu(opened, nvml, gpu, folder)
 
 
-def _add_gpu(opened: Opened, nvml: Nvml, gpu: Gpu, folder: Path) -> None:
+def _add_gpu(opened: SetterFamily, nvml: Nvml, gpu: Gpu, folder: Path) -> None:
     """Add the setters of one GPU; one that is not supported is missing, one that fails at the moment is not."""
     scope = f"gpu:{gpu.index}"
     control = GpuControl(nvml, gpu)
@@ -79,10 +79,10 @@ class PowerCap:
         self.model = gpu.name
         self._control = control
 
-    def limits(self) -> Limits:
+    def limits(self) -> SettingLimits:
         """Return lowest, highest and default cap. Raises Refused, Denied, ReadFailed, DeviceLost."""
         lowest, highest = self._control.range_w()
-        return Limits(lowest, highest, self._control.default_w(), "W")
+        return SettingLimits(lowest, highest, self._control.default_w(), "W")
 
     def get(self) -> Setting:
         """Return the requested cap. Raises Refused, Denied, ReadFailed, DeviceLost."""
@@ -97,12 +97,12 @@ class PowerCap:
 
     def setting(self, value: float) -> Setting:
         """Return the setting for a cap (W). Raises Refused, Denied, ReadFailed, DeviceLost."""
-        self.limits().check(value, self.scope)
+        self.limits().check_value(value, self.scope)
         return {_CAP: value}
 
     def set(self, setting: Setting) -> None:
         """Request a cap. Raises Refused with the range, Denied, ReadFailed, DeviceLost."""
-        self.limits().check(setting[_CAP], self.scope)
+        self.limits().check_value(setting[_CAP], self.scope)
         self._control.request_w(setting[_CAP])
 
     def default(self) -> Setting | None:
@@ -122,10 +122,10 @@ class LockedClocks:
         self._control = control
         self._record = folder / f"{gpu.uuid}.json"
 
-    def limits(self) -> Limits:
+    def limits(self) -> SettingLimits:
         """Return the range of clocks; the default is the highest. Raises as `PowerCap.limits`."""
         lowest, highest = self._control.clocks_hz()
-        return Limits(lowest, highest, highest, "Hz")
+        return SettingLimits(lowest, highest, highest, "Hz")
 
     def get(self) -> Setting:
         """Return our lock of this boot, {} for none. Raises Denied, ReadFailed."""
@@ -138,7 +138,7 @@ class LockedClocks:
             return {}
         except PermissionError as error:
             why, what = f"{self._record}: {error.strerror}", "cannot read the record of locked clocks"
-            raise Denied(what, where="nvml", why=why, next=WAYS, code="denied.clock-record") from error
+            raise Denied(what, where="nvml", why=why, next=GET_PERMISSION, code="denied.clock-record") from error
         except (OSError, ValueError, TypeError, KeyError) as error:
             what, advice = f"{self._record} is damaged", "unlock by hand: sudo nvidia-smi -rgc, and remove the file"
             why, code = repr(error), "read-failed.clock-record"
@@ -151,7 +151,7 @@ class LockedClocks:
     def setting(self, value: float) -> Setting:
         """Return the setting for a highest clock (Hz); lower ones stay possible. Raises as `PowerCap`."""
         limits = self.limits()
-        limits.check(value, self.scope)
+        limits.check_value(value, self.scope)
         return {_LOWEST: limits.lowest, _HIGHEST: value}
 
     def set(self, setting: Setting) -> None:
@@ -162,7 +162,7 @@ class LockedClocks:
             return
         limits = self.limits()
         for key in (_LOWEST, _HIGHEST):
-            limits.check(setting[key], self.scope)
+            limits.check_value(setting[key], self.scope)
         before = self.get()
         self._write_record(setting)  # first: a lock without a record would never be undone
         try:
@@ -196,7 +196,7 @@ class LockedClocks:
         safe_files.sync_directory(self._record.parent)
 
     def _explain_write_error(self, error: OSError, action: str) -> Refused:
-        writable = f"make {self._record.parent} writable, or {WAYS}"
+        writable = f"make {self._record.parent} writable, or {GET_PERMISSION}"
         advice = error.next if isinstance(error, safe_files.UntrustedPlace) else writable
         what, why = f"cannot {action} the record of locked clocks", f"{self._record}: {error.strerror}"
         return Refused(what, where="nvml", why=why, next=advice, code="refused.clock-record")

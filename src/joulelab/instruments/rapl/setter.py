@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulelab.core.errors import JoulelabError, Refused, Unavailable
-from joulelab.core.setting import Limits, Opened, Setting
+from joulelab.core.setting import SetterFamily, Setting, SettingLimits
 from joulelab.instruments.rapl import ROOT, cpu_facts, scope_of
 from joulelab.instruments.rapl.powercap import Constraint, Zone, constraints, mirrors, read_value, write_value, zones
 
@@ -28,7 +28,7 @@ _LOWEST_SHARE = 0.1
 _NO_LIMIT_W = 3000.0
 
 
-def open_setters(environ: Mapping[str, str]) -> Opened:
+def open_setters(environ: Mapping[str, str]) -> SetterFamily:
     """Open the powercap tree: one setter per CPU package. Raises Unavailable."""
     root = Path(environ.get("JOULELAB_POWERCAP") or ROOT)
     packages = [zone for zone in zones(root) if zone.kind == "package"]
@@ -37,7 +37,7 @@ def open_setters(environ: Mapping[str, str]) -> Opened:
         advice, code = "sudo modprobe intel_rapl_msr (bare metal only)", "unavailable.no-package"
         raise Unavailable("there is no CPU package to cap", where="powercap", why=why, next=advice, code=code)
     model = cpu_facts(Path("/proc/cpuinfo")).model if str(root) == ROOT else ""
-    opened = Opened()
+    opened = SetterFamily()
     for zone in packages:
         scope, _ = scope_of(zone, platform=False)
         limits = constraints(zone)
@@ -72,12 +72,12 @@ class PackageCap:
             self._files[_ENABLED] = zone.path / "enabled", 1.0
         self._burst_w = 0.0  # the highest short-term limit seen: the original one
 
-    def limits(self) -> Limits:
+    def limits(self) -> SettingLimits:
         """Return the range; the default is the rated power. Raises Denied, ReadFailed, DeviceLost."""
         rated = self._long.highest_w
         now_w = read_value(self._long.path) / 1e6
         highest = max(rated, now_w if now_w < _NO_LIMIT_W else 0.0) or _NO_LIMIT_W
-        return Limits(self._long.lowest_w or _LOWEST_SHARE * (rated or highest), highest, rated or None, "W")
+        return SettingLimits(self._long.lowest_w or _LOWEST_SHARE * (rated or highest), highest, rated or None, "W")
 
     def get(self) -> Setting:
         """Return the limits. Raises Denied, ReadFailed, DeviceLost."""
@@ -94,7 +94,7 @@ class PackageCap:
     def setting(self, value: float) -> Setting:
         """Return the setting for a cap (W). Raises Refused, Denied, ReadFailed, DeviceLost."""
         now = self.get()
-        self.limits().check(value, self.scope)
+        self.limits().check_value(value, self.scope)
         setting = dict(now) | {_LONG: value}
         if now.get(_SHORT):  # 0 is a limit that is not used
             setting[_SHORT] = max(value, min(self._burst_w, _BURST * value))

@@ -11,6 +11,7 @@ from tests.store.make import close_run, gpus, make_run, open_journal, ramp, writ
 from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.store import manifest, safe_files
 from joulelab.store.manifest import FILE, Verifier, check_files, fingerprint, read_manifest, write_manifest
+from joulelab.store.query import query
 from joulelab.store.run import open_run
 from joulelab.store.seal import seal
 
@@ -98,6 +99,21 @@ def test_marks_of_a_process_that_outlived_the_run_are_no_damage(run: Path) -> No
     assert find_codes(run) == {}
     with open_run(run) as opened:
         assert len(opened.marks()) == 2
+
+
+def test_queries_of_samples_name_files_that_are_missing_or_cut(run: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path)
+    write_rows(other, gpus(), ramp(10))
+    close_run(other)
+    seal(other)
+    left_out: list[Path] = []
+    sql = "SELECT count(*) FROM nvml_fast"
+    assert query(tmp_path, sql, left_out=left_out)[1] == [(110,)]
+    os.truncate(run / PARQUET, 50)
+    assert query(tmp_path, sql, left_out=left_out)[1] == [(10,)]
+    (run / PARQUET).unlink()
+    assert query(tmp_path, sql, left_out=left_out)[1] == [(10,)]
+    assert left_out == [run / PARQUET] * 2
 
 
 @pytest.mark.parametrize("name", ["run.json", "end.json"])

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from joulelab.core.errors import ConfigError, NewerSchema, Refused, StoreError
 from joulelab.core.text import storable
 from joulelab.store.documents import read_document
 from joulelab.store.folder import RunState, list_runs, run_state
+from joulelab.store.manifest import check_files, read_manifest
 from joulelab.store.table import connect, named, quoted
 from joulelab.store.upgrade import upgrade
 
@@ -126,10 +127,12 @@ def query(
             _make_view(con, name, rows[name], RESULT_COLUMNS[name])
         tables = _sealed_tables(known, prepare) if _may_name_samples(con, sql) else None
         wanted = {name: files for name, files in (tables or {}).items() if _mentions(sql, name)}
+        unread = _find_lost(known, wanted) if wanted else []
         for name, files in wanted.items():
-            unread = _make_table_view(con, name, files)
-            if left_out is not None:
-                left_out += unread
+            files[:] = [file for file in files if file not in unread]
+            unread += _make_table_view(con, name, files)
+        if left_out is not None:
+            left_out += unread
         _fence(con, [file for files in wanted.values() for file in files])
         try:
             found = con.execute(sql)
@@ -295,9 +298,23 @@ def _sealed_tables(known: Sequence[Path], prepare: Callable[[Path], None] | None
             found = _files(run)
         for file in sorted(found):
             if file.endswith(".parquet"):
-                name = re.sub(r"\W", "_", file.rpartition("/")[2].removesuffix(".parquet"))
-                tables.setdefault(name, []).append(Path(file))
+                tables.setdefault(_name_view(file), []).append(Path(file))
     return tables
+
+
+def _name_view(file: str) -> str:
+    return re.sub(r"\W", "_", file.rpartition("/")[2].removesuffix(".parquet"))
+
+
+def _find_lost(known: Sequence[Path], views: Container[str]) -> list[Path]:
+    """Return the files of views that runs lack, or that have another size than their manifests say."""
+    lost: list[Path] = []
+    for run in known:
+        with contextlib.suppress(StoreError):
+            records = (read_manifest(run) or {}).items()
+            tables = {name: r for name, r in records if name.endswith(".parquet") and _name_view(name) in views}
+            lost += [run / c.name for c in check_files(run, tables, hashes=False) if c.status != "whole"]
+    return lost
 
 
 def _files(run: Path) -> list[str]:

@@ -12,7 +12,7 @@ from tests.study.virtual_study import METERS, NODE, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cli.conftest import Call
+    from tests.cli.conftest import Call, Fail
 
 pytestmark = pytest.mark.system
 
@@ -25,7 +25,7 @@ def test_what_ran_on_a_twin_says_so_everywhere(call: Call, tmp_path: Path) -> No
     assert SAID in call("study", "plan", *words).stderr
     first = call("study", "run", *words, "--no-figures")
     assert first.stdout.startswith(f"tiny-node · {SAID}\n")
-    assert "Simulated: twin node, virtual time: nothing was measured there." in " ".join(first.stdout.split())
+    assert f"S{SAID[1:]}" in " ".join(first.stdout.split())
     folder = tmp_path / "st" / "tiny-node"
     for name in ("results.csv", "slots.csv", "statistics.csv", "scaling.csv"):
         rows = list(csv.DictReader((folder / name).read_text().splitlines()))
@@ -36,7 +36,7 @@ def test_what_ran_on_a_twin_says_so_everywhere(call: Call, tmp_path: Path) -> No
     for form, head in (("markdown", SAID), ("latex", f"% {SAID}")):
         text = call(*report, "--format", form).stdout
         assert text.startswith(head)
-        assert text.count("Simulated: twin node, virtual time") == 1
+        assert text.count(f"S{SAID[1:]}") == 1
     assert call(*report, "--format", "csv").stdout.splitlines()[1].endswith(",node")
     assert SAID in call("study", "status", *words).stdout
     assert json.loads(call("study", "status", *words, "--json").stdout)["twin"] == {"local": "node"}
@@ -49,19 +49,20 @@ def test_what_ran_on_a_twin_says_so_everywhere(call: Call, tmp_path: Path) -> No
     assert "simulated" in call("ls", "--runs", a.parent).stdout
 
 
-def test_studies_on_several_twins_do_not_mix_and_hints_name_the_twin(call: Call, tmp_path: Path) -> None:
+def test_studies_on_several_twins_do_not_mix_and_hints_name_the_twin(call: Call, fail: Fail, tmp_path: Path) -> None:
     write(tmp_path, repeats=1, caps="[150]")
     (tmp_path / "other.toml").write_text(NODE + METERS)
     words = ("--studies", "st", "--no-figures")
     call("study", "run", "study.toml", "--twin", "node.toml", *words)
     kept = {file: file.read_text() for file in (tmp_path / "st" / "tiny-node").glob("*.csv")}
     assert kept
-    told = call("study", "report", "study.toml", "--twin", "other.toml", *words, code=1).stderr
-    assert told.rstrip().endswith(f"joulelab study run {tmp_path / 'study.toml'} --twin other.toml")
+    failure = fail("study", "report", "study.toml", "--twin", "other.toml", *words, code=1)
+    assert failure.code == "store.not-run-yet"
+    assert str(failure.next).endswith(f"joulelab study run {tmp_path / 'study.toml'} --twin other.toml")
     # The same twin with another number is another twin: nothing of it has run, what is there stays.
     (tmp_path / "node.toml").write_text(NODE.replace("max_w = 120", "max_w = 130") + METERS)
-    again = call("study", "report", "study.toml", "--twin", "node.toml", *words)
-    assert "nothing of this has run" in again.stderr
+    again = json.loads(call("study", "report", "study.toml", "--twin", "node.toml", *words, "--json").stdout)
+    assert {cell["n"] for cell in again["cells"]} == {0}
     assert {file: file.read_text() for file in kept} == kept
 
 

@@ -95,7 +95,7 @@ def test_a_study_has_metrics_front_maps_and_scaling(tmp_path: Path) -> None:
     assert "100 W" in said
     assert "GPUs" in said
     assert "★" in said
-    assert "Black line: Pareto front" in drawn(found, "pareto", tmp_path)
+    assert "Pareto" in drawn(found, "pareto", tmp_path)
 
 
 def test_what_is_simulated_or_damaged_is_said_once(tmp_path: Path) -> None:

@@ -87,9 +87,8 @@ def test_the_table_has_the_numbers_of_the_json(runs: Path) -> None:
 def test_without_a_meter_there_is_no_energy_and_a_way_to_try(runs: Path) -> None:
     path = make_run(runs, gpus=0, cpus=0, missing=NO_METER, command=["sleep", "1"])
     text = shown(load_result(path), path)
-    assert "no energy measured" in text
     assert not re.search(r"\d\s*[kMm]?J\b", text)
-    assert "no GPU (no library)" in text
+    assert "no GPU (no library)" in text  # what the meter said
     assert "-> joulelab doctor rapl" in text
     assert "joulelab twin -- joulelab run -- sleep 1" in text
     assert "power meter:" not in text  # the headline has said it
@@ -105,10 +104,8 @@ def test_with_a_meter_only_what_can_be_repaired_is_missing(runs: Path) -> None:
 def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
     path = make_run(runs, gpus=1, cpus=0, accuracy=UNKNOWN)
     text = shown(load_result(path), path)
-    assert "(accuracy unknown)" in text.splitlines()[1]
     assert "±" not in text.splitlines()[1]
     assert re.search(r"gpu:0 +\d\.\d+ ± \?", text)
-    assert "accuracy unknown, so no interval" in text
 
 
 def test_an_estimate_is_marked_everywhere(runs: Path) -> None:
@@ -118,7 +115,6 @@ def test_an_estimate_is_marked_everywhere(runs: Path) -> None:
     assert "(estimate)" in text.splitlines()[1]
     line = row(text, "cpu (estimate)")
     assert len(re.findall("~", line)) == 4
-    assert "not measured" in text
 
 
 def test_the_headline_is_without_the_bound_of_a_sensor_that_sees_part_of_the_time(runs: Path) -> None:
@@ -131,13 +127,14 @@ def test_the_headline_is_without_the_bound_of_a_sensor_that_sees_part_of_the_tim
     wide = numbers(text.splitlines()[1])[1] * (1000 if " kJ" in text.splitlines()[1] else 1)
     assert wide == pytest.approx(result.energy.expanded, rel=0.06)
     assert result.energy.expanded < 0.1 * result.energy.value < result.energy.bound
-    below = text.splitlines()[2:6]
-    assert below[0].startswith("note     gpu:0: the sensors measure 25 % of the time; if the load repeats")
-    assert below[-2].endswith("-> call joulelab.step() in the training loop, or add a wall meter:")
-    assert below[-1].endswith("   joulelab meters")
-    assert text.count("the sensors measure") == 1
-    budget = shown(result, path, budget=True)
-    assert "bound: unseen" in budget
+    check = result.bound_check
+    assert check is not None
+    assert (check.code, check.scope) == ("unseen", "gpu:0")
+    flat = " ".join(text.split())
+    assert flat.count(check.message) == 1
+    assert flat.count(f"-> {check.next}") == 1
+    assert text.splitlines()[2].startswith(f"note     {check.message[:40]}")
+    assert "unseen" in shown(result, path, budget=True)
 
 
 def test_parts_of_packages_are_shown_on_request(runs: Path) -> None:
@@ -196,62 +193,25 @@ def test_the_budget_adds_up(runs: Path) -> None:
 
 def test_problems_come_before_doubts(runs: Path) -> None:
     path = make_run(runs)
-    text = shown(load_result(path), path, problems=["the recorder did not end and was killed"])
-    assert row(text, "problem").endswith("the recorder did not end and was killed")
-
-
-@pytest.mark.system  # pure, and slow
-@pytest.mark.parametrize(
-    ("end", "words"),
-    [
-        ({"outcome": "exit", "exit_code": 3}, "exit 3"),
-        ({"outcome": "signal", "exit_code": None, "signal": 9}, "killed by SIGKILL"),
-        ({"outcome": "signal", "exit_code": None, "signal": 40}, "killed by signal 40"),
-        ({"outcome": "not-started", "exit_code": 127}, "could not be started"),
-        ({"outcome": "interrupted", "exit_code": None, "signal": 2}, "interrupted before it began"),
-    ],
-)
-def test_endings(runs: Path, end: dict[str, Any], words: str) -> None:
-    path = make_run(runs, gpus=0, end=end)
-    assert shown(load_result(path), path).splitlines()[2].endswith(words)
+    text = shown(load_result(path), path, problems=["it was killed"])
+    assert row(text, "problem").endswith("it was killed")
 
 
 def test_live_and_killed_runs_say_so(runs: Path) -> None:
     live = make_run(runs, state="live")
     text = shown(load_result(live), live)
     assert "so far" in text.splitlines()[1]
-    assert "still running" in text
     killed = make_run(runs, state="killed")
-    assert "joulelab was killed" in shown(load_result(killed), killed)
+    assert [load_result(path).state for path in (live, killed)] == ["live", "killed"]
     assert not list(killed.glob("*/*.journal"))  # whoever opens it next seals it
     assert list(live.glob("*/*.journal"))
 
 
-def test_equal_checks_of_several_scopes_become_one_line() -> None:
-    checks = [Check("throttled", "note", f"gpu:{k}: held back by power cap in 33% of the readings") for k in range(4)]
+def test_the_worst_checks_come_first_and_good_ones_are_left_out() -> None:
+    checks = [Check("late", "ok", "fine"), Check("throttled", "note", "gpu:0: x"), Check("gaps", "failed", "gpu:0: y")]
     checks += [Check("idle", "warning", f"gpu:{k}: drifted by {k}.5 W", "wait") for k in range(3)]
-    checks += [Check("late", "ok", "fine"), Check("gaps", "failed", "gpu:0: lost", "joulelab doctor nvml")]
-    checks += [Check("recorder", "warning", "the recorder died")] * 2
-    lines = check_lines(checks)
-    assert [c.status for c in lines] == ["failed", "warning", "warning", "note"]
-    assert lines[1].message == "gpu:0: drifted by 0.5 W; alike: gpu:1,2"
-    assert lines[2].message == "the recorder died (2 times)"
-    assert lines[3].message == "gpu:0-3: held back by power cap in 33% of the readings"
-
-
-def test_checks_of_several_hosts_name_them_shortly() -> None:
-    def gap(place: str) -> Check:
-        return Check("gaps", "failed", f"{place}: 52% of the time without readings")
-
-    one = check_lines([gap(f"n1/{scope}") for scope in ("gpu:0", "gpu:1", "gpu:2", "node.ac")])
-    assert [c.message for c in one] == ["gpu:0-2, node.ac of n1: 52% of the time without readings"]
-    many = check_lines([gap(f"n{n}/gpu:{g}") for n in range(1, 65) for g in range(8)] + [gap("n1/node.ac")])
-    assert [c.message for c in many] == [
-        "gpu:0-7, node.ac of n1; gpu:0-7 of n2, n3, n4 and 60 more: 52% of the time without readings"
-    ]
-    assert check_lines([gap("n2/node.ac")])[0].message.startswith("n2/node.ac: 52%")
-    parts = check_lines([gap("gpu:0/mig:1"), gap("gpu:0/mig:2")])
-    assert parts[0].message.startswith("gpu:0/mig:1,2: "), "a part of a device is no host"
+    found = [(check.code, check.status, check.next) for check in check_lines(checks)]
+    assert found == [("gaps", "failed", ""), ("idle", "warning", "wait"), ("throttled", "note", "")]
 
 
 def test_commands_are_not_wrapped() -> None:
@@ -290,5 +250,5 @@ def test_a_gap_names_the_next_command(runs: Path) -> None:
     result = load_result(path)
     failed = replace(result, checks=(Check("gaps", "failed", "gpu:0: 50% without readings", "joulelab doctor nvml"),))
     text = shown(failed, path)
-    assert row(text, "failed") == "failed   gaps: gpu:0: 50% without readings"
+    assert row(text, "failed").split(maxsplit=1)[1].startswith("gaps: gpu:0: 50%")
     assert "         -> joulelab doctor nvml" in text

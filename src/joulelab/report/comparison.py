@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from joulelab.analysis.cells import Note
 from joulelab.analysis.result import GroupResult
 from joulelab.analysis.work import kinds_with_figure
 from joulelab.core.quantity import Quantity, total
@@ -14,7 +15,9 @@ from joulelab.report import format as fmt
 if TYPE_CHECKING:
     from joulelab.analysis.result import Fact, Result
 
-ONE_RUN_EACH = "One run each: how much runs differ by themselves is not in these intervals; repeat both to know."
+ONE_RUN_EACH = Note(
+    "one-run-each", "One run each: how much runs differ by themselves is not in these intervals; repeat both to know."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,43 +95,42 @@ class Comparison:
         """Return the twins that A and B ran on in virtual time, empty for runs that were measured."""
         return {"A": self.a.twin, "B": self.b.twin}
 
-    def doubts(self, first: str = "A", second: str = "B") -> list[str]:
+    def doubts(self, first: str = "A", second: str = "B") -> list[Note]:
         """Return why the two may not be comparable; `first` and `second` are what they are called there."""
         said = []
         wholes = self.a.group("measured"), self.b.group("measured")
         if wholes[0] and wholes[1] and _families(wholes[0]) != _families(wholes[1]) and common(self.a, self.b):
             what = " + ".join(common(self.a, self.b))
-            said.append(
-                f"{first} and {second} were not measured at the same points; compared is what both have: {what}."
-            )
+            text = f"{first} and {second} were not measured at the same points; compared is what both have: {what}."
+            said.append(Note("points-differ", text))
         twins = dict(zip((first, second), self.twins.values(), strict=True))
         if len(set(twins.values())) > 1:
             each = (f"{run} {fmt.simulated([twin]) if twin else 'measured'}" for run, twin in twins.items())
-            said.append(f"! Not alike: {'; '.join(each)}.")
+            said.append(Note("simulated-differ", f"! Not alike: {'; '.join(each)}."))
         data = self.facts.get("data", (None, None))
         if data[0] != data[1]:
             told = ("does not tell" if d is None else fmt.fact(d) for d in data)
             each = (f"{run} {text}" for run, text in zip((first, second), told, strict=True))
             what = f"! {first} and {second} did not work on the same data: {', '.join(each)}"
-            said.append(f"{what}; differences may come from that.")
+            said.append(Note("data-differ", f"{what}; differences may come from that."))
         for label, run in ((first, self.a), (second, self.b)):
             worst = [c for c in run.checks if c.status == "failed"]
-            said += [f"{label} failed a check: {c.name}: {c.message}" for c in worst[:3]]
+            said += [Note("check-failed", f"{label} failed a check: {c.name}: {c.message}") for c in worst[:3]]
         return said
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Note]:
         """Return what has to be known beside the figures."""
         said = self.doubts()
         if any(line.ratio is not None and line.unit == "J" for line in self.lines):
-            said.append(
-                "Both were measured by the same devices: their gain error is common and cancels in the ratio."
-                if self.same_devices
-                else "Different devices were measured: nothing cancels in the ratio."
-            )
+            same = "Both were measured by the same devices: their gain error is common and cancels in the ratio."
+            other = "Different devices were measured: nothing cancels in the ratio."
+            said.append(Note("same-devices", same) if self.same_devices else Note("different-devices", other))
         energy = self.line("energy")
         if energy is not None and energy.ratio is not None and "unseen" in energy.ratio.budget():
-            reach = fmt.percent(2 * energy.ratio.with_bound().u / energy.ratio.value, signed=False)
-            said.append(f"If a load repeats exactly in step with the sensors, B / A can be off by up to {reach}.")
+            share = 2 * energy.ratio.with_bound().u / energy.ratio.value
+            reach = fmt.percent(share, signed=False)
+            text = f"If a load repeats exactly in step with the sensors, B / A can be off by up to {reach}."
+            said.append(Note("in-step", text, share=share))
         said.append(ONE_RUN_EACH)
         return said
 

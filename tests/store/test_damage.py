@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
+from tests.codes import raises_code
 from tests.store.make import START_NS, close_run, gpus, make_run, ramp, write_rows
 
-from joulelab.core.errors import StoreError
 from joulelab.store.journal import read_header
 from joulelab.store.run import Run, open_run
 from joulelab.store.seal import seal
@@ -43,10 +43,10 @@ def opened(streams: int, meter: str = "nvml") -> dict[str, Any]:
     return {"event": "meter", "meter": meter, "status": "open", "streams": streams}
 
 
-def lost(run: Path) -> list[str]:
-    """Return what is said of the files that are lost."""
+def lost(run: Path) -> list[Any]:
+    """Return name, code and numbers of the files that are lost."""
     with open_run(run) as folder:
-        return [f"{p.path.name}: {p.what}" for p in damage(folder) if p.lost]
+        return [(p.path.name, p.code, p.numbers) for p in damage(folder) if p.lost]
 
 
 def damage(run: Run) -> Any:
@@ -60,10 +60,13 @@ def test_a_run_that_has_all_its_streams_is_whole(tmp_path: Path) -> None:
 
 def test_a_meter_with_fewer_streams_than_it_was_opened_with_lacks_a_file(tmp_path: Path) -> None:
     run = recorded(tmp_path, opened(4), opened(1, "rapl"))
-    missing = "streams are stored, a file with the others is missing"
-    assert lost(run) == [f"nvml: 2 of 4 {missing}", f"rapl: 0 of 1 {missing}"]
+    missing = [
+        ("nvml", "missing-streams", {"stored": 2, "wanted": 4}),
+        ("rapl", "missing-streams", {"stored": 0, "wanted": 1}),
+    ]
+    assert lost(run) == missing
     seal(run)
-    assert lost(run) == [f"nvml: 2 of 4 {missing}", f"rapl: 0 of 1 {missing}"]
+    assert lost(run) == missing
 
 
 def test_a_stream_that_never_answered_is_a_gap_and_no_missing_file(tmp_path: Path) -> None:
@@ -93,13 +96,13 @@ def test_a_recorder_that_left_samples_has_left_events(tmp_path: Path) -> None:
     add_events(run, "run", STARTED_0)
     assert lost(run) == []
     (run / "node1" / "events.0.jsonl").unlink()
-    assert lost(run) == ["events.0.jsonl: events.0.jsonl is missing"]
+    assert lost(run) == [("events.0.jsonl", "missing", {})]
 
 
 def test_the_folder_of_the_host_that_started_the_run_is_needed(tmp_path: Path) -> None:
     run = recorded(tmp_path)
     (run / "node1").rename(run / "node2")
-    assert lost(run) == ["node1: the folder of the host is missing"]
+    assert lost(run) == [("node1", "missing-host", {})]
 
 
 def test_a_file_with_other_rows_than_it_was_written_with_is_damaged(tmp_path: Path) -> None:
@@ -110,9 +113,7 @@ def test_a_file_with_other_rows_than_it_was_written_with_is_damaged(tmp_path: Pa
     with duckdb.connect() as con:
         con.execute(f"CREATE TABLE t AS SELECT * FROM '{path}' LIMIT 40")
         con.execute(f"COPY t TO '{path}' (FORMAT parquet, KV_METADATA {{joulelab: '{text}'}})")
-    (said,) = lost(run)
-    assert "it holds 40 rows" in said
-    assert "with 100" in said
+    assert lost(run) == [("nvml.fast.parquet", "other-file", {})]
 
 
 def test_a_copy_of_another_table_is_damaged(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_a_copy_of_another_table_is_damaged(tmp_path: Path) -> None:
     path = run / "node1" / "nvml.fast.parquet"
     copy = path.with_name("rapl.energy.parquet")
     copy.write_bytes(path.read_bytes())
-    with connect() as con, pytest.raises(StoreError, match=r"was written as nvml\.fast\.parquet"):
+    with connect() as con, raises_code("store.other-file"):
         read_sealed(copy, con)
 
 
@@ -144,7 +145,7 @@ def test_a_journal_without_rows_was_cut(tmp_path: Path) -> None:
     run = recorded(tmp_path, opened(2))
     path = run / "node1" / "nvml.fast.0.journal"
     os.truncate(path, read_header(path).data_offset)
-    assert lost(run) == ["nvml.fast: it holds no rows"]
+    assert lost(run) == [("nvml.fast", "no-rows", {})]
 
 
 def test_damaged_lines_are_told_and_cost_no_file(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_damaged_lines_are_told_and_cost_no_file(tmp_path: Path) -> None:
         file.write("{broken}\n")
     assert lost(run) == []
     with open_run(run) as folder:
-        assert [p.what for p in damage(folder)] == ["lines are damaged and left out"]
+        assert [p.code for p in damage(folder)] == ["bad-lines"]
 
 
 def marked(runs: Path, *, closed: bool = True) -> tuple[Path, Path]:
@@ -170,13 +171,13 @@ def test_a_run_that_ended_has_whole_lines_of_marks(tmp_path: Path) -> None:
     run, marks = marked(tmp_path)
     assert lost(run) == []
     os.truncate(marks, len(WORK) + 20)
-    assert lost(run) == [f"7-7.jsonl: it was cut off after {len(WORK) + 20} bytes"]
+    assert lost(run) == [("7-7.jsonl", "cut-off", {"bytes": len(WORK) + 20})]
 
 
 def test_marks_that_were_cut_between_lines_are_found_by_their_size(tmp_path: Path) -> None:
     run, marks = marked(tmp_path)
     os.truncate(marks, len(WORK))
-    assert lost(run) == [f"7-7.jsonl: it was cut off after {len(WORK)} bytes"]
+    assert lost(run) == [("7-7.jsonl", "cut-off", {"bytes": len(WORK)})]
     marks.write_text(3 * WORK)  # of a process that outlived the run
     assert lost(run) == []
 
@@ -184,11 +185,11 @@ def test_marks_that_were_cut_between_lines_are_found_by_their_size(tmp_path: Pat
 def test_marks_that_were_recorded_and_are_missing_are_damage(tmp_path: Path) -> None:
     run, marks = marked(tmp_path)
     marks.unlink()
-    assert lost(run) == ["7-7.jsonl: it is missing"]
+    assert lost(run) == [("7-7.jsonl", "missing", {})]
     marks.parent.rmdir()
-    assert lost(run) == ["marks: it is missing"]
+    assert lost(run) == [("marks", "missing", {})]
     os.mkfifo(marks.parent)
-    assert lost(run) == ["marks: it is not a folder"]
+    assert lost(run) == [("marks", "no-folder", {})]
 
 
 def test_a_run_without_marks_may_lack_their_folder(tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_a_journal_of_an_ended_run_that_was_cut_is_damaged(tmp_path: Path, seale
     os.truncate(journal, journal.stat().st_size - bytes_less)
     if sealed:
         seal(run)
-    assert lost(run) == ["nvml.fast.0.journal: it was cut off after 99 rows"]
+    assert lost(run) == [("nvml.fast.0.journal", "cut-off", {"rows": 99})]
 
 
 def test_a_recorder_that_was_killed_leaves_a_torn_row_and_no_stop(tmp_path: Path) -> None:
@@ -235,11 +236,11 @@ def test_events_of_an_ended_run_end_with_a_whole_line_and_stop(tmp_path: Path) -
     events = run / "node1" / "events.0.jsonl"
     size = events.stat().st_size
     os.truncate(events, size - 4)
-    assert lost(run) == [f"events.0.jsonl: it was cut off after {size - 4} bytes"]
+    assert lost(run) == [("events.0.jsonl", "cut-off", {"bytes": size - 4})]
     (run / "end.json").write_text(json.dumps({**json.loads((run / "end.json").read_text()), "files": None}))
-    assert lost(run) == [f"events.0.jsonl: it was cut off after {size - 4} bytes"]
+    assert lost(run) == [("events.0.jsonl", "cut-off", {"bytes": size - 4})]
     events.write_text(json.dumps({"t": START_NS, **opened(2)}) + "\n")
-    assert lost(run) == ["events.0.jsonl: it was cut off before the recorder stopped"]
+    assert lost(run) == [("events.0.jsonl", "no-stop", {})]
 
 
 def test_a_node_that_was_lost_may_have_left_files_that_end_anywhere(tmp_path: Path) -> None:
@@ -251,7 +252,7 @@ def test_a_node_that_was_lost_may_have_left_files_that_end_anywhere(tmp_path: Pa
     close_run(run)
     assert lost(run) == []
     os.truncate(journal, journal.stat().st_size - 40)
-    assert lost(run) == ["nvml.fast.0.journal: it was cut off after 8 rows"]
+    assert lost(run) == [("nvml.fast.0.journal", "cut-off", {"rows": 8})]
 
 
 def _document(path: Path) -> str:

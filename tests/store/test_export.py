@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import duckdb
 import numpy as np
 import pytest
+from tests.codes import raises_code
 from tests.store.make import START_NS, close_run, gpus, make_run, ramp, write_rows
 
 from joulelab.core.clock import ClockPair
-from joulelab.core.errors import Refused, StoreError
 from joulelab.store.export import export, to_utc_ns
 from joulelab.store.run import open_run
 from joulelab.store.seal import seal
@@ -81,13 +81,13 @@ def test_json(run: Path, tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten(run: Path, tmp_path: Path) -> None:
     export(open_run(run), "json", tmp_path / "out")
-    with pytest.raises(Refused, match="there already"):
+    with raises_code("refused.exists"):
         export(open_run(run), "json", tmp_path / "out")
 
 
 def test_an_unwritable_place(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot export"):
+    with raises_code("store.export"):
         export(open_run(run), "csv", tmp_path / "file" / "out")
 
 
@@ -101,5 +101,5 @@ def test_utc_between_clock_pairs() -> None:
     mono = np.array([-500, 0, 500, 1000, 1500, 1999, 2000, 9000])
     expected = [-500, 0, 505, 1010, 1510, 2009, 2010 + 10**10, 9010 + 10**10]
     assert (to_utc_ns(pairs, mono) - day).tolist() == expected
-    with pytest.raises(StoreError, match="clock pair"):
+    with raises_code("store.no-clock"):
         to_utc_ns([], mono)

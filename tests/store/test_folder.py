@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.codes import raises_code
 from tests.store.make import NOBODY, STARTED, close_run, gpus, make_run, open_journal, write_rows
 
 from joulelab.core.clock import boot_id
-from joulelab.core.errors import NewerSchema, NotARun, StoreError, WriteFailed
 from joulelab.store.folder import (
     RUN_ID,
     RunState,
@@ -103,7 +103,7 @@ def test_a_run_ends_once(runs: Path) -> None:
     end = read_end(run)
     assert end is not None
     assert (end["outcome"], end["message"], end["signal"], end["restarts"]) == ("exit", "fine", None, 0)
-    with pytest.raises(StoreError, match="closed already"):
+    with raises_code("store.closed"):
         end_run(run, {"outcome": "exit"})
 
 
@@ -112,7 +112,7 @@ def test_json_is_whole_or_absent(tmp_path: Path) -> None:
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, old[1]))
     try:
-        with pytest.raises(WriteFailed, match="EFBIG"):
+        with raises_code("write-failed.no-space"):
             write_json_atomic(path, {"text": "x" * 5000})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
@@ -124,26 +124,26 @@ def test_json_is_whole_or_absent(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1'])
 def test_damaged_json_is_a_store_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(StoreError, match="damaged"):
+    with raises_code("store.damaged"):
         read_json(tmp_path / "run.json")
 
 
 def test_newer_runs_are_refused(runs: Path) -> None:
     run = make_run(runs)
     write_json_atomic(run / "run.json", {**read_meta(run), "schema": 99})
-    with pytest.raises(NewerSchema, match="schema 99"):
+    with raises_code("newer-schema"):
         read_meta(run)
 
 
 @pytest.mark.parametrize("host", ["", ".", "..", "a/b", ".hidden"])
 def test_hosts_stay_in_the_run(tmp_path: Path, host: str) -> None:
-    with pytest.raises(StoreError):
+    with raises_code("store.bad-name"):
         host_dir(tmp_path, host)
 
 
 def test_an_unwritable_store_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="JOULELAB_RUNS"):
+    with raises_code("store.not-created"):
         create_run(tmp_path / "file", {"host": "n", "command": []})
 
 
@@ -158,13 +158,12 @@ def test_find_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_run(runs, str(first)) == first
     monkeypatch.chdir(runs)
     assert find_run(runs, third.name + "/") == Path(third.name)
-    with pytest.raises(NotARun, match=r"begins 3 runs.*give more of it"):
+    with raises_code("not-a-run.ambiguous"):
         find_run(runs, second.name[:4])
-    with pytest.raises(NotARun, match="nearest: baseline"):
-        find_run(runs, "baselin")
-    with pytest.raises(NotARun, match="joulelab ls"):
-        find_run(runs, "zzz")
-    with pytest.raises(NotARun, match=r"no run\.json"):
+    for unknown in ("baselin", "zzz"):
+        with raises_code("not-a-run.unknown"):
+            find_run(runs, unknown)
+    with raises_code("not-a-run.folder"):
         find_run(runs, "./nowhere")
 
 
@@ -175,7 +174,7 @@ def test_last_of_one_second_goes_by_the_clock(runs: Path) -> None:
 
 def test_an_empty_store(runs: Path) -> None:
     assert list_runs(runs) == []
-    with pytest.raises(NotARun, match="joulelab run"):
+    with raises_code("not-a-run.none-yet"):
         find_run(runs, "last")
 
 

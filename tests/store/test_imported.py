@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.codes import raises_code
 
 from joulelab.analysis.analyse import analyse
 from joulelab.core.clock import NS
-from joulelab.core.errors import StoreError
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
 from joulelab.store.folder import RunState, list_runs
 from joulelab.store.imported import Import, Part, Stretch, import_run, meter_names
@@ -96,18 +96,18 @@ def test_queries_find_it_among_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "words"),
+    ("what", "code"),
     [
-        (wanted(Part("pdu1", [power("node.ac", 1.0)]), end_ns=T0), "end before it starts"),
-        (wanted(Part("pdu 1", [power("node.ac", 1.0)])), "cannot name a meter"),
-        (wanted(Part("pdu1", [power("node.ac", 1.0), power("node.ac", 2.0)])), "same name"),
-        (wanted(Part("pdu1", [replace(power("node.ac", 1.0), rows=[(T0, T0 - 1, (1.0,))])])), "ends before it begins"),
-        (wanted(Part("pdu1", [replace(power("node.ac", 1.0), rows=[(T0, T0, (1.0, 2.0))])])), "does not fit"),
-        (wanted(Part("pdu1", [power("node.ac", 1.0)]), host="../up"), "cannot name a host"),
+        (wanted(Part("pdu1", [power("node.ac", 1.0)]), end_ns=T0), "store.no-interval"),
+        (wanted(Part("pdu 1", [power("node.ac", 1.0)])), "store.bad-name"),
+        (wanted(Part("pdu1", [power("node.ac", 1.0), power("node.ac", 2.0)])), "store.name-clash"),
+        (wanted(Part("pdu1", [replace(power("node.ac", 1.0), rows=[(T0, T0 - 1, (1.0,))])])), "store.bad-times"),
+        (wanted(Part("pdu1", [replace(power("node.ac", 1.0), rows=[(T0, T0, (1.0, 2.0))])])), "store.bad-row"),
+        (wanted(Part("pdu1", [power("node.ac", 1.0)]), host="../up"), "store.bad-name"),
     ],
 )
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, what: Import, words: str) -> None:
-    with pytest.raises(StoreError, match=words):
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, what: Import, code: str) -> None:
+    with raises_code(code):
         import_run(tmp_path, what)
     assert not [p for p in tmp_path.glob("*") if (p / "run.json").exists()]
 

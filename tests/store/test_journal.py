@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.codes import raises_code
 from tests.store.make import Row, close_run, fields, gpus, make_run, open_journal, ramp, write_rows
 
-from joulelab.core.errors import NewerSchema, StoreError, WriteFailed
+from joulelab.core.errors import WriteFailed
 from joulelab.core.spec import Spec
 from joulelab.store.journal import (
     PREFIX,
@@ -118,26 +119,28 @@ def test_header_round_trip(runs: Path) -> None:
 def test_damaged_header_is_a_store_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.b.0.journal"
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"a\.b\.0\.journal"):
+    with raises_code("store.bad-journal"):
         read_header(path)
 
 
 def test_newer_header_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.b.0.journal"
     path.write_bytes(PREFIX.pack(b"JLJ1", 12) + b'{"schema":9}')
-    with pytest.raises(NewerSchema, match="schema 9"):
+    with raises_code("newer-schema"):
         read_header(path)
 
 
 def test_a_journal_is_never_overwritten(runs: Path) -> None:
     run = make_run(runs)
     write_rows(run, gpus(), ramp(2))
-    with pytest.raises(WriteFailed, match="EEXIST"):
+    with raises_code("write-failed") as caught:
         open_journal(run, gpus())
+    assert isinstance(caught.value, WriteFailed)
+    assert caught.value.errno == errno.EEXIST
 
 
 def test_part_of_a_row_is_refused(runs: Path) -> None:
-    with open_journal(make_run(runs), gpus()) as journal, pytest.raises(StoreError, match="no whole rows"):
+    with open_journal(make_run(runs), gpus()) as journal, raises_code("store.torn-rows"):
         journal.append_rows(b"\0" * 39)
 
 
@@ -152,15 +155,21 @@ def test_the_writer_holds_the_journal(runs: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a.b", "../a", "a/b", "-a"])
 def test_names_stay_in_the_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(StoreError):
+    with raises_code("store.bad-name"):
         journal_path(tmp_path, name, "fast", 0)
 
 
 def test_streams_of_one_table_agree() -> None:
     clash = [Spec("Power", "power", "W"), Spec("power", "power", "W")]
-    for streams in ([], [gpus(1)[0], gpus(1)[0]], gpus(1, clash), gpus(1, [Spec("run", "x", "")]),
-                    [gpus(1)[0], gpus(2, [Spec("x", "x", "")])[1]]):  # fmt: skip
-        with pytest.raises(StoreError):
+    other = [gpus(1)[0], gpus(2, [Spec("x", "x", "")])[1]]
+    for streams, code in (
+        ([], "store.no-streams"),
+        ([gpus(1)[0], gpus(1)[0]], "store.name-clash"),
+        (gpus(1, clash), "store.name-clash"),
+        (gpus(1, [Spec("run", "x", "")]), "store.name-clash"),
+        (other, "store.channels-differ"),
+    ):
+        with raises_code(code):
             pack_header(fields(), streams)
 
 
@@ -205,7 +214,7 @@ def test_no_room_for_the_header_leaves_no_file(runs: Path) -> None:
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, old[1]))
     try:
-        with pytest.raises(WriteFailed, match="EFBIG"):
+        with raises_code("write-failed.no-space"):
             open_journal(run, gpus())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pytest
+from tests.codes import raises_code
 from tests.store.make import (
     BOOT,
     ENDED,
@@ -22,7 +23,6 @@ from tests.store.make import (
 )
 
 from joulelab.core.clock import ClockPair
-from joulelab.core.errors import NotARun, StoreError
 from joulelab.core.spec import Spec
 from joulelab.store.folder import RunState
 from joulelab.store.journal import pack_row
@@ -40,7 +40,7 @@ def write_lines(path: Path, *lines: object, torn: str = "") -> None:
 
 
 def test_not_a_run(tmp_path: Path) -> None:
-    with pytest.raises(NotARun, match=r"no run\.json"):
+    with raises_code("not-a-run.folder"):
         open_run(tmp_path)
 
 
@@ -107,9 +107,9 @@ def test_channels_are_read_as_asked(runs: Path) -> None:
     (info,) = opened.tables()
     assert list(opened.series(info, "gpu0", channels=["power"]).values) == ["power"]
     assert opened.series(info, "gpu0", channels=[]).values == {}
-    with pytest.raises(StoreError, match="gpu0, gpu1"):
+    with raises_code("store.unknown-stream"):
         opened.series(info, "gpu7")
-    with pytest.raises(StoreError, match="energy, power"):
+    with raises_code("store.unknown-channel"):
         opened.series(info, "gpu0", channels=["volts"])
 
 
@@ -163,7 +163,7 @@ def test_what_a_power_loss_leaves_is_no_reading(runs: Path) -> None:
     assert seal(run).sealed
     assert path.with_suffix(".damaged").read_bytes() == content + b"\0" * (3 * size + 5)
     assert [opened.series(info, s).t0_ns.tolist() for s in ("gpu0", "gpu1")] == before
-    assert any("15 rows are damaged" in p.what for p in opened.problems())
+    assert ("bad-rows", {"rows": 15}) in [(p.code, p.numbers) for p in opened.problems()]
 
 
 def test_a_reading_at_time_zero_is_a_reading(runs: Path) -> None:
@@ -254,11 +254,11 @@ def test_a_reader_that_loses_its_journals_finds_them_sealed(runs: Path) -> None:
     late = Late(run, opened.meta)
     assert len(late.series(info, "gpu0")) == 5
     Late.seen += [stale] * 100
-    with pytest.raises(StoreError, match="vanish"):
+    with raises_code("store.vanishing"):
         Late(run, opened.meta).series(info, "gpu0")
 
 
 def test_a_run_without_its_host_folder_says_so(runs: Path) -> None:
     run = make_run(runs)
-    with connect() as con, pytest.raises(StoreError, match="vanish"):
+    with connect() as con, raises_code("store.vanishing"):
         load_table(run / "gone", "nvml", "fast", con)

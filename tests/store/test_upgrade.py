@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.codes import raises_code
 
-from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.store.upgrade import SCHEMA, STEPS, Document, upgrade
 
 
@@ -34,16 +34,16 @@ def test_older_documents_go_through_every_step() -> None:
 
 def test_the_chain_has_no_hole() -> None:
     assert sorted(STEPS) == list(range(1, SCHEMA))
-    with pytest.raises(StoreError, match="no step to 2"):
+    with raises_code("store.old-schema"):
         upgrade("run", {"schema": 1}, where="r", steps={2: add}, schema=3)
 
 
 def test_newer_documents_are_refused() -> None:
-    with pytest.raises(NewerSchema, match=r"r: schema 2 is newer.*upgrade"):
+    with raises_code("newer-schema"):
         upgrade("run", {"schema": 2}, where="r", steps={}, schema=1)
 
 
 @pytest.mark.parametrize("version", [None, "1", 1.0, True])
 def test_a_document_without_version_is_refused(version: object) -> None:
-    with pytest.raises(StoreError, match="no schema version"):
+    with raises_code("store.no-schema"):
         upgrade("run", {"schema": version}, where="r")

@@ -198,7 +198,7 @@ def _load(host_dir: Path, meter: str, table: str, con: Database) -> Table:
         except NewerSchema:
             raise
         except StoreError as error:
-            problems.append(Problem(parquet, str(error), lost=True))
+            problems.append(_wrap_error(parquet, error))
             sealed = False
     for number, path in journals:
         if number in segments:
@@ -208,12 +208,17 @@ def _load(host_dir: Path, meter: str, table: str, con: Database) -> Table:
         except (NewerSchema, FileNotFoundError):
             raise
         except StoreError as error:
-            problems.append(Problem(path, str(error), lost=True))
+            problems.append(_wrap_error(path, error))
         except OSError as error:
             problems.append(Problem(path, f"{path.name} cannot be read ({error.strerror})", lost=True))
     problems += [p for s in segments.values() for p in _complaints(s, host_dir / f"{meter}.{table}")]
     ordered = tuple(segments[n] for n in sorted(segments))
     return Table(host_dir.name, meter, table, parquet if sealed else None, ordered, tuple(problems))
+
+
+def _wrap_error(path: Path, error: StoreError) -> Problem:
+    """Return the problem of a file that raised an error: `store.other-file` becomes `other-file`."""
+    return Problem(path, str(error), lost=True, code=error.code.partition(".")[2] or "unreadable")
 
 
 def _names(host_dir: Path) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.analysis.studies import by_cap, cell, trial
+from tests.codes import list_error_codes, list_given_codes
 from tests.report.synthetic import UNKNOWN, make_run
 from tests.report.test_agreement import result
 
@@ -25,7 +26,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MEANS = "Mean ± standard deviation of"
-UNMETERED = "Energy of everything measured, by m; the meters' own accuracy is not known, and not in ±."
+
+
+CODES = """
+check-failed data-differ different-devices in-step one-run-each points-differ same-devices simulated simulated-differ
+store.no-host
+"""
+
+
+def test_codes_of_errors_and_notes_stay() -> None:
+    assert sorted(list_error_codes("report") | list_given_codes("report", "Note")) == sorted(CODES.split())
 
 
 def by_two(*, runs: int, work: float | None = None) -> list[Cell]:

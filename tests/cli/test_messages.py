@@ -1,0 +1,71 @@
+"""The words of errors and refusals of commands, and the codes that stay whatever the words are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.codes import list_error_codes, list_given_codes
+from tests.report.synthetic import make_run
+
+from joulelab.cli.group import run_commands
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Call
+
+ERRORS = """
+config.cap config.clock config.folder config.foreign-file config.interval config.map config.missing-key config.name
+config.name-taken config.no-file config.no-job config.no-pair config.no-study config.no-such-picture
+config.not-comparable config.not-for-source config.not-into config.other-file config.own-option
+config.secret-in-plain-text config.too-many-runs config.too-many-subjects config.write error.nothing-to-draw
+store.gone store.no-recorder store.not-run-yet
+"""
+USAGE = """
+exclusive format needs-add needs-estimate needs-file no-cap no-command no-name no-pair no-such-command other-mode
+period same-run several-files too-many-words
+"""
+
+
+def test_codes_of_errors_stay() -> None:
+    assert sorted(list_error_codes("cli")) == sorted(ERRORS.split())
+    assert sorted(list_given_codes("cli", "UsageError")) == sorted(USAGE.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("shwo", 2, "there is no command 'shwo'; did you mean `joulelab show`?"),
+        ("ls more", 2, "Got unexpected extra argument (more); see `joulelab ls --help`"),
+        ("show --runs none", 1, "none: there is no run yet; joulelab run -- COMMAND"),
+        ("compare RUN RUN", 2, "both are run RUN; name two, see `joulelab ls`"),
+        ("export RUN -o -", 2, "--to csv is several files; give a folder with -o; see `joulelab export --help`"),
+        ("run", 125, "there is no command to measure; type `joulelab run -- CMD`"),
+        (
+            "run --rated-cpu 65 -- true",
+            125,
+            "--rated-cpu is for an estimate; add --estimate; see `joulelab run --help`",
+        ),
+        ("sweep --set cap=100 -- true", 2, "--set cap: cap is not set by --set; type --cap 100"),
+        (
+            "sweep --cap lots -- true",
+            2,
+            "--cap: 'lots' cannot be read; write it as 150, 100:260:10 (W) or 60%:100%:10%",
+        ),
+        (
+            "cap 170 180 -- true",
+            125,
+            "'180' is one value too many; the command stands after `--`; see `joulelab cap --help`",
+        ),
+        ("mark x --end", 2, "--end takes no name; `joulelab mark NAME` ends the phase before it anyway"),
+        ("import csv", 2, "no file is given; joulelab import csv FILE"),
+        ("report RUN --twin x", 2, "--twin: only a study file has twins to choose; leave it out"),
+    ],
+)
+def test_an_error_says_what_where_why_and_what_to_do(
+    words: str, code: int, said: str, runs: Path, capsys: pytest.CaptureFixture[str], call: Call
+) -> None:
+    run = make_run(runs, gpus=0, cpus=0)
+    assert run_commands(words.replace("RUN", run.name).split(), []) == code
+    assert capsys.readouterr().err == f"joulelab: {said.replace('RUN', run.name)}\n"

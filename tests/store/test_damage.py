@@ -99,6 +99,26 @@ def test_a_recorder_that_left_samples_has_left_events(tmp_path: Path) -> None:
     assert lost(run) == [("events.0.jsonl", "missing", {})]
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("name", ["marks/1-1.jsonl", "events.run.jsonl", "events.0.jsonl", "journal"])
+def test_a_link_that_leads_nowhere_is_a_damaged_file(tmp_path: Path, name: str, sealed: bool) -> None:
+    run = recorded(tmp_path, opened(2), STOP)
+    add_events(run, "run", STARTED_0)
+    (run / "node1" / "marks" / "1-1.jsonl").write_text(WORK)
+    if sealed:
+        seal(run)
+    file = name.replace("journal", "nvml.fast.parquet" if sealed else "nvml.fast.0.journal")
+    path = run / "node1" / file
+    path.unlink()
+    path.symlink_to("/nonexist")
+    for _ in range(2):
+        with open_run(run) as folder:
+            folder.marks()
+            found = [(p.path, p.code) for p in damage(folder) if p.lost]
+            assert found in ([(path, "missing")], [(path, "unreadable")])
+        seal(run)
+
+
 def test_the_folder_of_the_host_that_started_the_run_is_needed(tmp_path: Path) -> None:
     run = recorded(tmp_path)
     (run / "node1").rename(run / "node2")

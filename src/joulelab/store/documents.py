@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -75,11 +76,13 @@ def read_lines(path: Path) -> tuple[list[Line], int]:
     """Return the whole lines of a file that are objects with an integer `t`, and the number of damaged ones.
 
     A last line without its end is still being written, or was cut off: it is neither returned nor counted. Raises
-    OSError for what cannot be read, and where there are more than `MOST_LINES`.
+    OSError for what cannot be read, a link that leads nowhere too, and where there are more than `MOST_LINES`.
     """
     try:
         text = read_regular(path)
     except FileNotFoundError:
+        if os.path.lexists(path):
+            raise
         return [], 0
     if text.count(b"\n") > MOST_LINES:
         raise OSError(errno.EFBIG, f"it has more than {MOST_LINES} lines", str(path))

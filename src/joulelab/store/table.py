@@ -197,7 +197,7 @@ def _load(host_dir: Path, meter: str, table: str, con: Database) -> Table:
             segments = {s.header.segment: s for s in read_sealed(parquet, con)}
         except NewerSchema:
             raise
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             problems.append(_wrap_error(parquet, error))
             sealed = False
     for number, path in journals:
@@ -205,19 +205,24 @@ def _load(host_dir: Path, meter: str, table: str, con: Database) -> Table:
             continue
         try:
             segments[number] = open_segment(path)
-        except (NewerSchema, FileNotFoundError):
+        except NewerSchema:
             raise
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             problems.append(_wrap_error(path, error))
-        except OSError as error:
-            problems.append(Problem(path, f"{path.name} cannot be read ({error.strerror})", lost=True))
     problems += [p for s in segments.values() for p in _complaints(s, host_dir / f"{meter}.{table}")]
     ordered = tuple(segments[n] for n in sorted(segments))
     return Table(host_dir.name, meter, table, parquet if sealed else None, ordered, tuple(problems))
 
 
-def _wrap_error(path: Path, error: StoreError) -> Problem:
-    """Return the problem of a file that raised an error: `store.other-file` becomes `other-file`."""
+def _wrap_error(path: Path, error: StoreError | OSError) -> Problem:
+    """Return the problem of a file that raised an error: `store.other-file` becomes `other-file`.
+
+    Raises FileNotFoundError where the file is gone; a link that leads nowhere is a problem.
+    """
+    if isinstance(error, OSError):
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
+            raise error
+        return Problem(path, f"{path.name} cannot be read ({error.strerror})", lost=True)
     return Problem(path, str(error), lost=True, code=error.code.partition(".")[2] or "unreadable")
 
 

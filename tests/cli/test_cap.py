@@ -77,7 +77,7 @@ def test_what_cannot_be_set_is_refused_and_nothing_runs(bench: CapBench) -> None
     for gpu in range(bench.gpus):
         bench.truth.change_flaws(gpu, refuse_caps=True)
     # Both ways to proceed are named.
-    cases = [(("170", "--", "touch", "ran"), "", both) for both in ("root", "capd")]
+    cases = [(("170", "--", "touch", "ran"), "denied", both) for both in ("root", "capd")]
     bench.refuse("cap", cases, code=125)
     assert not (bench.folder / "ran").exists()
 

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.reading import describe_keys
 from joulelab.run.config.write import toml
-from joulelab.study.file import nodes, read_study, workloads
-from joulelab.study.file import settings as top
+from joulelab.study.file import read_study
+from joulelab.study.file.shape import NodeKeys, StudyKeys, WorkloadKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,9 +74,8 @@ WORDS = (
     "",
 )
 PLAIN = st.sampled_from(WORDS) | st.integers(-2, 600) | st.booleans() | st.floats(allow_nan=True) | st.text(max_size=5)
-NAMES = st.sampled_from(
-    [*top.KEYS, *workloads.KEYS, *nodes.KEYS, "train", "gpu", "batch", "cap", "when", "values", "x y"]
-)
+KEYS = [key for kind in (StudyKeys, WorkloadKeys, NodeKeys) for key in describe_keys(kind)]
+NAMES = st.sampled_from([*KEYS, "train", "gpu", "batch", "cap", "when", "values", "x y"])
 ANY = PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(NAMES, PLAIN | st.lists(PLAIN, max_size=2), max_size=3)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from joulelab.study.file import nodes, read_study, settings, workloads
+from joulelab.core.reading import describe_keys
+from joulelab.study.file import read_study
+from joulelab.study.file.shape import NodeKeys, StudyKeys, WorkloadKeys
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "study.md").read_text(encoding="utf-8")
 
@@ -22,9 +24,9 @@ def test_the_examples_are_study_files(tmp_path: Path) -> None:
 
 def test_the_tables_name_every_key() -> None:
     for heading, keys in (
-        ("## The top of the file", settings.KEYS),
-        ("## Workloads", workloads.KEYS),
-        ("## Node types", nodes.KEYS),
+        ("## The top of the file", describe_keys(StudyKeys)),
+        ("## Workloads", describe_keys(WorkloadKeys)),
+        ("## Node types", describe_keys(NodeKeys)),
     ):
         section = PAGE.partition(heading)[2].partition("\n## ")[0]
         rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]

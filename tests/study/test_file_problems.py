@@ -133,16 +133,16 @@ def test_the_file_without_a_mistake(tmp_path: Path) -> None:
             "8: unknown key 'repeats' in [workloads.train]; it belongs to the top of the file, above the",
         ),
         (8, "command = 'x'\nreference = 'burn'", "9: [workloads.train] has command and reference; give one of"),
-        (8, "command = ''", "8: command is ''; give a text that is not empty"),
+        (8, "command = ''", "8: command is ''; give a text, or a list of words in quotes"),
         (8, "command = '#'", "4: the knob batch is not used by any workload"),  # a word like others
-        (8, "command = 3", "8: command is 3; give a text, in quotes"),
+        (8, "command = 3", "8: command is 3; give a text, or a list of words in quotes"),
         (8, "command = []", "8: command is []; give a text, or a list of words in quotes"),
         (8, "command = ['', 'x']", "8: command is ['', 'x']; give a text, or a list of words in quotes"),
         (8, 'command = ["a\\u0000b"]', "8: command is ['a\\x00b']; give a text, or a list"),
         (8, 'command = "a\\u0000b"', "8: command is 'a\\x00b'; give a text, or a list"),
         (8, "command = \"''\"", "8: command is \"''\"; give a text, or a list of words in quotes"),
-        (8, "command = ' '", "8: command is ' '; give a text, in quotes"),
-        (8, 'command = "a \'b"', "8: the command cannot be split into words (No closing quotation); close the quotes"),
+        (8, "command = ' '", "8: command is ' '; give a text, or a list of words in quotes"),
+        (8, 'command = "a \'b"', "8: command: it cannot be split into words (No closing quotation); close the quotes"),
         (
             8,
             "command = '{bacth}'",
@@ -356,9 +356,15 @@ def test_each_problem_is_one_line_whatever_stands_in_the_file(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (f"a = {'[' * 2000}{']' * 2000}", "not a TOML file (its lists or tables are nested too deeply); nest them less deeply"),
+        (
+            f"a = {'[' * 2000}{']' * 2000}",
+            "not a TOML file (its lists or tables are nested too deeply); nest them less deeply",
+        ),
         ("a = 1\nb = [", "2: not a TOML file (Invalid value); correct that line"),
-        ("a = 1\nb c", "2: not a TOML file (Expected '=' after a key in a key/value pair, at character 3); correct that line"),
+        (
+            "a = 1\nb c",
+            "2: not a TOML file (Expected '=' after a key in a key/value pair, at character 3); correct that line",
+        ),
         ("a = 1\na = 2\n", "2: not a TOML file (Cannot overwrite a value, at character 6); correct that line"),
         ('knobs = 3\n[workloads.a]\ncommand = "x"', "1: knobs is 3; write it as a table: [knobs]"),
         ("", "there is no workload; add [workloads.NAME] with command = ..."),

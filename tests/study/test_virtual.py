@@ -153,7 +153,7 @@ def test_a_node_type_of_a_study_file_may_be_a_twin(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("node.toml", "nod.toml").replace("uses", 'partition = "p"\nuses'))
     with pytest.raises(ConfigError) as told:
         read_study(file)
-    assert "cannot read the node file" in str(told.value)
+    assert "there is no such node file" in str(told.value)
     assert "partition is for jobs of a cluster" in str(told.value)
     file.write_text(file.read_text().replace('twin = "nod.toml"', 'executor = "twin"'))
     with pytest.raises(ConfigError, match="no twin is named"):

@@ -222,7 +222,8 @@ def _read_tables(one: Key, value: Any, mistakes: Mistakes, place: Place, base: A
     """Return a table, a list of tables, or a dictionary without what is wrong. Raises ValueError if it is neither."""
     origin, args = typing.get_origin(one.hint), typing.get_args(one.hint)
     is_list = origin in (list, tuple)
-    if type(value) is not (list if is_list else dict) or (is_list and not all(type(part) is dict for part in value)):
+    wanted: Any = list if is_list else dict
+    if type(value) is not wanted or (is_list and not all(type(part) is dict for part in value)):
         raise ValueError
     if origin is None:
         table = read_table(one.hint, value, mistakes, place, base=base)

@@ -1,4 +1,4 @@
-"""Read a study file: workloads, knobs, node types, and how slots are run. All that is wrong is told at once."""
+"""Read a study file: workloads, knobs, node types, and how slots are run. All mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.run.config.problems import Problems, Table, read_toml
-from joulelab.study.file import nodes as node_types
-from joulelab.study.file import settings, workloads
-from joulelab.study.file.cells import Matrix, finish_all, is_of
+from joulelab.analysis.goal import Goal
+from joulelab.core.errors import ConfigError
+from joulelab.core.reading import Mistakes, read_table
+from joulelab.run.config.files import read_toml
+from joulelab.study.file.cells import Matrix, is_of
 from joulelab.study.file.knobs import Names, read_knobs, read_reference
-from joulelab.study.folder import Plan
+from joulelab.study.file.nodes import make_nodes
+from joulelab.study.file.shape import StudyKeys
+from joulelab.study.file.workloads import Surroundings, check_knobs, read_workloads
+from joulelab.study.folder import Plan, Settings, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from joulelab.study.conditions import Condition
-    from joulelab.study.file.knobs import Draft
-    from joulelab.study.matrix import PlannedCell
-    from joulelab.study.nodes import NodeType
-
-
-# Where a key belongs that stands in another table.
-TOP, A_WORKLOAD, A_NODE = "the top of the file, above the first [table]", "[workloads.NAME]", "[nodes.NAME]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,95 +41,112 @@ class StudyFile:
 
 
 def read_study(path: Path) -> StudyFile:
-    """Read a study file and check it whole, without asking anybody. Raises ConfigError with a line per problem."""
+    """Read a study file and check it whole, without asking anybody. Raises ConfigError with a line per mistake."""
     text, content = read_toml(path, "study file")
-    problems = Problems(str(path), text)
-    problems.homes |= _homes()
-    top = Table(content, (), problems)
-    read = _read(top, path.resolve(), text)
-    problems.check()
-    return read
+    mistakes = Mistakes(path, text, StudyKeys)
+    keys = read_table(StudyKeys, content, mistakes) or StudyKeys()
+    found = _read(keys, content, path.resolve(), text, mistakes)
+    mistakes.check()
+    return found
 
 
-def _homes() -> dict[str, str]:
-    """Return where each key belongs, unless it has several places."""
-    tables = ((settings.KEYS, TOP), (workloads.KEYS, A_WORKLOAD), (node_types.KEYS, A_NODE))
-    every = [key for keys, _ in tables for key in keys]
-    return {key: home for keys, home in tables for key in keys if every.count(key) == 1}
+def _read(keys: StudyKeys, content: Mapping[str, Any], path: Path, text: str, mistakes: Mistakes) -> StudyFile:
+    def list_names(table: Any) -> list[str]:
+        """List the names of a table, those as well whose own tables are wrong."""
+        return list(table) if isinstance(table, dict) else []
 
-
-def _read(top: Table, path: Path, text: str) -> StudyFile:
-    top.allow(settings.KEYS)
-    name = settings.read_name(top, path.stem)
-    repeats = top.whole("repeats", 1) or settings.REPEATS
-    nodes = node_types.read_nodes(top, path.parent)
-    shared, knobs_whole = read_knobs(top.table("knobs"))
-    around = workloads.Around(path.parent, list(top.table("knobs").values), list(nodes))
-    drafts, workloads_whole = workloads.read_workloads(top, around)
-    fine = workloads.check_knobs(drafts, shared, around, whole=workloads_whole)
-    every = [one.knob for one in [*shared, *(own for draft in drafts for own in draft.drafts)]]
-    names = Names(top.table("workloads").values, nodes, every, _named(top))
-    cells = _cells(top, _Parts(drafts, nodes, shared, names), repeats, fine=fine and knobs_whole and workloads_whole)
+    name = _read_name(keys, path.stem, mistakes)
+    settings, goals = _make_settings(keys, path.parent, mistakes), _read_goals(keys, mistakes)
+    nodes = make_nodes(list_names(content.get("nodes")), keys.nodes, path.parent, mistakes)
+    shared = read_knobs(keys.knobs, ("knobs",), mistakes)
+    around = Surroundings(path.parent, list(keys.knobs), list(nodes), mistakes)
+    drafts = read_workloads(keys.workloads, around)
+    workloads = list_names(content.get("workloads"))
+    sound = [draft for draft in drafts if draft.is_sound]
+    is_whole, has_values = len(sound) == len(workloads) > 0, not mistakes.has("knobs")
+    is_whole = check_knobs(sound, shared, around, is_whole=is_whole) and is_whole and has_values
+    every = [one.knob for one in [*shared, *(own for draft in drafts for own in draft.knobs)]]
+    named = [*keys.knobs, *(knob for table in keys.workloads.values() for knob in table.knobs)]
+    names = Names(workloads, nodes, every, named, mistakes)
+    skips = _read_skips(keys.skip, names, mistakes)
+    common = names.finish_knobs(shared)
+    own = {draft.name: names.finish_knobs(draft.knobs) for draft in drafts}
+    is_whole = is_whole and len(skips) == len(keys.skip) and len(common) == len(shared)
+    is_whole = is_whole and all(len(own[draft.name]) == len(draft.knobs) for draft in drafts)
+    cells = Matrix(drafts, nodes, common, own, skips, mistakes).cells(keys.repeats) if is_whole else []
+    phases = list(dict.fromkeys(phase for draft in drafts for phase in draft.phases))
+    reference = read_reference(keys.reference, names, phases, mistakes)
+    if cells and len(reference) == len(keys.reference) and not any(is_of(cell, reference) for cell in cells):
+        shown = ", ".join(f"{key} {value}" for key, value in keys.reference.items())
+        mistakes.add(("reference",), f"no cell has {shown}", next="take a combination that is not left out")
     plan = Plan(
         cells=cells,
-        repeats=repeats if cells else 1,
-        warmup=top.whole("warmup", 0) or 0,
-        settings=settings.read_settings(top, path.parent),
-        goals=settings.read_goals(top),
-        reference=_reference(top, names, drafts, cells),
+        repeats=keys.repeats if cells else 1,
+        warmup=keys.warmup,
+        settings=settings,
+        goals=goals,
+        reference=reference,
         work=tuple({**each.to_json(), "workload": draft.name} for draft in drafts for each in draft.work),
-        scope=top.text("scope"),
-        per=top.text("per"),
+        scope=keys.scope,
+        per=keys.per,
         nodes=nodes,
         timeouts={draft.name: draft.timeout_s for draft in drafts if draft.timeout_s is not None},
         file=path,
     )
-    return StudyFile(path, name, text, top.whole("seed"), plan)
+    return StudyFile(path, name, text, keys.seed, plan)
 
 
-def _named(top: Table) -> set[str]:
-    """Return the names of all knobs of the file, those as well that could not be read."""
-    tables = top.table("workloads").values.values()
-    inside = [table.get("knobs") for table in tables if isinstance(table, dict)]
-    return {name for knobs in (top.values.get("knobs"), *inside) if isinstance(knobs, dict) for name in knobs}
+def _read_name(keys: StudyKeys, stem: str, mistakes: Mistakes) -> str:
+    """Return the study's name: by default that of its file."""
+    try:
+        check_name(keys.name or stem)
+    except ConfigError as error:
+        if keys.name is not None:
+            mistakes.add_error(("name",), error)
+        elif not mistakes.has("name"):
+            mistakes.add((), f"{error.what}: the file's name", next='add name = "..." at the top', code=error.code)
+    return keys.name or stem
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """Hold what the tables of the file say."""
+def _make_settings(keys: StudyKeys, folder: Path, mistakes: Mistakes) -> Settings:
+    """Return how slots are run; the configuration's file is looked for beside the study file."""
+    if keys.rated_cpu is not None and not keys.estimate:
+        mistakes.add(("rated_cpu",), "rated_cpu is for an estimate", next="add estimate = true")
+    if keys.config is not None and not (folder / keys.config).is_file():
+        why, then = f"looked for in {folder}", "it is relative to this file"
+        mistakes.add(("config",), f"there is no file {keys.config}", why=why, next=then)
+    return Settings(
+        idle_s=keys.idle,
+        period_s=keys.period,
+        meters=keys.meters,
+        without=keys.no_meters,
+        config=None if keys.config is None else str(folder / keys.config),
+        cool_limit_s=Settings().cool_limit_s if keys.cool_limit is None else keys.cool_limit,
+        timeout_s=keys.timeout,
+        estimate=keys.estimate,
+        rated_cpu_w=keys.rated_cpu,
+        **keys.cool,
+    )
 
-    workloads: Sequence[workloads.Draft]
-    nodes: Mapping[str, NodeType]
-    shared: Sequence[Draft]
-    names: Names
 
-
-def _cells(top: Table, parts: _Parts, repeats: int, *, fine: bool) -> list[PlannedCell]:
-    """Return the cells, none where what they are made of is wrong: that is told already."""
-    skips = _skips(top, parts.names)
-    knobs = finish_all(parts.shared, parts.workloads, parts.names)
-    if not fine or skips is None or knobs is None:
-        return []
-    common, own = knobs
-    return Matrix(parts.workloads, parts.nodes, common, own, skips, top.problems).cells(repeats)
-
-
-def _skips(top: Table, names: Names) -> list[Condition] | None:
+def _read_goals(keys: StudyKeys, mistakes: Mistakes) -> tuple[str, ...]:
+    """Return what shall be small."""
     found = []
-    for table in top.tables("skip"):
-        if not table.values:
-            table.wrong("", "this skips every cell", next="say which: node, workload, or values of knobs")
-        found.append(names.condition(table) if table.values else None)
-    return None if None in found else [each for each in found if each is not None]
+    for text in keys.goals or StudyKeys().goals:
+        try:
+            found.append(Goal.parse(text).text)
+        except ConfigError as error:
+            mistakes.add_error(("goals",), error)
+    return tuple(dict.fromkeys(found))
 
 
-def _reference(
-    top: Table, names: Names, drafts: Sequence[workloads.Draft], cells: Sequence[PlannedCell]
-) -> dict[str, Any]:
-    phases = list(dict.fromkeys(phase for draft in drafts for phase in draft.phases))
-    table = top.table("reference")
-    found = read_reference(table, names, phases)
-    if cells and len(found) == len(table.values) and not any(is_of(cell, found) for cell in cells):
-        shown = ", ".join(f"{key} {value}" for key, value in table.values.items())
-        top.wrong("reference", f"no cell has {shown}", next="take a combination that is not left out")
+def _read_skips(tables: Sequence[Mapping[str, Any]], names: Names, mistakes: Mistakes) -> list[Condition]:
+    """Return the conditions of cells that are skipped, without those that are wrong."""
+    found = []
+    for n, table in enumerate(tables):
+        if not table:
+            then = "say which: node, workload, or values of knobs"
+            mistakes.add(("skip", n), "this skips every cell", next=then)
+        condition = names.read_condition(table, ("skip", n)) if table else None
+        found += [] if condition is None else [condition]
     return found

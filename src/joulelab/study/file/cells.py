@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.study import template
 from joulelab.study.conditions import NODE, PHASE, WORKLOAD
-from joulelab.study.file.knobs import Names, finish
 from joulelab.study.matrix import MOST_SLOTS, Combinations, PlannedCell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from joulelab.run.config.problems import Problems
+    from joulelab.core.reading import Mistakes
     from joulelab.run.workloads import WorkloadModule
     from joulelab.study.conditions import Condition
-    from joulelab.study.file import knobs, workloads
+    from joulelab.study.file.workloads import WorkloadDraft
     from joulelab.study.matrix import Knob, Workload
     from joulelab.study.nodes import NodeType
     from joulelab.study.values import Value
@@ -30,15 +29,15 @@ ON_GPUS = ("cap", "clock", "gpus")
 
 @dataclass(slots=True)
 class Matrix:
-    """Hold what cells are made of, all of it read; what is wrong with the cells is noted, each kind of wrong once."""
+    """Hold what cells are made of, all of it read; mistakes of the cells are noted, each kind once."""
 
-    drafts: Sequence[workloads.Draft]
+    drafts: Sequence[WorkloadDraft]
     nodes: Mapping[str, NodeType]
     shared: Sequence[Knob]
     own: Mapping[str, Sequence[Knob]]
     skips: Sequence[Condition]
-    problems: Problems
-    _told: set[tuple[Any, ...]] = field(default_factory=set)
+    mistakes: Mistakes
+    _noted: set[tuple[Any, ...]] = field(default_factory=set)
     _modules: dict[str, WorkloadModule] = field(default_factory=dict)
 
     def cells(self, repeats: int) -> list[PlannedCell]:
@@ -49,7 +48,7 @@ class Matrix:
         except CycleError as error:
             round_ = " -> ".join(str(name) for name in error.args[1])
             then = "let one of them hold always"
-            self.problems.add(("knobs",), "conditions of knobs go round in circles", why=round_, next=then)
+            self.mistakes.add(("knobs",), "conditions of knobs go round in circles", why=round_, next=then)
             return []
         most = sum(each.most * len(self._nodes(draft)) for draft, each in parts)
         looked = 0
@@ -60,30 +59,30 @@ class Matrix:
                     if cell is not None:
                         found.append(cell)
                     if len(found) * repeats > MOST_SLOTS or looked > MOST_LOOKED_AT:
-                        self._tell_many(most, repeats)
+                        self._refuse_many(most, repeats)
                         return []
         if not found:
-            self.problems.add(("skip",), "no cell is left", why="all are skipped", next="skip less")
+            self.mistakes.add(("skip",), "no cell is left", why="all are skipped", next="skip less")
         return found
 
-    def _tell_many(self, most: int, repeats: int) -> None:
-        self.problems.add(
+    def _refuse_many(self, most: int, repeats: int) -> None:
+        self.mistakes.add(
             ("knobs",),
             f"up to {most} cells x {repeats} are too many slots",
             why=f"at most {MOST_SLOTS} are taken",
             next="give fewer values or repeats",
         )
 
-    def _nodes(self, draft: workloads.Draft) -> Sequence[str]:
+    def _nodes(self, draft: WorkloadDraft) -> Sequence[str]:
         return list(self.nodes) if draft.nodes is None else draft.nodes
 
-    def _combinations(self, draft: workloads.Draft) -> Combinations:
+    def _combinations(self, draft: WorkloadDraft) -> Combinations:
         own = self.own[draft.name]
         taken = {knob.name for knob in own}
         common = [knob for knob in self.shared if knob.name not in taken]
         return Combinations([knob for knob in (*common, *own) if draft.has(knob.name)], self.skips)
 
-    def _of(self, draft: workloads.Draft, node: str, each: Combinations) -> Iterator[PlannedCell | None]:
+    def _of(self, draft: WorkloadDraft, node: str, each: Combinations) -> Iterator[PlannedCell | None]:
         """Yield the cells of a workload on a node type; None is one that is skipped."""
         identity = self.nodes[node].identity()
         made: dict[tuple[str, ...], Workload] = {}
@@ -102,31 +101,31 @@ class Matrix:
                 self._check_reference(draft, cell)
             yield cell
 
-    def _check_knobs(self, draft: workloads.Draft, node: str, names: Sequence[str]) -> None:
+    def _check_knobs(self, draft: WorkloadDraft, node: str, names: Sequence[str]) -> None:
         """Refuse a cell that lacks the knob of a placeholder, or has a knob that does nothing there."""
         for name in template.placeholders(draft.command(names)):
             if name not in names and self._is_new("lacks", draft.name, node, name):
                 what = f"some cells of {draft.name} on {node} have no knob {name}, which {{{name}}} stands for"
                 then = f"let {name} hold there too, or leave them out by [[skip]] or nodes = [...]"
-                draft.table.wrong(draft.key, what, next=then)
+                self.mistakes.add((*draft.place, draft.key), what, next=then)
         if not self.nodes[node].hides_gpus:
             return
         for name in (name for name in ON_GPUS if name in names):
             if self._is_new("gpus", node, name):
                 own = name in {knob.name for knob in self.own[draft.name]}
-                at = (*draft.table.at, "knobs", name) if own else ("knobs", name)
+                at = (*draft.place, "knobs", name) if own else ("knobs", name)
                 uses = 'uses = "cpu"' if self.nodes[node].uses == "cpu" else "gpus = 0"
                 what = f"{name} cannot be set for cells on {node}: their workload has no GPU"
-                self.problems.add(at, what, why=uses, next=self._then(name, node))
+                self.mistakes.add(at, what, why=uses, next=self._suggest_condition(name, node))
 
     def _check_count(self, node: str, value: Value) -> None:
         there = self.nodes[node].options.get("gpus")
         if there and int(value.value) > there and self._is_new("count", node, value.text):
             what = f"gpus {value.text} is more than {node} has"
             at = ("nodes", node, "gpus")
-            self.problems.add(at, what, why=f"gpus = {there}", next="take fewer, or leave them out by [[skip]]")
+            self.mistakes.add(at, what, why=f"gpus = {there}", next="take fewer, or leave them out by [[skip]]")
 
-    def _check_reference(self, draft: workloads.Draft, cell: PlannedCell) -> None:
+    def _check_reference(self, draft: WorkloadDraft, cell: PlannedCell) -> None:
         """Refuse values that a reference workload does not take."""
         from joulelab.run.workloads import find, pairs, presets, settings
 
@@ -139,11 +138,11 @@ class Matrix:
             module.command(settings(name, module.PARAMETERS, given, presets(module)))
         except ConfigError as error:
             if self._is_new("value", draft.name, error.what):
-                self.problems.add_error((*draft.table.at, "reference"), error, f"{name}: ")
+                self.mistakes.add_error((*draft.place, "reference"), error, f"{name}: ")
         except (KeyError, MissingDependency):
             return  # a placeholder without a knob: that is told; what is not installed here, before it is run
 
-    def _then(self, name: str, node: str) -> str:
+    def _suggest_condition(self, name: str, node: str) -> str:
         others = [f'"{other}"' for other in self.nodes if other != node and not self.nodes[other].hides_gpus]
         if not others:
             return "leave them out by [[skip]], or the knob"
@@ -151,20 +150,9 @@ class Matrix:
         return f"write {name} = {{ values = ..., when = {{ node = {wanted} }} }}, or leave them out by [[skip]]"
 
     def _is_new(self, *what: Any) -> bool:
-        new = what not in self._told
-        self._told.add(what)
+        new = what not in self._noted
+        self._noted.add(what)
         return new
-
-
-def finish_all(
-    shared: Sequence[knobs.Draft], drafts: Sequence[workloads.Draft], names: Names
-) -> tuple[list[Knob], dict[str, list[Knob]]] | None:
-    """Return the knobs of all workloads and those of each, with their conditions; None where one is wrong."""
-    common = finish(shared, names)
-    own = {draft.name: finish(draft.drafts, names) for draft in drafts}
-    if common is None or None in own.values():
-        return None
-    return common, {name: each for name, each in own.items() if each is not None}
 
 
 def is_of(cell: PlannedCell, reference: Mapping[str, Any]) -> bool:

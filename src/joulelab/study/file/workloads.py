@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.instruments import nearest
-from joulelab.run.config.problems import is_number, show
+from joulelab.core.reading import is_number, show_table
+from joulelab.core.text import suggest_name
 from joulelab.study import template
 from joulelab.study.file.knobs import read_knobs
 from joulelab.study.file.nodes import NAME, NAMED
-from joulelab.study.file.settings import SHORTEST_S
 from joulelab.study.matrix import Workload
 from joulelab.study.work import WorkPattern
 
@@ -21,45 +19,52 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.run.config.problems import Table
-    from joulelab.study.file import knobs
+    from joulelab.core.reading import Mistakes, Place
+    from joulelab.study.file.knobs import KnobDraft
+    from joulelab.study.file.shape import WorkloadKeys
 
 KINDS = ("command", "notebook", "reference")
-KEYS = (*KINDS, "parameters", "pause", "kernel", "phases", "nodes", "work", "work_sum", "knobs", "timeout")
 OF_NOTEBOOKS = ("pause", "kernel")
+# A workload with a mistake in one of these has no cells yet.
+OF_CELLS = (*KINDS, "parameters", "nodes", "knobs")
 MOST_SHOWN = 6
 _CELL = re.compile(r"cell (\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class Surroundings:
     """Hold what of the file a workload may refer to: its folder, the names of the knobs and of the node types."""
 
     folder: Path
     knobs: Sequence[str]
     nodes: Sequence[str]
+    mistakes: Mistakes
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class WorkloadDraft:
     """Hold a workload of the file before its knobs are known; `kind` is empty for a command.
 
-    `takes` are the parameters that it has, of a notebook those among the file's knobs. `nodes` None is all of them; it
-    `fits` unless it names a node type or a parameter that there is not.
+    `takes` are the parameters that it has, of a notebook those among the file's knobs. `nodes` None is all of them. One
+    that `is_sound` has no mistake in what cells are made of.
     """
 
     name: str
-    table: Table
     kind: str
     words: tuple[str, ...]
     parameters: Mapping[str, str]
     takes: Collection[str]
-    drafts: Sequence[knobs.Draft]
+    knobs: Sequence[KnobDraft]
     phases: tuple[str, ...] = ()
     nodes: tuple[str, ...] | None = None
     timeout_s: float | None = None
     work: tuple[WorkPattern, ...] = ()
-    fits: bool = True
+    is_sound: bool = False
+
+    @property
+    def place(self) -> Place:
+        """Return its table."""
+        return ("workloads", self.name)
 
     @property
     def key(self) -> str:
@@ -86,267 +91,216 @@ class Draft:
         return Workload(self.command(names), self.name, node, self.phases, self.kind, identity)
 
 
-def read_workloads(top: Table, around: Around) -> tuple[list[Draft], bool]:
-    """Return the workloads, and whether all of them could be read."""
-    table = top.table("workloads")
-    if not table.values:
-        top.wrong("workloads", "there is no workload", next="add [workloads.NAME] with command = ...")
-    found = [_workload(name, table, around) for name in table.values]
-    return [draft for draft in found if draft], bool(found) and all(draft and draft.fits for draft in found)
+def read_workloads(tables: Mapping[str, WorkloadKeys], around: Surroundings) -> list[WorkloadDraft]:
+    """Return the workloads; those that could not be read whole are not sound."""
+    if not tables and not around.mistakes.has("workloads"):
+        then = "add [workloads.NAME] with command = ..."
+        around.mistakes.add(("workloads",), "there is no workload", next=then, code="config.missing-key")
+    return [_read_workload(name, keys, around) for name, keys in tables.items()]
 
 
-def _workload(name: str, tables: Table, around: Around) -> Draft | None:
-    table = tables.table(name)
-    table.allow(KEYS)
+def _read_workload(name: str, keys: WorkloadKeys, around: Surroundings) -> WorkloadDraft:
+    mistakes, place = around.mistakes, ("workloads", name)
     if NAME.fullmatch(name) is None:
-        table.wrong("", f"{name!r} cannot name a workload", next=NAMED)
-    started = _started(table, around.folder)
-    drafts, whole = read_knobs(table.table("knobs"))
-    nodes, parameters = _names(table, "nodes"), _parameters(table)
-    takes = _takes(table, started, around) if started else []
-    draft = Draft(
+        mistakes.add(place, f"{name!r} cannot name a workload", next=NAMED, code="config.name")
+    kind, words = _find_start(place, keys, around)
+    _check_keys(place, keys, around)
+    draft = WorkloadDraft(
         name=name,
-        table=table,
-        kind=started[0] if started else "",
-        words=started[1] if started else (),
-        parameters=parameters,
-        takes=takes,
-        drafts=drafts,
-        phases=_phases(table, around.folder, started),
-        nodes=nodes,
-        timeout_s=table.time("timeout", SHORTEST_S),
-        work=_work(table),
-        fits=_check_nodes(table, nodes, around.nodes) and set(parameters) <= set(takes),
+        kind="" if kind == "command" else kind,
+        words=words,
+        parameters=_read_parameters(place, keys, mistakes),
+        takes=_find_parameters(place, kind, words[0], keys, around) if words else [],
+        knobs=read_knobs(keys.knobs, (*place, "knobs"), mistakes),
+        phases=tuple(dict.fromkeys(keys.phases)),
+        nodes=None if keys.nodes is None else tuple(dict.fromkeys(keys.nodes)),
+        timeout_s=keys.timeout,
+        work=_read_work(place, keys, mistakes),
     )
-    return draft if started and whole else None
+    if kind == "notebook" and words:
+        _check_phases(draft, around)
+    return replace(draft, is_sound=bool(words) and not any(mistakes.has(*place, key) for key in OF_CELLS))
 
 
-def _started(table: Table, folder: Path) -> tuple[str, tuple[str, ...]] | None:
-    """Return the kind of a workload and the words of its command."""
-    given = [kind for kind in KINDS if kind in table]
+def _check_keys(place: Place, keys: WorkloadKeys, around: Surroundings) -> None:
+    """Refuse keys that mean nothing to such a workload, and node types that there are not."""
+    mistakes = around.mistakes
+    for key in ("parameters", *OF_NOTEBOOKS):
+        is_own = keys.notebook is not None or (key == "parameters" and keys.reference is not None)
+        if getattr(keys, key) and not is_own and not any(mistakes.has(*place, kind) for kind in KINDS):
+            what = "a notebook" if key in OF_NOTEBOOKS else "a notebook or a reference workload"
+            mistakes.add((*place, key), f"{key} is for {what}", next="leave it out")
+    if keys.work_sum is not None and not keys.work:
+        mistakes.add((*place, "work_sum"), "work_sum is for work", next="add work = 'samples: (\\d+)'")
+    for name in (name for name in keys.nodes or () if name not in around.nodes):
+        then = suggest_name(name, around.nodes)
+        mistakes.add((*place, "nodes"), f"there is no node type {name!r}", next=then, code="config.wrong-value")
+    if keys.nodes == ():
+        then = f"name some of {', '.join(around.nodes)}, or leave it out for all"
+        mistakes.add((*place, "nodes"), f"{show_table(place)} has no node", next=then)
+
+
+def _find_start(place: Place, keys: WorkloadKeys, around: Surroundings) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of a workload and the words of its command, none where something is wrong."""
+    mistakes = around.mistakes
+    given = [kind for kind in KINDS if getattr(keys, kind) is not None or mistakes.has(*place, kind)]
     if len(given) != 1:
-        what = f"{table.shown} has {' and '.join(given)}" if given else f"{table.shown} has nothing to run"
-        table.wrong(given[-1] if given else "", what, next=f"give one of {', '.join(KINDS)}")
-        return None
+        what = f"{show_table(place)} has {' and '.join(given) if given else 'nothing to run'}"
+        then = f"give one of {', '.join(KINDS)}"
+        mistakes.add((*place, *given[-1:]), what, next=then, code="config.missing-key" if not given else "")
+        return "", ()
     kind = given[0]
     if kind == "command":
-        words = _words(table)
-        return ("", words) if words else None
-    name = table.text(kind)
+        return kind, keys.command or ()
+    name = keys.notebook or keys.reference
     if name is None:
-        return None
+        return kind, ()
+    at = (*place, kind)
     if template.placeholders([name]):
-        table.wrong(kind, f"{name!r} has a placeholder", why=f"a {kind} is fixed", next="write a workload for each")
-        return None
+        why = f"a {kind} is fixed"
+        mistakes.add(at, f"{name!r} has a placeholder", why=why, next="write a workload for each")
+        return kind, ()
     if kind == "notebook":
-        return (kind, (name, *_options(table))) if _is_there(table, folder, name) else None
-    return (kind, (name,)) if _is_known(table, name) else None
-
-
-def _words(table: Table) -> tuple[str, ...] | None:
-    value = table.values["command"]
-    if isinstance(value, list):
-        if value and all(isinstance(word, str) and "\0" not in word for word in value) and value[0].strip():
-            return tuple(value)
-        table.wrong("command", f"command is {show(value)}", next="give a text, or a list of words in quotes")
-        return None
-    text = table.text("command")
-    try:
-        words = tuple(shlex.split(text or ""))
-    except ValueError as error:
-        table.wrong(
-            "command",
-            "the command cannot be split into words",
-            why=str(error),
-            next="close the quotes, or give a list of words",
-        )
-        return None
-    if text is not None and (not words or not words[0].strip() or "\0" in text):
-        table.wrong("command", f"command is {show(text)}", next="give a text, or a list of words in quotes")
-        return None
-    return words or None
-
-
-def _options(table: Table) -> list[str]:
-    """Return the options of a notebook as its runner takes them."""
-    pause_s, kernel = table.time("pause"), table.text("kernel")
-    return [*([f"--pause={pause_s:g}"] if pause_s else []), *([f"--kernel={kernel}"] if kernel else [])]
-
-
-def _is_there(table: Table, folder: Path, name: str) -> bool:
-    if (folder / name).is_file():
-        return True
-    beside = sorted(file.name for file in folder.glob("*.ipynb"))
-    then = nearest(name, beside) if beside else "its path is relative to the study file"
-    table.wrong("notebook", f"there is no notebook {name}", why=f"looked for in {folder}", next=then)
-    return False
-
-
-def _is_known(table: Table, name: str) -> bool:
+        pause = [f"--pause={keys.pause:g}"] if keys.pause else []
+        kernel = [f"--kernel={keys.kernel}"] if keys.kernel else []
+        if (around.folder / name).is_file():
+            return kind, (name, *pause, *kernel)
+        beside = sorted(file.name for file in around.folder.glob("*.ipynb"))
+        then = suggest_name(name, beside) if beside else "its path is relative to the study file"
+        mistakes.add(at, f"there is no notebook {name}", why=f"looked for in {around.folder}", next=then)
+        return kind, ()
     from joulelab.run import workloads
 
-    there = workloads.names()
-    if name not in there:
-        table.wrong("reference", f"there is no reference workload {name!r}", next=nearest(name, there))
-    return name in there
+    if name in workloads.names():
+        return kind, (name,)
+    mistakes.add(at, f"there is no reference workload {name!r}", next=suggest_name(name, workloads.names()))
+    return kind, ()
 
 
-def _takes(table: Table, started: tuple[str, tuple[str, ...]], around: Around) -> list[str]:
+def _find_parameters(place: Place, kind: str, name: str, keys: WorkloadKeys, around: Surroundings) -> list[str]:
     """Return the names of the parameters that a workload has, and refuse others that are fixed for it."""
-    kind, (name, *_) = started
-    if not kind:
+    if kind == "command":
         return []
-    own, fixed = table.table("knobs"), table.table("parameters")
     if kind == "notebook":
         # What stands in a parameter's text need not be a parameter itself.
-        inside = template.placeholders([text for text in fixed.values.values() if isinstance(text, str)])
-        must = [*(key for key in own.values if key not in inside), *fixed.values]
-        return _taken(table, around.folder / name, must, [*own.values, *around.knobs])
+        inside = template.placeholders([text for text in keys.parameters.values() if isinstance(text, str)])
+        must = {key: "knobs" for key in keys.knobs if key not in inside} | dict.fromkeys(keys.parameters, "parameters")
+        return _find_notebook_parameters(
+            place, around.folder / name, must, [*keys.knobs, *around.knobs], around.mistakes
+        )
     from joulelab.run import workloads
 
     module = workloads.find(name)
     takes = [*module.PARAMETERS, *([workloads.PRESET] if workloads.presets(module) else [])]
-    for key in fixed.values:
-        if key not in takes:
-            fixed.wrong(key, f"{name} has no parameter {key!r}", next=nearest(key, takes))
+    for key in (key for key in keys.parameters if key not in takes):
+        what, then = f"{name} has no parameter {key!r}", suggest_name(key, takes)
+        around.mistakes.add((*place, "parameters", key), what, next=then, code="config.unknown-key")
     return takes
 
 
-def _taken(table: Table, file: Path, own: Sequence[str], shared: Sequence[str]) -> list[str]:
-    """Return the parameters of a notebook among the names of knobs; those of `own` must be."""
+def _find_notebook_parameters(
+    place: Place, file: Path, must: Mapping[str, str], shared: Sequence[str], mistakes: Mistakes
+) -> list[str]:
+    """Return the parameters of a notebook among the names of knobs; those of `must`, by their tables, must be."""
     from joulelab.run import cells, notebook
 
     try:
         content = notebook.load(file)
     except ConfigError as error:
-        table.problems.add_error((*table.at, "notebook"), error, f"{file.name}: ")
-        return list(own)
+        mistakes.add_error((*place, "notebook"), error, f"{file.name}: ")
+        return list(must)
     found = []
-    for name in dict.fromkeys((*own, *shared)):
+    for name in dict.fromkeys((*must, *shared)):
         try:
             cells.check(content, [] if name in template.OWN else [name], where=file.name)
-            found.append(name)
         except ConfigError as error:
-            if name in own:
-                inner = "knobs" if name in table.table("knobs") else "parameters"
-                table.problems.add_error((*table.at, inner, name), error, f"{file.name}: ")
-                found.append(name)
+            if name not in must:
+                continue
+            mistakes.add_error((*place, must[name], name), error, f"{file.name}: ")
+        found.append(name)
     return found
 
 
-def _parameters(table: Table) -> dict[str, str]:
+def _read_parameters(place: Place, keys: WorkloadKeys, mistakes: Mistakes) -> dict[str, str]:
     """Return the fixed parameters of a notebook or a reference workload."""
-    inner = table.table("parameters")
-    for key in ("parameters", *OF_NOTEBOOKS):
-        if key in table and (("command" in table) or (key in OF_NOTEBOOKS and "notebook" not in table)):
-            what = "a notebook" if key in OF_NOTEBOOKS else "a notebook or a reference workload"
-            table.wrong(key, f"{key} is for {what}", next="leave it out")
     found = {}
-    for name, value in inner.values.items():
+    for name, value in keys.parameters.items():
+        at = (*place, "parameters", name)
         if template.NAME.fullmatch(name) is None:
-            inner.wrong(name, f"{name!r} cannot name a parameter", next="letters, digits and _, no digit at its start")
-        elif isinstance(value, str) or is_number(value):
-            found[name] = str(value)
-        elif isinstance(value, bool):
-            found[name] = str(value).lower()
+            then = "letters, digits and _, no digit at its start"
+            mistakes.add(at, f"{name!r} cannot name a parameter", next=then, code="config.name")
+        elif isinstance(value, str | bool) or is_number(value):
+            found[name] = str(value).lower() if isinstance(value, bool) else str(value)
         else:
-            inner.wrong(name, f"{name} is {show(value)}", next="give a text, a number, true or false")
-        if name in table.table("knobs"):
-            inner.wrong(name, f"{name} is a knob and a parameter", next="leave one of them out")
+            mistakes.add_wrong(at, value, "give a text, a number, true or false")
+        if name in keys.knobs:
+            mistakes.add(at, f"{name} is a knob and a parameter", next="leave one of them out")
     return found
 
 
-def _names(table: Table, key: str) -> tuple[str, ...] | None:
-    """Return names, each once."""
-    names = table.texts(key)
-    return None if names is None else tuple(dict.fromkeys(names))
-
-
-def _phases(table: Table, folder: Path, started: tuple[str, tuple[str, ...]] | None) -> tuple[str, ...]:
-    """Return the phases that count; those that are cells of a notebook must be there, and run."""
-    phases = _names(table, "phases") or ()
-    numbers = {phase: int(match[1]) for phase in phases if (match := _CELL.fullmatch(phase))}
-    if not numbers or not started or started[0] != "notebook":
-        return phases
+def _check_phases(draft: WorkloadDraft, around: Surroundings) -> None:
+    """Refuse phases that are cells of a notebook and are not there, or not run."""
+    numbers = {phase: int(match[1]) for phase in draft.phases if (match := _CELL.fullmatch(phase))}
+    if not numbers or around.mistakes.has(*draft.place, "notebook"):
+        return
     from joulelab.run import cells, notebook
 
-    try:
-        content = notebook.load(folder / started[1][0])
-    except ConfigError:
-        return phases  # that is told
+    content = notebook.load(around.folder / draft.words[0])
     there = cells.numbers(content)
     for phase, number in numbers.items():
         if number not in there:
             every = len([cell for cell in content["cells"] if cell["cell_type"] == "code"])
-            why = "nothing of it is run" if 1 <= number <= every else f"{started[1][0]} has {every} code cells"
-            then = f"name one of {_ranges(there)}, counted over all code cells" if there else "leave it out"
-            table.wrong("phases", f"there is no phase {phase!r}", why=why, next=then)
-    return phases
+            why = "nothing of it is run" if 1 <= number <= every else f"{draft.words[0]} has {every} code cells"
+            then = f"name one of {_show_cells(there)}, counted over all code cells" if there else "leave it out"
+            around.mistakes.add((*draft.place, "phases"), f"there is no phase {phase!r}", why=why, next=then)
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def _show_cells(numbers: Sequence[int]) -> str:
     shown = [f"cell {number}" for number in numbers]
     return ", ".join(shown) if len(shown) <= MOST_SHOWN else f"{', '.join(shown[: MOST_SHOWN - 1])}, ... {shown[-1]}"
 
 
-def _work(table: Table) -> tuple[WorkPattern, ...]:
-    add = table.flag("work_sum")
-    if "work_sum" in table and "work" not in table:
-        table.wrong("work_sum", "work_sum is for work", next="add work = 'samples: (\\d+)'")
+def _read_work(place: Place, keys: WorkloadKeys, mistakes: Mistakes) -> tuple[WorkPattern, ...]:
     found = []
-    for text in table.texts("work") or ():
+    for text in keys.work:
         try:
-            found.append(WorkPattern.parse(text, add=bool(add)))
+            found.append(WorkPattern.parse(text, add=bool(keys.work_sum)))
         except ConfigError as error:
-            table.problems.add_error((*table.at, "work"), error, "work: ")
+            mistakes.add_error((*place, "work"), error, "work: ")
     return tuple(found)
 
 
-def _check_nodes(table: Table, names: Sequence[str] | None, there: Sequence[str]) -> bool:
-    """Return whether a workload names only node types that there are, and at least one."""
-    wrong = [name for name in names or () if name not in there]
-    for name in wrong:
-        table.wrong("nodes", f"there is no node type {name!r}", next=nearest(name, list(there)))
-    if names is not None and not names:
-        then = f"name some of {', '.join(there)}, or leave it out for all"
-        table.wrong("nodes", f"{table.shown} has no node", next=then)
-    return not wrong and (names is None or bool(names))
-
-
-def check_knobs(drafts: Sequence[Draft], shared: Sequence[knobs.Draft], around: Around, *, whole: bool) -> bool:
+def check_knobs(
+    drafts: Sequence[WorkloadDraft], shared: Sequence[KnobDraft], around: Surroundings, *, is_whole: bool
+) -> bool:
     """Refuse placeholders without a knob, and knobs that nothing uses; return whether all placeholders have one.
 
-    Where not the `whole` of the workloads could be read, nobody knows what is not used.
+    Unless all workloads and knobs could be read (`is_whole`), nobody knows which knobs are not used.
     """
     wrong = [draft for draft in drafts if not _check_placeholders(draft, around)]
     for draft in drafts:
-        _check_own(draft)
+        named = draft.takes or template.placeholders(draft.command(()))
+        for one in (one for one in draft.knobs if not draft.has(one.knob.name)):
+            _refuse_unused(one, named, show_table(draft.place), around.mistakes)
     named = [name for draft in drafts for name in [*template.placeholders(draft.command(())), *draft.takes]]
-    for one in shared if whole else ():
+    for one in shared if is_whole else ():
         if not any(draft.has(one.knob.name) for draft in drafts):
-            _tell_unused(drafts[0].table, one, named, "any workload")
+            _refuse_unused(one, named, "any workload", around.mistakes)
     return not wrong
 
 
-def _check_placeholders(draft: Draft, around: Around) -> bool:
-    there = [*draft.table.table("knobs").values, *around.knobs]
+def _check_placeholders(draft: WorkloadDraft, around: Surroundings) -> bool:
+    there = [*(one.knob.name for one in draft.knobs), *around.knobs]
     wrong = [name for name in template.placeholders(draft.command(())) if name not in there]
     for name in wrong:
         literal = f"or write {{{{{name}}}}} for a literal {{{name}}}"
-        then = f"{nearest(name, there)}; {literal}" if there else f"add it to [knobs], {literal}"
-        draft.table.wrong(draft.key, f"the placeholder {{{name}}} has no knob", next=then)
+        then = f"{suggest_name(name, there)}; {literal}" if there else f"add it to [knobs], {literal}"
+        around.mistakes.add((*draft.place, draft.key), f"the placeholder {{{name}}} has no knob", next=then)
     return not wrong
 
 
-def _check_own(draft: Draft) -> None:
-    named = draft.takes or template.placeholders(draft.command(()))
-    for one in draft.drafts:
-        if not draft.has(one.knob.name):
-            _tell_unused(draft.table, one, named, draft.table.shown)
-
-
-def _tell_unused(table: Table, one: knobs.Draft, named: Collection[str], where: str) -> None:
+def _refuse_unused(one: KnobDraft, named: Collection[str], where: str, mistakes: Mistakes) -> None:
     name = one.knob.name
     then = f"put {{{name}}} where its value belongs, or leave it out"
-    then = f"{nearest(name, list(dict.fromkeys(named)))}; {then}" if named else then
-    table.problems.add(one.at, f"the knob {name} is not used by {where}", next=then)
+    then = f"{suggest_name(name, list(dict.fromkeys(named)))}; {then}" if named else then
+    mistakes.add(one.place, f"the knob {name} is not used by {where}", next=then)

@@ -17,8 +17,7 @@ from joulelab.analysis.sums import SumCurve
 from joulelab.core.scope import order, parent
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
+    from joulelab.analysis.damage import LostTables
     from joulelab.analysis.series import Ints
     from joulelab.core.quantity import Quantity
     from joulelab.core.spec import Spec, Stream
@@ -120,10 +119,8 @@ class ScopeChannels:
         return min(powers, key=lambda c: (c.spec.estimate, c.spec.window_s or 0.0, c.step_s), default=None)
 
 
-def load_channels(
-    run: Run, idle: tuple[int, int] | None = None, lost: Container[tuple[str, str, str]] = ()
-) -> list[ScopeChannels]:
-    """Read every energy-bearing channel of a run, but for tables (host, meter, name) that are `lost`.
+def load_channels(run: Run, idle: tuple[int, int] | None = None, lost: LostTables | None = None) -> list[ScopeChannels]:
+    """Read every energy-bearing channel of a run, but for tables that are `lost`.
 
     `idle` is an interval (ns) whose power bounds what was unseen.
     """
@@ -131,7 +128,9 @@ def load_channels(
     found: dict[tuple[str, str], list[Channel]] = {}
     parents: dict[tuple[str, str], str | None] = {}
     for table in run.tables():
-        for stream in table.streams if (table.host, table.meter, table.table) not in lost else ():
+        if lost is not None and lost.has_table(table.host, table.meter, table.table):
+            continue
+        for stream in table.streams:
             key = (table.host, stream.scope)
             channels = _channels(run, table, stream, state.get(key, {}), idle)
             if channels:

@@ -28,11 +28,11 @@ class LostTables:
     def __init__(self, damage: Iterable[Problem] = ()) -> None:
         lost = [p.path for p in damage if p.lost and not damages_marks(p)]
         self.all = any(path.name in DOCUMENTS for path in lost)
-        self._names = {(path.parent.name, *path.name.split(".")[:2]) for path in lost}
+        self._names: set[tuple[str, ...]] = {(path.parent.name, *path.name.split(".")[:2]) for path in lost}
 
-    def __contains__(self, table: tuple[str, str, str]) -> bool:
-        """Return whether a table (host, meter, name) is lost, alone or with all of its meter."""
-        return self.all or table in self._names or table[:2] in self._names
+    def has_table(self, host: str, meter: str, table: str) -> bool:
+        """Return whether a table is lost, alone or with all of its meter."""
+        return self.all or not self._names.isdisjoint({(host, meter, table), (host, meter)})
 
     def __bool__(self) -> bool:
         """Return whether there are any."""

@@ -95,7 +95,7 @@ def _verify_opened(run: Run) -> Verification:
     from joulelab.store.folder import RunState
 
     checks, has_manifest = run.check_files()
-    problems = {c.name: c.status for c in checks if c.status != WHOLE}
+    problems: dict[str, str] = {c.name: c.status for c in checks if c.status != WHOLE}
     try:
         if run.state is RunState.LIVE:
             return Verification(run.path, UNKNOWN, problems=(("end.json", "the run is still recording"),))

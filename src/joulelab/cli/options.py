@@ -145,9 +145,10 @@ def say(text: str) -> None:
 
 def describe_error(error: JoulelabError | click.ClickException | OSError) -> dict[str, str | None]:
     """Return code, what, where, why and next of an error, as `--json` prints it."""
-    cause = error if isinstance(error, JoulelabError) else error.__cause__
-    if isinstance(cause, JoulelabError):
-        return {key: getattr(cause, key) for key in ("code", "what", "where", "why", "next")}
+    if not isinstance(error, JoulelabError) and isinstance(error.__cause__, JoulelabError):
+        error = error.__cause__
+    if isinstance(error, JoulelabError):
+        return {key: getattr(error, key) for key in ("code", "what", "where", "why", "next")}
     if isinstance(error, OSError):
         where = str(error.filename) if error.filename else None
         return {"code": "system", "what": "a system call failed", "where": where, "why": error.strerror, "next": None}

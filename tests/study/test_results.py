@@ -7,6 +7,7 @@ import pytest
 from tests.study.bench import make_study, place, store_trial
 
 from joulelab.analysis.metrics import summarise
+from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import Quantity
 from joulelab.store.folder import write_json_atomic
@@ -118,6 +119,8 @@ def test_the_trial_of_an_older_version_counts_only_where_the_readings_were_left_
     }  # fmt: skip
     write_json_atomic(slot / "trial.json", old)
     assert load_trial(look(slot)).energy() == Quantity(9.0, {"gain:m": 1.0}, bounds={"m": 3.0})
+    assert load_result(run).energy is None
+    assert load_trial(look(slot)).energy() is not None, "also after somebody looked at the run without its readings"
     write_json_atomic(slot / "trial.json", old | {"run": "another"})
     assert load_trial(look(slot)).energies == {}
     write_json_atomic(slot / "trial.json", old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from joulelab.store.manifest import FILE as MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
     from joulelab.analysis.result import Fact, PhaseResult, Result
     from joulelab.study.slots import Slot
@@ -147,9 +149,9 @@ def _phases(result: Result) -> dict[str, PhaseTrial]:
     together = {}
     for name, phases in found.items():
         shared = set.intersection(*(set(phase.energy) for phase in phases))
-        energies = {
-            scope: total(phase.energy[scope] for phase in phases) for scope in phases[0].energy if scope in shared
-        }
+        energies: Mapping[str, Quantity] = phases[0].energy
+        if len(phases) > 1:
+            energies = {scope: total(phase.energy[scope] for phase in phases) for scope in energies if scope in shared}
         work: dict[str, float] = {}
         for kind, amount in (item for phase in phases for item in phase.work.items()):
             work[kind] = work.get(kind, 0.0) + amount
@@ -161,9 +163,9 @@ def load_trial(slot: Slot) -> SlotTrial:
     """Return the trial of a slot that is done, from the result of its run. Raises JoulelabError."""
     if slot.run is None:
         raise StoreError("there is no run", where=str(slot.folder))
-    old = _read_old_trial(slot)
-    if old is not None:
-        return old
+    stored = read_trial(slot)
+    if stored is not None:
+        return stored
     try:
         return from_result(load_result(slot.run))
     except JoulelabError:
@@ -175,8 +177,11 @@ def load_trial(slot: Slot) -> SlotTrial:
 
 def read_trial(slot: Slot) -> SlotTrial | None:
     """Return the trial of a slot where the result of its run is stored, else None: nothing is analysed."""
-    result = None if slot.run is None else read_result(slot.run)
-    return _read_old_trial(slot) if result is None else from_result(result)
+    if slot.run is None:
+        return None
+    old = _read_old_trial(slot.folder, slot.run)
+    result = read_result(slot.run) if old is None else None
+    return old if result is None else from_result(result)
 
 
 def _is_idle(busiest: float) -> bool:
@@ -186,17 +191,15 @@ def _is_idle(busiest: float) -> bool:
     return busiest < IDLE_LOAD
 
 
-def _read_old_trial(slot: Slot) -> SlotTrial | None:
+def _read_old_trial(slot: Path, run: Path) -> SlotTrial | None:
     """Return the trial that an older version stored of a run whose readings were left out since, else None."""
-    run = slot.run
-    if (
-        run is None
-        or (run / MANIFEST).exists()
-        or any(file.suffix in (".parquet", ".journal") for file in run.glob("*/*"))
-    ):
+    file = f"{slot}/{OLD_FILE}"
+    if not os.path.lexists(file) or (run / MANIFEST).exists():
+        return None
+    if any(reading.suffix in (".parquet", ".journal") for reading in run.glob("*/*")):
         return None
     try:
-        data = read_document(f"{slot.folder}/{OLD_FILE}")
+        data = read_document(file)
         if data["run"] != run.name:
             return None
         phases = data["phases"].items()

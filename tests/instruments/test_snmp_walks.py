@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tests.instruments.snmp_replay import parse_walk, read_objects
 
-from joulelab.core.errors import ConfigError, JoulelabError, Unavailable
-from joulelab.instruments.snmp.client import Name
+from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed, Unavailable
+from joulelab.instruments.snmp.client import MISSING, Name
+from joulelab.instruments.snmp.setup import Cell
 from joulelab.instruments.snmp.tables import tables
 
 WALKS = Path(__file__).parents[3] / "shared" / "data" / "devices" / "snmp"
@@ -163,6 +164,31 @@ def test_a_line_of_a_ups_with_a_current_and_no_power_refuses_the_whole(amps):
         read_objects(device("1.3.6.1.4.1.2254", (f"{OUTPUT}.4", 2000), (f"{OUTPUT}.5", 36, 40)))
     assert powers(ups, units=["1"]) == [2000]
     assert powers(device("1.3.6.1.4.1.2254", (f"{OUTPUT}.4", 2000), (f"{OUTPUT}.3", 91, None, -1))) == [2000]
+
+
+@pytest.mark.parametrize("drawn", [(f"{OUTPUT}.3", 94, 50), (f"{OUTPUT}.5", 36, 20)])
+def test_a_line_of_a_ups_with_0_w_beside_a_current_or_a_load_is_refused(drawn):
+    ups = device("1.3.6.1.4.1.2254", (f"{OUTPUT}.4", 2000, 0), drawn)
+    with pytest.raises(Unavailable, match=r"output line 2 is not metered.*power_w is 0 while its"):
+        read_objects(ups)
+    with pytest.raises(Unavailable, match="output line 2"):
+        read_objects(ups, units=["2"])
+    assert powers(ups, units=["1"]) == [2000]
+
+
+@pytest.mark.parametrize("drawn", [(0, 0), (4, 1)])
+def test_an_idle_line_of_a_ups_may_show_a_little_current(drawn):
+    amps, load = (f"{OUTPUT}.3", 94, drawn[0]), (f"{OUTPUT}.5", 36, drawn[1])
+    assert powers(device("1.3.6.1.4.1.2254", (f"{OUTPUT}.4", 2000, 0), amps, load)) == [2000, 0]
+
+
+def test_a_power_that_falls_to_0_beside_a_current_is_a_gap():
+    cell = Cell("power_w", 0, vital=True, draws=(Cell("current_a", 1, 0.1),))
+    assert cell.number([0, 5], frozenset()) == 0
+    assert cell.number([0, MISSING], frozenset()) == 0
+    assert cell.number([20, 50], frozenset()) == 20
+    with pytest.raises(ReadFailed, match="0 beside a current_a of 5"):
+        cell.number([0, 50], frozenset())
 
 
 def test_lines_of_one_ups_are_not_offered_as_units():

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 MAIN = "power"
 ENERGY = ("power_w", "energy_j")
-DRAWS = ("current_a", "load")  # a row that shows one of these feeds something, with or without a power
+# A row that shows one of these feeds something, with or without a power. Beside more than this, a power of 0 W is no
+# reading: 0.5 A are 115 VA at 230 V. Less may be the filters of idle supplies, or a power rounded to 100 W.
+DRAWS = {"current_a": 0.5, "load": 0.02}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Cell:
     vital: bool = False  # a power or a counter: without it the reading has failed
     most: float = inf
     zeros: tuple[int, ...] = ()  # places of power, current and energy: an outlet that never had any is not metered
+    draws: tuple[Cell, ...] = ()  # current and load beside a power: it cannot be 0 while they are not
 
     def number(self, values: Sequence[Value], sentinels: frozenset[int]) -> float:
         """Return the number in SI, NaN for what the device has not. Raises ReadFailed."""
@@ -45,6 +48,10 @@ class Cell:
         value = values[self.place]
         if self.zeros and all(values[place] in (0, MISSING) for place in self.zeros):
             raise ReadFailed("the outlet is not metered", why="its power, current and energy have always been 0")
+        drawn = (draw for draw in self.draws if draw.number(values, sentinels) > DRAWS[draw.name])
+        if value == 0 and (draw := next(drawn, None)):
+            why = f"it shows 0 beside a {draw.name} of {draw.number(values, sentinels):g}"
+            raise ReadFailed(f"the device does not know {self.name} just now", why=why)
         if isinstance(value, int) and value not in sentinels and (self.signed or value >= 0):
             return value * self.scale if value * self.scale <= self.most else nan
         if isinstance(value, int) or value is MISSING:
@@ -194,6 +201,8 @@ class Planner:
         if level.name == "outlet" and self._source.zero_is_unmetered:
             zeros = [c.at(row.index) for c in level.columns if c.name in (*ENERGY, "current_a")]
             cells = [replace(cell, zeros=tuple(map(self._place, zeros))) if cell.vital else cell for cell in cells]
+        draws = tuple(cell for cell in cells if cell.name in DRAWS and cell.place is not None)
+        cells = [replace(cell, draws=draws) if cell.name == "power_w" else cell for cell in cells]
         specs = [self._spec(name, by_name.get(name)) for name in columns]
         if self._settings.timestamps and "read_time" in level.read:
             first = by_name.get("power_w") or bound[0]
@@ -247,6 +256,14 @@ class Planner:
             if one.column.name == "power_w" and isinstance(answers[one.oid], int)
         }
         shown = {one.oid for one, value in zip(every, values, strict=True) if self._shows(one, value)}
+        for index, many in bound.items():
+            power = next((o for o in many if o.column.name == "power_w" and answers[o.oid] == 0), None)
+            known = ((o, answers[o.oid]) for o in many if o.oid in shown)
+            numbers = {o.column.name: value * o.scale for o, value in known if isinstance(value, int)}
+            drawn = [f"{name} is {numbers[name]:g}" for name, least in DRAWS.items() if numbers.get(name, 0.0) > least]
+            if power is not None and drawn:
+                shown.discard(power.oid)
+                self._odd[index] = f": its power_w is 0 while its {' and its '.join(drawn)}"
         return {index: [one for one in many if one.oid in shown] for index, many in bound.items()}
 
     def _shows(self, one: Bound, value: Value) -> bool:

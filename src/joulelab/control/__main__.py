@@ -71,8 +71,8 @@ class KeeperProcess:
                     reason = signal.Signals(self._signal).name
                 elif self._client.has_ended():
                     reason = CLIENT_ENDED
-                elif self._sock.fileno() in ready:
-                    reason = self._serve_client()
+                else:
+                    reason = self._serve_client() if self._sock.fileno() in ready else ""
         finally:
             self._restore_caps(reason or "it failed")
 

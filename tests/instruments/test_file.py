@@ -52,7 +52,7 @@ def test_what_means_no_value_is_nan_and_no_text(tmp_path: Path, cell: str) -> No
 
 
 @pytest.mark.parametrize(
-    "cell", ["abc", "1.2.3", "12 MiB", "0x10", "1_000", "inf", "1e999", "12,5", "١٢", "12 Wx", "--5", "[Unknown Error]"]
+    "cell", ["abc", "1.2.3", "12 MiB", "0x10", "inf", "1e999", "١٢", "12 Wx", "--5", "[Unknown Error]"]
 )
 def test_text_is_a_gap_with_its_line_and_never_a_number(tmp_path: Path, cell: str) -> None:
     archive = opened(tmp_path, log(100, 100, f'"{cell}"', 100))
@@ -277,7 +277,7 @@ def test_text_in_a_state_is_counted_and_no_gap(tmp_path: Path) -> None:
 
 
 def test_gaps_that_are_too_many_are_counted(tmp_path: Path) -> None:
-    found = only(opened(tmp_path, log(*(("x", 5)[k % 2] for k in range(2400)))))
+    found = only(opened(tmp_path, log(*(5 if k % 10 < 5 else "" for k in range(12_001)))))
     assert len(told([found], "gap")) == 1000
     assert "200 more gaps are not listed" in "".join(str(e["what"]) for e in told([found], "problem"))
 

@@ -5,7 +5,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.instruments.file_bench import POWER, at, everything, log, only, opened, seconds, values
+from tests.instruments.file_bench import POWER, at, everything, log, only, opened, problems, seconds, values
 
 from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
 from joulelab.instruments.file import CONFIG, open_archive
@@ -155,6 +155,9 @@ def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None
         (("1,234,567", "2,345"), 'declare the separator of thousands: thousands=","'),
         (("1,234", "99,5"), 'declare the decimal comma: decimal=","'),
         (("1.234,567", "99,5"), 'declare the decimal comma: decimal="," thousands="."'),
+        (("1 300",), 'declare the separator of thousands: thousands=" "'),
+        (("1_300",), 'declare the separator of thousands: thousands="_"'),
+        (("-1'300'000.5 W",), 'declare the separator of thousands: thousands="\'"'),
     ],
 )
 def test_the_advice_on_a_comma_offers_all_that_it_may_be(tmp_path: Path, cells: tuple[str, ...], advice: str) -> None:
@@ -162,6 +165,32 @@ def test_the_advice_on_a_comma_offers_all_that_it_may_be(tmp_path: Path, cells: 
     with pytest.raises(ReadFailed) as refused:
         _ = opened(tmp_path, text).interval
     assert str(refused.value).endswith(advice)
+
+
+@pytest.mark.parametrize("cell", ['"1,300"', '"1,300.5 W"', '"12,5"', "1 300"])
+def test_one_number_with_a_separator_among_plain_ones_refuses_the_file(tmp_path: Path, cell: str) -> None:
+    with pytest.raises(ReadFailed, match=r"'watts' cannot be read.*1 cells are no numbers; first: line 102.*declare"):
+        _ = opened(tmp_path, log(*[700] * 100, cell, *[700] * 100)).interval
+
+
+def test_points_between_thousands_are_found_beside_a_decimal_comma(tmp_path: Path) -> None:
+    text = f"t;watts\n{at(0)};700,5\n{at(1)};1.300\n"
+    with pytest.raises(ReadFailed, match=r'thousands="\."'):
+        _ = opened(tmp_path, text, decimal=",").interval
+    assert values(only(opened(tmp_path, text, decimal=",", thousands="."))) == [700.5, 1300.0]
+
+
+def test_much_text_among_numbers_refuses_the_file_and_a_little_is_a_gap(tmp_path: Path) -> None:
+    cells = [700] * 100
+    assert "5 cells are no numbers" in problems(opened(tmp_path, log(*cells, *["over"] * 5)))
+    with pytest.raises(ReadFailed, match=r'6 cells are no numbers.*missing=\["over"\]'):
+        _ = opened(tmp_path, log(*cells, *["over"] * 6)).interval
+    assert len(values(only(opened(tmp_path, log(*cells, *["over"] * 6), missing=["over"])))) == 106
+
+
+def test_much_that_does_not_fit_the_header_refuses_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ReadFailed, match=r"30 rows have another number of cells.*quote cells"):
+        _ = opened(tmp_path, log(*[700] * 70, *["1,300"] * 30)).interval
 
 
 def test_a_comma_between_thousands_is_read_as_advised(tmp_path: Path) -> None:

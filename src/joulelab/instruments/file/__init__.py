@@ -12,7 +12,7 @@ from joulelab.instruments import nearest, wall
 from joulelab.instruments.file.layout import Layout, Names, check_tables, layout_of
 from joulelab.instruments.file.presets import PRESETS, preset
 from joulelab.instruments.file.source import CsvSource, ParquetSource, sha256
-from joulelab.instruments.file.streams import Track, fetched, unreadable
+from joulelab.instruments.file.streams import Track, fetched, is_much, unreadable
 from joulelab.instruments.file.times import BadStamp, Clock, guess, zone_of
 from joulelab.instruments.settings import check_keys, seconds, text
 
@@ -154,6 +154,9 @@ class FileArchive:
         wrong = unreadable(found, layout)
         if wrong is not None:
             raise ReadFailed(wrong[0], where=str(self.path), why=wrong[1], next=wrong[2])
+        if is_much(self._source.faults.shape, sum(len(t.times) for t in found)):
+            why = "a part of the readings is not the whole"
+            raise ReadFailed("many rows do not fit the header", where=str(self.path), why=why, next=self._shapes())
         problems = [*self._problems(clock, found)]
         if bad_times:
             problems.append(f"{bad_times} rows are left out: no time stamp ({first_bad})")
@@ -173,7 +176,7 @@ class FileArchive:
         if not self._source.faults.shape:
             return None
         count, line = self._source.faults.shape, self._source.faults.first_line
-        advice = 'set delimiter=";" and, for decimal commas, decimal=","'
+        advice = 'set delimiter=";" and, for decimal commas, decimal=","; quote cells that hold the delimiter ("1,300")'
         return f"{count} rows have another number of cells than the header (first: line {line}): {advice}"
 
     def _problems(self, clock: Clock | None, tracks: Sequence[Track]) -> list[str]:

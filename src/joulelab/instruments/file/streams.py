@@ -25,6 +25,10 @@ MOST_GAPS = 1000  # gaps of a stream that are told one by one
 _COMMA = re.compile(r"[-+]?\d[\d. ']*,\d+(?:[eE][-+]?\d+)?\s*[A-Za-z]*")
 # A number with commas between thousands; with one comma and no point it may also be a decimal comma: 1,234.
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?\s*[A-Za-z]*")
+# A number with something else between thousands: 1 300, 1'300, 1_300, or 1.300 where the decimal mark is a comma.
+_SEPARATED = re.compile(r"[-+]?\d{1,3}([.'’_ \u00a0\u202f])\d{3}(?:\1\d{3})*(?:[.,]\d*)?\s*[A-Za-z]*")
+# More text than this, as a share and in cells or rows, is no accident: a reading too high for the file, another layout.
+MOST_TEXT, FEW = 0.05, 2
 Event = dict[str, Any]
 Row = tuple[int, int, Sequence[float]]
 
@@ -139,26 +143,32 @@ def fetched(track: Track, layout: Layout, period_s: float | None) -> list[Fetche
 def unreadable(tracks: Sequence[Track], layout: Layout) -> tuple[str, str, str] | None:
     """Return what, why and next where powers and energies hold text in place of numbers; None where they are read.
 
-    Where most of a column's values have a comma, the few that are whole numbers do not make it readable.
+    One cell that is a number with a separator is enough: such numbers are the large ones. Other text is a gap, unless
+    there is much of it.
     """
     mapped = [k for k, column in enumerate(layout.columns) if column.spec.kind != "state"]
-    bad = {k: [b for t in tracks for b in t.bad if b.column == k] for k in mapped}
-    if not any(bad.values()):
-        return None
-    good = {k: sum(not isnan(v) for t in tracks for v in t.values[k]) for k in mapped}
-    for k, cells in bad.items():
-        marked = [b.text for b in cells if _COMMA.fullmatch(b.text) or _GROUPED.fullmatch(b.text)]
-        if len(marked) > good[k]:
-            return _no_numbers(layout.columns[k], cells, _comma_advice(marked))
-    if any(good.values()):
-        return None
-    k = next(k for k in mapped if bad[k])
-    advice = "map another column, or say how numbers are written: decimal, thousands, missing"
-    return _no_numbers(layout.columns[k], bad[k], advice)
+    for k in mapped:
+        bad = [b for t in tracks for b in t.bad if b.column == k]
+        marked = [b for b in bad if any(form.fullmatch(b.text) for form in (_COMMA, _GROUPED, _SEPARATED))]
+        if marked:
+            return _no_numbers(layout.columns[k], marked, _comma_advice([b.text for b in marked]))
+        good = sum(not isnan(v) for t in tracks for v in t.values[k])
+        if bad and (not good or is_much(len(bad), good)):
+            advice = "map another column, or say how numbers are written: decimal, thousands"
+            return _no_numbers(layout.columns[k], bad, f'{advice}, missing=["{bad[0].text}"]')
+    return None
+
+
+def is_much(left_out: int, taken: int) -> bool:
+    """Return whether so many cells or rows are left out that the rest does not stand for the whole."""
+    return left_out > max(FEW, MOST_TEXT * (left_out + taken))
 
 
 def _comma_advice(texts: Sequence[str]) -> str:
     """Return what to declare where numbers have commas: of decimals, of thousands, or either."""
+    other = next((match[1] for text in texts if (match := _SEPARATED.fullmatch(text))), "")
+    if other and not any("," in text for text in texts):
+        return f'declare the separator of thousands: thousands="{other}"'
     is_grouped = all(map(_GROUPED.fullmatch, texts))
     if is_grouped and any("." in text or text.count(",") > 1 for text in texts):
         return 'declare the separator of thousands: thousands=","'

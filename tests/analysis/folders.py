@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.analysis.virtual import BASE, NS, TOOK, accuracy, ns, stamps
 
-from joulelab.core.clock import boot_id
+from joulelab.core.clock import read_boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.store.folder import create_run, end_run, identify_owner
 from joulelab.store.journal import JournalWriter, journal_path, pack_row
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 UTC = 1_700_000_000 * NS
 STARTED = {"mono_ns": BASE, "utc_ns": UTC, "width_ns": 400, "kernel_error_ns": None, "boot_id": "b"}
-NOBODY = {"pid": 2**22 + 1, "start_ticks": 1, "boot_id": boot_id()}  # larger than any pid of Linux: dead
+NOBODY = {"pid": 2**22 + 1, "start_ticks": 1, "boot_id": read_boot_id()}  # larger than any pid of Linux: dead
 NVML = accuracy(0.05, shared="nvml:H100", quantum=0.001)
 RAPL = accuracy(0.05, shared="rapl:package")
 METER = accuracy(0.01, shared="bmc")

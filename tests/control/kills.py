@@ -20,7 +20,7 @@ from tests.control.fake import wait_for
 from joulelab.control.client import restore_leftovers
 from joulelab.control.leftovers import has_leftovers
 from joulelab.core.clock import monotonic_ns
-from joulelab.core.process import start_ticks
+from joulelab.core.process import read_start_ticks
 from joulelab.twin.model import Node, preset
 from joulelab.twin.serve import TwinServer
 
@@ -143,7 +143,7 @@ def keepers(client: int) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (folder / "cmdline").read_bytes().split(b"\0")
-            if b"joulelab.control" in words and str(client).encode() in words and start_ticks(int(folder.name)):
+            if b"joulelab.control" in words and str(client).encode() in words and read_start_ticks(int(folder.name)):
                 found.append(int(folder.name))
     return found
 

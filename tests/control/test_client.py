@@ -16,7 +16,7 @@ from joulelab.control.client import CapRequest, Caps, restore_leftovers
 from joulelab.control.keeper import ROOT_DENIED
 from joulelab.control.leftovers import has_leftovers
 from joulelab.control.state import StateFolder
-from joulelab.core.process import start_ticks
+from joulelab.core.process import read_start_ticks
 from joulelab.core.setting import GET_PERMISSION
 
 pytestmark = pytest.mark.system
@@ -70,7 +70,7 @@ def test_caps_are_set_changed_and_put_back(environ, files):
         caps.set([CapRequest("gpu:0", 140.0)])
         keeper = keeper_of(caps)
     assert (files.get("GPU-0"), files.get("GPU-1")) == ({"cap_w": 300.0}, {"cap_w": 320.0})
-    assert start_ticks(keeper) is None
+    assert read_start_ticks(keeper) is None
     assert not StateFolder(environ).list_devices()
 
 
@@ -218,7 +218,7 @@ def test_a_new_keeper_that_is_refused_is_told_and_tried_again(environ, files):
     with Caps(environ) as caps, Caps(environ, who={"command": "thief"}) as other:
         caps.set([CapRequest("gpu:0", 170.0)])
         os.kill(keeper_of(caps), signal.SIGKILL)
-        wait_for(lambda: start_ticks(keeper_of(caps)) is None)  # then its device is free
+        wait_for(lambda: read_start_ticks(keeper_of(caps)) is None)  # then its device is free
         other.set([CapRequest("gpu:0", 200.0)])
         heard = hear(caps, "caps-problem")
         assert "gpu:0: held by" in heard[-1]["problem"]
@@ -283,7 +283,7 @@ def test_a_keeper_that_lived_long_is_started_again_at_once(environ):
         caps._started_ns -= 2 * client.HEALTHY_NS
         caps._delay_ns = client.LAST_RETRY_NS
         os.kill(keeper_of(caps), signal.SIGKILL)
-        wait_for(lambda: start_ticks(keeper_of(caps)) is None)
+        wait_for(lambda: read_start_ticks(keeper_of(caps)) is None)
         assert hear(caps, "keeper-started")
 
 

@@ -12,7 +12,7 @@ from tests.control.fake import fails, wait_for
 from joulelab.control.client import CapRequest, Caps, restore_leftovers
 from joulelab.control.leftovers import has_leftovers
 from joulelab.control.state import StateFolder
-from joulelab.core.process import start_ticks
+from joulelab.core.process import read_start_ticks
 
 pytestmark = pytest.mark.system
 
@@ -104,7 +104,7 @@ def test_the_next_cap_finishes_what_was_left_first(environ, files):
     process = holding(environ)
     os.kill(process.pid, signal.SIGSTOP)
     os.kill(process.keeper, signal.SIGKILL)
-    wait_for(lambda: start_ticks(process.keeper) is None)
+    wait_for(lambda: read_start_ticks(process.keeper) is None)
     with Caps(environ) as caps:
         (held,) = caps.set([CapRequest("gpu:0", 150.0)])
         assert held.found == 300.0

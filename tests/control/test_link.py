@@ -13,7 +13,7 @@ from tests.control.fake import fails, wait_for
 
 from joulelab.control import link
 from joulelab.control.client import CapRequest, Caps, restore_leftovers
-from joulelab.core.process import start_ticks
+from joulelab.core.process import read_start_ticks
 
 TWO = [CapRequest("gpu:0", 170.0), CapRequest("gpu:1", 0.5, "share")]
 
@@ -95,7 +95,7 @@ def test_an_answer_that_refuses_a_status_or_restore_is_raised(environ, monkeypat
 @pytest.mark.system
 def test_a_process_is_known_by_more_than_its_number():
     process = subprocess.Popen(["sleep", "600"])
-    ticks = start_ticks(process.pid)
+    ticks = read_start_ticks(process.pid)
 
     def no_pidfd(_):
         raise OSError("not on this kernel")

@@ -5,19 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.codes import raises_code
 
-from joulelab.core.duration import UNITS, seconds
+from joulelab.core.duration import UNITS, read_seconds
 
 
 @given(st.integers(0, 10**6), st.sampled_from(sorted(UNITS)))
 def test_a_time_is_a_number_and_a_unit(number: int, unit: str) -> None:
-    assert seconds(f"{number}{unit}") == seconds(f" {number} {unit} ") == number * UNITS[unit]
+    assert read_seconds(f"{number}{unit}") == read_seconds(f" {number} {unit} ") == number * UNITS[unit]
 
 
 def test_times_as_people_write_them() -> None:
-    assert [seconds(text) for text in ("10", "10s", "500ms", "2m", "1.5h", ".5s", "3.", "2µs")] == [
+    assert [read_seconds(text) for text in ("10", "10s", "500ms", "2m", "1.5h", ".5s", "3.", "2µs")] == [
         10, 10, 0.5, 120, 5400, 0.5, 3, 2e-6,
     ]  # fmt: skip
-    assert (seconds(3), seconds(0.5)) == (3.0, 0.5)
+    assert (read_seconds(3), read_seconds(0.5)) == (3.0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -25,10 +25,10 @@ def test_times_as_people_write_them() -> None:
 )
 def test_what_is_no_time_is_refused(wrong: float | str) -> None:
     with raises_code("config.no-time"):
-        seconds(wrong)
+        read_seconds(wrong)
 
 
 @pytest.mark.parametrize("short", ["0", "0.5ms", 0, -1.0])
 def test_what_is_too_short_is_refused(short: float | str) -> None:
     with raises_code("config.time-too-short"):
-        seconds(short, 0.001)
+        read_seconds(short, 0.001)

@@ -18,8 +18,16 @@ from hypothesis import strategies as st
 
 from joulelab.core import marks
 from joulelab.core.clock import NS
-from joulelab.core.marks import STAMPS, MarkWriter, current_phase, local_rank, local_ranks, shell_mark, shell_work
-from joulelab.core.process import start_ticks
+from joulelab.core.marks import (
+    STAMPS,
+    MarkWriter,
+    count_local_ranks,
+    current_phase,
+    read_local_rank,
+    write_shell_mark,
+    write_shell_work,
+)
+from joulelab.core.process import read_start_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +61,7 @@ def test_phases_nest_and_name_their_parent(tmp_path: Path) -> None:
     assert (nested["name"], nested["n"], nested["parent"]) == ("epoch", 3, outer)
     assert nested["thread"] == threading.get_native_id()
     assert [e["id"] for e in ends] == [inner, outer]
-    assert [p.name for p in tmp_path.iterdir()] == [f"{os.getpid()}-{start_ticks()}.jsonl"]
+    assert [p.name for p in tmp_path.iterdir()] == [f"{os.getpid()}-{read_start_ticks()}.jsonl"]
 
 
 def test_what_cannot_be_written_is_lost_and_fails_nobody(tmp_path: Path) -> None:
@@ -233,11 +241,11 @@ def test_other_ranks_write_work_but_no_phases(tmp_path: Path) -> None:
     [({}, 0), ({"LOCAL_RANK": "2", "SLURM_LOCALID": "0"}, 2), ({"SLURM_LOCALID": "1"}, 1), ({"LOCAL_RANK": "x"}, 0)],
 )
 def test_local_rank(environ: dict[str, str], rank: int) -> None:
-    assert local_rank(environ) == rank
+    assert read_local_rank(environ) == rank
 
 
 def test_local_ranks() -> None:
-    counts = [local_ranks({name: "4"}) for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "OTHER")]
+    counts = [count_local_ranks({name: "4"}) for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "OTHER")]
     assert counts == [4, 4, 1]
 
 
@@ -294,16 +302,16 @@ def test_a_worker_of_multiprocessing_writes_what_is_left_when_it_ends(
 
 
 def test_a_shell_marks_by_its_own_file(tmp_path: Path) -> None:
-    shell_mark(tmp_path, "load", 1, shell=os.getpid())
-    shell_mark(tmp_path, None, shell=os.getpid())
+    write_shell_mark(tmp_path, "load", 1, shell=os.getpid())
+    write_shell_mark(tmp_path, None, shell=os.getpid())
     (path,) = tmp_path.iterdir()
-    assert path.name == f"sh-{os.getpid()}-{start_ticks()}.jsonl"
+    assert path.name == f"sh-{os.getpid()}-{read_start_ticks()}.jsonl"
     assert [(m["mark"], m["name"], m["n"]) for m in lines(tmp_path)] == [("switch", "load", 1), ("switch", None, None)]
 
 
 def test_a_shell_reports_work_in_the_same_file(tmp_path: Path) -> None:
-    shell_mark(tmp_path, "load", shell=os.getpid())
-    shell_work(tmp_path, {"samples": 64.0}, shell=os.getpid())
+    write_shell_mark(tmp_path, "load", shell=os.getpid())
+    write_shell_work(tmp_path, {"samples": 64.0}, shell=os.getpid())
     _, reported = lines(tmp_path)
     assert (reported["mark"], reported["amounts"], reported["phase"]) == ("work", {"samples": 64.0}, None)
     assert reported["at"] == [reported["from"]]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.waiting import until
 
-from joulelab.core.process import find_process, identify_process, is_pending, is_stopped, start_ticks
+from joulelab.core.process import find_process, identify_process, is_pending, is_stopped, read_start_ticks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 @pytest.mark.system
 def test_start_ticks_tell_processes_apart() -> None:
-    assert start_ticks() == start_ticks(os.getpid())
+    assert read_start_ticks() == read_start_ticks(os.getpid())
     with subprocess.Popen(["sleep", "60"]) as process:
-        assert (start_ticks(process.pid) or 0) >= (start_ticks() or 0)
+        assert (read_start_ticks(process.pid) or 0) >= (read_start_ticks() or 0)
         process.kill()
-        until(lambda: start_ticks(process.pid) is None)  # a zombie has ended
-    assert start_ticks(process.pid) is None
+        until(lambda: read_start_ticks(process.pid) is None)  # a zombie has ended
+    assert read_start_ticks(process.pid) is None
 
 
 def test_names_with_brackets_and_spaces(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     fields = " ".join(str(n) for n in range(4, 30))
     (tmp_path / "7" / "stat").write_text(f"7 (a) Z b) S {fields}\n")
-    assert start_ticks(7, tmp_path) == 22
+    assert read_start_ticks(7, tmp_path) == 22
     (tmp_path / "7" / "stat").write_text("7 (torn")
-    assert start_ticks(7, tmp_path) is None
+    assert read_start_ticks(7, tmp_path) is None
 
 
 def test_an_identified_process_is_found_again() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulelab.core.scope import ancestors, family, order, parent, roots
+from joulelab.core.scope import find_family, find_parent, find_roots, list_ancestors, rank_scope
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from joulelab.core.scope import ancestors, family, order, parent, roots
     [("gpu:3", "gpu"), ("gpu:0/mig:1", "gpu"), ("node.ac", "node.ac"), ("cpu:1/die:0", "cpu"), ("cpu", "cpu")],
 )
 def test_family_is_the_word_before_the_number(scope, name):
-    assert family(scope) == name
+    assert find_family(scope) == name
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_family_is_the_word_before_the_number(scope, name):
     ],
 )
 def test_the_declared_container_comes_first_then_the_one_of_the_family(scope, declared, container):
-    assert parent(scope, declared) == container
+    assert find_parent(scope, declared) == container
 
 
 def test_people_read_scopes_from_the_chip_to_the_wall():
@@ -43,12 +43,12 @@ def test_people_read_scopes_from_the_chip_to_the_wall():
     expected = ["gpu:2", "gpu:2/mig:1", "gpu:10", "cpu:0", "dram:0", "psys", "node.dc", "node.ac", "rack", "fan:0"]
     for seed in range(5):
         shuffled = random.Random(seed).sample(scopes, len(scopes))
-        assert sorted(shuffled, key=order) == expected
+        assert sorted(shuffled, key=rank_scope) == expected
 
 
 def test_the_order_tells_apart_what_has_no_number():
-    assert order("gpu:0/mig:a") < order("gpu:0/mig:b")
-    assert order("outlet:²") > order("outlet:")  # a digit for isdigit(), but no number
+    assert rank_scope("gpu:0/mig:a") < rank_scope("gpu:0/mig:b")
+    assert rank_scope("outlet:²") > rank_scope("outlet:")  # a digit for isdigit(), but no number
 
 
 RAPL = {
@@ -74,15 +74,15 @@ RAPL = {
     ],
 )
 def test_what_another_contains_is_not_counted(measured, counted):
-    assert roots(measured, RAPL) == counted
+    assert find_roots(measured, RAPL) == counted
 
 
 def test_of_scopes_that_contain_each_other_one_counts():
     loop = {"cpu:0": "psys", "psys": "cpu:0", "core:0": "cpu:0"}
-    assert roots(["psys", "cpu:0", "core:0"], loop) == ["cpu:0"]
-    assert roots(["core:0", "psys"], loop) == ["psys"]
-    assert roots(["cpu:0"], {"cpu:0": "cpu:0"}) == ["cpu:0"]
-    assert ancestors("core:0", loop) == ["cpu:0", "psys"]
+    assert find_roots(["psys", "cpu:0", "core:0"], loop) == ["cpu:0"]
+    assert find_roots(["core:0", "psys"], loop) == ["psys"]
+    assert find_roots(["cpu:0"], {"cpu:0": "cpu:0"}) == ["cpu:0"]
+    assert list_ancestors("core:0", loop) == ["cpu:0", "psys"]
 
 
 @st.composite
@@ -96,13 +96,13 @@ def forests(draw):
 @given(forests())
 def test_nothing_is_counted_twice_and_nothing_is_left_out(forest):
     measured, parents = forest
-    top = roots(measured, parents)
+    top = find_roots(measured, parents)
     assert len(set(top)) == len(top)
     for scope in top:
-        assert not set(ancestors(scope, parents)) & set(top), "a counted scope lies in another counted scope"
+        assert not set(list_ancestors(scope, parents)) & set(top), "a counted scope lies in another counted scope"
     for scope in measured:
-        covered = {scope, *ancestors(scope, parents)} & set(top)
+        covered = {scope, *list_ancestors(scope, parents)} & set(top)
         # In a loop the chain of one member may end before the counted one; then the counted one lies in it.
-        covered |= {t for t in top if scope in ancestors(t, parents)}
+        covered |= {t for t in top if scope in list_ancestors(t, parents)}
         assert covered, f"{scope} is measured and no counted scope holds it"
-    assert roots(sorted(measured), parents) == roots(sorted(measured, reverse=True), parents)
+    assert find_roots(sorted(measured), parents) == find_roots(sorted(measured, reverse=True), parents)

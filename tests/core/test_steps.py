@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulelab.core.clock import NS
-from joulelab.core.marks import MarkWriter, global_rank, shell_fact
+from joulelab.core.marks import MarkWriter, read_global_rank, write_shell_fact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -252,7 +252,7 @@ def test_a_forked_child_numbers_its_own_steps(loop: Loop) -> None:
     ],
 )
 def test_global_rank(environ: dict[str, str], rank: int) -> None:
-    assert global_rank(environ) == rank
+    assert read_global_rank(environ) == rank
 
 
 class Tensor:
@@ -287,7 +287,7 @@ def test_other_ranks_tell_no_facts(tmp_path: Path) -> None:
 
 
 def test_a_shell_tells_facts_in_its_own_file(tmp_path: Path) -> None:
-    shell_fact(tmp_path, {"data": "x", "n": 2}, shell=os.getpid())
+    write_shell_fact(tmp_path, {"data": "x", "n": 2}, shell=os.getpid())
     (path,) = tmp_path.iterdir()
     assert path.name.startswith(f"sh-{os.getpid()}-")
     assert json.loads(path.read_text())["facts"] == {"data": "x", "n": 2}

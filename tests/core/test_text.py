@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
-from joulelab.core.text import finite_or_none, printable, storable, suggest_name
+from joulelab.core.text import escape_surrogates, escape_unprintable, finite_or_none, suggest_name
 
 
 def test_lone_surrogates_are_written_out() -> None:
-    assert [storable(t) for t in ("a", "ä", "\udc80x")] == ["a", "ä", r"\udc80x"]
+    assert [escape_surrogates(t) for t in ("a", "ä", "\udc80x")] == ["a", "ä", r"\udc80x"]
 
 
 def test_what_moves_the_cursor_is_written_out() -> None:
-    assert [printable(t) for t in ("ä b", "\x1b[31m\n", "\u202e")] == ["ä b", r"\x1b[31m\n", r"\u202e"]
+    assert [escape_unprintable(t) for t in ("ä b", "\x1b[31m\n", "\u202e")] == ["ä b", r"\x1b[31m\n", r"\u202e"]
 
 
 def test_the_nearest_name_is_suggested() -> None:

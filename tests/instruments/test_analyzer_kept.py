@@ -12,7 +12,7 @@ import pytest
 from tests.instruments.analyzer_bench import Bench, rows_of, told
 
 from joulelab.core.clock import monotonic_ns
-from joulelab.core.process import start_ticks
+from joulelab.core.process import read_start_ticks
 from joulelab.instruments.analyzer.kept import Kept
 from joulelab.twin.servers._scpi_readings import AnalyzerFlaws
 from joulelab.twin.servers.analyzer import serve
@@ -78,7 +78,7 @@ def test_what_a_living_process_keeps_is_not_touched(state_home):
     path = state_home / "joulelab" / "analyzer-C3.json"
     path.parent.mkdir()
     parent = os.getppid()
-    data = {"pid": parent, "start_ticks": start_ticks(parent), "started": True, "found": {":RATE": "1"}}
+    data = {"pid": parent, "start_ticks": read_start_ticks(parent), "started": True, "found": {":RATE": "1"}}
     path.write_text(json.dumps(data))
     kept = Kept()
     kept.begin("C3")

@@ -11,7 +11,7 @@ import time
 import pytest
 from tests.instruments import timeseries
 
-from joulelab.core.clock import NS, utc_now_ns
+from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.instruments import open_meter
 from joulelab.instruments import prometheus as module
@@ -197,7 +197,7 @@ def test_hosts_by_label_and_units(server, fetch):
 
 def test_live_the_newest_sample_and_its_age(victoria):
     """VictoriaMetrics hides the newest 30 s from evaluated queries; raw samples are there at once."""
-    now = utc_now_ns()
+    now = read_utc_ns()
     put = "".join(f'live_watts{{n="{k}"}} {100 + k} {now // 1_000_000 - 1000 * k}\n' for k in range(3))
     timeseries.put(victoria, put)
     config = {"address": victoria, "label": "p", "queries": [{"query": "live_watts", "scope": "outlet:p.{n}"}]}
@@ -216,7 +216,7 @@ def test_live_the_newest_sample_and_its_age(victoria):
 def test_it_dies_and_returns(tmp_path):
     with contextlib.ExitStack() as stack:
         with timeseries.victoria(tmp_path) as address:
-            timeseries.put(address, f"live_watts 250 {utc_now_ns() // 1_000_000}\n")
+            timeseries.put(address, f"live_watts 250 {read_utc_ns() // 1_000_000}\n")
             config = {"address": address, "label": "p", "queries": [{"query": "live_watts"}], "timeout_s": 60.0}
             meter = stack.enter_context(contextlib.closing(open_meter("prometheus", config | {"lookback_s": 600})))
             stream = meter.streams()[0]
@@ -224,12 +224,12 @@ def test_it_dies_and_returns(tmp_path):
         with pytest.raises(ReadFailed, match="refused"):
             meter.read(stream)
         with timeseries.victoria(tmp_path, int(address.rpartition(":")[2])) as again:
-            timeseries.put(again, f"live_watts 260 {utc_now_ns() // 1_000_000}\n")
+            timeseries.put(again, f"live_watts 260 {read_utc_ns() // 1_000_000}\n")
             assert meter.read(stream)[0] == 260
 
 
 def test_live_a_target_that_is_down_may_return(victoria):
-    timeseries.put(victoria, f"gone_watts 1 {utc_now_ns() // 1_000_000 - 600_000}\n")
+    timeseries.put(victoria, f"gone_watts 1 {read_utc_ns() // 1_000_000 - 600_000}\n")
     config = {"address": victoria, "label": "p", "queries": [{"query": "gone_watts"}], "timeout_s": 60.0}
     with pytest.raises(ReadFailed, match="no recent sample"):
         open_meter("prometheus", config)
@@ -251,7 +251,7 @@ class Canned:
             def do_GET(self):
                 canned.seen.append((self.path, self.headers.get("Authorization")))
                 canned.released.wait(canned.delay_s)
-                at = utc_now_ns() / NS
+                at = read_utc_ns() / NS
                 series = [{"metric": {"__name__": "x"}, "values": [[round(at, 3), "5"]]}]
                 answer = {"status": "success", "data": {"resultType": "matrix", "result": series}}
                 body = canned.body if canned.body is not None else json.dumps(answer).encode()
@@ -311,7 +311,7 @@ def test_slow_and_odd_answers():
 
 
 def test_one_question_serves_all_streams(victoria, monkeypatch):
-    now = utc_now_ns() // 1_000_000
+    now = read_utc_ns() // 1_000_000
     timeseries.put(victoria, "".join(f'many_watts{{n="{k}"}} {k + 1} {now}\n' for k in range(20)))
     config = {
         "address": victoria,
@@ -343,7 +343,7 @@ def test_the_doctor(prom, victoria):
         assert "not as Prometheus" in said({"address": canned.address, "preset": "ipmi"})
         canned.status, canned.body = 401, b""
         assert "does not let us in" in said({"address": canned.address, "preset": "ipmi"})
-    old = utc_now_ns() // 1_000_000 - 60_000
+    old = read_utc_ns() // 1_000_000 - 60_000
     timeseries.put(victoria, f"old_watts 1 {old}\n")
     assert "latencyOffset" in said({"address": victoria, "queries": [{"query": "old_watts"}]})
 

@@ -92,7 +92,7 @@ def test_psys_contains_packages_and_memory(tmp_path):
     meter = opened(tree(tmp_path, XEON | {"intel-rapl:2": ("psys", 9), "intel-rapl:3": ("psys", 9)}))
     parents = scopes(meter)
     assert (parents["cpu:0"], parents["dram:1"], parents["core:0"], parents["psys"]) == ("psys", "psys", "cpu:0", None)
-    assert scope.roots(parents, parents) == ["psys"]
+    assert scope.find_roots(parents, parents) == ["psys"]
     assert "second psys" in meter.missing()[0].what
 
 
@@ -124,7 +124,7 @@ def test_dies_with_counters_of_their_own_are_scopes_of_their_own(tmp_path):
     }
     parents = scopes(opened(tree(tmp_path, dies)))
     assert parents == {"cpu:0/die:0": None, "dram:0/die:0": None, "cpu:0/die:1": None, "core:0/die:1": "cpu:0/die:1"}
-    assert scope.roots(parents, parents) == ["cpu:0/die:0", "cpu:0/die:1", "dram:0/die:0"]
+    assert scope.find_roots(parents, parents) == ["cpu:0/die:0", "cpu:0/die:1", "dram:0/die:0"]
 
 
 def test_dies_that_mirror_their_package_count_once(tmp_path):

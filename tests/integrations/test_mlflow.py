@@ -9,7 +9,7 @@ from tests.recorder.driving import fake
 from tests.waiting import until
 
 import joulelab
-from joulelab.core.clock import utc_now_ns
+from joulelab.core.clock import read_utc_ns
 from joulelab.integrations.trackers import logged
 from joulelab.run import live
 
@@ -31,7 +31,7 @@ def test_points_and_totals_are_in_the_run_that_was_active(
     monkeypatch.setattr(live, "CREDIT_S", 1000.0)
     mlflow = pytest.importorskip("mlflow")
     mlflow.set_tracking_uri(f"file://{tmp_path}/mlruns")
-    client, began = mlflow.MlflowClient(), utc_now_ns() // 10**6
+    client, began = mlflow.MlflowClient(), read_utc_ns() // 10**6
 
     def history(run: Any, name: str) -> list[Any]:
         """Return the points of a metric."""
@@ -54,7 +54,7 @@ def test_points_and_totals_are_in_the_run_that_was_active(
     assert "no run of mlflow is active" in caplog.text
     points = history(run, "joulelab/energy_j")
     assert [p.step for p in points] == list(range(len(points)))
-    assert all(began <= p.timestamp <= utc_now_ns() // 10**6 for p in points)
+    assert all(began <= p.timestamp <= read_utc_ns() // 10**6 for p in points)
     assert [p.timestamp for p in points] == sorted(p.timestamp for p in points)
     powers = history(run, "joulelab/gpu/power_w")
     assert [p.value for p in powers][-1] == pytest.approx(200, rel=0.2)

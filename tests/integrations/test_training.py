@@ -19,7 +19,7 @@ from tests.report.synthetic import make_run
 import joulelab
 from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError
-from joulelab.core.marks import local_ranks
+from joulelab.core.marks import count_local_ranks
 from joulelab.integrations.training import Following, Look, Training, amounts_of, harmless
 from joulelab.run import phases
 from joulelab.store.folder import list_runs, read_end
@@ -66,9 +66,9 @@ def test_where_the_first_batch_has_its_tensor_the_next_ones_are_not_searched() -
 
 
 def test_launchers_say_how_many_ranks_a_node_has() -> None:
-    assert local_ranks({}) == 1
-    assert local_ranks({"LOCAL_WORLD_SIZE": "x", "MPI_LOCALNRANKS": "4"}) == 4
-    assert local_ranks({"LOCAL_WORLD_SIZE": "8"}) == 8
+    assert count_local_ranks({}) == 1
+    assert count_local_ranks({"LOCAL_WORLD_SIZE": "x", "MPI_LOCALNRANKS": "4"}) == 4
+    assert count_local_ranks({"LOCAL_WORLD_SIZE": "8"}) == 8
 
 
 def test_wrong_options_are_refused_before_the_training() -> None:

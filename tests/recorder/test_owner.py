@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.waiting import until
 
-from joulelab.core.process import start_ticks
+from joulelab.core.process import read_start_ticks
 from joulelab.recorder.owner import Owner
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def sleeper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_end_is_noticed(sleeper: subprocess.Popen[bytes]) -> None:
-    owner = Owner(sleeper.pid, start_ticks(sleeper.pid))
+    owner = Owner(sleeper.pid, read_start_ticks(sleeper.pid))
     assert not owner.ended()
     sleeper.kill()
     until(owner.ended)

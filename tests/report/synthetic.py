@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.outside import make_home
 
-from joulelab.core.clock import NS, boot_id
+from joulelab.core.clock import NS, read_boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.store.folder import _claim, create_run, end_run
 from joulelab.store.journal import JournalWriter, journal_path, pack_row
@@ -27,7 +27,7 @@ STARTED = {
     "boot_id": BOOT,
 }
 # Larger than any pid of Linux: an owner that is dead in this boot.
-NOBODY = {"pid": 2**22 + 1, "start_ticks": 1, "boot_id": boot_id()}
+NOBODY = {"pid": 2**22 + 1, "start_ticks": 1, "boot_id": read_boot_id()}
 ASSUMED = Accuracy("assumed", gain=0.05, quantum=0.001, shared="nvml:H100")
 UNKNOWN = Accuracy("unknown", quantum=61e-6, reference="nobody states it")
 

@@ -15,8 +15,8 @@ from tests.recorder.driving import SRC, events_of, fake
 from tests.run.supervised import gone, recorders_in
 from tests.waiting import until
 
-from joulelab.core.clock import boot_id, monotonic_ns
-from joulelab.core.process import start_ticks
+from joulelab.core.clock import monotonic_ns, read_boot_id
+from joulelab.core.process import read_start_ticks
 from joulelab.run.node import _next_segment
 from joulelab.run.nodes import _plan
 from joulelab.run.options import RunOptions
@@ -55,7 +55,12 @@ class Task:
         pid = os.getpid() if owner is None else owner
         options = RunOptions(runs=self.run.parent, **{"meters": [fake(devices=1)], "period_s": 0.02, **more})
         self.send(
-            "plan", run=str(self.run), host=host, owner_pid=pid, owner_start_ticks=start_ticks(pid), **_plan(options)
+            "plan",
+            run=str(self.run),
+            host=host,
+            owner_pid=pid,
+            owner_start_ticks=read_start_ticks(pid),
+            **_plan(options),
         )
 
     def hear(self, kind: str, limit_s: float = 120.0) -> dict[str, Any]:
@@ -104,7 +109,7 @@ def test_it_records_as_it_is_told(task: Task) -> None:
     clock = task.hear("clock")
     assert clock["id"] == 8
     assert before < clock["t"] < monotonic_ns()
-    assert clock["boot_id"] == boot_id()
+    assert clock["boot_id"] == read_boot_id()
     assert task.hear("edge")["id"] == 3
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):  # sent to all steps of a job
         task.process.send_signal(number)
@@ -221,7 +226,7 @@ def scancel(folder: Path) -> str:
 @pytest.mark.parametrize(("rank", "told"), [("0", "--signal=KILL 1.3 1.4\n"), ("1", "")])
 def test_one_task_ends_the_steps_that_it_replaces(tmp_path: Path, rank: str, told: str) -> None:
     task = Task(tmp_path, PATH=scancel(tmp_path), SLURM_PROCID=rank)
-    owner = {"owner_pid": os.getpid(), "owner_start_ticks": start_ticks(os.getpid())}
+    owner = {"owner_pid": os.getpid(), "owner_start_ticks": read_start_ticks(os.getpid())}
     task.send("plan", host="n2", instead_of=["3", "4"], **owner)
     task.hear("ready")
     cancelled = tmp_path / "cancelled"

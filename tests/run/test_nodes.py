@@ -15,7 +15,7 @@ import pytest
 from tests.run.supervised import DRIVER, Bench, gone
 from tests.waiting import until
 
-from joulelab.core.clock import boot_id
+from joulelab.core.clock import read_boot_id
 from joulelab.run.nodes import other_nodes
 from joulelab.run.options import host_name, marks_folder
 from joulelab.run.step import step_environ
@@ -65,7 +65,7 @@ def test_folders_are_named_by_the_node_in_a_job_and_by_the_host_elsewhere(tmp_pa
     assert marks_folder(own | JOB) == tmp_path / "n1" / "marks", "a rank on another node"
     third = own | JOB | {"SLURMD_NODENAME": "n2"}
     assert marks_folder(third) == tmp_path / "n0" / "marks", "which is not recorded, and as far as known the same host"
-    (tmp_path / "run.json").write_text(json.dumps({"started": {"boot_id": boot_id()}}))
+    (tmp_path / "run.json").write_text(json.dumps({"started": {"boot_id": read_boot_id()}}))
     assert marks_folder(third) == tmp_path / "n0" / "marks", "a second node of this host"
     (tmp_path / "run.json").write_text('{"started": {"boot_id": "another"}}')
     assert marks_folder(third) == tmp_path / "n2" / "marks", "its time is another"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import ClockPair, boot_id
+from joulelab.core.clock import ClockPair, read_boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.store.folder import create_run, end_run
 from joulelab.store.journal import HeaderFields, JournalWriter, journal_path, pack_row
@@ -17,7 +17,7 @@ START_NS = 5_000_000_000
 UTC_NS = 1_700_000_000_000_000_000
 BOOT = "11111111-2222-3333-4444-555555555555"
 # Larger than any pid of Linux: an owner that is dead in this boot.
-NOBODY = {"pid": 2**22 + 1, "start_ticks": 1, "boot_id": boot_id()}
+NOBODY = {"pid": 2**22 + 1, "start_ticks": 1, "boot_id": read_boot_id()}
 STARTED = {"mono_ns": START_NS, "utc_ns": UTC_NS, "width_ns": 400, "kernel_error_ns": None, "boot_id": BOOT}
 ENDED = {**STARTED, "mono_ns": START_NS + 10**9, "utc_ns": UTC_NS + 10**9}
 assert ClockPair(**STARTED).mono_ns == START_NS

@@ -12,7 +12,7 @@ import pytest
 from tests.codes import raises_code
 from tests.store.make import NOBODY, STARTED, close_run, gpus, make_run, open_journal, write_rows
 
-from joulelab.core.clock import boot_id
+from joulelab.core.clock import read_boot_id
 from joulelab.store.folder import (
     RUN_ID,
     RunState,
@@ -40,7 +40,7 @@ def test_a_new_run_says_what_was_known_at_the_start(runs: Path) -> None:
     assert meta["command"] == ["a", "--token=***"]
     assert meta["environment"] == {"CUDA_VISIBLE_DEVICES": "0,1", "RANK": "0"}
     assert meta["owner"] == identify_owner()
-    assert meta["started"]["boot_id"] == boot_id()
+    assert meta["started"]["boot_id"] == read_boot_id()
     assert (run / "n" / "marks").is_dir()
     assert "secret" not in (run / "run.json").read_text()
     assert "abc" not in (run / "run.json").read_text()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import until
 
-from joulelab.core.clock import NS, monotonic_ns, utc_now_ns
+from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import Denied, ReadFailed
 from joulelab.instruments import open_meter
 from joulelab.instruments import prometheus as meter_module
@@ -141,17 +141,17 @@ def test_the_entry_reads_the_twin_live_and_afterwards(truth, twin):
     with contextlib.closing(open_meter("prometheus", entry(twin))) as meter:
         (stream,) = meter.streams()
         assert stream.scope == "node.ac"
-        seen, begin = set(), utc_now_ns()
+        seen, begin = set(), read_utc_ns()
 
         def read():
             value, age_s = meter.read(stream)
             assert value == watts
             assert age_s >= 0
-            seen.add(round(utc_now_ns() / NS - age_s, 1))
+            seen.add(round(read_utc_ns() / NS - age_s, 1))
             return len(seen) >= 3
 
         until(read, "new samples come")
-    end = utc_now_ns()
+    end = read_utc_ns()
     with contextlib.closing(meter_module.open_archive(entry(twin))) as archive:
         (fetched,) = archive.fetch(begin, end)
         assert {row[2][0] for row in fetched.rows} == {watts}

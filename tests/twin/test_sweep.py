@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from joulelab.core.process import identify_process, start_ticks
+from joulelab.core.process import identify_process, read_start_ticks
 from joulelab.twin.serve import PREFIX, TwinServer, sweep
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_a_twin_sweeps_when_it_starts_and_says_whose_it_is(tmp_path: Path) -> No
     with TwinServer(directory=tmp_path) as twin:
         assert not dead.exists()
         told = json.loads((twin.directory / "owner").read_text())
-        assert (told["pid"], told["ticks"]) == (os.getpid(), start_ticks())
+        assert (told["pid"], told["ticks"]) == (os.getpid(), read_start_ticks())
         sweep(tmp_path)
         assert twin.directory.exists()
     assert list(tmp_path.iterdir()) == []

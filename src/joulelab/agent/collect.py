@@ -12,7 +12,7 @@ from joulelab.agent.kept import Kept
 from joulelab.agent.ledger import Ledger
 from joulelab.agent.traps import Board
 from joulelab.agent.watched import Sum, Watched, continued, sums_of
-from joulelab.core.clock import NS, monotonic_ns, utc_now_ns
+from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.recorder.requests import Inbox, Request
 from joulelab.store.journal import row_struct
 
@@ -142,7 +142,7 @@ class Collector:
             for kept in self.kept:
                 kept.look(now)
             if self.jobs is not None:
-                self._ledger.take(now, utc_now_ns(), self._totals(), self.jobs.now)
+                self._ledger.take(now, read_utc_ns(), self._totals(), self.jobs.now)
 
     def _totals(self) -> dict[tuple[str, str], float]:
         watched = list(self._watched.values())
@@ -210,7 +210,7 @@ class Collector:
         mine = [w for (meter, _), w in self._watched.items() if meter == kept.name]
         silent = sum(not w.is_fresh(now_ns) for w in mine)
         last = max((w.good_ns for w in mine), default=0)
-        last_s = (utc_now_ns() - (now_ns - last)) / NS if last else None
+        last_s = (read_utc_ns() - (now_ns - last)) / NS if last else None
         return Health(kept.name, bool(mine) and not silent, last_s, self._errors.get(kept.name, 0), len(mine), silent)
 
 

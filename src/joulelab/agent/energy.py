@@ -6,7 +6,7 @@ from math import isfinite, isnan, nan
 from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 
 if TYPE_CHECKING:
     from joulelab.core.spec import Spec, Stream
@@ -32,7 +32,7 @@ class Counter:
     def __init__(self, spec: Spec, period_s: float, scope: str) -> None:
         self.total_j, self.resets = 0.0, 0
         self._modulus_j = spec.modulus
-        most_w = MOST_W.get(family(scope), MOST_NODE_W)
+        most_w = MOST_W.get(find_family(scope), MOST_NODE_W)
         self._limit_w = min(2 * spec.limits[1], most_w) if spec.limits and spec.limits[1] > 0 else most_w
         self._allowed_j = 2 * spec.accuracy.quantum + self._limit_w * 2 * (spec.update_s or STEP_S)
         self._carried_ns = carried_ns(period_s)

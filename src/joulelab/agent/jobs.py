@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import JoulelabError, Unavailable
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.instruments.slurm.client import failure, run_program
 from joulelab.instruments.slurm.submission import ASKING, clean
 
@@ -149,7 +149,7 @@ class Jobs:
 
 
 def _job(line: str) -> Job | None:
-    fields = [printable(part)[:_LONGEST] for part in line.strip().split("|")]
+    fields = [escape_unprintable(part)[:_LONGEST] for part in line.strip().split("|")]
     if len(fields) != 5 or not re.fullmatch(r"[1-9]\d{0,9}", fields[0], re.ASCII):
         return None
     return Job(fields[0], fields[1], fields[2], fields[3], _utc_ns(fields[4]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.agent.energy import Counter, Integral, counter_channel, power_channels
 from joulelab.core.clock import NS
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -161,8 +161,8 @@ def sums_of(watched: Iterable[Watched]) -> list[Sum]:
     for one in known:
         stream = one.stream
         if stream.sums and one.is_energy:
-            by = "" if family(stream.scope) == "outlet" else one.place.meter
-            total = found.setdefault((stream.sums, family(stream.scope), by), Sum(stream.sums, stream.parts))
+            by = "" if find_family(stream.scope) == "outlet" else one.place.meter
+            total = found.setdefault((stream.sums, find_family(stream.scope), by), Sum(stream.sums, stream.parts))
             total.parts = max(total.parts, stream.parts)
             total.members.append(one)
     return [total for total in found.values() if (total.scope, total.place.meter) not in whole]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.agreement import verdict
 from joulelab.analysis.result import Check, Comparison, Reading, ScopeResult
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import family, roots
+from joulelab.core.scope import find_family, find_roots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -79,7 +79,7 @@ def compare_accounts(
     idle: tuple[int, int] | None,
 ) -> Accounts:
     """Compare every accounting with our own meters on the same nodes; say what is lacking where that cannot be."""
-    own = [s for s in scopes if s.host not in told and family(s.scope) != SCOPE and not s.best.spec.estimate]
+    own = [s for s in scopes if s.host not in told and find_family(s.scope) != SCOPE and not s.best.spec.estimate]
     found: list[Comparison] = []
     notes: list[Check] = []
     for host, event in told.items():
@@ -121,8 +121,8 @@ def _members(own: Sequence[ScopeChannels], event: Mapping[str, Any]) -> tuple[li
     if lacking:
         return [], "accounting.no-meter", f"no meter of ours was read on {', '.join(lacking)}"
     for families in (covers, *((other,) for other in NODE if covers[0] in NODE and (other,) != covers)):
-        if all(any(family(s.scope) == families[0] for s in there) for there in by_node):
-            members = [s for there in by_node for s in _top([s for s in there if family(s.scope) in families])]
+        if all(any(find_family(s.scope) == families[0] for s in there) for there in by_node):
+            members = [s for there in by_node for s in _top([s for s in there if find_family(s.scope) in families])]
             if families == covers:
                 return members, "", ""
             return members, "accounting.other-side", f"it covers {covers[0]}, ours is {families[0]}"
@@ -149,7 +149,7 @@ def _by_node(own: Sequence[ScopeChannels], nodes: Sequence[str]) -> tuple[list[l
 
 def _top(scopes: Sequence[ScopeChannels]) -> list[ScopeChannels]:
     """Return the scopes of a host that no other of them holds."""
-    chosen = set(roots([s.scope for s in scopes], {s.scope: s.parent for s in scopes}))
+    chosen = set(find_roots([s.scope for s in scopes], {s.scope: s.parent for s in scopes}))
     return [s for s in scopes if s.scope in chosen]
 
 

@@ -36,7 +36,7 @@ from joulelab.analysis.sums import SumCurve
 from joulelab.analysis.unsure import unsure_of, with_unsure
 from joulelab.core.errors import StoreError
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.core.text import SERVED_TWIN
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _steps(work: Work) -> Ints | None:
 def _total_edges(channel: Channel) -> tuple[int, int] | None:
     """Return the edges (ns) of the one total that a cluster accounted for a job or a step, None for other channels."""
     readings = channel.readings
-    if family(channel.stream.scope) != "job" or len(readings) != 2:
+    if find_family(channel.stream.scope) != "job" or len(readings) != 2:
         return None
     return int(readings.t0_ns[0]), int(readings.t1_ns[-1])
 
@@ -295,7 +295,7 @@ class _Energies:
         self.interval = interval
         self._steps = steps
         self._known = {(s.host, s.scope): s for s in scopes}
-        names = {family(s.scope) for s in scopes} | {"measured"}
+        names = {find_family(s.scope) for s in scopes} | {"measured"}
         keys = {g.name: list(zip(g.hosts, g.scopes, strict=True)) for g in groups if g.name in names}
         self._groups = {name: some for name, some in keys.items() if self._known.keys() >= set(some)}
         self._counted = dict.fromkeys(key for some in self._groups.values() for key in some)
@@ -419,7 +419,7 @@ def _busiest(run: Run, a: int, b: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for table in run.tables():
         for stream in table.streams if table.host == run.meta.get("host") else ():
-            if family(stream.scope) != "gpu" or LOAD not in [c.name for c in stream.channels]:
+            if find_family(stream.scope) != "gpu" or LOAD not in [c.name for c in stream.channels]:
                 continue
             series = run.series(table, stream.name, channels=[LOAD])
             readings = Readings.of(series.t0_ns, series.t1_ns, series.values[LOAD])

@@ -11,7 +11,7 @@ from joulelab.analysis.result import GroupResult, ScopeResult
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import power_statistics
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import CORDS, ancestors, family, order, parent, roots
+from joulelab.core.scope import CORDS, find_family, find_parent, find_roots, list_ancestors, rank_scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,21 +54,21 @@ def stacked(scopes: Sequence[P]) -> list[tuple[P, list[P]]]:
     keys = {f"{s.host}/{s.scope}": s for s in _counted(scopes)}
     tree, summed = _tree(keys), _summed(keys)
     found = []
-    for key in roots(summed, tree):
-        inside = {k: s for k, s in summed.items() if key in ancestors(k, tree) and family(s.scope) in PARTS}
-        inner = [inside[k] for k in roots(inside, tree)] if family(keys[key].scope) not in PARTS else []
+    for key in find_roots(summed, tree):
+        inside = {k: s for k, s in summed.items() if key in list_ancestors(k, tree) and find_family(s.scope) in PARTS}
+        inner = [inside[k] for k in find_roots(inside, tree)] if find_family(keys[key].scope) not in PARTS else []
         found.append((keys[key], sorted(inner, key=_place)))
     return sorted(found, key=lambda pair: _place(pair[0]))
 
 
 def _place(scope: Placed) -> tuple[str, tuple[int, str, list[int], str]]:
-    return scope.host, order(scope.scope)
+    return scope.host, rank_scope(scope.scope)
 
 
 def _counted(scopes: Sequence[P]) -> tuple[P, ...]:
     """Leave out estimates of what was measured as well."""
-    measured = {(s.host, family(s.scope)) for s in scopes if not s.estimate}
-    return tuple(s for s in scopes if not s.estimate or (s.host, family(s.scope)) not in measured)
+    measured = {(s.host, find_family(s.scope)) for s in scopes if not s.estimate}
+    return tuple(s for s in scopes if not s.estimate or (s.host, find_family(s.scope)) not in measured)
 
 
 def breakdown(
@@ -88,23 +88,23 @@ def breakdown(
     tree = _tree(keys)
 
     def top(members: dict[str, ScopeResult]) -> list[ScopeResult]:
-        chosen = set(roots(members, tree))
+        chosen = set(find_roots(members, tree))
         return [s for k, s in members.items() if k in chosen]
 
     families: dict[str, dict[str, ScopeResult]] = {}
     for key, scope in keys.items():
-        families.setdefault(family(scope.scope), {})[key] = scope
+        families.setdefault(find_family(scope.scope), {})[key] = scope
     groups = [_group(name, top(members), span) for name, members in families.items()]
     summed = _summed(keys)
     if summed:
         groups.append(_group("measured", top(summed), span))
     known, together = {(c.host, c.scope): c for c in channels}, sums or Sums()
-    several = len({s.host for s in scopes if family(s.scope) != "job"}) > 1
+    several = len({s.host for s in scopes if find_family(s.scope) != "job"}) > 1
     ratios: dict[str, Quantity] = {}
     for key, node in keys.items():
         if not node.scope.startswith("node."):
             continue
-        inside = {k: s for k, s in summed.items() if key in ancestors(k, tree) and family(s.scope) in PARTS}
+        inside = {k: s for k, s in summed.items() if key in list_ancestors(k, tree) and find_family(s.scope) in PARTS}
         inner = top(inside)
         if inner:
             groups.append(_rest(node, inner, span, rest_statistics(known, node, inner, (a_ns, b_ns), together)))
@@ -121,26 +121,26 @@ def breakdown(
 def _summed(keys: dict[str, P]) -> dict[str, P]:
     """Return what goes into the sum over all: psys, loose cords and what was accounted would count things twice."""
     # A job is whole nodes: where anything of them is measured it stands beside, in no sum; beside guesses it counts.
-    jobs = {k: s for k, s in keys.items() if family(s.scope) == "job"}
+    jobs = {k: s for k, s in keys.items() if find_family(s.scope) == "job"}
     read = any(not s.estimate for k, s in keys.items() if k not in jobs)
     keys = {k: s for k, s in keys.items() if k not in jobs} if read or not jobs else jobs
     # What psys covers is up to the board's maker: where packages are measured it stands beside them, in no sum.
-    hosts = {s.host for s in keys.values() if family(s.scope) == "cpu" and not s.estimate}
-    summed = {k: s for k, s in keys.items() if family(s.scope) != "psys" or s.host not in hosts}
+    hosts = {s.host for s in keys.values() if find_family(s.scope) == "cpu" and not s.estimate}
+    summed = {k: s for k, s in keys.items() if find_family(s.scope) != "psys" or s.host not in hosts}
     # Cords that make no whole hold some of what is measured inside: alone they stand for themselves, else in no sum.
-    others = {s.host for s in summed.values() if family(s.scope) not in CORDS}
-    return {k: s for k, s in summed.items() if family(s.scope) not in CORDS or s.host not in others}
+    others = {s.host for s in summed.values() if find_family(s.scope) not in CORDS}
+    return {k: s for k, s in summed.items() if find_family(s.scope) not in CORDS or s.host not in others}
 
 
 def _tree(keys: dict[str, P]) -> dict[str, str | None]:
     """Return what contains each scope, completed by containers that were not measured: node.ac holds a GPU anyway."""
     tree = {k: f"{s.host}/{s.parent}" if s.parent else None for k, s in keys.items()}
-    racks = [k for k, s in keys.items() if family(s.scope) == "rack"]
+    racks = [k for k, s in keys.items() if find_family(s.scope) == "rack"]
     for key in keys:
         above = tree[key]
         while above is not None and above not in tree:
             host, scope = above.split("/", 1)
-            held = parent(scope, None)
+            held = find_parent(scope, None)
             tree[above] = f"{host}/{held}" if held else None
             above = tree[above]
     # A rack is read by one host and holds the nodes of all.

@@ -14,7 +14,7 @@ from joulelab.analysis.power import Bounds, PowerCurve
 from joulelab.analysis.series import Readings
 from joulelab.analysis.statistics import coverage
 from joulelab.analysis.sums import SumCurve
-from joulelab.core.scope import order, parent
+from joulelab.core.scope import find_parent, rank_scope
 
 if TYPE_CHECKING:
     from joulelab.analysis.damage import LostTables
@@ -135,9 +135,9 @@ def load_channels(run: Run, idle: tuple[int, int] | None = None, lost: LostTable
             channels = _channels(run, table, stream, state.get(key, {}), idle)
             if channels:
                 found.setdefault(key, []).extend(channels)
-                parents[key] = parent(stream.scope, stream.parent)
+                parents[key] = find_parent(stream.scope, stream.parent)
     scopes = [ScopeChannels(k[1], k[0], parents[k], _best_first(c), state.get(k, {})) for k, c in found.items()]
-    return sorted(scopes, key=lambda s: (s.host, order(s.scope)))
+    return sorted(scopes, key=lambda s: (s.host, rank_scope(s.scope)))
 
 
 def states_of(run: Run) -> dict[tuple[str, str], dict[str, Readings]]:

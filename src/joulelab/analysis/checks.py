@@ -19,7 +19,7 @@ from joulelab.analysis.phases import MOST_PHASES
 from joulelab.analysis.quality import quality_of
 from joulelab.analysis.result import Check, CheckStatus, Comparison, GroupResult, ScopeResult
 from joulelab.analysis.unsure import interval_checks
-from joulelab.core.scope import CORDS, family
+from joulelab.core.scope import CORDS, find_family
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ class Facts:
     @cached_property
     def several(self) -> bool:
         """Return whether scopes of several hosts were measured, so that each has to be named with its own."""
-        return len({s.host for s in self.scopes if family(s.scope) != "job"}) > 1
+        return len({s.host for s in self.scopes if find_family(s.scope) != "job"}) > 1
 
     def place(self, host: object, scope: object) -> str:
         """Return a scope in words, with its host where there are several."""
@@ -113,7 +113,7 @@ def all_checks(facts: Facts) -> Iterator[Check]:
 def _meters(facts: Facts) -> Iterator[Check]:
     if not facts.scopes:
         yield Check("power-meter", "failed", "no power meter was read, so there is no energy", "joulelab meters")
-    unread = [scope for scope in facts.unread if family(scope) != "job"]
+    unread = [scope for scope in facts.unread if find_family(scope) != "job"]
     if unread:
         message, advice = f"{', '.join(unread)}: fewer than two readings, so no sum holds it", "joulelab doctor"
         advice = "" if facts.imported or facts.damage else advice
@@ -177,7 +177,7 @@ def _ending(facts: Facts) -> Iterator[Check]:
 def _short(facts: Facts) -> Iterator[Check]:
     measured = {(s.host, s.scope) for s in facts.scopes}
     for s in facts.scopes:
-        if family(s.scope) in CORDS and (s.host, s.parent) in measured:
+        if find_family(s.scope) in CORDS and (s.host, s.parent) in measured:
             continue  # the sum is what counts
         if facts.is_beside(s.host) or 1 - s.reading.coverage > GAP_WARNING:
             continue  # what is not read for long is a gap, and told so

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.analysis.result import Check
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,12 +58,12 @@ def _impossible_powers(facts: Facts) -> Iterator[Check]:
         for channel in (c for c in scope.channels if not c.members):
             where, powers = facts.called(scope), _powers(channel, facts)
             called = f"{where}: {channel.spec.name} of {channel.meter}"
-            code, said, numbers = _impossible(powers, family(scope.scope), channel.spec.accuracy.offset)
+            code, said, numbers = _impossible(powers, find_family(scope.scope), channel.spec.accuracy.offset)
             if code:
                 message = f"{called} {said}, so its energy is wrong"
                 yield Check(code, "failed", message, advice or f"joulelab doctor {channel.meter}", where, numbers)
             high = float(powers.max(initial=0.0))
-            is_gpu = facts.imported and family(scope.scope) == "gpu"
+            is_gpu = facts.imported and find_family(scope.scope) == "gpu"
             if is_gpu and 0.0 < high < LEAST_GPU_W and float(powers.min()) >= 0.0:
                 low = f"stays below {LEAST_GPU_W:g} W, less than a GPU takes when idle"
                 message = f"{called} {low}: its unit is probably wrong"

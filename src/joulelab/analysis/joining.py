@@ -13,7 +13,7 @@ from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.result import Lag
 from joulelab.analysis.sums import sums_of
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import family, order, parent, roots
+from joulelab.core.scope import find_family, find_parent, find_roots, rank_scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,18 +76,18 @@ def join(scopes: Sequence[ScopeChannels], a_ns: int, b_ns: int) -> Joined:
     sums, incomplete = sums_of(guided)
     found = {(s.host, s.scope): s for s in guided}
     for (host, scope), channels in sums.items():
-        known = found.get((host, scope)) or ScopeChannels(scope, host, parent(scope, None), ())
+        known = found.get((host, scope)) or ScopeChannels(scope, host, find_parent(scope, None), ())
         found[host, scope] = replace(known, channels=(*known.channels, *channels))
     ranked = (_ranked(s, a_ns, b_ns) for s in found.values())
-    return Joined(sorted(ranked, key=lambda s: (s.host, order(s.scope))), lags, incomplete, together)
+    return Joined(sorted(ranked, key=lambda s: (s.host, rank_scope(s.scope))), lags, incomplete, together)
 
 
 def _fast(scopes: list[ScopeChannels], sums: Sums) -> _Fast | None:
     """Return a host's GPUs, packages and memory together, None where there are none."""
-    inside = {s.scope: s for s in scopes if family(s.scope) in INSIDE and not s.best.spec.estimate}
+    inside = {s.scope: s for s in scopes if find_family(s.scope) in INSIDE and not s.best.spec.estimate}
     tree = {name: s.parent for name, s in inside.items()}
-    channels = [inside[name].best for name in roots(inside, tree)]
-    if not channels or not any(family(s.scope) in AROUND for s in scopes):
+    channels = [inside[name].best for name in find_roots(inside, tree)]
+    if not channels or not any(find_family(s.scope) in AROUND for s in scopes):
         return None
     curve = sums.of(channels)
     return _Fast(channels, curve) if curve.t[-1] > curve.t[0] else None
@@ -109,7 +109,7 @@ def _aligned(scope: ScopeChannels, fast: _Fast | None, lags: list[Lag]) -> Scope
         if not why and abs(lag) <= 2 * u:
             why = NO_LAG
         if key not in shifts or why in ("", NO_LAG):
-            doubted = correlation < FOLLOWS and family(scope.scope) in AROUND
+            doubted = correlation < FOLLOWS and find_family(scope.scope) in AROUND
             doubted = doubted and has_moved(shown, curve, least, _quantum_w(channel, fast))
             found = Lag(scope.host, *key, scope.scope, against, lag, u, correlation, not why, why, doubted)
             shifts[key] = replace(found, total_s=lag + channel.spec.lag_s / 2)
@@ -123,8 +123,8 @@ def _aligned(scope: ScopeChannels, fast: _Fast | None, lags: list[Lag]) -> Scope
 
 def _reference(scope: ScopeChannels, channel: Channel, fast: _Fast | None) -> tuple[str, Cumulative] | None:
     """Return what a channel is aligned with: the fast meters inside it, or the fastest other meter of its scope."""
-    if family(scope.scope) in AROUND and fast is not None:
-        names = dict.fromkeys(family(c.stream.scope) for c in fast.channels)
+    if find_family(scope.scope) in AROUND and fast is not None:
+        names = dict.fromkeys(find_family(c.stream.scope) for c in fast.channels)
         return " + ".join(names), fast.curve
     others = [c for c in scope.channels if c.meter != channel.meter and not c.spec.estimate]
     best = min(others, key=lambda c: (c.step_s, c.meter), default=None)
@@ -170,7 +170,7 @@ def _guided(
 
     `timed` are the streams whose lag is known: guided at the wrong time, a slow meter would be wrong and sure of it.
     """
-    if fast is None or family(scope.scope) not in AROUND:
+    if fast is None or find_family(scope.scope) not in AROUND:
         return scope
     covered = fast.coverage(*workload) >= COVERED
     channels = []
@@ -204,7 +204,7 @@ def _ranked(scope: ScopeChannels, a_ns: int, b_ns: int) -> ScopeChannels:
     Inside a node it is the meter that is chosen so; its own channels keep their order, counters first. Phases are
     short: there a slow meter must be much better than the fast one.
     """
-    inside = family(scope.scope) not in AROUND
+    inside = find_family(scope.scope) not in AROUND
     if inside and len({c.meter for c in scope.channels}) < 2:
         return scope
     fastest = min(c.step_s for c in scope.channels)

@@ -15,7 +15,7 @@ from joulelab.analysis.breakdown import stacked
 from joulelab.analysis.channels import energy_bearing
 from joulelab.analysis.result import Rated, RatedResult
 from joulelab.core.quantity import total
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ def rated_of(
     used: list[Quantity] = []
     unknown: list[str] = []
     unused: list[str] = []
-    for outer, inner in stacked([s for s in scopes if not s.estimate and family(s.scope) != "job"]):
+    for outer, inner in stacked([s for s in scopes if not s.estimate and find_family(s.scope) != "job"]):
         members = [outer] if (outer.host, outer.scope) in watts else inner or [outer]
         for s in members:
             found = watts.get((s.host, s.scope))
@@ -99,7 +99,7 @@ def _of_node(host: str, given: object, source: str) -> dict[tuple[str, str], Rat
 
 def _of_stream(stream: Stream) -> tuple[float, str] | None:
     """Return the rated power (W) that a stream tells, and what it is; a package's is the limit of its cap."""
-    kind = family(stream.scope)
+    kind = find_family(stream.scope)
     if kind == "gpu":
         return _highest(energy_bearing(stream), HIGHEST)
     return _highest([c for c in stream.channels if c.quantity == "cap"], BUILT) if kind == "cpu" else None

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.text import storable
+from joulelab.core.text import escape_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -113,8 +113,10 @@ def facts_of(marks: Iterable[Mapping[str, Any]], end_ns: int, first: str) -> dic
     for line in sorted(lines, key=lambda m: (m.get("host", "") == first, int(m["t"]))):
         facts = line.get("facts")
         for name, value in facts.items() if isinstance(facts, dict) else ():
-            told.pop(storable(str(name)), None)  # so that facts stand in the order in which they were told last
-            told[storable(str(name))] = _fact(value)
+            told.pop(
+                escape_surrogates(str(name)), None
+            )  # so that facts stand in the order in which they were told last
+            told[escape_surrogates(str(name))] = _fact(value)
     return {name: value for name, value in told.items() if value is not None}
 
 
@@ -129,7 +131,7 @@ def _fact(value: object) -> Fact | None:
         return str(value)  # JSON has none
     if value is None or isinstance(value, (int, float)):
         return value
-    return storable(value if isinstance(value, str) else str(value))
+    return escape_surrogates(value if isinstance(value, str) else str(value))
 
 
 def _number(value: object) -> int | None:
@@ -145,7 +147,7 @@ def _amounts(given: object) -> dict[str, float]:
     found = {}
     for name, amount in given.items() if isinstance(given, dict) else ():
         try:
-            found[storable(str(name))] = float(amount)
+            found[escape_surrogates(str(name))] = float(amount)
         except (TypeError, ValueError, OverflowError):
             continue
     return found
@@ -186,7 +188,7 @@ def _intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Phase]:
             identity = _id(line, "id") or ""
             if identity in phases:  # a process of the same number, later
                 phases[f"{identity}#{k}"] = phases.pop(identity)
-            told, done, name = line.get("labels"), line.get("work"), storable(str(line.get("name", "")))
+            told, done, name = line.get("labels"), line.get("work"), escape_surrogates(str(line.get("name", "")))
             labels = told if isinstance(told, dict) else {}
             n, parent = _number(line.get("n")), _id(line, "parent")
             begun = Phase(identity, name, n, t, end_ns, parent, labels, open_end=True, host=host)
@@ -201,7 +203,7 @@ def _intervals(lines: list[Mapping[str, Any]], end_ns: int) -> dict[str, Phase]:
                 last = switched.pop(source)
                 last.end_ns, last.open_end = t, False
             if line.get("name"):
-                name, n = storable(str(line["name"])), _number(line.get("n"))
+                name, n = escape_surrogates(str(line["name"])), _number(line.get("n"))
                 begun = Phase(f"switch-{k}", name, n, t, end_ns, script=source, host=host)
                 phases[begun.id] = switched[source] = begun
     return phases

@@ -20,7 +20,7 @@ from joulelab.analysis.joining import INSIDE
 from joulelab.analysis.profile_grid import Buckets, Grid, grid_of, levels_of
 from joulelab.analysis.profile_lines import Course, Edges
 from joulelab.analysis.profile_shown import extremes
-from joulelab.core.scope import FAMILIES, family, order, roots
+from joulelab.core.scope import FAMILIES, find_family, find_roots, rank_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -147,7 +147,7 @@ class _Draw:
         parts: dict[str, list[ScopeChannels]] = {}
         for outer, inner in self._stack:
             for scope in inner or [outer]:
-                parts.setdefault(family(scope.scope), []).append(scope)
+                parts.setdefault(find_family(scope.scope), []).append(scope)
         self._parts = parts
         self.plan: list[Planned] = [*self._stacked(), *self._single(), *self._others(), *_states(states)]
 
@@ -169,7 +169,7 @@ class _Draw:
         members = [s for s in self._scopes if id(s) not in alone]
         if len(members) > MOST_SCOPES:
             members = _extremes(members)
-        for scope in sorted(members, key=lambda s: (order(s.scope), s.host)):
+        for scope in sorted(members, key=lambda s: (rank_scope(s.scope), s.host)):
             name = self._name(scope)
             yield f"scope:{name}", name, "scope", "W", partial(self._sum, scopes=[scope])
 
@@ -226,14 +226,14 @@ def guides_of(scopes: Sequence[ScopeChannels]) -> dict[str, list[ScopeChannels]]
     """Return each host's GPUs, packages and memory: what slow meters around them are guided by."""
     found: dict[str, list[ScopeChannels]] = {}
     for host in {s.host for s in scopes}:
-        inside = {s.scope: s for s in scopes if s.host == host and family(s.scope) in INSIDE and not s.estimate}
-        found[host] = [inside[name] for name in roots(inside, {name: s.parent for name, s in inside.items()})]
+        inside = {s.scope: s for s in scopes if s.host == host and find_family(s.scope) in INSIDE and not s.estimate}
+        found[host] = [inside[name] for name in find_roots(inside, {name: s.parent for name, s in inside.items()})]
     return found
 
 
 def _names(scopes: Iterator[ScopeChannels] | Sequence[ScopeChannels]) -> str:
     names = [s.scope for s in scopes]
-    found = list(dict.fromkeys(family(n) if len(names) > 1 else n for n in names))
+    found = list(dict.fromkeys(find_family(n) if len(names) > 1 else n for n in names))
     return " + ".join(found) + (f" ({len(names)})" if len(names) > len(found) else "")
 
 
@@ -243,7 +243,7 @@ def _extremes(scopes: Sequence[ScopeChannels]) -> list[ScopeChannels]:
     for number, scope in enumerate(scopes):
         power = scope.power() or scope.best
         used = float(power.readings.value.mean()) if power.spec.kind == "power" else float(power.readings.value[-1])
-        by.setdefault(family(scope.scope), []).append((used, number, scope))
+        by.setdefault(find_family(scope.scope), []).append((used, number, scope))
     return [pick(members)[2] for members in by.values() for pick in ((min, max) if len(members) > 1 else (min,))]
 
 
@@ -251,10 +251,10 @@ def _states(states: dict[tuple[str, str], dict[str, Readings]]) -> Iterator[Plan
     """Plan load, caps and temperature: devices of a family together."""
     for role, unit, factor, names in STATES:
         by: dict[str, list[Readings]] = {}
-        for (_, scope), found in sorted(states.items(), key=lambda item: (item[0][0], order(item[0][1]))):
+        for (_, scope), found in sorted(states.items(), key=lambda item: (item[0][0], rank_scope(item[0][1]))):
             readings = next((found[n] for n in names if n in found and len(found[n])), None)
             if readings is not None and scope != "workload":
-                by.setdefault(family(scope), []).append(readings)
+                by.setdefault(find_family(scope), []).append(readings)
         for name, members in by.items():
             label = f"{name} {role}" + (f" ({len(members)})" if len(members) > 1 else "")
             make = partial(_together, members=members, role=role, factor=factor)

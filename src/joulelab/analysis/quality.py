@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.analysis.cells import Note
 from joulelab.analysis.lines import knob_text
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def quality_of(facts: Mapping[str, Fact]) -> dict[str, float]:
 
 def quality_text(facts: Mapping[str, Fact]) -> str:
     """Return the figures of quality in one line, empty where there are none: `accuracy 0.91, loss nan`."""
-    return ", ".join(f"{printable(name)} {value:.4g}" for name, value in quality_of(facts).items())
+    return ", ".join(f"{escape_unprintable(name)} {value:.4g}" for name, value in quality_of(facts).items())
 
 
 def figures_of(trials: Sequence[Trial]) -> dict[str, list[float]]:
@@ -65,7 +65,7 @@ def data_notes(cells: Sequence[Cell], lines: Sequence[Line]) -> list[Note]:
     for line in lines:
         keys = dict.fromkeys((*line.cells, *([line.reference] if line.reference else [])))
         of = [by_key[key] for key in keys if by_key[key].trials]
-        told = {c.key: printable(data_of(c.trials)) or UNTOLD for c in of}
+        told = {c.key: escape_unprintable(data_of(c.trials)) or UNTOLD for c in of}
         if len(set(told.values())) > 1 or any(len(_each(c)) > 1 for c in of):
             for cell in of:
                 among = doubtful.setdefault(told[cell.key], [])

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from joulelab.analysis.work import kinds_with_figure
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.core.text import finite_or_none
 
 Fact = str | int | float | bool
@@ -242,7 +242,7 @@ class RatedResult:
     @property
     def families(self) -> str:
         """Return what kinds of devices these are: `gpu`, `gpu + cpu`."""
-        return " + ".join(dict.fromkeys(family(device.scope) for device in self.devices))
+        return " + ".join(dict.fromkeys(find_family(device.scope) for device in self.devices))
 
     @property
     def ratio(self) -> Quantity | None:
@@ -336,7 +336,7 @@ class Result:
         """Return the energy of everything measured in a phase (J), None where it was not worked out."""
         whole, energy = self.group("measured"), phase.energy.get("measured")
         if energy is None and phase.energy and whole is not None:
-            counted = dict.fromkeys(family(scope) for scope in whole.scopes)
+            counted = dict.fromkeys(find_family(scope) for scope in whole.scopes)
             energy = total(phase.energy[name] for name in counted if name in phase.energy)
         return energy
 

@@ -10,7 +10,7 @@ import numpy as np
 from joulelab.analysis.result import Check
 from joulelab.analysis.series import Readings
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,8 +47,8 @@ def sums_of(scopes: Sequence[ScopeChannels]) -> tuple[dict[tuple[str, str], list
             stream = channel.stream
             if stream.sums:
                 # Supplies are counted by the meter that lists them, outlets over all PDUs.
-                by = "" if family(stream.scope) == "outlet" else channel.meter
-                key = (scope.host, stream.sums, family(stream.scope), by, channel.spec.name)
+                by = "" if find_family(stream.scope) == "outlet" else channel.meter
+                key = (scope.host, stream.sums, find_family(stream.scope), by, channel.spec.name)
                 groups.setdefault(key, []).append(channel)
     found: dict[tuple[str, str], list[Channel]] = {}
     lacking: dict[str, Check] = {}

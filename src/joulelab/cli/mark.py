@@ -123,25 +123,25 @@ def _folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def _tell(folder: Path, facts: Mapping[str, object]) -> None:
-    from joulelab.core.marks import local_rank, shell_fact
+    from joulelab.core.marks import read_local_rank, write_shell_fact
 
     try:
-        if local_rank(os.environ) == 0:
-            shell_fact(folder, facts)
+        if read_local_rank(os.environ) == 0:
+            write_shell_fact(folder, facts)
     except OSError:
         _say(NOT_MARKED.format(folder=folder))
 
 
 def _switch(folder: Path, name: str | None, number: int | None, amounts: Mapping[str, float], *, end: bool) -> None:
     """Report work, which belongs to the phase that goes on, and then begin the next."""
-    from joulelab.core.marks import local_rank, shell_mark, shell_work
+    from joulelab.core.marks import read_local_rank, write_shell_mark, write_shell_work
 
-    rank = local_rank(os.environ)
+    rank = read_local_rank(os.environ)
     try:
         if amounts:
-            shell_work(folder, amounts, rank=rank)
+            write_shell_work(folder, amounts, rank=rank)
         if (name or end) and rank == 0:
-            shell_mark(folder, name, number)
+            write_shell_mark(folder, name, number)
     except OSError:
         _say(NOT_MARKED.format(folder=folder))
 
@@ -151,10 +151,10 @@ def _around(
 ) -> NoReturn:
     """Run a command as a phase, and end as it ends."""
     from joulelab.core.errors import WorkloadError
-    from joulelab.core.marks import MarkWriter, local_rank
+    from joulelab.core.marks import MarkWriter, read_local_rank
     from joulelab.run.workload import leave, start_workload
 
-    writer = MarkWriter(folder, rank=local_rank(os.environ)) if folder is not None else None
+    writer = MarkWriter(folder, rank=read_local_rank(os.environ)) if folder is not None else None
     identity = writer.begin(name, number) if writer else None
     try:
         code = _wait(start_workload(words, os.environ, signal.pthread_sigmask(signal.SIG_BLOCK, [])))

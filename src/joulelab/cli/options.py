@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from joulelab.core.duration import seconds
+from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Duration(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return seconds."""
         try:
-            return seconds(value, self.least)
+            return read_seconds(value, self.least)
         except ConfigError as error:
             self.fail(f"{error.what}; {error.next}", param, ctx)
 

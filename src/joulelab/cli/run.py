@@ -123,13 +123,13 @@ def execute(
     """Run a command by the options of `run_options`, print what it used, and leave as it did."""
     if given["rated_cpu"] is not None and not given["estimate"]:
         raise UsageError("needs-estimate", "--rated-cpu is for an estimate; add --estimate")
-    from joulelab.core.marks import local_rank
+    from joulelab.core.marks import read_local_rank
     from joulelab.run.run import run_command
     from joulelab.run.signals import SignalBox
     from joulelab.run.workload import inherited, leave
 
     words, labels = _of_notebook(words)
-    if local_rank(os.environ):
+    if read_local_rank(os.environ):
         _become(words, early)
     options = _options(**given)
     needs = NEEDED if after is None else (*NEEDED, *after.needs)

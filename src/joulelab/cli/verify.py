@@ -110,21 +110,30 @@ def _verify_opened(run: Run) -> Verification:
 
 
 def _print(found: Verification) -> None:
-    from joulelab.core.text import printable
+    from joulelab.core.text import escape_unprintable
     from joulelab.report import format as fmt
     from joulelab.report.columns import print_columns
 
     whole = sum(f.status == WHOLE for f in found.files)
     counted = {WHOLE: f", {whole} files", DAMAGED: f", {whole} of {len(found.files)} files are whole"}
     counted[UNKNOWN] = ": it has no manifest (not sealed yet, or sealed by joulelab 0.1.1 or before)"
-    click.echo(f"{printable(found.folder.name)}  {found.status}{counted[found.status]}")
+    click.echo(f"{escape_unprintable(found.folder.name)}  {found.status}{counted[found.status]}")
     rows = [
-        [printable(f.name), fmt.size(f.record.size), "" if f.record.rows is None else str(f.record.rows), f.status]
+        [
+            escape_unprintable(f.name),
+            fmt.size(f.record.size),
+            "" if f.record.rows is None else str(f.record.rows),
+            f.status,
+        ]
         for f in found.files
     ]
     if rows:
         print_columns(sys.stdout, ["file", "size", "rows", "status"], rows, left=(0, 3))
     for name, what in found.problems:
-        click.echo(f"damaged  {printable(name)}: {printable(what)}" if found.status == DAMAGED else f"note  {what}")
+        click.echo(
+            f"damaged  {escape_unprintable(name)}: {escape_unprintable(what)}"
+            if found.status == DAMAGED
+            else f"note  {what}"
+        )
     if found.status == DAMAGED:
         click.echo("next     copy the run folder again from its origin")

@@ -16,8 +16,8 @@ import msgspec
 from joulelab.control.leftovers import DEFAULT_STATE, STATE
 from joulelab.control.protocol import LineBuffer, encode_message
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.process import start_ticks
-from joulelab.core.spawn import above_standard, findable
+from joulelab.core.process import read_start_ticks
+from joulelab.core.spawn import add_import_path, move_above_standard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,15 +48,15 @@ class ProcessWatch:
         with contextlib.suppress(OSError):
             self.fds = [open_pidfd(pid)]
         # Compared after the pidfd is open: the start time shows whether the number was reused before.
-        self._ticks = start_ticks(pid) if ticks is None else ticks
-        if self.fds and start_ticks(pid) != self._ticks:
+        self._ticks = read_start_ticks(pid) if ticks is None else ticks
+        if self.fds and read_start_ticks(pid) != self._ticks:
             self.close()
 
     def has_ended(self) -> bool:
         """Return whether the process has ended."""
         if self.fds:
             return wait_readable(self.fds, 0.0)
-        return self._ticks is None or start_ticks(self.pid) != self._ticks
+        return self._ticks is None or read_start_ticks(self.pid) != self._ticks
 
     def close(self) -> None:
         """Close the pidfd; twice is harmless."""
@@ -66,12 +66,21 @@ class ProcessWatch:
 
 def start_keeper(environ: Mapping[str, str]) -> tuple[socket.socket, int]:
     """Start a keeper for this process; return our end of its socket, and its pid. Raises JoulelabError."""
-    command = [sys.executable, "-P", "-W", "ignore", "-m", "joulelab.control", str(os.getpid()), str(start_ticks())]
+    command = [
+        sys.executable,
+        "-P",
+        "-W",
+        "ignore",
+        "-m",
+        "joulelab.control",
+        str(os.getpid()),
+        str(read_start_ticks()),
+    ]
     fds: list[int] = []
     try:
         fds = [end.detach() for end in socket.socketpair()]
         fds.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
-        fds = [above_standard(fd) for fd in fds]
+        fds = [move_above_standard(fd) for fd in fds]
         ours, theirs, null = fds
         actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate((theirs, null, null))]
         environment = _make_environment(environ)
@@ -88,7 +97,7 @@ def start_keeper(environ: Mapping[str, str]) -> tuple[socket.socket, int]:
 
 def _make_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Make the environment in which a keeper finds the joulelab that started it, and the same state folder."""
-    return findable({**environ, STATE: os.path.abspath(environ.get(STATE) or DEFAULT_STATE)})  # noqa: PTH100
+    return add_import_path({**environ, STATE: os.path.abspath(environ.get(STATE) or DEFAULT_STATE)})  # noqa: PTH100
 
 
 class KeeperLink:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.control.leftovers import JOURNAL, LOCK, get_caps_folder, is_locked
-from joulelab.core.clock import NS, boot_id, utc_now_ns
+from joulelab.core.clock import NS, read_boot_id, read_utc_ns
 from joulelab.core.errors import Refused, StoreError
-from joulelab.core.process import start_ticks
+from joulelab.core.process import read_start_ticks
 from joulelab.core.setting import GET_PERMISSION
 from joulelab.store import safe_files
 from joulelab.store.documents import decode_json
@@ -42,9 +42,9 @@ class CapJournal:
     found: Mapping[str, float]
     default: Mapping[str, float] | None
     set: Sequence[Mapping[str, float]]
-    boot: str = field(default_factory=boot_id)
+    boot: str = field(default_factory=read_boot_id)
     pid: int = field(default_factory=os.getpid)
-    ticks: int | None = field(default_factory=start_ticks)
+    ticks: int | None = field(default_factory=read_start_ticks)
     who: Mapping[str, Any] = field(default_factory=dict)
     utc: str = ""
     schema: int = SCHEMA
@@ -52,7 +52,7 @@ class CapJournal:
     @property
     def is_from_this_boot(self) -> bool:
         """Return whether the machine has not been restarted since."""
-        return self.boot == boot_id()
+        return self.boot == read_boot_id()
 
     def check_content(self, device: str) -> None:
         """Raise ValueError for a journal of another device, or one whose values cannot be restored."""
@@ -191,7 +191,9 @@ class StateFolder:
         journal = self.read_journal(device)
         locked = is_locked(str(self._get_path(device, LOCK)))
         if locked is None:  # this user may not look: see whether the process that wrote the journal lives
-            locked = journal is not None and journal.is_from_this_boot and start_ticks(journal.pid) == journal.ticks
+            locked = (
+                journal is not None and journal.is_from_this_boot and read_start_ticks(journal.pid) == journal.ticks
+            )
         if not locked:
             return None, journal
         return self._read_holder(device) or dict(journal.who if journal else {}), None
@@ -261,4 +263,4 @@ def get_user_name(uid: int) -> str:
 
 def format_utc(utc_ns: int | None = None) -> str:
     """Format a UTC time (default: now) as date and time of day."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime((utc_now_ns() if utc_ns is None else utc_ns) // NS))
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime((read_utc_ns() if utc_ns is None else utc_ns) // NS))

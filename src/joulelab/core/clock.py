@@ -26,7 +26,7 @@ class ClockPair:
     boot_id: str
 
 
-def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+def read_boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
     """Return the kernel's id of this boot, empty where there is none."""
     try:
         return path.read_text().strip()
@@ -34,16 +34,16 @@ def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
         return ""
 
 
-def utc_now_ns() -> int:
+def read_utc_ns() -> int:
     """Return UTC in ns; only clock pairs use it."""
     return time.clock_gettime_ns(time.CLOCK_REALTIME)
 
 
-def clock_pair(mono: Callable[[], int] = time.monotonic_ns, utc: Callable[[], int] = utc_now_ns) -> ClockPair:
+def read_clock_pair(mono: Callable[[], int] = time.monotonic_ns, utc: Callable[[], int] = read_utc_ns) -> ClockPair:
     """Take the tightest of five mono-UTC-mono readings."""
     readings = [(mono(), utc(), mono()) for _ in range(5)]
     before, wall, after = min(readings, key=lambda r: r[2] - r[0])
-    return ClockPair((before + after) // 2, wall, after - before, kernel_error_ns(), boot_id())
+    return ClockPair((before + after) // 2, wall, after - before, read_clock_error_ns(), read_boot_id())
 
 
 class _Timex(ctypes.Structure):
@@ -58,7 +58,7 @@ class _Timex(ctypes.Structure):
     ]
 
 
-def kernel_error_ns(adjtimex: Callable[[Any], int] | None = None) -> int | None:
+def read_clock_error_ns(adjtimex: Callable[[Any], int] | None = None) -> int | None:
     """Return the kernel's own bound on the UTC clock's error in ns, None where it does not tell."""
     timex = _Timex()
     try:

@@ -11,7 +11,7 @@ UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0, "h":
 _TIME = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)\s*")
 
 
-def seconds(value: float | str, least: float = 0.0) -> float:
+def read_seconds(value: float | str, least: float = 0.0) -> float:
     """Return a time of at least so many s, in s; a number is in s already. Raises ConfigError."""
     if isinstance(value, str):
         match = _TIME.fullmatch(value)

@@ -74,7 +74,7 @@ def _plain(value: object) -> object:
         return f"{type(value).__name__} ({type(error).__name__})"
 
 
-def number_of(amount: object) -> float | None:
+def read_amount(amount: object) -> float | None:
     """Return an amount of work as a number, None where it is none."""
     try:
         number = float(amount)  # type: ignore[arg-type]

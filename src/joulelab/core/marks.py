@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.mark_lines import begin_line, encode, end_line, fact_line, number_of, open_file, write_lines
-from joulelab.core.process import start_ticks
+from joulelab.core.mark_lines import begin_line, encode, end_line, fact_line, open_file, read_amount, write_lines
+from joulelab.core.process import read_start_ticks
 from joulelab.core.steps import Block, Steps
 
 if TYPE_CHECKING:
@@ -48,17 +48,17 @@ STEP = "step"
 _phase: ContextVar[str | None] = ContextVar("joulelab_phase", default=None)
 
 
-def local_rank(environ: Mapping[str, str]) -> int:
+def read_local_rank(environ: Mapping[str, str]) -> int:
     """Return this process's number on its node as launchers tell it, 0 where none does."""
     return _number(environ, RANK_VARIABLES)
 
 
-def global_rank(environ: Mapping[str, str]) -> int:
+def read_global_rank(environ: Mapping[str, str]) -> int:
     """Return this process's number among all of its job as launchers tell it, 0 where none does."""
     return _number(environ, GLOBAL_VARIABLES)
 
 
-def local_ranks(environ: Mapping[str, str]) -> int:
+def count_local_ranks(environ: Mapping[str, str]) -> int:
     """Return how many processes a launcher started on this node, 1 where none says so."""
     return max(_number(environ, COUNT_VARIABLES), 1)
 
@@ -284,7 +284,7 @@ class MarkWriter:
         """Add a report of work to those before it; they are written twice a second."""
         done = {"steps": 1.0} if step and self.first else {}
         for name, amount in amounts.items():
-            number = number_of(amount)
+            number = read_amount(amount)
             if number is None:
                 self._refuse(name, amount)
             else:
@@ -333,7 +333,7 @@ class MarkWriter:
     def _write(self, lines: str) -> None:
         try:
             if self._fd < 0:
-                self._fd = open_file(self.folder / f"{self._pid}-{start_ticks() or 0}.jsonl")
+                self._fd = open_file(self.folder / f"{self._pid}-{read_start_ticks() or 0}.jsonl")
                 _flush_when_workers_end(self.flush)
             write_lines(self._fd, lines)
         except OSError:
@@ -345,26 +345,26 @@ def current_phase() -> str | None:
     return _phase.get()
 
 
-def shell_mark(folder: Path, name: str | None, n: int | None = None, *, shell: int | None = None) -> None:
+def write_shell_mark(folder: Path, name: str | None, n: int | None = None, *, shell: int | None = None) -> None:
     """Switch the phase of the shell script that called this process; raise OSError where it cannot be written."""
     _write_shell(folder, {"mark": "switch", "name": name, "n": n}, shell)
 
 
-def shell_work(folder: Path, amounts: Mapping[str, float], *, rank: int = 0, shell: int | None = None) -> None:
+def write_shell_work(folder: Path, amounts: Mapping[str, float], *, rank: int = 0, shell: int | None = None) -> None:
     """Report work of the shell script that called this process; raise OSError where it cannot be written."""
     now = monotonic_ns()
     line = {"mark": "work", "from": now, "phase": None, "amounts": dict(amounts), "count": 1, "at": [now], "rank": rank}
     _write_shell(folder, line, shell)
 
 
-def shell_fact(folder: Path, facts: Mapping[str, object], *, shell: int | None = None) -> None:
+def write_shell_fact(folder: Path, facts: Mapping[str, object], *, shell: int | None = None) -> None:
     """Tell facts from the shell script that called this process; raise OSError where it cannot be written."""
     _write_shell(folder, fact_line(monotonic_ns(), facts, 0), shell)
 
 
 def _write_shell(folder: Path, line: Mapping[str, object], shell: int | None) -> None:
     pid = os.getppid() if shell is None else shell
-    fd = open_file(folder / f"sh-{pid}-{start_ticks(pid) or 0}.jsonl")
+    fd = open_file(folder / f"sh-{pid}-{read_start_ticks(pid) or 0}.jsonl")
     try:
         write_lines(fd, encode({"t": monotonic_ns(), **line}))
     finally:

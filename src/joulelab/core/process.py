@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulelab.core.clock import boot_id
+from joulelab.core.clock import read_boot_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +23,8 @@ def identify_process(pid: int | None = None, *, proc: Path = PROC, boot: str | N
         space = str((proc / "self" / "ns" / "pid").readlink())
     except OSError:
         space = ""
-    here = {"boot": boot_id() if boot is None else boot, "space": space, "host": os.uname().nodename}
-    return {"pid": number, "ticks": start_ticks(number, proc), **here}
+    here = {"boot": read_boot_id() if boot is None else boot, "space": space, "host": os.uname().nodename}
+    return {"pid": number, "ticks": read_start_ticks(number, proc), **here}
 
 
 def find_process(known: Mapping[str, Any], *, proc: Path = PROC, boot: str | None = None) -> ProcessState:
@@ -39,7 +39,7 @@ def find_process(known: Mapping[str, Any], *, proc: Path = PROC, boot: str | Non
     return "alive" if ticks is not None and ticks == here["ticks"] else "ended"
 
 
-def start_ticks(pid: int | None = None, proc: Path = PROC) -> int | None:
+def read_start_ticks(pid: int | None = None, proc: Path = PROC) -> int | None:
     """Return when a process (None = this one) started, in kernel ticks since boot; None where it has ended."""
     fields = _stat(pid, proc)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])

@@ -19,7 +19,7 @@ import typing
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from joulelab.core.errors import ConfigError, join_errors
-from joulelab.core.text import printable, suggest_name
+from joulelab.core.text import escape_unprintable, suggest_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -84,7 +84,12 @@ class Mistakes:
         file, line = self.locate(place)
         inside = f", {show_table(place[:-1])}" if len(place) > 1 else ""
         where = f"{file}:{line}" if line else f"{file}{inside}"
-        error = ConfigError(printable(what), where=where, why=why and printable(why), next=next and printable(next))
+        error = ConfigError(
+            escape_unprintable(what),
+            where=where,
+            why=why and escape_unprintable(why),
+            next=next and escape_unprintable(next),
+        )
         error.code = code or error.code
         self._found.append((line, place, error))
 

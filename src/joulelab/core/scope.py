@@ -41,40 +41,40 @@ CONTAINER = {
 CORDS = ("psu", "psu.dc", "outlet")
 
 
-def family(scope: str) -> str:
+def find_family(scope: str) -> str:
     """Return the family of a scope: `gpu` for `gpu:3`, `node.ac` for itself."""
     return scope.split("/", 1)[0].split(":", 1)[0]
 
 
-def order(scope: str) -> tuple[int, str, list[int], str]:
+def rank_scope(scope: str) -> tuple[int, str, list[int], str]:
     """Return a sort key: family first, then number."""
-    name = family(scope)
+    name = find_family(scope)
     rank = FAMILIES.index(name) if name in FAMILIES else len(FAMILIES)
     digits = [int(p) if p.isdecimal() else 0 for p in scope.replace("/", ":").split(":")[1:]]
     return rank, name, digits, scope
 
 
-def parent(scope: str, declared: str | None) -> str | None:
+def find_parent(scope: str, declared: str | None) -> str | None:
     """Return the scope that contains this one: the declared one, the part before a slash, or its family's container."""
     if declared is not None:
         return declared
-    name = family(scope)
+    name = find_family(scope)
     if name in ("core", "uncore"):  # parts of the package of the same number
         return f"cpu{scope.removeprefix(name)}"
     return scope.rsplit("/", 1)[0] if "/" in scope else CONTAINER.get(name)
 
 
-def roots(scopes: Iterable[str], parents: Mapping[str, str | None]) -> list[str]:
+def find_roots(scopes: Iterable[str], parents: Mapping[str, str | None]) -> list[str]:
     """Return the scopes that no other given scope contains, so that their sum counts nothing twice.
 
     Of scopes that are declared to contain each other the first counts.
     """
-    present = sorted(set(scopes), key=order)
-    above = {s: ancestors(s, parents) for s in present}
-    return [s for s in present if all(s in above[a] and order(s) < order(a) for a in above[s] if a in above)]
+    present = sorted(set(scopes), key=rank_scope)
+    above = {s: list_ancestors(s, parents) for s in present}
+    return [s for s in present if all(s in above[a] and rank_scope(s) < rank_scope(a) for a in above[s] if a in above)]
 
 
-def ancestors(scope: str, parents: Mapping[str, str | None]) -> list[str]:
+def list_ancestors(scope: str, parents: Mapping[str, str | None]) -> list[str]:
     """Return the chain of containing scopes, nearest first; a declared loop ends the chain."""
     chain: list[str] = []
     current = parents.get(scope)

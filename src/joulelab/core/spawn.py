@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 SITE = ("site-packages", "dist-packages")
 
 
-def findable(environ: Mapping[str, str], here: str = __file__) -> dict[str, str]:
+def add_import_path(environ: Mapping[str, str], here: str = __file__) -> dict[str, str]:
     """Return an environment in which a process finds the joulelab that started it, wherever that was found."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(here))))  # noqa: PTH100, PTH120
     if os.path.basename(root) in SITE:  # noqa: PTH119
@@ -21,7 +21,7 @@ def findable(environ: Mapping[str, str], here: str = __file__) -> dict[str, str]
     return {**environ, "PYTHONPATH": os.pathsep.join([*paths, root])}
 
 
-def above_standard(fd: int) -> int:
+def move_above_standard(fd: int) -> int:
     """Return a file above 2: where 0, 1 or 2 were closed, a new one takes their place and is moved out of the way."""
     if fd > 2:
         return fd

@@ -17,12 +17,12 @@ def finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def storable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     r"""Return a text that can be encoded: lone surrogates (bytes that were no UTF-8) are written as `\udc80`."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     r"""Return a text that moves no cursor and sets no colour: what is not printable is written as `\x1b`."""
     if text.isprintable():
         return text

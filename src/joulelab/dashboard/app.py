@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from joulelab.core.address import is_loopback
 from joulelab.core.errors import ConfigError, JoulelabError, NotARun
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.dashboard import api, frame, lists, study_list
 from joulelab.dashboard.entries import Place, check_inside, problem_text
 from joulelab.dashboard.heavy import Busy, Heavy, Kept, OpenRuns
@@ -172,7 +172,9 @@ class Dashboard:
     async def failed(self, request: Request, error: Exception) -> Response:
         """Answer with what went wrong, in words; what nobody expected is told in the server's log only."""
         if not isinstance(error, (HTTPException, JoulelabError, OSError)):
-            asked = f"{request.method} {printable(request.url.path)[:MOST_LOGGED]}"  # a query may hold anything
+            asked = (
+                f"{request.method} {escape_unprintable(request.url.path)[:MOST_LOGGED]}"  # a query may hold anything
+            )
             _log.error("%s failed", asked, exc_info=error)
         status, text = _told(error, (self.index.runs, *filter(None, [self.index.studies])))
         headers = {"retry-after": "2"} if status == 503 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING
 
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.html import Html, joined, tag
 from joulelab.report.page.document import served
@@ -98,5 +98,5 @@ def login_page(*, wrong: str = "") -> str:
 def message_page(title: str, text: str, *, token: bool = False, links: Sequence[tuple[str, str]] = ()) -> str:
     """Return a page that says what is wrong, with ways on."""
     listed = tag("ul", *(tag("li", tag("a", short(word), href=href)) for href, word in links)) if links else None
-    body = joined((tag("p", printable(text)), listed, tag("p", tag("a", "All runs", href="/"))))
+    body = joined((tag("p", escape_unprintable(text)), listed, tag("p", tag("a", "All runs", href="/"))))
     return document(Page(title, "", (Section("what", "What happened", body),)), navigation("", token=token))

@@ -7,7 +7,7 @@ import shlex
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.dashboard.api import MOST_COMPARED
 from joulelab.dashboard.frame import BADGES, WORDS, document, navigation, short, when
 from joulelab.dashboard.search import ALL
@@ -143,7 +143,7 @@ def _status(entry: Entry) -> Html:
     words = WORDS.get(entry.status, entry.status)
     if entry.status == "failed":
         words = end_text({"outcome": entry.outcome, "exit_code": entry.exit_code, "signal": entry.signal})
-    badge = tag("span", printable(words), class_=BADGES[entry.status])
+    badge = tag("span", escape_unprintable(words), class_=BADGES[entry.status])
     twin = tag("span", "simulated", class_="badge warn", title=short(fmt.simulated([entry.twin])))
     return joined((badge, twin if entry.twin else None), " ")
 

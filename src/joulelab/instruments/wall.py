@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.scope import FAMILIES, family
+from joulelab.core.scope import FAMILIES, find_family
 from joulelab.instruments import nearest
 from joulelab.instruments.settings import number, seconds, text
 
@@ -70,7 +70,7 @@ def feeds_of(config: Mapping[str, Any], default: str) -> str:
 
 def check_scope(scope: str, where: str, key: str = "scope", also: tuple[str, ...] = ()) -> str:
     """Return a scope whose family is known, or one of `also`; {label} may stand in it. Raises ConfigError."""
-    name = family(scope)
+    name = find_family(scope)
     if (name in FAMILIES or name in also or "{" in name) and not scope.endswith((":", "/")):
         return scope
     valid = [f"{one}:N" if one in NUMBERED else one for one in (*FAMILIES, *also)]

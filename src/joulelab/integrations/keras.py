@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from joulelab.core.errors import JoulelabError, MissingDependency
-from joulelab.core.marks import local_rank
+from joulelab.core.marks import read_local_rank
 from joulelab.integrations.training import Following, Training, harmless
 
 try:
@@ -139,7 +139,7 @@ class JoulelabCallback(Following, keras.callbacks.Callback):
 
     def _begin(self, name: str) -> None:
         self._fitting, self._sizes = False, {}
-        self.training.begin(name, local_rank=local_rank(os.environ))
+        self.training.begin(name, local_rank=read_local_rank(os.environ))
 
     def _samples(self, name: str, *, last: bool = False) -> dict[str, float]:
         """Return the samples of a batch; none if they are not known yet, as on JAX."""

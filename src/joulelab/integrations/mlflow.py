@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import monotonic_ns, utc_now_ns
+from joulelab.core.clock import monotonic_ns, read_utc_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,4 +60,4 @@ class Mlflow:
 
 
 def _utc_ms(at_ns: int) -> int:
-    return (utc_now_ns() - (monotonic_ns() - at_ns)) // 1_000_000
+    return (read_utc_ns() - (monotonic_ns() - at_ns)) // 1_000_000

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.core.marks import global_rank, local_rank, local_ranks
+from joulelab.core.marks import count_local_ranks, read_global_rank, read_local_rank
 from joulelab.integrations.batches import Count, samples_in
 from joulelab.integrations.progress import Bar, Screen
 from joulelab.run import phases
@@ -240,12 +240,12 @@ class _Loop:
         shown = _shown(options.show)
         if shown:
             load()  # before anything is measured
-        if phases.writer() is None and not local_rank(os.environ):
+        if phases.writer() is None and not read_local_rank(os.environ):
             self._stack.enter_context(measure())
         writer = phases.writer()
         self.run = writer.folder.parent.parent if writer is not None and writer.first else None
         if recorded_here():
-            self._scale = local_ranks(os.environ)  # the other ranks cannot report: this one does for all of them
+            self._scale = count_local_ranks(os.environ)  # the other ranks cannot report: this one does for all of them
         self._stack.enter_context(phases.phase(options.name, n))
         self.thread = threading.get_ident()
         _loops.enter(self)
@@ -255,7 +255,9 @@ class _Loop:
 
     def _watch(self, title: str) -> None:
         options = self._options
-        self._bar = Bar(_loops.screen, sys.stderr, title, options.unit, options.total, ranks=local_ranks(os.environ))
+        self._bar = Bar(
+            _loops.screen, sys.stderr, title, options.unit, options.total, ranks=count_local_ranks(os.environ)
+        )
         writer = phases.writer()
         folder = writer.folder.parent if writer is not None else None
         self._live = Live(folder, self.start_ns, every_s=PAINT_S, steps=self._steps, then=self._paint).__enter__()
@@ -324,7 +326,7 @@ class _Loop:
 
 def _shown(show: bool | None) -> bool:
     """Return whether this process paints: the first of all ranks, if somebody looks at it or asks for it."""
-    if show is False or global_rank(os.environ) or local_rank(os.environ):
+    if show is False or read_global_rank(os.environ) or read_local_rank(os.environ):
         return False
     return show is True or (sys.stderr is not None and sys.stderr.isatty())
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import joulelab
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.marks import MarkWriter, current_phase, global_rank, local_ranks
+from joulelab.core.marks import MarkWriter, count_local_ranks, current_phase, read_global_rank
 from joulelab.run import phases
 from joulelab.run.session import recorded_here
 from joulelab.store.folder import read_end
@@ -225,12 +225,12 @@ class Training:
         measurement.__enter__()
         self.measurement = measurement
         alone = recorded_here() and (writer is None or not spawned)
-        begun = self._begun = _Begun(measurement, (ranks or local_ranks(os.environ)) if alone else 1)
+        begun = self._begun = _Begun(measurement, (ranks or count_local_ranks(os.environ)) if alone else 1)
         self._finalizer = weakref.finalize(self, begun.abandon)
         if writer is None:
             begun.enter(name, None)
         self._follow(begun)
-        self._first = not local_rank and not global_rank(os.environ)
+        self._first = not local_rank and not read_global_rank(os.environ)
 
     def end(self, error: BaseException | None = None, *, late: bool = False) -> None:
         """End the measurement and all phases; nothing if none goes on."""
@@ -303,7 +303,7 @@ class Training:
 
     def _scaled(self, amounts: Mapping[str, float]) -> Mapping[str, float]:
         begun = self._begun  # at every step, so nothing is asked for that does not change
-        scale = begun.scale if begun is not None else local_ranks(os.environ) if recorded_here() else 1
+        scale = begun.scale if begun is not None else count_local_ranks(os.environ) if recorded_here() else 1
         return amounts if scale == 1 else {name: amount * scale for name, amount in amounts.items()}
 
     def _follow(self, begun: _Begun) -> None:

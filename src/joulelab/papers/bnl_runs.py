@@ -10,7 +10,7 @@ import numpy as np
 from joulelab.analysis.analyse import interval_of
 from joulelab.analysis.series import Readings, usual_step
 from joulelab.analysis.statistics import power_statistics
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.store.run import open_run
 from joulelab.study.slots import State, look, slots_of
 from joulelab.study.trial import load_trial
@@ -156,7 +156,7 @@ def _loads(run: Run) -> list[tuple[npt.NDArray[np.int64], Floats]]:
 def _channels(run: Run, channel: str, kinds: Sequence[str]) -> Iterable[tuple[npt.NDArray[np.int64], Floats]]:
     for table in run.tables():
         for stream in table.streams:
-            if family(stream.scope) in kinds and _has(stream.channels, channel):
+            if find_family(stream.scope) in kinds and _has(stream.channels, channel):
                 series: Series = run.series(table, stream.name, channels=[channel])
                 yield series.t0_ns, series.values[channel]
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.scope import order
+from joulelab.core.scope import rank_scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -61,7 +61,7 @@ def covered(
         if not known:
             continue
         lies = {name: abs(q.value - true[name]) <= (q.expanded or 0.0) for name, q in known.items()}
-        judged = scope if scope in known else max(known, key=order)
+        judged = scope if scope in known else max(known, key=rank_scope)
         chosen = known[judged]
         size = true[judged] or math.inf
         cells[cell].append(lies[judged])

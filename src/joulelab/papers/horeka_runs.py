@@ -11,7 +11,7 @@ import numpy as np
 from joulelab.analysis.analyse import interval_of
 from joulelab.analysis.metrics import summarise
 from joulelab.core.errors import ConfigError
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.store.run import open_run
 from joulelab.study.results import gather
 from joulelab.study.slots import State, look, slots_of
@@ -152,7 +152,7 @@ def _powers(run: Run) -> list[tuple[npt.NDArray[np.int64], Floats]]:
     found = {}
     for table in run.tables():
         for stream in table.streams:
-            if family(stream.scope) == GPU and any(spec.name == POWER for spec in stream.channels):
+            if find_family(stream.scope) == GPU and any(spec.name == POWER for spec in stream.channels):
                 series = run.series(table, stream.name, channels=[POWER])
                 known = np.isfinite(series.values[POWER])
                 found[stream.scope] = (series.t0_ns[known], series.values[POWER][known])

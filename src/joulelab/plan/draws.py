@@ -22,7 +22,7 @@ from joulelab.analysis.profile import guides_of
 from joulelab.analysis.profile_lines import Edges
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -158,7 +158,7 @@ def measured_of(run: Run) -> Measured:
     interval = interval_of(run, events)
     told = accounts_of(events)
     every = [s for s in joined_of(run, interval).scopes if not s.estimate]
-    scopes = [s for s in every if s.host not in told and family(s.scope) != JOB]
+    scopes = [s for s in every if s.host not in told and find_family(s.scope) != JOB]
     if every and not scopes and result.energy is not None and result.duration_s > 0:
         return Measured(result, (), (interval.start_ns, interval.end_ns), (), _accounted(run, list(told.values())))
     if not scopes or result.duration_s <= 0:
@@ -221,15 +221,15 @@ def _draw(
     inner: dict[str, list[ScopeChannels]] = {}
     for scope, inside in stack:
         for part in inside or [scope]:
-            if family(part.scope) in PARTS:
-                inner.setdefault(family(part.scope), []).append(part)
+            if find_family(part.scope) in PARTS:
+                inner.setdefault(find_family(part.scope), []).append(part)
     parts = {name: edges.added([edges.course(s) for s in members]).mean for name, members in inner.items()}
     own = [s for s in result.scopes if s.host == host and s.scope in {o.scope for o in outer}]
     energy = total(s.energy for s in own)
     idle = [s.idle_w for s in own]
     rated = [d for d in result.rated.devices if d.host == host]
-    families = {family(s.scope) for s in outer}
-    gpus = {s.scope for s in result.scopes if s.host == host and family(s.scope) == "gpu"}
+    families = {find_family(s.scope) for s in outer}
+    gpus = {s.scope for s in result.scopes if s.host == host and find_family(s.scope) == "gpu"}
     read_s, read_w = _readings(edges, shown, max(raw_s, LEAST_STEP_S))
     return Draw(
         run=result.run, name=result.name or "", host=host,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.instruments import nearest
 from joulelab.plan.account.sites import read_sites
 from joulelab.plan.account.work import read_work
@@ -110,10 +110,10 @@ def read_scenario(
 def _printable(value: Any) -> Any:
     """Return a copy of what a file says in which no text moves a cursor or sets a colour: it is shown in tables."""
     if isinstance(value, dict):
-        return {printable(key): _printable(one) for key, one in value.items()}
+        return {escape_unprintable(key): _printable(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_printable(one) for one in value]
-    return printable(value) if isinstance(value, str) else value
+    return escape_unprintable(value) if isinstance(value, str) else value
 
 
 def _named(values: Mapping[str, Any]) -> str:

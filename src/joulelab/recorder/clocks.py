@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from joulelab.core.clock import NS, ClockPair, clock_pair, monotonic_ns
+from joulelab.core.clock import NS, ClockPair, monotonic_ns, read_clock_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ class ClockWatch:
         self,
         events: list[Event],
         *,
-        pair: Callable[[], ClockPair] = clock_pair,
+        pair: Callable[[], ClockPair] = read_clock_pair,
         mono: Callable[[], int] = monotonic_ns,
         utc: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_REALTIME),
     ) -> None:

@@ -6,7 +6,7 @@ import os
 import select
 
 from joulelab.core.clock import NS
-from joulelab.core.process import start_ticks
+from joulelab.core.process import read_start_ticks
 
 
 class Owner:
@@ -26,8 +26,8 @@ class Owner:
         except (OSError, AttributeError):
             pass
         # Compared after the pidfd is open: if the number was reused before, the start time tells.
-        self._ticks = start_ticks(pid) if ticks is None else ticks
-        if self.fds and start_ticks(pid) != self._ticks:
+        self._ticks = read_start_ticks(pid) if ticks is None else ticks
+        if self.fds and read_start_ticks(pid) != self._ticks:
             os.close(self.fds.pop())
 
     @property
@@ -39,4 +39,4 @@ class Owner:
         """Return whether the owner has ended."""
         if self.fds and select.select(self.fds, (), (), 0)[0]:
             return True
-        return not self.fds and start_ticks(self.pid) != self._ticks
+        return not self.fds and read_start_ticks(self.pid) != self._ticks

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, boot_id, monotonic_ns
+from joulelab.core.clock import NS, monotonic_ns, read_boot_id
 from joulelab.recorder.clocks import ClockWatch
 from joulelab.recorder.meter_thread import MeterThread
 from joulelab.recorder.owner import Owner
@@ -53,7 +53,7 @@ class Recorder:
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stop_writer = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._answers: deque[Answer] = deque()
-        header = {"segment": plan.segment, "host": plan.host, "boot_id": boot_id()}
+        header = {"segment": plan.segment, "host": plan.host, "boot_id": read_boot_id()}
         self.writer = Writer(plan.host_dir, header, self.events, hidden=plan.hidden())
         self.clock = ClockWatch(self.events)
         self._flushed = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
 from joulelab.report.console import make_table
 
@@ -33,7 +33,7 @@ def agreement_rows(result: Result, *, every: bool = False) -> list[AgreementRow]
 
     Without `every` the best channel of each meter at the node and the rack, and elsewhere only what differs.
     """
-    several = len({s.host for s in result.scopes if family(s.scope) != "job"}) > 1
+    several = len({s.host for s in result.scopes if find_family(s.scope) != "job"}) > 1
     rows: list[AgreementRow] = []
     for s in result.scopes:
         others = [c for c in result.comparisons if (c.host, c.scope) == (s.host, s.scope) and c.over is None]
@@ -63,7 +63,7 @@ def _accounted(c: Comparison) -> list[AgreementRow]:
 
 def _worth_showing(scope: ScopeResult, others: list[Comparison], *, imported: bool) -> list[Comparison]:
     # Who imports two meters of one GPU wants to see them compared.
-    wall = family(scope.scope) in ("node.ac", "node.dc", "rack") or imported
+    wall = find_family(scope.scope) in ("node.ac", "node.dc", "rack") or imported
     best: dict[str, Comparison] = {}
     for c in others:  # the narrowest comes first
         if c.other.meter != scope.reading.meter and (wall or c.verdict == "differ"):

@@ -9,7 +9,7 @@ from joulelab.analysis.cells import Note
 from joulelab.analysis.result import GroupResult
 from joulelab.analysis.work import kinds_with_figure
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _wholes(a: Result, b: Result) -> tuple[GroupResult | None, GroupResult | Non
 
 
 def _families(group: GroupResult) -> set[str]:
-    return {family(scope) for scope in group.scopes}
+    return {find_family(scope) for scope in group.scopes}
 
 
 def common(a: Result, b: Result) -> tuple[str, ...]:

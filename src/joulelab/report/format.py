@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from joulelab.core.text import SERVED_TWIN, printable
+from joulelab.core.text import SERVED_TWIN, escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -233,7 +233,7 @@ def data(told: str | float | bool, most: int = MOST_OF_FACT) -> str:
 
 def in_the_middle(text: str, width: int) -> str:
     """Return a text of one line and at most that width, cut in its middle: what tells names apart is at their ends."""
-    flat = printable(text[: 2 * width] + text[-2 * width :] if len(text) > 4 * width else text)
+    flat = escape_unprintable(text[: 2 * width] + text[-2 * width :] if len(text) > 4 * width else text)
     if len(flat) <= width:
         return flat
     end = max(2 * (width - 1) // 3, 0)
@@ -245,7 +245,9 @@ def simulated(twins: Sequence[str]) -> str:
     virtual = [twin for twin in twins if twin != SERVED_TWIN]
     said = [SERVED_TWIN] if len(virtual) < len(twins) else []
     if virtual:
-        said.append(f"twin{'s' if len(virtual) > 1 else ''} {', '.join(map(printable, virtual))}, virtual time")
+        said.append(
+            f"twin{'s' if len(virtual) > 1 else ''} {', '.join(map(escape_unprintable, virtual))}, virtual time"
+        )
     return f"simulated: {'; '.join(said)}"
 
 
@@ -275,7 +277,7 @@ def _range(stem: str, members: list[int]) -> str:
 
 def shortened(text: str, width: int) -> str:
     """Return a text of at most that width, cut at its end with an ellipsis."""
-    flat = printable(" ".join(text.split()))
+    flat = escape_unprintable(" ".join(text.split()))
     return flat if len(flat) <= width else flat[: max(width - 1, 0)] + "…"
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import CORDS, family
-from joulelab.core.text import printable
+from joulelab.core.scope import CORDS, find_family
+from joulelab.core.text import escape_unprintable
 from joulelab.report.format import span
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ class MeterRow:
 
 def energy_rows(result: Result, *, every: bool = False) -> list[EnergyRow]:
     """Return scopes by family, each family's sum after its members, then everything measured and the rest."""
-    several = len({s.host for s in result.scopes if family(s.scope) != "job"}) > 1
+    several = len({s.host for s in result.scopes if find_family(s.scope) != "job"}) > 1
     shown: list[EnergyRow] = []
-    for name in dict.fromkeys(family(s.scope) for s in result.scopes):
-        members = [s for s in result.scopes if family(s.scope) == name]
+    for name in dict.fromkeys(find_family(s.scope) for s in result.scopes):
+        members = [s for s in result.scopes if find_family(s.scope) == name]
         if not every:
             members = _extremes([s for s in members if not _is_inner(s, result)])
         shown += [_scope_row(s, several=several) for s in members]
@@ -99,7 +99,7 @@ def _sum_rows(sums: list[GroupResult], *, every: bool) -> list[EnergyRow]:
 def _is_inner(s: ScopeResult, result: Result) -> bool:
     """Return whether a scope is left out of the short table, because another one holds it."""
     held = any((o.host, o.scope) == (s.host, s.parent) for o in result.scopes)
-    return family(s.scope) in INNER or "/" in s.scope or (family(s.scope) in CORDS and held)
+    return find_family(s.scope) in INNER or "/" in s.scope or (find_family(s.scope) in CORDS and held)
 
 
 def _extremes(members: list[ScopeResult]) -> list[ScopeResult]:
@@ -143,7 +143,7 @@ def measured_by(result: Result, *, every: bool = False) -> list[MeterRow]:
         if not every and _is_inner(s, result):
             continue
         r = s.reading
-        lines.setdefault((family(s.scope), r.meter, r.channel, r.accuracy), []).append(s)
+        lines.setdefault((find_family(s.scope), r.meter, r.channel, r.accuracy), []).append(s)
     found = []
     for members in lines.values():
         r = members[0].reading
@@ -212,13 +212,13 @@ def _grouped(result: Result, keys: Sequence[tuple[int, ...]]) -> list[PhaseRow]:
 def _phase_row(p: PhaseResult, result: Result) -> PhaseRow:
     energy = result.phase_energy(p)
     by_family = {k: v for k, v in p.energy.items() if k != "measured"}
-    return PhaseRow(printable(p.title), p.depth, 1, p.duration_s, energy, by_family, dict(p.work), p.open_end)
+    return PhaseRow(escape_unprintable(p.title), p.depth, 1, p.duration_s, energy, by_family, dict(p.work), p.open_end)
 
 
 def _joined(phases: list[PhaseResult], result: Result) -> PhaseRow:
     if len(phases) == 1:
         return _phase_row(phases[0], result)
-    name, lasts = printable(phases[0].name), [p.last for p in phases if p.last is not None]
+    name, lasts = escape_unprintable(phases[0].name), [p.last for p in phases if p.last is not None]
     steps = len(lasts) == len(phases) and len({p.host for p in phases}) == 1
     members = [_phase_row(p, result) for p in _stretches(phases, result)]
     work: dict[str, float] = {}

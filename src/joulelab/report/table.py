@@ -10,8 +10,8 @@ from rich.text import Text
 
 from joulelab.analysis.quality import DATA, QUALITY, quality_of
 from joulelab.analysis.work import done_in, kinds_with_figure
-from joulelab.core.scope import order
-from joulelab.core.text import printable
+from joulelab.core.scope import rank_scope
+from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report import rated
 from joulelab.report.agreement import agreement_rows, agreement_table, joined_lines
@@ -72,7 +72,7 @@ def print_result(
     """
     name = handle or result.run
     titled = f" · {result.name}" if result.name else ""
-    console.rule(Text(printable(f"joulelab · {result.run}{titled}")), align="left", style="dim")
+    console.rule(Text(escape_unprintable(f"joulelab · {result.run}{titled}")), align="left", style="dim")
     if result.twin:
         console.print(Text(fmt.simulated([result.twin])))
     console.print(Text(headline(result), style="bold"), soft_wrap=True)
@@ -130,7 +130,7 @@ def headline(result: Result) -> str:
 def story(result: Result, width: int) -> str:
     """Return what ran, how it ended and what the energy covers."""
     whole = result.group("measured")
-    covers = f"{fmt.span(sorted(whole.scopes, key=order))} · " if whole else ""
+    covers = f"{fmt.span(sorted(whole.scopes, key=rank_scope))} · " if whole else ""
     end = f" · {ending(result)}"
     room = max(width - len(covers) - len(end), 20)
     return f"{covers}{fmt.shortened(shlex.join(result.command), room)}{end}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import RecorderError
-from joulelab.core.process import start_ticks
+from joulelab.core.process import read_start_ticks
 from joulelab.run.recorder_process import RecorderProcess
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class HostRecording:
             "segment": self._segment,
             "host": self.host,
             "owner_pid": os.getpid(),
-            "owner_start_ticks": start_ticks(),
+            "owner_start_ticks": read_start_ticks(),
             "meters": None if options.meters is None else list(options.meters),
             "also": list(options.also),
             "period_s": options.period_s,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.core.marks import WORK_INTERVAL_NS, current_phase, local_ranks
+from joulelab.core.marks import WORK_INTERVAL_NS, count_local_ranks, current_phase
 from joulelab.run import phases
 from joulelab.run.config.choose import Chosen, check_name, choose, general_problems
 from joulelab.run.config.entry import Config
@@ -121,7 +121,7 @@ class Measurement:
 
             if not self._is_run:
                 wait_until_covered(self.run, self._end_ns)
-                if local_ranks(os.environ) > 1:  # the others write what they did within half a second
+                if count_local_ranks(os.environ) > 1:  # the others write what they did within half a second
                     time.sleep(max(self._end_ns + RANKS_NS - monotonic_ns(), 0) / NS)
             with open_run(self.run) as run:
                 whole = self._is_run

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, boot_id, monotonic_ns
-from joulelab.core.process import start_ticks
+from joulelab.core.clock import NS, monotonic_ns, read_boot_id
+from joulelab.core.process import read_start_ticks
 from joulelab.recorder.owner import Owner
 from joulelab.recorder.signals import REPORTED
 from joulelab.run.events import EventLog
@@ -131,7 +131,7 @@ def main() -> None:
 def _answer(command: Mapping[str, Any]) -> None:
     """Answer what needs no recorder: the time here."""
     if command.get("do") == "clock":
-        say("clock", id=command.get("id"), t=monotonic_ns(), boot_id=boot_id())
+        say("clock", id=command.get("id"), t=monotonic_ns(), boot_id=read_boot_id())
 
 
 def _watch(plan: Mapping[str, Any], given: Input, commands: list[dict[str, Any]]) -> None:
@@ -141,7 +141,7 @@ def _watch(plan: Mapping[str, Any], given: Input, commands: list[dict[str, Any]]
     """
     say("ready")
     owner, pid, ticks = None, int(plan["owner_pid"]), plan.get("owner_start_ticks")
-    if start_ticks(pid) == ticks:  # else it lives among other process numbers
+    if read_start_ticks(pid) == ticks:  # else it lives among other process numbers
         owner = Owner(pid, ticks)
     while not given.ended:
         for command in commands:

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.process import start_ticks
+from joulelab.core.process import read_start_ticks
 from joulelab.run.step import Step
 from joulelab.store.safe_files import open_regular
 
@@ -340,7 +340,7 @@ class Nodes:
 
 
 def _owner() -> dict[str, Any]:
-    return {"owner_pid": os.getpid(), "owner_start_ticks": start_ticks()}
+    return {"owner_pid": os.getpid(), "owner_start_ticks": read_start_ticks()}
 
 
 def _plan(options: RunOptions) -> dict[str, Any]:

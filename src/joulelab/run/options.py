@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import boot_id
+from joulelab.core.clock import read_boot_id
 from joulelab.core.errors import StoreError
 from joulelab.store.documents import read_json
 
@@ -60,7 +60,7 @@ def marks_folder(environ: Mapping[str, str]) -> Path | None:
 
 def _is_of_this_boot(run: Path) -> bool:
     try:
-        return bool(read_json(run / "run.json")["started"]["boot_id"] == boot_id())
+        return bool(read_json(run / "run.json")["started"]["boot_id"] == read_boot_id())
     except (StoreError, KeyError, TypeError):
         return True  # as far as anybody knows
 

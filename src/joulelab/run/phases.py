@@ -10,7 +10,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.marks import MarkWriter, current_phase, global_rank, local_rank
+from joulelab.core.marks import MarkWriter, current_phase, read_global_rank, read_local_rank
 from joulelab.run.options import marks_folder
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def _from_environment(environ: Mapping[str, str]) -> MarkWriter | None:
     folder = marks_folder(environ)
     if folder is None or not folder.is_dir() or (folder.parent.parent / "end.json").exists():
         return None
-    writer = MarkWriter(folder, rank=local_rank(environ), first=not global_rank(environ))
+    writer = MarkWriter(folder, rank=read_local_rank(environ), first=not read_global_rank(environ))
     # Work is summed for up to half a second: the rest is written when this module goes, at the interpreter's end.
     weakref.finalize(sys.modules[__name__], writer.flush)
     return writer
@@ -39,7 +39,7 @@ def writer() -> MarkWriter | None:
 def attach(folder: Path, rank: int) -> MarkWriter:
     """Write marks to a run that this process records itself, until `detach()`."""
     global _writer
-    _writer = MarkWriter(folder, rank=rank, first=not global_rank(os.environ))
+    _writer = MarkWriter(folder, rank=rank, first=not read_global_rank(os.environ))
     return _writer
 
 

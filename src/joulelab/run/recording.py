@@ -6,7 +6,7 @@ import platform
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, clock_pair, monotonic_ns
+from joulelab.core.clock import NS, monotonic_ns, read_clock_pair
 from joulelab.core.errors import StoreError
 from joulelab.core.version import __version__
 from joulelab.run.events import EventLog
@@ -149,7 +149,7 @@ class Recording(HostRecording):
             "host": self.host,
             "environment": dict(self._environ),
             "options": options.to_json(),
-            "started": asdict(clock_pair()),
+            "started": asdict(read_clock_pair()),
         }
         try:
             self.run = create_run(options.runs.absolute(), meta)

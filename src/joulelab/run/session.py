@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.control.leftovers import restore_at_start
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.marks import local_rank
+from joulelab.core.marks import read_local_rank
 from joulelab.run import phases
 from joulelab.run.recording import Recording
 from joulelab.run.spawn import Spawned
@@ -114,7 +114,7 @@ class Session:
         for name, value in recording.environment().items():
             self._restore[name] = os.environ.get(name)
             os.environ[name] = value
-        phases.attach(recording.folder / "marks", local_rank(os.environ))
+        phases.attach(recording.folder / "marks", read_local_rank(os.environ))
 
     def _unexport(self) -> None:
         for name, value in self._restore.items():
@@ -182,7 +182,7 @@ def join(options: Callable[[], RunOptions]) -> tuple[Session | None, bool]:
         if here.session is not None:
             here.session.open += 1
             return here.session, False
-        if phases.writer() is not None or local_rank(os.environ):
+        if phases.writer() is not None or read_local_rank(os.environ):
             return None, False
         try:
             here.session = Session(options())

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from joulelab.core.spawn import above_standard, findable
+from joulelab.core.spawn import add_import_path, move_above_standard
 from joulelab.recorder.signals import REPORTED
 from joulelab.store.safe_files import open_append
 
@@ -44,14 +44,14 @@ class Spawned:
             opened += os.pipe()
             opened += os.pipe()
             opened.append(_open_log(log))
-            opened = [above_standard(fd) for fd in opened]
+            opened = [move_above_standard(fd) for fd in opened]
             commands, self.commands, self.said, said, errors = opened
             actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate((commands, said, errors))]
             # Blocked until it handles them: a signal to the group in its first moments must not end it.
             mask = [*REPORTED, signal.SIGTSTP]
             group: dict[str, Any] = {"setpgroup": 0} if own_group else {}
             self.pid = os.posix_spawn(
-                command[0], command, findable(environ), file_actions=actions, setsigmask=mask, **group
+                command[0], command, add_import_path(environ), file_actions=actions, setsigmask=mask, **group
             )
         except OSError:
             for fd in opened:

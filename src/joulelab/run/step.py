@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.spawn import above_standard, findable
+from joulelab.core.spawn import add_import_path, move_above_standard
 from joulelab.store.safe_files import open_append
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Step:
         try:
             opened += (*os.pipe(), *os.pipe())
             opened.append(open_append(log))
-            opened = [above_standard(fd) for fd in opened]
+            opened = [move_above_standard(fd) for fd in opened]
             commands, self._commands, self._said, told, errors = opened
             actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate((commands, told, errors))]
             # In a session of its own: what the terminal sends to the workload's group must not end the step.
@@ -137,7 +137,7 @@ class Step:
 
 def step_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment for our step: without what changes steps, and such that joulelab is found."""
-    return findable({k: v for k, v in environ.items() if k in KEPT or not k.startswith(CHANGING)})
+    return add_import_path({k: v for k, v in environ.items() if k in KEPT or not k.startswith(CHANGING)})
 
 
 def _options(count: int, nodes: Sequence[str]) -> Sequence[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.analysis.quality import DATA, quality_text
 from joulelab.analysis.work import kinds_with_figure
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,9 +107,9 @@ def _work(result: Result) -> list[str]:
         done = result.work[kind]
         factor, prefix = next(((f, p) for f, p in _PREFIXES if kind == "FLOP" and done >= f), (1.0, ""))
         each = f", {_scaled(per[kind], 'J/' + kind.removesuffix('s'))}" if kind in per else ""
-        lines.append(f"  {done / factor:.6g} {prefix}{printable(kind)}{each}")
+        lines.append(f"  {done / factor:.6g} {prefix}{escape_unprintable(kind)}{each}")
     return lines
 
 
 def _short(text: str) -> str:
-    return printable(text if len(text) <= MOST_OF_TEXT else f"{text[: MOST_OF_TEXT - 1]}…")
+    return escape_unprintable(text if len(text) <= MOST_OF_TEXT else f"{text[: MOST_OF_TEXT - 1]}…")

@@ -12,7 +12,7 @@ from joulelab.analysis.joining import join
 from joulelab.analysis.result import Reading, ScopeResult
 from joulelab.core.clock import NS
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.run.coverage import FAST_S
 from joulelab.store.folder import read_meta
 from joulelab.store.run import Run
@@ -190,7 +190,7 @@ class Tail:
     def _group(self, scopes: dict[Key, ScopeChannels], b: int) -> None:
         """Find the sums that count nothing twice, as a result has them: who is in them, whatever they used."""
         bare = tuple(_without_figures(scope) for scope in scopes.values())
-        names = {family(scope) for _, scope in scopes} | {"measured"}
+        names = {find_family(scope) for _, scope in scopes} | {"measured"}
         groups, _ = breakdown(bare, list(scopes.values()), 1.0, self._sum.to_ns, b)
         self._groups = {g.name: list(zip(g.hosts, g.scopes, strict=True)) for g in groups if g.name in names}
         self._grouped = set(scopes)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, boot_id, clock_pair
+from joulelab.core.clock import NS, read_boot_id, read_clock_pair
 from joulelab.core.errors import NotARun, StoreError, WriteFailed
 from joulelab.core.process import PROC, find_process, identify_process
 from joulelab.store.documents import read_json
@@ -62,7 +62,7 @@ def create_run(runs: Path, meta: Mapping[str, Any], *, sync: bool = True) -> Pat
     `meta` needs `host` and `command`; everything else of `run.json` has a default (this process is the owner).
     Secrets are removed from `command`, `environment` is reduced to the allow-list. Raises StoreError.
     """
-    started = meta.get("started") or asdict(clock_pair())
+    started = meta.get("started") or asdict(read_clock_pair())
     run, run_id = _claim(runs, int(started["utc_ns"]))
     data: dict[str, Any] = {
         "name": None,
@@ -135,7 +135,7 @@ def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
     if path.exists():
         raise StoreError("the run is closed already", where=str(run), code="store.closed")
     defaults = {"exit_code": None, "signal": None, "start_ns": None, "end_ns": None, "restarts": 0, "message": None}
-    ended = end.get("ended") or asdict(clock_pair())
+    ended = end.get("ended") or asdict(read_clock_pair())
     files: dict[str, int] = {}
     for file in (p for pattern in ("*/*.journal", "*/*.jsonl", "*/marks/*.jsonl") for p in sorted(run.glob(pattern))):
         with contextlib.suppress(OSError):
@@ -220,7 +220,7 @@ def run_state(
     journals = list(run.glob("*/*.journal"))
     if any(is_being_written(p) for p in journals):
         return RunState.LIVE
-    elsewhere = who.get("boot_id") != (boot_id() if boot is None else boot)
+    elsewhere = who.get("boot_id") != (read_boot_id() if boot is None else boot)
     if elsewhere and _age_s(journals) < RECENT_S:
         return RunState.LIVE
     # end.json may have come while we looked.

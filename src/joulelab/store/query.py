@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, NewerSchema, Refused, StoreError
-from joulelab.core.text import storable
+from joulelab.core.text import escape_surrogates
 from joulelab.store.documents import read_document
 from joulelab.store.folder import RunState, list_runs, run_state
 from joulelab.store.manifest import check_files, read_manifest
@@ -210,7 +210,7 @@ def _run_row(path: Path) -> Row:
         "duration_s": (end_ns - start_ns) / NS if start_ns is not None and end_ns is not None else None,
         "command": shlex.join(meta.get("command") or []),
         "username": meta.get("user"),
-        "labels": {storable(str(k)): storable(str(v)) for k, v in (meta.get("labels") or {}).items()},
+        "labels": {escape_surrogates(str(k)): escape_surrogates(str(v)) for k, v in (meta.get("labels") or {}).items()},
         "path": str(path),
     }
 
@@ -233,7 +233,7 @@ def _make_view(con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Row], c
     types = {**columns, **{key: _type_of(given[key]) for key in extra}}
     data = {f"c{k}": _column(given[key], kind) for k, (key, kind) in enumerate(types.items())}
     con.register("given", data)
-    heads = _apart([storable(key) for key in types])
+    heads = _apart([escape_surrogates(key) for key in types])
     kinds = enumerate(zip(heads, types.values(), strict=True))
     cast = ", ".join(f"{_cast(f'c{k}', kind)} AS {named(head)}" for k, (head, kind) in kinds)
     con.execute(f"CREATE TABLE {named(name)} AS SELECT {cast} FROM given")  # noqa: S608 (quoted)
@@ -276,7 +276,7 @@ def _text(value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return storable(value)
+        return escape_surrogates(value)
     return json.dumps(value) if isinstance(value, dict | list | tuple | bool) else repr(value)
 
 

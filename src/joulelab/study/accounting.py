@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, utc_now_ns
+from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, StoreError, Unavailable
 from joulelab.instruments.slurm import open_archive
 from joulelab.instruments.slurm.client import Slurm, node_names
@@ -65,7 +65,7 @@ def fill_in(
     *,
     wait_s: float = 0.0,
     slurm: Slurm | None = None,
-    now: Callable[[], int] = utc_now_ns,
+    now: Callable[[], int] = read_utc_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
     """Add Slurm's energy to the runs of slots that are done and lack it; return problems in words. Never raises.

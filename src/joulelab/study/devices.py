@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.instruments.amdsmi import count_nvidia
 from joulelab.instruments.amdsmi.client import AmdSmi
 from joulelab.instruments.nvml.client import Gpu, Nvml
@@ -182,5 +182,5 @@ def packages(knobs: Mapping[str, Value], environ: Mapping[str, str]) -> list[str
     from joulelab.control.client import Caps
 
     with Caps(environ) as caps:
-        found = [d.scope for d in caps.status().devices if family(d.scope) == "cpu"]
+        found = [d.scope for d in caps.status().devices if find_family(d.scope) == "cpu"]
     return list(dict.fromkeys(found))

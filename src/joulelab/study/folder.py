@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import clock_pair
+from joulelab.core.clock import read_clock_pair
 from joulelab.core.errors import ConfigError, NewerSchema, StoreError
 from joulelab.core.version import __version__
 from joulelab.store.folder import read_json, write_json_atomic
@@ -265,7 +265,7 @@ def described(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any]
         "schema": SCHEMA,
         "name": name,
         "seed": before["seed"] if before else drawn,
-        "created": before["created"] if before else asdict(clock_pair()),
+        "created": before["created"] if before else asdict(read_clock_pair()),
         "joulelab": __version__,
         **(_sweeps(plan).to_json() if plan.file is None else {"command": []}),
         "file": None if plan.file is None else str(plan.file),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.recorder.plan import Plan, open_meter
 from joulelab.study.recording import run_options
 
@@ -54,5 +54,5 @@ def _scopes(streams: Sequence[Any]) -> set[str]:
     found: set[str] = set()
     for stream in streams:
         if any(spec.kind == "power" or (spec.kind == "counter" and spec.unit == "J") for spec in stream.channels):
-            found |= {stream.scope, family(stream.scope), "measured", *([stream.sums] if stream.sums else [])}
+            found |= {stream.scope, find_family(stream.scope), "measured", *([stream.sums] if stream.sums else [])}
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
-from joulelab.core.scope import family, parent, roots
+from joulelab.core.scope import find_family, find_parent, find_roots
 from joulelab.store.journal import JournalHeader, read_header, row_struct
 from joulelab.store.safe_files import open_regular
 
@@ -31,11 +31,11 @@ def power_now(run: Path) -> float | None:
     parents: dict[Path, dict[str, str | None]] = {}
     for journal in sorted(run.glob("*/*.journal")):
         for stream, watts in _streams(journal):
-            if family(stream.scope) not in LEFT_OUT and not stream.sums:
+            if find_family(stream.scope) not in LEFT_OUT and not stream.sums:
                 hosts.setdefault(journal.parent, {}).setdefault(stream.scope, watts)
-                parents.setdefault(journal.parent, {})[stream.scope] = parent(stream.scope, stream.parent)
+                parents.setdefault(journal.parent, {})[stream.scope] = find_parent(stream.scope, stream.parent)
     for host, scopes in hosts.items():
-        found += sum(scopes[scope] for scope in roots(scopes, parents[host]))
+        found += sum(scopes[scope] for scope in find_roots(scopes, parents[host]))
     return found if hosts else None
 
 

@@ -12,7 +12,7 @@ from joulelab.analysis.lines import knob_column
 from joulelab.analysis.quality import DATA
 from joulelab.core.errors import ConfigError, JoulelabError, StoreError
 from joulelab.core.quantity import total
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.store.documents import read_document
 from joulelab.study.slots import NOTES, Slot, State, look, slots_of
 from joulelab.study.trial import MEASURED, SlotTrial, load_trial
@@ -183,10 +183,10 @@ def _rated_of(found: SlotTrial, energies: Mapping[str, Quantity], idle: Collecti
     families: dict[str, dict[str, float]] = {}
     for scope, watts in found.rated.items():
         if scope not in idle:
-            families.setdefault(family(scope), {})[scope] = watts
+            families.setdefault(find_family(scope), {})[scope] = watts
     known: dict[str, dict[str, float]] = {}
     for name, used in families.items():
-        every = {scope for scope in found.energies if family(scope) == name and scope != name}
+        every = {scope for scope in found.energies if find_family(scope) == name and scope != name}
         if name in energies and every <= used.keys():
             known[name] = {name: sum(used.values())}
         elif used.keys() <= energies.keys():
@@ -208,7 +208,7 @@ def _in_one_unit(
             for key in shares
             for caps in asked.get(key, ())
             for scope, watts in caps.items()
-            if family(scope) == device
+            if find_family(scope) == device
         }
         if len(defaults) == 1:
             default = defaults.pop()

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, clock_pair, monotonic_ns
+from joulelab.core.clock import NS, monotonic_ns, read_clock_pair
 from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.core.process import find_process, identify_process
 from joulelab.store.folder import list_runs, read_end, read_json, write_json_atomic
@@ -95,7 +95,7 @@ def claimed(folder: Path, more: Mapping[str, Any], *, sync: bool = True) -> Iter
     try:
         try:
             prepared.mkdir(parents=False)
-            pair = clock_pair()
+            pair = read_clock_pair()
             times = {"mono_ns": pair.mono_ns, "utc_ns": pair.utc_ns}
             write_json_atomic(prepared / CLAIM, {**more, **identify_process(), **times}, sync=sync)
             lock = os.open(prepared / CLAIM, os.O_RDWR | os.O_CLOEXEC)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.results_file import load_result, read_result
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.store.documents import read_document
 from joulelab.store.manifest import FILE as MANIFEST
 
@@ -67,7 +67,7 @@ class SlotTrial:
 
     def gpus(self) -> dict[str, Quantity]:
         """Return the energy of each GPU."""
-        return {scope: q for scope, q in self.energies.items() if ":" in scope and family(scope) == "gpu"}
+        return {scope: q for scope, q in self.energies.items() if ":" in scope and find_family(scope) == "gpu"}
 
     def idle_gpus(self, used: Collection[str], unused: Collection[str] = ()) -> list[str] | None:
         """Return the GPUs that did nothing, None where that is not known.
@@ -128,11 +128,11 @@ def from_result(result: Result) -> SlotTrial:
 
 def _rated(result: Result) -> dict[str, float]:
     """Return the rated power of the devices of those families that it is known of as a whole."""
-    lacking = {family(scope.rpartition("/")[2]) for scope in result.rated.unknown}
+    lacking = {find_family(scope.rpartition("/")[2]) for scope in result.rated.unknown}
     return {
         d.scope if d.host == result.host else f"{d.scope}@{d.host}": d.watts
         for d in result.rated.devices
-        if family(d.scope) not in lacking
+        if find_family(d.scope) not in lacking
     }
 
 

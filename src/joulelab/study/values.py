@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
-from joulelab.core.duration import seconds
+from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def listed(name: str, items: Sequence[float | str], where: str) -> tuple[Value, 
 def cooling(value: float | str) -> tuple[str, float]:
     """Read what is waited for before a slot: `45C` gives `cool_c` in degC, `60s` gives `cool_s`. Raises ConfigError."""
     degrees = _DEGREES.fullmatch(value) if isinstance(value, str) else None
-    return ("cool_c", float(degrees[1])) if degrees else ("cool_s", seconds(value))
+    return ("cool_c", float(degrees[1])) if degrees else ("cool_s", read_seconds(value))
 
 
 def _measured(text: str, units: Mapping[str, tuple[Unit, Decimal]], where: str, example: str) -> tuple[Value, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joulelab.core.process import start_ticks
+from joulelab.core.process import read_start_ticks
 from joulelab.store.safe_files import replace_file
 
 _HEADER = re.compile(r":[A-Z0-9:]{3,40}\Z")
@@ -67,7 +67,7 @@ class Kept:
         """Write what was found so far; where that fails `problem` says why."""
         if self._path is None or not (self.found or self.started):
             return
-        data = {"pid": os.getpid(), "start_ticks": start_ticks(), "started": self.started, "found": self.found}
+        data = {"pid": os.getpid(), "start_ticks": read_start_ticks(), "started": self.started, "found": self.found}
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(self._path, json.dumps(data).encode(), sync=False)
@@ -105,7 +105,7 @@ def _read(path: Path) -> Left | None:
     if not isinstance(data, dict) or not isinstance(found := data.get("found"), dict):
         return None
     pid = data.get("pid")
-    if isinstance(pid, int) and pid != os.getpid() and start_ticks(pid) == data.get("start_ticks"):
+    if isinstance(pid, int) and pid != os.getpid() and read_start_ticks(pid) == data.get("start_ticks"):
         return _ALIVE
     plain = all(isinstance(v, str) and _HEADER.match(k) and _VALUE.match(v) for k, v in found.items())
     return Left(dict(found), started=data.get("started") is True) if plain else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.core.spec import Accuracy, Kind, Spec
 from joulelab.instruments import nearest
 from joulelab.instruments.file.cells import UNITS, Cells, clean, unit_of
@@ -194,7 +194,7 @@ def _column(config: Mapping[str, Any], table: Mapping[str, Any], names: Names) -
     kind, cells = _kind_and_cells(config, table, names, index)
     scope = _scope(table, names.where, state=kind == "state")
     at = place({**config, "feeds": "", "parts": 0} if scope else config, scope or "node.ac")
-    spec = _spec(config, {**table, "column": column}, kind, cells, names.where, family(at["scope"]))
+    spec = _spec(config, {**table, "column": column}, kind, cells, names.where, find_family(at["scope"]))
     parts = int(number(names.where, table, "parts", at["parts"], above=-1))
     parent, sums = table.get("parent", at["parent"]), str(table.get("sums") or at["sums"])
     return Column(index, column, at["scope"], spec, cells, parent, sums, parts)

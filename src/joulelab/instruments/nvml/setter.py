@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulelab.core.clock import boot_id
+from joulelab.core.clock import read_boot_id
 from joulelab.core.errors import Denied, JoulelabError, ReadFailed, Refused, Unavailable
 from joulelab.core.setting import GET_PERMISSION, SetterFamily, Setting, SettingLimits
 from joulelab.instruments.nvml.client import Gpu, Nvml
@@ -131,7 +131,7 @@ class LockedClocks:
         """Return our lock of this boot, {} for none. Raises Denied, ReadFailed."""
         try:
             record = decode_json(safe_files.read_regular(self._record, follow=False))
-            if record["boot"] != boot_id():
+            if record["boot"] != read_boot_id():
                 return {}  # a reboot unlocks
             return {_LOWEST: float(record[_LOWEST]), _HIGHEST: float(record[_HIGHEST])}
         except FileNotFoundError:
@@ -180,7 +180,7 @@ class LockedClocks:
 
     def _write_record(self, setting: Setting) -> None:
         """Write the record to the disk, as safely as a journal."""
-        text = json.dumps({"boot": boot_id(), **setting}).encode()
+        text = json.dumps({"boot": read_boot_id(), **setting}).encode()
         try:
             safe_files.make_folder(self._record.parent)
             safe_files.check_folder(self._record.parent, os.geteuid())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, monotonic_ns, utc_now_ns
+from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import MeterError, ReadFailed
 from joulelab.instruments.prometheus import doctor
 from joulelab.instruments.prometheus.agent import asked_of_agents
@@ -82,7 +82,7 @@ class PrometheusMeter:
 
     def __init__(self, asked: Settings, api: Api) -> None:
         self._asked, self._api = asked, api
-        now = utc_now_ns()
+        now = read_utc_ns()
         found = [self._recent(query, now) for query in asked.queries]
         empty = [q for q, series in zip(asked.queries, found, strict=True) if not series]
         if empty and (not asked.preset or len(empty) == len(asked.queries)):
@@ -113,7 +113,7 @@ class PrometheusMeter:
             why = f"none of {query} within {self._asked.lookback_s:g} s"
             raise ReadFailed(f"no sample of {stream.scope}", where=self._asked.label, why=why, next="is it scraped?")
         values = [s.value if s is not None and s.t1 == newest else math.nan for s in samples]
-        return [*values, max((utc_now_ns() - newest) / NS, 0.0)]
+        return [*values, max((read_utc_ns() - newest) / NS, 0.0)]
 
     def close(self) -> None:
         """Close the connection."""
@@ -135,7 +135,7 @@ class PrometheusMeter:
             self._asked_ns = monotonic_ns()
             self._failure = None
             try:
-                now = utc_now_ns()
+                now = read_utc_ns()
                 self._api.within(limited=True)
                 self._latest = [_newest(q, self._recent(q, now)) for q in self._asked.queries]
             except MeterError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, utc_now_ns
+from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.spec import Fetched
 from joulelab.instruments.prometheus.agent import asked_of_agents
 from joulelab.instruments.prometheus.api import nothing_found
@@ -104,7 +104,7 @@ class PrometheusArchive:
     def _found(self) -> Job | None:
         """Return the job that the entry names, and from then on ask for its nodes only."""
         if self._job is None and self._asked.job:
-            until = utc_now_ns()
+            until = read_utc_ns()
             since = until - round(self._asked.search_days * 86_400) * NS
             self._job = find_job(self._api, self._asked, since, until)
             self._asked = self._asked.only(self._job.nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, utc_now_ns
+from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, MeterError, Unavailable
 from joulelab.instruments.prometheus.api import nothing_found
 from joulelab.instruments.prometheus.setup import api_of, settings_of
@@ -47,7 +47,7 @@ def _asked(api: Api, asked: Settings, error: JoulelabError) -> list[str]:
 
 
 def _query(api: Api, asked: Settings, query: str, *, plain: bool) -> list[str]:
-    now = utc_now_ns()
+    now = read_utc_ns()
     since = now - _DAY_NS
     if not plain:
         try:

@@ -30,7 +30,7 @@ def streams_of(
 ) -> Iterator[tuple[Group, Stream]]:
     """Yield the streams that the series of all queries make. Raises ConfigError where two series are one scope."""
     groups = agents.known_of(grouped(asked, found))
-    cords = Counter((g.host, g.meter) for g in groups if scopes.family(g.scope) == "outlet")
+    cords = Counter((g.host, g.meter) for g in groups if scopes.find_family(g.scope) == "outlet")
     whole = {(g.host, g.meter) for g in groups if g.scope == wall.feeds_of(asked.config, "node.ac")}
     for group in groups:
         key = group.host, group.meter

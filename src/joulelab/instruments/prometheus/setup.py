@@ -285,7 +285,7 @@ def grouped(asked: Settings, found: Sequence[Series]) -> list[Group]:
                     raise _twice(where, scope, dict(taken), dict(key))
                 continue  # an exporter's older and newer name for one thing: the first counts
             group.members[query.name] = number, key
-    return sorted(groups.values(), key=lambda g: (g.host, scopes.order(g.scope)))
+    return sorted(groups.values(), key=lambda g: (g.host, scopes.rank_scope(g.scope)))
 
 
 def _twice(where: str, scope: str, one: Mapping[str, str], two: Mapping[str, str]) -> ConfigError:
@@ -303,7 +303,7 @@ def stream_of(asked: Settings, group: Group, cords: int, period_s: float, *, liv
         channels.append(Spec("age_s", "age", "s"))
     table = "_".join(sorted(name.rpartition("_")[0] or name for name in queries))
     feeds, parts = "", 0
-    if scopes.family(group.scope) == "outlet" and cords:
+    if scopes.find_family(group.scope) == "outlet" and cords:
         feeds = wall.feeds_of(asked.config, "node.ac")
         parts = max(int(asked.config.get("parts") or 1), cords)
     told = next(iter(queries.values()))
@@ -343,7 +343,7 @@ def _spec(asked: Settings, query: Query, group: Group, *, live: bool) -> Spec:
         "unknown" if gain is None else "assumed",
         gain or 0.0,
         quantum=query.quantum * query.factor,
-        shared=f"{group.meter or asked.label}:{scopes.family(group.scope)}",
+        shared=f"{group.meter or asked.label}:{scopes.find_family(group.scope)}",
         reference=reference,
     )
     accuracy = wall.stated(asked.config, default)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, monotonic_ns, utc_now_ns
+from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed, Unavailable
 from joulelab.instruments import nearest, wall
 from joulelab.instruments.http import NO_ANSWER, REFUSED, Auth, HttpClient, plain_fingerprint
@@ -201,7 +201,7 @@ def _number(doc: Any, field: values.Field, spec: Spec) -> float:
     moment = values.reading_time_ns(values.at(doc, field.steps), coarse=True)
     if moment is None:
         raise ReadFailed("the BMC does not tell the time of its reading now", why=field.name)
-    age = (utc_now_ns() - moment) / NS
+    age = (read_utc_ns() - moment) / NS
     if age < -1.0:
         raise ReadFailed("the BMC's reading is from the future: its clock was set", why=field.name)
     return max(age, 0.0)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, utc_now_ns
+from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import ReadFailed, Unavailable
 from joulelab.instruments.redfish import values
 from joulelab.instruments.redfish.values import HIGHEST_W, Field, Step
@@ -387,4 +387,4 @@ def _update_s(sensor: dict[str, Any]) -> float:
 
 def _is_timed(sensor: dict[str, Any]) -> bool:
     moment = values.reading_time_ns(sensor.get("ReadingTime"))
-    return moment is not None and -0.5 <= (utc_now_ns() - moment) / NS <= OLDEST_S
+    return moment is not None and -0.5 <= (read_utc_ns() - moment) / NS <= OLDEST_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from joulelab.core.clock import NS, utc_now_ns
+from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import MeterError, Unavailable
 from joulelab.instruments.slurm.rows import Energy, energy_of, live_energy, shared_with, total_of, why_not
 from joulelab.instruments.slurm.told import fetched_of, nodes_of, problem, stream_of
@@ -44,7 +44,7 @@ class JobArchive:
     """
 
     def __init__(
-        self, slurm: Slurm, finder: Finder, config: Mapping[str, Any], now: Callable[[], int] = utc_now_ns
+        self, slurm: Slurm, finder: Finder, config: Mapping[str, Any], now: Callable[[], int] = read_utc_ns
     ) -> None:
         """Find the job. Raises MeterError, ConfigError."""
         self._slurm = slurm

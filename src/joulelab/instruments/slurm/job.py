@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulelab.core.clock import NS, monotonic_ns, utc_now_ns
+from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.instruments.slurm.rows import UNKNOWN, Component, energy_of, grouped
 
@@ -50,7 +50,7 @@ class Finder:
     attempt: int | None = None
     now: Callable[[], int] = monotonic_ns
     sleep: Callable[[float], None] = time.sleep
-    utc: Callable[[], int] = utc_now_ns
+    utc: Callable[[], int] = read_utc_ns
 
     def find(self) -> FoundJob:
         """Return the job. Raises Unavailable, ReadFailed, Denied, ConfigError."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import inf, nan
 from typing import TYPE_CHECKING
 
-from joulelab.core.clock import NS, utc_now_ns
+from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.instruments import wall
@@ -70,7 +70,7 @@ class AgeCell(Cell):
     def number(self, values: Sequence[Value], sentinels: frozenset[int]) -> float:
         """Return the age in s, NaN where the device tells no time. Raises ReadFailed."""
         taken = super().number(values, sentinels)
-        return max(utc_now_ns() / NS - taken, 0.0) if taken > 0 else nan
+        return max(read_utc_ns() / NS - taken, 0.0) if taken > 0 else nan
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from joulelab.analysis.cells import Cell, Means, Trial, means, pool_cells
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE, Quantity
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.plan.account.energy import side_of
 from joulelab.plan.accounted import check_course, evenly, nodes_of, outer_scopes
 from joulelab.plan.caps.between import between
@@ -313,7 +313,7 @@ def batch_of(measured: Measured) -> float | None:
 
 def gpus_of(measured: Measured, given: int | None = None) -> int:
     """Return how many GPUs a run's workload had, over all hosts. Raises ConfigError where nothing tells it."""
-    unused = sum(1 for name in measured.result.rated.unused if family(name.rpartition("/")[2]) == "gpu")
+    unused = sum(1 for name in measured.result.rated.unused if find_family(name.rpartition("/")[2]) == "gpu")
     counted = given * nodes_of(measured) if given is not None else sum(d.gpus for d in measured.draws) - unused
     if counted <= 0:
         raise ConfigError(

@@ -11,7 +11,7 @@ from joulelab.analysis.cells import Cell, Trial, means, pool_cells, time_ratio
 from joulelab.analysis.work import TOOK, kinds_with_figure
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.plan.accounted import check_course
 from joulelab.plan.caps.response import Point
 from joulelab.plan.draws import ALIKE, workload_of
@@ -70,7 +70,7 @@ def cap_of(result: Result) -> float | None:
 
     Raises ConfigError where they differ between GPUs, were changed on the way, or were not in force.
     """
-    caps = [c for c in result.caps if family(c.scope) == "gpu" and c.unit == "W"]
+    caps = [c for c in result.caps if find_family(c.scope) == "gpu" and c.unit == "W"]
     if not caps:
         return None
     where = f"run {result.run}"
@@ -114,8 +114,8 @@ def _limit(measured: Sequence[Measured], given_w: float | None) -> float | None:
     """Return the power limit of the GPUs without a cap (W): as given, recorded, or found by those who set one."""
     if given_w is not None:
         return given_w
-    own = [d.watts for m in measured for d in m.result.rated.devices if family(d.scope) == "gpu"]
-    found = [c.found for m in measured for c in m.result.caps if family(c.scope) == "gpu" and c.unit == "W"]
+    own = [d.watts for m in measured for d in m.result.rated.devices if find_family(d.scope) == "gpu"]
+    found = [c.found for m in measured for c in m.result.caps if find_family(c.scope) == "gpu" and c.unit == "W"]
     return max(own or [w for w in found if w is not None], default=None)
 
 
@@ -144,7 +144,7 @@ def uncapped(measured: Sequence[Measured], gpu_w: float | None = None) -> Uncapp
     if power is None or power.energy is None:
         raise ValueError("runs have no energy")
     inside = [float(np.nanmean(d.parts["gpu"])) / d.gpus for d in draws if "gpu" in d.parts and d.gpus]
-    models = [s.model for m in measured for s in m.result.scopes if family(s.scope) == "gpu"]
+    models = [s.model for m in measured for s in m.result.scopes if find_family(s.scope) == "gpu"]
     mean_w = sum(inside) / len(inside) if inside else None
     return Uncapped(power.energy, max(d.highest_w for d in draws), gpus, limit, next(iter(models), ""), mean_w)
 
@@ -170,7 +170,7 @@ def compared(one: Measured) -> dict[str, Any]:
     """Return what has to be the same in all runs but the cap, by what it is called."""
     result = one.result
     labels = {k: v for k, v in result.labels.items() if k not in OWN_LABELS} if "study" in result.labels else {}
-    caps = {(c.scope, c.unit, c.asked) for c in result.caps if (family(c.scope), c.unit) != ("gpu", "W")}
+    caps = {(c.scope, c.unit, c.asked) for c in result.caps if (find_family(c.scope), c.unit) != ("gpu", "W")}
     return {
         "workload": workload_of(result),
         "facts": {name: result.facts[name] for name in ALIKE if name in result.facts},

@@ -14,7 +14,7 @@ import numpy as np
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.twin.model import DOOR, LIQUID
 
 if TYPE_CHECKING:
@@ -150,9 +150,9 @@ def _channels(run: Run, start_ns: int, end_ns: int) -> Iterator[tuple[TableInfo,
 def _is_cooling(scope: str, spec: Spec) -> bool:
     """Return whether a channel is that of a fan, or of the air at a node's inlet."""
     if spec.kind == "power":
-        return family(scope) in FANS or spec.name.startswith("fan")
+        return find_family(scope) in FANS or spec.name.startswith("fan")
     return (spec.name.startswith("fan") and spec.unit in ("rpm", "1")) or (
-        spec.name == "temperature_c" and family(scope) == "node"
+        spec.name == "temperature_c" and find_family(scope) == "node"
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.plan.caps.capped_runs import SAME_CAP_W, uncapped
 from joulelab.plan.caps.response import modelled_response, response_of
 from joulelab.plan.draws import workload_of
@@ -85,7 +85,7 @@ def _left_out(count: int, which: str) -> str:
 
 def held_by(each: Measured, measured: Sequence[Measured], kind: NodeKind) -> Held | None:
     """Return the caps that a run was under, None where it had none below the limit of its GPUs."""
-    gpus = [c for c in each.result.caps if family(c.scope) == "gpu" and c.unit == "W"]
+    gpus = [c for c in each.result.caps if find_family(c.scope) == "gpu" and c.unit == "W"]
     others = [c for c in each.result.caps if c not in gpus]
     found = max((c.found for c in gpus if c.found is not None), default=None)
     limit_w = kind.gpu_w or gpu_rated_w(measured) or found

@@ -15,7 +15,7 @@ import numpy as np
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import total
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.plan.caps.response import AT_WALL, U_AT_WALL
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _gpu_error(measured: Sequence[Measured]) -> float | None:
     """Return by which share GPUs may read wrong alike (k = 2), None where nobody says or none was read."""
     found: list[float] = []
     for each in measured:
-        own = [s.energy for s in each.result.scopes if family(s.scope) == "gpu"]
+        own = [s.energy for s in each.result.scopes if find_family(s.scope) == "gpu"]
         if not own:
             continue
         whole = total(own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from joulelab.core.clock import NS, utc_now_ns
+from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import ConfigError
 from joulelab.plan.rates.kept import read_kept
 from joulelab.plan.rates.services import SERVICES, fetch, label_of, series_of
@@ -45,7 +45,7 @@ class Asked:
         kept: Path,
         *,
         ask: Fetch = fetch,
-        now: Callable[[], float] = lambda: utc_now_ns() / NS,
+        now: Callable[[], float] = lambda: read_utc_ns() / NS,
     ) -> None:
         self._series = series_of(service, zone, covers)
         self._named = service, zone, covers

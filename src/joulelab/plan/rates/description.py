@@ -13,7 +13,7 @@ import datetime as dt
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from joulelab.core.duration import seconds
+from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ConfigError
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.units import Unit, unit_of
@@ -140,7 +140,7 @@ def described_by(words: Mapping[str, str]) -> Description:
         unit_of(given["unit"])
     zone = zone_of(given.get("time_zone", "UTC"))
     if "step" in words:
-        given["step_s"] = seconds(words["step"], 1.0)
+        given["step_s"] = read_seconds(words["step"], 1.0)
     for key in ("end", "issued"):
         if key in words:
             given[f"{key}_s"] = utc_of(moment(words[key]), zone)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +48,8 @@ class Label:
     def __post_init__(self) -> None:
         # All of it is shown, and much of it is from files and services of others.
         for name in ("unit", "name", "zone", "source", "licence", "time_zone"):
-            object.__setattr__(self, name, printable(getattr(self, name)))
-        object.__setattr__(self, "notes", tuple(printable(note) for note in self.notes))
+            object.__setattr__(self, name, escape_unprintable(getattr(self, name)))
+        object.__setattr__(self, "notes", tuple(escape_unprintable(note) for note in self.notes))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

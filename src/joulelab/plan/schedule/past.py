@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.plan.rates.zones import utc_of, zone_of
 from joulelab.plan.schedule.jobs import Job, Stream
 from joulelab.store.safe_files import read_regular
@@ -85,7 +85,7 @@ def _said(text: str) -> list[str]:
     """Return what the comments above the head say: where the jobs are from, or that they are made up."""
     above = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
     told = " ".join(line.strip("# ") for line in above)
-    return [f"the file of jobs says: {printable(told)}"] if told else []
+    return [f"the file of jobs says: {escape_unprintable(told)}"] if told else []
 
 
 def _rows(path: Path, text: str) -> list[tuple[int, Row]]:
@@ -102,7 +102,7 @@ def _rows(path: Path, text: str) -> list[tuple[int, Row]]:
     if missing:
         raise ConfigError(
             f"the file of jobs has no column {', '.join(missing)}", where=f"{path}:{parsed[0][0]}",
-            why=f"there are {', '.join(map(printable, words))[:200]}",
+            why=f"there are {', '.join(map(escape_unprintable, words))[:200]}",
             next="name the columns id, submit, nodes, duration_s, node_w, or as sacct -P does",
         )  # fmt: skip
     at = {name: number for name, number in found.items() if number is not None}
@@ -166,7 +166,7 @@ class _Reader:
     def job(self, line: int, row: Row) -> Job | None:
         """Return a job, None where the row is none or is wrong."""
         where = f"{self._path}:{line}"
-        name = printable(row.get("id", ""))
+        name = escape_unprintable(row.get("id", ""))
         if row.get("state", "").partition(" ")[0].upper() in NOT_OVER:
             self._left["jobs that were not over"] += 1
             return None
@@ -198,7 +198,7 @@ class _Reader:
             )
         return Job(
             name, self._time(row["submit"]), int(nodes), duration_s, node_w, highest,
-            printable(row.get("workload", "")), rated, where,
+            escape_unprintable(row.get("workload", "")), rated, where,
         )  # fmt: skip
 
     def _power(self, row: Row, node_s: float, name: str) -> Quantity:
@@ -234,7 +234,7 @@ class _Reader:
             local = dt.datetime.fromisoformat(text)
         except ValueError:
             raise ConfigError(
-                f"{printable(text)!r} is no time", next="write it as 2026-01-05T08:00:00Z, or in s"
+                f"{escape_unprintable(text)!r} is no time", next="write it as 2026-01-05T08:00:00Z, or in s"
             ) from None
         if local.tzinfo is not None:
             return local.timestamp()
@@ -250,7 +250,7 @@ def _number(text: str, name: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{name} is {printable(text)!r}", next="give a number that is not below 0")
+        raise ConfigError(f"{name} is {escape_unprintable(text)!r}", next="give a number that is not below 0")
     return value
 
 
@@ -266,7 +266,7 @@ def _elapsed(text: str) -> float:
 def _energy(text: str) -> float | None:
     """Return J of a number, or of Slurm's 1.5M; None where there is none: Slurm writes 0 where it has no meter."""
     if text and not _ENERGY.fullmatch(text):
-        raise ConfigError(f"the energy is {printable(text)!r}", next="give J: 1500000, or 1.5M")
+        raise ConfigError(f"the energy is {escape_unprintable(text)!r}", next="give J: 1500000, or 1.5M")
     return _joules(text)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import UNSEEN, Quantity
-from joulelab.core.scope import family
+from joulelab.core.scope import find_family
 from joulelab.plan.account.energy import side_of
 from joulelab.plan.account.entries import SIDES
 from joulelab.plan.accounted import evenly, nodes_of
@@ -224,14 +224,16 @@ def _response(measured: Sequence[Measured], repeats: Repeats, wanted: Wanted) ->
         return response_of(measured, highest_cap_w=wanted.gpu_w)
     run = repeats.first
     draw = run.draws[0] if run.draws else None  # none of a run that a cluster accounted for
-    rated = [d.watts for d in run.result.rated.devices if family(d.scope) == "gpu" and draw and d.host == draw.host]
+    rated = [
+        d.watts for d in run.result.rated.devices if find_family(d.scope) == "gpu" and draw and d.host == draw.host
+    ]
     gpus, gpu_w = wanted.gpus or (draw.gpus if draw else 0), wanted.gpu_w or max(rated, default=None)
     if not gpus or gpu_w is None or side_of(run) not in ("ac", "dc") or cap_of(run.result) is not None:
         return None
     part = draw.parts.get("gpu") if draw else None
     mean = None if part is None else float(np.nanmean(part)) / gpus
     node_w = repeats.energy.scaled(1 / repeats.duration_s / nodes_of(run))
-    models = [s.model for s in run.result.scopes if family(s.scope) == "gpu"]
+    models = [s.model for s in run.result.scopes if find_family(s.scope) == "gpu"]
     model = models[0] if models else ""
     node_w = replace(node_w, known=True)  # what the model adds is known, whatever the meter is worth
     highest_w = draw.highest_w if draw else node_w.value

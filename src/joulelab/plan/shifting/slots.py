@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.core.duration import seconds
+from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ConfigError
 from joulelab.plan.shifting.optimum import MOST_SLOTS
 
@@ -111,7 +111,7 @@ def moment(text: str, now_s: float, zone: str = "UTC") -> float:
     if days:
         return now_s + 86_400.0 * float(days[1])
     try:
-        return now_s + seconds(text)
+        return now_s + read_seconds(text)
     except ConfigError:
         pass
     try:

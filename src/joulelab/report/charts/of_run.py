@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from joulelab.core.quantity import Quantity, total
-from joulelab.core.scope import FAMILIES, family
+from joulelab.core.scope import FAMILIES, find_family
 from joulelab.report import format as fmt
 from joulelab.report.agreement import agreement_rows
 from joulelab.report.charts.model import Bar, Bars, Histogram, Part, Stack, Stacked
@@ -58,8 +58,8 @@ def _inside(
         node, parts = "node.dc", [("supply loss", loss.energy)]
     rest = _of_host(result, f"rest of {node}", host)
     if rest is None:
-        return [(family(scope), energy[host, scope])]
-    inner = [(family(s), energy[h, s]) for h, s in zip(rest.hosts, rest.scopes, strict=True)]
+        return [(find_family(scope), energy[host, scope])]
+    inner = [(find_family(s), energy[h, s]) for h, s in zip(rest.hosts, rest.scopes, strict=True)]
     return [*inner, ("rest", rest.energy), *parts]
 
 
@@ -125,7 +125,7 @@ def scopes_of(result: Result) -> Bars | None:
 
 
 def _family(label: str) -> str:
-    return family(label.rpartition("/")[2])
+    return find_family(label.rpartition("/")[2])
 
 
 def epochs_of(result: Result) -> Bars | None:

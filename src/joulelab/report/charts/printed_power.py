@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.charts.printed import keys
 from joulelab.report.figures import COLOURS, DASHES
@@ -74,7 +74,7 @@ def draw_overlay(
         first, last = np.flatnonzero(inside)[[0, -1]]
         x = edges[first : last + 2] / (profile.duration_s if fraction else unit_s)
         cut = slice(first, last + 1)
-        colour, named = COLOURS[k % len(COLOURS)], printable(results[k].name or results[k].run)
+        colour, named = COLOURS[k % len(COLOURS)], escape_unprintable(results[k].name or results[k].run)
         axes.stairs(whole.high[cut] / factor, x, baseline=whole.low[cut] / factor, fill=True, color=colour, alpha=0.2)
         axes.stairs(
             whole.mean[cut] / factor, x, baseline=None, color=colour, linestyle=DASHES[k % len(DASHES)],
@@ -85,7 +85,7 @@ def draw_overlay(
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8, framealpha=0.8)
     of = common.label if common else "everything measured of each run, which is not the same scope"
-    return f"{printable(of[0].upper() + of[1:])}; shaded: lowest and highest reading."
+    return f"{escape_unprintable(of[0].upper() + of[1:])}; shaded: lowest and highest reading."
 
 
 def _stacked(profile: Profile) -> list[Trace]:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.report.html import Html, joined, tag
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def n(value: float) -> str:
 def text(x: float, y: float, said: str, *, anchor: str = "start", class_: str = "label", turn: float = 0.0) -> Html:
     """Return a text at a place; anchor is start, middle or end; turned by degrees around its place."""
     turned = f"rotate({n(turn)} {n(x)} {n(y)})" if turn else None
-    shown = printable(said)
+    shown = escape_unprintable(said)
     return tag("text", shown, class_=class_, x=n(x), y=n(y), text_anchor=anchor, transform=turned)
 
 
@@ -112,7 +112,7 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Html:
 
 def rect(x: float, y: float, width: float, height: float, class_: str, said: str = "") -> Html:
     """Return a box; `said` is shown by browsers when it is pointed at."""
-    about = tag("title", printable(said)) if said else None
+    about = tag("title", escape_unprintable(said)) if said else None
     size = {"width": n(max(width, 0.0)), "height": n(max(height, 0.0))}
     return tag("rect", about, class_=class_, x=n(x), y=n(y), **size)
 
@@ -218,7 +218,7 @@ class Frame:
 
 def svg(title: str, about: str, width: float, height: float, *shapes: object) -> Html:
     """Return an SVG image with its title and description."""
-    inner = joined([tag("title", printable(title)), tag("desc", printable(about)), *shapes])
+    inner = joined([tag("title", escape_unprintable(title)), tag("desc", escape_unprintable(about)), *shapes])
     box = f"0 0 {n(width)} {n(height)}"
     return tag("svg", inner, class_="chart", role="img", viewBox=box, width=n(width), height=n(height))
 
@@ -254,7 +254,7 @@ def mark(shape: str, x: float, y: float, k: int, size: float = SWATCH) -> Html:
 
 def point(shape: str, x: float, y: float, k: int, said: str = "", r: float = 3.6) -> Html:
     """Return a point of a curve: a circle, or one of the shapes by which curves are told apart without colours."""
-    about, filled = tag("title", printable(said)) if said else None, f"fill{colour(k)}"
+    about, filled = tag("title", escape_unprintable(said)) if said else None, f"fill{colour(k)}"
     if shape not in POINTS or not POINTS[shape]:
         return tag("circle", about, class_=filled, cx=n(x), cy=n(y), r=n(r))
     corners = " ".join(f"{n(x + dx * r)},{n(y + dy * r)}" for dx, dy in POINTS[shape])
@@ -272,7 +272,7 @@ def _legend_lines(keys: Sequence[Key], room: float) -> list[list[tuple[float, Ke
     lines: list[list[tuple[float, Key]]] = []
     at = 0.0
     for key in keys:
-        wide = SWATCH + 5 + width_of(printable(key.label)) + 16
+        wide = SWATCH + 5 + width_of(escape_unprintable(key.label)) + 16
         if not lines or at + wide > room:
             lines.append([])
             at = 0.0

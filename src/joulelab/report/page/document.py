@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.core.version import __version__
 from joulelab.report.html import Html, joined, json_script, tag
 
@@ -101,7 +101,7 @@ def _document(page: Page, head: Html, bar: Html, *, renews: bool = False) -> str
     idents = [*(section.id for section in page.sections), *page.data]
     if len(set(idents)) < len(idents):
         raise ValueError(f"two parts of a page have one name: {sorted(idents)}")
-    title = printable(page.title)
+    title = escape_unprintable(page.title)
     main = tag(
         "main",
         tag("header", tag("h1", title), _subtitle(page), class_="headline"),
@@ -130,18 +130,18 @@ def _document(page: Page, head: Html, bar: Html, *, renews: bool = False) -> str
 
 
 def _subtitle(page: Page) -> Html | None:
-    return tag("p", printable(page.subtitle), class_="subtitle") if page.subtitle else None
+    return tag("p", escape_unprintable(page.subtitle), class_="subtitle") if page.subtitle else None
 
 
 def _section(section: Section) -> Html:
-    heading = tag("h2", printable(section.title), id=f"{section.id}-heading")
+    heading = tag("h2", escape_unprintable(section.title), id=f"{section.id}-heading")
     return tag("section", heading, section.body, id=section.id, aria_labelledby=f"{section.id}-heading")
 
 
 def _contents(page: Page) -> Html | None:
     if len(page.sections) < 2:
         return None
-    entries = (tag("li", tag("a", printable(part.title), href=f"#{part.id}")) for part in page.sections)
+    entries = (tag("li", tag("a", escape_unprintable(part.title), href=f"#{part.id}")) for part in page.sections)
     return tag(
         "nav", tag("p", "Contents", class_="nav-title"), tag("ol", *entries), class_="contents", aria_label="Contents"
     )

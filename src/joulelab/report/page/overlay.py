@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report import rated
 from joulelab.report.html import Html, tag
@@ -51,7 +51,11 @@ def power_part(
         "profiles": [profile_json(profile, result) for result, profile, _ in drawn],
         "labels": names,
         "common": [
-            {"label": printable(found.label), "ids": [printable(t.id) for t in found.traces], "told": printable(words)}
+            {
+                "label": escape_unprintable(found.label),
+                "ids": [escape_unprintable(t.id) for t in found.traces],
+                "told": escape_unprintable(words),
+            }
             for found, words in zip(common, told, strict=True)
         ],
     }

@@ -11,7 +11,7 @@ import numpy as np
 
 from joulelab.analysis.profile_grid import COARSER
 from joulelab.core.quantity import total
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.rated import power_told
 
@@ -91,8 +91,8 @@ def profile_json(profile: Profile, result: Result) -> dict[str, Any]:
 
 def _series(trace: Trace) -> dict[str, Any]:
     return {
-        "id": printable(trace.id),
-        "label": printable(trace.label),
+        "id": escape_unprintable(trace.id),
+        "label": escape_unprintable(trace.label),
         "role": trace.role,
         "unit": trace.unit,
         "shown": trace.role in SHOWN,
@@ -129,7 +129,7 @@ def lines_of(result: Result) -> list[dict[str, Any]]:
 def _phases(result: Result) -> list[dict[str, Any]]:
     ranked: list[PhaseResult] = sorted(result.phases, key=lambda p: (p.last is not None, p.depth))[:MOST_PHASES]
     return [
-        {"title": printable(p.title), "from_s": p.start_s, "to_s": p.start_s + p.duration_s, "depth": p.depth}
+        {"title": escape_unprintable(p.title), "from_s": p.start_s, "to_s": p.start_s + p.duration_s, "depth": p.depth}
         for p in sorted(ranked, key=lambda p: (p.start_s, p.depth))
     ]
 
@@ -144,6 +144,6 @@ def _gaps(result: Result, profile: Profile) -> list[dict[str, Any]]:
         spans.append((label, (gap.from_ns - profile.zero_ns) * 1e-9, (until - profile.zero_ns) * 1e-9))
     longest = sorted(spans, key=lambda span: span[1] - span[2])[:MOST_GAPS]
     return [
-        {"label": printable(label), "from_s": since, "to_s": until}
+        {"label": escape_unprintable(label), "from_s": since, "to_s": until}
         for label, since, until in sorted(longest, key=lambda span: span[1])
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.page.blocks import Drawn, Part, html_of
 from joulelab.report.page.document import profile_figure
@@ -84,13 +84,13 @@ def run_parts(
 
 def title_of(result: Result) -> str:
     """Return what a page of a run is headed by: its name, else its id."""
-    return printable(result.name or result.run)
+    return escape_unprintable(result.name or result.run)
 
 
 def subtitle_of(result: Result) -> str:
     """Return the line below: id, when and where it ran, how it ended."""
     named = [result.run] if result.name else []
-    return printable(" · ".join([*named, *_when(result), result.host, ending(result)]))
+    return escape_unprintable(" · ".join([*named, *_when(result), result.host, ending(result)]))
 
 
 def _when(result: Result) -> list[str]:

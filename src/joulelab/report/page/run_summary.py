@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from joulelab.core.scope import order
+from joulelab.core.scope import rank_scope
 from joulelab.report import format as fmt
 from joulelab.report.page.blocks import Cards, Fold, Lines, Table, Text
 from joulelab.report.page.tables import Grid, Row
@@ -43,7 +43,7 @@ def _cards(result: Result) -> tuple[tuple[str, str, str], ...]:
     cards = []
     if energy is not None and whole is not None:
         text = fmt.quantity(energy.value, energy.expanded, "J", estimate=whole.estimate)
-        cards.append(("energy", text, fmt.span(sorted(dict.fromkeys(whole.scopes), key=order))))
+        cards.append(("energy", text, fmt.span(sorted(dict.fromkeys(whole.scopes), key=rank_scope))))
     so_far = "so far" if result.state == "live" else ""
     cards.append(("time", fmt.duration(result.duration_s), so_far))
     if whole is not None:

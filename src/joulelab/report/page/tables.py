@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.report.console import BLANK
 from joulelab.report.html import Html, tag
 
@@ -58,7 +58,7 @@ def grid_of(table: Table) -> Grid:
 
 def shown(text: str) -> str:
     """Return a text of somebody else's as one that does nothing: no control or direction characters."""
-    return text if isinstance(text, Html) else printable(text.replace(BLANK, " "))
+    return text if isinstance(text, Html) else escape_unprintable(text.replace(BLANK, " "))
 
 
 def table(grid: Grid, caption: str, *, hidden: bool = False, most: int = MOST_ROWS) -> Html:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.lines import AXES, knob_text, knob_value, scale
-from joulelab.core.text import printable
+from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def measured_columns(summary: Summary, line: Line) -> list[Column]:
 def told_columns(rows: Sequence[CellMetrics]) -> list[Column]:
     """Return what the workloads told of themselves: by what they are to be judged, and the data where it differs."""
     names = dict.fromkeys(name for r in rows for name in r.quality)
-    columns = [Column(printable(name), tuple(_quality(r.quality.get(name)) for r in rows)) for name in names]
+    columns = [Column(escape_unprintable(name), tuple(_quality(r.quality.get(name)) for r in rows)) for name in names]
     if len({r.data for r in rows}) < 2:
         return columns
     return [*columns, Column(_told_as(rows), tuple(fmt.data(r.data) or fmt.NOTHING for r in rows))]

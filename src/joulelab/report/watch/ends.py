@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
-from joulelab.core.scope import family, parent
+from joulelab.core.scope import find_family, find_parent
 from joulelab.store.journal import JournalHeader, read_header
 from joulelab.store.safe_files import open_regular
 
@@ -150,7 +150,7 @@ class Ends:
         cords: dict[str, dict[str, int]] = {}
         for journal in self._journals.values():
             for k, stream in enumerate(journal.header.streams):
-                if family(stream.scope) in LEFT_OUT or not any(map(_tells, stream.channels)):
+                if find_family(stream.scope) in LEFT_OUT or not any(map(_tells, stream.channels)):
                     continue
                 found = _power(journal, k, stream, a_ns, b_ns)
                 self._declare(stream.scope, stream.parent)
@@ -175,7 +175,7 @@ class Ends:
 
     def _declare(self, scope: str, declared: str | None) -> None:
         if scope not in self.scopes:
-            self.scopes[scope] = Scope(self.folder.name, scope, parent(scope, declared), estimate=False)
+            self.scopes[scope] = Scope(self.folder.name, scope, find_parent(scope, declared), estimate=False)
 
     def _take_states(self) -> None:
         for journal in self._journals.values():

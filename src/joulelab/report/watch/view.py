@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.breakdown import stacked
-from joulelab.core.clock import NS, boot_id, monotonic_ns
+from joulelab.core.clock import NS, monotonic_ns, read_boot_id
 from joulelab.core.errors import StoreError
 from joulelab.core.quantity import total
-from joulelab.core.scope import CORDS, family, order, roots
-from joulelab.core.text import finite_or_none, printable
+from joulelab.core.scope import CORDS, find_family, find_roots, rank_scope
+from joulelab.core.text import escape_unprintable, finite_or_none
 from joulelab.report.rows import INNER
 from joulelab.report.watch.ends import Ends, Scope
 from joulelab.report.watch.energy import SHARE, Energies
@@ -143,7 +143,7 @@ class _Host:
             self.marks.read()
             self.ends.read()
         # On another machine it is the time of the last reading: its clock cannot be asked.
-        self.now_ns = monotonic_ns() if self.ends.boot in ("", boot_id()) else self.ends.newest_ns
+        self.now_ns = monotonic_ns() if self.ends.boot in ("", read_boot_id()) else self.ends.newest_ns
 
 
 class Watched:
@@ -229,7 +229,7 @@ class Watched:
         while parent in around and depth < MOST_PHASES:
             depth, parent = depth + 1, around[parent].parent
         energy = self.energies.phases.get((phase.id, phase.start_ns))
-        return PhaseLine(printable(phase.title), depth, phase.duration_s, energy, phase.open_end)
+        return PhaseLine(escape_unprintable(phase.title), depth, phase.duration_s, energy, phase.open_end)
 
 
 def shown_phases(phases: Sequence[Phase]) -> list[Phase]:
@@ -247,20 +247,20 @@ def power_rows(scopes: Sequence[Scope], used: dict[str, Quantity]) -> tuple[list
     held = {(s.host, s.scope) for s in live}
     tree = {f"{s.host}/{s.scope}": f"{s.host}/{s.parent}" if s.parent else None for s in live}
     rows: list[PowerRow] = []
-    for name in sorted({family(s.scope) for s in live}, key=order):
-        members = [s for s in live if family(s.scope) == name]
+    for name in sorted({find_family(s.scope) for s in live}, key=rank_scope):
+        members = [s for s in live if find_family(s.scope) == name]
         if name in INNER or (name in CORDS and all((s.host, s.parent) in held for s in members)):
             continue
-        top = set(roots([f"{s.host}/{s.scope}" for s in members], tree))
+        top = set(find_roots([f"{s.host}/{s.scope}" for s in members], tree))
         members = [s for s in members if f"{s.host}/{s.scope}" in top]
         label = members[0].scope if len(members) == 1 else f"{name} ({len(members)})"
         rows.append(_row(label, members, used.get(name)))
     stack = stacked(live)
     outer = [s for s, _ in stack]
-    if len({family(s.scope) for s in outer}) > 1:
+    if len({find_family(s.scope) for s in outer}) > 1:
         rows.append(_row("measured", outer, used.get("measured"), total=True))
-    for name in sorted({family(s.scope) for s, inner in stack if inner}, key=order):
-        pairs = [(s, inner) for s, inner in stack if inner and family(s.scope) == name]
+    for name in sorted({find_family(s.scope) for s, inner in stack if inner}, key=rank_scope):
+        pairs = [(s, inner) for s, inner in stack if inner and find_family(s.scope) == name]
         rows.append(_rest(name, pairs, used))
     return rows, sum(s.now_w for s in outer) if outer else math.nan
 
@@ -277,7 +277,7 @@ def _rest(name: str, pairs: Sequence[tuple[Scope, Sequence[Scope]]], used: dict[
     parts = _sums([s.powers for _, inner in pairs for s in inner])
     count = min(len(whole), len(parts))
     powers = tuple(a - b for a, b in zip(whole[-count:], parts[-count:], strict=True))
-    families = dict.fromkeys(family(s.scope) for _, inner in pairs for s in inner)
+    families = dict.fromkeys(find_family(s.scope) for _, inner in pairs for s in inner)
     energy = None
     if name in used and all(f in used for f in families):
         energy = used[name] - total(used[f] for f in families)
@@ -315,7 +315,7 @@ def _starts(hosts: Sequence[_Host], start_ns: int) -> list[Any]:
 
 def _gpus(host: _Host, *, several: bool) -> list[GpuRow]:
     found = []
-    for name in sorted((s for s in host.ends.scopes if family(s) == "gpu" and "/" not in s), key=order):
+    for name in sorted((s for s in host.ends.scopes if find_family(s) == "gpu" and "/" not in s), key=rank_scope):
         states, scope = host.ends.states.get(name, {}), host.ends.scopes[name]
         if not scope.powers:
             continue
@@ -352,5 +352,9 @@ def _meters(host: _Host, *, several: bool, lacking: bool) -> list[MeterLine]:
         if state == "absent" and not lacking:
             continue
         label = f"{host.name}/{name}" if several else name
-        found.append(MeterLine(printable(label), state, age, health.late, health.missed, health.gaps, printable(why)))
+        found.append(
+            MeterLine(
+                escape_unprintable(label), state, age, health.late, health.missed, health.gaps, escape_unprintable(why)
+            )
+        )
     return found

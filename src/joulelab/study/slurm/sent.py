@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import NS, clock_pair
+from joulelab.core.clock import NS, read_clock_pair
 from joulelab.core.errors import StoreError
 from joulelab.store.folder import read_json, write_json_atomic
 from joulelab.store.safe_files import open_file, open_regular, read_regular, replace_file
@@ -97,7 +97,7 @@ def locked(study: Path) -> Iterator[int]:
 
 def prepare(study: Path, slots: Sequence[Path], about: Mapping[str, Any]) -> Sent:
     """Make the folder of a job that will be submitted. Raises StoreError."""
-    now = clock_pair().utc_ns
+    now = read_clock_pair().utc_ns
     stamp = dt.datetime.fromtimestamp(now // NS, dt.UTC).strftime("%Y%m%d-%H%M%S")
     token = f"{stamp}-{os.urandom(4).hex()}"
     folder = study / FOLDER / token

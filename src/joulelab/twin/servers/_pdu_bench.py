@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from joulelab.core.clock import NS, monotonic_ns, utc_now_ns
+from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.twin.panel import Panel
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Bench:
     def read_utc_s(self) -> int:
         """Return when the values shown were taken, as a device with whole seconds of UTC says it."""
         _, at = self._unit.tick()
-        return (utc_now_ns() - (monotonic_ns() - at)) // NS
+        return (read_utc_ns() - (monotonic_ns() - at)) // NS
 
     def has_sentinel(self) -> bool:
         """Return whether values are unknown to the device just now."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from joulelab.core.clock import monotonic_ns, utc_now_ns
+from joulelab.core.clock import monotonic_ns, read_utc_ns
 from joulelab.core.errors import ConfigError
 from joulelab.twin.names import nearest
 from joulelab.twin.panel import Panel, PanelFlaws
@@ -71,7 +71,7 @@ class Shown:
 
     def time(self, point: str) -> str:
         """Return when the reading at a point was taken, in UTC with milliseconds."""
-        now, utc = monotonic_ns(), utc_now_ns()
+        now, utc = monotonic_ns(), read_utc_ns()
         age_ns = now - self.panels[point].tick(now)[1]
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
             microseconds=(utc - age_ns) / 1000, seconds=self.flaws.clock_error_s

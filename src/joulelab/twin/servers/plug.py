@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
-from joulelab.core.clock import NS, utc_now_ns
+from joulelab.core.clock import NS, read_utc_ns
 from joulelab.twin.panel import Panel, PanelFlaws
 from joulelab.twin.servers._http import Handler, listening
 from joulelab.twin.servers.process import Served, run
@@ -149,7 +149,7 @@ class _Handler(Handler):
         if command not in (("status8",) if self.flaws.old else ("status8", "status10")):
             return 200, {"Command": "Unknown"}, {}
         watts = round(self.panel.power_w())
-        local = datetime.fromtimestamp(utc_now_ns() // NS, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        local = datetime.fromtimestamp(read_utc_ns() // NS, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         energy = {
             "Total": round(self.panel.energy_j() / 3.6e6, 3),
             "Power": watts,

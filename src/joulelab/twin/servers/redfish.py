@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from joulelab.core.clock import NS, monotonic_ns, utc_now_ns
+from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.twin.servers._http import Handler, listening
 from joulelab.twin.servers._redfish_build import ROOT, SESSIONS
@@ -165,7 +165,7 @@ def _make_certificate() -> bytes:
         ) from error
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bmc.twin")])
-    now = datetime.fromtimestamp(utc_now_ns() / NS, UTC)
+    now = datetime.fromtimestamp(read_utc_ns() / NS, UTC)
     alternatives = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")])
     made = (
         x509.CertificateBuilder()

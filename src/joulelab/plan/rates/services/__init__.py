@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from joulelab.core.clock import NS, utc_now_ns
+from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed
 from joulelab.instruments import nearest
 from joulelab.plan.rates.kept import FOLDER, ZONE, Origin, cut, keep
@@ -79,7 +79,7 @@ def fetch(
     covers: str = "",
     folder: Path = FOLDER,
     environ: Mapping[str, str] | None = None,
-    now: Callable[[], float] = lambda: utc_now_ns() / NS,
+    now: Callable[[], float] = lambda: read_utc_ns() / NS,
     sleep: Callable[[float], None] = time.sleep,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Steps:

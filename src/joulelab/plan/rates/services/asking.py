@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from joulelab.core.clock import NS, utc_now_ns
+from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import ConfigError, Denied, ReadFailed
 from joulelab.instruments.http import HttpClient, parse_json
 
@@ -93,7 +93,7 @@ class Door:
         address: str,
         secrets: Mapping[str, str],
         *,
-        now: Callable[[], float] = lambda: utc_now_ns() / NS,
+        now: Callable[[], float] = lambda: read_utc_ns() / NS,
         sleep: Callable[[float], None] = time.sleep,
         timeout_s: float = TIMEOUT_S,
     ) -> None:

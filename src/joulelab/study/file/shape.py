@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from joulelab.core.duration import seconds
+from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ConfigError
 from joulelab.core.reading import is_number, key, read_texts
 from joulelab.study.values import cooling
@@ -29,7 +29,7 @@ def _check_time(value: Any) -> Any:
 
 
 def _read_time(value: Any, least: float) -> float:
-    return seconds(_check_time(value), least)
+    return read_seconds(_check_time(value), least)
 
 
 def _read_cool(value: Any) -> dict[str, float]:
@@ -46,9 +46,9 @@ def _read_job_time(value: Any) -> float:
     try:
         if match:
             days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-            return seconds(float(((days * 24 + hours) * 60 + minutes) * 60 + rest), SHORTEST_JOB_S)
+            return read_seconds(float(((days * 24 + hours) * 60 + minutes) * 60 + rest), SHORTEST_JOB_S)
         if isinstance(value, str) and value.strip()[-1:].isalpha():
-            return seconds(value, SHORTEST_JOB_S)
+            return read_seconds(value, SHORTEST_JOB_S)
     except (ConfigError, OverflowError):
         pass  # as wrong as all else
     raise ValueError

@@ -190,6 +190,24 @@ def test_another_meter_that_disagrees_is_evidence_for_what_a_sensor_cannot_see(f
     assert analyse(like.close(START, END).open()).energy.expanded < 0.2 * alone.bound
 
 
+@pytest.mark.parametrize(
+    ("period_s", "phase_s", "verdict"),
+    [(0.25, 0.0, "agree"), (0.9, 0.0, "agree"), (2.1, 0.0, "agree"), (0.25, 0.228, "differ")],  # the last misses it
+)
+def test_another_channel_of_a_sensor_is_no_evidence_for_what_it_cannot_see(folder, period_s, phase_s, verdict):
+    """A load of 650 W that falls to 70 W for 8 % of its period: the counter is right, the powers are up to 8 % off."""
+    fine = np.arange(0, 20.1, 0.001)
+    load = np.where((fine + phase_s) % period_s < 0.92 * period_s, 650.0, 70.0)
+    used = np.concatenate(([0.0], np.cumsum(load) * 0.001))
+    shown = [load[max(k - 25, 0) : k + 1].mean() for k in np.rint(T * 1000).astype(int)]
+    folder.add("nvml", gpu(0, seen=0.25), T, np.interp(T, np.arange(used.size) * 0.001, used), shown)
+    found = analyse(folder.close(START, END).open())
+    true = float(np.diff(np.interp((START, END), np.arange(used.size) * 0.001, used))[0])
+    assert [c.verdict for c in found.comparisons] == [verdict]
+    assert not checks(folder, "in-step")
+    assert abs(found.energy.value - true) < found.energy.expanded < 0.3 * found.energy.bound
+
+
 def test_a_quality_that_is_nan_is_doubted(folder):
     told = {"quality": "accuracy, loss", "accuracy": 0.9, "loss": float("nan")}
     steady(folder).marks("9-1", {"t": ns(6), "mark": "fact", "facts": told})

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from joulelab.core.quantity import Quantity
 
 ALIKE = 0.005  # meters that differ by less agree, however sure they are of themselves
+# A difference is evidence for a load in step with a sensor only if it is large: against the energy, and against the
+# bound that it would bring into the interval. A difference of 1 % is no reason to print ± 77 %.
+EVIDENT, EVIDENT_OF_BOUND = 0.03, 0.05
+SAMPLING = "sampling:"
 
 
 def comparisons(scopes: Iterable[ScopeResult]) -> tuple[Comparison, ...]:
@@ -31,14 +35,28 @@ def verdict(difference: Quantity, best: Quantity) -> str:
 
 def with_evidence(scopes: Sequence[ScopeChannels], found: Iterable[Comparison]) -> list[ScopeChannels]:
     """Count what a sensor cannot see where another meter of its scope disagrees: evidence that it missed something."""
-    differ = {(c.host, c.scope) for c in found if c.verdict == "differ" and "unseen" in c.best.energy.budget()}
+    differ = {(c.host, c.scope) for c in found if _is_evidence(c)}
     return [
         replace(s, channels=(replace(s.best, in_step=True), *s.channels[1:])) if (s.host, s.scope) in differ else s
         for s in scopes
     ]
 
 
+def _is_evidence(comparison: Comparison) -> bool:
+    """Return whether a comparison points to a load in step with the sensor of the reading that is believed.
+
+    Another channel of that sensor has the same bound and is no evidence: if both showed the same windows, they would
+    agree, whatever lies between these.
+    """
+    best, difference = comparison.best.energy, abs(comparison.difference.value)
+    if comparison.verdict != "differ" or best.bounds.keys() <= comparison.other.energy.bounds.keys():
+        return False
+    return difference > max(EVIDENT * abs(best.value), EVIDENT_OF_BOUND * (best.bound or 0.0))
+
+
 def _compare(scope: ScopeResult, other: Reading) -> Comparison:
     best = scope.reading
-    difference = other.energy - best.energy
+    # A counter takes its sampling term from a power of the same sensor: it is as large, but not the same error.
+    own = {f"{s}@other" if s.startswith(SAMPLING) else s: u for s, u in other.energy.terms.items()}
+    difference = replace(other.energy, terms=own) - best.energy
     return Comparison(scope.host, scope.scope, best, other, difference, verdict(difference, best.energy))

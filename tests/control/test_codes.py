@@ -11,9 +11,9 @@ ROOT = Path(joulelab.__file__).parent
 FILES = [*(ROOT / "control").glob("*.py"), *(ROOT / "instruments").glob("*/setter.py"), ROOT / "core" / "setting.py"]
 CODES = """
 config.bad-range config.cannot-listen config.capd-running config.duplicate-device config.message-too-long
-config.no-users config.not-a-number config.not-a-request config.not-toml config.number-of-devices
-config.socket-place-taken config.unknown-device config.unknown-group config.unknown-key config.unknown-user
-config.unreadable config.untrusted config.wrong-type
+config.no-users config.not-a-number config.not-a-request config.number-of-devices
+config.socket-place-taken config.unknown-device config.unknown-group config.unknown-user
+config.unreadable config.untrusted
 denied.clock-record
 error.capd-failed error.capd-no-answer error.capd-unavailable error.keeper-died error.keeper-failed
 error.keeper-not-started error.no-answer error.other-process

@@ -37,7 +37,7 @@ def make(environ):
     def keeper(**options):
         def open_all():
             opened = open_setters(environ)
-            return SetterInventory(opened.setters, opened.missing, ABSENT)
+            return SetterInventory(opened.setters, opened.missing, absent=ABSENT)
 
         return Keeper(StateFolder(environ), open_all, options.pop("who", WHO), **options)
 

@@ -6,14 +6,12 @@ import fnmatch
 import grp
 import os
 import pwd
-import re
-import tomllib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from joulelab.control.lease import format_value
 from joulelab.core.errors import ConfigError
+from joulelab.core.reading import Mistakes, parse_toml, read_table
 from joulelab.core.setting import OutOfBounds
 from joulelab.core.text import suggest_name
 from joulelab.store.safe_files import read_regular
@@ -35,11 +33,12 @@ MAX_SHARE = 5.0
 MAX_ID = (1 << 32) - 2
 
 
-class AllowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True)
+class AllowRule:
     """Allow some users and groups to cap some devices within a range, in W or as shares of a device's default."""
 
-    users: list[str | int] = []
-    groups: list[str | int] = []
+    users: list[str | int] = field(default_factory=list)
+    groups: list[str | int] = field(default_factory=list)
     devices: tuple[str, ...] = ("*",)
     lowest_w: float | None = None
     highest_w: float | None = None
@@ -79,8 +78,9 @@ class AllowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(what, where=where, why=why, next="swap them", code=code)
 
 
-class _PolicyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    allow: list[AllowRule] = []
+@dataclass(frozen=True, slots=True)
+class _PolicyFile:
+    allow: list[AllowRule] = field(default_factory=list)
 
 
 class CapPolicy:
@@ -147,37 +147,21 @@ def _resolve_id(name: str | int, kind: str, where: str) -> int:
 
 
 def read_policy(path: Path) -> CapPolicy:
-    """Read the configuration. Raises ConfigError with the nearest right name."""
+    """Read the configuration. Raises ConfigError with the line of each mistake and the nearest right name."""
     where = str(path)
     try:
-        status = path.stat()
-        content = tomllib.loads(read_regular(path).decode())
+        status, data = path.stat(), read_regular(path)
     except OSError as error:
         advice = "create it, or name another with --config; packaging/capd.toml is an example"
         what, code = "cannot read the configuration", "config.unreadable"
         raise ConfigError(what, where=where, why=error.strerror, next=advice, code=code) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        advice, code = "correct that line", "config.not-toml"
-        raise ConfigError("not a TOML file", where=where, why=str(error), next=advice, code=code) from None
+    text, content = parse_toml(data, path)
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
         what, why = "the configuration cannot be trusted", "users other than root can write it"
         advice, code = f"sudo chown root {path}; sudo chmod go-w {path}", "config.untrusted"
         raise ConfigError(what, where=where, why=why, next=advice, code=code)
-    try:
-        file = msgspec.convert(content, _PolicyFile)
-    except msgspec.ValidationError as error:
-        raise _explain_mistake(str(error), where) from None
+    mistakes = Mistakes(path, text)
+    file = read_table(_PolicyFile, content, mistakes)
+    mistakes.check()
+    assert file is not None  # else there is a mistake
     return CapPolicy(file.allow, where=where)
-
-
-def _explain_mistake(text: str, where: str) -> ConfigError:
-    """Turn msgspec's message into ours: the nearest right key, or the place of the wrong value."""
-    place = re.search(r" - at `\$\.?(.*?)`", text)
-    here = f"{where}: {place[1]}" if place and place[1] else where
-    wrong = re.search(r"unknown field `(.*?)`", text)
-    if wrong:
-        names = list((AllowRule if place and place[1] else _PolicyFile).__struct_fields__)
-        what, code = f"unknown key {wrong[1]!r}", "config.unknown-key"
-        return ConfigError(what, where=here, next=suggest_name(wrong[1], names), code=code)
-    why = text.partition(" - at")[0]
-    return ConfigError("a value has the wrong type", where=here, why=why, code="config.wrong-type")

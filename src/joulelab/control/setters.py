@@ -11,15 +11,16 @@ import importlib
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from joulelab import instruments
 from joulelab.core.errors import JoulelabError, MissingDependency, Unavailable
+from joulelab.core.setting import SetterFamily
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from joulelab.core.setting import Kind, Setter, SetterFamily
+    from joulelab.core.setting import Kind
 
 GROUP = "joulelab.setters"
 KINDS: tuple[Kind, ...] = ("power", "clocks")
@@ -34,29 +35,10 @@ class SetterModule(Protocol):
 
 
 @dataclass(slots=True)
-class SetterInventory:
-    """List the setters of this machine, (scope or family, reason) of those that do not work, and absent families."""
+class SetterInventory(SetterFamily):
+    """Hold the open setters of all families; `absent` are (family, reason) of those without hardware here."""
 
-    setters: list[Setter] = field(default_factory=list)
-    missing: list[tuple[str, str]] = field(default_factory=list)
     absent: list[tuple[str, str]] = field(default_factory=list)
-    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-
-    def close(self) -> None:
-        """Close all libraries; twice is harmless."""
-        self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def add_family(self, opened: SetterFamily, kinds: Collection[Kind]) -> None:
-        """Take over the setters of a family."""
-        self._stack.callback(opened.close)
-        self.setters += [setter for setter in opened.setters if setter.kind in kinds]
-        self.missing += opened.missing
 
 
 def list_families() -> list[str]:
@@ -78,11 +60,15 @@ def load_family(name: str) -> SetterModule:
 
 def open_all_setters(environ: Mapping[str, str], kinds: Collection[Kind] = KINDS) -> SetterInventory:
     """Open every family; a family that fails does not stop the others."""
-    inventory = SetterInventory()
+    libraries = contextlib.ExitStack()
+    inventory = SetterInventory(on_close=libraries.close)
     try:
         for name in list_families():
             try:
-                inventory.add_family(_open_family(name, environ), kinds)
+                family = _open_family(name, environ)
+                libraries.callback(family.close)
+                inventory.setters += [setter for setter in family.setters if setter.kind in kinds]
+                inventory.missing += family.missing
             except Unavailable as error:
                 inventory.absent.append((name, str(error)))
             except JoulelabError as error:

@@ -14,7 +14,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.reading import describe_keys
 from joulelab.run.config.write import toml
 from joulelab.study.file import read_study
-from joulelab.study.file.shape import NodeKeys, StudyKeys, WorkloadKeys
+from joulelab.study.file.study_keys import NodeKeys, StudyKeys, WorkloadKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

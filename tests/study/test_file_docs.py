@@ -7,7 +7,7 @@ from pathlib import Path
 
 from joulelab.core.reading import describe_keys
 from joulelab.study.file import read_study
-from joulelab.study.file.shape import NodeKeys, StudyKeys, WorkloadKeys
+from joulelab.study.file.study_keys import NodeKeys, StudyKeys, WorkloadKeys
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "study.md").read_text(encoding="utf-8")
 

@@ -18,7 +18,8 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from joulelab.core.errors import ConfigError, join_errors
+from joulelab.core.duration import read_seconds
+from joulelab.core.errors import ConfigError, JoulelabError, join_errors
 from joulelab.core.text import escape_unprintable, suggest_name
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ T = TypeVar("T")
 LONGEST = 60  # characters of a value in a message
 LARGEST = 1e300  # a whole number of TOML may be too large for a float
 TOP = "the top of the file, above the first [table]"
-_WRONG: Any = object()
+TIME = "write it as 10, 10s, 500ms or 2m"
+TEXTS = "give a text, or a list of texts, none of them empty"
 _DICTS = (dict, collections.abc.Mapping)
 _TOKEN = re.compile(
     r'(?P<text>"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\')'
@@ -42,23 +44,27 @@ _TOKEN = re.compile(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rule:
-    """Hold what the type of a key does not say. Numbers behind a key with a rule are finite, texts are not empty.
+class Key:
+    """Hold a key of a table: its type without None, whether it has no default, its meaning, and what may stand there.
 
-    `read` takes the value in place of the type; it raises ConfigError, or ValueError for which `advice` is given.
+    Numbers behind a key with a `doc` keep to its limits and are finite, texts are not empty. `read` takes the value in
+    place of the type; it raises ConfigError, or ValueError for which `advice` is given.
     """
 
+    hint: Any = None
+    is_needed: bool = False
     doc: str = ""
     least: float | None = None
     above: float | None = None
+    most: float = LARGEST
     read: Callable[[Any], Any] | None = None
     advice: str = ""
 
 
 def key(default: Any, doc: str, **rule: Any) -> Any:
-    """Declare a key of a table: its default (a class is called for it), its meaning, and the fields of its `Rule`."""
+    """Declare a key of a table: its default (a class is called for it), and the fields of its `Key`."""
     given = {"default_factory": default} if isinstance(default, type) else {"default": default}
-    return dataclasses.field(**given, metadata={"rule": Rule(doc, **rule)})
+    return dataclasses.field(**given, metadata={"doc": doc, **rule})
 
 
 class Mistakes:
@@ -93,7 +99,7 @@ class Mistakes:
         error.code = code or error.code
         self._found.append((line, place, error))
 
-    def add_error(self, place: Place, error: ConfigError, before: str = "") -> None:
+    def add_error(self, place: Place, error: JoulelabError, before: str = "") -> None:
         """Note the mistake that an error is about."""
         self.add(place, f"{before}{error.what}", why=error.why, next=error.next, code=error.code)
 
@@ -139,8 +145,8 @@ def read_table(
             if name not in also:
                 mistakes.refuse_key(place, name, [*keys, *also])
             continue
-        found = _read_value(keys[name], value, mistakes, (*place, name), getattr(base, name, None))
-        given |= {} if found is _WRONG else {name: found}
+        found = read_value(keys[name], value, mistakes, (*place, name), getattr(base, name, None))
+        given |= {} if found is None else {name: found}
     lacking = [name for name, one in keys.items() if one.is_needed and base is None and name not in given]
     for name in (name for name in lacking if name not in values):
         what, then = f"{show_table(place)} has no {name}", _advise(keys[name], None, (*place, name))
@@ -155,24 +161,13 @@ def read_table(
         return None
 
 
-class Key(typing.NamedTuple):
-    """Hold a key of a table: its type without None, its rule if it has one, and whether it has no default."""
-
-    hint: Any
-    rule: Rule | None
-    is_needed: bool
-
-
 @functools.cache
 def describe_keys(kind: Any) -> dict[str, Key]:
     """Return the keys of a table by name."""
     hints, none = typing.get_type_hints(kind), dataclasses.MISSING
-    return {
-        one.name: Key(
-            _without_none(hints[one.name]), one.metadata.get("rule"), one.default is none is one.default_factory
-        )
-        for one in dataclasses.fields(kind)
-    }
+    fields = {one.name: one for one in dataclasses.fields(kind)}
+    needed = {name for name, one in fields.items() if one.default is none is one.default_factory}
+    return {name: Key(_without_none(hints[name]), name in needed, **one.metadata) for name, one in fields.items()}
 
 
 def _without_none(hint: Any) -> Any:
@@ -203,24 +198,19 @@ def find_homes(shape: type) -> dict[str, str]:
     return {name: next(iter(homes)) for name, homes in found.items() if len(homes) == 1}
 
 
-def _read_value(one: Key, value: Any, mistakes: Mistakes, place: Place, base: Any = None) -> Any:
-    """Return a value as its type, or _WRONG."""
-    rule = one.rule or Rule()
+def read_value(one: Key, value: Any, mistakes: Mistakes, place: Place, base: Any = None) -> Any:
+    """Return a value as its type, None where it is wrong; `base` is a table that it changes."""
     try:
-        if rule.read:
-            return rule.read(value)
+        if one.read:
+            return one.read(value)
         if _is_table_type(one.hint) or (typing.get_args(one.hint) and _is_table_type(typing.get_args(one.hint)[0])):
             return _read_tables(one, value, mistakes, place, base)
-        found = convert(value, one.hint)
-        if one.rule is not None:
-            _check_limits(found, rule)
+        return _check_limits(convert(value, one.hint), one) if one.doc else convert(value, one.hint)
     except ConfigError as error:
         mistakes.add_error(place, error, f"{place[-1]}: ")
     except ValueError:
         mistakes.add_wrong(place, value, _advise(one, value, place))
-    else:
-        return found
-    return _WRONG
+    return None
 
 
 def _read_tables(one: Key, value: Any, mistakes: Mistakes, place: Place, base: Any) -> Any:
@@ -231,17 +221,15 @@ def _read_tables(one: Key, value: Any, mistakes: Mistakes, place: Place, base: A
     if type(value) is not wanted or (is_list and not all(type(part) is dict for part in value)):
         raise ValueError
     if origin is None:
-        table = read_table(one.hint, value, mistakes, place, base=base)
-        return _WRONG if table is None else table
-    inner = Key(args[0] if is_list else args[1], None, is_needed=False)
+        return read_table(one.hint, value, mistakes, place, base=base)
+    inner = dataclasses.replace(one, hint=args[0] if is_list else args[1])  # limits are those of every value
     if inner.hint is Any:
         return value
     parts = enumerate(value) if is_list else value.items()
-    found = {name: _read_value(inner, part, mistakes, (*place, name)) for name, part in parts}
-    right = {name: part for name, part in found.items() if part is not _WRONG}
+    found = {name: read_value(inner, part, mistakes, (*place, name)) for name, part in parts}
     if not is_list:
-        return right
-    return origin(found.values()) if len(right) == len(found) else _WRONG
+        return {name: part for name, part in found.items() if part is not None}
+    return None if None in found.values() else origin(found.values())
 
 
 def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
@@ -258,33 +246,32 @@ def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
     return msgspec.convert(value, hint, strict=strict)
 
 
-def _check_limits(value: Any, rule: Rule) -> Any:
+def _check_limits(value: Any, one: Key) -> Any:
     if isinstance(value, str) and not value.strip():
         raise ValueError
     if isinstance(value, int | float) and not isinstance(value, bool):
-        least = -LARGEST if rule.least is None else rule.least
-        if not is_number(value) or value < least or (rule.above is not None and value <= rule.above):
+        least = -LARGEST if one.least is None else one.least
+        if not least <= value <= one.most or (one.above is not None and value <= one.above):
             raise ValueError
     return value
 
 
 def _advise(one: Key, value: Any, place: Place) -> str:
     """Return what to write behind a key."""
-    rule, hint, origin = one.rule or Rule(), one.hint, typing.get_origin(one.hint)
-    if rule.advice:
-        return rule.advice
+    hint, origin = one.hint, typing.get_origin(one.hint)
+    if one.advice and (one.read or not _is_table_type(hint)):
+        return one.advice
     if _is_table_type(hint):
         return f"write it as a table: {show_table(place)}"
     if origin in (list, tuple) and _is_table_type(typing.get_args(hint)[0]):
         return f"write each as a table of its own: {show_table((*place, -1))}"
-    limit = f" of at least {rule.least:g}" if rule.least is not None else ""
-    limit += f" above {rule.above:g}" if rule.above is not None else ""
     if origin is Literal or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
         names = typing.get_args(hint) or [str(member.value) for member in hint]
         return suggest_name(value, names) if isinstance(value, str) else f"give one of {', '.join(names)}"
     if value == "" and hint is str:
         return "give a text that is not empty"
-    return f"give {_word_type(hint)}{limit}"
+    limit = f" of at least {one.least:g}" if one.least is not None else ""
+    return f"give {_word_type(hint)}{limit}{f' above {one.above:g}' if one.above is not None else ''}"
 
 
 def _word_type(hint: Any) -> str:
@@ -302,6 +289,13 @@ def read_texts(value: Any) -> tuple[str, ...]:
     if not isinstance(listed, list) or not all(isinstance(item, str) and item.strip() for item in listed):
         raise ValueError
     return tuple(listed)
+
+
+def read_time(value: Any, least: float = 0.0) -> float:
+    """Return a time of at least so many s, as on the command line. Raises ValueError, ConfigError."""
+    if not isinstance(value, str) and not is_number(value):
+        raise ValueError
+    return read_seconds(value, least)
 
 
 def is_number(value: Any) -> typing.TypeGuard[int | float]:

@@ -44,7 +44,7 @@ def test_they_are_for_the_hosts_that_are_named(places: Places, pattern: str, app
         ("supply = 7\n", 1, "supply is 7; write it as a table: [supply]"),
         ("[supply]\nrakc = 5\n", 2, "there is no such scope"),
         ("[supply]\nrack = -1\n", 2, "rack is -1"),
-        ("[supply]\nnode.ac = 5\n", 2, 'write "node.ac" in quotation marks'),
+        ("[supply]\nnode.ac = 5\n", 2, 'in quotation marks: "node.ac" = 11000'),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(places: Places, text: str, line: int, said: str) -> None:

@@ -11,9 +11,9 @@ from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.reading import Mistakes, read_table
 from joulelab.core.text import suggest_name
 from joulelab.instruments import settings, wall
+from joulelab.run.config.config_keys import ConfigFile, EntryKeys
 from joulelab.run.config.entry import Entry
 from joulelab.run.config.modules import is_inside, is_live, is_usual, module_of
-from joulelab.run.config.shape import ConfigFile, EntryKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,10 +44,9 @@ class EntryMistakes(Mistakes):
         source = self.table.find_source(str(place[2]) if len(place) > 2 else "")
         return str(source.file), source.line or 0
 
-    def add_key_error(self, key: str, error: JoulelabError) -> None:
+    def add_key_error(self, key: str, error: JoulelabError, before: str = "") -> None:
         """Note the error that a key causes, or the whole entry where it is empty."""
-        place = (*self.place, key) if key else self.place
-        self.add(place, error.what, why=error.why, next=error.next, code=error.code)
+        self.add_error((*self.place, key) if key else self.place, error, before)
 
 
 def add(config: Config, table: MeterTable, host: str) -> None:
@@ -103,11 +102,9 @@ def _check_values(entry: Entry, mistakes: EntryMistakes) -> None:
     try:
         check_values(entry)
     except JoulelabError as error:
-        key = _find_key(error, mistakes.table.values)
-        place = (*mistakes.place, key) if key else mistakes.place
         more = re.sub(r"^(meter )+", "", error.where or "")  # such as a profile's file, a register
-        what = error.what if more in ("", entry.meter, entry.name) else f"{more}: {error.what}"
-        mistakes.add(place, what, why=error.why, next=error.next, code=error.code)
+        before = "" if more in ("", entry.meter, entry.name) else f"{more}: "
+        mistakes.add_key_error(_find_key(error, mistakes.table.values), error, before)
 
 
 def _find_key(error: JoulelabError, values: Mapping[str, Any]) -> str:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from joulelab.core.reading import Mistakes
-
 
 def load(environ: Mapping[str, str], host: str, *, named: Path | None = None, cwd: str | None = None) -> Config:
     """Return the configuration for a host; where there is no file it is empty, and nothing was loaded for it."""
@@ -41,16 +39,20 @@ def load(environ: Mapping[str, str], host: str, *, named: Path | None = None, cw
 
 def _read_file(file: Path, text: str, content: Mapping[str, Any], config: Config, host: str) -> None:
     from joulelab.core.reading import Mistakes, read_table
+    from joulelab.instruments.wall import check_scope
     from joulelab.run.config.check import is_for
-    from joulelab.run.config.shape import ConfigFile
+    from joulelab.run.config.config_keys import ConfigFile
 
     mistakes = Mistakes(file, text, ConfigFile)
     found = read_table(ConfigFile, content, mistakes) or ConfigFile()
     config.run |= {key: value for key, value in asdict(found.run).items() if value is not None}
     if is_for(found.node.node, host) and not mistakes.has("node", "node"):
         config.node |= {key: value for key, value in asdict(found.node).items() if key != "node" and value is not None}
-    for scope, value in found.supply.items():
-        _read_supply(scope, value, config, mistakes)
+    for scope, watts in found.supply.items():
+        try:
+            config.supply[check_scope(scope, "", also=("phase", "bank", "input"))] = watts
+        except ConfigError as problem:
+            mistakes.add_error(("supply", scope), problem)
     for name, values in found.meters.items():
         place = ("meters", name)
         source = Source(file, mistakes.locate(place)[1])
@@ -60,24 +62,3 @@ def _read_file(file: Path, text: str, content: Mapping[str, Any], config: Config
         if "meter" in values:
             table.source = source
     config.problems += mistakes.errors
-
-
-def _read_supply(scope: str, value: Any, config: Config, mistakes: Mistakes) -> None:
-    """Take over the watts that may be drawn at a scope."""
-    from joulelab.instruments.wall import check_scope
-    from joulelab.run.config.shape import WATTS, read_watts
-
-    place = ("supply", scope)
-    if isinstance(value, dict):  # node.ac = 1 without quotes is a table in TOML
-        then = f'write "{scope}.{next(iter(value), "")}" in quotation marks'
-        mistakes.add(place, f"supply of {scope!r} is a table", next=then)
-        return
-    try:
-        watts = read_watts(value)
-    except ValueError:
-        mistakes.add_wrong(place, value, WATTS)
-        return
-    try:
-        config.supply[check_scope(scope, "", also=("phase", "bank", "input"))] = watts
-    except ConfigError as problem:
-        mistakes.add_error(place, problem)

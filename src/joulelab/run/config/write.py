@@ -60,7 +60,13 @@ def _set_entry(meters: Any, name: str, values: Mapping[str, Any]) -> None:
 
 def entry_text(name: str, values: Mapping[str, Any]) -> str:
     """Return an entry in TOML."""
-    return f"[meters.{_to_key(name)}]\n{_to_lines(values)}"
+    return table_text(f"meters.{to_key(name)}", values)
+
+
+def table_text(name: str, values: Mapping[str, Any]) -> str:
+    """Return a table in TOML, a line for each key; without a name, the top of a file."""
+    lines = [f"{to_key(key)} = {toml(value)}\n" for key, value in values.items()]
+    return "".join([f"[{name}]\n" if name else "", *lines])
 
 
 def toml(value: Any) -> str:
@@ -70,37 +76,22 @@ def toml(value: Any) -> str:
 
 def toml_file(values: Mapping[str, Any], head: str) -> str:
     """Return plain data as the text of a file, below a line that says what it is."""
-    return f"{head}\n{_to_tables(values, ())}"
+    return f"{head}\n\n{tomlkit.dumps(_drop_fractions(values))}"
 
 
-def _to_tables(values: Mapping[str, Any], place: tuple[str, ...]) -> str:
-    """Return the values of a table, then the tables inside it; lists of tables are written one by one, but feeds."""
-    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
-    lists = {key: value for key, value in values.items() if _is_tables(value) and key != "feeds"}
-    plain = {key: value for key, value in values.items() if key not in {*tables, *lists}}
-    name = ".".join(map(_to_key, place))
-    text = f"\n[{name}]\n" if place and (plain or not (tables or lists)) else ""
-    text += _to_lines(plain)
-    for key, each in lists.items():
-        inner = ".".join(map(_to_key, (*place, key)))
-        text += "".join(f"\n[[{inner}]]\n{_to_lines(one)}" for one in each)
-    return text + "".join(_to_tables(value, (*place, key)) for key, value in tables.items())
-
-
-def _is_tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
-
-
-def _to_lines(values: Mapping[str, Any]) -> str:
-    items = {key: _to_item(value) for key, value in values.items()}
-    for key in (key for key, value in values.items() if _is_tables(value)):
-        items[key].multiline(True)  # noqa: FBT003
-    return "".join(f"{_to_key(key)} = {item.as_string()}\n" for key, item in items.items())
-
-
-def _to_key(key: str) -> str:
+def to_key(key: str) -> str:
+    """Return a key in TOML, in quotation marks where it needs them."""
     is_plain = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
     return key if is_plain else toml(key)
+
+
+def _drop_fractions(value: Any) -> Any:
+    """Write whole numbers as people do: 10200, not 10200.0."""
+    if isinstance(value, dict):
+        return {key: _drop_fractions(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_drop_fractions(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
 
 
 def _to_item(value: Any) -> Any:
@@ -114,9 +105,7 @@ def _to_item(value: Any) -> Any:
         for inner in value:
             array.append(_to_item(inner))
         return array
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return tomlkit.item(int(value))
-    return tomlkit.item(value)
+    return tomlkit.item(_drop_fractions(value))
 
 
 def _write(file: Path, text: str) -> None:

@@ -10,10 +10,11 @@ from joulelab.analysis.goal import Goal
 from joulelab.core.errors import ConfigError
 from joulelab.core.reading import Mistakes, read_table
 from joulelab.run.config.files import read_toml
+from joulelab.study.conditions import NODE, PHASE, WORKLOAD
 from joulelab.study.file.cells import Matrix, is_of
-from joulelab.study.file.knobs import Names, read_knobs, read_reference
+from joulelab.study.file.knobs import Names, read_knobs
 from joulelab.study.file.nodes import make_nodes
-from joulelab.study.file.shape import StudyKeys
+from joulelab.study.file.study_keys import StudyKeys
 from joulelab.study.file.workloads import Surroundings, check_knobs, read_workloads
 from joulelab.study.folder import Plan, Settings, check_name
 
@@ -67,15 +68,15 @@ def _read(keys: StudyKeys, content: Mapping[str, Any], path: Path, text: str, mi
     is_whole = check_knobs(sound, shared, around, is_whole=is_whole) and is_whole and has_values
     every = [one.knob for one in [*shared, *(own for draft in drafts for own in draft.knobs)]]
     named = [*keys.knobs, *(knob for table in keys.workloads.values() for knob in table.knobs)]
-    names = Names(workloads, nodes, every, named, mistakes)
+    phases = list(dict.fromkeys(phase for draft in drafts for phase in draft.phases))
+    names = Names({WORKLOAD: workloads, NODE: list(nodes), PHASE: phases}, every, named, mistakes)
     skips = _read_skips(keys.skip, names, mistakes)
     common = names.finish_knobs(shared)
     own = {draft.name: names.finish_knobs(draft.knobs) for draft in drafts}
     is_whole = is_whole and len(skips) == len(keys.skip) and len(common) == len(shared)
     is_whole = is_whole and all(len(own[draft.name]) == len(draft.knobs) for draft in drafts)
     cells = Matrix(drafts, nodes, common, own, skips, mistakes).cells(keys.repeats) if is_whole else []
-    phases = list(dict.fromkeys(phase for draft in drafts for phase in draft.phases))
-    reference = read_reference(keys.reference, names, phases, mistakes)
+    reference = names.read_reference(keys.reference)
     if cells and len(reference) == len(keys.reference) and not any(is_of(cell, reference) for cell in cells):
         shown = ", ".join(f"{key} {value}" for key, value in keys.reference.items())
         mistakes.add(("reference",), f"no cell has {shown}", next="take a combination that is not left out")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import is_number, read_table, read_texts, show
+from joulelab.core.reading import TEXTS, Key, is_number, read_table, read_texts, read_value, show
 from joulelab.core.text import suggest_name
 from joulelab.study import template
 from joulelab.study.conditions import ALWAYS, NODE, PHASE, WORKLOAD, Condition
-from joulelab.study.file.shape import TEXTS, KnobKeys
+from joulelab.study.file.study_keys import KnobKeys
 from joulelab.study.matrix import Knob
 from joulelab.study.values import Value, listed, read
 
@@ -83,20 +83,19 @@ def read_values(name: str, raw: Any, place: Place, mistakes: Mistakes) -> tuple[
 
 
 class Names:
-    """Know what a condition may name: workloads, node types, knobs and their values.
+    """Know what a condition may name: workloads, node types and phases (`plain`), knobs and their values.
 
     Some knobs of `named` could not be read: they have a mistake already.
     """
 
     def __init__(
         self,
-        workloads: Iterable[str],
-        nodes: Iterable[str],
+        plain: Mapping[str, Sequence[str]],
         knobs: Iterable[Knob],
         named: Iterable[str],
         mistakes: Mistakes,
     ) -> None:
-        self.plain = {WORKLOAD: list(workloads), NODE: list(nodes)}
+        self.plain = plain
         self.knobs: dict[str, dict[Value, None]] = {}
         for knob in knobs:
             self.knobs.setdefault(knob.name, {}).update(dict.fromkeys(knob.values))
@@ -105,47 +104,34 @@ class Names:
 
     def read_condition(self, table: Mapping[str, Any], place: Place, *, own: str = "") -> Condition | None:
         """Return the condition that a table says, None where something is wrong. `own` is the knob it is of."""
-        keys = [*self.plain, *(name for name in self.knobs if name != own)]
-        found: dict[str, frozenset[str] | None] = {}
-        for key, value in table.items():
-            at = (*place, key)
-            if key in self.unread:
-                found[key] = None
-            elif key not in keys:
-                what = "a knob cannot depend on itself" if key == own else f"there is no knob {key!r}"
-                self._mistakes.add(at, what, next=suggest_name(key, keys), code="config.unknown-key")
-                found[key] = None
-            elif key in self.plain:
-                found[key] = self._read_names(key, value, at)
-            else:
-                values = self.read_values(key, value, at)
-                found[key] = None if values is None else frozenset(one.text for one in values)
+        keys = [WORKLOAD, NODE, *(name for name in self.knobs if name != own)]
+        found = {key: self.read_key(key, value, (*place, key), keys, own) for key, value in table.items()}
         if None in found.values():
             return None
-        taken = {key: values for key, values in found.items() if values is not None}
+        taken = {key: frozenset(texts) for key, texts in found.items() if texts is not None}
         workloads, nodes = taken.pop(WORKLOAD, frozenset()), taken.pop(NODE, frozenset())
         return Condition(workloads, nodes, taken)
 
-    def _read_names(self, key: str, value: Any, place: Place) -> frozenset[str] | None:
-        try:
-            names = read_texts(value)
-        except ValueError:
-            self._mistakes.add_wrong(place, value, TEXTS)
+    def read_key(self, key: str, raw: Any, place: Place, keys: Sequence[str], own: str = "") -> dict[str, Any] | None:
+        """Return what a key of a condition names: names, or values of a knob by their texts; None where it is wrong."""
+        if key in self.unread:
             return None
-        if not names:
+        if key not in keys:
+            what = "a knob cannot depend on itself" if key == own else f"there is no knob {key!r}"
+            self._mistakes.add(place, what, next=suggest_name(key, keys), code="config.unknown-key")
+            return None
+        if key not in self.plain:
+            return self._read_values(key, raw, place)
+        names = read_value(Key(read=read_texts, advice=TEXTS), raw, self._mistakes, place)
+        if names == ():
             self._mistakes.add(place, f"{key} names nothing", next=f"name one of {', '.join(self.plain[key])}")
-        wrong = [name for name in names if not self.check_name(key, name, self.plain[key], place)]
-        return None if wrong or not names else frozenset(names)
-
-    def check_name(self, key: str, name: str, valid: Sequence[str], place: Place) -> bool:
-        """Return whether there is a workload, a node type or a phase of a name; note a mistake if there is none."""
-        if name not in valid:
+        wrong = [name for name in names or () if name not in self.plain[key]]
+        for name in wrong:
             what = f"there is no {'node type' if key == NODE else key} {name!r}"
-            self._mistakes.add(place, what, next=suggest_name(name, valid), code="config.wrong-value")
-        return name in valid
+            self._mistakes.add(place, what, next=suggest_name(name, self.plain[key]), code="config.wrong-value")
+        return None if wrong or not names else dict(zip(names, names, strict=True))
 
-    def read_values(self, key: str, raw: Any, place: Place) -> tuple[Value, ...] | None:
-        """Return the values of a knob that a key names, None where there are others."""
+    def _read_values(self, key: str, raw: Any, place: Place) -> dict[str, Any] | None:
         values = read_values(key, raw, place, self._mistakes)
         if values is None:
             return None
@@ -154,7 +140,24 @@ class Names:
         for value in wrong[:MOST_WRONG]:
             what, then = f"no cell has {key} {value.shown}", _suggest_value(value, list(there))
             self._mistakes.add(place, what, next=then, code="config.wrong-value")
-        return None if wrong else values
+        return None if wrong else {value.text: value.value for value in values}
+
+    def read_reference(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what singles out the cells that others are compared with: names, and values of knobs."""
+        valid = [*(key for key in self.plain if self.plain[key]), *self.knobs]
+        found: dict[str, Any] = {}
+        for key, raw in table.items():
+            choices = list((self.read_key(key, raw, ("reference", key), valid) or {}).values())
+            if len(choices) > 1:
+                what = f"the reference has {len(choices)} values of {key}"
+                self._mistakes.add(("reference", key), what, next="name one of them")
+            found |= {key: choices[0]} if len(choices) == 1 else {}
+        if found and len(found) == len(table) and set(found) <= {WORKLOAD, PHASE}:
+            why = "different workloads and phases are not compared with each other"
+            then = f"name a node or a value of a knob too ({', '.join([NODE, *self.knobs])}), or leave it out"
+            what = f"a {' and a '.join(found)} alone cannot be the reference"
+            self._mistakes.add(("reference",), what, why=why, next=then)
+        return found
 
     def finish_knobs(self, drafts: Iterable[KnobDraft]) -> list[Knob]:
         """Return the knobs with their conditions, without those whose condition is wrong."""
@@ -176,33 +179,3 @@ def _suggest_value(wrong: Value, there: Sequence[Value]) -> str:
     shown = [value.shown for value in there if value in near[:MOST_SHOWN]]
     more = ", ..." if len(there) > len(shown) else ""
     return f"did you mean {near[0].shown!r}? valid: {', '.join(shown)}{more}"
-
-
-def read_reference(table: Mapping[str, Any], names: Names, phases: Sequence[str], mistakes: Mistakes) -> dict[str, Any]:
-    """Return what singles out the cells that others are compared with: names, and values of knobs."""
-    plain: Mapping[str, Sequence[str]] = {**names.plain, PHASE: phases}
-    valid = [*(key for key in plain if plain[key]), *names.knobs]
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        place = ("reference", key)
-        if key in names.unread:
-            continue
-        if key not in valid:
-            mistakes.add(place, f"there is no knob {key!r}", next=suggest_name(key, valid), code="config.unknown-key")
-        elif key in plain:
-            if not isinstance(value, str):
-                mistakes.add_wrong(place, value, "give a text, in quotes")
-            elif names.check_name(key, value, plain[key], place):
-                found[key] = value
-        else:
-            values = names.read_values(key, value, place)
-            if values and len(values) > 1:
-                mistakes.add(place, f"the reference has {len(values)} values of {key}", next="name one of them")
-            elif values:
-                found[key] = values[0].value
-    if found and len(found) == len(table) and set(found) <= {WORKLOAD, PHASE}:
-        why = "different workloads and phases are not compared with each other"
-        then = f"name a node or a value of a knob too ({', '.join([NODE, *names.knobs])}), or leave it out"
-        what = f"a {' and a '.join(found)} alone cannot be the reference"
-        mistakes.add(("reference",), what, why=why, next=then)
-    return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
 from joulelab.study import executors
-from joulelab.study.file.shape import NodeKeys
+from joulelab.study.file.study_keys import NodeKeys
 from joulelab.study.nodes import LOCAL, SLURM, TWIN, NodeType
 from joulelab.study.refusals import OF_KNOB
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.run.config.write import toml
+from joulelab.run.config.write import table_text, to_key
 from joulelab.study.folder import Settings
 
 if TYPE_CHECKING:
     from joulelab.study.folder import Plan
     from joulelab.study.values import Value
-
-BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(plan: Plan, name: str) -> str:
@@ -29,14 +26,14 @@ def to_toml(plan: Plan, name: str) -> str:
             knobs.setdefault(knob, {})[value] = None
     if plan.file is not None or math.prod(len(values) for values in knobs.values()) != len(plan.cells):
         raise ConfigError("only a sweep can be written as a study file", where="study file")
-    parts = [_table("", _top(plan, name))]
+    parts = [table_text("", _top(plan, name))]
     if knobs:
-        parts.append(_table("knobs", {knob: [_plain(v) for v in values] for knob, values in knobs.items()}))
+        parts.append(table_text("knobs", {knob: [_plain(v) for v in values] for knob, values in knobs.items()}))
     own: dict[str, Any] = {"command": list(workload.command)}
     if plan.work:
         own["work"] = [each["pattern"] for each in plan.work]
         own |= {"work_sum": True} if plan.work[0]["add"] else {}
-    parts.append(_table(f"workloads.{name if BARE.fullmatch(name) else toml(name)}", own))
+    parts.append(table_text(f"workloads.{to_key(name)}", own))
     return "\n".join(parts)
 
 
@@ -90,8 +87,3 @@ def _time(seconds: float | None) -> str | None:
 def _number(number: float) -> str:
     text = f"{Decimal(repr(number)):f}"
     return text.removesuffix(".0")
-
-
-def _table(name: str, values: dict[str, Any]) -> str:
-    head = f"[{name}]\n" if name else ""
-    return head + "".join(f"{key} = {toml(value)}\n" for key, value in values.items())

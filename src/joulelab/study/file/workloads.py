@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from joulelab.core.reading import Mistakes, Place
     from joulelab.study.file.knobs import KnobDraft
-    from joulelab.study.file.shape import WorkloadKeys
+    from joulelab.study.file.study_keys import WorkloadKeys
 
 KINDS = ("command", "notebook", "reference")
 OF_NOTEBOOKS = ("pause", "kernel")

@@ -5,18 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from joulelab.core.reading import is_number, key, read_texts
+from joulelab.core.reading import key, read_texts
 
 MOST_W = 1e9
 WATTS = "give a number of watts above 0"
+SUPPLY = f'{WATTS}; a scope with a dot is written in quotation marks: "node.ac" = 11000'
 HOSTS = 'give a host\'s name or a pattern: "node07", "gpu*"'
-
-
-def read_watts(value: Any) -> float:
-    """Return a power. Raises ValueError."""
-    if not is_number(value) or not 0 < value <= MOST_W:
-        raise ValueError
-    return float(value)
 
 
 def _seconds(doc: str, least: float = 0.0) -> Any:
@@ -37,8 +31,8 @@ class NodeTable:
     """Hold the power of a node that somebody decided on, in W, and the hosts that it is for."""
 
     node: tuple[str, ...] = key(("*",), "the hosts that this is for: names or patterns", read=read_texts, advice=HOSTS)
-    rated_w: float | None = key(None, "what the maker rates the whole node at", read=read_watts, advice=WATTS)
-    planned_w: float | None = key(None, "what the rack's plan allows it", read=read_watts, advice=WATTS)
+    rated_w: float | None = key(None, "what the maker rates the whole node at", above=0, most=MOST_W, advice=WATTS)
+    planned_w: float | None = key(None, "what the rack's plan allows it", above=0, most=MOST_W, advice=WATTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +54,4 @@ class ConfigFile:
     meters: dict[str, dict[str, Any]] = key(dict, "entries of meters by their names: [meters.pdu1]")
     run: RunTable = field(default_factory=RunTable)
     node: NodeTable = field(default_factory=NodeTable)
-    supply: dict[str, Any] = key(dict, "the watts that may be drawn, by scope")
+    supply: dict[str, float] = key(dict, "the watts that may be drawn, by scope", above=0, most=MOST_W, advice=SUPPLY)

@@ -10,32 +10,22 @@ from typing import Any, Literal
 
 from joulelab.core.duration import read_seconds
 from joulelab.core.errors import ConfigError
-from joulelab.core.reading import is_number, key, read_texts
+from joulelab.core.reading import TEXTS, TIME, is_number, key, read_texts, read_time
 from joulelab.study.values import cooling
 
 SHORTEST_S, SHORTEST_JOB_S = 0.001, 1.0
-TIME = "write it as 10, 10s, 500ms or 2m"
 JOB_TIME = "write it as 30m, 2h, 02:00:00 or 1-12:00:00"
 COOL = "write 45C for a temperature of the GPUs, 60s for a time"
-TEXTS = "give a text, or a list of texts, none of them empty"
 WORDS = "give a text, or a list of words in quotes"
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
-
-
-def _check_time(value: Any) -> Any:
-    if not isinstance(value, str) and not is_number(value):
-        raise ValueError
-    return value
-
-
-def _read_time(value: Any, least: float) -> float:
-    return read_seconds(_check_time(value), least)
 
 
 def _read_cool(value: Any) -> dict[str, float]:
     """Return the setting that a temperature (degC) or a time (s) stands for."""
     try:
-        return dict([cooling(_check_time(value))])
+        if not isinstance(value, str) and not is_number(value):
+            raise ValueError
+        return dict([cooling(value)])
     except ConfigError as error:
         raise ConfigError(error.what, next=COOL) from None
 
@@ -67,7 +57,7 @@ def _read_command(value: Any) -> tuple[str, ...]:
 
 
 def _time(doc: str, least: float = 0.0) -> Any:
-    return key(None, doc, read=partial(_read_time, least=least), advice=TIME)
+    return key(None, doc, read=partial(read_time, least=least), advice=TIME)
 
 
 def _texts(default: Any, doc: str) -> Any:

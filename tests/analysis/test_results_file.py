@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from tests.report.synthetic import epochs, make_run
 
@@ -93,6 +94,14 @@ def test_numbers_that_are_not_finite_read_back_as_nan(runs: Path) -> None:
     assert head == make_head(odd)
     assert head is not None
     assert head.fact_rows()[0] == {"fact": "loss", "value": "nan", "number": None}
+
+
+def test_numbers_of_numpy_are_stored(runs: Path) -> None:
+    run = make_run(runs)
+    energy = Quantity(np.float64(5.5), {"gain:m": np.float64(0.5)})
+    result = replace(analyse_ended(run), work={"samples": np.float32(2.0)}, ratios={"gpu / node": energy})
+    write_result(run, result)
+    assert read_result(run) == result
 
 
 def test_a_command_that_is_no_text_reads_back(runs: Path) -> None:

@@ -14,6 +14,7 @@ import types
 import typing
 import zlib
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import msgspec
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-RESULT_VERSION, ANALYSIS_VERSION = 1, 1
+RESULT_VERSION, ANALYSIS_VERSION = 1, 2
 FILE, HEAD = "results.json", "head.json"
-WRONG = ("damaged", "impossible power")  # checks after which lists show no energy
+WRONG = ("damaged", "impossible power")  # failed checks after which lists show no energy
 BLANK = "0" * 41  # the place of `inputs` while the sum of a file is taken
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -184,7 +185,8 @@ def write_result(run: Path, result: Result) -> Head:
 def make_head(result: Result) -> Head:
     """Return the part of a result that lists and queries need."""
     whole = result.group("measured")
-    wrong = next((check for name in WRONG for check in result.checks if check.name == name), None)
+    failed = [check for check in result.checks if check.status == "failed"]
+    wrong = next((check for name in WRONG for check in failed if check.name == name), None)
     return Head(
         name=result.name,
         start_utc=result.start_utc,
@@ -215,14 +217,15 @@ def query_rows(run: Path) -> Mapping[str, list[Row]]:
         head = load_head(run)
     except Exception as error:  # noqa: BLE001 one run that cannot be analysed must not hide the others
         return {"damaged": [{"problem": str(error)}]}
-    damaged = [{"problem": head.problem}] if head.problem else []
+    damaged = [{"problem": f"{head.check}: {head.problem}"}] if head.problem else []
     return {"energies": head.energies, "phases": head.phases, "facts": head.fact_rows(), "damaged": damaged}
 
 
 def _energy_rows(result: Result) -> list[Row]:
-    """Return a row for each scope; those that are `counted` add up to everything measured."""
+    """Return a row for each scope but those of impossible power; `counted` ones add up to everything measured."""
     whole = result.group("measured")
     counted = set(whole.scopes) if whole else set()
+    impossible = _find_impossible(result)
     rows = [
         {
             "host": s.host,
@@ -242,14 +245,20 @@ def _energy_rows(result: Result) -> list[Row]:
             "model": s.model,
         }
         for s in result.scopes
+        if impossible.isdisjoint((s.scope, f"{s.host}/{s.scope}"))
     ]
     return [_finite_row(row) for row in rows]
+
+
+def _find_impossible(result: Result) -> set[str]:
+    """Return the scopes whose power is impossible, as checks name them: with their hosts where there are several."""
+    return {check.scope for check in result.checks if check.name == "impossible power"}
 
 
 def _phase_rows(result: Result) -> list[Row]:
     rows = []
     for phase in result.phases:
-        energy = result.phase_energy(phase)
+        energy = None if _find_impossible(result) else result.phase_energy(phase)
         row = {
             "phase": phase.name,
             "n": phase.n,
@@ -284,9 +293,9 @@ def _read_stored(run: Path, file: str, kind: type[T]) -> T | None:
 def _write_stored(run: Path, file: str, stored: _Versions, inputs: str) -> None:
     stored.result_version, stored.analysis_version, stored.inputs = RESULT_VERSION, ANALYSIS_VERSION, BLANK
     try:
-        text = msgspec.json.encode(stored)
+        text = msgspec.json.encode(stored, enc_hook=_encode_number)
     except UnicodeEncodeError:  # a command line that is no UTF-8
-        text = json.dumps(msgspec.to_builtins(stored)).encode()
+        text = json.dumps(msgspec.to_builtins(stored, enc_hook=_encode_number)).encode()
     # Not forced to the disk, which takes longer than all else: a file that a power loss tears is made again.
     text = text.replace(BLANK.encode(), _mark_inputs(inputs, text).encode(), 1)
     replace_file(run / file, text, sync=False)
@@ -294,6 +303,13 @@ def _write_stored(run: Path, file: str, stored: _Versions, inputs: str) -> None:
 
 def _mark_inputs(inputs: str, blank: bytes) -> str:
     return f"{inputs}-{zlib.crc32(blank):08x}"
+
+
+def _encode_number(value: Any) -> Any:
+    """Return a number of numpy as one of Python; raise NotImplementedError for other objects."""
+    if isinstance(value, Real):
+        return float(value)
+    raise NotImplementedError
 
 
 def _decode(text: bytes, kind: type[T]) -> T:

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.analysis.doubts import END, SECONDS, T, checks, only, steady
-from tests.analysis.folders import Folder, counter, power, state
+from tests.analysis.doubts import END, SECONDS, START, T, checks, only, steady
+from tests.analysis.folders import METER, Folder, counter, power, state
 from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse
+from joulelab.analysis.results_file import make_head
+from joulelab.core.spec import Spec, Stream
 
 
 @pytest.fixture
@@ -70,6 +72,48 @@ def test_a_power_that_no_device_has_in_the_idle_stretch(folder):
 def test_a_node_that_takes_more_than_nodes_do_today_all_the_time(folder):
     folder.add("pdu", power("node.ac"), T, np.where(T > 10.0, 30e3, 4e3))
     assert not checks(folder, "impossible-power")
+
+
+@pytest.mark.parametrize("step_at", [4.0, 5.3, 9.0])
+def test_a_coarse_counter_has_no_impossible_power(folder, step_at):
+    """A run of 0.84 s at 762 W beside a meter that counts Wh once a second."""
+    t = np.append(np.arange(START - 2.0, START - 0.1, 0.02), np.arange(START + 0.005, START + 0.9, 0.008))
+    specs = (
+        Spec("power_w", "power", "W", "power", 1.0, 1.0, accuracy=METER),
+        Spec("energy_j", "energy", "J", "counter", 1.0, accuracy=replace(METER, quantum=3600.0)),
+    )
+    shown = np.full(t.size, 762.0), 3600.0 * (1 + (t >= step_at))
+    folder.add("modbus", Stream("modbus", "power", "node.ac", 1.0, specs), t, *shown)
+    assert not checks(folder, "impossible-power", end=START + 0.84)
+
+
+FALLING = 1e9 - 300.0 * T
+
+
+@pytest.mark.parametrize(
+    ("joules", "modulus", "case"),
+    [
+        (300.0 * T, None, ""),
+        (FALLING, None, "negative"),
+        (np.where(T < 10, 1e6 + 300.0 * T, 300.0 * (T - 10)), None, ""),  # a reset
+        (1e6 + 300.0 * T - 500.0 * (T > 10), None, ""),  # once: to a stored count
+        (1e6 + 300.0 * T - 500.0 * np.floor(T), None, "negative"),
+        ((262e3 - 3e3 + 300.0 * T) % 262e3, 262e3, ""),
+        (100e3 + 300.0 * T - 500.0 * (T > 10), 262e3, "negative"),  # no wrap: a package takes no 2.6 MW
+        (1e6 * T, None, "too-high"),
+    ],
+)
+def test_a_count_that_falls_is_impossible_where_no_wrap_or_reset_explains_it(folder, joules, modulus, case):
+    folder.add("rapl", counter("cpu:0", modulus=modulus), T, joules)
+    assert [c.code for c in checks(folder, "impossible-power")] == ([f"impossible-power.{case}"] if case else [])
+
+
+def test_an_impossible_power_of_a_meter_that_is_not_believed_leaves_the_energy_in_lists(folder):
+    folder.add("pdu", power("node.ac"), T, np.full(T.size, 300.0))
+    folder.add("bmc", power("node.ac", given=replace(METER, gain=0.1)), T, np.where(np.isclose(T, 10.0), -3e3, 300.0))
+    found = only(folder, "impossible-power.negative")
+    assert (found.status, found.next) == ("warning", "joulelab doctor bmc")
+    assert make_head(analyse(folder.open())).check is None
 
 
 # Devices that were not used.

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joulelab.analysis.counter import CounterCurve
+from joulelab.analysis.guided import DoubtedCurve
 from joulelab.analysis.result import Check
 from joulelab.core.scope import find_family
 
@@ -52,23 +54,26 @@ def device_checks(facts: Facts) -> Iterator[Check]:
 
 
 def _impossible_powers(facts: Facts) -> Iterator[Check]:
-    """Doubt powers that no device has: a wrong unit, a wrong sign, a reading that is none."""
+    """Doubt powers that no device has: a wrong unit, a wrong sign, a reading that is none.
+
+    It is a failure of the meter that is believed; of others it is a warning.
+    """
     advice = "correct the source or the unit of its column, and import it again" if facts.imported else ""
     for scope, result in zip(facts.channels, facts.scopes, strict=True):
         for channel in (c for c in scope.channels if not c.members):
-            where, powers = facts.called(scope), _powers(channel, facts)
+            kind, where = find_family(scope.scope), facts.called(scope)
+            status: CheckStatus = "failed" if channel is scope.best else "warning"
+            powers, high = _powers(channel, facts, MOST_W.get(kind, MOST_ELSE_W))
             called = f"{where}: {channel.spec.name} of {channel.meter}"
-            code, said, numbers = _impossible(powers, find_family(scope.scope), channel.spec.accuracy.offset)
+            code, said, numbers = _impossible(powers, kind, channel.spec.accuracy.offset)
             if code:
                 message = f"{called} {said}, so its energy is wrong"
-                yield Check(code, "failed", message, advice or f"joulelab doctor {channel.meter}", where, numbers)
-            high = float(powers.max(initial=0.0))
-            is_gpu = facts.imported and find_family(scope.scope) == "gpu"
-            if is_gpu and 0.0 < high < LEAST_GPU_W and float(powers.min()) >= 0.0:
+                yield Check(code, status, message, advice or f"joulelab doctor {channel.meter}", where, numbers)
+            if facts.imported and kind == "gpu" and 0.0 < high < LEAST_GPU_W and float(powers.min(initial=0.0)) >= 0.0:
                 low = f"stays below {LEAST_GPU_W:g} W, less than a GPU takes when idle"
                 message = f"{called} {low}: its unit is probably wrong"
                 then = f"if it is in kW, import it again with that unit: --map COLUMN={scope.scope}:kW"
-                yield Check("impossible-power.wrong-unit", "failed", message, then, where, {"power_w": high})
+                yield Check("impossible-power.wrong-unit", status, message, then, where, {"power_w": high})
         mean = result.mean_w.value
         if facts.imported and scope.scope in ("node.ac", "node.dc", "rack") and 0 <= mean < LEAST_NODE_W:
             where, low = facts.called(scope), f"{mean:.3g} W on average is less than a server takes when idle"
@@ -77,14 +82,39 @@ def _impossible_powers(facts: Facts) -> Iterator[Check]:
             yield Check("impossible-power.wrong-unit", "failed", message, then, where, {"power_w": mean})
 
 
-def _powers(channel: Channel, facts: Facts) -> Floats:
-    """Return the powers of a channel near the workload (W): its readings, or the mean of a counter."""
-    if channel.spec.kind == "counter":
-        span_s = max((facts.end_ns - facts.start_ns) * 1e-9, 1e-9)
-        return np.array([channel.energy(facts.start_ns, facts.end_ns).value / span_s])
+def _powers(channel: Channel, facts: Facts, most_w: float) -> tuple[Floats, float]:
+    """Return the powers (W) of a channel near the workload, and the highest that it may have shown."""
     since = min(facts.start_ns, facts.idle[0] if facts.idle else facts.start_ns)
     near_ns = round(channel.step_s * 1e9)
-    return channel.readings.value[channel.readings.between(since - near_ns, facts.end_ns + near_ns)]
+    inside = channel.readings.between(since - near_ns, facts.end_ns + near_ns)
+    if channel.spec.kind == "counter":
+        return _counted_powers(channel, inside, most_w)
+    powers = channel.readings.value[inside]
+    return powers, float(powers.max(initial=0.0))
+
+
+def _counted_powers(channel: Channel, inside: slice, most_w: float) -> tuple[Floats, float]:
+    """Return the powers (W) that a counter is sure to show, and the highest mean that its resolution allows.
+
+    These are the least mean, by its resolution and its update, and its falls where no wrap or reset explains them. One
+    fall of a counter without a modulus may be a reset to a stored count.
+    """
+    curve = channel.curve.plain if isinstance(channel.curve, DoubtedCurve) else channel.curve
+    read, spec = channel.readings, channel.spec
+    value, pause_s = read.value[inside], np.maximum(np.diff(read.t0_ns[inside]) * 1e-9, 1e-9)
+    if not isinstance(curve, CounterCurve) or value.size < 2:
+        return np.empty(0), 0.0
+    quantum, update_s = spec.accuracy.quantum, max(spec.update_s or 0.0, channel.step_s)
+    energy, span_s = curve.unwrapped()[inside], float(pause_s.sum())
+    rise = float(energy[-1] - energy[0])
+    since_zero = value[1:] + (spec.modulus - value[:-1] if spec.modulus else 0.0)
+    falls = np.diff(value) < -quantum
+    falls &= since_zero - quantum > most_w * (pause_s + update_s)
+    if not spec.modulus and np.count_nonzero(falls) < 2:
+        falls[:] = False
+    least_w = max(rise - quantum, 0.0) / (span_s + update_s)
+    most_shown_w = (rise + quantum) / max(span_s - update_s, 1e-9) if rise > 0 else 0.0
+    return np.append(np.diff(value)[falls] / pause_s[falls], least_w), most_shown_w
 
 
 def _impossible(powers: Floats, kind: str, offset_w: float) -> tuple[str, str, dict[str, float]]:

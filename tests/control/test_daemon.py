@@ -70,7 +70,7 @@ def test_who_comes_too_many_is_refused(environ, tmp_path):
 def test_who_cannot_be_seen_is_refused(environ, tmp_path, monkeypatch):
     path = tmp_path / "capd.sock"
     monkeypatch.setattr(daemon.ClientConnection, "_open_pidfd", lambda *_: os.pidfd_open(-1))
-    monkeypatch.setattr("joulelab.control.link.start_ticks", lambda *_: None)
+    monkeypatch.setattr("joulelab.control.link.read_start_ticks", lambda *_: None)
     with serving(path, environ) as one:
         client = Knocking(one, path)
         assert b'"refused.hidden-process"' in client.sock.recv(4096)

@@ -66,16 +66,8 @@ class ProcessWatch:
 
 def start_keeper(environ: Mapping[str, str]) -> tuple[socket.socket, int]:
     """Start a keeper for this process; return our end of its socket, and its pid. Raises JoulelabError."""
-    command = [
-        sys.executable,
-        "-P",
-        "-W",
-        "ignore",
-        "-m",
-        "joulelab.control",
-        str(os.getpid()),
-        str(read_start_ticks()),
-    ]
+    arguments = ["-P", "-W", "ignore", "-m", "joulelab.control", str(os.getpid()), str(read_start_ticks())]
+    command = [sys.executable, *arguments]
     fds: list[int] = []
     try:
         fds = [end.detach() for end in socket.socketpair()]

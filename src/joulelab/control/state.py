@@ -191,9 +191,8 @@ class StateFolder:
         journal = self.read_journal(device)
         locked = is_locked(str(self._get_path(device, LOCK)))
         if locked is None:  # this user may not look: see whether the process that wrote the journal lives
-            locked = (
-                journal is not None and journal.is_from_this_boot and read_start_ticks(journal.pid) == journal.ticks
-            )
+            here = journal if journal is not None and journal.is_from_this_boot else None
+            locked = here is not None and read_start_ticks(here.pid) == here.ticks
         if not locked:
             return None, journal
         return self._read_holder(device) or dict(journal.who if journal else {}), None

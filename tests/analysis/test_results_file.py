@@ -219,6 +219,16 @@ def test_lists_name_the_check_after_which_there_is_no_energy(runs: Path) -> None
     assert (make_head(result).problem, make_head(result).check) == (None, None)
 
 
+def test_impossible_powers_are_no_rows_of_queries(runs: Path) -> None:
+    result = analyse_ended(make_run(runs))
+    first, *others = result.scopes
+    wrong = Check("impossible-power.negative", "failed", "gpu:0 falls to -50 W", scope=first.scope)
+    head = make_head(replace(result, checks=(*result.checks, wrong)))
+    assert [row["scope"] for row in head.energies] == [scope.scope for scope in others]
+    assert {row["energy_j"] for row in head.phases} <= {None}
+    assert len(make_head(result).energies) == len(result.scopes)
+
+
 def test_a_head_is_made_of_the_result_that_is_there(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(runs)
     first = load_head(run)

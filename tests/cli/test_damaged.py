@@ -176,7 +176,7 @@ def test_samples_that_are_left_out_of_a_query_are_named(call: Call, run: Path) -
     copy = Path(shutil.copytree(EXAMPLE, run.with_name("20261115-232047-0000")))
     told = call("query", "SELECT DISTINCT run FROM nvml_power")
     assert copy.name in told.stdout
-    assert f"warning: {run / POWER} cannot be read" in told.stderr
+    assert f"warning: the answer lacks the samples of {run / POWER}: it" in told.stderr
 
 
 @pytest.mark.system  # pure, and slow
@@ -198,7 +198,7 @@ def test_damaged_runs_are_named_by_a_query_of_results(
     damage(run / name)
     told = call("query", f"SELECT DISTINCT run FROM {view}")
     assert copy.name in told.stdout
-    assert f"run {run.name} " in told.stderr
+    assert f"lacks figures of run {run.name}: " in told.stderr
     assert str(name) in told.stderr
     assert f"run {copy.name}" not in told.stderr
     assert "warning" not in call("query", "SELECT run FROM runs").stderr

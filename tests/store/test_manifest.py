@@ -106,14 +106,16 @@ def test_queries_of_samples_name_files_that_are_missing_or_cut(run: Path, tmp_pa
     write_rows(other, gpus(), ramp(10))
     close_run(other)
     seal(other)
-    left_out: list[Path] = []
+    left_out: dict[Path, str] = {}
     sql = "SELECT count(*) FROM nvml_fast"
     assert query(tmp_path, sql, left_out=left_out)[1] == [(110,)]
     os.truncate(run / PARQUET, 50)
     assert query(tmp_path, sql, left_out=left_out)[1] == [(10,)]
+    assert [*left_out] == [run / PARQUET]
+    left_out.clear()
     (run / PARQUET).unlink()
     assert query(tmp_path, sql, left_out=left_out)[1] == [(10,)]
-    assert left_out == [run / PARQUET] * 2
+    assert left_out == {run / PARQUET: "it is missing"}
 
 
 @pytest.mark.parametrize("name", ["run.json", "end.json"])

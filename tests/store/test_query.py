@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -199,6 +200,58 @@ def test_runs_with_journals_are_prepared_before_their_samples_are_read(runs: Pat
     assert query(runs, "SELECT count(*) FROM nvml_fast", prepare=prepare)[1] == [(5,)]
     assert query(runs, "SELECT count(*) FROM nvml_fast", prepare=prepare)[1] == [(5,)]
     assert asked == [run]
+
+
+def test_journals_that_cannot_be_sealed_are_read_as_they_are(runs: Path) -> None:
+    for k in range(2):
+        run = make_run(runs)
+        write_rows(run, gpus(2), ramp(5, streams=2))
+        if k:
+            close_run(run)
+            seal(run)
+            write_rows(run, gpus(2), ramp(5, streams=2), segment=1)  # a part of it is sealed
+        else:
+            close_run(run)
+        before = sorted(run.rglob("*"))
+        left_out: dict[Path, str] = {}
+        sql = (
+            f"SELECT run, host, count(*), max(t0_ns), max(energy) FROM nvml_fast WHERE run = '{run.name}' GROUP BY 1, 2"
+        )
+        assert query(runs, sql, prepare=lambda _: None, left_out=left_out)[1] == [
+            (run.name, "node1", 5 + 5 * k, 5_000_004_000, 4.0)
+        ]
+        assert (left_out, sorted(run.rglob("*"))) == ({}, before)
+
+
+def test_runs_that_have_not_ended_or_cannot_be_read_are_named(runs: Path) -> None:
+    live = make_run(runs, owner=None)
+    write_rows(live, gpus(2), ramp(5, streams=2))
+    broken = make_run(runs)
+    write_rows(broken, gpus(2), ramp(5, streams=2)).write_bytes(b"x")
+    close_run(broken)
+    left_out: dict[Path, str] = {}
+    with raises_code("config.query-failed") as failed:
+        query(runs, "SELECT * FROM nvml_fast", left_out=left_out)
+    assert "nvml_fast" in str(failed.value.next)
+    assert left_out[live / "node1" / "nvml.fast"] == "the run has not ended"
+    assert "header" in left_out[broken / "node1" / "nvml.fast"]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_samples_of_a_journal_that_was_cut_are_left_out(runs: Path, sealed: bool) -> None:
+    paths = []
+    for _ in range(2):
+        run = make_run(runs)
+        paths.append(write_rows(run, gpus(2), ramp(20, streams=2)))
+        close_run(run)
+    header = paths[0].stat().st_size - 20 * 40
+    os.truncate(paths[0], header + 4 * 40)
+    if sealed:
+        for path in paths:
+            seal(path.parents[1])
+    left_out: dict[Path, str] = {}
+    assert query(runs, "SELECT max(energy) - min(energy) FROM nvml_fast", left_out=left_out)[1] == [(19.0,)]
+    assert left_out == {paths[0].with_name("nvml.fast.parquet"): "its journal was cut off after 4 rows"}
 
 
 def test_values_that_do_not_fit_their_column_are_told_or_kept_as_text(two: Path) -> None:

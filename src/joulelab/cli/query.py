@@ -32,14 +32,16 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     from joulelab.cli.busy import busy
     from joulelab.store.query import query
 
-    files: list[Path] = []
-    damaged: dict[str, str] = {}
-    with busy("asking all runs"):
-        columns, rows = query(runs, sql, results=query_rows, prepare=seal_ended, left_out=files, damaged=damaged)
-    for file in files:
-        click.echo(f"warning: {file} cannot be read, so its samples are missing from the answer", err=True)
-    for run, problem in damaged.items():
-        click.echo(f"warning: run {run} is damaged, so the answer may lack figures of it: {problem}", err=True)
+    lost: dict[Path, str] = {}
+    failed: dict[str, str] = {}
+    try:
+        with busy("asking all runs"):
+            columns, rows = query(runs, sql, results=query_rows, prepare=seal_ended, left_out=lost, damaged=failed)
+    finally:
+        for file, why in lost.items():
+            click.echo(f"warning: the answer lacks the samples of {file}: {why}", err=True)
+        for run, why in failed.items():
+            click.echo(f"warning: the answer lacks figures of run {run}: {why}", err=True)
     if as_json:
         print_json([dict(zip(columns, map(_plain, row), strict=True)) for row in rows])
     elif as_csv:

@@ -1,9 +1,9 @@
 """Answer SQL over all runs of a store, and let the statement touch nothing else.
 
 Views: `runs`, one row per run, with what it worked on and how well; `energies`, `phases` and `facts`, from results;
-`<meter>_<table>`, the samples of all sealed runs with columns `run` and `host`, where a channel that was not read is
-NULL. Statements run in an in-memory database that may open the sealed files of this store and no other, and only
-statements that select are accepted.
+`<meter>_<table>`, the samples of all runs that have ended with columns `run` and `host`, where a channel that was not
+read is NULL; journals that cannot be sealed (another user's) are read by a temporary copy. Statements run in an
+in-memory database that may open these files and no others, and only statements that select are accepted.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import json
 import os
 import re
 import shlex
+import tempfile
 from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,12 @@ import numpy.typing as npt
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, NewerSchema, Refused, StoreError
 from joulelab.core.text import escape_surrogates
+from joulelab.store.damage import word_damage
 from joulelab.store.documents import read_document
 from joulelab.store.folder import RunState, list_runs, run_state
 from joulelab.store.manifest import check_files, read_manifest
-from joulelab.store.table import connect, named, quoted
+from joulelab.store.seal import TemporaryFiles, write_table
+from joulelab.store.table import METADATA_KEY, connect, load_table, named, quoted
 from joulelab.store.upgrade import upgrade
 
 Row = Mapping[str, Any]
@@ -102,7 +106,7 @@ def query(
     *,
     results: Results | None = None,
     prepare: Callable[[Path], None] | None = None,
-    left_out: list[Path] | None = None,
+    left_out: dict[Path, str] | None = None,
     damaged: dict[str, str] | None = None,
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return column names and rows of one SELECT over all runs.
@@ -110,12 +114,12 @@ def query(
     Only what the statement mentions is read. `results` is called once per run and returns rows for `energies`,
     `phases` and `facts` (it may compute them); without it they are empty. `prepare` is called for runs that have
     journals before their samples are read (it may seal them). `left_out` takes the files whose samples are missing
-    from the views since they cannot be read, `damaged` the runs whose results are incomplete or missing, with the
-    problem that `results` gives (a row of `damaged`). Raises ConfigError for wrong SQL, with the views and columns
-    there are, and Refused for statements that do anything but select.
+    from the views, with the reason, `damaged` the runs whose results are incomplete or missing, with the problem that
+    `results` gives (a row of `damaged`); both before the statement runs. Raises ConfigError for wrong SQL, with the
+    views and columns there are, and Refused for statements that do anything but select.
     """
     known = list_runs(runs)
-    with connect() as con:
+    with connect() as con, tempfile.TemporaryDirectory(prefix="joulelab-query-") as scratch:
         _only_select(con, sql)
         if _mentions(sql, "runs"):
             told = _told(known, results) if results and _may_show_told(sql) else {}
@@ -125,20 +129,21 @@ def query(
         rows = _result_rows(known, results or (lambda _: {}), wanted_results, problems) if wanted_results else {}
         for name in wanted_results:
             _make_view(con, name, rows[name], RESULT_COLUMNS[name])
-        tables = _sealed_tables(known, prepare) if _may_name_samples(con, sql) else None
+        tables, unsealed = _find_tables(known, prepare) if _may_name_samples(con, sql) else (None, set())
         wanted = {name: files for name, files in (tables or {}).items() if _mentions(sql, name)}
-        unread = _find_lost(known, wanted) if wanted else []
+        lost = {} if left_out is None else left_out
+        lost |= _find_lost(known, wanted) if wanted else {}
         for name, files in wanted.items():
-            files[:] = [file for file in files if file not in unread]
-            unread += _make_table_view(con, name, files)
-        if left_out is not None:
-            left_out += unread
+            files[:] = [file for file in files if file not in lost]
+            copies = _copy_journals(con, [file for file in files if file in unsealed], Path(scratch), lost)
+            files[:] = [copies.get(file, file) for file in files if file not in unsealed or file in copies]
+            lost |= _make_table_view(con, name, files, {copy: file for file, copy in copies.items()})
         _fence(con, [file for files in wanted.values() for file in files])
         try:
             found = con.execute(sql)
             return [str(column[0]) for column in found.description or ()], found.fetchall()
         except duckdb.Error as error:
-            raise _explained(con, error, sql, _sealed_tables(known) if tables is None else tables) from None
+            raise _explained(con, error, sql, _find_tables(known)[0] if tables is None else tables) from None
 
 
 def _result_rows(
@@ -289,32 +294,67 @@ def _type_of(values: Sequence[Any]) -> str:
     return "DOUBLE" if kinds and kinds <= {int, float} else "VARCHAR"
 
 
-def _sealed_tables(known: Sequence[Path], prepare: Callable[[Path], None] | None = None) -> dict[str, list[Path]]:
+def _find_tables(
+    known: Sequence[Path], prepare: Callable[[Path], None] | None = None
+) -> tuple[dict[str, list[Path]], set[Path]]:
+    """Return the Parquet files of every view, and those of them that have journals which are not sealed."""
     tables: dict[str, list[Path]] = {}
+    unsealed: set[Path] = set()
     for run in known:
         found = _files(run)
         if prepare is not None and any(file.endswith(".journal") for file in found):
             prepare(run)
             found = _files(run)
-        for file in sorted(found):
-            if file.endswith(".parquet"):
-                tables.setdefault(_name_view(file), []).append(Path(file))
-    return tables
+        journals = {_name_sealed(file) for file in found if file.endswith(".journal")}
+        for file in sorted(journals.union(file for file in found if file.endswith(".parquet"))):
+            tables.setdefault(_name_view(file), []).append(Path(file))
+        unsealed.update(map(Path, journals))
+    return tables, unsealed
+
+
+def _name_sealed(journal: str) -> str:
+    folder, _, name = journal.rpartition("/")
+    return f"{folder}/{'.'.join(name.split('.')[:2])}.parquet"
 
 
 def _name_view(file: str) -> str:
     return re.sub(r"\W", "_", file.rpartition("/")[2].removesuffix(".parquet"))
 
 
-def _find_lost(known: Sequence[Path], views: Container[str]) -> list[Path]:
-    """Return the files of views that runs lack, or that have another size than their manifests say."""
-    lost: list[Path] = []
+def _find_lost(known: Sequence[Path], views: Container[str]) -> dict[Path, str]:
+    """Return the files of views that runs lack, or that have another size than their manifests say, with the defect."""
+    lost: dict[Path, str] = {}
     for run in known:
         with contextlib.suppress(StoreError):
             records = (read_manifest(run) or {}).items()
             tables = {name: r for name, r in records if name.endswith(".parquet") and _name_view(name) in views}
-            lost += [run / c.name for c in check_files(run, tables, hashes=False) if c.status != "whole"]
+            wrong = (c for c in check_files(run, tables, hashes=False) if c.status != "whole")
+            lost |= {run / check.name: word_damage(run, check).what for check in wrong}
     return lost
+
+
+def _copy_journals(
+    con: duckdb.DuckDBPyConnection, files: Sequence[Path], scratch: Path, lost: dict[Path, str]
+) -> dict[Path, Path]:
+    """Copy tables that are not sealed to Parquet files below `scratch`, by the file that sealing would write.
+
+    `lost` takes those that cannot be copied, with the reason.
+    """
+    copies: dict[Path, Path] = {}
+    for file in files:
+        run, folder = file.parent.parent, scratch.joinpath(*file.parts[-3:-1])
+        meter, name = file.name.split(".")[:2]
+        try:
+            table = load_table(file.parent, meter, name, con)
+            problem = next((p.what for p in table.problems if p.lost), "")
+            if run_state(run) is RunState.LIVE or problem or not table.segments:
+                lost[file.with_suffix("")] = problem or "the run has not ended"
+                continue
+            folder.mkdir(parents=True, exist_ok=True)
+            copies[file] = write_table(table, TemporaryFiles(folder), con).replace(folder / file.name)
+        except (StoreError, OSError, duckdb.Error) as error:
+            lost[file.with_suffix("")] = str(error).splitlines()[0]
+    return copies
 
 
 def _files(run: Path) -> list[str]:
@@ -344,23 +384,46 @@ def _may_name_samples(con: duckdb.DuckDBPyConnection, sql: str) -> bool:
     return _lists_views(sql) or any("_" in word for word in words - columns)
 
 
-def _make_table_view(con: duckdb.DuckDBPyConnection, name: str, files: list[Path]) -> list[Path]:
-    """Make the view of one table and return the files that cannot be read, which it lacks; `files` are the others."""
-    left_out: list[Path] = []
+def _make_table_view(
+    con: duckdb.DuckDBPyConnection, name: str, files: list[Path], originals: Mapping[Path, Path]
+) -> dict[Path, str]:
+    """Make the view of one table, and return the files that it lacks, with the reason; `files` are the others.
+
+    `originals` are the files that copies stand for.
+    """
+    whole, lost = files[:], dict[Path, str]()
     try:
-        described = con.execute(f"DESCRIBE SELECT * FROM {_source(files)}").fetchall()  # noqa: S608 (quoted)
+        cut = _find_cut(con, whole, originals) if whole else {}
     except duckdb.Error:
         whole = [file for file in files if _readable(con, file)]
-        left_out = [file for file in files if file not in whole]
-        files[:] = whole
-        if not files:
-            return left_out
-        described = con.execute(f"DESCRIBE SELECT * FROM {_source(files)}").fetchall()  # noqa: S608 (quoted)
+        lost = {originals.get(file, file): "it cannot be read" for file in files if file not in whole}
+        cut = _find_cut(con, whole, originals) if whole else {}
+    files[:] = [file for file in whole if file not in cut]
+    lost |= {originals.get(file, file): what for file, what in cut.items()}
+    if not files:
+        return lost
+    described = con.execute(f"DESCRIBE SELECT * FROM {_source(files)}").fetchall()  # noqa: S608 (quoted)
     own = [str(row[0]) for row in described if row[0] != "filename"]
     where = "parse_path(filename, 'both_slash')"
     columns = ", ".join([f"{where}[-3] AS run", f"{where}[-2] AS host", *map(named, own)])
     con.execute(f"CREATE VIEW {named(name)} AS SELECT {columns} FROM {_source(files)}")  # noqa: S608 (quoted)
-    return left_out
+    return lost
+
+
+def _find_cut(con: duckdb.DuckDBPyConnection, files: Sequence[Path], originals: Mapping[Path, Path]) -> dict[Path, str]:
+    """Return files whose journals were smaller when sealed than at the end of the run. Raises duckdb.Error."""
+    listed = ", ".join(quoted(file) for file in files)
+    select = f"SELECT file_name, decode(value) FROM parquet_kv_metadata([{listed}]) WHERE decode(key) = $key"  # noqa: S608 (quoted)
+    cut: dict[Path, str] = {}
+    for file, text in con.execute(select, {"key": METADATA_KEY}).fetchall():
+        original = originals.get(Path(file), Path(file))
+        with contextlib.suppress(StoreError, ValueError, LookupError, TypeError, AttributeError):
+            sizes = _documents(original.parent.parent)[1].get("files") or {}
+            for segment in json.loads(text)["segments"]:
+                name = f"{original.parent.name}/{original.stem}.{segment['segment']}.journal"
+                if (segment.get("journal_bytes") or inf) < sizes.get(name, 0):
+                    cut[Path(file)] = f"its journal was cut off after {segment['rows']} rows"
+    return cut
 
 
 def _source(files: Sequence[Path]) -> str:

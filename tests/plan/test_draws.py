@@ -48,6 +48,12 @@ def test_times_outside_of_the_workload_count_as_its_ends(tmp_path: Path) -> None
     assert inside.value == pytest.approx(5000.0 * 20.0)
 
 
+def test_no_plan_is_made_with_impossible_power(tmp_path: Path) -> None:
+    run = node_run(tmp_path, lambda s: -50.0 if 7.0 < s <= 8.0 else 5000.0)
+    with pytest.raises(ConfigError, match=r"cannot be planned with.*falls to -50 W, so its energy is wrong"):
+        measured(run)
+
+
 def test_a_node_is_the_outermost_thing_measured_on_it(tmp_path: Path) -> None:
     one = measured(node_run(tmp_path, 6000.0, gpu_w=500.0, seconds=40.0))
     (draw,) = one.draws

@@ -252,7 +252,7 @@ def _energy_rows(result: Result) -> list[Row]:
 
 def _find_impossible(result: Result) -> set[str]:
     """Return the scopes whose power is impossible, as checks name them: with their hosts where there are several."""
-    return {check.scope for check in result.checks if check.name == "impossible power"}
+    return {c.scope for c in result.checks if (c.name, c.status) == ("impossible power", "failed")}
 
 
 def _phase_rows(result: Result) -> list[Row]:

@@ -154,6 +154,10 @@ def measured_of(run: Run) -> Measured:
     if result.is_damaged and result.energy is None:
         why = "a file of it cannot be read or is missing"
         raise ConfigError(f"run {result.run} cannot be planned with", why=why, next=f"joulelab show {result.run}")
+    wrong = next((c for c in result.checks if (c.name, c.status) == ("impossible power", "failed")), None)
+    if wrong is not None:
+        what, next_step = f"run {result.run} cannot be planned with", wrong.next or f"joulelab show {result.run}"
+        raise ConfigError(what, why=wrong.message, next=next_step)
     events = list(run.events())
     interval = interval_of(run, events)
     told = accounts_of(events)

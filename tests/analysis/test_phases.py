@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from joulelab.analysis import phases as phases_module
 from joulelab.analysis.phases import phases_of
 
 START, END = 1_000, 9_000
@@ -190,3 +191,14 @@ def test_ranks_that_reach_an_edge_a_little_apart_count_nothing_beside_it():
     marks += [work(5_000, {"x": 8.0}, None, rank=1, source="101-7") | {"from": 3_985}]
     phases, _ = phases_of(marks, START, END)
     assert [p.work for p in phases] == [{}, {"x": pytest.approx(8.0)}]
+
+
+def test_of_too_many_phases_the_outermost_are_kept_and_all_work(monkeypatch):
+    monkeypatch.setattr(phases_module, "MOST_PHASES", 3)
+    marks = [begin(2_000, "100-1", "train"), end(8_000, "100-1")]
+    for k in range(5):
+        marks += [begin(2_000 + k, f"100-{k + 2}", "step", "100-1", k), end(3_000 + k, f"100-{k + 2}")]
+    marks += [work(3_500, {"samples": 8}, f"100-{k + 2}") for k in range(5)]
+    phases, done = phases_of(marks, START, END)
+    assert [p.title for p in phases] == ["train", "step 0", "step 1"]
+    assert (done.phases, done.amounts) == (6, {"samples": 40})

@@ -14,7 +14,7 @@ from joulelab.store.folder import RunState, list_runs, read_end, read_meta, run_
 from joulelab.store.journal import is_being_written
 from joulelab.store.query import query
 from joulelab.store.run import open_run
-from joulelab.store.safe_files import is_own, open_regular, read_regular, replace_file
+from joulelab.store.safe_files import is_own, open_append, open_regular, read_regular, replace_file
 from joulelab.store.seal import LOCK, seal
 
 if TYPE_CHECKING:
@@ -163,3 +163,53 @@ def test_a_run_of_another_user_is_not_sealed(tmp_path: Path, monkeypatch: pytest
     assert not (run / "node1" / LOCK).exists()
     monkeypatch.undo()
     assert seal(run).sealed == ("node1/nvml.fast",)
+
+
+def test_caches_are_refused_in_the_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = os.geteuid()
+    monkeypatch.setattr(safe_files.os, "geteuid", lambda: there + 1)
+    with pytest.raises(PermissionError, match="it belongs to another user"):
+        replace_file(tmp_path / "results.json", b"{}", sync=False, own=True)
+    assert list(tmp_path.iterdir()) == []
+    replace_file(tmp_path / "results.json", b"{}", sync=False)
+
+
+def test_a_folder_is_written_through_a_link_of_ones_own_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    replace_file(tmp_path / "link" / "a", b"1", sync=True)
+    assert (tmp_path / "there" / "a").read_bytes() == b"1"
+    monkeypatch.setattr(safe_files, "is_own", lambda _: False)
+    os.lchown(tmp_path / "link", 1234, 1234) if not os.geteuid() else pytest.skip("only root makes links of others")
+    with pytest.raises(OSError, match="Not a directory"):
+        replace_file(tmp_path / "link" / "b", b"1", sync=False)
+
+
+def test_names_as_long_as_names_can_be_are_written(tmp_path: Path) -> None:
+    replace_file(tmp_path / ("n" * 255), b"1", sync=False)
+    assert [len(p.name) for p in tmp_path.iterdir()] == [255]
+
+
+def test_permissions_may_be_fixed_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        replace_file(tmp_path / "a", b"1", sync=False, mode=0o644)
+        replace_file(tmp_path / "b", b"1", sync=False)
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "ab"] == [0o644, 0o600]
+
+
+@pytest.mark.parametrize("kind", ["a link", *KINDS])
+def test_lines_are_appended_to_regular_files_only(tmp_path: Path, kind: str) -> None:
+    path, elsewhere = tmp_path / "log", tmp_path / "elsewhere"
+    if kind == "a link":
+        path.symlink_to(elsewhere)
+    else:
+        plant(path, kind)
+    with pytest.raises(OSError):  # noqa: PT011 which one depends on the kind
+        os.close(open_append(path))
+    assert not elsewhere.exists()
+    fd = open_append(tmp_path / "other")
+    assert os.get_blocking(fd)
+    os.close(fd)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from click.testing import CliRunner
 
-from joulelab.core.clock import read_boot_id
 from joulelab.core.spec import Accuracy, Spec, Stream
 from joulelab.store.folder import create_run, end_run
 from joulelab.store.journal import JournalWriter, journal_path, pack_row
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
 NS = 10**9
 START_NS, SECONDS, PERIOD_S = 5 * NS, 60, 0.2
 BOOT = "11111111-2222-3333-4444-555555555555"
-NOBODY = {"pid": 2**22 + 1, "start_ticks": 1, "boot_id": read_boot_id()}  # larger than any pid of Linux: dead
+# Larger than any pid of Linux, in this boot: dead.
+NOBODY = {"pid": 2**22 + 1, "start_ticks": 1, "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
 COMMANDS = ("show", "ls", "query", "verify", "dashboard")
 # What a command may make of a folder: the right figure, none because files are damaged, or a refusal that says why.
 Expected = Literal["whole", "damaged", "refused"]

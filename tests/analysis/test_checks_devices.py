@@ -116,6 +116,41 @@ def test_an_impossible_power_of_a_meter_that_is_not_believed_leaves_the_energy_i
     assert make_head(analyse(folder.open())).check is None
 
 
+@pytest.mark.parametrize(
+    ("scope", "watts", "found"),
+    [
+        ("rack", 48.0, True),
+        ("rack", 120.0, False),
+        ("node.ac", 6.0, True),
+        ("cpu:0", 0.25, True),
+        ("cpu:0", 4.0, False),
+        ("gpu:0", 0.4, True),
+        ("outlet:1", 6.0, True),
+        ("outlet:1", 12.0, False),
+    ],
+)
+def test_an_imported_power_in_kw_that_was_mapped_as_w(folder, scope, watts, found):
+    folder.add("log", power(scope), T, np.full(T.size, watts))
+    folder.close(START, END, outcome="imported")
+    wrong = [(c.code, c.status, c.scope) for c in checks(folder, "impossible-power")]
+    assert wrong == ([("impossible-power.wrong-unit", "failed", scope)] if found else [])
+
+
+def test_an_outlet_that_feeds_a_supply_on_standby_is_no_wrong_unit(folder):
+    folder.add("log", power("outlet:1"), T, np.full(T.size, 6.0))
+    folder.add("log2", power("outlet:2"), T, np.full(T.size, 400.0))
+    folder.close(START, END, outcome="imported")
+    assert not checks(folder, "impossible-power")
+
+
+@pytest.mark.parametrize(("watts", "found"), [(0.374, True), (0.0, True), (2.7, False), (48.0, False)])
+def test_a_live_node_takes_more_than_small_computers_do(folder, watts, found):
+    folder.add("bmc", power("node.ac"), T, np.full(T.size, watts))
+    wrong = [(c.code, c.status, c.next, c.numbers) for c in checks(folder, "impossible-power")]
+    wanted = ("impossible-power.wrong-unit", "failed", "joulelab doctor bmc", {"power_w": pytest.approx(watts)})
+    assert wrong == ([wanted] if found else [])
+
+
 # Devices that were not used.
 
 

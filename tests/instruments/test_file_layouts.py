@@ -117,6 +117,40 @@ def test_units_of_the_header_count_and_must_agree(tmp_path: Path) -> None:
         opened(tmp_path, log(0.3, head="t,P [kW]"), columns=[{"column": "P", "scope": "gpu:0", "unit": "W"}])
 
 
+@pytest.mark.parametrize(
+    ("head", "unit", "value"),
+    [
+        ("power_kw", None, 1000.0),
+        ("Power kW", None, 1000.0),
+        ("node-W", None, 1.0),
+        ("power_mW", None, 1e-3),
+        ("power_mw", "mW", 1e-3),
+        ("power_mw", "MW", 1e6),
+        ("energy_wh", None, 3600.0),
+        ("energy_KWH", None, 3.6e6),
+        ("energy_j", None, 1.0),
+        ("T_j", "C", 1.0),  # a temperature of a junction
+    ],
+)
+def test_units_at_the_end_of_a_header_count(tmp_path: Path, head: str, unit: str | None, value: float) -> None:
+    columns = [{"column": head, "scope": "node.ac"} | ({"unit": unit} if unit else {})]
+    assert values(only(opened(tmp_path, log(1, 1, head=f"t,{head}"), columns=columns))) == [value, value]
+
+
+@pytest.mark.parametrize(
+    ("head", "unit"), [("power_kw", "W"), ("power_w", "kW"), ("power_mw", "W"), ("e_kwh", "J"), ("e_wh", "W")]
+)
+def test_units_at_the_end_of_a_header_must_agree(tmp_path: Path, head: str, unit: str) -> None:
+    columns = [{"column": head, "scope": "node.ac", "unit": unit}]
+    with pytest.raises(ConfigError, match=f"by its header, not in {unit}; correct unit, or rename"):
+        opened(tmp_path, log(1, head=f"t,{head}"), columns=columns)
+
+
+def test_a_unit_that_may_be_two_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the unit of 'power_mw' is 'mw'"):
+        opened(tmp_path, log(1, head="t,power_mw"), columns=[{"column": "power_mw", "scope": "node.ac"}])
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be opened"):
         open_archive({"path": str(tmp_path / "none.csv"), "time": "t", "columns": POWER})

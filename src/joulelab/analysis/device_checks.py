@@ -14,9 +14,9 @@ from joulelab.core.scope import find_family
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from joulelab.analysis.channels import Channel
+    from joulelab.analysis.channels import Channel, ScopeChannels
     from joulelab.analysis.checks import Facts
-    from joulelab.analysis.result import CheckStatus
+    from joulelab.analysis.result import CheckStatus, ScopeResult
     from joulelab.analysis.series import Floats
 
 IDLE_LOAD = 0.01  # a device that never was busier than this did nothing
@@ -38,10 +38,14 @@ TODAY_W |= dict.fromkeys(("psys", "psu.dc", "node.dc", "psu", "outlet", "node.ac
 FAR = 10.0
 # A power meter may read a little below zero when nothing is on; 1 W is beyond that for anything that runs a workload.
 BELOW_ZERO_W = 1.0
-# No node takes 20 kW, so one in kW that is read as W is below this; no server idles so low (small computers do).
-LEAST_NODE_W = 20.0
-# The same for GPUs: hardly any takes 2 kW, and one that is on takes more than 2 W (off, it shows 0 or noise around 0).
-LEAST_GPU_W = 2.0
+# Floors (W) of imported powers, of which a column in kW that is read as W stays below. Of single devices by the highest
+# reading: hardly any GPU takes 2 kW and no CPU 1 kW, and one that is on takes more than so many W (off, it shows 0 or
+# noise around 0); an outlet gives at most 7.4 kW (32 A), and one of them feeds more than a supply on standby.
+LEAST_HIGH_W = {"gpu": 2.0, "cpu": 1.0, "outlet": 8.0}
+# Of a whole by the mean: no node takes 20 kW, hardly any rack 100 kW, and neither idles so low (small computers do).
+LEAST_MEAN_W = {"node.ac": 20.0, "node.dc": 20.0, "rack": 100.0}
+# The same for nodes that were measured live: small computers take more (a Raspberry Pi 4 idles at 2.7 W).
+LEAST_LIVE_W = {"node.ac": 2.0, "node.dc": 2.0}
 
 
 def device_checks(facts: Facts) -> Iterator[Check]:
@@ -59,6 +63,8 @@ def _impossible_powers(facts: Facts) -> Iterator[Check]:
     It is a failure of the meter that is believed; of others it is a warning.
     """
     advice = "correct the source or the unit of its column, and import it again" if facts.imported else ""
+    outlets = [c for s in facts.channels if find_family(s.scope) == "outlet" for c in s.channels if not c.members]
+    outlet_w = max((_powers(c, facts, MOST_W["outlet"])[1] for c in outlets), default=0.0)
     for scope, result in zip(facts.channels, facts.scopes, strict=True):
         for channel in (c for c in scope.channels if not c.members):
             kind, where = find_family(scope.scope), facts.called(scope)
@@ -69,17 +75,30 @@ def _impossible_powers(facts: Facts) -> Iterator[Check]:
             if code:
                 message = f"{called} {said}, so its energy is wrong"
                 yield Check(code, status, message, advice or f"joulelab doctor {channel.meter}", where, numbers)
-            if facts.imported and kind == "gpu" and 0.0 < high < LEAST_GPU_W and float(powers.min(initial=0.0)) >= 0.0:
-                low = f"stays below {LEAST_GPU_W:g} W, less than a GPU takes when idle"
-                message = f"{called} {low}: its unit is probably wrong"
+            least_w = LEAST_HIGH_W.get(kind, 0.0) if facts.imported else 0.0
+            if kind == "outlet":  # beside one that feeds a node, another may feed a supply on standby
+                high = max(high, outlet_w)
+            if 0.0 < high < least_w and float(powers.min(initial=0.0)) >= 0.0:
+                message = f"{called} stays below {least_w:g} W: its unit is probably wrong"
                 then = f"if it is in kW, import it again with that unit: --map COLUMN={scope.scope}:kW"
                 yield Check("impossible-power.wrong-unit", status, message, then, where, {"power_w": high})
-        mean = result.mean_w.value
-        if facts.imported and scope.scope in ("node.ac", "node.dc", "rack") and 0 <= mean < LEAST_NODE_W:
-            where, low = facts.called(scope), f"{mean:.3g} W on average is less than a server takes when idle"
-            message = f"{where}: {low}: the unit of {result.reading.meter} is probably wrong"
-            then = f"if it is in kW, import it again with that unit: --map COLUMN={scope.scope}:kW"
-            yield Check("impossible-power.wrong-unit", "failed", message, then, where, {"power_w": mean})
+        yield from _too_low(facts, scope, result)
+
+
+def _too_low(facts: Facts, scope: ScopeChannels, result: ScopeResult) -> Iterator[Check]:
+    """Doubt a node or rack that takes less than any does: its meter shows another unit, or only a part of it."""
+    mean, where, best = result.mean_w.value, facts.called(scope), scope.best
+    least_w = (LEAST_MEAN_W if facts.imported else LEAST_LIVE_W).get(scope.scope, 0.0)
+    if not 0 <= mean < least_w or result.reading.estimate:
+        return
+    if best.spec.kind == "counter" and not best.members and not 0 < _powers(best, facts, MOST_ELSE_W)[1] < least_w:
+        return  # one that counts in large steps tells no mean of a short run
+    called = "rack" if scope.scope == "rack" else "server" if facts.imported else "computer"
+    low = f"{mean:.3g} W on average is less than a {called} takes when idle"
+    message = f"{where}: {low}: the unit of {result.reading.meter} is probably wrong"
+    then = f"if it is in kW, import it again with that unit: --map COLUMN={scope.scope}:kW"
+    advice = then if facts.imported else f"joulelab doctor {result.reading.meter}"
+    yield Check("impossible-power.wrong-unit", "failed", message, advice, where, {"power_w": mean})
 
 
 def _powers(channel: Channel, facts: Facts, most_w: float) -> tuple[Floats, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +44,8 @@ COLUMN_KEYS = {
     "sums": "the scope that is the sum of several of these",
     "parts": "how many make that sum",
 }
+_UNIT_AT_END = re.compile(r"(?i)[_\s.-](k?wh?|[mk]?j|mw)$")
+_PLAIN_UNITS = {unit.lower(): unit for unit in ("W", "kW", "Wh", "kWh", "J", "kJ")}  # case tells mW from MW
 WHERE_KEYS = {"column": "name of the column", "equals": "the text that rows to keep have there"}
 
 
@@ -109,12 +112,16 @@ class Names:
         return any(_bare(n) == name for n in self.names)
 
     def unit(self, index: int) -> str | None:
-        """Return the unit that the header gives in brackets: `power.draw [W]`, `P (kW)`."""
+        """Return the unit that the header gives, in brackets or at its end: `power.draw [W]`, `P (kW)`, `power_kw`.
+
+        Of `power_mw` it is `mw`, which may be either of mW and MW.
+        """
         name = self.names[index]
         for left, right in ("[]", "()"):
             if name.endswith(right) and left in name and unit_of(name[:-1].rpartition(left)[2]):
                 return name[:-1].rpartition(left)[2].strip()
-        return None
+        end = _UNIT_AT_END.search(name)
+        return _PLAIN_UNITS.get(end[1].lower(), end[1]) if end else None
 
 
 def _bare(name: str) -> str:
@@ -251,9 +258,12 @@ def _kind_and_cells(
         raise ConfigError(
             f"the unit of {column!r} is {text!r}" if text else f"{column!r} has no unit", where=where, next=advice
         )
-    shown = unit_of(header) if header else None
-    if shown is not None and (shown.si, shown.factor) != (unit.si, unit.factor):
-        raise ConfigError(f"{column!r} is in {header} by its header, not in {text}", where=where, next="correct unit")
+    # A letter at the end that is no unit (T_j, in degrees) is not taken for one.
+    if header and (unit.si in ("W", "J") or column[-1] in "])"):
+        shown = [u for u in (unit_of(header),) if u] or [UNITS[f"{m}{header[1:].upper()}"] for m in "mM"]
+        if (unit.si, unit.factor) not in [(u.si, u.factor) for u in shown]:
+            what, then = f"{column!r} is in {header} by its header, not in {text}", "correct unit, or rename the column"
+            raise ConfigError(what, where=where, next=then)
     if kind is None:
         kind = {"W": "power", "J": "counter"}.get(unit.si, "state")
     if kind == "power" and unit.si != "W":

@@ -110,6 +110,9 @@ class _StoredHead(_Versions, kw_only=True):
     head: Head
 
 
+Stored = TypeVar("Stored", bound=_Versions)
+
+
 def read_result(run: Path) -> Result | None:
     """Return the stored result of a run, None where there is none or the run has changed since."""
     found = _read_stored(run, FILE, _StoredResult)
@@ -256,9 +259,9 @@ def _find_impossible(result: Result) -> set[str]:
 
 
 def _phase_rows(result: Result) -> list[Row]:
-    rows = []
+    rows, impossible = [], _find_impossible(result)
     for phase in result.phases:
-        energy = None if _find_impossible(result) else result.phase_energy(phase)
+        energy = None if impossible else result.phase_energy(phase)
         row = {
             "phase": phase.name,
             "n": phase.n,
@@ -278,15 +281,14 @@ def _finite_row(row: Row) -> Row:
     return {key: finite_or_none(value) if isinstance(value, float) else value for key, value in row.items()}
 
 
-def _read_stored(run: Path, file: str, kind: type[T]) -> T | None:
+def _read_stored(run: Path, file: str, kind: type[Stored]) -> Stored | None:
     with contextlib.suppress(OSError, ValueError, RecursionError, msgspec.MsgspecError):
         text = read_regular(f"{run}/{file}", LARGEST_DOCUMENT)
-        versions = _decode(text, _Versions)
-        valid = (versions.result_version, versions.analysis_version) == (RESULT_VERSION, ANALYSIS_VERSION)
+        found = _decode(text, kind)
+        valid = (found.result_version, found.analysis_version) == (RESULT_VERSION, ANALYSIS_VERSION)
         # The sum of the file itself, with the sum left blank, tells a file that was damaged.
-        blank = text.replace(versions.inputs.encode(), BLANK.encode(), 1)
-        if valid and versions.inputs == _mark_inputs(fingerprint(run), blank):
-            return _decode(text, kind)
+        blank = text.replace(found.inputs.encode(), BLANK.encode(), 1)
+        return found if valid and found.inputs == _mark_inputs(fingerprint(run), blank) else None
     return None
 
 

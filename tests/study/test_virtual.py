@@ -122,7 +122,7 @@ def test_a_changed_parameter_changes_what_is_measured(tmp_path: Path) -> None:
     text = (tmp_path / "node.toml").read_text()
     plain, hot = (parsed(text, "node", changes) for changes in ({}, {"host": {"idle_w": 140.0, "max_w": 160.0}}))
     found = [energies(run_twin_study(file, each, tmp_path / name)) for each, name in ((plain, "a"), (hot, "b"))]
-    watts = [sorted(e["node.ac"]["value"] / t for t, e, _ in each.values()) for each in found]
+    watts = [sorted(e["node.ac"].value / t for t, e, _ in each.values()) for each in found]
     assert all(b > a + 10 for a, b in zip(*watts, strict=True))
     assert set(found[0]).isdisjoint(found[1])  # cells of another twin are other cells
 

@@ -64,7 +64,10 @@ def check_regular(path: Path | str, found: os.stat_result) -> None:
 def read_regular(path: Path | str, limit: int = LARGEST_FILE, *, follow: bool = True) -> bytes:
     """Read a regular file of at most `limit` bytes; raise OSError as `open_regular` does."""
     with open_regular(path, follow=follow) as file:
-        data = file.read(limit + 1)
+        size = min(os.fstat(file.fileno()).st_size, limit)
+        data = file.read(size + 1)  # to ask for the limit would reserve as much memory
+        if len(data) > size:  # it grows
+            data += file.read(limit - size)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit >> 20} MB", str(path))
     return data

@@ -220,6 +220,22 @@ def test_of_a_study_file_they_have_their_lines(here: Path) -> None:
     assert told.startswith("s.toml: knob cap: gpu:0")
 
 
+def test_refusals_have_codes_each_and_together() -> None:
+    def codes(knobs: Mapping[str, str]) -> list[str]:
+        refusals = Refusals()
+        check_cells(
+            cells(Workload(("true",), "w"), [Knob.parse(n, t) for n, t in knobs.items()]), SEEN, STATUS, refusals
+        )
+        with pytest.raises(ConfigError) as told:
+            refusals.check()
+        return [told.value.code, *(mistake.code for mistake in told.value.mistakes)]
+
+    assert codes({"cap": "300"}) == ["refused.out-of-range"]
+    assert codes({"clock": "1000"}) == ["refused.not-cappable"]
+    both = ["config.too-many-gpus", "refused.out-of-range", "refused.out-of-range"]
+    assert codes({"clock": "100", "cpu_cap": "300", "gpus": "1,3"}) == ["config.several", *both]
+
+
 def test_one_refusal_stays_what_it_is() -> None:
     refusals = Refusals()
     for _ in range(2):

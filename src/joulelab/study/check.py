@@ -109,7 +109,8 @@ def _unmeant(nodes: Mapping[str, NodeType], refusals: Refusals) -> dict[str, str
 def _no_slurm(node: str, key: str, error: JoulelabError) -> ConfigError:
     what = f"{key} makes {node} a node type of Slurm: {error.what}"
     then = f"to run it on this machine leave {key} out"
-    return ConfigError(what, why=error.why, next=f"{then}; {OF_KNOB}" if key == "gpus" else f"{then}; {error.next}")
+    then = f"{then}; {OF_KNOB if key == 'gpus' else error.next}"
+    return ConfigError(what, why=error.why, next=then, code="config.no-slurm")
 
 
 def _check_devices(cells: Sequence[PlannedCell], environ: Mapping[str, str], refusals: Refusals) -> None:
@@ -136,4 +137,5 @@ def _check_cooling(settings: Settings, refusals: Refusals) -> None:
     with refusals.taken(("cool",), "cool", "--cool"), cooling.thermometer() as gauge:
         if not gauge.scopes:
             then = "--cool 60s" if refusals.file is None else 'cool = "60s"'
-            raise ConfigError("no GPU tells its temperature here", next=f"wait for a time instead: {then}")
+            then = f"wait for a time instead: {then}"
+            raise ConfigError("no GPU tells its temperature here", next=then, code="config.no-thermometer")

@@ -82,7 +82,8 @@ class _Limits:
         """Pass on what was refused."""
         for asked, errors in self._few.items():
             why = next(iter(errors.values())).why
-            self._add(ConfigError(f"{_several(list(errors))} GPUs are asked for", why=why), asked)
+            what = f"{_several(list(errors))} GPUs are asked for"
+            self._add(ConfigError(what, why=why, code="config.too-many-gpus"), asked)
         for (asked, reason), by_device in self._values.items():
             alike: dict[tuple[str, ...], list[str]] = {}
             for device, values in by_device.items():
@@ -90,7 +91,8 @@ class _Limits:
             for texts, scopes in alike.items():
                 at = f" at {_several(texts)}" if any(texts) else ""
                 what = f"{', '.join(scopes)} {reason.what}{at}"
-                self._add(Refused(what, why=reason.why, next=reason.next), asked, "sweep")
+                code = "refused.out-of-range" if any(texts) else "refused.not-cappable"
+                self._add(Refused(what, why=reason.why, next=reason.next, code=code), asked, "sweep")
 
     def _asked(self, knob: str, cell: PlannedCell) -> _Asked:
         own = self._refusals.knob(knob, cell.workload.name)[0] == "workloads"

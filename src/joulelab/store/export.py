@@ -20,7 +20,7 @@ from joulelab.core.errors import Refused, StoreError
 from joulelab.core.text import finite_or_none
 from joulelab.store.folder import write_json_atomic
 from joulelab.store.seal import temporary_files, write_table
-from joulelab.store.table import connect, load_table, named, quoted
+from joulelab.store.table import connect, load_table, quote_name, quote_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,13 +132,15 @@ def _write_csv(run: Run, info: TableInfo, target: Path) -> None:
                     "CASE WHEN utc_ns > 0 THEN strftime(make_timestamp_ns(utc_ns), '%Y-%m-%dT%H:%M:%S.%fZ') END AS utc",
                     "nullif(t_s, 'nan'::DOUBLE) AS t_s",
                     "read_s",
-                    f"{quoted(stream.name)} AS stream",
-                    f"{quoted(stream.scope)} AS scope",
+                    f"{quote_text(stream.name)} AS stream",
+                    f"{quote_text(stream.scope)} AS scope",
                     "segment",
-                    *(f"{_cell(f'v{k}', values)} AS {named(c)}" for k, c in enumerate(channels)),
+                    *(f"{_cell(f'v{k}', values)} AS {quote_name(c)}" for k, c in enumerate(channels)),
                 ]
                 select = f"SELECT {', '.join(picked)} FROM given"  # noqa: S608 (quoted)
-                con.execute(f"COPY ({select}) TO {quoted(part)} (FORMAT csv, HEADER {number == 0}, USE_TMP_FILE false)")
+                con.execute(
+                    f"COPY ({select}) TO {quote_text(part)} (FORMAT csv, HEADER {number == 0}, USE_TMP_FILE false)"
+                )
                 con.unregister("given")
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, file)

@@ -33,7 +33,7 @@ from joulelab.store.documents import read_document
 from joulelab.store.folder import RunState, list_runs, run_state
 from joulelab.store.manifest import check_files, read_manifest
 from joulelab.store.seal import TemporaryFiles, write_table
-from joulelab.store.table import METADATA_KEY, connect, load_table, named, quoted
+from joulelab.store.table import METADATA_KEY, connect, load_table, quote_name, quote_text
 from joulelab.store.upgrade import upgrade
 
 Row = Mapping[str, Any]
@@ -61,7 +61,7 @@ RUN_COLUMNS = {
     "quality": "VARCHAR",
 }
 # Columns of runs that are from their results: only read for statements that may show them.
-TOLD = ("data", "quality")
+DATA_COLUMNS = ("data", "quality")
 # Kinds of columns that need not go through text, with numpy's type and the types of values that it takes as they are.
 NATIVE: Mapping[str, tuple[type, set[type]]] = {
     "DOUBLE": (np.float64, {float, int}),
@@ -122,8 +122,8 @@ def query(
     with connect() as con, tempfile.TemporaryDirectory(prefix="joulelab-query-") as scratch:
         _only_select(con, sql)
         if _mentions(sql, "runs"):
-            told = _told(known, results) if results and _may_show_told(sql) else {}
-            _make_view(con, "runs", [{**_run_row(path), **told.get(path, {})} for path in known], RUN_COLUMNS)
+            described = _describe_data(known, results) if results and _may_show_data(sql) else {}
+            _make_view(con, "runs", [{**_run_row(path), **described.get(path, {})} for path in known], RUN_COLUMNS)
         wanted_results = [name for name in RESULT_COLUMNS if _mentions(sql, name)]
         problems = {} if damaged is None else damaged
         rows = _result_rows(known, results or (lambda _: {}), wanted_results, problems) if wanted_results else {}
@@ -158,13 +158,13 @@ def _result_rows(
     return rows
 
 
-def _may_show_told(sql: str) -> bool:
+def _may_show_data(sql: str) -> bool:
     """Return whether a statement may show columns of runs that are from results: it names one, or shows all."""
-    named_here = re.search(rf"(?i)\b({'|'.join(TOLD)})\b|\bcolumns\b|\brow\b|^\s*from\b|\(\s*from\b", sql)
+    named_here = re.search(rf"(?i)\b({'|'.join(DATA_COLUMNS)})\b|\bcolumns\b|\brow\b|^\s*from\b|\(\s*from\b", sql)
     return bool(named_here) or "*" in re.sub(r"(?i)\bcount\s*\(\s*\*\s*\)", "", sql) or _lists_views(sql)
 
 
-def _told(known: Sequence[Path], results: Results) -> dict[Path, Row]:
+def _describe_data(known: Sequence[Path], results: Results) -> dict[Path, Row]:
     """Return what runs worked on and the figures that they are to be judged by, as they told it."""
     found: dict[Path, Row] = {}
     for path in known:
@@ -190,7 +190,7 @@ def _only_select(con: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def _fence(con: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
-    allowed = ", ".join(quoted(file) for file in files)
+    allowed = ", ".join(quote_text(file) for file in files)
     con.execute(f"SET allowed_paths = [{allowed}]")
     con.execute("SET enable_external_access = false")
     con.execute("SET lock_configuration = true")
@@ -240,8 +240,8 @@ def _make_view(con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Row], c
     con.register("given", data)
     heads = _apart([escape_surrogates(key) for key in types])
     kinds = enumerate(zip(heads, types.values(), strict=True))
-    cast = ", ".join(f"{_cast(f'c{k}', kind)} AS {named(head)}" for k, (head, kind) in kinds)
-    con.execute(f"CREATE TABLE {named(name)} AS SELECT {cast} FROM given")  # noqa: S608 (quoted)
+    cast = ", ".join(f"{_cast(f'c{k}', kind)} AS {quote_name(head)}" for k, (head, kind) in kinds)
+    con.execute(f"CREATE TABLE {quote_name(name)} AS SELECT {cast} FROM given")  # noqa: S608 (quoted)
     con.unregister("given")
 
 
@@ -405,14 +405,14 @@ def _make_table_view(
     described = con.execute(f"DESCRIBE SELECT * FROM {_source(files)}").fetchall()  # noqa: S608 (quoted)
     own = [str(row[0]) for row in described if row[0] != "filename"]
     where = "parse_path(filename, 'both_slash')"
-    columns = ", ".join([f"{where}[-3] AS run", f"{where}[-2] AS host", *map(named, own)])
-    con.execute(f"CREATE VIEW {named(name)} AS SELECT {columns} FROM {_source(files)}")  # noqa: S608 (quoted)
+    columns = ", ".join([f"{where}[-3] AS run", f"{where}[-2] AS host", *map(quote_name, own)])
+    con.execute(f"CREATE VIEW {quote_name(name)} AS SELECT {columns} FROM {_source(files)}")  # noqa: S608 (quoted)
     return lost
 
 
 def _find_cut(con: duckdb.DuckDBPyConnection, files: Sequence[Path], originals: Mapping[Path, Path]) -> dict[Path, str]:
     """Return files whose journals were smaller when sealed than at the end of the run. Raises duckdb.Error."""
-    listed = ", ".join(quoted(file) for file in files)
+    listed = ", ".join(quote_text(file) for file in files)
     select = f"SELECT file_name, decode(value) FROM parquet_kv_metadata([{listed}]) WHERE decode(key) = $key"  # noqa: S608 (quoted)
     cut: dict[Path, str] = {}
     for file, text in con.execute(select, {"key": METADATA_KEY}).fetchall():
@@ -427,7 +427,7 @@ def _find_cut(con: duckdb.DuckDBPyConnection, files: Sequence[Path], originals: 
 
 
 def _source(files: Sequence[Path]) -> str:
-    listed = ", ".join(quoted(file) for file in files)
+    listed = ", ".join(quote_text(file) for file in files)
     return f"read_parquet([{listed}], union_by_name = true, filename = true)"
 
 

@@ -36,8 +36,8 @@ from joulelab.store.table import (
     chunks,
     connect,
     load_table,
-    named,
-    quoted,
+    quote_name,
+    quote_text,
     sealed_document,
     table_names,
 )
@@ -250,7 +250,7 @@ def write_table(
         _copy_rows(con, kept, segment, table.columns, final, tally.described(table))
     else:
         parts = list(_write_parts(table, temporary, con, chunk_rows, tally))
-        files = f"read_parquet([{', '.join(map(quoted, parts))}])"
+        files = f"read_parquet([{', '.join(map(quote_text, parts))}])"
         final = temporary.new()
         _copy(con, f"SELECT * FROM {files}", final, tally.described(table))  # noqa: S608 (quoted)
     if _sums(con, final, table.columns) != tally.sums:
@@ -299,9 +299,9 @@ def _write_parts(
     if table.parquet:
         part = temporary.new()
         stored = {c for s in table.segments if s.path is None for c in s.header.columns}
-        columns = [named(c) if c in stored else f"NULL::DOUBLE AS {named(c)}" for c in table.columns]
+        columns = [quote_name(c) if c in stored else f"NULL::DOUBLE AS {quote_name(c)}" for c in table.columns]
         picked = ", ".join(["stream", "scope", "segment", "t0_ns", "t1_ns", *columns])
-        _copy(con, f"SELECT {picked} FROM {quoted(table.parquet)}", part, None)  # noqa: S608 (quoted)
+        _copy(con, f"SELECT {picked} FROM {quote_text(table.parquet)}", part, None)  # noqa: S608 (quoted)
         tally.add_sums(_sums(con, part, table.columns))
         yield part
     for segment in table.journals:
@@ -325,10 +325,10 @@ def _copy_rows(
     ordered = rows[np.argsort(key, kind="stable")] if len(streams) > 1 else rows
     present = segment.header.columns
     names, scopes = (
-        ", ".join(quoted(t) for t in texts) for texts in ([s.name for s in streams], [s.scope for s in streams])
+        ", ".join(quote_text(t) for t in texts) for texts in ([s.name for s in streams], [s.scope for s in streams])
     )
     # NULL = not read: so averages in SQL are right, and no reader takes it for a number.
-    values = [f"{_not_nan(c) if c in present else 'NULL'}::DOUBLE AS {named(c)}" for c in columns]
+    values = [f"{_not_nan(c) if c in present else 'NULL'}::DOUBLE AS {quote_name(c)}" for c in columns]
     picked = [
         f"[{names}][stream + 1] AS stream",
         f"[{scopes}][stream + 1] AS scope",
@@ -345,19 +345,19 @@ def _copy_rows(
 
 
 def _not_nan(column: str) -> str:
-    return f"nullif({named(column)}, 'nan'::DOUBLE)"
+    return f"nullif({quote_name(column)}, 'nan'::DOUBLE)"
 
 
 def _copy(con: duckdb.DuckDBPyConnection, select: str, target: Path, document: dict[str, Any] | None) -> None:
     text = json.dumps(document, separators=(",", ":"))
-    metadata = "" if document is None else f", KV_METADATA {{{METADATA_KEY}: {quoted(text)}}}"
+    metadata = "" if document is None else f", KV_METADATA {{{METADATA_KEY}: {quote_text(text)}}}"
     # Our names are temporary already; DuckDB's own temporary name would only be one more to clean up.
-    con.execute(f"COPY ({select}) TO {quoted(target)} ({FORMAT}, USE_TMP_FILE false{metadata})")
+    con.execute(f"COPY ({select}) TO {quote_text(target)} ({FORMAT}, USE_TMP_FILE false{metadata})")
 
 
 def _sums(con: duckdb.DuckDBPyConnection, path: Path, columns: Sequence[str]) -> dict[str, int]:
-    counts = ["count(*)", "sum(t0_ns)", "sum(t1_ns)", *(f"count({named(c)})" for c in columns)]
-    select = f"SELECT {', '.join(counts)} FROM read_parquet({quoted(path)})"  # noqa: S608 (quoted)
+    counts = ["count(*)", "sum(t0_ns)", "sum(t1_ns)", *(f"count({quote_name(c)})" for c in columns)]
+    select = f"SELECT {', '.join(counts)} FROM read_parquet({quote_text(path)})"  # noqa: S608 (quoted)
     (found,) = con.execute(select).fetchall()
     return {n: int(v or 0) % 2**64 for n, v in zip(("rows", "t0_ns", "t1_ns", *columns), found, strict=True)}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from joulelab.store.table import Database, Segment, Table, chunks, named, quoted
+from joulelab.store.table import Database, Segment, Table, chunks, quote_name, quote_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,8 +66,8 @@ def _sealed_rows(table: Table, names: Sequence[str], con: Database) -> list[tupl
     assert table.parquet is not None
     found = []
     for sealed in (s for s in table.segments if s.path is None):
-        picked = ", ".join(["t0_ns", "t1_ns", *map(named, sealed.header.columns)])
-        what = f"list_position($names, stream) AS number, {picked} FROM read_parquet({quoted(table.parquet)})"
+        picked = ", ".join(["t0_ns", "t1_ns", *map(quote_name, sealed.header.columns)])
+        what = f"list_position($names, stream) AS number, {picked} FROM read_parquet({quote_text(table.parquet)})"
         sql = f"SELECT {what} WHERE segment = $segment"
         data = con.sql(sql, params={"names": list(names), "segment": sealed.header.segment}).fetchnumpy()
         # NULL = not read; numpy would show what happens to lie under the mask.
@@ -113,10 +113,10 @@ def _from_parquet(table: Table, stream: str, columns: Sequence[str], con: Databa
     numbers = [s.header.segment for s in table.segments if s.path is None]
     stored = dict.fromkeys(c for s in table.segments if s.path is None for c in s.header.columns)
     present = [c for c in columns if c in stored]
-    picked = ", ".join(["t0_ns", "t1_ns", *(["segment"] if len(numbers) > 1 else []), *map(named, present)])
+    picked = ", ".join(["t0_ns", "t1_ns", *(["segment"] if len(numbers) > 1 else []), *map(quote_name, present)])
     # Only the segments we know of: a reader that sealed one more meanwhile must not make us count it twice.
     which = f" AND segment IN ({', '.join(map(str, numbers))})" if table.journals else ""
-    sql = f"SELECT {picked} FROM read_parquet({quoted(table.parquet)}) WHERE stream = $stream{which}"  # noqa: S608 (quoted)
+    sql = f"SELECT {picked} FROM read_parquet({quote_text(table.parquet)}) WHERE stream = $stream{which}"  # noqa: S608 (quoted)
     data = con.sql(sql, params={"stream": stream}).fetchnumpy()
     count = len(data["t0_ns"])
     # NULL = not read; numpy would show what happens to lie under the mask.

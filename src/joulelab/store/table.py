@@ -154,12 +154,12 @@ def connect(**config: str | bool | int | float | list[str]) -> duckdb.DuckDBPyCo
     return duckdb.connect(":memory:", config={**settings, **config})
 
 
-def quoted(text: str | Path) -> str:
+def quote_text(text: str | Path) -> str:
     """Return an SQL string literal."""
     return "'" + str(text).replace("'", "''") + "'"
 
 
-def named(column: str) -> str:
+def quote_name(column: str) -> str:
     """Return an SQL identifier."""
     return '"' + column.replace('"', '""') + '"'
 
@@ -250,8 +250,8 @@ def open_segment(path: Path) -> Segment:
 
 def read_sealed(path: Path, con: Database) -> list[Segment]:
     """Return the segments that a Parquet file holds; raise StoreError where it is damaged or not joulelab's."""
-    query = f"SELECT decode(value) FROM parquet_kv_metadata({quoted(path)}) WHERE decode(key) = $key"  # noqa: S608 (quoted)
-    count = f"SELECT sum(num_rows) FROM parquet_file_metadata({quoted(path)})"  # noqa: S608 (quoted)
+    query = f"SELECT decode(value) FROM parquet_kv_metadata({quote_text(path)}) WHERE decode(key) = $key"  # noqa: S608 (quoted)
+    count = f"SELECT sum(num_rows) FROM parquet_file_metadata({quote_text(path)})"  # noqa: S608 (quoted)
     try:
         check_regular(path, path.stat())  # DuckDB would wait for a FIFO
         found = con.execute(query, {"key": METADATA_KEY}).fetchall()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.hostile.folders import COMMANDS, KINDS, Kind, call, make_store
 
-LIMIT_S = 40.0
+LIMIT_S = 180.0
 SOMEBODY = 65534
 
 

@@ -43,7 +43,7 @@ _TOKEN = re.compile(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(repr=False, eq=False)
 class Key:
     """Hold a key of a table: its type without None, whether it has no default, its meaning, and what may stand there.
 
@@ -74,7 +74,7 @@ class Mistakes:
         self._file = str(file)
         self._lines = find_lines(text)
         self._found: list[tuple[int, Place, ConfigError]] = []
-        self.homes = {} if shape is None else find_homes(shape)
+        self._shape = shape
 
     @property
     def errors(self) -> list[ConfigError]:
@@ -109,7 +109,8 @@ class Mistakes:
 
     def refuse_key(self, place: Place, name: str, valid: Collection[str]) -> None:
         """Note an unknown key of a table, with the table that it belongs to or the nearest valid key."""
-        code, then, home = "config.unknown-key", suggest_name(name, valid), self.homes.get(name)
+        home = find_homes(self._shape).get(name) if self._shape else None
+        code, then = "config.unknown-key", suggest_name(name, valid)
         if home and home != show_table(place):
             near = f", or {then.partition('?')[0]}?" if then.startswith("did") else ""
             code, then = "config.misplaced-key", f"it belongs to {home}{near}"
@@ -180,6 +181,7 @@ def _is_table_type(hint: Any) -> bool:
     return hasattr(hint, "__dataclass_fields__") or typing.get_origin(hint) in _DICTS
 
 
+@functools.cache
 def find_homes(shape: type) -> dict[str, str]:
     """Return the table that each key of a file belongs to, unless several tables have it."""
     found: dict[str, set[str]] = {}

@@ -126,8 +126,8 @@ def _check_keys(place: Place, keys: WorkloadKeys, around: Surroundings) -> None:
     """Refuse keys that mean nothing to such a workload, and node types that there are not."""
     mistakes = around.mistakes
     for key in ("parameters", *OF_NOTEBOOKS):
-        is_own = keys.notebook is not None or (key == "parameters" and keys.reference is not None)
-        if getattr(keys, key) and not is_own and not any(mistakes.has(*place, kind) for kind in KINDS):
+        is_lost = keys.command is not None or (key in OF_NOTEBOOKS and keys.reference is not None)
+        if getattr(keys, key) and is_lost:
             what = "a notebook" if key in OF_NOTEBOOKS else "a notebook or a reference workload"
             mistakes.add((*place, key), f"{key} is for {what}", next="leave it out")
     if keys.work_sum is not None and not keys.work:

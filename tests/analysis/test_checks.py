@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse
 from joulelab.core.spec import Accuracy
+from joulelab.store.seal import seal
 
 
 @pytest.fixture
@@ -30,6 +32,35 @@ def test_a_good_run_raises_no_doubt(folder):
     folder.event(16.0, "late", meter="nvml", count=3, missed=2, worst_ns=5, ticks=200)
     folder.event(4.5, "idle", **{"from": ns(0.5), "to": ns(4.5)})
     assert analyse(folder.close(START, END).open()).checks == ()
+
+
+# Marks.
+
+
+@pytest.mark.parametrize(
+    ("ended", "found"), [({}, [1.0]), ({"exit_code": 1}, []), ({"outcome": "signal", "exit_code": None}, [])]
+)
+def test_a_phase_that_is_open_at_the_end_of_a_run_that_ended_by_itself_is_named(folder, ended, found):
+    first = {"t": ns(6.0), "mark": "begin", "id": "9-1", "name": "train"}, {"t": ns(9.0), "mark": "end", "id": "9-1"}
+    steady(folder).marks("9", *first, {"t": ns(9.0), "mark": "begin", "id": "9-2", "name": "test"})
+    folder.close(START, END, **ended)
+    assert [c.numbers["phases"] for c in checks(folder, "open-phases")] == found
+    assert {(c.status, c.scope) for c in checks(folder, "open-phases")} <= {("warning", "test")}
+
+
+@pytest.mark.parametrize(
+    ("version", "work", "found"), [("0.1.0", True, True), ("0.1.0", False, False), ("", True, False)]
+)
+def test_work_of_a_run_that_does_not_tell_which_files_it_had_is_not_verifiable(folder, version, work, found):
+    if work:
+        steady(folder).marks("9-1", {"t": ns(9.0), "mark": "work", "from": ns(8.0), "amounts": {"samples": 64}})
+    folder.close(START, END)
+    if version:
+        text = json.loads((folder.path / "end.json").read_text())
+        (folder.path / "end.json").write_text(json.dumps({k: v for k, v in text.items() if k != "files"}))
+    assert [c.status for c in checks(folder, "not-verifiable")] == ["note"] * found
+    seal(folder.path)  # from now on it has a manifest
+    assert not checks(folder, "not-verifiable")
 
 
 # Meters.

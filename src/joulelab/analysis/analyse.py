@@ -37,7 +37,7 @@ from joulelab.analysis.unsure import unsure_of, with_unsure
 from joulelab.core.errors import StoreError
 from joulelab.core.quantity import Quantity, total
 from joulelab.core.scope import find_family
-from joulelab.core.text import SERVED_TWIN
+from joulelab.core.text import SERVED_TWIN, escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,12 +113,16 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
     told_facts = facts_of(marks, b, str(meta.get("host", "")))
     energies = _Energies([s for s in scopes if s.host not in told], groups, interval, steps)
     listed, together = _phases(phases, energies)
+    imported = end.get("outcome") == "imported"
+    has_ended = (run.state, end.get("outcome"), end.get("exit_code")) == ("closed", "exit", 0)
+    open_phases = tuple(escape_unprintable(phase.title) for phase in phases if phase.open_end) if has_ended else ()
     facts = Facts(
         run.state, a, b, interval.idle, scopes, results, events, gaps,
         unread=_unread(run, scopes, told), incomplete=tuple(joined.incomplete),
-        imported=end.get("outcome") == "imported", lags=joined.lags, groups=groups,
+        imported=imported, lags=joined.lags, groups=groups,
         comparisons=compared, accounts=accounts, steps=steps, told=told_facts, damage=damage,
-        phases=work.phases,
+        phases=work.phases, open_phases=open_phases,
+        is_unverifiable=bool(work.amounts) and run.state == "closed" and not imported and not run.lists_files,
     )  # fmt: skip
     return Result(
         **_told(run, end),

@@ -57,6 +57,8 @@ class Facts:
     told: Mapping[str, Fact] = field(default_factory=dict)
     damage: Sequence[Problem] = ()
     phases: int = 0
+    open_phases: Sequence[str] = ()  # of a run that ended by itself
+    is_unverifiable: bool = False  # it reports work, and does not tell which marks it had
 
     @cached_property
     def several(self) -> bool:
@@ -106,6 +108,14 @@ def all_checks(facts: Facts) -> Iterator[Check]:
         numbers = {"marked": float(facts.phases), "listed": float(MOST_PHASES)}
         advice = "mark epochs, and call joulelab.step() for steps"
         yield Check("too-many-phases", "warning", message, advice, numbers=numbers)
+    if facts.is_unverifiable:
+        message = "joulelab 0.1.0 recorded no sizes of files: work that was deleted from the marks cannot be noticed"
+        yield Check("not-verifiable", "note", message)
+    if facts.open_phases:
+        named = listed(facts.open_phases)
+        message = f"{named}: never closed, though the workload ended by itself; later marks may be missing"
+        numbers = {"phases": float(len(facts.open_phases))}
+        yield Check("open-phases", "warning", message, scope=", ".join(facts.open_phases[:20]), numbers=numbers)
     for check in CHECKS:
         yield from check(facts)
 

@@ -106,6 +106,8 @@ def _verify_opened(run: Run) -> Verification:
         damage = {"end.json": f"{error.what} ({error.why})"}
     problems |= {name: what.removeprefix(f"{run.path}/").removeprefix(f"{name} ") for name, what in damage.items()}
     status = DAMAGED if problems else WHOLE if has_manifest else UNKNOWN
+    if status == UNKNOWN and not run.lists_files and any(line.get("mark") == "work" for line in run.marks()):
+        problems["marks"] = "the run reports work; what was deleted from its marks cannot be noticed"
     return Verification(run.path, status, tuple(checks), tuple(problems.items()))
 
 

@@ -183,6 +183,14 @@ class Run:
         files = {name: size for name, size in sizes.items() if type(size) is int} if isinstance(sizes, dict) else {}
         return find_damage(known, state=self.state, folders=folders, tables=tables, events=events, files=files)
 
+    @property
+    def lists_files(self) -> bool:
+        """Return whether the folder tells which files the run had, by a manifest or by their sizes at its end.
+
+        Runs of joulelab 0.1.0 do not: files of lines that were deleted, or cut off after a line, are not found.
+        """
+        return bool(self._verifier.records) or isinstance((self.end or {}).get("files"), dict)
+
     def check_files(self) -> tuple[list[FileCheck], bool]:
         """Compare all files with the manifest, by content; the second value is whether there is one to compare with."""
         records = self._verifier.records

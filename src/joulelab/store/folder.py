@@ -241,7 +241,7 @@ def list_runs(runs: Path) -> list[Path]:
         names = sorted(p.name for p in os.scandir(runs) if RUN_ID.fullmatch(p.name))
     except OSError:
         return []
-    return [runs / name for name in names if os.path.lexists(runs / name / "run.json")]
+    return [runs / name for name in names if os.path.lexists(f"{runs}/{name}/run.json")]
 
 
 def find_run(runs: Path, what: str) -> Path:

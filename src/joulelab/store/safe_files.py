@@ -24,6 +24,7 @@ NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 READ_FLAGS = os.O_RDONLY | NO_WAIT | _COMMON
 NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | _COMMON
 LARGEST_FILE = 256 << 20  # bytes that are read into memory at once: fifty times the largest file of a real run so far
+READ_BYTES = 1 << 20
 KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISLNK, "a link"),
@@ -44,14 +45,18 @@ class UntrustedPlace(OSError):
 
 def open_regular(path: Path | str, *, follow: bool = True) -> BinaryIO:
     """Open a regular file for reading, through a link if `follow`; raise OSError for all else, without waiting."""
+    return os.fdopen(_open_descriptor(path, follow=follow), "rb")
+
+
+def _open_descriptor(path: Path | str, *, follow: bool) -> int:
     check_regular(path, os.stat(path, follow_symlinks=follow))  # noqa: PTH116 (making a Path takes longer)
     fd = os.open(path, READ_FLAGS if follow else READ_FLAGS | NO_FOLLOW)
     try:
         check_regular(path, os.fstat(fd))  # it may have been replaced since
-        return os.fdopen(fd, "rb")
     except BaseException:
         os.close(fd)
         raise
+    return fd
 
 
 def check_regular(path: Path | str, found: os.stat_result) -> None:
@@ -63,14 +68,18 @@ def check_regular(path: Path | str, found: os.stat_result) -> None:
 
 def read_regular(path: Path | str, limit: int = LARGEST_FILE, *, follow: bool = True) -> bytes:
     """Read a regular file of at most `limit` bytes; raise OSError as `open_regular` does."""
-    with open_regular(path, follow=follow) as file:
-        size = min(os.fstat(file.fileno()).st_size, limit)
-        data = file.read(size + 1)  # to ask for the limit would reserve as much memory
-        if len(data) > size:  # it grows
-            data += file.read(limit - size)
-    if len(data) > limit:
+    fd = _open_descriptor(path, follow=follow)
+    try:
+        parts = [os.read(fd, min(os.fstat(fd).st_size, limit) + 1)]  # the limit would reserve as much memory
+        left = limit + 1 - len(parts[0])
+        while left > 0 and parts[-1]:  # to the end, also of a file that grows
+            parts.append(os.read(fd, min(left, READ_BYTES)))
+            left -= len(parts[-1])
+    finally:
+        os.close(fd)
+    if left <= 0:
         raise OSError(errno.EFBIG, f"it is larger than {limit >> 20} MB", str(path))
-    return data
+    return b"".join(parts)
 
 
 def is_own(found: os.stat_result) -> bool:

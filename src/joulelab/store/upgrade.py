@@ -34,6 +34,7 @@ TYPES: Mapping[str, Mapping[str, tuple[type, ...]]] = {
 }
 _NAMES = {str: "text", int: "a whole number", dict: "an object", list: "a list"}
 LARGEST = 2**63
+_NOTHING = object()
 
 
 def upgrade(
@@ -66,19 +67,24 @@ def upgrade(
 def _check_types(document: Document, data: Mapping[str, Any], where: str) -> None:
     """Raise StoreError where a value is not what readers take it for: one bad folder must not stop a list of runs."""
     for key, types in TYPES.get(document, {}).items():
-        if key in data and (type(data[key]) not in types or _is_too_large(data[key])):
+        value = data.get(key, _NOTHING)
+        kind = type(value)
+        if value is not _NOTHING and (kind not in types or (kind is int and _is_too_large(value))):
             raise _wrong(document, where, f"{key} is not {_NAMES[types[0]]}")
     if document == "run" and not all(type(word) is str for word in data.get("command") or ()):
         raise _wrong(document, where, "command is not a list of texts")
     for key in ("started", "ended"):
-        pair = data.get(key) or {}
-        numbers = [pair.get(name, 0) for name in ("mono_ns", "utc_ns")]
-        if any(type(number) is not int or _is_too_large(number) for number in numbers):
+        pair = data.get(key)
+        if pair and not (_is_count(pair.get("mono_ns", 0)) and _is_count(pair.get("utc_ns", 0))):
             raise _wrong(document, where, f"{key} is not a pair of times")
 
 
-def _is_too_large(value: object) -> bool:
-    return isinstance(value, int) and abs(value) >= LARGEST
+def _is_too_large(value: int) -> bool:
+    return not -LARGEST < value < LARGEST
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and not _is_too_large(value)
 
 
 def _wrong(document: Document, where: str, why: str) -> StoreError:

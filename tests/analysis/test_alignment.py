@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.analysis.virtual import counter_spec, power_spec, readings
 
-from joulelab.analysis.alignment import REPEATS, Cumulative, Means, cumulative, estimate, means, summed
+from joulelab.analysis.alignment import REPEATS, Cumulative, Means, cumulative, estimate, has_moved, means, summed
 from joulelab.analysis.channels import Channel
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
@@ -104,3 +104,55 @@ def test_a_counter_tells_mean_powers_between_its_steps():
     found = means(channel(CounterCurve(readings(t, 300 * np.floor(t)), counter_spec(1.0), name="c")), 0)
     assert found.value == pytest.approx(300.0)
     assert found.width == pytest.approx(1.0)
+
+
+def is_judged(watts, every_s: float, *, slow_s: float = 1.0, scatter_w: float = 5.0) -> bool:
+    """Return whether a meter around that shows 1250 W and scatter is judged by these readings of fast meters."""
+    t = every_s * np.arange(len(watts))
+    joules = np.concatenate(([0.0], np.cumsum((watts[1:] + watts[:-1]) / 2 * every_s)))
+    middle = np.arange(0.0, t[-1], slow_s)
+    shown = 1250.0 + np.random.default_rng(9).normal(0, scatter_w, middle.size)
+    return has_moved(Means(middle, np.full(middle.size, slow_s), shown), Cumulative(0, t, joules, every_s), 2.0, 1.0)
+
+
+@pytest.mark.parametrize("period_s", [0.26, 0.394, 0.466, 0.537, 0.582, 0.649, 0.66, 0.828])
+def test_fast_steps_in_a_log_of_single_readings_are_no_movement(period_s):
+    t = np.arange(0, 300, 1.0) + np.random.default_rng(3).normal(0, 0.01, 300).cumsum()
+    assert not is_judged(np.where(t / period_s % 1 < 0.6, 650.0, 150.0), 1.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seconds", [40, 120])
+def test_scatter_is_no_movement(seed, seconds):
+    assert not is_judged(400.0 + np.random.default_rng(seed).normal(0, 120.0, seconds), 1.0)
+
+
+@pytest.mark.parametrize("at", [[60], [30, 60, 90], [16], [100], [5]])
+def test_wrong_readings_are_no_movement(at):
+    watts = np.full(120, 400.0)
+    watts[at] = 2500.0
+    assert not is_judged(watts, 1.0)
+
+
+@pytest.mark.parametrize("wave_s", [7.0, 8.0, 25.0, 120.0])
+@pytest.mark.parametrize(("every_s", "slow_s"), [(0.1, 1.0), (0.1, 0.1), (1.0, 1.0)])
+@pytest.mark.parametrize("share", [0.04, 0.1, 0.5])
+def test_a_load_that_moves_by_a_twentieth_is_enough_to_judge(wave_s, every_s, slow_s, share):
+    t = np.arange(0, max(64.0, 2 * wave_s), every_s)
+    watts = 450.0 * (1 + share * np.sin(2 * np.pi * t / wave_s)) + np.random.default_rng(1).normal(0, 2.0, t.size)
+    is_resolved = every_s < 1.0 or wave_s >= 8.0
+    assert is_judged(watts, every_s, slow_s=slow_s) == (is_resolved and share > 0.04)  # a standard deviation of 2.8 %
+
+
+@pytest.mark.parametrize("every_s", [0.1, 1.0])
+@pytest.mark.parametrize("rise_w", [60.0, 300.0])
+def test_one_long_step_is_enough_to_judge(every_s, rise_w):
+    t = np.arange(0, 64, every_s)
+    assert is_judged(np.where(t < 32, 400.0, 400.0 + rise_w), every_s)
+
+
+def test_a_meter_that_scatters_more_than_the_load_moves_is_not_judged():
+    t = np.arange(0, 1800, 1.0)
+    load = np.where(t % 60 < 30, 425.0, 375.0)
+    assert not is_judged(load, 1.0, scatter_w=60.0)
+    assert is_judged(load, 1.0, scatter_w=20.0)

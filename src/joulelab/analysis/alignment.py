@@ -25,19 +25,23 @@ CELLS = 1 << 15  # lags times readings that are worked out at once: as many as s
 # Readings, spread over those, that are enough to see around which lag to look, and to look closer.
 ROUGH, CLOSE = 500, 2_000
 REACH = 1 / 8  # share of the record within which lags are looked for
-# Whether a meter follows a load can be judged only if the load moved, in the readings that were correlated: by 15 % of
-# itself (standard deviation), by a step of either meter's display, by three times the fast meters' own scatter (white
-# noise alone is one time), and by six times the scatter of the slow meter's mean: then a meter that shows all of the
-# movement is six standard errors from one that shows none, three from the middle.
-# A load that steps has few large differences between readings, so their lower quartile is the scatter. A smooth load
-# has no small ones, but small third differences: those of a sine of seven readings or more are below a third of it. A
-# sensor that sees a part of the time can show a smooth beat with the steps of a training, most of them below 1 s.
-VARIES = 0.15
-ABOVE_SCATTER = 3.0
-ABOVE_ERROR = 6.0
-# |first| and |third| differences of independent normal values of standard deviation 1: lower quartile, and median.
-FIRST_QUARTILE, THIRD_MEDIAN = 0.4506, 3.016
-SMOOTH_S, FEWEST_SMOOTH = 1.0, 20  # shortest means of a smooth load, and how many: of 20, noise passes in 0.2 %
+# Whether a meter follows a load can be judged only if the load moved for longer than either meter's reading period: a
+# log of single readings shows fast steps as movement that is not there. The load moved if its means over five readings
+# of the fast meters and one of the slow (1 s at least) resemble their neighbours, or if its means over one reading of
+# either are smooth: scatter, wrong readings and most beats of steps with readings are neither. A beat that takes more
+# than 28 readings looks the same as a load that moves slowly.
+VARIES = 0.05  # standard deviation of those means by which a load moves, as a share of their mean
+SHORTEST_S, PERSISTS = 1.0, 5
+# Autocorrelation of neighbours, and against that of scatter: a sine of 7 means has 0.62, a step 1 - 3 / count.
+LASTS, ABOVE_CHANCE = 0.5, 3.5
+# Standard deviation against the scatter by third differences (rms): scatter has 1 or 2, a sine of 8 means 10, a square
+# wave of 28 means 8, a step more.
+SMOOTH, FEWEST_SMOOTH, THIRD = 8.0, 30, math.sqrt(20)
+# Share of what the fast meters show (standard deviation) that these means have to keep: beats of harmonics keep less.
+KEEPS = 0.6
+# A meter that shows the movement of a load correlates with it by 0.5 or more unless it scatters by more than this times
+# the movement, even if it shows three quarters only.
+MOST_SCATTER = 1.5
 REPEATS = "the load repeats"
 # Another lag is as good where it leaves twice as much unexplained, or 5 % of what can be explained.
 AS_GOOD, AS_GOOD_SHARE = 2.0, 0.05
@@ -206,27 +210,43 @@ def _rival(lags: Floats, left: Floats) -> float | None:
 
 
 def has_moved(slow: Means, fast: Cumulative, least_s: float, quantum_w: float) -> bool:
-    """Return whether the load moved enough to judge whether a slow meter follows it, by the rule at `VARIES`.
+    """Return whether the load moved enough to judge whether a slow meter follows it, by the rules above `VARIES`.
 
     Only the readings that `estimate()` correlates count: a flat load has its idle edges elsewhere. There are at least
     `FEWEST`. `quantum_w` is the coarser of both meters' steps.
     """
     fit = _Fit(slow, fast, _reach_s(fast, least_s))
-    error = float(fit.value.std()) / math.sqrt(fit.value.size)
-
-    def is_above(seen: Floats, scatter: float) -> bool:
-        least = max(VARIES * abs(float(seen.mean())), quantum_w, ABOVE_SCATTER * scatter, ABOVE_ERROR * error)
-        return float(seen.std()) > least
-
-    seen = fast.means(fit.middle, fit.width)
-    if is_above(seen, float(np.quantile(np.abs(np.diff(seen)), 0.25)) / FIRST_QUARTILE):
-        return True
-    between_s = float(np.median(np.diff(fit.middle)))
-    every = max(math.ceil(SMOOTH_S / max(between_s, 1e-9)), 1)
-    smooth = fast.means(fit.middle[::every], np.maximum(fit.width, every * between_s)[::every]) if every > 1 else seen
-    if smooth.size < FEWEST_SMOOTH:
+    if float(fit.value.std()) > MOST_SCATTER * float(fast.means(fit.middle, fit.width).std()):
         return False
-    return is_above(smooth, float(np.median(np.abs(np.diff(smooth, 3)))) / THIRD_MEDIAN)
+    shortest_s = max(SHORTEST_S, float(np.median(np.diff(fit.middle))), float(np.median(fit.width)))
+
+    def means_over(every_s: float) -> Floats:
+        count = int((fit.middle[-1] - fit.middle[0]) / every_s)
+        return np.diff(fast.at(fit.middle[0] + every_s * np.arange(count + 1))) / every_s
+
+    lasting, single = means_over(max(shortest_s, PERSISTS * fast.step_s)), means_over(max(shortest_s, fast.step_s))
+    shown_w = float(means_over(fast.step_s).std())
+    return any(
+        float(watts.std()) > max(VARIES * abs(float(watts.mean())), KEEPS * shown_w, quantum_w)
+        for watts, is_movement in ((lasting, _lasts(lasting)), (single, _is_smooth(single)))
+        if is_movement
+    )
+
+
+def _lasts(watts: Floats) -> bool:
+    """Return whether neighbours are alike."""
+    if watts.size < FEWEST:
+        return False
+    off = watts - watts.mean()
+    least = max(LASTS, ABOVE_CHANCE / math.sqrt(watts.size))
+    return float(np.dot(off[1:], off[:-1])) > least * float(np.dot(off, off))
+
+
+def _is_smooth(watts: Floats) -> bool:
+    if watts.size < FEWEST_SMOOTH:
+        return False
+    scatter = float(np.sqrt(np.mean(np.diff(watts, 3) ** 2))) / THIRD
+    return float(watts[3:-3].std()) > SMOOTH * scatter  # a wrong reading further out is not in all differences
 
 
 class _Fit:

@@ -225,12 +225,11 @@ def has_moved(slow: Means, fast: Cumulative, least_s: float, quantum_w: float) -
         return np.diff(fast.at(fit.middle[0] + every_s * np.arange(count + 1))) / every_s
 
     lasting, single = means_over(max(shortest_s, PERSISTS * fast.step_s)), means_over(max(shortest_s, fast.step_s))
-    shown_w = float(means_over(fast.step_s).std())
-    return any(
-        float(watts.std()) > max(VARIES * abs(float(watts.mean())), KEEPS * shown_w, quantum_w)
-        for watts, is_movement in ((lasting, _lasts(lasting)), (single, _is_smooth(single)))
-        if is_movement
-    )
+    moves = [watts for watts, is_movement in ((lasting, _lasts), (single, _is_smooth)) if is_movement(watts)]
+    if not moves:
+        return False
+    least_w = max(KEEPS * float(means_over(fast.step_s).std()), quantum_w)
+    return any(float(watts.std()) > max(VARIES * abs(float(watts.mean())), least_w) for watts in moves)
 
 
 def _lasts(watts: Floats) -> bool:

@@ -79,7 +79,9 @@ def _impossible_powers(facts: Facts) -> Iterator[Check]:
             if kind == "outlet":  # beside one that feeds a node, another may feed a supply on standby
                 high = max(high, outlet_w)
             if 0.0 < high < least_w and float(powers.min(initial=0.0)) >= 0.0:
-                message = f"{called} stays below {least_w:g} W: its unit is probably wrong"
+                device = "node" if kind == "outlet" else kind.upper()
+                low = f"stays below {least_w:g} W, less than a {device} takes when idle"
+                message = f"{called} {low}: its unit is probably wrong"
                 then = f"if it is in kW, import it again with that unit: --map COLUMN={scope.scope}:kW"
                 yield Check("impossible-power.wrong-unit", status, message, then, where, {"power_w": high})
         yield from _too_low(facts, scope, result)

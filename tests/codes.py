@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ def list_strings(package: str) -> set[str]:
     return {text for tree in _read_trees(package) for text in _find_strings(tree)}
 
 
+@functools.cache
 def _read_trees(package: str) -> list[ast.Module]:
     return [ast.parse(path.read_text()) for path in sorted((SOURCE / package).rglob("*.py"))]
 

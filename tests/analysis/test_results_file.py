@@ -50,7 +50,9 @@ def no_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results_file, "analyse_ended", lambda path: pytest.fail("analysed again"))
 
 
-@pytest.mark.parametrize("path", [*EXAMPLES, *GOLDEN], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*GOLDEN, *(pytest.param(path, marks=pytest.mark.system) for path in EXAMPLES)], ids=lambda path: path.name
+)
 def test_a_result_reads_back_as_it_was(path: Path, tmp_path: Path) -> None:
     run = shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("results.json", "head.json"))
     result = analyse_ended(run)

@@ -10,7 +10,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIMIT_S = 20.0
-SLOW = ("marks: 200,000 phases", "run.json: a socket", "Parquet: a socket", "marks: a socket")
+# One folder of each sort in the quick tier; all of them in `make test`.
+QUICK = (
+    "run.json: a FIFO",
+    "end.json: changed",
+    "results.json: changed",
+    "manifest.json: cut off",
+    "Parquet: cut off",
+    "journal: cut off",
+    "events: a link out",
+    "marks: deleted",
+)
 Whole = dict[bool, tuple["Path", "Path"]]
 
 
@@ -21,12 +31,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 def list_kinds() -> list[object]:
-    marks = {name: [pytest.mark.system] for name in SLOW}
-    return [pytest.param(kind, id=name, marks=marks.get(name, [])) for name, kind in KINDS.items()]
+    return [
+        pytest.param(kind, id=name, marks=[] if name in QUICK else [pytest.mark.system]) for name, kind in KINDS.items()
+    ]
 
 
 def test_there_are_enough_kinds() -> None:
     assert len(KINDS) >= 34
+    assert set(KINDS) >= set(QUICK)
 
 
 @pytest.mark.parametrize("kind", list_kinds())

@@ -285,7 +285,7 @@ def test_a_problem_at_the_end_does_not_stand_in_for_the_training_s_own(
 def test_at_every_step_the_environment_is_left_alone(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training()
     training.begin("train")
-    monkeypatch.setattr("joulelab.integrations.training.local_ranks", None)  # nobody asks again
+    monkeypatch.setattr("joulelab.integrations.training.count_local_ranks", None)  # nobody asks again
     training.step({"samples": 2})
     training.work({"samples": 1})
     training.end()

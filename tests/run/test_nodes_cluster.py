@@ -22,8 +22,8 @@ from joulelab.analysis.analyse import analyse
 from joulelab.core.clock import NS
 from joulelab.core.errors import MissingDependency
 from joulelab.run.step import MODULE
-from joulelab.store.folder import list_runs, read_end
 from joulelab.store.documents import read_lines
+from joulelab.store.folder import list_runs, read_end
 from joulelab.store.run import open_run
 from joulelab.twin import profile
 from joulelab.twin.model import Node

@@ -107,7 +107,7 @@ def test_runs_that_are_too_short_to_measure_are_refused_with_the_time_they_need(
         tuned(tmp_path / "s", executor)
     assert executor.ran == [(260.0, "r01")]
     slow = Made(lambda cap: (10.0, 60.0))  # as by a meter that is read once a minute
-    with pytest.raises(Refused, match="at least 48[01] s"):
+    with pytest.raises(Refused, match=r"at least 48[01] s"):
         tuned(tmp_path / "t", slow)
 
 

@@ -31,9 +31,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 def list_kinds() -> list[object]:
-    return [
-        pytest.param(kind, id=name, marks=[] if name in QUICK else [pytest.mark.system]) for name, kind in KINDS.items()
-    ]
+    def choose_tier(name: str) -> list[pytest.MarkDecorator]:
+        if name in QUICK:
+            return []
+        return [pytest.mark.campaign if "200,000" in name else pytest.mark.system]  # half a minute
+
+    return [pytest.param(kind, id=name, marks=choose_tier(name)) for name, kind in KINDS.items()]
 
 
 def test_there_are_enough_kinds() -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +24,7 @@ from joulelab.study.slots import State
 from joulelab.study.trial import load_trial, read_trial
 from joulelab.twin import executor
 from joulelab.twin.nodefile import parsed
-from joulelab.twin.virtual import read_truth, replaced, run_twin_study
+from joulelab.twin.virtual import options_of, read_truth, replaced, run_twin_study
 from joulelab.twin.virtual.refused import WORDS, remarks
 
 if TYPE_CHECKING:
@@ -38,6 +39,14 @@ if TYPE_CHECKING:
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     folder = tmp_path_factory.mktemp("virtual")
     return run_twin_study(write(folder, repeats=6), str(folder / "node.toml"), folder / "out")
+
+
+def test_a_whole_number_describes_the_same_twin_as_a_float() -> None:
+    node = parsed(NODE + METERS, "node.toml")
+    whole = replace(
+        node, node=replace(node.node, gpus=tuple(replace(g, max_cap_w=int(g.max_cap_w)) for g in node.node.gpus))
+    )
+    assert options_of("mine", whole) == options_of("mine", node)
 
 
 def slots_of(study: Study) -> list[Slot]:

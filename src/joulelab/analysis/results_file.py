@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-RESULT_VERSION, ANALYSIS_VERSION = 1, 2
+RESULT_VERSION, ANALYSIS_VERSION = 1, 3
 FILE, HEAD = "results.json", "head.json"
 WRONG = ("damaged", "impossible power")  # failed checks after which lists show no energy
 BLANK = "0" * 41  # the place of `inputs` while the sum of a file is taken

@@ -14,6 +14,7 @@ from tests.report.page.reading import Reader
 from tests.report.synthetic import epochs, make_run
 
 from joulelab.analysis.results_file import load_result
+from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report import rated
 from joulelab.report.comparison import ONE_RUN_EACH, compare
@@ -121,7 +122,7 @@ def test_what_rated_power_would_have_said_is_told_of_each(both: list[Path]) -> N
     text = re.sub("<[^>]+>", "", estimate.body)
     for result in results:
         assert result.rated.ratio is not None
-        assert fmt.printable(rated.told(result.rated)) in text.replace("&#x27;", "'")
+        assert escape_unprintable(rated.told(result.rated)) in text.replace("&#x27;", "'")
 
 
 @pytest.mark.system  # pure, and slow

@@ -29,10 +29,18 @@ def options_of(name: str, described: Description | None = None) -> dict[str, Any
     """
     import msgspec
 
+    from joulelab.twin.model import Node
+    from joulelab.twin.mounted import Mounted
     from joulelab.twin.nodefile import find
+    from joulelab.twin.progress import Model
 
     found = described or find(name)
-    plain = {key: msgspec.to_builtins(getattr(found, key)) for key in ("node", "workloads", "meters")}
+    kinds: dict[str, Any] = {"node": Node, "workloads": dict[str, Model], "meters": dict[str, Mounted]}
+    # Through the types, so that a number that may be 700 or 700.0 has one form, and one hash.
+    plain = {
+        key: msgspec.to_builtins(msgspec.convert(msgspec.to_builtins(getattr(found, key)), kind))
+        for key, kind in kinds.items()
+    }
     text = json.dumps(plain, sort_keys=True)
     return {
         "twin": Path(name).stem if name.endswith(".toml") else name,

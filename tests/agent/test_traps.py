@@ -114,6 +114,7 @@ def test_what_is_made_here_is_read():
         parse(trap(f"{APC}276", *((f"1.3.{n}", 1) for n in range(100))))
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=300)
 @given(st.one_of(st.binary(max_size=200), st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255))))
 def test_no_bytes_do_anything_but_be_refused(data):

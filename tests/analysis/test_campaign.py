@@ -33,6 +33,7 @@ def test_two_hundred_scenarios(gain, seed):
         assert np.median([o.width for o in part]) < 0.15, report("an interval that holds everything says nothing", part)
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("gain", [0.05, 0.0])
 def test_a_load_in_step_is_in_the_interval_where_steps_are_evidence_for_it(gain):
     outcomes = [o for o in campaign(300, gain, 3) if o.load == "in step" and o.steps and not o.bounded]

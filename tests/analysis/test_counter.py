@@ -201,6 +201,7 @@ def test_without_a_tick_knots_stay():
     assert _refined(t, half, t, 0.0).t is t
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=50, deadline=None)
 @given(st.floats(0.0, 0.1), st.floats(0.3, 1.7), st.lists(st.floats(0.005, 0.25), min_size=12, max_size=40))
 def test_a_step_is_where_the_knot_says_within_its_half_width(phase, at, pauses):

@@ -95,6 +95,7 @@ def test_a_stretch_of_it_has_one_level_of_as_many_buckets_as_asked(folder):
     assert profile_of(run, buckets=1000, start_ns=ns(7.0), end_ns=ns(9.0)).grid.step_s == pytest.approx(0.1)
 
 
+@pytest.mark.system  # pure, and slow
 @given(
     st.lists(st.floats(0, 800), min_size=8, max_size=60),
     st.floats(0.0, 0.7),

@@ -56,6 +56,7 @@ def split(t, shares):
     return [ns(float(x) * float(t[-1])) for x in sorted(shares)]
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=40, deadline=None)
 @given(counters() | powers(), cuts)
 def test_energies_add_to_rounding(made, shares):

@@ -133,6 +133,7 @@ def test_entries_in_the_documents_are_valid(tmp_path: Path) -> None:
     assert (ac.host, ac.stream.scope, dc.stream.scope) == ("n1", "node.ac", "node.dc")
 
 
+@pytest.mark.system  # pure, and slow
 def test_entries_are_asked_beside_a_file(
     call: Call, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

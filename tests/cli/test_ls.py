@@ -35,6 +35,7 @@ def test_data_fits_into_80_columns_and_can_be_told_apart(
     assert "form of cifar-10" in call("ls").output
 
 
+@pytest.mark.system  # pure, and slow
 def test_what_would_move_the_cursor_is_escaped(call: Call, runs: Path) -> None:
     make_run(runs, name="\x1b[2J", marks=[told(data="\x1b]0;x\x07")])
     text = call("ls").output

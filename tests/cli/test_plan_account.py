@@ -143,6 +143,7 @@ def test_a_statement_is_text_and_latex(call: Call) -> None:
     assert told["not_included"]
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_picture_is_written_and_nothing_of_others_over(call: Call, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     words = ("plan", "carbon", "fast", "--intensity", "380", "--picture")

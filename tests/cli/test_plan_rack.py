@@ -82,6 +82,7 @@ def test_a_table_fits_eighty_columns(call: Call, runs: Path) -> None:
     assert "…" not in said
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_picture_is_drawn_by_its_ending(call: Call, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     call("plan", "rack", *PUBLISHED, "--picture", "rack.svg")

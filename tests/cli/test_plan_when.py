@@ -44,6 +44,7 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.system  # pure, and slow
 def test_every_way_stands_beside_running_now(call: Call, tmp_path: Path) -> None:
     forecast = series(tmp_path / "forecast.csv")
     said = call(
@@ -104,6 +105,7 @@ def test_a_run_is_planned_by_price_and_drawn(call: Call, runs: Path, tmp_path: P
     assert not (tmp_path / "joulelab-plans").exists()  # nothing is kept of what is refused
 
 
+@pytest.mark.system  # pure, and slow
 def test_what_a_run_says_against_its_idle_power_is_repeated(call: Call, runs: Path, tmp_path: Path) -> None:
     warmer = itertools.count(2000.0, 30.0)
     run = node_run(runs, 7000.0, seconds=30.0, step_s=0.1, idle_w=lambda _: next(warmer), gpu_w=400.0)
@@ -321,6 +323,7 @@ def test_the_choices_are_the_ways() -> None:
     assert tuple(TITLES) == WAYS
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_plan_file_says_what_its_node_is(call: Call, tmp_path: Path) -> None:
     forecast = series(tmp_path / "forecast.csv")
     node = "[nodes.h100]\nrated_w = 10200\nidle_w = 2200\ngpus = 8\ngpu_w = 700\n"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Call, Fail
 
 
+@pytest.mark.system  # pure, and slow
 def test_ls_lists_runs_with_their_energy(call: Call, runs: Path) -> None:
     make_run(runs, name="baseline")
     make_run(runs, gpus=0, cpus=0, command=["sleep", "1"])
@@ -76,6 +77,7 @@ def test_ls_shows_damaged_runs(call: Call, runs: Path) -> None:
     assert row["problem"]
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("state", ["live", "killed", "closed", "sealed"])
 def test_show_works_in_every_state(call: Call, runs: Path, state: str) -> None:
     run = make_run(runs, state=state, name="it", marks=epochs(3, 9.0), idle=True)
@@ -97,6 +99,7 @@ def test_show_reads_a_run_by_its_path(call: Call, runs: Path, tmp_path: Path) ->
     assert run.name in call("show", moved).output
 
 
+@pytest.mark.system  # pure, and slow
 def test_compare(call: Call, runs: Path) -> None:
     make_run(runs, name="base", gpu_w=300.0)
     make_run(runs, name="capped", gpu_w=250.0, seconds=11.0)
@@ -135,6 +138,7 @@ def test_export_json_goes_to_a_file_or_to_the_output(call: Call, runs: Path, tmp
     assert (tmp_path / f"{run.name}-json" / "run.json").is_file()
 
 
+@pytest.mark.system  # pure, and slow
 def test_query_prints_a_table_json_or_csv(call: Call, runs: Path) -> None:
     run = make_run(runs, name="baseline")
     sql = "SELECT name, scope, energy_j, started FROM runs JOIN energies USING (run) ORDER BY scope"

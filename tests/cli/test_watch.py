@@ -182,6 +182,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(runs: Path) -> None:
     assert term.text.endswith("\x1b[?25h\x1b[?1049l")
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_pipe_gets_a_line_each_time_and_the_end(call: Call, runs: Path, once: Once) -> None:
     run = make_run(runs, state="live", seconds=SECONDS, marks=epochs(3, SECONDS))
     other = make_run(runs, state="live", seconds=1.0, name="b" * 90, started={**make_started(), "utc_ns": NS})
@@ -199,6 +200,7 @@ def test_a_pipe_gets_a_line_each_time_and_the_end(call: Call, runs: Path, once: 
     assert "joulelab watch RUN" in done.stderr
 
 
+@pytest.mark.system  # pure, and slow
 def test_json_is_an_object_each_time(call: Call, runs: Path, once: Once) -> None:
     run = make_run(runs, state="live", seconds=SECONDS)
     once(lambda seen: seen[-1].energy is not None, lambda: finish(run))

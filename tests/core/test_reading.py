@@ -255,6 +255,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=25)
 @given(st.dictionaries(KEYS, st.dictionaries(KEYS, VALUES, max_size=4), max_size=4))
 def test_lines_of_any_file(tables: dict[str, dict[str, Any]]) -> None:

@@ -126,6 +126,7 @@ def test_numbers_count_on_and_a_block_ends_with_its_phase(loop: Loop) -> None:
     assert max(b[1] - b[0] + 1 for b in blocks) > 1
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=10)
 @given(steps=st.integers(1, 10_000), took_us=st.integers(1, 10_000_000), epochs=st.integers(1, 20))
 def test_a_training_of_any_length_has_a_few_hundred_blocks(

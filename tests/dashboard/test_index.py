@@ -79,6 +79,7 @@ def test_what_is_listed_is_what_ls_tells(stores: Stores, indexed: Index) -> None
         assert entry.energy == told
 
 
+@pytest.mark.system  # pure, and slow
 def test_studies_and_the_runs_of_their_slots_are_found(indexed: Index) -> None:
     snapshot = indexed.snapshot()
     sweep, torn = snapshot.study_by_id["sweep"], snapshot.study_by_id["torn"]

@@ -60,6 +60,7 @@ def test_late_updates_are_not_taken_for_missed(bench):
     assert energies(rows) == sorted(set(energies(rows)))
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize(("flaws", "config"), [({"has_wait": False}, {}), ({}, {"wait": "poll"})])
 def test_polls_where_it_cannot_wait(bench, flaws, config):
     meter = bench(**flaws).open(**config)

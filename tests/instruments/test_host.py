@@ -19,6 +19,7 @@ def streams(meter):
     return {s.name: s for s in meter.streams()}
 
 
+@pytest.mark.system  # pure, and slow
 def test_reads_the_machine():
     meter = host.open_meter({})
     stop = time.monotonic() + 0.3

@@ -65,6 +65,7 @@ def test_every_recorded_tree_is_named_here():
     assert {path.name.removesuffix(".json.gz") for path in TREES.glob("*.gz")} == set(READ)
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("name", READ)
 def test_no_recorded_tree_is_read_wrongly(name):
     expected = READ[name]

@@ -193,6 +193,7 @@ def test_what_is_no_list_of_nodes(text):
         slurm.node_names(text)
 
 
+@pytest.mark.system  # pure, and slow
 def test_fuzzed_accounting():
     """A wrong number is an energy that is not, digit by digit, the last of twelve fields of its own line."""
     draw, good = random.Random(1), 0
@@ -216,6 +217,7 @@ def test_fuzzed_accounting():
     assert good > 500, "the fuzz leaves some answers whole"
 
 
+@pytest.mark.system  # pure, and slow
 def test_fuzzed_live_and_others():
     """A wrong number is one that does not stand in its own line as it is returned."""
     draw, good = random.Random(2), 0
@@ -243,6 +245,7 @@ def test_fuzzed_live_and_others():
     assert good > 1000
 
 
+@pytest.mark.system  # pure, and slow
 def test_fuzzed_controller():
     """A wrong number is one that does not follow its key in the text; keys that are lost are absent, not zero."""
     draw = random.Random(3)

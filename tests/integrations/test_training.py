@@ -128,6 +128,7 @@ class Recorded:
         pass
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize(
     ("rank", "environ", "options", "lines"),
     [(0, {}, {}, 1), (0, {}, {"summary": False}, 0), (0, {"RANK": "8"}, {}, 0), (1, {"RANK": "1"}, {}, 0)],

@@ -211,6 +211,7 @@ def test_pictures_are_those_of_the_paper(ideal: Swept, tmp_path: Path) -> None:
     assert ">cap 170 W<" in text[5]
 
 
+@pytest.mark.system  # pure, and slow
 def test_no_cap_is_marked_as_best_by_time(ideal: Swept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     drawn: list[Panel] = []
 

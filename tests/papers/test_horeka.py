@@ -97,6 +97,7 @@ def truth() -> list[Figure]:
     return marked(horeka.figures_of(modelled(twins()), published("horeka")), node("green").calibrated)
 
 
+@pytest.mark.system  # pure, and slow
 def test_twin_gives_what_it_was_calibrated_on(truth: list[Figure]) -> None:
     rows = [figure for figure in truth if figure.kind == "calibrated"]
     assert len(rows) == 8

@@ -73,6 +73,7 @@ def test_a_meter_slower_than_its_period_is_not_read_back_to_back() -> None:
     assert sampler.missed == 10
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=60)
 @given(
     costs=st.lists(st.integers(0, 400_000_000), min_size=1, max_size=30),

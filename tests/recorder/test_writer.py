@@ -6,6 +6,7 @@ import errno
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.recorder.virtual import START, VirtualMeter, World, sampler_of, stream
@@ -19,8 +20,6 @@ from joulelab.store.journal import JournalWriter, read_header
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    import pytest
 
     from joulelab.core.spec import Stream
     from joulelab.store.journal import HeaderFields
@@ -122,6 +121,7 @@ def test_beyond_the_limit_the_oldest_rows_go_and_are_counted(tmp_path: Path) -> 
     assert kinds == [("disk", 0), ("disk", 30), ("disk-end", 30)]
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=40)
 @given(steps=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 1200)), max_size=25))
 def test_whatever_the_disk_does_rows_are_whole_in_order_and_counted(

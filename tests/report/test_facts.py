@@ -88,6 +88,7 @@ def test_samples_come_before_what_they_took() -> None:
     assert shown_work(["steps", "samples", "steps"]) == ["samples", "steps"]
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_run_shows_its_data_and_then_the_other_facts(runs: Path) -> None:
     run = make_run(runs, marks=[told(**FACTS)])
     text = shown(load_result(run), run)
@@ -145,6 +146,7 @@ def test_studies_keep_facts_and_leave_steps_out_of_phases(runs: Path) -> None:
     assert kept.facts == {**FACTS, "loss": "inf"}
 
 
+@pytest.mark.system  # pure, and slow
 def test_facts_are_listed_and_queried(runs: Path) -> None:
     run = make_run(runs, marks=[told(**FACTS), *stepped(2, 2)])
     without = make_run(runs)
@@ -157,6 +159,7 @@ def test_facts_are_listed_and_queried(runs: Path) -> None:
     assert query(runs, "SELECT number FROM facts WHERE fact = 'real'", results=query_rows)[1] == [(None,)]
 
 
+@pytest.mark.system  # pure, and slow
 def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
     a = load_result(make_run(runs, marks=[told(accuracy=0.9, data="cifar-10")]))
     b = load_result(make_run(runs, marks=[told(data="synthetic", seed=1)]))
@@ -174,6 +177,7 @@ def test_runs_on_other_data_are_compared_with_a_doubt(runs: Path) -> None:
     assert "data-differ" not in [note.code for note in compare(a, a).notes()]
 
 
+@pytest.mark.system  # pure, and slow
 def test_figures_are_not_parted_by_the_end_of_a_line(runs: Path) -> None:
     facts = {f"figure_{k}": 1_234_567 + k for k in range(9)} | {"quality": "mape, last", "mape": 9.2979, "last": 4.64}
     run = make_run(runs, marks=[told(**facts)])

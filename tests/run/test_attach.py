@@ -44,6 +44,7 @@ def files(run):
     return {str(p.relative_to(run)): hashlib.sha256(p.read_bytes()).hexdigest() for p in run.rglob("*") if p.is_file()}
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("sealed", [False, True])
 def test_it_is_a_host_of_its_own_and_nothing_else_is_touched(folder, sealed):
     if sealed:

@@ -191,6 +191,7 @@ def test_powers_that_cannot_be_fail_a_check(
     assert "import it again" in check.next
 
 
+@pytest.mark.system  # pure, and slow
 def test_powers_that_can_be_pass(tmp_path: Path) -> None:
     assert watts(tmp_path, [400.0, 14_300.0, 400.0]) == []
     assert watts(tmp_path, [0.0, 0.3, -0.5], "gpu:0") == []

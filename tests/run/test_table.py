@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.report.synthetic import make_run
 from tests.report.test_facts import stepped, told
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_measurement_tells_phases_data_quality_and_work(tmp_path: Path) -> None:
     facts = told(data="x" * 99, quality="accuracy", accuracy=0.9)
     run = make_run(tmp_path, marks=[*stepped(2, 20), facts])

@@ -99,6 +99,7 @@ def test_a_recorder_that_left_samples_has_left_events(tmp_path: Path) -> None:
     assert lost(run) == [("events.0.jsonl", "missing", {})]
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("name", ["marks/1-1.jsonl", "events.run.jsonl", "events.0.jsonl", "journal"])
 def test_a_link_that_leads_nowhere_is_a_damaged_file(tmp_path: Path, name: str, sealed: bool) -> None:

@@ -33,6 +33,7 @@ def run(request: pytest.FixtureRequest, runs: Path) -> Path:
     return run
 
 
+@pytest.mark.system  # pure, and slow
 def test_csv(run: Path, tmp_path: Path) -> None:
     files = export(open_run(run), "csv", tmp_path / "out")
     assert [p.name for p in files] == ["node1.nvml.fast.csv", "node2.nvml.fast.csv", "metadata.json"]
@@ -66,6 +67,7 @@ def test_parquet(run: Path, tmp_path: Path) -> None:
     assert (run / "node1").is_dir()
 
 
+@pytest.mark.system  # pure, and slow
 def test_json(run: Path, tmp_path: Path) -> None:
     (file,) = export(open_run(run), "json", tmp_path / "out")
     data = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
@@ -79,6 +81,7 @@ def test_json(run: Path, tmp_path: Path) -> None:
     assert data["samples"][2]["utc"] == ["2023-11-14T22:13:20.100000Z"]
 
 
+@pytest.mark.system  # pure, and slow
 def test_nothing_is_overwritten(run: Path, tmp_path: Path) -> None:
     export(open_run(run), "json", tmp_path / "out")
     with raises_code("refused.exists"):

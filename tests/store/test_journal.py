@@ -41,6 +41,7 @@ rows = st.lists(
 )
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows)
 @example([(0, 1, 0, [0.0, math.nan]), (0, 2, 0, [-0.0, math.inf]), (1, 2**62, 0, [math.nan, math.nan])])
@@ -75,6 +76,7 @@ def _plain(packed: bytes) -> bytes:
     return struct.pack("<dd", *(math.nan if math.isnan(v) else v + 0.0 for v in struct.unpack("<dd", packed)))
 
 
+@pytest.mark.system  # pure, and slow
 def test_torn_at_every_byte(runs: Path) -> None:
     run = make_run(runs)
     path = write_rows(run, gpus(), ramp(6))

@@ -101,6 +101,7 @@ def test_marks_of_a_process_that_outlived_the_run_are_no_damage(run: Path) -> No
         assert len(opened.marks()) == 2
 
 
+@pytest.mark.system  # pure, and slow
 def test_queries_of_samples_name_files_that_are_missing_or_cut(run: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path)
     write_rows(other, gpus(), ramp(10))

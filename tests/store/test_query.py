@@ -30,6 +30,7 @@ def two(runs: Path) -> Path:
     return runs
 
 
+@pytest.mark.system  # pure, and slow
 def test_runs(two: Path) -> None:
     columns, rows = query(
         two,
@@ -56,6 +57,7 @@ def test_not_read_is_null(two: Path) -> None:
     assert query(two, "SELECT avg(power), count(power), count(*) FROM my_meter_slow")[1] == [(10.0, 2, 4)]
 
 
+@pytest.mark.system  # pure, and slow
 def test_results(two: Path) -> None:
     energies = [{"host": "node1", "scope": "gpu:0", "energy_j": 10.5 * k, "extra": k, "terms": [1]} for k in (0, 1)]
     given = iter(energies)

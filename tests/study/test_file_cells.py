@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -108,6 +109,7 @@ def plain(cell: PlannedCell) -> tuple[Any, ...]:
     return tuple(sorted({"workload": cell.workload.name, "node": cell.workload.node_type, **knobs}.items()))
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(drawn=studies(), seed=st.integers(0, 2**16))
 def test_cells_are_the_product_without_what_is_skipped(tmp_path: Path, drawn: Drawn, seed: int) -> None:

@@ -42,6 +42,7 @@ def test_values_are_numbers_truths_or_text(given: str, value: object) -> None:
     assert type(found) is type(value)
 
 
+@pytest.mark.system  # pure, and slow
 @given(st.text())
 def test_every_value_is_one_literal_that_says_the_same(value: str) -> None:
     found = ast.literal_eval(cells.literal(value))

@@ -132,6 +132,7 @@ def test_power_behind_the_supplies_is_taken_to_the_wall(tmp_path: Path):
     assert any("nobody gave it" in text for text in assumed.assumed)
 
 
+@pytest.mark.system  # pure, and slow
 def test_caps_of_nodes_read_behind_the_supplies_hold_at_the_wall(tmp_path: Path):
     runs = [
         measured(node_run(tmp_path / "free", 8_000.0, gpu_w=690.0, gpus=8, scope="node.dc")),

@@ -44,6 +44,7 @@ def test_what_is_no_node_is_refused(node_w):
         fit(BNL, node_w)
 
 
+@pytest.mark.system  # pure, and slow
 @settings(max_examples=40)
 @given(st.floats(100, 20_000), st.sampled_from([1, 2, 3]), st.floats(0, 0.5), st.integers(10, 200), st.integers(2, 4))
 def test_what_fits_keeps_every_limit_and_one_more_does_not(node_w, node_phases, margin, amps, feeds):

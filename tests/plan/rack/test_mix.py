@@ -61,6 +61,7 @@ def test_blocks_are_drawn_again_for_the_interval():
     assert load.drawn[:, 0] == pytest.approx(1.0)
 
 
+@pytest.mark.system  # pure, and slow
 def test_jobs_that_do_not_know_of_each_other_peak_less_than_one_large_job():
     series = draw(wandering(3000, 0.0, 5))
     apart, together = load_of([(Job("a", 1, count=8), [series])]), load_of([(Job("a", 8), [series])])

@@ -104,6 +104,7 @@ def test_nine_nodes_keep_their_p95_but_not_at_the_confidence_asked_for(single: l
     assert "would support it" in found.said
 
 
+@pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize(("p", "needed", "most_h"), [(0.99, 100, 10), (0.999, 1000, 100)])
 def test_a_percentile_that_the_logs_cannot_support_is_refused_with_the_hours_it_takes(
     single: list[Draw], eight: list[Draw], p: float, needed: int, most_h: float

@@ -35,6 +35,7 @@ def hourly(values: list[float]) -> Steps:
     return Steps(Label("price", "EUR/kWh", "x"), times, np.array(values, dtype=float), times[-1] + HOUR_S)
 
 
+@pytest.mark.system  # pure, and slow
 @given(st.integers(1, 10_000), st.floats(1.0, 40.0), st.booleans(), st.booleans())
 @settings(max_examples=8, deadline=None)
 def test_who_may_do_more_never_pays_more(seed: int, hours: float, waits: bool, paid: bool) -> None:
@@ -71,6 +72,7 @@ def test_energies_by_slot_make_the_cost_and_the_work_is_done(seed: int, paid: bo
         assert (told[0].since_s, told[-1].until_s) == pytest.approx((way.start_s, way.end_s), abs=2.0)
 
 
+@pytest.mark.system  # pure, and slow
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=4), st.floats(0.1, 0.9), st.sampled_from((300.0, 2200.0)))
 @settings(max_examples=30, deadline=None)
 def test_caps_without_pauses_count_a_node_that_waits(values: list[int], share: float, idle_w: float) -> None:

@@ -124,6 +124,7 @@ def test_runs_that_have_not_ended_well_have_a_page(runs: Path, state: str) -> No
     assert text.startswith("# ")
 
 
+@pytest.mark.system  # pure, and slow
 def test_a_run_without_meters_says_what_is_missing(runs: Path) -> None:
     missing = [
         {"meter": "rapl", "status": "denied", "what": "may not be read", "why": "root", "next": "joulelab doctor"}
@@ -187,6 +188,7 @@ def test_hostile_text_is_shown_and_does_nothing(runs: Path) -> None:
     assert not re.search(r"(?<!\\)<", outside)
 
 
+@pytest.mark.system  # pure, and slow
 def test_many_nodes_are_folded_and_summed_by_node(runs: Path) -> None:
     path = make_run(runs, gpus=2, cpus=0)
     result = load_result(path)
@@ -207,6 +209,7 @@ def test_many_nodes_are_folded_and_summed_by_node(runs: Path) -> None:
     assert "<details>" in body(page, "energy")
 
 
+@pytest.mark.system  # pure, and slow
 def test_steps_are_no_epochs_and_too_many_have_no_picture(runs: Path) -> None:
     result = load_result(make_run(runs, marks=epochs(3, 10.0)))
     assert epochs_of(result) is not None

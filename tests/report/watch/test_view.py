@@ -196,6 +196,7 @@ def test_phases_have_time_and_the_energy_of_show(live: Path) -> None:
     assert shown["epoch 2"].energy.expanded == pytest.approx(epoch.energy["measured"].expanded, rel=0.05)
 
 
+@pytest.mark.system  # pure, and slow
 def test_of_many_phases_the_open_ones_and_the_last_are_shown(tmp_path: Path) -> None:
     folder = tmp_path / HOST
     (folder / "marks").mkdir(parents=True)

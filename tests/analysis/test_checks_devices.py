@@ -87,6 +87,12 @@ def test_a_coarse_counter_has_no_impossible_power(folder, step_at):
     assert not checks(folder, "impossible-power", end=START + 0.84)
 
 
+def test_a_counter_that_did_not_step_is_no_node_without_power(folder):
+    coarse = Spec("energy_j", "energy", "J", "counter", 1.0, accuracy=replace(METER, quantum=3600.0))
+    folder.add("modbus", Stream("modbus", "power", "node.ac", 1.0, (coarse,)), T, np.full(T.size, 7200.0))
+    assert not checks(folder, "impossible-power")
+
+
 FALLING = 1e9 - 300.0 * T
 
 

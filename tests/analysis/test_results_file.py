@@ -10,6 +10,7 @@ import shutil
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from tests.report.synthetic import epochs, make_run
 
 from joulelab.analysis import results_file
+from joulelab.analysis.analyse import analyse
 from joulelab.analysis.result import Check, Result
 from joulelab.analysis.results_file import (
     analyse_ended,
@@ -30,8 +32,12 @@ from joulelab.analysis.results_file import (
 )
 from joulelab.core.errors import NotARun
 from joulelab.core.quantity import Quantity
+from joulelab.store.folder import end_run
 from joulelab.store.manifest import fingerprint
 from joulelab.store.query import query
+
+if TYPE_CHECKING:
+    from joulelab.store.run import Run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "runs").iterdir())
@@ -55,7 +61,7 @@ def no_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_result_reads_back_as_it_was(path: Path, tmp_path: Path) -> None:
     run = shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("results.json", "head.json"))
-    result = analyse_ended(run)
+    result = analyse_ended(run)[0]
     write_result(run, result)
     back = read_result(run)
     assert back == result
@@ -67,14 +73,14 @@ def test_a_result_reads_back_as_it_was(path: Path, tmp_path: Path) -> None:
 
 def test_a_run_with_phases_facts_and_checks_reads_back(runs: Path) -> None:
     run = make_run(runs, gpus=2, cpus=1, core=True, marks=epochs(3, 9.0), seconds=9.0)
-    result = analyse_ended(run)
+    result = analyse_ended(run)[0]
     write_result(run, result)
     assert read_result(run) == result
 
 
 def test_numbers_that_are_not_finite_read_back_as_nan(runs: Path) -> None:
     run = make_run(runs)
-    result = analyse_ended(run)
+    result = analyse_ended(run)[0]
     nowhere = Quantity(math.nan, {"gain:m": math.inf, "edge:m": 1.0}, bounds={"m": math.nan})
     odd = replace(
         result,
@@ -101,14 +107,14 @@ def test_numbers_that_are_not_finite_read_back_as_nan(runs: Path) -> None:
 def test_numbers_of_numpy_are_stored(runs: Path) -> None:
     run = make_run(runs)
     energy = Quantity(np.float64(5.5), {"gain:m": np.float64(0.5)})
-    result = replace(analyse_ended(run), work={"samples": np.float32(2.0)}, ratios={"gpu / node": energy})
+    result = replace(analyse_ended(run)[0], work={"samples": np.float32(2.0)}, ratios={"gpu / node": energy})
     write_result(run, result)
     assert read_result(run) == result
 
 
 def test_a_command_that_is_no_text_reads_back(runs: Path) -> None:
     run = make_run(runs)
-    result = replace(analyse_ended(run), command=["echo", "\udc80"])
+    result = replace(analyse_ended(run)[0], command=["echo", "\udc80"])
     write_result(run, result)
     assert read_result(run) == result
     assert load_head(run).command == result.command
@@ -147,7 +153,7 @@ def test_a_result_of_another_version_is_made_again(runs: Path, monkeypatch: pyte
 
 def test_stored_results_are_no_part_of_the_fingerprint(runs: Path) -> None:
     run = make_run(runs)
-    result = analyse_ended(run)
+    result = analyse_ended(run)[0]
     before = fingerprint(run)
     write_result(run, result)
     assert fingerprint(run) == before
@@ -161,6 +167,33 @@ def test_the_result_of_a_live_run_is_not_stored(runs: Path) -> None:
     assert load_head(run).state == "live"
     assert not (run / "results.json").exists()
     assert not (run / "head.json").exists()
+
+
+def test_a_run_that_ends_while_it_is_analysed_is_analysed_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(runs, state="live")
+    analysed = []
+
+    def end_meanwhile(opened: Run) -> Result:
+        result = analyse(opened)
+        if not analysed:
+            end_run(run, {"outcome": "exit", "exit_code": 0, "start_ns": result.start_ns, "end_ns": result.end_ns})
+        analysed.append(result.state)
+        return result
+
+    monkeypatch.setattr("joulelab.analysis.analyse.analyse", end_meanwhile)
+    assert load_result(run).state == "closed"
+    assert analysed == ["live", "closed"]
+    stored = read_result(run)
+    assert stored is not None
+    assert stored.state == "closed"
+
+
+def test_a_run_that_changes_while_it_is_analysed_is_not_stored(runs: Path) -> None:
+    run = make_run(runs)
+    result, inputs = analyse_ended(run)
+    os.utime(run / "end.json", ns=(1, 1))
+    write_result(run, result, inputs)
+    assert read_result(run) is None
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"schema": 99}', "null", "[" * 100_000, '{"result": 1e999}'])
@@ -214,7 +247,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(runs: Path) -> None:
 
 
 def test_lists_name_the_check_after_which_there_is_no_energy(runs: Path) -> None:
-    result = analyse_ended(make_run(runs))
+    result = analyse_ended(make_run(runs))[0]
     wrong = Check("damaged", "failed", "nvml.power.parquet is cut off")
     head = make_head(replace(result, checks=(*result.checks, wrong)))
     assert (head.problem, head.check) == (wrong.message, "damaged")
@@ -222,7 +255,7 @@ def test_lists_name_the_check_after_which_there_is_no_energy(runs: Path) -> None
 
 
 def test_impossible_powers_are_no_rows_of_queries(runs: Path) -> None:
-    result = analyse_ended(make_run(runs))
+    result = analyse_ended(make_run(runs))[0]
     first, *others = result.scopes
     wrong = Check("impossible-power.negative", "failed", "gpu:0 falls to -50 W", scope=first.scope)
     head = make_head(replace(result, checks=(*result.checks, wrong)))
@@ -251,7 +284,7 @@ def test_a_planted_link_is_not_followed(runs: Path, tmp_path: Path) -> None:
     for name in ("head.json", "results.json", f".head.json.{os.getpid()}"):
         (run / name).symlink_to(precious)
     load_head(run)
-    write_result(run, analyse_ended(run))
+    write_result(run, *analyse_ended(run))
     assert precious.read_text() == "kept"
     assert not (run / "head.json").is_symlink()
 
@@ -269,3 +302,19 @@ def test_nothing_is_stored_in_the_folder_of_another_user(runs: Path, monkeypatch
     monkeypatch.setattr(os, "geteuid", lambda: there + 1)
     load_head(run)
     assert not (run / "head.json").exists()
+
+
+def test_a_phase_without_a_total_has_the_sum_of_its_families(runs: Path) -> None:
+    result = analyse_ended(make_run(runs, marks=epochs(2, 10.0)))[0]
+    phase = result.phases[0]
+    parts = {name: energy for name, energy in phase.energy.items() if name != "measured"}
+    found = result.phase_energy(replace(phase, energy=parts))
+    assert found is not None
+    assert found.value == pytest.approx(phase.energy["measured"].value)
+
+
+def test_more_phases_than_are_listed_are_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joulelab.analysis.checks.MOST_PHASES", 2)
+    result = analyse_ended(make_run(runs, marks=epochs(3, 10.0)))[0]
+    (check,) = [c for c in result.checks if c.code == "too-many-phases"]
+    assert check.numbers == {"marked": 4.0, "listed": 2.0}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Call
 
 ERRORS = """
+config.broken-package
 config.cap config.clock config.folder config.foreign-file config.interval config.map config.missing-key config.name
 config.name-taken config.no-file config.no-job config.no-pair config.no-study config.no-such-picture
 config.not-comparable config.not-for-source config.not-into config.other-file config.own-option

@@ -68,3 +68,9 @@ def test_stopped_and_pending() -> None:
         process.kill()
     assert not is_pending(process.pid, signal.SIGTERM)
     assert not is_stopped(process.pid)
+
+
+def test_without_namespaces_a_process_is_known_by_its_number_and_start(tmp_path: Path) -> None:
+    assert identify_process(4, proc=tmp_path, boot="b") | {"host": ""} == {
+        "pid": 4, "ticks": None, "boot": "b", "space": "", "host": "",
+    }  # fmt: skip

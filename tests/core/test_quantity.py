@@ -78,6 +78,11 @@ def test_a_ratio_is_right_to_first_order(a, b, du, dv):
     assert first_order == pytest.approx(moved, abs=(3 * (abs(du) + abs(dv)) ** 2 + 1e-12) * a / b)
 
 
+def test_a_number_is_divided_by_a_quantity():
+    found = 1.0 / Quantity(2.0, {"gain:m": 0.1})
+    assert (found.value, found.terms) == (0.5, {"gain:m": pytest.approx(-0.025)})
+
+
 def test_nothing_divides_by_nothing():
     with pytest.raises(ZeroDivisionError):
         Quantity(1.0).ratio(Quantity(0.0))

@@ -130,8 +130,8 @@ def load_result(run: Path) -> Result:
     stored = read_result(run)
     if stored is not None:
         return stored
-    result = analyse_ended(run)
-    write_result(run, result)
+    result, inputs = analyse_ended(run)
+    write_result(run, result, inputs)
     return result
 
 
@@ -142,8 +142,7 @@ def load_head(run: Path) -> Head:
         return stored
     result = read_result(run)
     if result is None:
-        result = analyse_ended(run)
-        return write_result(run, result)
+        return write_result(run, *analyse_ended(run))
     head = make_head(result)
     with contextlib.suppress(OSError):
         if is_own(run.stat()):
@@ -151,14 +150,26 @@ def load_head(run: Path) -> Head:
     return head
 
 
-def analyse_ended(run: Path) -> Result:
-    """Seal a run that has ended, and analyse it. Raises JoulelabError."""
+def analyse_ended(run: Path) -> tuple[Result, str]:
+    """Seal a run that has ended, and analyse it; return the state of its files before, too. Raises JoulelabError."""
     from joulelab.analysis.analyse import analyse
     from joulelab.store.run import open_run
 
-    seal_ended(run)
-    with open_run(run) as opened:
-        return analyse(opened)
+    while True:
+        seal_ended(run)
+        inputs = read_inputs(run)
+        with open_run(run) as opened:
+            result = analyse(opened)
+        if inputs or not read_inputs(run):  # else it ended meanwhile: this may be the result of a part of it
+            return result, inputs
+
+
+def read_inputs(run: Path) -> str:
+    """Return the fingerprint of a run before it is analysed, empty while it is live: its result is not stored then."""
+    with contextlib.suppress(JoulelabError, OSError):
+        if run_state(run) is not RunState.LIVE:
+            return fingerprint(run)
+    return ""
 
 
 def seal_ended(run: Path) -> None:
@@ -171,15 +182,17 @@ def seal_ended(run: Path) -> None:
         seal(run)
 
 
-def write_result(run: Path, result: Result) -> Head:
+def write_result(run: Path, result: Result, before: str | None = None) -> Head:
     """Store a result and its head, and return the head; a full disk costs only the time to analyse it again.
 
-    Nothing is stored while the run is live, nor in the folder of another user, who could plant links there.
+    `before` is what `read_inputs` gave before the analysis: a run that was live then, or has changed since, is not
+    stored. None: the caller closed the run before it was analysed. Nothing is stored while the run is live, nor in the
+    folder of another user, who could plant links there.
     """
     head = make_head(result)
     with contextlib.suppress(JoulelabError, OSError):
-        if is_own(run.stat()) and run_state(run) is not RunState.LIVE:
-            inputs = fingerprint(run)
+        inputs = read_inputs(run)
+        if inputs and before in (None, inputs) and is_own(run.stat()):
             _write_stored(run, FILE, _StoredResult(result=result), inputs)
             _write_stored(run, HEAD, _StoredHead(head=head), inputs)
     return head

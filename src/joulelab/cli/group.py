@@ -120,9 +120,19 @@ def _load_outside(name: str) -> click.Command | None:
     from importlib.metadata import entry_points
 
     for point in entry_points(group=GROUP, name=name):
-        command: click.Command = point.load()
+        try:
+            command = point.load()
+        except Exception as error:
+            raise _refuse_package(name, f"{type(error).__name__}: {error}") from error
+        if not isinstance(command, click.Command):
+            raise _refuse_package(name, f"{point.value} is not a click command")
         return command
     return None
+
+
+def _refuse_package(name: str, why: str) -> ConfigError:
+    what, then = "its package is broken", "update or remove that package"
+    return ConfigError(what, where=f"command {name}", why=why, next=then, code="config.broken-package")
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

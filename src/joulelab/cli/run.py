@@ -23,6 +23,7 @@ from joulelab.cli.options import (
     json_option,
     runs_option,
 )
+from joulelab.cli.own_files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -276,7 +277,7 @@ def _write_json(outcome: Outcome, output: Path | None, more: Mapping[str, Any]) 
         sys.stdout.write(text)
         sys.stdout.flush()
     else:
-        output.write_text(text)
+        write_whole(output, text.encode(errors="backslashreplace"), what="JSON")
 
 
 def _print(outcome: Outcome) -> None:

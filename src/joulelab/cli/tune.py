@@ -16,6 +16,7 @@ import click
 
 from joulelab.cli.group import OWN_FAILURE, RUNS_WORKLOAD
 from joulelab.cli.options import Duration, UsageError, print_json
+from joulelab.cli.own_files import write_whole
 from joulelab.cli.run import execute, run_options
 
 if TYPE_CHECKING:
@@ -247,7 +248,8 @@ def _settings(given: Mapping[str, Any]) -> dict[str, object]:
 
 def _show(tuned: Tuned, *, as_json: bool, output: Path | None, quiet: bool) -> None:
     if output is not None:
-        output.write_text(json.dumps(tuned.to_json(), indent=1, ensure_ascii=False, default=str) + "\n")
+        text = json.dumps(tuned.to_json(), indent=1, ensure_ascii=False, default=str) + "\n"
+        write_whole(output, text.encode(errors="backslashreplace"), what="JSON")
     if as_json:
         print_json(tuned.to_json())
     elif not quiet:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.options import json_option, print_json, runs_option
+from joulelab.cli.options import json_option, print_json, runs_option, say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,17 +56,25 @@ def command(context: click.Context, run: tuple[str, ...], as_json: bool, runs: P
     a file is damaged or missing. A run without a manifest, sealed by joulelab 0.1.1 or before, is not verifiable.
     """
     from joulelab.cli.busy import busy
+    from joulelab.core.errors import JoulelabError
 
-    found = []
+    found, errors = [], []
     with busy(f"verifying {len(run)} runs", len(run)) as step:
         for word in run:
-            found.append(verify_run(runs, word))
+            try:
+                found.append(verify_run(runs, word))
+            except JoulelabError as error:  # one bad word costs no other run
+                errors.append(error)
             step()
     if as_json:
         print_json([each.to_json() for each in found])
     else:
         for each in found:
             _print(each)
+    for problem in errors[:-1]:
+        say(str(problem))
+    if errors:
+        raise errors[-1]
     if any(each.status == DAMAGED for each in found):
         context.exit(1)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import MissingDependency
 from joulelab.report.charts.model import lower_end
 from joulelab.report.study.curves import panels_of, pareto_of, scaling_panels
+from joulelab.store.safe_files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +105,7 @@ def save(figure: Figure, note: str, stem: Path, formats: Sequence[str]) -> list[
     annotate(figure, note)
     for kind in formats:
         path = stem.with_name(f"{stem.name}.{kind}")
-        path.write_bytes(rendered(figure, kind))
+        replace_file(path, rendered(figure, kind), sync=False)
         paths.append(path)
     return paths
 

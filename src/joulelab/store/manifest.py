@@ -118,7 +118,7 @@ def read_manifest(run: Path) -> dict[str, FileRecord] | None:
 
 
 def _decode(run: Path, name: str, entry: object) -> FileRecord:
-    if isinstance(entry, dict) and _RAW.fullmatch(name):
+    if isinstance(entry, dict) and _RAW.fullmatch(name) and not name.startswith("."):
         size, digest, rows = entry.get("size"), entry.get("sha256"), entry.get("rows")
         if type(size) is int and size >= 0 and type(digest) is str and type(rows) in (int, type(None)):
             return FileRecord(size, digest, rows)

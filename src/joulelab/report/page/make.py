@@ -87,13 +87,14 @@ def looked_at(path: Path) -> Looked:
     """Return the result of a run and its power over time, None where there is none. Raises JoulelabError."""
     from joulelab.analysis.analyse import analyse
     from joulelab.analysis.profile import profile_of
-    from joulelab.analysis.results_file import read_result, seal_ended, write_result
+    from joulelab.analysis.results_file import read_inputs, read_result, seal_ended, write_result
     from joulelab.store.run import open_run
 
     seal_ended(path)
+    inputs = read_inputs(path)
     with open_run(path) as opened:
         result = read_result(path)
         if result is None:
             result = analyse(opened)
-            write_result(path, result)
+            write_result(path, result, inputs)
         return result, profile_of(opened)

@@ -126,6 +126,13 @@ def _find_module(name: str) -> ModuleType:
     if name not in names():
         raise ConfigError(f"there is no executor {name!r}", where="study", why=f"there are {', '.join(names())}")
     for point in entry_points(group=GROUP, name=name):
-        module: ModuleType = point.load()
+        try:
+            module: ModuleType = point.load()
+        except Exception as error:
+            why, then = f"{type(error).__name__}: {error}", "update or remove that package"
+            where = f"executor {name}"
+            raise ConfigError(
+                "its package is broken", where=where, why=why, next=then, code="config.broken-package"
+            ) from error
         return module
     return importlib.import_module(APPS.get(name, f"{__name__}.{name}"))

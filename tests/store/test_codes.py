@@ -15,6 +15,7 @@ store.other-file store.seal-differs store.torn-rows store.unknown-channel store.
 store.vanishing
 """
 DAMAGE = """
+added
 bad-lines bad-rows changed cut-off missing missing-host missing-streams no-folder no-manifest no-meters no-rows no-stop
 torn-row unreadable
 """

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -174,6 +175,16 @@ def test_what_was_recorded_once_is_not_recorded_again(run: Path) -> None:
     seal(run)
     assert find_statuses(run) == {MARKS: "changed"}
     assert (read_manifest(run) or {})["node2/nvml.fast.parquet"].rows == 10
+
+
+def test_data_that_was_added_after_the_seal_is_damage(run: Path) -> None:
+    assert find_codes(run) == {}
+    shutil.copytree(run / "node1", run / "node1.bak")
+    shutil.copy(run / PARQUET, run / "node1" / "copy.fast.parquet")
+    shutil.copy(run / MARKS, run / "node1" / "marks" / "8-8.jsonl")
+    found = find_codes(run)
+    assert (found["node1.bak"], found["node1/marks/8-8.jsonl"]) == ("added", "added")
+    assert "node1/copy.fast.parquet" in found
 
 
 def test_damaged_rows_are_not_sealed_into_a_new_file(run: Path) -> None:

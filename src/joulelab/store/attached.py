@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import StoreError
-from joulelab.store.folder import RunState, host_dir, run_state
+from joulelab.store.folder import ATTACHED, RunState, host_dir, run_state
 from joulelab.store.imported import utc_pair, write_lines, write_rows
 from joulelab.store.manifest import RESULTS
 from joulelab.store.safe_files import sync_directory
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from joulelab.core.spec import Fetched
     from joulelab.store.imported import Part
-
-EVENT = "attached"
 
 
 def is_attached(run: Path, name: str) -> bool:
@@ -71,7 +69,7 @@ def _there(run: Path, name: str) -> StoreError:
 
 def _write(folder: Path, host: str, parts: Iterable[Part], facts: Mapping[str, Any], times: tuple[int, int]) -> None:
     start = times[0]
-    events: list[dict[str, Any]] = [{"t": start, "event": EVENT, **facts}]
+    events: list[dict[str, Any]] = [{"t": start, "event": ATTACHED, **facts}]
     events += [{"t": t, "event": "clock", **asdict(utc_pair(t))} for t in times]
     tables: dict[tuple[str, str], list[Fetched]] = {}
     for part in parts:

@@ -46,6 +46,7 @@ __all__ = [
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 # Where neither owner nor locks can be seen (another host on a shared disk), a journal that grew this recently is live.
 RECENT_S = 60.0
+ATTACHED = "attached"  # the event of a host that was added from an archive
 
 
 class RunState(StrEnum):

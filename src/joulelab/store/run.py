@@ -14,7 +14,7 @@ from joulelab.core.errors import StoreError
 from joulelab.store.clocks import Joint, best_joint
 from joulelab.store.damage import find_damage, word_damage
 from joulelab.store.documents import Line, read_lines
-from joulelab.store.folder import RunState, host_dirs, read_end, read_meta, run_state
+from joulelab.store.folder import ATTACHED, RunState, host_dirs, read_end, read_meta, run_state
 from joulelab.store.manifest import FILE, FileCheck, Verifier, check_files
 from joulelab.store.series import Series, read_series, read_streams
 from joulelab.store.table import RETRIES, LateDatabase, Problem, Segment, Table, chunks, load_table, table_names
@@ -177,7 +177,7 @@ class Run:
         tables = list(self._tables())
         known = [*(problem for table in tables for problem in table.problems), *self._unread.values()]
         told = {problem.path for problem in known}
-        known += [p for p in self._verify_documents() if p.path not in told]
+        known += [p for p in (*self._verify_documents(), *self._find_added(events)) if p.path not in told]
         folders = [self.path / host for host in dict.fromkeys((str(self.meta.get("host")), *self.hosts))]
         sizes = (self.end or {}).get("files")
         files = {name: size for name, size in sizes.items() if type(size) is int} if isinstance(sizes, dict) else {}
@@ -211,6 +211,25 @@ class Run:
         if self._verifier.error is not None:
             what = f"{FILE} cannot be used ({self._verifier.error.why}), so nothing is verified"
             yield Problem(self.path / FILE, what, code="no-manifest")
+
+    def _find_added(self, events: Sequence[Line]) -> Iterator[Problem]:
+        """Find folders, samples and marks that the manifest does not list: they would count as data of the run.
+
+        A host that was attached from an archive is listed by the next seal.
+        """
+        records = self._verifier.records
+        if not records or self.state is not RunState.CLOSED:
+            return
+        attached = {str(e.get("host")) for e in events if e.get("event") == ATTACHED}
+        listed = {name.partition("/")[0] for name in records if "/" in name}
+        what = "it was added after the run was sealed"
+        for host in (host for host in self.hosts if host not in attached):
+            folder = self.path / host
+            files = (
+                [folder] if host not in listed else sorted((*folder.glob("*.parquet"), *folder.glob("marks/*.jsonl")))
+            )
+            for path in (p for p in files if p == folder or p.relative_to(self.path).as_posix() not in records):
+                yield Problem(path, what, lost=True, code="added")
 
     def _joint(self, host: str) -> Joint | None:
         """Return how a host's time is turned into the first one's, None where that is not needed or not known."""

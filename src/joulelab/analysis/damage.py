@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.result import Check
+from joulelab.core.text import escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,13 +52,15 @@ def damage_checks(damage: Iterable[Problem]) -> Iterator[Check]:
         # Not where on this machine it is: pages are shown to others.
         what = problem.what.removeprefix(f"{path.parent}: ").removeprefix("journal ").replace(f" '{path}'", "")
         named = what if what.startswith(path.name) else f"{path.name}: {what}"
-        then = "; no total is given without it" if needs_file(problem) else ""
+        then = (
+            f"; no total is given {'with' if problem.code == 'added' else 'without'} it" if needs_file(problem) else ""
+        )
         then = "; no energy per work is given without it" if damages_marks(problem) else then
         yield Check(
             "damaged",
             "failed",
-            f"{path.parent.name}/{named}{then}",
+            escape_unprintable(f"{path.parent.name}/{named}{then}"),
             "copy the run folder again from its origin",
-            f"{path.parent.name}/{path.name}",
+            escape_unprintable(f"{path.parent.name}/{path.name}"),
             problem.numbers,
         )

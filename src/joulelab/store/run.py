@@ -225,9 +225,9 @@ class Run:
         what = "it was added after the run was sealed"
         for host in (host for host in self.hosts if host not in attached):
             folder = self.path / host
-            files = (
-                [folder] if host not in listed else sorted((*folder.glob("*.parquet"), *folder.glob("marks/*.jsonl")))
-            )
+            files = sorted((*folder.glob("*.parquet"), *folder.glob("marks/*.jsonl")))
+            if host not in listed:
+                files = [folder] if self._has_times(host) else []
             for path in (p for p in files if p == folder or p.relative_to(self.path).as_posix() not in records):
                 yield Problem(path, what, lost=True, code="added")
 

@@ -18,7 +18,7 @@ not-read not-recorded.no-readings not-recorded.no-record not-verifiable open-pha
 paused power-meter quality
 recorder.died recorder.stuck recorder-lost.counted recorder-lost.energy-missing silent-meter source stuck-meter
 throttled.hardware-slowdown throttled.hardware-thermal throttled.power-brake throttled.power-cap
-throttled.software-thermal too-many-phases too-short unseen
+throttled.software-thermal too-many-kinds too-many-phases too-short unseen
 """
 NOTES = """
 accuracy-unknown cells-missing different-data eds-is-half energy-missing estimates meters-differ no-meter no-results

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pytest
-from tests.report.synthetic import epochs, make_run
+from tests.report.synthetic import NS, START, epochs, make_run
 
 from joulelab.analysis import results_file
 from joulelab.analysis.analyse import analyse
@@ -318,3 +318,13 @@ def test_more_phases_than_are_listed_are_named(runs: Path, monkeypatch: pytest.M
     result = analyse_ended(make_run(runs, marks=epochs(3, 10.0)))[0]
     (check,) = [c for c in result.checks if c.code == "too-many-phases"]
     assert check.numbers == {"marked": 4.0, "listed": 2.0}
+
+
+def test_more_kinds_of_work_than_are_counted_are_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joulelab.analysis.phases.MOST_KINDS", 2)
+    times = [START + k * NS for k in range(1, 4)]
+    marks = [{"t": t, "mark": "work", "from": t - 1, "amounts": {"samples": 1, f"kind{t}": 2}} for t in times]
+    result = analyse_ended(make_run(runs, marks=marks))[0]
+    assert result.work == {"samples": 3.0, f"kind{times[0]}": 2.0}
+    (check,) = [c for c in result.checks if c.code == "too-many-kinds"]
+    assert check.numbers["reports"] == 2.0

@@ -29,6 +29,7 @@ class Failure:
     why: str | None
     next: str | None
     stderr: str
+    mistakes: tuple[dict[str, str | None], ...] = ()
 
     @property
     def kind(self) -> str:

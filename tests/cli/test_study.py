@@ -234,6 +234,7 @@ def test_what_is_wrong_is_told_before_anything_runs(
     file.write_text(FILE.replace("repeats = 1", "repeat = 1").replace("uses =", "use =").replace("{n}00", "{m}00"))
     failure = fail("study", "run", file)
     assert failure.code == "config.several"
+    assert [one["code"] for one in failure.mistakes] == ["config.unknown-key", "config", "config.unknown-key"]
     assert all(text in failure.what for text in ("repeat", "repeats", "use", "uses", "{m}"))
     file.write_text(FILE.replace("n = [1]", "n = [1]\ncap = [100]\n").replace('uses = "cpu"', ""))
     planned = json.loads(call("study", "plan", file, "--json", code=2).stdout)

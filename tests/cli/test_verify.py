@@ -96,3 +96,16 @@ def test_no_figure_is_made_when_the_interval_may_be_another(call: Call, run: Pat
     found = json.loads(call("show", run, "--json").stdout)
     assert (found["energy"], found["scopes"]) == (None, [])
     assert "damaged" in [check["code"] for check in found["checks"]]
+
+
+def test_a_newer_manifest_is_refused(fail: Fail, run: Path) -> None:
+    (run / "manifest.json").write_text('{"schema": 99, "files": {}}')
+    assert fail("verify", run, code=1).code == "newer-schema"
+
+
+def test_data_without_a_manifest_is_read(call: Call, run: Path) -> None:
+    (run / "manifest.json").unlink()
+    data = bytearray((run / PARQUET).read_bytes())
+    data[4:200] = bytes(196)
+    (run / PARQUET).write_bytes(data)
+    assert json.loads(call("verify", run, "--json", code=1).stdout)[0]["status"] == "damaged"

@@ -162,6 +162,44 @@ def test_a_newer_manifest_is_not_read(run: Path) -> None:
         read_manifest(run)
 
 
+def make_unsealed(runs: Path) -> Path:
+    run = make_run(runs)
+    write_rows(run, gpus(), ramp(100))
+    (run / MARKS).write_text(MARK)
+    close_run(run)
+    return run
+
+
+@pytest.mark.parametrize("name", [MARKS, "node1/nvml.fast.0.journal"])
+def test_a_change_between_end_and_seal_is_noticed_before_and_after_it(tmp_path: Path, name: str) -> None:
+    run = make_unsealed(tmp_path)
+    assert find_codes(run) == {}
+    data = (run / name).read_bytes()
+    (run / name).write_bytes(data.replace(b"64", b"65") if name == MARKS else data[:-8] + bytes(8))
+    assert find_codes(run) == {name: "changed"}
+    seal(run)
+    assert find_codes(run) == {name: "changed"}
+
+
+def test_a_run_that_is_not_sealed_is_verified_by_its_end(tmp_path: Path) -> None:
+    with open_run(make_unsealed(tmp_path)) as run:
+        files, has_records = run.check_files()
+        assert has_records
+        assert {f.name: f.status for f in files} == {MARKS: "whole", "node1/nvml.fast.0.journal": "whole"}
+
+
+def test_a_journal_that_hangs_open_at_the_end_has_no_hash(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    with open_journal(run, gpus()):
+        close_run(run)
+    assert json.loads((run / "end.json").read_text())["sha256"] == {}
+
+
+def test_a_sealed_run_whose_manifest_was_deleted_is_not_verifiable(run: Path) -> None:
+    (run / FILE).unlink()
+    assert find_codes(run) == {}
+
+
 def test_a_run_without_a_manifest_is_not_damaged(run: Path) -> None:
     (run / FILE).unlink()
     assert read_manifest(run) is None

@@ -121,7 +121,7 @@ def analyse_interval(run: Run, interval: Interval, events: list[dict[str, Any]])
         unread=_unread(run, scopes, told), incomplete=tuple(joined.incomplete),
         imported=imported, lags=joined.lags, groups=groups,
         comparisons=compared, accounts=accounts, steps=steps, told=told_facts, damage=damage,
-        phases=work.phases, open_phases=open_phases,
+        phases=work.phases, work_left_out=work.left_out, open_phases=open_phases,
         is_unverifiable=bool(work.amounts) and run.state == "closed" and not imported and not run.lists_files,
     )  # fmt: skip
     return Result(

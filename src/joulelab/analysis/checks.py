@@ -15,7 +15,7 @@ from joulelab.analysis.damage import damage_checks
 from joulelab.analysis.device_checks import device_checks
 from joulelab.analysis.node_checks import listed, node_checks
 from joulelab.analysis.periodic import FEWEST_STEPS
-from joulelab.analysis.phases import MOST_PHASES
+from joulelab.analysis.phases import MOST_KINDS, MOST_PHASES
 from joulelab.analysis.quality import quality_of
 from joulelab.analysis.result import Check, CheckStatus, Comparison, GroupResult, ScopeResult
 from joulelab.analysis.unsure import interval_checks
@@ -57,6 +57,7 @@ class Facts:
     told: Mapping[str, Fact] = field(default_factory=dict)
     damage: Sequence[Problem] = ()
     phases: int = 0
+    work_left_out: int = 0
     open_phases: Sequence[str] = ()  # of a run that ended by itself
     is_unverifiable: bool = False  # it reports work, and does not tell which marks it had
 
@@ -108,6 +109,11 @@ def all_checks(facts: Facts) -> Iterator[Check]:
         numbers = {"marked": float(facts.phases), "listed": float(MOST_PHASES)}
         advice = "mark epochs, and call joulelab.step() for steps"
         yield Check("too-many-phases", "warning", message, advice, numbers=numbers)
+    if facts.work_left_out:
+        message = f"only the first {MOST_KINDS} kinds of work are counted; {facts.work_left_out} reports have others"
+        numbers = {"counted": float(MOST_KINDS), "reports": float(facts.work_left_out)}
+        advice = "give each kind of work one name: joulelab.work(samples=64)"
+        yield Check("too-many-kinds", "warning", message, advice, numbers=numbers)
     if facts.is_unverifiable:
         message = "joulelab 0.1.0 recorded no sizes of files: work that was deleted from the marks cannot be noticed"
         yield Check("not-verifiable", "note", message)

@@ -18,6 +18,7 @@ SKEW = 0.02  # share of a report that is taken for the time by which ranks diffe
 SAME_EDGE_NS = 1000  # steps that are not further apart follow each other without a gap
 LARGEST = 2**63  # numbers of phases are kept as integers of 64 bits
 MOST_PHASES = 10_000  # of a run; more can be neither listed nor looked at, and cost seconds and gigabytes
+MOST_KINDS = 100  # of work in a run: each has figures of its own in every phase
 
 
 @dataclass(slots=True)
@@ -64,12 +65,13 @@ class Phase:
 class Work:
     """Hold work done: amounts by name (summed over ranks) and times (ns) of single reports by process.
 
-    `phases` counts the phases that were marked, those that were left out of the list too.
+    `phases` counts the phases that were marked, `left_out` the reports of further kinds of work than `MOST_KINDS`.
     """
 
     amounts: dict[str, float] = field(default_factory=dict)
     times_ns: dict[str, list[int]] = field(default_factory=dict)
     phases: int = 0
+    left_out: int = 0
 
 
 def phases_of(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) -> tuple[list[Phase], Work]:
@@ -83,9 +85,10 @@ def phases_of(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) ->
     _put_into_cells(phases.values())
     _put_into_scripts(phases.values())
     clock = _Clock(phases.values())
-    for line in lines:
-        if line.get("mark") != "work" or not start_ns <= int(line["t"]) <= end_ns:
+    for report in lines:
+        if report.get("mark") != "work" or not start_ns <= int(report["t"]) <= end_ns:
             continue
+        line = _limit_kinds(work, report)
         _add(work.amounts, line)
         work.times_ns.setdefault(_source(line), []).extend(int(t) for t in line.get("at", ()))
         if line.get("phase") is None:
@@ -94,6 +97,18 @@ def phases_of(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) ->
             _credit(phases, line)
     inside = [p for p in phases.values() if p.end_ns > start_ns and p.start_ns < end_ns]
     return sorted(inside, key=lambda p: (p.start_ns, -p.end_ns)), work
+
+
+def _limit_kinds(work: Work, line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a report without kinds of work beyond the first `MOST_KINDS`, and count it if it has such."""
+    amounts = _amounts(line.get("amounts"))
+    new = [name for name in amounts if name not in work.amounts]
+    room = MOST_KINDS - len(work.amounts)
+    if len(new) <= room:
+        return line
+    work.left_out += 1
+    beyond = set(new[room:])
+    return {**line, "amounts": {name: amount for name, amount in amounts.items() if name not in beyond}}
 
 
 def _limit_phases(phases: dict[str, Phase]) -> dict[str, Phase]:

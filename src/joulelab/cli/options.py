@@ -143,12 +143,14 @@ def say(text: str) -> None:
     click.echo(f"joulelab: {text}", err=True)
 
 
-def describe_error(error: JoulelabError | click.ClickException | OSError) -> dict[str, str | None]:
-    """Return code, what, where, why and next of an error, as `--json` prints it."""
+def describe_error(error: JoulelabError | click.ClickException | OSError) -> dict[str, Any]:
+    """Return code, what, where, why and next of an error, as `--json` prints it; `mistakes` are its parts, if any."""
     if not isinstance(error, JoulelabError) and isinstance(error.__cause__, JoulelabError):
         error = error.__cause__
     if isinstance(error, JoulelabError):
-        return {key: getattr(error, key) for key in ("code", "what", "where", "why", "next")}
+        parts = [describe_error(part) for part in getattr(error, "mistakes", ())]
+        named = {key: getattr(error, key) for key in ("code", "what", "where", "why", "next")}
+        return named | ({"mistakes": parts} if parts else {})
     if isinstance(error, OSError):
         where = str(error.filename) if error.filename else None
         return {"code": "system", "what": "a system call failed", "where": where, "why": error.strerror, "next": None}

@@ -53,7 +53,8 @@ def command(context: click.Context, run: tuple[str, ...], as_json: bool, runs: P
     """Verify that the files of runs are those that were recorded.
 
     Sizes and SHA-256 of all files are compared with the run's manifest, which the seal wrote. The exit code is 1 where
-    a file is damaged or missing. A run without a manifest, sealed by joulelab 0.1.1 or before, is not verifiable.
+    a file is damaged or missing. A run without a manifest, sealed by joulelab 0.1.1 or before, is read as a whole; what
+    was changed and can still be read is not noticed there, so it is called not verifiable.
     """
     from joulelab.cli.busy import busy
     from joulelab.core.errors import JoulelabError
@@ -107,7 +108,9 @@ def _verify_opened(run: Run) -> Verification:
     try:
         if run.state is RunState.LIVE:
             return Verification(run.path, UNKNOWN, problems=(("end.json", "the run is still recording"),))
-        run.tables()
+        for info in run.tables():
+            for stream in info.streams if not has_manifest else ():  # what cannot be read is damaged, hash or not
+                run.series(info, stream.name)
         run.marks()
         damage = {p.path.relative_to(run.path).as_posix(): p.what for p in run.damage(run.events())}
     except StoreError as error:  # end.json cannot be read

@@ -19,7 +19,7 @@ from joulelab.core.process import PROC, find_process, identify_process
 from joulelab.store.documents import read_json
 from joulelab.store.journal import is_being_written
 from joulelab.store.redact import allowed_environment, redact
-from joulelab.store.safe_files import replace_file, sync_directory
+from joulelab.store.safe_files import read_regular, replace_file, sync_directory
 from joulelab.store.upgrade import SCHEMA, upgrade
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ __all__ = [
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 # Where neither owner nor locks can be seen (another host on a shared disk), a journal that grew this recently is live.
 RECENT_S = 60.0
+HASHED_BYTES = 16 << 20  # of all files of a run that are hashed at its end
 ATTACHED = "attached"  # the event of a host that was added from an archive
 
 
@@ -130,7 +131,8 @@ def _user() -> str:
 def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
     """Close a run by writing its `end.json`; raise StoreError where it is closed already or there is no room.
 
-    `files` in it are the sizes (bytes) of journals, events and marks, by which readers find those that were cut off.
+    `files` in it are the sizes (bytes) of journals, events and marks, by which readers find those that were cut off,
+    and `sha256` their hashes where they are small: a short run is sealed later, when somebody opens it.
     """
     path = run / "end.json"
     if path.exists():
@@ -141,8 +143,24 @@ def end_run(run: Path, end: Mapping[str, Any], *, sync: bool = True) -> Path:
     for file in (p for pattern in ("*/*.journal", "*/*.jsonl", "*/marks/*.jsonl") for p in sorted(run.glob(pattern))):
         with contextlib.suppress(OSError):
             files[file.relative_to(run).as_posix()] = file.lstat().st_size
-    write_json_atomic(path, {**defaults, **end, "schema": SCHEMA, "ended": dict(ended), "files": files}, sync=sync)
+    more = {"ended": dict(ended), "files": files, "sha256": _hash_small(run, files)}
+    write_json_atomic(path, {**defaults, **end, "schema": SCHEMA, **more}, sync=sync)
     return path
+
+
+def _hash_small(run: Path, files: Mapping[str, int]) -> dict[str, str]:
+    """Return the hashes of a run's files by name; none of large ones, nor where other nodes may still write theirs."""
+    if sum(files.values()) > HASHED_BYTES or len({name.partition("/")[0] for name in files}) > 1:
+        return {}
+    import hashlib
+
+    found = {}
+    for name in files:
+        if name.endswith(".journal") and is_being_written(run / name):
+            return {}  # its recorder hangs: it may write more
+        with contextlib.suppress(OSError):
+            found[name] = hashlib.sha256(read_regular(run / name, HASHED_BYTES)[: files[name]]).hexdigest()
+    return found
 
 
 def host_dir(run: Path, host: str) -> Path:

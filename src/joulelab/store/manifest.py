@@ -83,9 +83,11 @@ def write_manifest(
     the seal has just `replaced`: Parquet files that it wrote, and journals that are in them now.
     """
     try:
-        known = read_manifest(run) or {}
+        known = read_manifest(run)
     except StoreError:
         return  # a damaged manifest is evidence: it is left as it is
+    if known is None:
+        known = _read_end_records(run)
     gone, skipped = set(replaced), set(unfinished)
     files = {name: record for name, record in known.items() if name not in gone}
     for name, _ in _list_files(run):
@@ -112,7 +114,7 @@ def read_manifest(run: Path) -> dict[str, FileRecord] | None:
     files = data.get("files")
     if type(data.get("schema")) is int and data["schema"] > SCHEMA:
         raise NewerSchema(f"schema {data['schema']} of {FILE} is newer than this joulelab reads", where=str(run))
-    if not isinstance(files, dict):
+    if not isinstance(files, dict) or not files:
         raise StoreError(f"{FILE} is damaged", where=str(run), why="it names no files", code="store.damaged")
     return {name: _decode(run, name, entry) for name, entry in files.items()}
 
@@ -156,6 +158,7 @@ class Verifier:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.error: StoreError | None = None
+        self.is_sealed = False
         self._records: dict[str, FileRecord] | None = None
         self._known: dict[str, tuple[tuple[int, int], FileRecord, FileCheck]] = {}
 
@@ -169,7 +172,11 @@ class Verifier:
     def _read(self) -> dict[str, FileRecord]:
         self.error = None
         try:
-            return read_manifest(self.run) or {}
+            found = read_manifest(self.run)
+            self.is_sealed = found is not None
+            if found is None and not any(self.run.glob("*/*.parquet")):  # else it was sealed and its manifest is gone
+                found = _read_end_records(self.run)
+            return found or {}
         except StoreError as error:
             self.error = error
             return {}
@@ -205,6 +212,19 @@ class Verifier:
         if hashes:
             self._known[name] = look, record, check
         return check
+
+
+def _read_end_records(run: Path) -> dict[str, FileRecord]:
+    """Return the records in `end.json`, as of before the run was sealed; none where it has no hashes."""
+    try:
+        end = read_document(f"{run}/end.json")
+    except StoreError:
+        return {}  # it has not ended, or readers of end.json say what is wrong
+    sizes, hashes = end.get("files"), end.get("sha256")
+    if not isinstance(sizes, dict) or not isinstance(hashes, dict):
+        return {}
+    found = {name: {"size": sizes.get(name), "sha256": digest} for name, digest in hashes.items()}
+    return {name: _decode(run, name, entry) for name, entry in found.items()}
 
 
 def _hash_file(path: Path, limit: int | None = None) -> tuple[int, str]:

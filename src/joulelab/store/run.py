@@ -10,7 +10,7 @@ import duckdb
 import numpy as np
 
 from joulelab.core.clock import ClockPair
-from joulelab.core.errors import StoreError
+from joulelab.core.errors import NewerSchema, StoreError
 from joulelab.store.clocks import Joint, best_joint
 from joulelab.store.damage import find_damage, word_damage
 from joulelab.store.documents import Line, read_lines
@@ -192,8 +192,13 @@ class Run:
         return bool(self._verifier.records) or isinstance((self.end or {}).get("files"), dict)
 
     def check_files(self) -> tuple[list[FileCheck], bool]:
-        """Compare all files with the manifest, by content; the second value is whether there is one to compare with."""
+        """Compare all files with the manifest, by content; the second value is whether there is one to compare with.
+
+        Before a run is sealed, the hashes in its `end.json` serve as one. Raises NewerSchema.
+        """
         records = self._verifier.records
+        if isinstance(self._verifier.error, NewerSchema):
+            raise self._verifier.error
         return list(check_files(self.path, records, hashes=True)), bool(records)
 
     def _verify_documents(self) -> Iterator[Problem]:
@@ -209,7 +214,8 @@ class Run:
             )
             yield Problem(path, what, lost=True, code=code)
         if self._verifier.error is not None:
-            what = f"{FILE} cannot be used ({self._verifier.error.why}), so nothing is verified"
+            why = self._verifier.error.why or self._verifier.error.what
+            what = f"{FILE} cannot be used ({why}), so nothing is verified"
             yield Problem(self.path / FILE, what, code="no-manifest")
 
     def _find_added(self, events: Sequence[Line]) -> Iterator[Problem]:
@@ -218,7 +224,7 @@ class Run:
         A host that was attached from an archive is listed by the next seal.
         """
         records = self._verifier.records
-        if not records or self.state is not RunState.CLOSED:
+        if not records or not self._verifier.is_sealed or self.state is not RunState.CLOSED:
             return
         attached = {str(e.get("host")) for e in events if e.get("event") == ATTACHED}
         listed = {name.partition("/")[0] for name in records if "/" in name}
